@@ -1,0 +1,41 @@
+# make run    start the dashboard (builds .venv the first time)
+# make test   all tests, in a browser too (installs what they need the first time)
+# make lint   ruff
+# make refresh  rebuild all that is derived from the shipped weights: policies, cards, recordings, tables
+
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_WAIT_POLICY ?= PASSIVE
+
+.PHONY: run test lint refresh clean
+
+run: .venv/.run
+	$(BIN)/python app.py $(ARGS)
+
+test: .venv/.dev
+	scripts/chromium.sh
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+
+refresh: .venv/.run
+	$(BIN)/python -m decoding fit
+	$(BIN)/python -m training report --write-cards
+	$(BIN)/python -m decoding evaluate --suite all --split test --out evaluation
+	$(BIN)/python -m decoding evaluate --suite all --split test --drafts all --out evaluation
+	$(BIN)/python -m decoding recordings
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.run: requirements.txt constraints.txt | .venv/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt -c constraints.txt
+	touch $@
+
+.venv/.dev: requirements-dev.txt .venv/.run
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt -c constraints.txt
+	touch $@
+
+clean:
+	rm -rf .venv build

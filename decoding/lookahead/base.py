@@ -1,0 +1,86 @@
+"""The seam between the loop and the rules that choose the speculation lookahead (SL)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..trace import Costs
+
+SL_CAP = 20
+
+
+@dataclass(slots=True)
+class DraftState:
+    """What a policy may look at: the tokens drafted so far in this iteration, all of which will be checked.
+
+    The lists are parallel, one entry per drafted token, and filled only where the policy ``needs`` them.
+    ``hidden[i]`` is the draft's last hidden state with drafted token i as its *input*: it exists one draft
+    step later than the token, so the list may be one shorter. ``scores[head]`` holds acceptance
+    probabilities that are known without running the head (what-if replays); a live lane leaves it empty.
+    """
+
+    start: int = 0  # output position of the iteration's first draft token
+    tokens: list[int] = field(default_factory=list)
+    p: list[float] = field(default_factory=list)  # needs "p": the draft's probability of each drafted token
+    entropy: list[float] = field(default_factory=list)  # needs "entropy": nats
+    top10: list[np.ndarray] = field(default_factory=list)  # needs "top10": [10] float32, descending
+    hidden: list[np.ndarray] = field(default_factory=list)  # needs "hidden": [hidden_size] float32
+    scores: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def n_drafted(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def position(self) -> int:
+        """Output position of the token that would be drafted next."""
+        return self.start + len(self.tokens)
+
+    def begin(self, start: int) -> None:
+        """Forget the last iteration; the next one starts at output position ``start``."""
+        self.start = start
+        for column in (self.tokens, self.p, self.entropy, self.top10, self.hidden):
+            column.clear()
+        for column in self.scores.values():
+            column.clear()
+
+
+@dataclass(slots=True)
+class LaneContext:
+    """What a policy is told once, before a lane starts. It never sees a clock."""
+
+    draft: str | None  # name of the lane's draft
+    costs: Costs
+    max_new_tokens: int
+    holds: Any = None  # oracle only: callable(start) -> how many guesses hold there
+
+
+class LookaheadPolicy:
+    """Decides, before each draft step, whether to draft another token or to check now.
+
+    ``needs`` names the features that the loop computes for it: "p", "entropy", "top10", "hidden".
+    After a decision ``score`` and ``threshold`` tell what it was based on (None: nothing to tell).
+    """
+
+    name: str = ""
+    needs: frozenset[str] = frozenset()
+    cap: int | None = SL_CAP  # None: uncapped (the oracle)
+    score: float | None = None
+    threshold: float | None = None
+
+    def reset(self, context: LaneContext) -> None:
+        """Start a lane."""
+
+    def planned(self, start: int) -> int | None:
+        """The SL of the coming iteration where it depends on nothing drafted; None: ask step by step."""
+        return None
+
+    def should_draft(self, state: DraftState) -> bool:
+        """Draft another token? Asked before every draft step, the first included."""
+        raise NotImplementedError
+
+    def observe(self, n_drafted: int, n_accepted: int) -> None:
+        """Told after each check."""

@@ -1,0 +1,90 @@
+"""What a visitor may ask for, and the sentences that answer what he may not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from .errors import UserError
+
+Rule = Literal["greedy", "coupling", "sampling"]
+Dtype = Literal["auto", "float32", "bfloat16"]
+
+MAX_PROMPT_CHARS = 100_000
+MAX_NEW_TOKENS = 4096
+MAX_LANES = 8
+MAX_REPEATS = 50
+DEFAULT_LANES = ("autoregressive", "static:5", "disco", "oracle")
+
+
+@dataclass(slots=True)
+class CompareRequest:
+    """One comparison: a prompt, a pair, some lanes.
+
+    ``pair`` names an embedded pair or a preset ("" is the default one); ``target`` and ``draft`` (a folder or a
+    Hub id each) take its place. ``rule``: greedy for temperature 0; coupling or sampling above it.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    prompt: Annotated[str, Field(max_length=MAX_PROMPT_CHARS)]
+    pair: Annotated[str, Field(max_length=200)] = ""
+    target: Annotated[str, Field(max_length=400)] = ""
+    draft: Annotated[str, Field(max_length=400)] = ""
+    lanes: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=16)] = field(
+        default_factory=lambda: list(DEFAULT_LANES)
+    )
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0  # 1: off
+    rule: Rule = "greedy"
+    seed: int = 0
+    repeats: int = 3
+    dtype: Dtype = "auto"
+    stop: list[Annotated[str, Field(max_length=200)]] = field(default_factory=list)
+    ignore_eos: bool = False
+
+
+def check_request(request: CompareRequest) -> CompareRequest:
+    """Refuse what cannot run, with a sentence (UserError); lane strings are checked where they are parsed."""
+    if not request.prompt.strip():
+        raise UserError("The prompt is empty: type some text for the models to continue.")
+    if len(request.prompt) > MAX_PROMPT_CHARS:
+        raise UserError(f"The prompt has {len(request.prompt):,} characters; at most {MAX_PROMPT_CHARS:,} are read.")
+    if "\x00" in request.prompt:
+        raise UserError("The prompt holds NUL bytes, so it looks like a binary file: paste text instead.")
+    if not request.lanes:
+        raise UserError("No lane was chosen: pick at least one, for instance autoregressive and static:5.")
+    if len(request.lanes) > MAX_LANES:
+        raise UserError(f"{len(request.lanes)} lanes are too many for one run: choose at most {MAX_LANES}.")
+    if len(set(request.lanes)) < len(request.lanes):
+        raise UserError("A lane was named twice: name each lane once.")
+    if bool(request.target) != bool(request.draft):
+        raise UserError("Name both a target and a draft, or neither to use a pair by its name.")
+    _check_whole("max new tokens", request.max_new_tokens, 1, MAX_NEW_TOKENS)
+    _check_whole("repeats", request.repeats, 1, MAX_REPEATS)
+    _check_whole("the seed", request.seed, 0, 2**31 - 1)
+    _check_whole("top-k", request.top_k, 0, 1_000_000)
+    _check_sampling(request)
+    if any(not stop for stop in request.stop) or len(request.stop) > 8:
+        raise UserError("Give at most 8 stop strings, none of them empty.")
+    return request
+
+
+def _check_whole(name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise UserError(f"{name[0].upper()}{name[1:]} must be a whole number from {low:,} to {high:,}, not {value}.")
+
+
+def _check_sampling(request: CompareRequest) -> None:
+    if not math.isfinite(request.temperature) or not 0.0 <= request.temperature <= 5.0:
+        raise UserError(f"The temperature must be a number from 0 to 5, not {request.temperature}.")
+    if not math.isfinite(request.top_p) or not 0.0 < request.top_p <= 1.0:
+        raise UserError(f"Top-p must be a number above 0 and at most 1, not {request.top_p}.")
+    if request.rule == "greedy" and request.temperature > 0:
+        raise UserError("The greedy rule needs temperature 0: lower it, or choose the coupling or sampling rule.")
+    if request.rule != "greedy" and request.temperature == 0:
+        raise UserError(f"The {request.rule} rule needs a temperature above 0: raise it, or choose the greedy rule.")

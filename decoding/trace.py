@@ -1,0 +1,373 @@
+"""The run file: everything that one comparison found out, as plain data.
+
+``Run -> Trace (a lane) -> Iteration -> Token``; whoever draws, exports, replays, simulates or tests
+reads these and nothing else. The dataclasses cost the decode loop next to nothing; checking happens
+once, where a file enters the program (:func:`load_run`, :func:`run_from_json`).
+
+Units: seconds; probabilities in [0, 1]; entropies in nats; cost curves in units of one target pass
+over one token. Output positions count the new tokens from 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from .errors import UserError
+from .request import CompareRequest
+
+SCHEMA = "speculoscope.run/1"
+MAX_FILE_BYTES = 16 * 2**20
+MAX_LANES = 16
+MAX_TOKENS = 8192
+
+Fate = Literal["accepted", "rejected", "dropped", "correction", "bonus", "plain"]
+DRAFTED_FATES = ("accepted", "rejected", "dropped")
+StopReason = Literal["policy", "cap", "limit", "context", "eos", "exhausted"]
+Finish = Literal["length", "eos", "stop", "context", "cancelled"]
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Probability = Annotated[float, Field(ge=0.0, le=1.0 + 1e-6)]
+Seconds = Annotated[float, Field(ge=0.0)]
+ShortText = Annotated[str, Field(max_length=400)]
+TopTokens = Annotated[list[tuple[TokenId, Probability]], Field(max_length=20)]
+
+
+@dataclass(slots=True)
+class Token:
+    """One token that a lane drafted or emitted.
+
+    ``score`` and ``threshold`` belong to the decision that the policy took right after this token was
+    drafted (draft another, or check now); they are None where it was not asked. ``accept_probability``
+    and ``draw`` exist only under speculative sampling: the token was accepted iff draw < probability.
+    """
+
+    __pydantic_config__ = _STRICT
+    id: TokenId
+    fate: Fate
+    draft_choice: TokenId | None = None  # the draft's first choice at this position (with its noise)
+    target_choice: TokenId | None = None  # the target's first choice at this position (with its noise)
+    p_draft: Probability | None = None
+    p_target: Probability | None = None
+    entropy: float | None = None  # of the draft's distribution, nats
+    score: float | None = None
+    threshold: float | None = None
+    accept_probability: Probability | None = None
+    draw: Probability | None = None
+    draft_top: TopTokens = field(default_factory=list)
+    target_top: TopTokens = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Iteration:
+    """One round: the draft proposes ``drafted``, the target checks them in one pass and adds ``emitted``.
+
+    ``emitted`` is a correction, bonus or plain token, or None when the text ended inside the accepted
+    tokens (end of sequence, stop string). ``holds`` tells how many draft tokens would have held from
+    ``start`` on (the oracle's SL), None where no chain was recorded.
+    """
+
+    __pydantic_config__ = _STRICT
+    start: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+    drafted: Annotated[list[Token], Field(max_length=MAX_TOKENS)]
+    emitted: Token | None
+    stop: StopReason
+    score: float | None = None  # of the decision before the first draft token
+    threshold: float | None = None
+    holds: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+
+    @property
+    def n_drafted(self) -> int:
+        return len(self.drafted)
+
+    @property
+    def n_accepted(self) -> int:
+        return sum(token.fate == "accepted" for token in self.drafted)
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The tokens of the text that this iteration produced."""
+        kept = [token for token in self.drafted if token.fate == "accepted"]
+        return kept + ([self.emitted] if self.emitted else [])
+
+
+@dataclass(slots=True)
+class Repeat:
+    """The clock's readings of one repeat; the four lists have one entry per iteration."""
+
+    __pydantic_config__ = _STRICT
+    prefill_s: Seconds  # target and draft together, not part of the decode time
+    draft_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS)]
+    check_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS)]
+    policy_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS)]
+    rest_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS)]
+
+    @property
+    def decode_s(self) -> float:
+        return sum(map(sum, (self.draft_s, self.check_s, self.policy_s, self.rest_s)))
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Is this lane's text the autoregressive lane's?
+
+    A difference names the first output position, the gap between the target's two best logits there
+    and the dtype; ``near_tie`` is a gap under 1e-4 in float32. ``same`` is None where texts may
+    rightly differ (plain speculative sampling).
+    """
+
+    __pydantic_config__ = _STRICT
+    same: bool | None
+    first_difference: int | None = None
+    gap: float | None = None
+    near_tie: bool = False
+
+
+@dataclass(slots=True)
+class Trace:
+    """One lane: one prompt under one rule and one draft."""
+
+    __pydantic_config__ = _STRICT
+    lane: ShortText  # the lane string, e.g. "wide-1x384/static:5"
+    policy: ShortText  # its policy's name, e.g. "static"
+    draft: ShortText | None  # None: autoregressive
+    output: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+    iterations: Annotated[list[Iteration], Field(max_length=MAX_TOKENS)]
+    repeats: Annotated[list[Repeat], Field(max_length=100)]
+    finish: Finish
+    verdict: Verdict
+    notes: list[ShortText] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TokenText:
+    """What a token looks like. ``bytes`` (hex) is set where it is not whole UTF-8 by itself."""
+
+    __pydantic_config__ = _STRICT
+    text: ShortText
+    bytes: ShortText | None = None
+
+
+@dataclass(slots=True)
+class ModelInfo:
+    """A model as it ran: where from, how large, by which engine."""
+
+    __pydantic_config__ = _STRICT
+    name: ShortText
+    source: ShortText  # folder name or Hub id
+    fingerprint: ShortText
+    parameters: int
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    engine: ShortText  # "lean", "transformers", "cuda-graphs", "ngram"
+    dtype: ShortText  # as it ran: "bfloat16", "float32", "int8"
+    device: ShortText
+    threads: int
+
+
+@dataclass(slots=True)
+class PairInfo:
+    __pydantic_config__ = _STRICT
+    name: ShortText
+    target: ModelInfo
+    drafts: dict[ShortText, ModelInfo]  # those that ran, by name
+    default_draft: ShortText
+
+
+@dataclass(slots=True)
+class Machine:
+    __pydantic_config__ = _STRICT
+    processor: ShortText
+    cores: int
+    memory_gb: float
+    gpu: ShortText | None
+    system: ShortText
+    python: ShortText
+    torch: ShortText
+    transformers: ShortText
+
+
+@dataclass(slots=True)
+class Costs:
+    """The cost curves, measured at the start of a run and then frozen.
+
+    An iteration of n drafted tokens costs ``n*c + v(n+1) + o`` (plus its decisions), in units of
+    ``target_s``, the median seconds of a target pass over one token.
+    """
+
+    __pydantic_config__ = _STRICT
+    target_s: Seconds
+    v: Annotated[list[float], Field(min_length=1, max_length=256)]  # v[n-1]: n tokens over 1 token
+    c: dict[ShortText, float]  # draft name -> t_draft / t_target
+    o: float  # the loop's own work per iteration
+    decision: dict[ShortText, float] = field(default_factory=dict)  # policy name -> features and one decision
+
+    def check(self, n_tokens: int) -> float:
+        """v(n): cost of a target pass over ``n_tokens``; beyond the measured range on its last slope."""
+        if n_tokens <= len(self.v):
+            return self.v[n_tokens - 1]
+        slope = (self.v[-1] - self.v[0]) / max(1, len(self.v) - 1)
+        return self.v[-1] + slope * (n_tokens - len(self.v))
+
+    def iteration(self, n_drafted: int, draft: str | None, policy: str | None = None) -> float:
+        """Cost of one iteration with ``n_drafted`` tokens, in units of ``target_s``."""
+        c = self.c[draft] if draft else 0.0
+        decision = self.decision.get(policy, 0.0) if policy else 0.0
+        return n_drafted * (c + decision) + self.check(n_drafted + 1) + self.o
+
+
+@dataclass(slots=True)
+class Guesses:
+    """The draft's successive choices and what a policy may see of each (parallel lists).
+
+    ``p``: the draft's probability of its choice; ``scores``: head name -> acceptance probability as
+    that learned head sees it. A choice of None: the draft had nothing to propose (n-gram).
+    """
+
+    __pydantic_config__ = _STRICT
+    choice: Annotated[list[TokenId | None], Field(max_length=MAX_TOKENS)]
+    p: Annotated[list[float], Field(max_length=MAX_TOKENS)]
+    entropy: Annotated[list[float], Field(max_length=MAX_TOKENS)]
+    scores: dict[ShortText, list[float]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Chain:
+    """All that any policy on this text can ever see of one draft.
+
+    ``along`` has one guess per output position, each made on the target's own text before it.
+    ``tails[k]`` are the guesses that follow ``along.choice[k]`` where that is not the target's token:
+    what a draft goes on to say after its first mistake, up to 20 tokens.
+    """
+
+    __pydantic_config__ = _STRICT
+    draft: ShortText
+    target: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+    along: Guesses
+    tails: dict[int, Guesses]
+
+    def holds(self, start: int) -> int:
+        """How many guesses in a row are right from output position ``start`` on."""
+        end = start
+        while end < len(self.target) and self.along.choice[end] == self.target[end]:
+            end += 1
+        return end - start
+
+
+@dataclass(slots=True)
+class Run:
+    """One comparison: several lanes on one prompt. The file, the download, the recording, the API."""
+
+    __pydantic_config__ = _STRICT
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    created: ShortText  # ISO 8601, UTC
+    machine: Machine
+    pair: PairInfo
+    settings: CompareRequest
+    prompt_ids: Annotated[list[TokenId], Field(max_length=131072)]
+    costs: Costs
+    chains: dict[ShortText, Chain]  # by draft name; empty under plain speculative sampling
+    lanes: Annotated[list[Trace], Field(max_length=MAX_LANES)]
+    vocab: dict[TokenId, TokenText]  # every id that the run mentions, once
+    schema: Literal["speculoscope.run/1"] = SCHEMA
+
+    def lane(self, name: str) -> Trace:
+        """The lane of that name; KeyError if there is none."""
+        return next(trace for trace in self.lanes if trace.lane == name)
+
+    @property
+    def baseline(self) -> Trace | None:
+        """The autoregressive lane, if the run has one."""
+        return next((trace for trace in self.lanes if trace.policy == "autoregressive"), None)
+
+
+_ADAPTER = TypeAdapter(Run)
+
+
+def run_to_dict(run: Run) -> dict[str, Any]:
+    return asdict(run)
+
+
+def run_to_json(run: Run) -> str:
+    """Compact JSON of ``run``; :func:`run_from_json` gives an equal run back."""
+    return json.dumps(asdict(run), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+def run_from_json(text: str | bytes) -> Run:
+    """Read and check a run. Raises UserError with the first fault found."""
+    if len(text) > MAX_FILE_BYTES:
+        raise UserError(f"This run file is larger than {MAX_FILE_BYTES // 2**20} MB, the most that is read.")
+    try:
+        run = _ADAPTER.validate_json(text)
+    except (ValidationError, RecursionError) as error:
+        raise UserError(_explain(error)) from error
+    _check_consistent(run)
+    return run
+
+
+def load_run(path: str | Path) -> Run:
+    """Read and check the run file at ``path``. Raises UserError."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise UserError(f"{path.name} is larger than {MAX_FILE_BYTES // 2**20} MB, the most that is read.")
+        return run_from_json(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"Cannot read the run file {path.name}: {error.strerror or error}.") from error
+
+
+def save_run(run: Run, path: str | Path) -> None:
+    """Write ``run`` to ``path`` so that the file is there whole or not at all."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(run_to_json(run))
+        os.chmod(beside, 0o644)
+        os.replace(beside, path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def _explain(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return "This file is nested too deeply to be a Speculoscope run."
+    first = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the file"
+    more = f" ({error.error_count() - 1} more faults)" if error.error_count() > 1 else ""
+    return f"This is not a Speculoscope run file of schema {SCHEMA}: at {where}: {first['msg']}{more}."
+
+
+def _check_consistent(run: Run) -> None:
+    """Faults that types cannot tell: broken references between the parts of a run."""
+    for trace in run.lanes:
+        for repeat in trace.repeats:
+            lists = (repeat.draft_s, repeat.check_s, repeat.policy_s, repeat.rest_s)
+            if any(len(one) != len(trace.iterations) for one in lists):
+                raise UserError(f"Lane {trace.lane}: its times do not fit its {len(trace.iterations)} iterations.")
+        if [token.id for it in trace.iterations for token in it.tokens] != trace.output:
+            raise UserError(f"Lane {trace.lane}: its output is not what its iterations emitted.")
+        if trace.draft is not None and trace.draft not in run.costs.c:
+            raise UserError(f"Lane {trace.lane}: the costs say nothing of its draft {trace.draft}.")
+    for name, chain in run.chains.items():
+        _check_guesses(chain.along, len(chain.target), f"chain {name}")
+        for at, tail in chain.tails.items():
+            if not 0 <= at < len(chain.target):
+                raise UserError(f"Chain {name}: a tail at {at} lies outside of the text.")
+            _check_guesses(tail, len(tail.choice), f"chain {name}, tail {at}")
+
+
+def _check_guesses(guesses: Guesses, length: int, where: str) -> None:
+    columns = [guesses.choice, guesses.p, guesses.entropy, *guesses.scores.values()]
+    if any(len(column) != length for column in columns):
+        raise UserError(f"In {where} the lists differ in length.")
