@@ -1,0 +1,25 @@
+"""Fixtures for the whole run of the tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """One Chromium for the whole run: playwright refuses a second synchronous browser in one thread."""
+    from playwright.sync_api import sync_playwright
+
+    path = os.environ.get("SPECULOSCOPE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    with sync_playwright() as playwright:
+        options = {"executable_path": path} if path else {}
+        chromium = playwright.chromium.launch(args=["--no-sandbox", "--disable-dev-shm-usage"], **options)
+        yield chromium
+        chromium.close()
