@@ -17,6 +17,7 @@ class DraftState:
     """What a policy may look at: the tokens drafted so far in this iteration, all of which will be checked.
 
     The lists are parallel, one entry per drafted token, and filled only where the policy ``needs`` them.
+    ``proposer[i]`` is the draft's last hidden state (the input of its lm_head) that proposed token i;
     ``hidden[i]`` is the draft's last hidden state with drafted token i as its *input*: it exists one draft
     step later than the token, so the list may be one shorter. ``scores[head]`` holds acceptance
     probabilities that are known without running the head (what-if replays); a live lane leaves it empty.
@@ -27,6 +28,7 @@ class DraftState:
     p: list[float] = field(default_factory=list)  # needs "p": the draft's probability of each drafted token
     entropy: list[float] = field(default_factory=list)  # needs "entropy": nats
     top10: list[np.ndarray] = field(default_factory=list)  # needs "top10": [10] float32, descending
+    proposer: list[np.ndarray] = field(default_factory=list)  # needs "proposer": [hidden_size] float32
     hidden: list[np.ndarray] = field(default_factory=list)  # needs "hidden": [hidden_size] float32
     scores: dict[str, list[float]] = field(default_factory=dict)
 
@@ -42,7 +44,7 @@ class DraftState:
     def begin(self, start: int) -> None:
         """Forget the last iteration; the next one starts at output position ``start``."""
         self.start = start
-        for column in (self.tokens, self.p, self.entropy, self.top10, self.hidden):
+        for column in (self.tokens, self.p, self.entropy, self.top10, self.proposer, self.hidden):
             column.clear()
         for column in self.scores.values():
             column.clear()
@@ -61,13 +63,15 @@ class LaneContext:
 class LookaheadPolicy:
     """Decides, before each draft step, whether to draft another token or to check now.
 
-    ``needs`` names the features that the loop computes for it: "p", "entropy", "top10", "hidden".
-    After a decision ``score`` and ``threshold`` tell what it was based on (None: nothing to tell).
+    ``needs`` names the features that the loop computes for it: "p", "entropy", "top10", "proposer", "hidden".
+    After a decision ``score`` and ``threshold`` tell what it was based on (None: nothing to tell); it stops
+    where the score is below the threshold, or above it where ``stops_above`` says so.
     """
 
     name: str = ""
     needs: frozenset[str] = frozenset()
     cap: int | None = SL_CAP  # None: uncapped (the oracle)
+    stops_above: bool = False
     score: float | None = None
     threshold: float | None = None
 
