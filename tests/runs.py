@@ -1,0 +1,325 @@
+"""Synthetic runs for tests: plausible, valid, deterministic, made without a model.
+
+``make_run()`` draws a random chain (what a draft would say along a text), replays each lane's policy on it
+with ``decoding.whatif`` and dresses the iterations as a run file: tokens with fates, texts, alternatives,
+times of every repeat. ``make_run(size="large")`` has 4 lanes x 2,000 tokens; ``hostile=True`` takes texts
+that try to escape from a page.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+from decoding.lookahead.base import LookaheadPolicy
+from decoding.request import CompareRequest
+from decoding.trace import (
+    Chain,
+    Costs,
+    Guesses,
+    Iteration,
+    Machine,
+    ModelInfo,
+    PairInfo,
+    Repeat,
+    Run,
+    Token,
+    TokenText,
+    Trace,
+    Verdict,
+)
+from decoding.whatif import Replay, simulate
+
+LANES = ("autoregressive", "static:5", "disco:0.6", "oracle")
+PIECES = (
+    "def| fibonacci|(|n|)|:|\n|    |if| n| <| 2| return| None| self|.|value| =| [|]| for| in| range|len|(self"
+    "|):\n|        |\n\n| +| -| 1| 0|,| and| or| not| else|:\n|import| numpy| as| np| is| the| sum| of| a| list"
+    '| """|Return| True| False|print|f|\'|_|__init__| class| Node| left| right|\t|  # | x| y| **| %| ==| raise'
+    "| ValueError| try| except| with| open| path| file| str| int| float| dict|{|}|items|()| key| while| yield"
+).split("|")
+HOSTILE = (
+    "<script>window.hacked=1</script>",
+    "<img src=x onerror=window.hacked=1>",
+    "${window.hacked=1}",
+    "{{7*7}}",
+    "`${1}`",
+    "</script><script>window.hacked=1</script>",
+    "<!--",
+    "]]>",
+    "\u202eright to left",
+    "\u2028",
+    "\u2029",
+    "👩‍👩‍👧‍👦",
+    "&lt;b&gt;",
+    '" onmouseover="window.hacked=1',
+    "\x07",
+    "a\u0301\u0302\u0303",
+    "<svg/onload=window.hacked=1>",
+    "%3Cscript%3E",
+    "\\u003cscript\\u003e",
+    "' OR 1=1 --",
+    "\u0000",
+    "🏳️‍🌈",
+    "مرحبا",
+    "javascript:window.hacked=1",
+)
+SPLIT_UTF8 = ("c3", "a9", "f09f", "9880", "e282", "ac")  # é, a smiley and the euro sign in two tokens each
+
+
+def make_run(
+    *,
+    lanes: tuple[str, ...] = LANES,
+    n_tokens: int = 88,
+    repeats: int = 3,
+    seed: int = 0,
+    match: float = 0.85,
+    c: float = 0.11,
+    size: str = "small",
+    hostile: bool = False,
+    prompt: str = "def fibonacci(n):\n",
+    finish: str = "length",
+    rule: str = "greedy",
+    alternatives: int = 5,
+    identifier: str = "synthetic",
+) -> Run:
+    """A run over ``lanes`` (autoregressive, static:N, heuristic, confidence:T, disco:T, oracle), one draft "shallow"."""
+    if size == "large":
+        n_tokens, alternatives = 2000, 2
+    random_ = random.Random(seed)
+    vocab = make_vocab(hostile)
+    costs = make_costs(c)
+    chain = make_chain(random_, n_tokens, len(vocab), match)
+    settings = CompareRequest(
+        prompt=HOSTILE[0] + prompt if hostile else prompt,
+        lanes=list(lanes),
+        max_new_tokens=n_tokens + 5 * (finish == "eos"),
+        repeats=repeats,
+        rule=rule,
+        temperature=0.0 if rule == "greedy" else 0.8,
+    )
+    traces = [make_trace(lane, chain, costs, settings, finish, random_, alternatives) for lane in lanes]
+    prompt_ids = [random_.randrange(len(PIECES)) for _ in range(12)]
+    return Run(
+        id=identifier,
+        created="2026-11-21T12:00:00+00:00",
+        machine=make_machine(),
+        pair=make_pair(len(vocab)),
+        settings=settings,
+        prompt_ids=prompt_ids,
+        costs=costs,
+        chains={"shallow": chain},
+        lanes=traces,
+        vocab=vocab,
+    )
+
+
+def make_vocab(hostile: bool = False) -> dict[int, TokenText]:
+    texts = [TokenText(piece) for piece in PIECES]
+    if hostile:
+        texts = [TokenText(piece) for piece in HOSTILE * 3]
+    texts += [TokenText("\ufffd", bytes=half) for half in SPLIT_UTF8]
+    return dict(enumerate(texts))
+
+
+def make_costs(c: float = 0.11, target_s: float = 0.0085) -> Costs:
+    return Costs(
+        target_s=target_s,
+        v=[1.0 + 0.016 * n for n in range(21)],
+        c={"shallow": c},
+        o=0.02,
+        decision={"disco": 0.01, "confidence": 0.001},
+    )
+
+
+def make_chain(
+    random_: random.Random, n_tokens: int, n_vocab: int, match: float, draft: str = "shallow", tail: int = 20
+) -> Chain:
+    """Easy and hard stretches alternate; the draft's confidence tells right guesses from wrong ones, not perfectly."""
+    target = [random_.randrange(n_vocab) for _ in range(n_tokens)]
+    along, tails, easy = _empty_guesses(), {}, True
+    for at in range(n_tokens):
+        easy = easy if random_.random() < 0.93 else not easy
+        right = random_.random() < (1 - (1 - match) * 0.4 if easy else 1 - (1 - match) * 2.2)
+        _guess(
+            along,
+            random_,
+            target[at] if right else (target[at] + 1 + random_.randrange(n_vocab - 1)) % n_vocab,
+            right,
+        )
+        if not right:
+            tails[at] = _empty_guesses()
+            for _ in range(tail):
+                _guess(tails[at], random_, random_.randrange(n_vocab), False)
+    return Chain(draft=draft, target=target, along=along, tails=tails)
+
+
+def _empty_guesses() -> Guesses:
+    return Guesses(choice=[], p=[], entropy=[], scores={"disco": []})
+
+
+def _guess(guesses: Guesses, random_: random.Random, choice: int, right: bool) -> None:
+    p = round(random_.betavariate(6, 1.2) if right else random_.betavariate(2, 2.5), 4)
+    guesses.choice.append(choice)
+    guesses.p.append(p)
+    guesses.entropy.append(round(-math.log(max(p, 0.02)) + random_.random() * (1 - p), 4))
+    guesses.scores["disco"].append(round(min(1.0, max(0.0, p + random_.gauss(0.05, 0.08))), 4))
+
+
+class _Static(LookaheadPolicy):
+    def __init__(self, n: int, name: str = "static") -> None:
+        self.n, self.name = n, name
+
+    def planned(self, start: int) -> int:
+        return self.n
+
+
+class _Heuristic(LookaheadPolicy):
+    name = "heuristic"
+
+    def reset(self, context) -> None:
+        self.n = 5
+
+    def planned(self, start: int) -> int:
+        return self.n
+
+    def observe(self, n_drafted: int, n_accepted: int) -> None:
+        self.n = self.n + 2 if n_accepted == n_drafted else max(1, self.n - 1)
+
+
+class _Oracle(LookaheadPolicy):
+    name, cap = "oracle", None
+
+    def reset(self, context) -> None:
+        self.holds = context.holds
+
+    def planned(self, start: int) -> int:
+        return self.holds(start)
+
+
+class _Threshold(LookaheadPolicy):
+    """Stops once the last token's confidence (or disco score) is under the threshold."""
+
+    def __init__(self, name: str, threshold: float) -> None:
+        self.name, self.threshold = name, threshold
+
+    def should_draft(self, state) -> bool:
+        seen = state.scores["disco"] if self.name == "disco" else state.p
+        return not seen or seen[-1] >= self.threshold
+
+
+def make_policy(lane: str) -> LookaheadPolicy:
+    name, _, argument = lane.partition(":")
+    if name == "autoregressive":
+        return _Static(0, name)
+    if name == "static":
+        return _Static(int(argument))
+    if name in ("confidence", "disco"):
+        return _Threshold(name, float(argument or 0.4))
+    return {"heuristic": _Heuristic, "oracle": _Oracle}[name]()
+
+
+def make_trace(
+    lane: str,
+    chain: Chain,
+    costs: Costs,
+    settings: CompareRequest,
+    finish: str,
+    random_: random.Random,
+    alternatives: int,
+) -> Trace:
+    policy = make_policy(lane)
+    plain = policy.name == "autoregressive"
+    replay = Replay(chain)
+    simulated = simulate(replay, costs, policy, max_new_tokens=settings.max_new_tokens, finish=finish)
+    iterations = [
+        _iteration(replay, policy, start, n, accepted, random_, alternatives, settings.rule)
+        for start, n, accepted in simulated.iterations
+    ]
+    return Trace(
+        lane=lane,
+        policy=policy.name,
+        draft=None if plain else chain.draft,
+        output=list(chain.target),
+        iterations=iterations,
+        repeats=[_repeat(simulated, costs, plain, random_) for _ in range(settings.repeats)],
+        finish=finish,
+        verdict=Verdict(same=True),
+    )
+
+
+def _iteration(replay, policy, start, n, accepted, random_, alternatives, rule) -> Iteration:
+    drafted, chain = [], replay.chain
+    for index, guess in enumerate(replay.guesses(start, n)):
+        fate = "accepted" if index < accepted else "rejected" if index == accepted else "dropped"
+        scored = policy.name in ("disco", "confidence")
+        choice = chain.target[start + index] if index <= accepted else random_.randrange(len(PIECES))
+        drafted.append(
+            Token(
+                id=guess.id,
+                fate=fate,
+                draft_choice=guess.id,
+                target_choice=choice,
+                p_draft=guess.p,
+                p_target=round(random_.random(), 4),
+                entropy=guess.entropy,
+                score=(guess.scores["disco"] if policy.name == "disco" else guess.p) if scored else None,
+                threshold=policy.threshold if scored else None,
+                draft_top=_top(guess.id, guess.p, random_, alternatives),
+                target_top=_top(choice, 0.8, random_, alternatives),
+            )
+        )
+    emitted = None
+    if start + accepted < len(chain.target):
+        own = chain.target[start + accepted]
+        fate = "plain" if n == 0 else "bonus" if accepted == n else "correction"
+        emitted = Token(
+            id=own,
+            fate=fate,
+            target_choice=own,
+            p_target=0.7,
+            target_top=_top(own, 0.7, random_, alternatives),
+        )
+    return Iteration(
+        start=start,
+        drafted=drafted,
+        emitted=emitted,
+        stop="policy",
+        holds=replay.holds[start],
+    )
+
+
+def _top(first: int, p: float, random_: random.Random, n: int) -> list[tuple[int, float]]:
+    if not n:
+        return []
+    others = random_.sample([i for i in range(len(PIECES)) if i != first], n - 1)
+    return [(first, p), *((other, round((1 - p) / 2 ** (i + 1), 4)) for i, other in enumerate(others))]
+
+
+def _repeat(simulated, costs: Costs, plain: bool, random_: random.Random) -> Repeat:
+    unit = costs.target_s * random_.uniform(0.97, 1.05)
+    draft_s = [
+        round(n * costs.c["shallow"] * unit * random_.uniform(0.95, 1.1), 6)
+        for _, n, _ in simulated.iterations
+    ]
+    check_s = [
+        round(costs.check(n + 1) * unit * random_.uniform(0.97, 1.06), 6) for _, n, _ in simulated.iterations
+    ]
+    policy_s = [round(n * 0.004 * unit, 6) for _, n, _ in simulated.iterations]
+    rest_s = [round(costs.o * unit * random_.uniform(0.8, 1.4), 6) for _ in simulated.iterations]
+    return Repeat(0.031 if plain else 0.036, draft_s, check_s, policy_s, rest_s)
+
+
+def make_machine() -> Machine:
+    return Machine("Test processor", 2, 8.0, None, "Linux", "3.11.2", "2.13.0", "5.23.0")
+
+
+def make_pair(n_vocab: int = 100) -> PairInfo:
+    def model(name: str, layers: int, parameters: int, dtype: str) -> ModelInfo:
+        return ModelInfo(name, name, "0" * 16, parameters, layers, 256, n_vocab, "lean", dtype, "cpu", 2)
+
+    return PairInfo(
+        "synthetic",
+        model("target", 16, 15_000_000, "bfloat16"),
+        {"shallow": model("shallow", 2, 3_600_000, "int8")},
+        "shallow",
+    )
