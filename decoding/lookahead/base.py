@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -57,7 +57,8 @@ class LaneContext:
     draft: str | None  # name of the lane's draft
     costs: Costs
     max_new_tokens: int
-    holds: Any = None  # oracle only: callable(start) -> how many guesses hold there
+    holds: Callable[[int], int] | None = None  # oracle only: how many guesses hold from an output position on
+    n_tokens: int | None = None  # oracle only: length of the text that ``holds`` knows
 
 
 class LookaheadPolicy:

@@ -1,0 +1,32 @@
+"""A threshold on the entropy of the draft's distribution (SVIP)."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from .base import DraftState, LookaheadPolicy
+
+DEFAULT_THRESHOLD = 0.3
+GAMMA = 0.15
+
+
+class Entropy(LookaheadPolicy):
+    """Check once sqrt(0.15 * H) exceeds ``h``, H being the entropy (nats) where the last token was drafted.
+
+    Source: SVIP (published code). As 1 - sqrt(gamma * H) estimates the acceptance probability from below,
+    score and threshold are told in that form: 1 - sqrt(0.15 * H) against 1 - h.
+    """
+
+    name = "entropy"
+    needs = frozenset({"entropy"})
+
+    def __init__(self, h: float = DEFAULT_THRESHOLD) -> None:
+        self._threshold = 1.0 - h
+
+    def should_draft(self, state: DraftState) -> bool:
+        if not state.entropy:
+            self.score = self.threshold = None
+            return True
+        self.score = 1.0 - sqrt(GAMMA * max(state.entropy[-1], 0.0))
+        self.threshold = self._threshold
+        return self.score >= self._threshold
