@@ -128,7 +128,7 @@ def simulate(
     wanted = replay.n_tokens
     if finish in ("eos", "stop"):
         wanted = max(wanted, max_new_tokens or 0)
-    policy.reset(LaneContext(chain.draft, costs, wanted, chain.holds))
+    policy.reset(LaneContext(chain.draft, costs, wanted, chain.holds, replay.n_tokens))
     iterations = list(_iterate(replay, policy, wanted))
     cost = _cost(iterations, costs, chain.draft, policy.name)
     plain = replay.n_tokens * costs.iteration(0, None)

@@ -13,20 +13,20 @@ GAMMA = 0.15
 class Entropy(LookaheadPolicy):
     """Check once sqrt(0.15 * H) exceeds ``h``, H being the entropy (nats) where the last token was drafted.
 
-    Source: SVIP (published code). As 1 - sqrt(gamma * H) estimates the acceptance probability from below,
-    score and threshold are told in that form: 1 - sqrt(0.15 * H) against 1 - h.
+    Source: SVIP (published code); 1 - sqrt(gamma * H) estimates the acceptance probability from below.
     """
 
     name = "entropy"
     needs = frozenset({"entropy"})
+    stops_above = True
 
     def __init__(self, h: float = DEFAULT_THRESHOLD) -> None:
-        self._threshold = 1.0 - h
+        self._threshold = h
 
     def should_draft(self, state: DraftState) -> bool:
         if not state.entropy:
             self.score = self.threshold = None
             return True
-        self.score = 1.0 - sqrt(GAMMA * max(state.entropy[-1], 0.0))
+        self.score = sqrt(GAMMA * max(state.entropy[-1], 0.0))
         self.threshold = self._threshold
-        return self.score >= self._threshold
+        return self.score <= self._threshold

@@ -13,7 +13,7 @@ from .confidence import DEFAULT_THRESHOLD as CONFIDENCE_THRESHOLD
 from .confidence import Confidence
 from .entropy import DEFAULT_THRESHOLD as ENTROPY_THRESHOLD
 from .entropy import Entropy
-from .heads import Head
+from .heads import Head, need_head
 from .heuristic import Heuristic
 from .oracle import BestOracle, Oracle
 from .static import Static
@@ -46,17 +46,11 @@ def make_policy(lane: Lane, heads: Mapping[str, Head] | None = None) -> Lookahea
         case "oracle":
             return Oracle(None if number is None else int(number))
         case name if name in LEARNED:
-            return _make_learned(lane, heads or {})
+            return _make_learned(lane, heads)
     raise UserError(f"There is no policy '{lane.policy}'.")
 
 
-def _make_learned(lane: Lane, heads: Mapping[str, Head]) -> LookaheadPolicy:
+def _make_learned(lane: Lane, heads: Mapping[str, Head] | None) -> LookaheadPolicy:
     """Each learned policy's module has ``make_policy(lane, head) -> LookaheadPolicy``."""
-    head = heads.get(lane.policy)
-    if head is None:
-        which = f" --draft {lane.draft}" if lane.draft else ""
-        raise UserError(
-            f"The lane {lane.text} has nothing learned to decide by yet: "
-            f"fit it first with `python -m decoding fit{which}` (and --pair for another pair)."
-        )
+    head = need_head(lane.policy, heads)
     return import_module(f"{__package__}.{lane.policy}").make_policy(lane, head)
