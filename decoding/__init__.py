@@ -1,0 +1,7 @@
+"""Speculative decoding under many lookahead policies: a library and a command line (``python -m decoding``)."""
+
+import os
+
+# Idle OpenMP threads must sleep, not spin: with any other busy process (a browser, a page's server) spinning makes
+# small forward passes a hundred times slower. It is read when torch loads OpenMP, hence here, before any torch.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

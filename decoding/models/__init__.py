@@ -1,0 +1,1 @@
+"""Model pairs, and one causal LM with a rewindable cache behind several engines."""

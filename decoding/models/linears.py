@@ -1,0 +1,99 @@
+"""Linear layers of the lean engine: y = x W^T + b, plain and with the neighbouring operation fused in.
+
+Three storage forms share one face: ``__call__(x)``, ``silu(x)``, ``times(x, other)`` and ``plus(x, other)``, with x of
+[n, in] and the result [n, out].
+
+- Dense: any dtype, ``torch.nn.functional.linear``.
+- Packed: bfloat16 for the CPU, weights laid out once for oneDNN. One pass over 1 to 16 rows costs about the same, and
+  a row's bits do not depend on how many rows come with it (checked in tests/test_models_lean.py).
+- Int8: weight-only, one scale per output row; half the bytes to read. Row-invariant too. For drafts only: on a target it
+  would be another model.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+_PACK_ROWS = 16  # the row count that oneDNN lays the weights out for
+
+
+class Linear(Protocol):
+    n_out: int
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor: ...
+
+    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor: ...
+
+
+class DenseLinear:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.weight, self.bias = weight.contiguous(), bias
+        self.n_out = weight.shape[0]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        return F.silu(self(x))
+
+    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self(x) * other
+
+    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self(x) + other
+
+
+class PackedLinear:
+    """bfloat16 weights in oneDNN's blocked layout; the fused operation runs on the float32 sums."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.n_out = weight.shape[0]
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.to(torch.bfloat16).contiguous(), _PACK_ROWS)
+        self.bias = None if bias is None else bias.to(torch.bfloat16)
+        self._unary = torch.ops.mkldnn._linear_pointwise.default
+        self._binary = torch.ops.mkldnn._linear_pointwise.binary
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self._unary(x, self.weight, self.bias, "none", [], "")
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        return self._unary(x, self.weight, self.bias, "swish", [], "")
+
+    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self._binary(x, other, self.weight, self.bias, "mul")
+
+    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self._binary(x, other, self.weight, self.bias, "add")
+
+
+class Int8Linear:
+    """Symmetric int8 weights with one bfloat16 scale per output row; activations stay bfloat16."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.n_out = weight.shape[0]
+        scale = weight.float().abs().amax(dim=1).clamp_min(1e-8) / 127.0
+        scale = scale.to(torch.bfloat16)
+        levels = (weight.float() / scale.float()[:, None]).round().clamp(-127, 127)
+        self.weight, self.scale = levels.to(torch.int8).contiguous(), scale
+        self.bias = None if bias is None else bias.to(torch.bfloat16)
+        self._matmul = torch.ops.aten._weight_int8pack_mm.default
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        y = self._matmul(x, self.weight, self.scale)
+        return y if self.bias is None else y.add_(self.bias)
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        return F.silu(self(x), inplace=True)
+
+    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self(x).mul_(other)
+
+    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self(x).add_(other)

@@ -1,0 +1,122 @@
+"""From a folder of weights to a model that runs: checks, dtype, threads, engine."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import UserError
+from ..fingerprint import fingerprint
+from ..trace import ModelInfo
+from .base import CachedModel
+from .lean import LeanModel, is_lean
+from .transformers_engine import TransformersModel, refusal
+
+MAX_THREADS = 4  # more only wait for one another on passes this small
+WEIGHTS = ("float32", "bfloat16", "int8")
+
+
+def has_bf16_instructions() -> bool:
+    """Does this CPU multiply bfloat16 in hardware (AVX512-BF16 or AMX)?"""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def choose_device(device: str) -> str:
+    """"auto" is CUDA where there is one. Raises UserError where the named device is not there."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError("There is no CUDA device here: run on the CPU (device cpu), or on a machine that has one.")
+    if device.split(":")[0] not in ("cpu", "cuda"):
+        raise UserError(f"The device must be auto, cpu or cuda, not {device}.")
+    return device
+
+
+def choose_weights(dtype: str, device: str) -> str:
+    """The form of the weights for "auto": bfloat16 where the hardware multiplies it, else float32."""
+    if dtype not in ("auto", *WEIGHTS):
+        raise UserError(f"The dtype must be auto, float32 or bfloat16, not {dtype}.")
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if device != "cpu" or has_bf16_instructions() else "float32"
+
+
+def set_threads(threads: int | None) -> int:
+    """Use ``threads`` CPU threads; None: as OMP_NUM_THREADS says, else one a core up to MAX_THREADS."""
+    if threads is None and "OMP_NUM_THREADS" not in os.environ:
+        threads = min(torch.get_num_threads(), MAX_THREADS)
+    if threads is not None and threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's config.json. Raises UserError where it is no model that we load."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{folder.name} holds no model: its config.json cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise UserError(f"{folder.name} holds a broken model: its config.json is not JSON.") from error
+    check_config(config, folder.name)
+    if not any(folder.glob("*.safetensors")):
+        raise UserError(f"{folder.name} has no safetensors weights, and no other kind is loaded: convert them first.")
+    return config
+
+
+def check_config(config: Any, name: str) -> None:
+    """Refuse models that bring their own code, with a sentence (UserError)."""
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise UserError(f"{name} is not a transformers model: its config.json names no model_type.")
+    if "auto_map" in config:
+        raise UserError(f"{name} needs code from its own repository, which is never run: choose another model.")
+
+
+def load_model(folder: Path, *, name: str, source: str, weights: str, device: str = "cpu",
+               threads: int = 1, mark: str = "") -> CachedModel:
+    """Load the model in ``folder`` on the fastest engine that fits it.
+
+    ``weights``: "float32", "bfloat16" or "int8" (lean engine on the CPU only; bfloat16 elsewhere); ``mark``: its
+    fingerprint where that is known. Raises UserError.
+    """
+    read_config(folder)
+    hf_model = load_hf_model(folder, torch.float32 if weights == "float32" else torch.bfloat16)
+    lean = is_lean(hf_model.config)
+    if weights == "int8" and not (lean and device == "cpu"):
+        weights = "bfloat16"
+    info = describe_model(hf_model, name, source, mark or fingerprint(folder))
+    info.engine, info.dtype, info.device, info.threads = "lean" if lean else "transformers", weights, device, threads
+    if lean:
+        return LeanModel(hf_model, info, weights, device)
+    return TransformersModel(hf_model.to(device), info)
+
+
+def load_hf_model(folder: Path, dtype: torch.dtype) -> Any:
+    """transformers' own module for ``folder``, on the CPU, in ``dtype``: safetensors only, no remote code."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise UserError(f"{folder.name} could not be loaded: {str(error).splitlines()[0][:200]}") from error
+    reason = refusal(model)
+    if reason:
+        raise UserError(reason)
+    return model.eval()
+
+
+def describe_model(hf_model: Any, name: str, source: str, mark: str) -> ModelInfo:
+    """Size and origin of a loaded model; the engine fields are filled in by whoever runs it."""
+    config = hf_model.config
+    return ModelInfo(
+        name=name, source=source, fingerprint=mark,
+        parameters=sum(parameter.numel() for parameter in hf_model.parameters()),
+        layers=config.num_hidden_layers, hidden_size=config.hidden_size, vocab_size=config.vocab_size,
+        engine="transformers", dtype="float32", device="cpu", threads=1,
+    )

@@ -1,0 +1,92 @@
+"""Which pairs there are: the embedded ones on disk and the presets from the Hub. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError
+
+MODELS = Path(__file__).resolve().parent.parent / "models"
+
+
+@dataclass(slots=True)
+class PairDescription:
+    """A pair as a visitor sees it before anything is loaded."""
+
+    name: str
+    title: str
+    kind: str  # "embedded", "preset"
+    target: str  # folder or Hub id
+    drafts: dict[str, str]  # name -> folder or Hub id, in the order of presentation
+    default_draft: str
+    description: str = ""
+    int8_drafts: bool | list[str] = False  # which drafts run with int8 weights on a CPU unless a dtype is asked for
+    loadable: bool = True
+    reason: str = ""  # a sentence: why it cannot load, or what it takes
+    chat: bool = False  # prompts go through the chat template
+    notes: list[str] = field(default_factory=list)
+
+    def is_int8(self, draft: str) -> bool:
+        return self.int8_drafts if isinstance(self.int8_drafts, bool) else draft in self.int8_drafts
+
+
+def describe_pairs(models: Path | None = None) -> list[PairDescription]:
+    """All pairs that can be named, the default one first."""
+    return embedded_pairs(models)
+
+
+def embedded_pairs(models: Path | None = None) -> list[PairDescription]:
+    """The pairs whose weights lie in ``models`` (models/*/pair.json), the default one first."""
+    models = models or MODELS
+    pairs = [read_pair(path.parent) for path in sorted(models.glob("*/pair.json"))]
+    default = default_name(models)
+    return sorted(pairs, key=lambda pair: pair.name != default)
+
+
+def default_name(models: Path | None = None) -> str | None:
+    """Name of the default pair as models/index.json has it, None where there is none."""
+    path = (models or MODELS) / "index.json"
+    return _read_json(path).get("default") if path.exists() else None
+
+
+def read_pair(folder: Path) -> PairDescription:
+    """The pair that ``folder``/pair.json describes. Raises UserError where it is broken."""
+    data = _read_json(folder / "pair.json")
+    try:
+        drafts = {str(name): str(folder / place) for name, place in data["drafts"].items()}
+        pair = PairDescription(
+            name=data.get("name", folder.name), title=data.get("title", folder.name), kind="embedded",
+            target=str(folder / data["target"]), drafts=drafts, default_draft=data["default_draft"],
+            description=data.get("description", ""), int8_drafts=data.get("int8_drafts", False))
+    except (KeyError, AttributeError, TypeError) as error:
+        raise UserError(f"{folder.name}/pair.json does not describe a pair: {error} is missing or wrong.") from error
+    if pair.default_draft not in pair.drafts:
+        raise UserError(f"{folder.name}/pair.json: its default draft {pair.default_draft} is not among its drafts.")
+    return pair
+
+
+def find_pair(name: str = "", models: Path | None = None) -> PairDescription:
+    """The pair of that name; "" is the default one. Raises UserError with the names there are."""
+    pairs = describe_pairs(models)
+    if not name:
+        if not pairs:
+            raise UserError("No pair is installed: name a target and a draft (folders or Hub ids).")
+        return pairs[0]
+    for pair in pairs:
+        if pair.name == name:
+            return pair
+    names = ", ".join(pair.name for pair in pairs) or "none"
+    raise UserError(f"There is no pair {name}. There are: {names}. Or name a target and a draft.")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"Cannot read {path.parent.name}/{path.name}: {error}.") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{path.parent.name}/{path.name} does not hold a JSON object.")
+    return data
