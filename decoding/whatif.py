@@ -11,14 +11,16 @@ None says that the draft had nothing to propose.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .lookahead.base import DraftState, LaneContext, LookaheadPolicy
-from .split import best_split
-from .trace import Chain, Costs, Finish, Guesses
-
-__all__ = ["Guess", "Replay", "Simulated", "best_split", "simulate", "with_costs"]
+from .errors import UserError
+from .lanes import Lane, expand_lanes, parse_lane
+from .lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .lookahead.heads import Head
+from .lookahead.registry import make_policy
+from .lookahead.static import Static
+from .trace import Chain, Costs, Finish, Guesses, Run
 
 
 @dataclass(slots=True)
@@ -123,7 +125,7 @@ def simulate(
         cost: sum over iterations of ``n * (c + decision) + v(n + 1) + o``;
         speedup: ``n_tokens * (v(1) + o) / cost``.
     """
-    replay = chain if isinstance(chain, Replay) else Replay(chain)
+    replay = _replay(chain)
     chain = replay.chain
     wanted = replay.n_tokens
     if finish in ("eos", "stop"):
@@ -133,6 +135,10 @@ def simulate(
     cost = _cost(iterations, costs, chain.draft, policy.name)
     plain = replay.n_tokens * costs.iteration(0, None)
     return Simulated(iterations, replay.n_tokens, cost, plain / cost if cost else 1.0)
+
+
+def _replay(chain: Chain | Replay) -> Replay:
+    return chain if isinstance(chain, Replay) else Replay(chain)
 
 
 def _iterate(replay: Replay, policy: LookaheadPolicy, wanted: int) -> Iterator[tuple[int, int, int]]:
@@ -187,3 +193,64 @@ def with_costs(
         v=costs.v if v is None else v,
         o=costs.o if o is None else o,
     )
+
+
+def static_sweep(
+    chain: Chain | Replay, costs: Costs, longest: int = SL_CAP, **ending: object
+) -> list[Simulated]:
+    """``static:1`` to ``static:longest`` on one chain; ``ending`` as for :func:`simulate`."""
+    replay = _replay(chain)
+    return [simulate(replay, costs, Static(sl), **ending) for sl in range(1, longest + 1)]
+
+
+def simulate_lane(
+    run: Run, lane: str | Lane, heads: Mapping[str, Head] | None = None, cost_ratio: float | None = None
+) -> Simulated:
+    """What ``lane`` would do on the text of ``run``.
+
+    Args:
+        heads: fitted heads of the lane's draft, which the learned policies need.
+        cost_ratio: another c for the lane's draft.
+
+    Raises:
+        UserError: the run has no chain for the lane's draft, or a learned policy has no head.
+    """
+    return next(iter(sweep(run, [lane], heads, cost_ratio).values()))
+
+
+def sweep(
+    run: Run,
+    lanes: str | Iterable[str | Lane],
+    heads: Mapping[str, Head] | None = None,
+    cost_ratio: float | None = None,
+) -> dict[str, Simulated]:
+    """:func:`simulate_lane` for several lanes, or a lane text with ranges ("static:1..16"); by lane text."""
+    asked = expand_lanes(lanes) if isinstance(lanes, str) else lanes
+    replays: dict[str, Replay] = {}
+    found = {}
+    for lane in (parse_lane(one) if isinstance(one, str) else one for one in asked):
+        draft = _draft_of(run, lane)
+        replay = replays.get(draft) or replays.setdefault(draft, Replay(run.chains[draft]))
+        costs = run.costs if cost_ratio is None else with_costs(run.costs, draft, c=cost_ratio)
+        found[lane.text] = simulate(replay, costs, make_policy(lane, heads), **ending(run))
+    return found
+
+
+def ending(run: Run) -> dict[str, object]:
+    """How the text of ``run`` ended, as keywords of :func:`simulate`."""
+    trace = run.baseline or run.lanes[0]
+    return {"max_new_tokens": run.settings.max_new_tokens, "finish": trace.finish}
+
+
+def _draft_of(run: Run, lane: Lane) -> str:
+    """The draft whose chain ``lane`` is replayed on; any will do for plain decoding."""
+    if not run.chains:
+        raise UserError(
+            "This run holds no chain to replay (plain speculative sampling records none): "
+            "record one with the greedy or the coupling rule."
+        )
+    draft = lane.draft or (run.pair.default_draft if not lane.is_plain else next(iter(run.chains)))
+    if draft not in run.chains:
+        known = ", ".join(run.chains)
+        raise UserError(f"This run recorded nothing of the draft {draft}: choose one of {known}.")
+    return draft

@@ -1,0 +1,41 @@
+"""Display text of tokens: bytes that only together make a character are shown together."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+
+from .trace import TokenText
+
+
+def pieces(ids: Sequence[int], vocab: Mapping[int, TokenText]) -> list[str]:
+    """One display string per token, such that ``"".join`` gives the whole text.
+
+    A character whose UTF-8 bytes are split over several tokens stands whole at the token that completes
+    it; the tokens before it show nothing (""). Bytes that never complete a character become U+FFFD at the
+    token where that is certain. An id that ``vocab`` lacks shows as U+FFFD.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    shown = []
+    for token in ids:
+        entry = vocab.get(token)
+        if entry is not None and entry.bytes is not None:
+            shown.append(decoder.decode(_from_hex(entry.bytes)))
+        else:  # whole UTF-8 by itself: whatever was left open before it stays incomplete
+            shown.append(decoder.decode(b"", final=True) + (entry.text if entry else "\ufffd"))
+            decoder.reset()
+    if shown:
+        shown[-1] += decoder.decode(b"", final=True)
+    return shown
+
+
+def whole_text(ids: Sequence[int], vocab: Mapping[int, TokenText]) -> str:
+    """The text of ``ids``; see :func:`pieces`."""
+    return "".join(pieces(ids, vocab))
+
+
+def _from_hex(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b"\xff"  # shown as U+FFFD, like any byte that is no character
