@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from .errors import UserError
 
@@ -46,6 +46,15 @@ class CompareRequest:
     dtype: Dtype = "auto"
     stop: list[Annotated[str, Field(max_length=200)]] = field(default_factory=list)
     ignore_eos: bool = False
+
+
+def request_from_dict(data: Any) -> CompareRequest:
+    """A checked request from plain data (a form, a body, a file). Raises UserError."""
+    try:
+        request = _ADAPTER.validate_python(data)
+    except (ValidationError, RecursionError) as error:
+        raise UserError(_explain(error)) from error
+    return check_request(request)
 
 
 def check_request(request: CompareRequest) -> CompareRequest:
@@ -88,3 +97,14 @@ def _check_sampling(request: CompareRequest) -> None:
         raise UserError("The greedy rule needs temperature 0: lower it, or choose the coupling or sampling rule.")
     if request.rule != "greedy" and request.temperature == 0:
         raise UserError(f"The {request.rule} rule needs a temperature above 0: raise it, or choose the greedy rule.")
+
+
+def _explain(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return "These settings are nested too deeply to be read."
+    first = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the settings"
+    return f"These settings cannot be read: at {where}: {first['msg']}."
+
+
+_ADAPTER = TypeAdapter(CompareRequest)

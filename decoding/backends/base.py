@@ -1,0 +1,87 @@
+"""What runs a comparison, seen from whoever wants one (page, command line, server)."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import UserError
+from ..events import Event, Kind
+from ..request import CompareRequest
+
+if TYPE_CHECKING:
+    from ..pairs import PairDescription
+
+log = logging.getLogger(__name__)
+
+
+class Backend(Protocol):
+    """Runs comparisons and other long jobs, here or elsewhere.
+
+    The streams never raise for bad input or a broken machine: they begin with ``queued``, are numbered from 0
+    without gaps, hold JSON-ready data, and end with exactly one of ``finished``, ``cancelled`` and ``failed``
+    (a sentence). Setting ``cancel`` ends the run between two iterations; closing the stream does so as well
+    and frees its place in the queue.
+    """
+
+    name: str
+    live: bool  # False: only what was recorded before can be shown
+
+    def compare(
+        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        """Decode one prompt under several lanes; ``finished`` carries ``{"run": ...}``."""
+        ...
+
+    def run_job(
+        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        """Another long job ("evaluate", "drafts"): ``progress`` events, then ``finished`` with ``{"result": ...}``."""
+        ...
+
+    def pairs(self) -> list[PairDescription]: ...
+
+    def status(self) -> str:
+        """One sentence on what the backend is and what it is doing."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def new_run_id() -> str:
+    return secrets.token_hex(8)
+
+
+class Numbering:
+    """Makes the events of one run: counts ``seq`` up from 0."""
+
+    def __init__(self, run_id: str | None = None) -> None:
+        self.run = run_id or new_run_id()
+        self._next = 0
+
+    def __call__(self, kind: Kind, **data: Any) -> Event:
+        self._next += 1
+        return Event(self.run, self._next - 1, kind, data)
+
+
+def guarded(events: Callable[[], Iterator[tuple[Kind, dict[str, Any]]]]) -> Iterator[tuple[Kind, dict[str, Any]]]:
+    """``events()``, with whatever it raises told as a last ``failed``."""
+    try:
+        yield from events()
+    except Exception as error:  # the boundary to people: every fault becomes a sentence here
+        if not isinstance(error, UserError):
+            log.exception("a job failed")
+        yield "failed", {"message": sentence_of(error)}
+
+
+def sentence_of(error: Exception) -> str:
+    """What to tell a person of ``error``."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "The machine ran out of memory: choose a smaller pair, a shorter prompt or fewer new tokens."
+    first_line = (str(error).splitlines() or [""])[0][:200]
+    return f"The run failed inside ({type(error).__name__}: {first_line}). The program's log tells more."

@@ -1,0 +1,238 @@
+"""Comparisons on this machine: one worker process owns the models, visitors wait in line for it."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+from ..events import LAST_KINDS, Event, Kind
+from ..request import CompareRequest, check_request
+from .base import Numbering
+from .process import WorkerProcess
+
+if TYPE_CHECKING:
+    from ..pairs import PairDescription
+
+MAX_WAITING = 24
+POLL_S = 0.1  # how often a waiting stream looks at its cancel flag
+INBOX_SIZE = 2000  # events that a reader may lag behind before the worker waits for it
+STALL_S = 20.0  # how long the worker waits for a reader that does not read
+UNHEEDED_S = 30.0  # how long a cancelled job may go on before its process is ended
+
+
+@dataclass(eq=False)
+class _Job:
+    number: int
+    kind: str
+    options: dict[str, Any]
+    run_id: str
+    inbox: queue.Queue[tuple[Kind, dict[str, Any]]] = field(default_factory=lambda: queue.Queue(INBOX_SIZE))
+    abandoned: bool = False  # nobody reads it any more
+    over: bool = False  # its last event has come
+
+    def tell(self, kind: Kind, **data: Any) -> None:
+        """Add an event unless the reader lags too far behind to care."""
+        try:
+            self.inbox.put_nowait((kind, data))
+        except queue.Full:
+            self.abandoned = True
+
+
+class LocalBackend:
+    """A first-come queue before one worker process.
+
+    ``runner`` is the class that does the work inside the worker (importable by name); it is made once per
+    process and keeps the last pair loaded. The process starts with the first job, and anew after a crash.
+    """
+
+    name = "local"
+    live = True
+
+    def __init__(self, runner: Callable[[], Any] | None = None, max_waiting: int = MAX_WAITING) -> None:
+        self._target = f"{runner.__module__}:{runner.__qualname__}" if runner else "decoding.backends.jobs:Jobs"
+        self._max_waiting = max_waiting
+        self._lock = threading.Lock()
+        self._line: deque[_Job] = deque()
+        self._running: _Job | None = None
+        self._worker: WorkerProcess | None = None
+        self._numbers = itertools.count()
+        self._closed = False
+        atexit.register(self.close)
+
+    def compare(
+        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        try:
+            options = asdict(check_request(request))
+        except UserError as error:
+            yield Numbering(run_id)("failed", message=str(error))
+            return
+        yield from self.run_job("compare", options, cancel, run_id)
+
+    def run_job(
+        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        event = Numbering(run_id)
+        job = _Job(next(self._numbers), kind, options, event.run)
+        try:
+            place = self._enter(job)
+        except UserError as error:
+            yield event("failed", message=str(error))
+            return
+        try:
+            yield event("queued", place=place)
+            yield from self._follow(job, cancel, event)
+        finally:
+            self._leave(job)
+
+    def pairs(self) -> list[PairDescription]:
+        from ..pairs import describe_pairs
+
+        return describe_pairs()
+
+    def status(self) -> str:
+        with self._lock:
+            if self._running is None:
+                return "Runs on this machine; nothing is running."
+            return f"Runs on this machine; one run is under way, {len(self._line)} waiting."
+
+    def close(self) -> None:
+        """End the worker; runs under way fail with a sentence."""
+        atexit.unregister(self.close)
+        with self._lock:
+            self._closed = True
+            for job in self._line:
+                job.tell("failed", message="The program was closed.")
+            self._line.clear()
+            if self._worker is not None:
+                self._worker.kill()
+
+    def _follow(self, job: _Job, cancel: threading.Event, event: Numbering) -> Iterator[Event]:
+        """The job's events as they come, until its last."""
+        stopping = False
+        while True:
+            if cancel.is_set() and not stopping:
+                stopping = True
+                if self._withdraw(job):
+                    yield event("cancelled")
+                    return
+            try:
+                kind, data = job.inbox.get(timeout=POLL_S)
+            except queue.Empty:
+                if job.abandoned:
+                    yield event("failed", message="The results were not read for too long, so the run was ended.")
+                    return
+                continue
+            yield event(kind, **data)
+            if kind in LAST_KINDS:
+                return
+
+    def _enter(self, job: _Job) -> int:
+        """Stand in line; returns how many stand before. Raises UserError."""
+        with self._lock:
+            if self._closed:
+                raise UserError("The program was closed.")
+            if len(self._line) >= self._max_waiting:
+                raise UserError(f"{self._max_waiting} runs are waiting already, the most allowed: try again soon.")
+            place = len(self._line) + (self._running is not None)
+            self._line.append(job)
+            self._advance()
+            return place
+
+    def _withdraw(self, job: _Job) -> bool:
+        """Take a waiting job out of line (True), or ask the worker to end the running one (False)."""
+        with self._lock:
+            if job in self._line:
+                self._line.remove(job)
+                self._tell_places()
+                return True
+            if job is self._running and not job.over and self._worker is not None:
+                self._worker.send({"cancel": job.number})
+                self._end_if_unheeded(job)
+            return False
+
+    def _leave(self, job: _Job) -> None:
+        """Nobody reads ``job`` any more, finished or not."""
+        job.abandoned = True
+        self._withdraw(job)
+        while not job.inbox.empty():  # lets go a reader thread that waits for room
+            try:
+                job.inbox.get_nowait()
+            except queue.Empty:
+                break
+
+    def _end_if_unheeded(self, job: _Job) -> None:
+        def end() -> None:
+            with self._lock:
+                if job is self._running and self._worker is not None:
+                    self._worker.kill()
+
+        timer = threading.Timer(UNHEEDED_S, end)
+        timer.daemon = True
+        timer.start()
+
+    def _advance(self) -> None:
+        """Give the next job to the worker (lock held)."""
+        if self._running is not None or not self._line or self._closed:
+            return
+        job = self._running = self._line.popleft()
+        message = {"job": job.number, "kind": job.kind, "options": job.options, "run": job.run_id}
+        if self._worker is None or not self._worker.send(message):
+            job.tell("progress", stage="loading", message="Starting the process that runs the models", fraction=None)
+            self._worker = WorkerProcess(self._target, self._on_message, self._on_end)
+            self._worker.send(message)  # if it is gone already, _on_end tells
+        self._tell_places()
+
+    def _tell_places(self) -> None:
+        for place, job in enumerate(self._line, start=int(self._running is not None)):
+            job.tell("queued", place=place)
+
+    def _on_message(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
+        """From the worker's reader thread."""
+        job = self._running
+        if worker is not self._worker or job is None or message["job"] != job.number:
+            return
+        job.over = message["kind"] in LAST_KINDS
+        if not job.abandoned:
+            self._deliver(job, message["kind"], message["data"])
+        if job.over:
+            with self._lock:
+                self._next()
+
+    def _deliver(self, job: _Job, kind: Kind, data: dict[str, Any]) -> None:
+        """Wait for room in a slow reader's inbox, and give the reader up when it does not read at all."""
+        try:
+            job.inbox.put((kind, data), timeout=STALL_S)
+        except queue.Full:
+            job.abandoned = True
+            self._withdraw(job)
+
+    def _on_end(self, worker: WorkerProcess) -> None:
+        with self._lock:
+            if worker is not self._worker:
+                return
+            self._worker = None
+            job = self._running
+            if job is not None:
+                why = "The program was closed." if self._closed else _crash_sentence(worker)
+                job.tell("failed", message=why)
+                self._next()
+
+    def _next(self) -> None:
+        """The running job is over: on with the line (lock held)."""
+        self._running = None
+        self._advance()
+
+
+def _crash_sentence(worker: WorkerProcess) -> str:
+    return (
+        f"The process that runs the models {worker.why_it_ended()}. What had arrived is shown; "
+        "a new process starts with the next run."
+    )

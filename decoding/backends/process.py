@@ -1,0 +1,85 @@
+"""The worker process seen from the front end: start it, write to it, hear from it, end it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+
+class WorkerProcess:
+    """One running ``decoding.backends.worker``.
+
+    A fresh interpreter and not a fork or a multiprocessing child: it neither inherits the front end's threads
+    nor imports the front end's main module. ``on_message`` and ``on_end`` are called in a thread that blocks
+    on the pipe, so an idle worker costs nothing.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        on_message: Callable[[WorkerProcess, dict[str, Any]], None],
+        on_end: Callable[[WorkerProcess], None],
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "decoding.backends.worker", str(theirs.fileno()), target],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+            )
+        self._connection = Connection(ours.detach())
+        self._writing = threading.Lock()
+        self._on_message, self._on_end = on_message, on_end
+        threading.Thread(target=self._read, name="worker-reader", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Write to the worker; False if it is gone."""
+        try:
+            with self._writing:
+                self._connection.send_bytes(json.dumps(message).encode("ascii"))
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def why_it_ended(self) -> str:
+        """A clause on the exit status: "was killed by signal 9 (SIGKILL)"."""
+        code = self._process.wait()
+        if code >= 0:
+            return f"ended with status {code}"
+        hint = ", often for lack of memory" if -code == signal.SIGKILL else ""
+        return f"was killed by signal {-code} ({signal.Signals(-code).name}{hint})"
+
+    def _read(self) -> None:
+        while True:
+            try:
+                message = json.loads(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                break
+            self._on_message(self, message)
+        self._process.kill()  # it may have closed its end and hang; a dead one does not mind
+        self._process.wait()
+        with self._writing:
+            self._connection.close()
+        self._on_end(self)
+
+
+def _environment() -> dict[str, str]:
+    paths = [path for path in sys.path if path and os.path.isdir(path)]
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    return {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": os.pathsep.join([root, *paths])}

@@ -1,0 +1,116 @@
+"""The worker process: owns the models, runs one job at a time, tells what happens over a pipe.
+
+Started by :mod:`.process` as ``python -m decoding.backends.worker FD MODULE:NAME``. Messages are JSON, both
+ways: ``{"job", "kind", "options", "run"}`` and ``{"cancel": job}`` come in, ``{"job", "kind", "data"}`` go out.
+The end of the pipe (the front end closed it, or died in whatever way) ends the worker at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from ..events import LAST_KINDS, Kind
+from .base import guarded
+
+BATCH_S = 0.05  # iterations that follow each other more closely travel together
+
+Told = Iterator[tuple[Kind, dict[str, Any]]]
+
+
+class JobRunner(Protocol):
+    """What the worker is an outside for; made once per process, so it may keep models."""
+
+    def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Callable[[], bool]) -> Told: ...
+
+
+def main(fd: str, target: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the front end, which then closes the pipe
+    logging.basicConfig(level=logging.WARNING, format="worker: %(levelname)s %(name)s: %(message)s")
+    connection = Connection(int(fd))
+    inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    cancelled: set[int] = set()
+    threading.Thread(target=_read, args=(connection, inbox, cancelled), daemon=True).start()
+    runner = _resolve(target)()
+    while True:
+        _serve(connection, runner, inbox.get(), cancelled)
+
+
+def _resolve(target: str) -> Callable[[], JobRunner]:
+    module, name = target.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _read(connection: Connection, inbox: queue.SimpleQueue, cancelled: set[int]) -> None:
+    while True:
+        try:
+            message = json.loads(connection.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)  # nobody is left to work for; the main thread may be deep in a forward pass
+        if "cancel" in message:
+            cancelled.add(message["cancel"])
+        else:
+            inbox.put(message)
+
+
+def _serve(connection: Connection, runner: JobRunner, message: dict[str, Any], cancelled: set[int]) -> None:
+    job = message["job"]
+
+    def is_cancelled() -> bool:
+        return job in cancelled
+
+    def events() -> Told:
+        return runner.run(message["kind"], message["options"], message["run"], is_cancelled)
+
+    for kind, data in batched(guarded(events)):
+        text = json.dumps({"job": job, "kind": kind, "data": data}, allow_nan=False, separators=(",", ":"))
+        connection.send_bytes(text.encode("ascii"))
+        if kind in LAST_KINDS:
+            break
+    cancelled.discard(job)
+
+
+def batched(events: Told, every_s: float = BATCH_S, clock: Callable[[], float] = time.monotonic) -> Told:
+    """Join ``iterations`` events of one lane and repeat that come within ``every_s`` of the last one sent.
+
+    Fewer messages cost the decode loop and the reader less; nothing waits longer than until the next event.
+    """
+    held: dict[str, Any] | None = None
+    sent_at = -every_s
+    for kind, data in events:
+        if held is not None and (kind != "iterations" or not _follows(held, data)):
+            yield "iterations", held
+            held = None
+        if kind != "iterations":
+            yield kind, data
+            continue
+        held = data if held is None else _joined(held, data)
+        if clock() - sent_at >= every_s:
+            yield "iterations", held
+            held, sent_at = None, clock()
+
+
+def _follows(before: dict[str, Any], data: dict[str, Any]) -> bool:
+    same_lane = (before["lane"], before["repeat"]) == (data["lane"], data["repeat"])
+    return same_lane and data["first"] == before["first"] + len(before["items"])
+
+
+def _joined(before: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    joined = {**before, "items": before["items"] + data["items"]}
+    if "texts" in before or "texts" in data:
+        joined["texts"] = {**before.get("texts", {}), **data.get("texts", {})}
+    return joined
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

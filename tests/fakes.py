@@ -1,0 +1,167 @@
+"""Stand-ins for what owns models: they tell realistic events from a synthetic run, without torch.
+
+The prompt steers :class:`ScriptedRunner`: ``#crash`` kills its process in the midst of the first lane, ``#fail``
+raises there, ``#refuse`` raises a UserError, ``#slow`` takes 20 ms an iteration, ``#deaf`` ignores cancel,
+``#flood`` tells 20,000 events.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from decoding.backends.base import Numbering
+from decoding.errors import UserError
+from decoding.events import LAST_KINDS, Event
+from decoding.request import CompareRequest, request_from_dict
+from decoding.trace import Run, Token, run_to_dict
+from tests.runs import make_run
+
+LANES = ["autoregressive", "static:5"]
+
+
+def small_request(prompt: str = "def f(x):\n", **changes: Any) -> CompareRequest:
+    """A request that a ScriptedRunner and a real pair answer quickly."""
+    settings = {"lanes": list(LANES), "max_new_tokens": 24, "repeats": 2, **changes}
+    return CompareRequest(prompt=prompt, **settings)
+
+
+def scripted_events(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What ``compare`` would have told while ``run`` was made, one event per iteration."""
+    yield "started", {"settings": {}, "pair": run.pair.name, "lanes": [trace.lane for trace in run.lanes]}
+    yield "progress", {"stage": "measuring", "message": "Measuring the costs", "fraction": 0.5}
+    known: set[int] = set()
+    for repeat in range(run.settings.repeats):
+        for lane, trace in enumerate(run.lanes):
+            yield "lane_started", {"lane": lane, "repeat": repeat}
+            times = trace.repeats[repeat]
+            columns = zip(times.draft_s, times.check_s, times.policy_s, times.rest_s)
+            for first, (iteration, clock) in enumerate(zip(trace.iterations, columns)):
+                tokens = iteration.drafted + ([iteration.emitted] if iteration.emitted else [])
+                texts = {token.id: _text(run, token) for token in tokens if token.id not in known}
+                known.update(texts)
+                item = {
+                    "d": [[token.id, token.fate] for token in iteration.drafted],
+                    "e": [iteration.emitted.id, iteration.emitted.fate] if iteration.emitted else None,
+                    "start": iteration.start,
+                    "t": list(clock),
+                }
+                yield "iterations", {"lane": lane, "repeat": repeat, "first": first, "items": [item], "texts": texts}
+            yield "lane_finished", {"lane": lane, "repeat": repeat, "decode_s": times.decode_s}
+    yield "finished", {"run": run_to_dict(run)}
+
+
+def _text(run: Run, token: Token) -> list[str | None]:
+    text = run.vocab[token.id]
+    return [text.text, text.bytes]
+
+
+class ScriptedRunner:
+    """A JobRunner: runs in the worker process of a LocalBackend, or in this process."""
+
+    def run(
+        self, kind: str, options: dict[str, Any], run_id: str, cancel: Callable[[], bool]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        if kind == "compare":
+            yield from self._compare(options, run_id, cancel)
+        else:
+            yield from self._count(options, cancel)
+
+    def _compare(self, options, run_id, cancel) -> Iterator[tuple[str, dict[str, Any]]]:
+        request = request_from_dict(options)
+        if "#refuse" in request.prompt:
+            raise UserError("This pair cannot do that: choose another.")
+        run = make_run(
+            lanes=tuple(request.lanes), n_tokens=request.max_new_tokens, repeats=request.repeats,
+            seed=request.seed, identifier=run_id, alternatives=1,
+        )
+        run.settings = request
+        for kind, data in scripted_events(run):
+            if cancel() and "#deaf" not in request.prompt:
+                yield "cancelled", {}
+                return
+            yield kind, data
+            if kind == "iterations":
+                self._misbehave(request.prompt)
+            if kind == "lane_started" and "#flood" in request.prompt:
+                yield from (("progress", {"stage": "flood", "message": "x" * 100, "fraction": None}) for _ in range(20000))
+
+    def _misbehave(self, prompt: str) -> None:
+        if "#crash" in prompt:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if "#fail" in prompt:
+            raise RuntimeError("something broke")
+        if "#slow" in prompt:
+            time.sleep(0.02)
+
+    def _count(self, options, cancel) -> Iterator[tuple[str, dict[str, Any]]]:
+        """A long job of another kind: counts to ``n``."""
+        for i in range(options["n"]):
+            if cancel():
+                yield "cancelled", {}
+                return
+            yield "progress", {"stage": "counting", "message": f"{i} of {options['n']}", "fraction": i / options["n"]}
+            time.sleep(options.get("pause", 0.0))
+        yield "finished", {"result": {"counted": options["n"]}}
+
+
+class FakeBackend:
+    """A Backend without a process: every stream runs by itself where it is read."""
+
+    name = "fake"
+    live = True
+
+    def compare(
+        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        from dataclasses import asdict
+
+        yield from self.run_job("compare", asdict(request), cancel, run_id)
+
+    def run_job(
+        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        event = Numbering(run_id)
+        yield event("queued", place=0)
+        try:
+            for one, data in ScriptedRunner().run(kind, options, event.run, cancel.is_set):
+                yield event(one, **data)
+        except (UserError, RuntimeError) as error:
+            yield event("failed", message=str(error))
+
+    def pairs(self) -> list:
+        return []
+
+    def status(self) -> str:
+        return "A stand-in for tests."
+
+    def close(self) -> None:
+        pass
+
+
+def tokens_told(events: list[Event]) -> dict[tuple[int, int], list[int]]:
+    """The text of every (lane, repeat) as the ``iterations`` events told it."""
+    told: dict[tuple[int, int], list[int]] = {}
+    for event in events:
+        if event.kind == "iterations":
+            text = told.setdefault((event.data["lane"], event.data["repeat"]), [])
+            for item in event.data["items"]:
+                text += [token for token, fate in item["d"] if fate == "accepted"]
+                text += [item["e"][0]] if item["e"] else []
+    return told
+
+
+def check_stream(events: list[Event]) -> None:
+    """What holds for every whole stream: one run, no gap, one last event, and texts as in the run."""
+    assert len({event.run for event in events}) == 1
+    assert [event.seq for event in events] == list(range(len(events)))
+    assert [event.kind in LAST_KINDS for event in events] == [False] * (len(events) - 1) + [True]
+    if events[-1].kind == "finished" and "run" in events[-1].data:
+        run = events[-1].data["run"]
+        assert run["id"] == events[0].run
+        for (lane, _), text in tokens_told(events).items():
+            assert text == run["lanes"][lane]["output"]

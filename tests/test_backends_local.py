@@ -1,0 +1,316 @@
+"""The worker process and the line before it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from decoding.backends import local
+from decoding.backends.local import LocalBackend
+from decoding.backends.worker import batched
+from decoding.trace import run_from_json
+from tests.fakes import ScriptedRunner, check_stream, small_request
+
+
+@pytest.fixture(scope="module")
+def backend():
+    backend = LocalBackend(ScriptedRunner)
+    yield backend
+    backend.close()
+
+
+def kinds(events):
+    return [event.kind for event in events]
+
+
+def run(backend, prompt="def f(x):\n", cancel=None, **changes):
+    return list(backend.compare(small_request(prompt, **changes), cancel or threading.Event()))
+
+
+def wait_until(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_a_comparison_arrives_whole_and_in_order(backend):
+    events = run(backend)
+    check_stream(events)
+    assert kinds(events)[0] == "queued" and kinds(events)[-1] == "finished"
+    assert {"started", "lane_started", "iterations", "lane_finished"} <= set(kinds(events))
+
+
+def test_the_run_that_arrives_is_a_valid_run_file(backend):
+    import json
+
+    finished = run(backend)[-1]
+    assert run_from_json(json.dumps(finished.data["run"])).settings.prompt == "def f(x):\n"
+
+
+def test_the_models_are_not_in_this_process(backend):
+    run(backend)
+    assert backend._worker.pid != os.getpid()
+
+
+def test_bad_input_is_a_sentence(backend):
+    events = run(backend, prompt="  ")
+    assert kinds(events) == ["failed"] and "empty" in events[0].data["message"]
+
+
+def test_a_fault_and_a_refusal_inside_the_worker_are_sentences(backend):
+    fault, refusal = run(backend, "#fail")[-1], run(backend, "#refuse")[-1]
+    assert fault.kind == refusal.kind == "failed"
+    assert "RuntimeError: something broke" in fault.data["message"] and "Traceback" not in fault.data["message"]
+    assert refusal.data["message"] == "This pair cannot do that: choose another."
+
+
+def test_a_crash_is_a_sentence_and_the_next_run_works(backend):
+    events = run(backend, "#crash")
+    check_stream(events)
+    assert events[-1].kind == "failed" and "signal 9" in events[-1].data["message"]
+    assert "iterations" in kinds(events)  # what had arrived is kept
+    assert run(backend)[-1].kind == "finished"
+
+
+def test_a_worker_killed_while_idle_is_replaced_without_a_word(backend):
+    run(backend)
+    old = backend._worker.pid
+    os.kill(old, signal.SIGKILL)
+    wait_until(lambda: backend._worker is None)
+    assert run(backend)[-1].kind == "finished"
+
+
+def test_cancel_ends_a_run_between_iterations(backend):
+    cancel = threading.Event()
+    events = []
+    for event in backend.compare(small_request("#slow"), cancel):
+        events.append(event)
+        if event.kind == "iterations":
+            cancel.set()
+    check_stream(events)
+    assert events[-1].kind == "cancelled"
+
+
+def test_a_client_that_vanishes_frees_the_worker(backend):
+    stream = backend.compare(small_request("#slow", max_new_tokens=2000), threading.Event())
+    while next(stream).kind != "iterations":
+        pass
+    stream.close()
+    assert run(backend)[-1].kind == "finished"
+
+
+def test_waiting_runs_learn_their_places_and_may_withdraw(backend):
+    first = backend.compare(small_request("#slow", max_new_tokens=500), threading.Event())
+    while next(first).kind != "iterations":
+        pass
+    cancel = threading.Event()
+    second = backend.compare(small_request("second"), cancel)
+    third = backend.compare(small_request("third"), threading.Event())
+    assert (next(second).data, next(third).data) == ({"place": 1}, {"place": 2})
+    cancel.set()
+    assert kinds(second) == ["cancelled"]
+    assert next(third).data == {"place": 1}
+    first.close()
+    assert kinds(third)[-1] == "finished"
+
+
+def test_a_closed_stream_leaves_the_line(backend):
+    first = backend.compare(small_request("#slow", max_new_tokens=500), threading.Event())
+    next(first)
+    waiting = backend.compare(small_request(), threading.Event())
+    next(waiting)
+    assert "1 waiting" in backend.status()
+    waiting.close()
+    assert "0 waiting" in backend.status()
+    first.close()
+    wait_until(lambda: "nothing is running" in backend.status())
+
+
+def test_ten_at_once_get_their_own_results_and_one_stop_touches_no_other(backend):
+    cancels = [threading.Event() for _ in range(10)]
+    cancels[4].set()
+
+    def visit(i):
+        return run(backend, f"visitor {i}", cancels[i], seed=i)
+
+    with ThreadPoolExecutor(10) as pool:
+        results = list(pool.map(visit, range(10)))
+    for i, events in enumerate(results):
+        check_stream(events)
+        if i == 4:
+            assert events[-1].kind == "cancelled"
+        else:
+            assert events[-1].data["run"]["settings"]["prompt"] == f"visitor {i}"
+    assert len({events[0].run for events in results}) == 10
+
+
+def test_those_who_came_first_are_served_first(backend):
+    streams = []
+    for i in range(5):
+        stream = backend.compare(small_request(f"{i}"), threading.Event())
+        next(stream)
+        streams.append(stream)
+    order = []
+
+    def read(i):
+        order.append((list(streams[i])[-1], time.monotonic(), i))
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in reversed(range(5))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [i for _, _, i in sorted(order, key=lambda one: one[1])] == list(range(5))
+
+
+def test_a_full_line_refuses_with_a_sentence():
+    backend = LocalBackend(ScriptedRunner, max_waiting=1)
+    try:
+        streams = [backend.compare(small_request("#slow"), threading.Event()) for _ in range(3)]
+        first = [next(stream) for stream in streams]
+        assert kinds(first) == ["queued", "queued", "failed"]
+        assert "waiting already" in first[2].data["message"]
+    finally:
+        backend.close()
+
+
+def test_closing_ends_the_worker_and_tells_everyone():
+    backend = LocalBackend(ScriptedRunner)
+    stream = backend.compare(small_request("#slow"), threading.Event())
+    while next(stream).kind != "iterations":
+        pass
+    waiting = backend.compare(small_request(), threading.Event())
+    next(waiting)
+    pid = backend._worker.pid
+    backend.close()
+    assert [list(one)[-1].data["message"] for one in (stream, waiting)] == ["The program was closed."] * 2
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert run(backend)[-1].kind == "failed"
+
+
+def test_a_job_of_another_kind_has_progress_result_and_cancel(backend):
+    events = list(backend.run_job("count", {"n": 3}, threading.Event()))
+    check_stream(events)
+    assert [e.data["fraction"] for e in events if e.kind == "progress"] == [0, 1 / 3, 2 / 3]
+    assert events[-1].data == {"result": {"counted": 3}}
+    cancel = threading.Event()
+    cancel.set()
+    assert list(backend.run_job("count", {"n": 500, "pause": 0.01}, cancel))[-1].kind == "cancelled"
+
+
+def test_a_run_that_does_not_heed_cancel_is_ended(monkeypatch):
+    monkeypatch.setattr(local, "UNHEEDED_S", 0.2)
+    backend = LocalBackend(ScriptedRunner)
+    try:
+        cancel = threading.Event()
+        stream = backend.compare(small_request("#slow #deaf", max_new_tokens=4000), cancel)
+        while next(stream).kind != "iterations":
+            pass
+        cancel.set()
+        assert list(stream)[-1].kind == "failed"
+        assert run(backend)[-1].kind == "finished"
+    finally:
+        backend.close()
+
+
+def test_a_reader_that_does_not_read_is_given_up(monkeypatch):
+    monkeypatch.setattr(local, "STALL_S", 0.2)
+    backend = LocalBackend(ScriptedRunner)
+    try:
+        idle = backend.compare(small_request("#flood"), threading.Event())
+        next(idle)
+        assert run(backend)[-1].kind == "finished"  # the next visitor is served all the same
+        events = list(idle)
+        assert events[-1].kind == "failed" and "not read" in events[-1].data["message"]
+        assert len(events) <= local.INBOX_SIZE + 2
+    finally:
+        backend.close()
+
+
+def test_the_worker_dies_with_its_front_end(tmp_path):
+    script = textwrap.dedent("""
+        import sys, threading
+        from decoding.backends.local import LocalBackend
+        from tests.fakes import ScriptedRunner, small_request
+        backend = LocalBackend(ScriptedRunner)
+        stream = backend.compare(small_request("#slow", max_new_tokens=4000), threading.Event())
+        while next(stream).kind != "iterations":
+            pass
+        print(backend._worker.pid, flush=True)
+        sys.stdin.read()
+    """)
+    front = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    worker = int(front.stdout.readline())
+    front.kill()
+    front.wait()
+    wait_until(lambda: not _alive(worker))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_an_idle_worker_costs_nothing(backend):
+    run(backend)
+    used = lambda: sum(os.times()[:2]) + _cpu_seconds(backend._worker.pid)  # noqa: E731
+    before = used()
+    time.sleep(1.0)
+    assert used() - before < 0.1
+
+
+def _cpu_seconds(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_the_front_end_never_imports_torch():
+    script = textwrap.dedent("""
+        import sys, threading
+        sys.modules["torch"] = None
+        from decoding.backends.local import LocalBackend
+        from tests.fakes import ScriptedRunner, small_request
+        events = list(LocalBackend(ScriptedRunner).compare(small_request(), threading.Event()))
+        assert events[-1].kind == "finished", events[-1]
+    """)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def iterations(first, count=1, lane=0, texts=None):
+    data = {"lane": lane, "repeat": 0, "first": first, "items": list(range(first, first + count))}
+    return "iterations", data | ({"texts": texts} if texts else {})
+
+
+def test_batches_join_only_what_follows_closely():
+    times = iter([0.0, 0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06])
+    told = [iterations(0), iterations(1, texts={1: "a"}), iterations(2, texts={2: "b"}), ("lane_finished", {})]
+    assert list(batched(iter(told), 0.05, lambda: next(times))) == [
+        iterations(0), iterations(1, 2, texts={1: "a", 2: "b"}), ("lane_finished", {})
+    ]
+
+
+def test_batches_lose_nothing_at_lane_borders():
+    told = [iterations(0), iterations(1), iterations(0, lane=1), iterations(1, lane=1), ("finished", {})]
+    joined = list(batched(iter(told), 1e9))
+    assert [item for kind, data in joined if kind == "iterations" for item in data["items"]] == [0, 1, 0, 1]
+    assert joined[-1] == ("finished", {})
+
+
+def test_slow_iterations_are_not_held_back():
+    times = iter(range(100))
+    told = [iterations(i) for i in range(3)]
+    assert list(batched(iter(told), 0.05, lambda: next(times))) == told
