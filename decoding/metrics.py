@@ -242,3 +242,134 @@ def static_opt(run: Run, draft: str | None = None) -> tuple[int, float] | None:
     simulated = static_sweep(Replay(chain), run.costs, **ending(run))
     best = max(range(len(simulated)), key=lambda index: (simulated[index].speedup, -index))
     return best + 1, simulated[best].speedup
+
+
+# -- told to people ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a lane as it is shown: its value, its text, and the formula with this lane's numbers."""
+
+    key: str
+    label: str
+    value: float | None
+    text: str
+    formula: str
+
+
+def lane_figures(run: Run, trace: Trace) -> list[Figure]:
+    """All figures of a lane in the order in which they are shown; those that do not apply are left out."""
+    figures = [
+        _speedup_figure("speedup", "speedup", speedup(run, trace), "decode time, prefill apart"),
+        _speedup_figure("end_to_end", "end to end", end_to_end_speedup(run, trace), "prefill and decode time"),
+        _predicted_figure(run, trace),
+        _per_token_figure(trace),
+        *_pass_figures(trace),
+        *(_draft_figures(run, trace) if trace.draft else []),
+        _loop_figure(trace),
+    ]
+    return [figure for figure in figures if figure is not None]
+
+
+def _speedup_figure(key: str, label: str, spread: Spread | None, what: str) -> Figure | None:
+    if spread is None:
+        return None
+    ranged = f" ({spread.low:.2f} to {spread.high:.2f})" if spread.high - spread.low >= 0.005 else ""
+    formula = f"autoregressive {what} / this lane's, same repeat; median (range) over repeats"
+    return Figure(key, label, spread.median, f"{spread.median:.2f}x{ranged}", formula)
+
+
+def _predicted_figure(run: Run, trace: Trace) -> Figure | None:
+    predicted = predicted_speedup(run, trace)
+    if predicted is None:
+        return None
+    cost = predicted_cost(run.costs, trace)
+    formula = (
+        "tokens (v(1) + o) / sum of n (c + decision) + v(n+1) + o over iterations"
+        f" = {len(trace.output)} x {run.costs.iteration(0, None):.3f} / {cost:.1f}, c, v, o as measured at the start"
+    )
+    return Figure("predicted", "predicted speedup", predicted, f"{predicted:.2f}x", formula)
+
+
+def _per_token_figure(trace: Trace) -> Figure | None:
+    seconds = seconds_per_token(trace)
+    if seconds is None:
+        return None
+    formula = f"median decode time over repeats / {len(trace.output)} tokens = {1 / seconds:.0f} tokens/s"
+    return Figure("latency", "time per token", seconds, f"{seconds * 1e3:.2f} ms", formula)
+
+
+def _pass_figures(trace: Trace) -> list[Figure]:
+    n, tokens = target_passes(trace), len(trace.output)
+    passes = Figure("target_passes", "target passes", n, f"{n}", f"iterations after the prefill, for {tokens} tokens")
+    if not n or not trace.draft:
+        return [passes]
+    per_pass, efficiency = tokens_per_target_pass(trace), block_efficiency(trace)
+    formula = (
+        f"1 + accepted / iterations = 1 + {accepted(trace)} / {n}; "
+        f"tokens / iterations with the truncated last one as it came: {efficiency:.2f}"
+    )
+    return [Figure("tokens_per_target_pass", "tokens per target pass", per_pass, f"{per_pass:.2f}", formula), passes]
+
+
+def _draft_figures(run: Run, trace: Trace) -> list[Figure | None]:
+    drafted, lost, tokens = draft_passes(trace), thrown_away(trace), max(1, len(trace.output))
+    firsts = sum(bool(iteration.drafted) for iteration in trace.iterations)
+    rejected = sum(token.fate == "rejected" for it in trace.iterations for token in it.drafted)
+    chain = run.chains.get(trace.draft or "")
+    return [
+        Figure("draft_passes", "draft passes", drafted, f"{drafted}", "drafted tokens, one pass of the draft each"),
+        _share(
+            "thrown_away", "thrown away", lost, drafted,
+            f"rejected + dropped = {rejected} + {lost - rejected}, of {drafted} drafted", counted=True,
+        ),
+        _share(
+            "first_guess_hit_rate", "first-guess hit rate", _first_hits(trace), firsts,
+            f"iterations whose first draft held / iterations that drafted = {_first_hits(trace)} / {firsts}",
+        ),
+        _share(
+            "acceptance_rate", "acceptance rate", drafted - lost, drafted,
+            f"accepted / drafted = {drafted - lost} / {drafted}; it measures the rule as much as the draft",
+        ),
+        _match_figure(chain) if chain else None,
+        Figure(
+            "discard_rate", "discard rate", lost / tokens, f"{lost / tokens:.2f}",
+            f"thrown away / tokens = {lost} / {tokens}",
+        ),
+        Figure(
+            "verification_rate", "verification rate", target_passes(trace) / tokens,
+            f"{target_passes(trace) / tokens:.2f}", f"target passes / tokens = {target_passes(trace)} / {tokens}",
+        ),
+    ]  # fmt: skip
+
+
+def _first_hits(trace: Trace) -> int:
+    return sum(iteration.drafted[0].fate == "accepted" for iteration in trace.iterations if iteration.drafted)
+
+
+def _share(key: str, label: str, part: int, whole: int, formula: str, counted: bool = False) -> Figure | None:
+    if not whole:
+        return None
+    text = f"{part} ({part / whole:.0%})" if counted else f"{part / whole:.0%}"
+    return Figure(key, label, float(part) if counted else part / whole, text, formula)
+
+
+def _match_figure(chain: Chain) -> Figure | None:
+    rate = match_rate(chain)
+    if rate is None:
+        return None
+    n = len(chain.target)
+    formula = (
+        f"positions where the draft's first choice on the final text is the target's token"
+        f" = {round(rate * n)} / {n}; the same for every rule"
+    )
+    return Figure("match_rate", "match rate of the draft", rate, f"{rate:.0%}", formula)
+
+
+def _loop_figure(trace: Trace) -> Figure | None:
+    share = loop_share(trace)
+    if share is None:
+        return None
+    formula = "(policy + rest) / decode time, median repeat"
+    return Figure("loop_share", "loop's own share", share, f"{share:.1%}", formula)
