@@ -28,6 +28,7 @@ class PairDescription:
     reason: str = ""  # a sentence: why it cannot load, or what it takes
     chat: bool = False  # prompts go through the chat template
     notes: list[str] = field(default_factory=list)
+    fitted: dict[str, list[str]] = field(default_factory=dict)  # draft name -> learned policies that lie beside it
 
     def is_int8(self, draft: str) -> bool:
         return self.int8_drafts if isinstance(self.int8_drafts, bool) else draft in self.int8_drafts
@@ -57,15 +58,20 @@ def read_pair(folder: Path) -> PairDescription:
     data = _read_json(folder / "pair.json")
     try:
         drafts = {str(name): str(folder / place) for name, place in data["drafts"].items()}
+        fitted = {name: _fitted(Path(place)) for name, place in drafts.items()}
         pair = PairDescription(
             name=data.get("name", folder.name), title=data.get("title", folder.name), kind="embedded",
             target=str(folder / data["target"]), drafts=drafts, default_draft=data["default_draft"],
-            description=data.get("description", ""), int8_drafts=data.get("int8_drafts", False))
+            description=data.get("description", ""), int8_drafts=data.get("int8_drafts", False), fitted=fitted)
     except (KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{folder.name}/pair.json does not describe a pair: {error} is missing or wrong.") from error
     if pair.default_draft not in pair.drafts:
         raise UserError(f"{folder.name}/pair.json: its default draft {pair.default_draft} is not among its drafts.")
     return pair
+
+
+def _fitted(draft: Path) -> list[str]:
+    return sorted(path.stem for path in (draft / "policies").glob("*.json"))
 
 
 def find_pair(name: str = "", models: Path | None = None) -> PairDescription:
