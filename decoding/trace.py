@@ -11,8 +11,6 @@ over one token. Output positions count the new tokens from 0.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,7 +18,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from .errors import UserError
+from .files import write_whole
 from .request import CompareRequest
+from .trace_checks import check_consistent
 
 SCHEMA = "speculoscope.run/1"
 MAX_FILE_BYTES = 16 * 2**20
@@ -36,6 +36,8 @@ _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Probability = Annotated[float, Field(ge=0.0, le=1.0 + 1e-6)]
 Seconds = Annotated[float, Field(ge=0.0)]
+Ratio = Annotated[float, Field(ge=0.0, le=1e6)]
+Count = Annotated[int, Field(ge=0, le=10**15)]
 ShortText = Annotated[str, Field(max_length=400)]
 TopTokens = Annotated[list[tuple[TokenId, Probability]], Field(max_length=20)]
 
@@ -163,14 +165,14 @@ class ModelInfo:
     name: ShortText
     source: ShortText  # folder name or Hub id
     fingerprint: ShortText
-    parameters: int
-    layers: int
-    hidden_size: int
-    vocab_size: int
+    parameters: Count
+    layers: Count
+    hidden_size: Count
+    vocab_size: Count
     engine: ShortText  # "lean", "transformers", "cuda-graphs", "ngram"
     dtype: ShortText  # as it ran: "bfloat16", "float32", "int8"
     device: ShortText
-    threads: int
+    threads: Count
 
 
 @dataclass(slots=True)
@@ -186,8 +188,8 @@ class PairInfo:
 class Machine:
     __pydantic_config__ = _STRICT
     processor: ShortText
-    cores: int
-    memory_gb: float
+    cores: Count
+    memory_gb: Ratio
     gpu: ShortText | None
     system: ShortText
     python: ShortText
@@ -205,10 +207,10 @@ class Costs:
 
     __pydantic_config__ = _STRICT
     target_s: Seconds
-    v: Annotated[list[float], Field(min_length=1, max_length=256)]  # v[n-1]: n tokens over 1 token
-    c: dict[ShortText, float]  # draft name -> t_draft / t_target
-    o: float  # the loop's own work per iteration
-    decision: dict[ShortText, float] = field(default_factory=dict)  # policy name -> features and one decision
+    v: Annotated[list[Annotated[Ratio, Field(gt=0.0)]], Field(min_length=1, max_length=256)]  # v[n-1]: n tokens over 1
+    c: dict[ShortText, Ratio]  # draft name -> t_draft / t_target
+    o: Ratio  # the loop's own work per iteration
+    decision: dict[ShortText, Ratio] = field(default_factory=dict)  # policy name -> features and one decision
 
     def check(self, n_tokens: int) -> float:
         """v(n): cost of a target pass over ``n_tokens``; beyond the measured range on its last slope."""
@@ -245,14 +247,15 @@ class Chain:
 
     ``along`` has one guess per output position, each made on the target's own text before it.
     ``tails[k]`` are the guesses that follow ``along.choice[k]`` where that is not the target's token:
-    what a draft goes on to say after its first mistake, up to 20 tokens.
+    what a draft goes on to say after its first mistake, up to 20 tokens; fewer where it ends the text itself.
+    A tail at the last position follows the whole text (it matters where a stop string cut the text off).
     """
 
     __pydantic_config__ = _STRICT
     draft: ShortText
     target: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
     along: Guesses
-    tails: dict[int, Guesses]
+    tails: dict[Annotated[int, Field(ge=0, lt=MAX_TOKENS)], Guesses]
 
     def holds(self, start: int) -> int:
         """How many guesses in a row are right from output position ``start`` on."""
@@ -309,7 +312,7 @@ def run_from_json(text: str | bytes) -> Run:
         run = _ADAPTER.validate_json(text)
     except (ValidationError, RecursionError) as error:
         raise UserError(_explain(error)) from error
-    _check_consistent(run)
+    check_consistent(run)
     return run
 
 
@@ -325,49 +328,18 @@ def load_run(path: str | Path) -> Run:
 
 
 def save_run(run: Run, path: str | Path) -> None:
-    """Write ``run`` to ``path`` so that the file is there whole or not at all."""
+    """Write ``run`` to ``path`` so that the file is there whole or not at all. Raises UserError."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(run_to_json(run))
-        os.chmod(beside, 0o644)
-        os.replace(beside, path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+        write_whole(path, run_to_json(run))
+    except OSError as error:
+        raise UserError(f"Cannot write the run file {path}: {error.strerror or error}.") from error
 
 
 def _explain(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return "This file is nested too deeply to be a Speculoscope run."
     first = error.errors(include_input=False, include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the file"
+    where = ".".join(str(part)[:60] for part in first["loc"])[:200] or "the file"
     more = f" ({error.error_count() - 1} more faults)" if error.error_count() > 1 else ""
-    return f"This is not a Speculoscope run file of schema {SCHEMA}: at {where}: {first['msg']}{more}."
-
-
-def _check_consistent(run: Run) -> None:
-    """Faults that types cannot tell: broken references between the parts of a run."""
-    for trace in run.lanes:
-        for repeat in trace.repeats:
-            lists = (repeat.draft_s, repeat.check_s, repeat.policy_s, repeat.rest_s)
-            if any(len(one) != len(trace.iterations) for one in lists):
-                raise UserError(f"Lane {trace.lane}: its times do not fit its {len(trace.iterations)} iterations.")
-        if [token.id for it in trace.iterations for token in it.tokens] != trace.output:
-            raise UserError(f"Lane {trace.lane}: its output is not what its iterations emitted.")
-        if trace.draft is not None and trace.draft not in run.costs.c:
-            raise UserError(f"Lane {trace.lane}: the costs say nothing of its draft {trace.draft}.")
-    for name, chain in run.chains.items():
-        _check_guesses(chain.along, len(chain.target), f"chain {name}")
-        for at, tail in chain.tails.items():
-            if not 0 <= at < len(chain.target):
-                raise UserError(f"Chain {name}: a tail at {at} lies outside of the text.")
-            _check_guesses(tail, len(tail.choice), f"chain {name}, tail {at}")
-
-
-def _check_guesses(guesses: Guesses, length: int, where: str) -> None:
-    columns = [guesses.choice, guesses.p, guesses.entropy, *guesses.scores.values()]
-    if any(len(column) != length for column in columns):
-        raise UserError(f"In {where} the lists differ in length.")
+    return f"This is not a Speculoscope run file of schema {SCHEMA}: at {where}: {first['msg'][:200]}{more}."

@@ -1,0 +1,192 @@
+"""Run files: they come back equal, and hostile ones are refused with a sentence."""
+
+import json
+import math
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.errors import UserError
+from decoding.trace import (
+    MAX_FILE_BYTES,
+    TokenText,
+    load_run,
+    run_from_json,
+    run_to_dict,
+    run_to_json,
+    save_run,
+)
+from tests.runs import HOSTILE, make_run
+
+LANES = ("autoregressive", "static:3", "heuristic", "confidence:0.4", "disco:0.5", "oracle")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    n_tokens=st.integers(1, 40),
+    lanes=st.sets(st.sampled_from(LANES), min_size=1),
+    repeats=st.integers(1, 3),
+    match=st.floats(0.6, 1.0),
+    finish=st.sampled_from(["length", "eos", "stop", "context", "cancelled"]),
+    texts=st.lists(st.text(max_size=20), max_size=8),
+)
+def test_a_run_comes_back_equal(seed, n_tokens, lanes, repeats, match, finish, texts):
+    run = make_run(seed=seed, n_tokens=n_tokens, lanes=tuple(lanes), repeats=repeats, match=match, finish=finish)
+    run.vocab.update({1000 + i: TokenText(text) for i, text in enumerate(texts)})
+    again = run_from_json(run_to_json(run))
+    assert again == run
+    assert run_to_json(again) == run_to_json(run)
+
+
+def test_tails_keep_whole_number_keys():
+    run = make_run()
+    chain = run_from_json(run_to_json(run)).chains["shallow"]
+    assert chain.tails and all(type(key) is int for key in chain.tails)
+    assert all(type(key) is int for key in run_from_json(run_to_json(run)).vocab)
+
+
+def test_a_file_is_written_whole_and_read_back(tmp_path):
+    run = make_run(hostile=True)
+    path = tmp_path / "folder" / "run.json"
+    save_run(run, path)
+    assert load_run(path) == run
+    assert [entry.name for entry in path.parent.iterdir()] == ["run.json"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "run.json"
+    save_run(make_run(), path)
+    before = path.read_bytes()
+    broken = make_run()
+    broken.costs.o = math.nan
+    with pytest.raises(ValueError):
+        save_run(broken, path)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_an_unwritable_place_is_told_in_a_sentence(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="Cannot write the run file"):
+        save_run(make_run(n_tokens=3), tmp_path / "file" / "run.json")
+
+
+def plain(**changes):
+    """A valid run file as plain data."""
+    return json.loads(run_to_json(make_run(n_tokens=12, **changes)))
+
+
+def change(path: str, value):
+    """The text of a valid run file with one place changed."""
+    data = plain()
+    place = data
+    *way, last = path.split("/")
+    for step in way:
+        place = place[int(step) if isinstance(place, list) else step]
+    place[int(last) if isinstance(place, list) else last] = value
+    return json.dumps(data)
+
+
+HOSTILE_FILES = {
+    "empty": b"",
+    "binary": b"\x00\xff" * 50,
+    "utf-16": "{}".encode("utf-16"),
+    "deep lists": "[" * 200_000,
+    "deep objects": '{"a":' * 200_000,
+    "null": "null",
+    "list": "[1, 2]",
+    "bare NaN": "NaN",
+    "other schema": lambda: change("schema", "speculoscope.run/999"),
+    "unknown key": lambda: change("surprise" * 20_000, 1),
+    "unknown key inside": lambda: change("costs/surprise", 1),
+    "NaN cost": lambda: change("costs/o", math.nan),
+    "infinite cost": lambda: change("costs/v/1", math.inf),
+    "zero v": lambda: change("costs/v/0", 0.0),
+    "negative c": lambda: change("costs/c/shallow", -0.1),
+    "negative id": lambda: change("lanes/0/output/0", -1),
+    "huge id": lambda: change("prompt_ids/0", 2**40),
+    "huge number": lambda: change("pair/target/parameters", int("9" * 4000)),
+    "too many tokens": lambda: change("lanes/0/output", [1] * 9000),
+    "fraction as id": lambda: change("prompt_ids/0", 1.5),
+    "text as list": lambda: change("lanes", "none"),
+    "no lanes": lambda: change("lanes", []),
+    "probability above one": lambda: change("lanes/1/iterations/0/drafted/0/p_draft", 1.5),
+    "negative seconds": lambda: change("lanes/0/repeats/0/check_s/0", -1.0),
+    "path as id": lambda: change("id", "../../etc/passwd"),
+    "unknown fate": lambda: change("lanes/1/iterations/0/drafted/0/fate", "eaten"),
+    "emitted is a draft": lambda: change("lanes/0/iterations/0/emitted/fate", "accepted"),
+    "wrong start": lambda: change("lanes/0/iterations/3/start", 7),
+    "times missing": lambda: change("lanes/0/repeats/0/rest_s", []),
+    "output differs": lambda: change("lanes/0/output/3", 5000),
+    "lane twice": lambda: change("lanes/1/lane", "autoregressive"),
+    "draft without costs": lambda: change("costs/c", {}),
+    "tail outside": lambda: change("chains/shallow/tails/500", plain()["chains"]["shallow"]["along"]),
+    "negative tail": lambda: change("chains/shallow/tails/-1", plain()["chains"]["shallow"]["along"]),
+    "uneven lists": lambda: change("chains/shallow/along/p", [0.5]),
+    "impossible settings": lambda: change("settings/max_new_tokens", -3),
+    "text too long": lambda: change("vocab/3/text", "x" * 1000),
+    "half a character": lambda: change("settings/prompt", "\ud800"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_FILES)
+def test_hostile_files_are_refused_with_a_sentence(name):
+    text = HOSTILE_FILES[name]
+    with pytest.raises(UserError) as caught:
+        run_from_json(text() if callable(text) else text)
+    sentence = str(caught.value)
+    assert sentence.endswith(".") and len(sentence) < 600 and "\n" not in sentence
+
+
+def test_the_unchanged_file_is_accepted():
+    """The counterpart of the test above: it is the changes that are refused."""
+    assert run_from_json(json.dumps(plain()))
+
+
+def test_fates_out_of_order_are_refused():
+    data = plain(match=0.3)
+    drafted = next(it["drafted"] for it in data["lanes"][1]["iterations"] if it["drafted"][0]["fate"] == "rejected")
+    drafted[0]["fate"], drafted[1]["fate"] = "dropped", "rejected"
+    with pytest.raises(UserError, match="does not follow"):
+        run_from_json(json.dumps(data))
+
+
+def test_files_that_are_too_large_are_not_read(tmp_path):
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.truncate(100 * 2**20)
+    with pytest.raises(UserError, match="larger than 16 MB"):
+        load_run(path)
+    with pytest.raises(UserError, match="larger than 16 MB"):
+        run_from_json(" " * (MAX_FILE_BYTES + 1))
+
+
+def test_a_missing_file_and_a_folder_are_told_apart_from_faults(tmp_path):
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(UserError, match="Cannot read"):
+            load_run(path)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=12,
+))
+def test_any_json_at_any_place_is_a_run_or_a_sentence(value):
+    data = run_to_dict(make_run(n_tokens=4, repeats=1, alternatives=1))
+    for key in data:
+        try:
+            run_from_json(json.dumps({**data, key: value}))
+        except UserError:
+            pass
+
+
+def test_hostile_texts_survive_as_they_are():
+    run = make_run(hostile=True)
+    again = run_from_json(run_to_json(run))
+    assert {entry.text for entry in again.vocab.values()} >= set(HOSTILE)
+    assert asdict(again) == asdict(run)
