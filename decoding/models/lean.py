@@ -6,7 +6,7 @@ the rotary tables from its own rotary module, so that every scaling is right.
 
 Batch-invariance (design decision 5): on the packed bfloat16 path a row's bits do not depend on how many rows are read in
 the same call. The linears have that property by themselves. Attention has it when the number of keys is padded to a
-multiple of 64 and at least two query rows are given, so a single row brings a copy of itself along.
+multiple of 64 and at least four query rows are given, so fewer rows bring copies of themselves along.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from .linears import DenseLinear, Int8Linear, Linear, PackedLinear
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 KEY_BLOCK = 64  # keys are read in whole blocks of this many
-ROW_CHUNK = 32  # rows of one pass: beyond them attention's bits depend on the row count
+MIN_ROWS = 4  # of a query: with fewer, torch takes another matrix product, which rounds otherwise
+ROW_CHUNK = 32  # rows of one checking pass: torch cuts queries into blocks of this many
+PREFILL_CHUNK = 256  # rows of one pass over a prompt, whose bits need not fit any other pass
 
 
 @dataclass(slots=True)
@@ -126,9 +128,9 @@ class LeanModel:
         self.cos = cos[0, :, None].to(self.device, self.dtype).contiguous()
         self.sin = sin[0, :, None].to(self.device, self.dtype).contiguous()
         self._capacity = -(-self.max_length // KEY_BLOCK) * KEY_BLOCK
-        rows = KEY_BLOCK + ROW_CHUNK
-        band = torch.zeros(rows, self._capacity + 2 * KEY_BLOCK, dtype=self.dtype, device=self.device)
-        late = torch.arange(2 * KEY_BLOCK, device=self.device) > torch.arange(rows, device=self.device)[:, None]
+        rows = KEY_BLOCK + PREFILL_CHUNK
+        band = torch.zeros(rows, self._capacity + rows, dtype=self.dtype, device=self.device)
+        late = torch.arange(rows, device=self.device) > torch.arange(rows, device=self.device)[:, None]
         band[:, self._capacity :].masked_fill_(late, float("-inf"))
         self._band = band
 
@@ -145,8 +147,8 @@ class LeanModel:
         """Logits after the last of ``ids``, [1, vocab]; the cache holds ``ids`` and nothing else."""
         check_prompt(ids, self.max_length)
         self.length = 0
-        for first in range(0, len(ids), ROW_CHUNK):
-            hidden = self._forward(ids[first : first + ROW_CHUNK])
+        for first in range(0, len(ids), PREFILL_CHUNK):
+            hidden = self._forward(ids[first : first + PREFILL_CHUNK])
         return self._logits(hidden[-1:])
 
     @torch.inference_mode()
@@ -168,7 +170,7 @@ class LeanModel:
         return self.head(hidden).float()
 
     def _forward(self, ids: list[int]) -> torch.Tensor:
-        """Final-norm output of ``ids`` (at most ROW_CHUNK of them), [n, hidden]; appends them to the cache."""
+        """Final-norm output of ``ids`` (at most PREFILL_CHUNK of them), [n, hidden]; appends them to the cache."""
         n, start = len(ids), self.length
         end = start + n
         mask = self._mask(start, n)
@@ -185,12 +187,13 @@ class LeanModel:
     def _mask(self, start: int, n: int) -> torch.Tensor:
         """Additive mask [rows, keys], keys padded to whole blocks; row i sees the first start + i + 1 keys.
 
-        A view into the band; heads that share keys lie beneath one another as further rows (group-major).
+        A view into the band. Heads that share keys lie beneath one another as further rows (group-major), and the
+        whole is repeated up to MIN_ROWS rows.
         """
         n_keys = -(-(start + n) // KEY_BLOCK) * KEY_BLOCK
         row, column = start % KEY_BLOCK, self._capacity - start // KEY_BLOCK * KEY_BLOCK
         mask = self._band[row : row + n, column : column + n_keys]
-        copies = max(self.n_groups, 2 if n == 1 else 1)
+        copies = self.n_groups * -(-MIN_ROWS // (self.n_groups * n))
         return mask if copies == 1 else mask.repeat(copies, 1)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -217,7 +220,7 @@ class LeanModel:
         rows = query.view(n, self.n_kv_heads, groups, d).permute(1, 2, 0, 3)
         rows = rows.reshape(1, self.n_kv_heads, groups * n, d)
         if mask.shape[0] > groups * n:
-            rows = rows.repeat(1, 1, 2, 1)
+            rows = rows.repeat(1, 1, mask.shape[0] // (groups * n), 1)
         seen = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)[0, :, : groups * n]
         return seen.view(self.n_kv_heads, groups, n, d).permute(2, 0, 1, 3).reshape(n, self.n_heads * d)
 
