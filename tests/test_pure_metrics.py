@@ -1,0 +1,171 @@
+"""Metrics on traces small enough to count by hand, and invariants on synthetic runs."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding import metrics
+from decoding.trace import Chain, Guesses, Iteration, Repeat, Token, Trace, Verdict
+from tests.runs import make_run
+
+
+def iteration(start: int, fates: str, emitted: str | None) -> Iteration:
+    """``fates``: a (accepted), r (rejected), d (dropped), one letter per drafted token."""
+    names = {"a": "accepted", "r": "rejected", "d": "dropped"}
+    own = Token(9, emitted) if emitted else None
+    return Iteration(start, [Token(1, names[fate]) for fate in fates], own, "policy")
+
+
+def by_hand() -> Trace:
+    """13 tokens in 5 iterations; the last is truncated: the text ends among its accepted tokens."""
+    iterations = [
+        iteration(0, "aaaaa", "bonus"),  # 6 tokens
+        iteration(6, "rdd", "correction"),  # 1
+        iteration(7, "aard", "correction"),  # 3
+        iteration(10, "", "plain"),  # 1
+        iteration(11, "aad", None),  # 2: end of sequence
+    ]
+    output = [token.id for one in iterations for token in one.tokens]
+    times = [
+        Repeat(0.5, [0.1] * 5, [0.3] * 5, [0.02] * 5, [0.08] * 5),  # 2.5 s
+        Repeat(0.5, [0.1] * 5, [0.2] * 5, [0.02] * 5, [0.08] * 5),  # 2.0 s
+        Repeat(0.5, [0.1] * 5, [0.6] * 5, [0.02] * 5, [0.08] * 5),  # 4.0 s
+    ]
+    return Trace("static:5", "static", "shallow", output, iterations, times, "eos", Verdict(True))
+
+
+def plain() -> Trace:
+    iterations = [iteration(at, "", "plain") for at in range(13)]
+    times = [Repeat(0.4, [0.0] * 13, [second / 13] * 13, [0.0] * 13, [0.0] * 13) for second in (5.0, 6.0, 6.0)]
+    return Trace("autoregressive", "autoregressive", None, [9] * 13, iterations, times, "eos", Verdict(True))
+
+
+def hand_run():
+    return replace(make_run(n_tokens=13), lanes=[plain(), by_hand()])
+
+
+def test_counts():
+    trace = by_hand()
+    assert metrics.target_passes(trace) == 5
+    assert metrics.draft_passes(trace) == 15
+    assert metrics.accepted(trace) == 9
+    assert metrics.thrown_away(trace) == 6
+
+
+def test_rates_and_the_truncated_last_iteration():
+    trace = by_hand()
+    assert metrics.tokens_per_target_pass(trace) == pytest.approx(1 + 9 / 5)  # as if the last had emitted one
+    assert metrics.block_efficiency(trace) == pytest.approx(13 / 5)  # as it came
+    assert metrics.acceptance_rate(trace) == pytest.approx(9 / 15)
+    assert metrics.first_guess_hit_rate(trace) == pytest.approx(3 / 4)
+    assert metrics.discard_rate(trace) == pytest.approx(6 / 13)
+    assert metrics.verification_rate(trace) == pytest.approx(5 / 13)
+    assert metrics.mean_sl(trace) == pytest.approx(3.0)
+
+
+def test_acceptance_by_place():
+    assert metrics.acceptance_by_place(by_hand()) == [(4, 3), (4, 3), (4, 1), (2, 1), (1, 1)]
+
+
+def test_speedup_pairs_the_repeats():
+    run = hand_run()
+    assert metrics.speedups(run, run.lanes[1]) == pytest.approx([5 / 2.5, 6 / 2.0, 6 / 4.0])
+    spread = metrics.speedup(run, run.lanes[1])
+    assert (spread.median, spread.low, spread.high) == pytest.approx((2.0, 1.5, 3.0))
+
+
+def test_end_to_end_has_the_prefill_in_it():
+    run = hand_run()
+    assert metrics.end_to_end_speedup(run, run.lanes[1]).median == pytest.approx(5.4 / 3.0)
+
+
+def test_the_median_repeat_and_its_time():
+    trace = by_hand()
+    assert metrics.median_repeat(trace) == 0
+    assert metrics.seconds_per_token(trace) == pytest.approx(2.5 / 13)
+    parts = metrics.where_time_goes(trace)
+    assert parts == pytest.approx({"prefill": 0.5, "draft": 0.5, "check": 1.5, "policy": 0.1, "rest": 0.4})
+    assert metrics.loop_share(trace) == pytest.approx(0.2)
+
+
+def test_the_median_repeat_of_two_is_the_faster():
+    trace = by_hand()
+    assert metrics.median_repeat(replace(trace, repeats=trace.repeats[:2])) == 1
+
+
+def test_prediction_from_the_cost_curves():
+    run = hand_run()
+    costs = run.costs
+    spent = sum(n * costs.c["shallow"] + costs.v[n] + costs.o for n in (5, 3, 4, 0, 3))
+    assert metrics.predicted_speedup(run, by_hand()) == pytest.approx(13 * (1 + costs.o) / spent)
+    assert metrics.predicted_speedup(run, plain()) == pytest.approx(1.0)
+
+
+def test_match_rate_and_the_oracle_belong_to_the_chain():
+    along = Guesses([1, 2, 0, 4, 5, None], [0.5] * 6, [0.1] * 6)
+    chain = Chain("shallow", [1, 2, 3, 4, 5, 6], along, {})
+    assert metrics.match_rate(chain) == pytest.approx(4 / 6)
+    assert metrics.oracle_sls(chain) == [2, 2]
+
+
+def test_nothing_decoded_gives_no_figures_and_no_crash():
+    empty = Trace("static:5", "static", "shallow", [], [], [], "cancelled", Verdict(None))
+    run = replace(hand_run(), lanes=[plain(), empty])
+    for rate in (
+        metrics.tokens_per_target_pass, metrics.block_efficiency, metrics.acceptance_rate, metrics.mean_sl,
+        metrics.first_guess_hit_rate, metrics.discard_rate, metrics.verification_rate, metrics.median_repeat,
+        metrics.decode_seconds, metrics.seconds_per_token, metrics.loop_share,
+    ):  # fmt: skip
+        assert rate(empty) is None
+    assert metrics.where_time_goes(empty) == {}
+    assert metrics.speedup(run, empty) is None and metrics.predicted_speedup(run, empty) is None
+    assert [figure.key for figure in metrics.lane_figures(run, empty)]
+
+
+def test_without_an_autoregressive_lane_there_is_no_speedup():
+    run = replace(hand_run(), lanes=[by_hand()])
+    assert metrics.speedup(run, by_hand()) is None
+    assert "speedup" not in [figure.key for figure in metrics.lane_figures(run, by_hand())]
+
+
+def test_a_lane_without_drafts_has_no_draft_figures():
+    run = make_run()
+    keys = {figure.key for figure in metrics.lane_figures(run, run.lane("autoregressive"))}
+    assert "acceptance_rate" not in keys and "target_passes" in keys
+
+
+def test_figures_tell_their_formula_with_the_lanes_own_numbers():
+    run = hand_run()
+    figures = {figure.key: figure for figure in metrics.lane_figures(run, run.lanes[1])}
+    assert figures["speedup"].text == "2.00x (1.50 to 3.00)"
+    assert "1 + 9 / 5" in figures["tokens_per_target_pass"].formula
+    assert figures["thrown_away"].text == "6 (40%)"
+    assert "9 / 15" in figures["acceptance_rate"].formula
+    assert figures["latency"].text == "192.31 ms"
+
+
+def test_static_opt_is_the_best_of_the_sweep():
+    from decoding import whatif
+
+    run = make_run(n_tokens=120)
+    sl, gain = metrics.static_opt(run)
+    sweep = whatif.sweep(run, "static:1..20")
+    assert gain == max(one.speedup for one in sweep.values()) == sweep[f"static:{sl}"].speedup
+    assert metrics.static_opt(replace(run, chains={})) is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), match=st.floats(0.55, 1.0), n_tokens=st.integers(1, 60))
+def test_invariants(seed, match, n_tokens):
+    run = make_run(seed=seed, match=match, n_tokens=n_tokens, alternatives=1)
+    for trace in run.lanes:
+        passes, drafted = metrics.target_passes(trace), metrics.draft_passes(trace)
+        assert metrics.accepted(trace) + metrics.thrown_away(trace) == drafted
+        assert metrics.verification_rate(trace) == pytest.approx(1 / metrics.block_efficiency(trace))
+        assert 1 <= metrics.block_efficiency(trace) <= metrics.tokens_per_target_pass(trace) + 1e-12
+        if trace.policy == "oracle":
+            assert metrics.thrown_away(trace) == 0
+            assert passes <= min(metrics.target_passes(other) for other in run.lanes)
+            assert [it.n_drafted for it in trace.iterations][:-1] == metrics.oracle_sls(run.chains["shallow"])[:-1]
