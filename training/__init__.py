@@ -1,0 +1,1 @@
+"""Training of the embedded pair: corpus, tokenizer, target, drafts, report. Run ``python -m training --help``."""

@@ -1,0 +1,71 @@
+"""Many texts at once: a lean bf16 Llama forward over a preallocated cache, for texts of equal length.
+
+It exists for throughput only. transformers' ``generate`` concatenates every layer's cache at every token.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding of x (batch, heads, n, 64) by tables (n, 64)."""
+    left, right = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-right, left), dim=-1) * sin
+
+
+class BatchDecoder:
+    """The target in bf16 with keys and values for ``batch`` texts of up to ``length`` tokens."""
+
+    def __init__(self, model: LlamaForCausalLM, batch: int, length: int) -> None:
+        config, self.device = model.config, model.device
+        self.eps, self.heads, self.kv_heads = config.rms_norm_eps, config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = config.head_dim
+        cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(length)[None])
+        self.cos, self.sin = cos[0].bfloat16().to(self.device), sin[0].bfloat16().to(self.device)
+        self.embedding = model.lm_head.weight.detach().bfloat16()
+        self.norm = model.model.norm.weight.detach().bfloat16()
+        self.layers = [self._pack(layer) for layer in model.model.layers]
+        shape = (batch, self.kv_heads, length, self.head_dim)
+        self.keys = [torch.zeros(shape, dtype=torch.bfloat16, device=self.device) for _ in self.layers]
+        self.values = [torch.zeros(shape, dtype=torch.bfloat16, device=self.device) for _ in self.layers]
+
+    @staticmethod
+    def _pack(layer: torch.nn.Module) -> tuple[Tensor, ...]:
+        attention, mlp = layer.self_attn, layer.mlp
+        qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
+        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+        weights = (layer.input_layernorm.weight, qkv, attention.o_proj.weight,
+                   layer.post_attention_layernorm.weight, gate_up, mlp.down_proj.weight)
+        return tuple(weight.detach().bfloat16() for weight in weights)
+
+    @torch.inference_mode()
+    def extend(self, ids: Tensor, start: int) -> Tensor:
+        """Last hidden states, normed, of ids (batch, n) put at positions ``start``...; n > 1 only at start 0.
+
+        Returns (batch, n, hidden); ``logits`` turns them into logits.
+        """
+        rows, n = ids.shape
+        cos, sin = self.cos[start : start + n], self.sin[start : start + n]
+        x = F.embedding(ids, self.embedding)
+        for index, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.layers):
+            mixed = F.linear(F.rms_norm(x, norm1.shape, norm1, self.eps), qkv)
+            q, k, v = mixed.view(rows, n, -1, self.head_dim).transpose(1, 2).split(
+                [self.heads, self.kv_heads, self.kv_heads], dim=1)
+            keys, values = self.keys[index][:rows, :, : start + n], self.values[index][:rows, :, : start + n]
+            keys[:, :, start:] = _rotate(k, cos, sin)
+            values[:, :, start:] = v
+            attended = F.scaled_dot_product_attention(
+                _rotate(q, cos, sin), keys, values, is_causal=n > 1, enable_gqa=self.heads != self.kv_heads)
+            x = x + F.linear(attended.transpose(1, 2).reshape(rows, n, -1), out)
+            gate, up = F.linear(F.rms_norm(x, norm2.shape, norm2, self.eps), gate_up).chunk(2, dim=-1)
+            x = x + F.linear(F.silu(gate) * up, down)
+        return F.rms_norm(x, self.norm.shape, self.norm, self.eps)
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits in bf16 of hidden (..., hidden)."""
+        return F.linear(hidden, self.embedding)

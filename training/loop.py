@@ -1,0 +1,177 @@
+"""The training loop: by the clock, resumable, logged. One function for the target and for every draft."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
+from transformers import LlamaForCausalLM
+
+from decoding.errors import UserError
+from training.files import replacing_file
+from training.optimisers import make_optimisers, rate_at, set_rates
+from training.places import BUILD, LOGS
+
+CHECKPOINTS = BUILD / "checkpoints"
+CHECKPOINT_EVERY = 120.0
+LOG_EVERY = 20.0
+LONGEST_STEP = 30.0
+"""A step longer than this (compilation, a suspended machine) counts as this long: see ``TimedRun``."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates and the shape of their schedule over the run's time."""
+
+    muon: float = 0.02
+    adam: float = 3e-3
+    warmup: float = 0.01
+    flat_until: float = 0.5
+    last: float = 0.02
+
+
+def device() -> torch.device:
+    """CUDA where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def compiled(function: Callable) -> Callable:
+    """``torch.compile``, unless TRAINING_EAGER is set (tests, machines without a compiler)."""
+    return function if os.environ.get("TRAINING_EAGER") else torch.compile(function)
+
+
+def set_attention(model: LlamaForCausalLM, length: int) -> None:
+    """Plain attention for short windows: compiled, it took a third of the time of torch's fused one on two cores."""
+    short_on_cpu = device().type == "cpu" and length <= 512
+    model.set_attn_implementation("eager" if short_on_cpu else "sdpa")
+
+
+def hidden_states(model: LlamaForCausalLM, ids: Tensor) -> Tensor:
+    """Last hidden states in bf16 autocast. ids (batch, length) -> (batch, length, hidden)."""
+    with torch.autocast(ids.device.type, torch.bfloat16):
+        return model.model(input_ids=ids, use_cache=False).last_hidden_state
+
+
+def logits_of(model: LlamaForCausalLM, hidden: Tensor) -> Tensor:
+    """The head in bf16. hidden (..., hidden) -> (..., vocabulary)."""
+    with torch.autocast(hidden.device.type, torch.bfloat16):
+        return F.linear(hidden, model.lm_head.weight)
+
+
+def next_token_loss(model: LlamaForCausalLM, windows: Tensor) -> Tensor:
+    """Cross-entropy in nats per token over windows (batch, length + 1) of ids."""
+    logits = logits_of(model, hidden_states(model, windows[:, :-1]))
+    return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
+
+
+@torch.no_grad()
+def mean_loss(model: LlamaForCausalLM, windows: Tensor, batch: int = 8) -> float:
+    """Mean next-token loss over held-out windows (count, length + 1), in nats per token."""
+    model.eval()
+    losses = [next_token_loss(model, part.to(device())) for part in windows.split(batch)]
+    model.train()
+    return float(torch.stack(losses).mean())
+
+
+class TimedRun:
+    """A run of ``seconds`` of training time that survives being killed.
+
+    ``loss_of(start)`` gives the loss of the step whose first window has the number ``start``; ``windows_per_step``
+    moves that number on. Time counts per step and without the compilation, so that a resumed run ends where an
+    undisturbed one would. ``settings`` name the configuration: a checkpoint of another one is refused.
+    """
+
+    def __init__(self, name: str, model: LlamaForCausalLM, seconds: float, settings: dict, rates: Rates) -> None:
+        self.name, self.model, self.seconds, self.rates = name, model, seconds, rates
+        self.settings = json.loads(json.dumps(settings, default=str))
+        self.optimisers = make_optimisers(model, rates.muon, rates.adam)
+        self.path = CHECKPOINTS / f"{name}.pt"
+        self.elapsed, self.steps, self.position, self.tokens = 0.0, 0, 0, 0
+        self.resume()
+
+    def resume(self) -> None:
+        """Goes on from this run's checkpoint when there is one."""
+        if not self.path.is_file():
+            return
+        saved = torch.load(self.path, weights_only=True, map_location=device())
+        if saved["settings"] != self.settings:
+            raise UserError(
+                f"The checkpoint {self.path.name} belongs to another configuration ({saved['settings']}, wanted "
+                f"{self.settings}). Remove it to start anew, or go on with the old settings."
+            )
+        self.model.load_state_dict(saved["model"])
+        for optimiser, state in zip(self.optimisers, saved["optimisers"]):
+            optimiser.load_state_dict(state)
+        self.elapsed, self.steps, self.position, self.tokens = (
+            saved[key] for key in ("elapsed", "steps", "position", "tokens"))
+
+    def checkpoint(self) -> None:
+        """Writes weights, optimiser states and position beside, then renames."""
+        state = {
+            "settings": self.settings, "model": self.model.state_dict(),
+            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
+            "elapsed": self.elapsed, "steps": self.steps, "position": self.position, "tokens": self.tokens,
+        }
+        with replacing_file(self.path, "wb") as file:
+            torch.save(state, file)
+
+    def log(self, **figures: float) -> None:
+        """Appends one JSON line to ``build/logs/<name>.jsonl``."""
+        LOGS.mkdir(parents=True, exist_ok=True)
+        row = {"step": self.steps, "elapsed": round(self.elapsed, 1), "tokens": self.tokens} | figures
+        with (LOGS / f"{self.name}.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def step(self, loss_of: Callable[[int], Tensor], shape: tuple[int, int]) -> float:
+        """One update on ``shape`` = (windows, tokens per window); returns the loss."""
+        share = self.elapsed / self.seconds
+        set_rates(self.optimisers, rate_at(share, self.rates.warmup, self.rates.flat_until, self.rates.last))
+        loss = loss_of(self.position)
+        loss.backward()
+        for optimiser in self.optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        self.steps += 1
+        self.position += shape[0]
+        self.tokens += shape[0] * shape[1]
+        return float(loss.detach())
+
+    def train(
+        self, loss_of: Callable[[int], Tensor], shape: tuple[int, int],
+        held_out: Callable[[], float], save: Callable[[], None], until: float = 1.0,
+    ) -> None:
+        """Steps until ``until`` (a share of the time) has passed; logs, checkpoints and saves usable weights."""
+        self.model.train()
+        last_log = last_checkpoint = time.monotonic()
+        recent: list[float] = []
+        with tqdm(total=round(until * self.seconds), initial=round(self.elapsed), desc=self.name, unit="s") as bar:
+            while self.elapsed < until * self.seconds:
+                begun = time.monotonic()
+                recent.append(self.step(loss_of, shape))
+                if not math.isfinite(recent[-1]):
+                    raise UserError(f"{self.name}: the loss is no longer finite at step {self.steps}. Lower the rates.")
+                took = min(time.monotonic() - begun, LONGEST_STEP)
+                self.elapsed += took
+                bar.update(took)
+                now = time.monotonic()
+                if now - last_log > LOG_EVERY:
+                    self.log(loss=sum(recent) / len(recent))
+                    bar.set_postfix(loss=f"{sum(recent) / len(recent):.3f}")
+                    recent, last_log = [], now
+                if now - last_checkpoint > CHECKPOINT_EVERY:
+                    self.log(held_out=held_out())
+                    self.checkpoint()
+                    save()
+                    last_checkpoint = time.monotonic()
+        self.log(held_out=held_out())
+        self.checkpoint()
+        save()

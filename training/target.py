@@ -1,0 +1,96 @@
+"""The target: trained shallow first, where tokens are cheap, then deepened by silent layers and trained on.
+
+Depth is what makes the target's token dear beside the draft's; growing into it costs less than starting with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from training.architecture import Shape, deepen, save_model
+from training.corpus import read_documents
+from training.loop import Rates, TimedRun, compiled, device, mean_loss, next_token_loss, set_attention
+from training.places import BUILD
+from training.tokenizer import CONTEXT, load_tokenizer
+from training.tokens import TOKENS, Windows, read_tokens, write_tokens
+
+TARGET = BUILD / "target"
+SHORT = 256
+RESERVED_FOR_LONG = 6_000_000
+"""Tokens at the end of the stream that are only seen at full context, at the end of the training."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the time is spent: shares of it, sizes, and tokens per step."""
+
+    first: Shape = Shape(layers=8, hidden=256, intermediate=704)
+    layers: int = 16
+    first_share: float = 0.58
+    long_share: float = 0.36
+    """Of the second part: trained at full context."""
+    tokens_per_step: int = 4096
+
+
+def encode_corpus() -> None:
+    """Writes the token streams of both halves of the corpus unless they are there."""
+    for name in ("held_out", "train"):
+        if not (TOKENS / f"{name}.bin").is_file():
+            write_tokens(name, [document.text for document in read_documents(name)], load_tokenizer())
+
+
+def held_out_windows(count: int = 48, length: int = SHORT) -> torch.Tensor:
+    """A fixed sample of held-out windows, shape (count, length + 1)."""
+    return Windows(read_tokens("held_out"), length, seed=1).batch(0, count)
+
+
+class TargetTraining:
+    """The steps of the target's training; each goes on where a killed one stopped."""
+
+    def __init__(self, minutes: float, plan: Plan | None = None) -> None:
+        self.seconds, self.plan = minutes * 60, plan or Plan()
+        encode_corpus()
+        self.tokenizer, self.held_out = load_tokenizer(), held_out_windows()
+        stream = read_tokens("train")
+        cut = len(stream) - min(RESERVED_FOR_LONG, len(stream) // 4)
+        self.short, self.long = Windows(stream[:cut], SHORT), Windows(stream[cut:], CONTEXT)
+
+    def train_part(self, run: TimedRun, windows: Windows, until: float, target: Path) -> None:
+        """Steps of one context length on the run's model until a share of its time has passed."""
+        size = max(1, self.plan.tokens_per_step // windows.length)
+        set_attention(run.model, windows.length)
+        step = compiled(lambda ids: next_token_loss(run.model, ids))
+        run.train(
+            loss_of=lambda start: step(windows.batch(start, size).to(device())), shape=(size, windows.length),
+            held_out=lambda: mean_loss(run.model, self.held_out),
+            save=lambda: save_model(run.model, target, self.tokenizer), until=until,
+        )
+
+    def train_first(self) -> TimedRun:
+        """The shallow target at short context, without decay."""
+        torch.manual_seed(0)
+        model = self.plan.first.build().to(device())
+        run = TimedRun("target-first", model, self.plan.first_share * self.seconds,
+                       {"shape": self.plan.first, "minutes": self.seconds / 60}, Rates(flat_until=1.0))
+        self.train_part(run, self.short, 1.0, TARGET)
+        return run
+
+    def train_deepened(self, first: TimedRun) -> None:
+        """The deepened target: short context, then full context, the rates decaying to nothing."""
+        model = deepen(first.model, self.plan.layers).to(device())
+        run = TimedRun("target-deepened", model, (1 - self.plan.first_share) * self.seconds,
+                       {"layers": self.plan.layers, "minutes": self.seconds / 60},
+                       Rates(warmup=0.03, flat_until=0.15, last=0.01))
+        run.position = run.position or first.position
+        self.train_part(run, self.short, 1.0 - self.plan.long_share, TARGET)
+        self.train_part(run, self.long, 1.0, TARGET)
+
+
+def train_target(minutes: float, plan: Plan | None = None) -> Path:
+    """Trains the target for ``minutes`` in all; returns its folder, which holds usable weights from early on."""
+    training = TargetTraining(minutes, plan)
+    training.train_deepened(training.train_first())
+    return TARGET
