@@ -1,0 +1,160 @@
+"""The lean engine against transformers' own modules, and the independence of a row from its company."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config, Qwen3Config)
+
+from decoding.errors import UserError
+from decoding.models.base import CachedModel
+from decoding.models.lean import LeanModel, is_lean
+from decoding.models.loading import describe_model, has_bf16_instructions
+from decoding.models.transformers_engine import TransformersModel, refusal
+
+SHAPE = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+             max_position_embeddings=256, tie_word_embeddings=False)
+LLAMA3_SCALING = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
+                      high_freq_factor=4.0, original_max_position_embeddings=64)
+CONFIGS = {
+    "llama": LlamaConfig(**SHAPE, num_key_value_heads=4),
+    "llama-grouped": LlamaConfig(**SHAPE, num_key_value_heads=2, attention_bias=True, head_dim=32),
+    "llama-one-kv-head": LlamaConfig(**{**SHAPE, "tie_word_embeddings": True}, num_key_value_heads=1),
+    "llama-scaled": LlamaConfig(**SHAPE, num_key_value_heads=4, rope_parameters=LLAMA3_SCALING),
+    "mistral": MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=None),
+    "qwen2": Qwen2Config(**SHAPE, num_key_value_heads=2),
+    "qwen3": Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=16),
+}
+
+
+def random_model(config) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # norms and biases away from their neutral values
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def lean(hf_model, weights: str = "float32") -> LeanModel:
+    return LeanModel(hf_model, describe_model(hf_model, "test", "test", "none"), weights)
+
+
+def general(hf_model) -> TransformersModel:
+    return TransformersModel(hf_model, describe_model(hf_model, "test", "test", "none"))
+
+
+def ids(n: int, seed: int = 1) -> list[int]:
+    return torch.randint(0, 128, (n,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def greedy(model: CachedModel, prompt: list[int], n: int) -> list[int]:
+    out, logits = [], model.prefill(prompt)
+    for _ in range(n):
+        out.append(int(logits[-1].argmax()))
+        logits = model.extend(out[-1:])
+    return out
+
+
+@pytest.fixture(params=CONFIGS, scope="module")
+def hf_model(request):
+    return random_model(CONFIGS[request.param])
+
+
+def test_engines_agree_with_one_plain_forward_pass(hf_model):
+    text = ids(120)
+    with torch.no_grad():
+        expected = hf_model(torch.tensor([text])).logits[0]
+    assert is_lean(hf_model.config)
+    for model in (lean(hf_model), general(hf_model)):
+        assert isinstance(model, CachedModel)
+        torch.testing.assert_close(model.prefill(text[:50]), expected[49:50], atol=1e-4, rtol=0)
+        torch.testing.assert_close(model.extend(text[50:57]), expected[50:57], atol=1e-4, rtol=0)
+        model.extend(ids(20, seed=7))
+        model.rewind(57)
+        assert model.length == 57
+        torch.testing.assert_close(model.extend(text[57:]), expected[57:], atol=1e-4, rtol=0)
+
+
+def test_engines_write_the_text_that_generate_writes(hf_model):
+    prompt = ids(20)
+    expected = hf_model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=40, eos_token_id=None)
+    for model in (lean(hf_model), general(hf_model)):
+        assert greedy(model, prompt, 40) == expected[0, 20:].tolist()
+
+
+def test_last_hidden_is_the_input_of_the_head(hf_model):
+    for model in (lean(hf_model), general(hf_model)):
+        model.prefill(ids(10))
+        assert model.last_hidden is None
+        model.keep_hidden = True
+        logits = model.prefill(ids(10))
+        with torch.inference_mode():
+            torch.testing.assert_close(hf_model.lm_head(model.last_hidden), logits, atol=1e-4, rtol=0)
+        assert model.extend(ids(3)).shape == (3, 128)
+        assert model.last_hidden.shape == (3, 64)
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+@pytest.mark.parametrize("name", ["llama", "llama-grouped", "llama-one-kv-head", "qwen3"])
+def test_a_row_does_not_depend_on_how_many_rows_are_read_with_it(name, weights):
+    if not has_bf16_instructions():
+        pytest.skip("this CPU has no bfloat16 instructions, so the packed path is not used on it")
+    model = lean(random_model(CONFIGS[name]), weights)
+    text = ids(60, seed=3)
+    for start in (1, 60, 64, 130):
+        model.prefill(ids(start))
+        single = torch.cat([model.extend([token]) for token in text])
+        for n in (2, 3, 4, 5, 6, 9, 17, 21, 32, 33, 60):
+            model.rewind(start)
+            assert torch.equal(model.extend(text[:n]), single[:n]), (start, n)
+
+
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+def test_smaller_weights_stay_close_to_float32(weights):
+    hf_model = random_model(CONFIGS["llama"])
+    text = ids(40)
+    exact, small = lean(hf_model).prefill(text), lean(hf_model, weights).prefill(text)
+    error = (exact - small).abs().max() / exact.std()
+    assert 0 < error < (0.05 if weights == "bfloat16" else 0.15)
+
+
+def test_limits_are_told_in_a_sentence():
+    hf_model = random_model(CONFIGS["llama"])
+    for model in (lean(hf_model), general(hf_model)):
+        with pytest.raises(UserError, match="no tokens"):
+            model.prefill([])
+        with pytest.raises(UserError, match="context ends at 256"):
+            model.prefill(ids(257))
+        model.prefill(ids(256))
+        with pytest.raises(UserError, match="context ends at 256"):
+            model.extend([1])
+        with pytest.raises(ValueError, match="cannot rewind"):
+            model.rewind(257)
+
+
+def test_opt_with_its_learned_positions_runs_on_the_general_engine():
+    config = OPTConfig(vocab_size=128, hidden_size=64, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4,
+                       max_position_embeddings=128, word_embed_proj_dim=64)
+    hf_model = random_model(config)
+    assert not is_lean(config) and refusal(hf_model) is None
+    model, text = general(hf_model), ids(30)
+    with torch.no_grad():
+        expected = hf_model(torch.tensor([text])).logits[0]
+    model.prefill(text[:9])
+    model.extend(ids(5, seed=4))
+    model.rewind(9)
+    torch.testing.assert_close(model.extend(text[9:]), expected[9:], atol=1e-4, rtol=0)
+
+
+def test_models_that_cannot_be_rewound_are_refused():
+    windowed = random_model(MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=8))
+    assert not is_lean(windowed.config)
+    with pytest.raises(UserError, match="sliding window"):
+        general(windowed)
+    from transformers import MambaConfig
+
+    stateful = AutoModelForCausalLM.from_config(
+        MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, state_size=4))
+    with pytest.raises(UserError, match="running state"):
+        general(stateful)
