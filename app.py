@@ -1,0 +1,37 @@
+"""Start the dashboard: python app.py [--backend URL | --recorded] [--host H] [--port P]."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+try:
+    import spaces  # noqa: F401  (on ZeroGPU it must come before torch)
+except ImportError:
+    pass
+
+from decoding.backends import choose_backend
+from decoding.errors import UserError
+from viz.page import build_page, serve
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Speculoscope: watch speculative decoding as it happens.")
+    parser.add_argument("--backend", metavar="URL", help="run on the machine where `python -m decoding serve` listens")
+    parser.add_argument("--recorded", action="store_true", help="show recorded runs only; nothing runs live")
+    parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME"), help="address to listen on")
+    parser.add_argument("--port", type=int, help="port to listen on; without it the first free one from 7860 on")
+    options = parser.parse_args()
+    try:
+        backend = choose_backend(url=options.backend, recorded=options.recorded)
+    except UserError as error:
+        parser.error(str(error))
+    try:
+        serve(build_page(backend), server_name=options.host, server_port=options.port)
+    finally:
+        backend.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""A backend without models for tests of the page: tells a synthetic run as a real one would be told."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+from decoding.backends.base import Numbering
+from decoding.errors import UserError
+from decoding.events import Event
+from decoding.lanes import parse_lane
+from decoding.pairs import PairDescription
+from decoding.request import CompareRequest, check_request
+from decoding.trace import Iteration, Run, Trace, run_to_dict
+
+from .runs import make_run
+
+
+def fake_pair() -> PairDescription:
+    return PairDescription(
+        name="toy", title="Toy pair", kind="embedded", target="target", drafts={"shallow": "shallow"},
+        default_draft="shallow", fitted={"shallow": ["disco"]},
+    )  # fmt: skip
+
+
+class ScriptedBackend:
+    """One comparison at a time, first come first served; every ``pause_s`` an iteration. ``options`` go to make_run."""
+
+    name, live = "scripted", True
+
+    def __init__(self, pause_s: float = 0.0, **options: Any) -> None:
+        self.pause_s, self.options = pause_s, options
+        self.requests: list[CompareRequest] = []
+        self._turn = threading.Lock()
+        self._waiting = 0
+
+    def compare(
+        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        event = Numbering(run_id)
+        try:
+            check_request(request)
+            for lane in request.lanes:
+                parse_lane(lane)
+        except UserError as error:
+            yield event("failed", message=str(error))
+            return
+        self.requests.append(request)
+        self._waiting += 1
+        yield event("queued", place=self._waiting - 1)
+        try:
+            while not self._turn.acquire(timeout=0.02):
+                if cancel.is_set():
+                    yield event("cancelled")
+                    return
+            try:
+                yield from self._tell(request, cancel, event)
+            finally:
+                self._turn.release()
+        finally:
+            self._waiting -= 1
+
+    def _tell(self, request: CompareRequest, cancel: threading.Event, event: Numbering) -> Iterator[Event]:
+        run = self.make(request, event.run)
+        yield event("started", settings=asdict(request), pair=asdict(run.pair), lanes=list(request.lanes))
+        yield event("progress", stage="loading", message="Loading the pair", fraction=0.5)
+        for repeat in range(request.repeats):
+            for lane, trace in enumerate(run.lanes):
+                yield event("lane_started", lane=lane, repeat=repeat)
+                for first, iteration in enumerate(trace.iterations):
+                    if cancel.wait(self.pause_s):
+                        yield event("cancelled")
+                        return
+                    yield event("iterations", **_live(run, trace, lane, repeat, first, iteration))
+                yield event("lane_finished", lane=lane, repeat=repeat, decode_s=trace.repeats[repeat].decode_s)
+        yield event("finished", run=json.loads(json.dumps(run_to_dict(run))))
+
+    def make(self, request: CompareRequest, run_id: str) -> Run:
+        run = make_run(
+            lanes=tuple("disco:0.6" if lane == "disco" else lane for lane in request.lanes),
+            n_tokens=request.max_new_tokens, repeats=request.repeats, prompt=request.prompt, identifier=run_id,
+            **self.options,
+        )  # fmt: skip
+        return replace(run, settings=request)
+
+    def run_job(self, kind: str, options: dict, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
+        event = Numbering(run_id)
+        yield event("queued", place=0)
+        for step in range(50):
+            if cancel.wait(self.pause_s):
+                yield event("cancelled")
+                return
+            yield event("progress", stage=kind, message=f"Prompt {step + 1} of 50", fraction=step / 50)
+        yield event("failed", message="This scripted backend has no evaluation.")
+
+    def pairs(self) -> list[PairDescription]:
+        return [fake_pair()]
+
+    def status(self) -> str:
+        return "Scripted."
+
+    def close(self) -> None:
+        pass
+
+
+def _live(run: Run, trace: Trace, lane: int, repeat: int, first: int, iteration: Iteration) -> dict[str, Any]:
+    tokens = [*iteration.drafted, *([iteration.emitted] if iteration.emitted else [])]
+    times = trace.repeats[repeat]
+    item = {
+        "d": [[token.id, token.fate] for token in iteration.drafted],
+        "e": [iteration.emitted.id, iteration.emitted.fate] if iteration.emitted else None,
+        "start": iteration.start,
+        "t": [times.draft_s[first], times.check_s[first], times.policy_s[first], times.rest_s[first]],
+    }
+    texts = {str(t.id): [run.vocab[t.id].text, run.vocab[t.id].bytes] for t in tokens}
+    return {"lane": lane, "repeat": repeat, "first": first, "items": [item], "texts": texts}

@@ -1,0 +1,51 @@
+"""The endpoint for programs: ``compare``, typed and streaming, through gradio_client or plain HTTP."""
+
+# No "from __future__ import annotations" here: Gradio reads the real types of this signature.
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Literal
+
+from decoding.backends.base import Backend
+from decoding.errors import UserError
+from decoding.request import DEFAULT_LANES, CompareRequest, check_request
+
+from .session import Feed
+
+DESCRIPTION = """Decode one prompt under several lookahead policies and compare them.
+
+Streams events {run, seq, kind, data}; the last one is finished (data.run is the whole run file), cancelled, or
+failed (data.message says why)."""
+
+
+def make_compare(backend: Backend) -> Callable[..., AsyncIterator[dict[str, Any]]]:
+    """The endpoint's function, bound to ``backend``."""
+
+    async def compare(
+        prompt: str,
+        lanes: list[str] = list(DEFAULT_LANES),  # noqa: B006 (Gradio shows the default; nothing changes it)
+        max_new_tokens: int = 128,
+        pair: str = "",
+        temperature: float = 0.0,
+        rule: Literal["greedy", "coupling", "sampling"] = "greedy",
+        seed: int = 0,
+        repeats: int = 3,
+    ) -> AsyncIterator[dict]:
+        feed, seq = None, 0
+        try:
+            request = check_request(
+                CompareRequest(
+                    prompt=prompt, lanes=list(lanes), max_new_tokens=max_new_tokens, pair=pair,
+                    temperature=float(temperature), rule=rule, seed=seed, repeats=repeats,
+                )  # fmt: skip
+            )
+        except (UserError, TypeError, ValueError, AttributeError) as error:
+            sentence = str(error) if isinstance(error, UserError) else "A parameter is of the wrong kind."
+            yield {"run": "", "seq": 0, "kind": "failed", "data": {"message": sentence}}
+            return
+        feed = Feed(lambda cancel: backend.compare(request, cancel), finish=lambda event: event)
+        async for batch in feed.batches():
+            for event in batch:
+                yield {"run": feed.run, "seq": seq, **event}
+                seq += 1
+
+    return compare

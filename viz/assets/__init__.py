@@ -1,0 +1,29 @@
+"""What the browser gets besides Gradio's own files: our scripts and styles in the page's head, Plotly on demand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import plotly
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+HERE = Path(__file__).resolve().parent
+PLAYER = HERE.parent / "player"
+SCRIPTS = (PLAYER / "player.js", HERE / "plots.js", HERE / "page.js", HERE / "report.js")
+STYLES = (PLAYER / "player.css", HERE / "page.css")
+
+
+def head() -> str:
+    """Styles and scripts for the page's ``<head>``, whole, so that the first paint waits for no further request."""
+    styles = "\n".join(path.read_text(encoding="utf-8") for path in STYLES)
+    scripts = "\n".join(path.read_text(encoding="utf-8") for path in SCRIPTS)
+    if re.search(r"</(script|style)", styles + scripts, re.IGNORECASE):
+        raise ValueError("A style or script holds a closing tag that would end its element early.")
+    return f"<style>{styles}</style>\n<script>{scripts}</script>"
+
+
+def routes() -> list[Route | Mount]:
+    """Plotly's own bundle from the installed package, under /speculoscope: nothing comes from a CDN."""
+    return [Mount("/speculoscope", StaticFiles(directory=Path(plotly.__file__).parent / "package_data"))]

@@ -1,0 +1,262 @@
+/* The page around the player: status line, take-along, opening of runs, and the wires between player and plots.
+ *
+ * Gradio renders static templates only; everything that a model or a user wrote goes in by textContent.
+ */
+(function (global) {
+  "use strict";
+
+  const RUN_ID = /^[A-Za-z0-9_-]{1,64}$/;
+
+  function el(tag, cls, text) {
+    const node = document.createElement(tag);
+    if (cls) node.className = cls;
+    if (text != null) node.textContent = text;
+    return node;
+  }
+
+  function button(cls, text, act) {
+    const node = el("button", cls, text);
+    node.type = "button";
+    node.addEventListener("click", act);
+    return node;
+  }
+
+  /** Ask the server; its refusals ({error: sentence}) and broken connections become exceptions with a sentence. */
+  async function ask(promise) {
+    let answer;
+    try {
+      answer = await promise;
+    } catch (error) {
+      throw new Error("The page cannot reach its server just now. Try again in a moment.", { cause: error });
+    }
+    if (answer && answer.error) throw new Error(answer.error);
+    return answer;
+  }
+
+  // ---------------------------------------------------------------- what is going on, in one line
+
+  class Status {
+    constructor(node) {
+      this.node = node;
+      this.text = el("span", "sp-status-text");
+      this.bar = el("progress", "sp-bar");
+      this.bar.max = 1;
+      this.bar.hidden = true;
+      this.bar.setAttribute("aria-label", "Progress");
+      node.replaceChildren(this.text, this.bar);
+      node.hidden = true;
+    }
+
+    say(text, kind = "", fraction = null) {
+      this.node.hidden = !text;
+      this.node.className = `sp-status ${kind ? "sp-" + kind : ""}`;
+      if (this.text.textContent !== text) this.text.textContent = text;
+      this.bar.hidden = fraction == null;
+      if (fraction != null) this.bar.value = fraction;
+    }
+
+    /** Follow one event of a comparison or another long job. */
+    hear({ kind, data }) {
+      if (kind === "started") Object.assign(this, { lanes: data.lanes, repeats: (data.settings || {}).repeats || 1 });
+      if (kind === "queued") this.say(placeInQueue(data.place), "busy");
+      if (kind === "started") this.say("Getting ready.", "busy");
+      if (kind === "progress") this.say(data.message || data.stage, "busy", data.fraction);
+      if (kind === "lane_started") this.say(this.onTheClock(data), "busy");
+      if (kind === "finished") this.say("");
+      if (kind === "cancelled") this.say("Stopped. What had arrived is shown; press Run to start again.");
+      if (kind === "failed") this.say(data.message, "fault");
+    }
+
+    onTheClock({ lane, repeat }) {
+      const name = (this.lanes || [])[lane] || `lane ${lane + 1}`;
+      const of = this.repeats > 1 ? `, repeat ${repeat + 1} of ${this.repeats}` : "";
+      return `On the clock: ${name}${of}. Lanes run one after another, so that they do not slow each other.`;
+    }
+  }
+
+  function placeInQueue(place) {
+    if (!place) return "You are next.";
+    return place === 1 ? "One run stands before yours." : `${place} runs stand before yours.`;
+  }
+
+  // ---------------------------------------------------------------- the race
+
+  class Race {
+    constructor(element, props, server) {
+      this.server = server;
+      this.status = new Status(element.querySelector(".sp-status"));
+      this.run = null; // the id of the run on screen
+      this.seq = -1;
+      this.t = 0;
+      this.root = element.querySelector(".sp-player");
+      this.player = global.Speculoscope.mount(this.root, { details: (lane, it, at) => this.details(lane, it, at) });
+      this.root.addEventListener("sd:position", (event) => { this.t = event.detail.t; });
+      this.take = new TakeAlong(element.querySelector(".sp-take"), this);
+      this.plots = new global.SpeculoscopePlots.Plots(element.querySelector(".sp-plots"), {
+        fetch: (run) => ask(server.figures({ run })),
+        player: this.root,
+      });
+      this.queue = Promise.resolve();
+      this.begin(props.value);
+    }
+
+    /** The first run on screen: the one that the link names, else the recorded one that came with the page. */
+    begin(value) {
+      const query = new URLSearchParams(global.location.search);
+      const run = query.get("run"), t = parseFloat(query.get("t"));
+      if (run == null || this.begun) { if (value) this.receive(value); return; }
+      this.open(run, Number.isFinite(t) ? t : null).catch((error) => {
+        if (value) this.receive(value);
+        this.queue = this.queue.then(() => this.status.say(error.message, "fault"));
+      });
+    }
+
+    async open(run, t = null) {
+      if (!RUN_ID.test(run)) throw new Error("This link does not name a run: names have letters, digits, - and _.");
+      const { payload } = await ask(this.server.open_run({ run }));
+      this.show(payload);
+      if (t != null) { this.player.pause(); this.player.seek(Math.max(0, t)); }
+    }
+
+    show(payload) {
+      this.run = payload.id;
+      this.status.say("");
+      this.player.load(payload);
+      this.shown();
+    }
+
+    shown() {
+      this.take.offer(this.run);
+      this.plots.show(this.run);
+    }
+
+    /** A delta from the server, as JSON text. They are taken in order; what was missed is fetched. */
+    receive(text) {
+      this.queue = this.queue.then(() => this.accept(JSON.parse(text))).catch((error) => {
+        console.error(error);
+        this.status.say(error.message, "fault");
+      });
+    }
+
+    async accept(delta) {
+      if (delta.run !== this.live) { this.live = delta.run; this.seq = -1; }
+      if (delta.seq > this.seq + 1) await this.repair(delta);
+      if (delta.seq > this.seq) this.apply(delta);
+    }
+
+    async repair(delta) {
+      const { deltas } = await ask(this.server.missed({ run: delta.run, after: this.seq }));
+      for (const text of deltas) {
+        const missed = JSON.parse(text);
+        if (missed.seq === this.seq + 1 && missed.seq < delta.seq) this.apply(missed);
+      }
+    }
+
+    apply(delta) {
+      this.seq = delta.seq;
+      for (const event of delta.events) this.status.hear(event);
+      const last = delta.events[delta.events.length - 1];
+      if (last && last.kind === "finished") {
+        this.run = last.data.payload.id;
+        this.player.load(last.data.payload);
+        this.shown();
+      } else if (delta.run) this.player.apply(delta);
+    }
+
+    details(lane, iteration, index) {
+      if (this.run == null) return Promise.reject(new Error("Details can be asked for once the run has ended."));
+      return ask(this.server.details({ run: this.run, lane, iteration, index }));
+    }
+  }
+
+  // ---------------------------------------------------------------- take it along
+
+  class TakeAlong {
+    constructor(node, race) {
+      this.race = race;
+      this.note = el("span", "sp-note");
+      this.note.setAttribute("role", "status");
+      this.picker = el("input", "sp-file");
+      Object.assign(this.picker, { type: "file", accept: ".json,application/json", hidden: true });
+      this.picker.addEventListener("change", () => this.read(this.picker.files[0]));
+      const save = (kind) => () => this.fetch(kind, (file) => this.save(file));
+      const copy = (kind) => () => this.fetch(kind, (file) => this.copy(file));
+      this.buttons = [
+        button("sp-button", "Run file (JSON)", save("json")),
+        button("sp-button", "Table (CSV)", save("csv")),
+        button("sp-button", "Page (HTML)", save("html")),
+        button("sp-button", "Copy as command", copy("command")),
+        button("sp-button", "Copy link", copy("link")),
+      ];
+      const open = button("sp-button", "Open a run file…", () => this.picker.click());
+      this.shelf = el("div", "sp-shelf");
+      node.replaceChildren(el("span", "sp-label", "Take it along"), ...this.buttons, open, this.picker, this.note, this.shelf);
+      this.offer(null);
+    }
+
+    offer(run) {
+      this.run = run;
+      for (const one of this.buttons) one.disabled = run == null;
+      this.note.textContent = "";
+      this.shelf.replaceChildren();
+    }
+
+    async fetch(kind, use) {
+      try {
+        use(await ask(this.race.server.take({ run: this.run, kind, t: this.race.t })));
+      } catch (error) {
+        this.note.textContent = error.message;
+      }
+    }
+
+    save({ name, mime, text }) {
+      const link = el("a");
+      link.href = URL.createObjectURL(new Blob([text], { type: mime }));
+      link.download = name;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+      this.note.textContent = `${name} is in your downloads.`;
+    }
+
+    /** To the clipboard; it is shown as well, since a browser may refuse. */
+    async copy({ name, text }) {
+      const full = name === "link" ? `${global.location.origin}${global.location.pathname}?${text}` : text;
+      const field = el("textarea", "sp-copied", full);
+      field.readOnly = true;
+      field.rows = Math.min(4, 1 + Math.floor(full.length / 110));
+      field.setAttribute("aria-label", name === "link" ? "Link" : "Command");
+      field.addEventListener("focus", () => field.select());
+      this.shelf.replaceChildren(field);
+      try {
+        await navigator.clipboard.writeText(full);
+        this.note.textContent = `The ${name} is in your clipboard.`;
+      } catch {
+        field.select();
+        this.note.textContent = `Copy the ${name} from here:`;
+      }
+    }
+
+    async read(file) {
+      this.picker.value = "";
+      if (!file) return;
+      this.note.textContent = `Reading ${file.name}`;
+      try {
+        if (file.size > 8 * 2 ** 20) throw new Error(`${file.name} is larger than 8 MB, the most that this page opens.`);
+        const { payload } = await ask(this.race.server.open_file({ text: await file.text() }));
+        this.race.show(payload);
+        this.note.textContent = `${file.name} is on screen.`;
+      } catch (error) {
+        this.note.textContent = error.message;
+      }
+    }
+  }
+
+  global.SpeculoscopePage = {
+    ask, el, button, Status,
+    race(element, props, watch, server) {
+      const race = new Race(element, props, server);
+      watch("value", () => { if (props.value) race.receive(props.value); });
+      element.speculoscope = race;
+    },
+  };
+})(window);

@@ -1,0 +1,187 @@
+/* Plotly figures: drawn when they come into sight, in the theme's colours, linked with the player both ways.
+ *
+ * Figures name their colours as CSS variables, "var(--name)"; they are resolved here, again when the theme changes.
+ */
+(function (global) {
+  "use strict";
+
+  const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
+  let plotly = null;
+
+  /** Plotly itself, from our own server, once, when it is first needed. */
+  function load() {
+    plotly ??= new Promise((done, failed) => {
+      const script = document.createElement("script");
+      const home = (global.gradio_config || {}).root || "";
+      script.src = `${home}/speculoscope/plotly.min.js`;
+      script.onload = () => done(global.Plotly);
+      script.onerror = () => { plotly = null; failed(new Error("The plots could not be loaded. Reload the page to try again.")); };
+      document.head.append(script);
+    });
+    return plotly;
+  }
+
+  /** A copy of `value` with every "var(--x)" replaced by what it stands for under `node`. */
+  function resolved(value, style) {
+    if (typeof value === "string") {
+      const name = /^var\((--[\w-]+)\)$/.exec(value);
+      return name ? style.getPropertyValue(name[1]).trim() || "#808080" : value;
+    }
+    if (Array.isArray(value)) return value.map((one) => resolved(one, style));
+    if (value && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, resolved(one, style)]));
+    }
+    return value;
+  }
+
+  /** The page's look for any figure: no own ground, the page's ink, quiet grids. */
+  function themed(figure, node) {
+    const style = getComputedStyle(node);
+    const { data, layout } = resolved(figure, style);
+    const ink = style.getPropertyValue("--sd-mute").trim(), line = style.getPropertyValue("--sd-line").trim();
+    delete layout.template;
+    Object.assign(layout, { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", autosize: true });
+    layout.font = { ...(layout.font || {}), color: ink, family: "system-ui, sans-serif" };
+    layout.hoverlabel = {
+      ...(layout.hoverlabel || {}), bgcolor: style.getPropertyValue("--sd-card").trim(),
+      bordercolor: line, font: { color: style.getPropertyValue("--sd-ink").trim() },
+    };
+    for (const key of Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name))) {
+      layout[key] = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ...layout[key] };
+    }
+    if (global.matchMedia("(max-width: 760px)").matches) layout.margin = { ...(layout.margin || {}), l: 44, r: 6 };
+    return { data, layout };
+  }
+
+  /** Call `act` when the theme may have changed. */
+  function onTheme(act) {
+    new MutationObserver(act).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+    global.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", act);
+  }
+
+  /** One figure with its title and its sentence. */
+  class Drawing {
+    constructor(about) {
+      this.about = about;
+      this.node = document.createElement("figure");
+      this.node.className = "sp-figure";
+      const title = document.createElement("h3"), sentence = document.createElement("p");
+      title.textContent = about.title;
+      sentence.textContent = about.sentence;
+      this.canvas = document.createElement("div");
+      this.canvas.className = "sp-canvas";
+      this.canvas.setAttribute("role", "img");
+      this.canvas.setAttribute("aria-label", `${about.title}. ${about.sentence}`);
+      if (about.figure.layout.height) this.canvas.style.minHeight = `${about.figure.layout.height}px`;
+      this.node.append(title, sentence, this.canvas);
+    }
+
+    async draw(library) {
+      const { data, layout } = themed(this.about.figure, this.canvas);
+      await library.react(this.canvas, data, layout, CONFIG);
+      this.drawn = true;
+    }
+
+    /** Tell `act` of clicks on points whose customdata begins with (lane, position). */
+    onPoint(act) {
+      this.canvas.on("plotly_click", ({ points }) => {
+        const [lane, position] = points[0].customdata || [];
+        if (Number.isInteger(lane)) act({ lane, position });
+      });
+    }
+
+    /** Mark each lane's position with a line in its row. */
+    follow(lane, position) {
+      this.places ??= new Map();
+      this.places.set(lane, position);
+      if (this.drawn && !this.frame) this.frame = requestAnimationFrame(() => this.mark());
+    }
+
+    mark() {
+      this.frame = null;
+      const layout = this.canvas._fullLayout;
+      if (!layout || !layout._plots) return;
+      const rows = [...new Set(this.about.figure.data.map((trace) => (trace.customdata || [[]])[0][0]))]
+        .filter((lane) => lane != null);
+      this.marks ??= new Map();
+      rows.forEach((lane, row) => {
+        const y = layout[row ? `yaxis${row + 1}` : "yaxis"], x = layout[row ? `xaxis${row + 1}` : "xaxis"];
+        const position = this.places.get(lane);
+        if (!x || !y || position == null) return;
+        let line = this.marks.get(lane);
+        if (!line || !line.isConnected) {
+          line = document.createElement("i");
+          line.className = "sp-now";
+          this.canvas.append(line);
+          this.marks.set(lane, line);
+        }
+        line.style.top = `${y._offset}px`;
+        line.style.height = `${y._length}px`;
+        const at = Math.min(Math.max(x.l2p(position), 0), x._length);
+        line.style.transform = `translateX(${(x._offset + at).toFixed(1)}px)`;
+      });
+    }
+  }
+
+  /** The figures of the run on screen. */
+  class Plots {
+    /** fetch(run) => {figures}; player: the player's root element. */
+    constructor(node, { fetch, player }) {
+      Object.assign(this, { node, fetch, player, drawings: [], run: null, fetched: null, visible: false });
+      this.note = document.createElement("p");
+      this.note.className = "sp-note";
+      this.note.setAttribute("role", "status");
+      this.body = document.createElement("div");
+      node.replaceChildren(this.note, this.body);
+      new IntersectionObserver((seen) => {
+        this.visible = seen.some((one) => one.isIntersecting);
+        this.refresh();
+      }, { rootMargin: "200px" }).observe(node);
+      player.addEventListener("sd:position", (event) => this.position(event.detail));
+      onTheme(() => this.redraw());
+    }
+
+    show(run) {
+      this.run = run;
+      this.refresh();
+    }
+
+    async refresh() {
+      if (!this.visible || this.run == null || this.fetched === this.run) return;
+      const run = (this.fetched = this.run);
+      if (!this.drawings.length) this.note.textContent = "Drawing the plots.";
+      try {
+        const [library, { figures }] = await Promise.all([load(), this.fetch(run)]);
+        if (run !== this.fetched) return;
+        await this.draw(library, figures);
+        this.note.textContent = figures.length ? "" : "No lane of this run drafted anything, so there is nothing to plot.";
+      } catch (error) {
+        if (run === this.fetched) this.fetched = null;
+        this.note.textContent = error.message;
+      }
+    }
+
+    async draw(library, figures) {
+      for (const old of this.drawings) library.purge(old.canvas);
+      this.drawings = figures.map((about) => new Drawing(about));
+      this.body.replaceChildren(...this.drawings.map((one) => one.node));
+      for (const one of this.drawings) {
+        await one.draw(library);
+        one.onPoint((goal) => this.player.dispatchEvent(new CustomEvent("sd:goto", { detail: goal })));
+      }
+      this.player.dispatchEvent(new CustomEvent("sd:tell"));
+    }
+
+    async redraw() {
+      if (!this.drawings.length) return;
+      const library = await load();
+      for (const one of this.drawings) await one.draw(library);
+    }
+
+    position({ lane, position }) {
+      for (const one of this.drawings) if (one.about.follow) one.follow(lane, position);
+    }
+  }
+
+  global.SpeculoscopePlots = { Plots, Drawing, load, onTheme };
+})(window);

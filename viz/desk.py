@@ -1,0 +1,135 @@
+"""What the browser may ask of the server besides running: one small, checked, cheap answer each.
+
+These functions bypass Gradio's queue (they are plain POSTs), so they look things up, never decode, and take what
+comes as hostile. A refusal is ``{"error": sentence}``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from decoding.errors import UserError
+from decoding.trace import Run, run_to_json
+
+from .figures.race import draw_run
+from .player.export import export_html
+from .player.payload import player_payload, token_details
+from .session import BROKEN, Races
+from .settings import command_line, link_query
+from .store import RunStore
+from .table import run_csv
+
+log = logging.getLogger(__name__)
+Query = dict[str, Any]
+Answer = dict[str, Any]
+
+
+def answered(function: Callable[[Query], Answer]) -> Callable[[Query], Answer]:
+    """``function`` with its UserErrors told as sentences, and anything else logged and told as our fault."""
+
+    @functools.wraps(function)
+    def answer(query: Query) -> Answer:
+        try:
+            if not isinstance(query, dict):
+                raise UserError("This question to the server has the wrong form; reload the page.")
+            return function(query)
+        except UserError as error:
+            return {"error": str(error)}
+        except Exception:
+            log.exception("The page's question %s failed", function.__name__)
+            return {"error": BROKEN}
+
+    return answer
+
+
+def answers(store: RunStore, races: Races) -> list[Callable[[Query], Answer]]:
+    """The functions that the race's JavaScript may call, by their names."""
+    drawn, opening = _Drawn(store), threading.Lock()
+
+    @answered
+    def open_run(query: Query) -> Answer:
+        run = store.get(query.get("run"))
+        return {"payload": player_payload(run, origin=store.origin(run.id))}
+
+    @answered
+    def open_file(query: Query) -> Answer:
+        with opening:  # one file at a time: checking a large one takes a second
+            run = store.open(query.get("text"))
+        return {"payload": player_payload(run, origin="imported")}
+
+    @answered
+    def details(query: Query) -> Answer:
+        lane, iteration, index = (_whole(query.get(name)) for name in ("lane", "iteration", "index"))
+        run = store.get(query.get("run"))
+        try:
+            return token_details(run, lane, iteration, index)
+        except (IndexError, KeyError) as error:
+            raise UserError("There is no such token in this run.") from error
+
+    @answered
+    def figures(query: Query) -> Answer:
+        return {"figures": drawn.figures(query.get("run"))}
+
+    @answered
+    def missed(query: Query) -> Answer:
+        run, after = query.get("run"), _whole(query.get("after"), low=-1)
+        return {"deltas": races.missed(run, after) if isinstance(run, str) and run else []}
+
+    @answered
+    def take(query: Query) -> Answer:
+        run = store.get(query.get("run"))
+        kind = query.get("kind")
+        if kind == "link":
+            return {"name": "link", "mime": "text/plain", "text": _link(store, run, query.get("t"))}
+        if kind not in _FORMATS:
+            raise UserError(f"A run can be taken along as {', '.join(_FORMATS)} or link.")
+        ending, mime, write = _FORMATS[kind]
+        name = f"speculoscope-{run.id}.{ending}" if ending else kind
+        return {"name": name, "mime": mime, "text": write(run)}
+
+    return [open_run, open_file, details, figures, missed, take]
+
+
+_FORMATS: dict[str, tuple[str, str, Callable[[Run], str]]] = {
+    "json": ("json", "application/json", run_to_json),
+    "csv": ("csv", "text/csv", run_csv),
+    "html": ("html", "text/html", export_html),
+    "command": ("", "text/plain", lambda run: command_line(run.settings)),
+}
+
+
+def _link(store: RunStore, run: Run, t: Any) -> str:
+    """A recorded run by its name and moment; any other by the settings that make it again."""
+    if store.origin(run.id) != "recorded":
+        return link_query(run.settings)
+    moment = t if isinstance(t, int | float) and 0 <= t < 1e6 else 0.0
+    return f"run={run.id}&t={moment:.3f}"
+
+
+def _whole(value: Any, low: int = 0) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**31:
+        raise UserError("This question to the server has the wrong form; reload the page.")
+    return value
+
+
+class _Drawn:
+    """Figures of the last few runs: visitors mostly look at the same recordings."""
+
+    def __init__(self, store: RunStore, keep: int = 8) -> None:
+        self._store, self._keep = store, keep
+        self._figures: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def figures(self, identifier: str) -> list[dict[str, Any]]:
+        run = self._store.get(identifier)
+        with self._lock:
+            if run.id not in self._figures:
+                self._figures[run.id] = [drawing.to_dict() for drawing in draw_run(run)]
+                while len(self._figures) > self._keep:
+                    self._figures.popitem(last=False)
+            return self._figures[run.id]

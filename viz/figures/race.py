@@ -1,0 +1,270 @@
+"""Plotly figures of one run: how far each lane looked ahead, and what every static SL would have given.
+
+Pure functions of a :class:`~decoding.trace.Run`. Each figure comes with a title and one sentence that says what
+to look for, computed from this run. Colours are names of CSS variables, resolved in the browser so that both
+themes work; ``customdata`` of every point begins with (lane index, output position) for the player to jump to.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from decoding.metrics import draft_passes, ending, mean_sl, speedup, static_sweep, thrown_away
+from decoding.trace import Iteration, Run, Trace
+from decoding.whatif import Replay
+
+ROW_PX = 96  # height of one lane's row
+INK, MUTED = "var(--sd-ink)", "var(--sd-mute)"
+
+
+@dataclass(slots=True)
+class Drawing:
+    """A figure as the page shows it. ``follow``: the player's positions can be marked in it (one row a lane)."""
+
+    name: str
+    title: str
+    sentence: str
+    figure: go.Figure
+    follow: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "title": self.title,
+            "sentence": self.sentence,
+            "follow": self.follow,
+            "figure": self.figure.to_plotly_json(),
+        }
+
+
+def draw_run(run: Run) -> list[Drawing]:
+    """All figures of ``run`` that it has data for."""
+    drafting = [(index, trace) for index, trace in enumerate(run.lanes) if trace.draft and trace.iterations]
+    if not drafting:
+        return []
+    drawings = [draw_lookahead(drafting), draw_iterations(drafting)]
+    if run.chains:
+        drawings.append(draw_static_speedups(run))
+    return drawings
+
+
+def lane_colour(index: int) -> str:
+    """The player's colour of lane ``index``."""
+    return f"var(--sd-lane-{index % 8})"
+
+
+# -- how far each lane looked ahead ----------------------------------------------------------------------
+
+
+def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
+    """SL per iteration over output position: guessed as outline, accepted as fill, would have held as a tick."""
+    figure = make_subplots(rows=len(drafting), cols=1, shared_xaxes=True, vertical_spacing=0.16 / len(drafting))
+    for row, (index, trace) in enumerate(drafting, start=1):
+        for part in _lookahead_parts(index, trace, legend=row == 1):
+            figure.add_trace(part, row=row, col=1)
+        figure.update_yaxes(range=[0, _top(trace) * 1.08], title_text="tokens", row=row, col=1)
+        _name_row(figure, row, index, trace)
+    figure.update_xaxes(title_text="position in the text (tokens)", row=len(drafting), col=1)
+    figure.update_layout(height=ROW_PX * len(drafting) + 92, barmode="overlay", **_layout())
+    title = "How far each rule looked ahead, along the text"
+    return Drawing("lookahead", title, lookahead_sentence([trace for _, trace in drafting]), figure, follow=True)
+
+
+def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar | go.Scatter]:
+    iterations = trace.iterations
+    colour = lane_colour(index)
+    where = {"x": [it.start for it in iterations], "width": [_width(it) for it in iterations], "offset": 0}
+    shared = {"customdata": [_facts(index, trace, k) for k in range(len(iterations))], "hovertemplate": _HOVER}
+    yield go.Bar(
+        y=[it.n_drafted for it in iterations],
+        marker={"color": "rgba(0,0,0,0)", "line": {"color": colour, "width": 1.2}},
+        name="guessed (outline)", legendgroup="guessed", showlegend=legend, **where, **shared,
+    )  # fmt: skip
+    yield go.Bar(
+        y=[it.n_accepted for it in iterations],
+        marker={"color": colour, "opacity": 0.6, "line": {"width": 0}},
+        name="accepted (fill)", legendgroup="accepted", showlegend=legend, **where, **shared,
+    )  # fmt: skip
+    if any(it.holds is not None for it in iterations):
+        yield _holds_ticks(iterations, _top(trace), legend)
+
+
+def _holds_ticks(iterations: list[Iteration], top: float, legend: bool) -> go.Scatter:
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for it in iterations:
+        if it.holds is not None:
+            x += [it.start, it.start + _width(it), None]
+            y += [min(it.holds, top)] * 2 + [None]
+    return go.Scatter(
+        x=x, y=y, mode="lines", line={"color": INK, "width": 1.8}, hoverinfo="skip",
+        name="would have held (tick)", legendgroup="holds", showlegend=legend,
+    )  # fmt: skip
+
+
+def _width(it: Iteration) -> float:
+    return max(1, len(it.tokens)) - 0.15
+
+
+def _top(trace: Trace) -> float:
+    """Height of a row: what was guessed at most, and some room for what would have held beyond it."""
+    most = max(it.n_drafted for it in trace.iterations)
+    held = max((it.holds or 0 for it in trace.iterations), default=0)
+    return max(4, min(max(most, held), most * 1.6 + 2))
+
+
+_HOVER = (
+    "iteration %{customdata[2]}, from position %{customdata[1]}<br>guessed %{customdata[3]}, "
+    "accepted %{customdata[4]}<br>would have held: %{customdata[5]}<extra></extra>"
+)
+
+
+def _facts(index: int, trace: Trace, k: int) -> list[Any]:
+    it = trace.iterations[k]
+    holds = "not known" if it.holds is None else it.holds
+    return [index, it.start, k + 1, it.n_drafted, it.n_accepted, holds]
+
+
+def _name_row(figure: go.Figure, row: int, index: int, trace: Trace) -> None:
+    axis = "" if row == 1 else str(row)
+    figure.add_annotation(
+        text=f"<b>{plain(trace.lane)}</b>", font={"color": lane_colour(index)}, showarrow=False,
+        x=0, xref="paper", xanchor="left", y=1, yref=f"y{axis} domain", yanchor="bottom",
+    )  # fmt: skip
+
+
+def lookahead_sentence(traces: list[Trace]) -> str:
+    """What a reader should look for in the lookahead figure: guesses wasted, and chances missed."""
+    chosen = [next((t for t in traces if t.policy == "static"), None)]
+    chosen.append(next((t for t in traces if t.policy not in ("static", "oracle")), None))
+    parts = [_wasted(trace) for trace in chosen if trace] or [_wasted(traces[0])]
+    return f"In this run {'; '.join(parts)}."
+
+
+def _wasted(trace: Trace) -> str:
+    wasted, drafted = thrown_away(trace), draft_passes(trace)
+    text = f"{trace.lane} threw away {wasted:,} of {drafted:,} guesses"
+    if any(it.holds is None for it in trace.iterations):
+        return text
+    short = sum(it.holds > it.n_drafted for it in trace.iterations[:-1])
+    return f"{text} and stopped {short:,} {'time' if short == 1 else 'times'} although the next guess would have held"
+
+
+# -- over iteration number (DISCO, figure 2) ---------------------------------------------------------------
+
+
+def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
+    """SL over iteration number, one line a lane: the form of figure 2 of the DISCO paper."""
+    figure = go.Figure()
+    for index, trace in drafting:
+        its = trace.iterations
+        figure.add_scatter(
+            x=list(range(1, len(its) + 1)), y=[it.n_drafted for it in its], mode="lines+markers",
+            line={"color": lane_colour(index), "width": 1.6, "shape": "hvh"}, marker={"size": 5},
+            name=plain(trace.lane), customdata=[_facts(index, trace, k) for k in range(len(its))],
+            hovertemplate=_HOVER,
+        )  # fmt: skip
+    figure.update_xaxes(title_text="iteration", rangemode="tozero")
+    figure.update_yaxes(title_text="SL (tokens guessed)", rangemode="tozero")
+    figure.update_layout(height=320, **_layout())
+    title = "SL of each iteration (the form of the DISCO paper's figure 2)"
+    return Drawing("iterations", title, iterations_sentence([trace for _, trace in drafting]), figure)
+
+
+def iterations_sentence(traces: list[Trace]) -> str:
+    """How many iterations each lane took and what its SL was."""
+    shown = [f"{trace.lane} took {len(trace.iterations):,} (SL {mean_sl(trace):.1f} on average)" for trace in traces]
+    return f"A line that ends sooner needed fewer passes of the big model: {', '.join(shown)}."
+
+
+# -- what every static SL would have given --------------------------------------------------------------------
+
+
+def draw_static_speedups(run: Run) -> Drawing:
+    """Simulated speedup per static SL for each draft, and the lanes as measured."""
+    curves = {draft: static_speedups(run, draft) for draft in run.chains}
+    figure = go.Figure()
+    for dash, (draft, curve) in zip(("solid", "dash", "dot", "dashdot", "longdash"), curves.items()):
+        figure.add_scatter(
+            x=list(curve), y=list(curve.values()), mode="lines", line={"color": MUTED, "width": 1.6, "dash": dash},
+            name=f"every static SL, simulated ({plain(draft)})",
+            hovertemplate="static:%{x}: %{y:.2f} times (simulated)<extra></extra>",
+        )  # fmt: skip
+    for index, trace in enumerate(run.lanes):
+        measured = speedup(run, trace)
+        if trace.draft and measured and trace.iterations:
+            figure.add_trace(_lane_point(index, trace, measured))
+    figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
+    figure.update_xaxes(title_text="SL (static), mean SL (other rules): tokens", range=[0, _widest(run)])
+    figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
+    figure.update_layout(height=340, **_layout())
+    return Drawing("speedup", "What every static SL would have given", speedup_sentence(run, curves), figure)
+
+
+def static_speedups(run: Run, draft: str) -> dict[int, float]:
+    """Simulated speedup of static:1..20 with ``draft`` on this run's text, from its cost curves."""
+    sweep = static_sweep(Replay(run.chains[draft]), run.costs, **ending(run))
+    return {sl: simulated.speedup for sl, simulated in enumerate(sweep, start=1)}
+
+
+def _lane_point(index: int, trace: Trace, measured) -> go.Scatter:
+    x = _static_sl(trace) if trace.policy == "static" else mean_sl(trace)
+    return go.Scatter(
+        x=[x], y=[measured.median], mode="markers", name=f"{plain(trace.lane)}, measured",
+        marker={"color": lane_colour(index), "size": 11, "symbol": _SYMBOLS[index % len(_SYMBOLS)]},
+        error_y={"type": "data", "symmetric": False, "array": [measured.high - measured.median],
+                 "arrayminus": [measured.median - measured.low], "color": lane_colour(index), "width": 4},
+        customdata=[[index, 0, f"{measured.low:.2f}", f"{measured.high:.2f}"]],
+        hovertemplate="%{y:.2f} times (%{customdata[2]} to %{customdata[3]}), SL %{x:.1f}<extra></extra>",
+    )  # fmt: skip
+
+
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "star", "cross", "x", "hexagon")
+
+
+def _static_sl(trace: Trace) -> int:
+    return max(it.n_drafted for it in trace.iterations)
+
+
+def _widest(run: Run) -> float:
+    means = [mean_sl(trace) or 0 for trace in run.lanes if trace.draft]
+    return max([20.0, *means]) + 1
+
+
+def speedup_sentence(run: Run, curves: dict[str, dict[int, float]]) -> str:
+    """The best static SL of this run, beside the chosen one and the fastest other rule."""
+    draft, curve = max(curves.items(), key=lambda item: max(item[1].values()))
+    best = max(curve, key=curve.__getitem__)
+    of = f" with the draft {draft}" if len(curves) > 1 else ""
+    text = f"On this text the best static SL{of} would have been {best}: {curve[best]:.2f} times as fast as plain"
+    if curve[best] < 1:
+        text = f"On this text no static SL{of} pays: the best, {best}, gives {curve[best]:.2f} times the plain speed"
+    measured = [(trace, speedup(run, trace)) for trace in run.lanes if trace.draft]
+    told = [f"{trace.lane} measured {found.median:.2f}" for trace, found in measured if found]
+    return f"{text}; {', '.join(told)}." if told else f"{text}."
+
+
+# -- shared ----------------------------------------------------------------------------------------------------
+
+
+def plain(text: str) -> str:
+    """``text`` safe in Plotly's labels, which take a few HTML tags for formatting."""
+    return html.escape(text, quote=False).replace("%{", "%\u200b{")
+
+
+def _layout() -> dict[str, Any]:
+    return {
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"color": MUTED, "family": "system-ui, sans-serif", "size": 12},
+        "margin": {"l": 52, "r": 12, "t": 34, "b": 44},
+        "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"},
+        "hoverlabel": {"align": "left"},
+        "bargap": 0,
+    }

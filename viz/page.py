@@ -1,0 +1,73 @@
+"""The page: three tabs over one backend, and how it is served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from decoding.backends.base import Backend
+from decoding.backends.recorded import RECORDINGS, RecordedBackend
+
+from . import assets
+from .api import DESCRIPTION, make_compare
+from .race_tab import build_race_tab
+from .session import Races
+from .store import RunStore
+
+TAGLINE = (
+    "A small model guesses ahead; a big one checks all guesses in one pass. Same text, sooner when the guesses hold."
+)
+HEADER = f"<header class='sp-header'><h1>Speculoscope</h1><p>{TAGLINE}</p></header>"
+QUEUE_SIZE = 32  # events that wait or run; on ZeroGPU Gradio's own default would be 1
+IDLE_S = 0.02  # how long Gradio's queue sleeps when it has nothing to do; its default wakes 1,000 times a second
+
+
+def build_page(backend: Backend, recordings: str | Path = RECORDINGS) -> gr.Blocks:
+    """All of the page over ``backend``; recorded runs come from the folder ``recordings``."""
+    recorded = RecordedBackend(recordings)
+    store = RunStore(recorded)
+    races = Races(backend, store)
+    with gr.Blocks(title="Speculoscope", analytics_enabled=False, fill_width=True) as page:
+        gr.HTML(html_template=HEADER, js_on_load=None, apply_default_css=False)
+        with gr.Tabs(elem_classes="sp-tabs"):
+            with gr.Tab("Race", id="race"):
+                build_race_tab(page, backend, recorded, store, races)
+        gr.api(
+            make_compare(backend), api_name="compare", api_description=DESCRIPTION, concurrency_limit=None,
+            concurrency_id="race",
+        )  # fmt: skip
+
+        def leave(visitor: gr.Request) -> None:
+            races.stop(visitor.session_hash or "")
+
+        page.unload(leave)
+    return page
+
+
+def theme() -> gr.themes.Base:
+    """Quiet, with the system's own fonts: none is fetched."""
+    return gr.themes.Base(
+        primary_hue="slate", secondary_hue="slate", neutral_hue="stone", spacing_size="sm", radius_size="md",
+        font=["system-ui", "Segoe UI", "sans-serif"], font_mono=["ui-monospace", "SF Mono", "Menlo", "monospace"],
+    )  # fmt: skip
+
+
+def serve(page: gr.Blocks, **options: Any) -> tuple:
+    """Launch ``page``; ``options`` go to Gradio's ``launch`` (server_name, server_port, prevent_thread_lock)."""
+    page.queue(max_size=QUEUE_SIZE, default_concurrency_limit=4)
+    page._queue.sleep_when_free = IDLE_S
+    page._queue.progress_update_sleep_when_free = 0.25
+    return page.launch(
+        head=assets.head(),
+        theme=theme(),
+        app_kwargs={"routes": assets.routes()},
+        ssr_mode=False,
+        show_error=False,
+        enable_monitoring=False,
+        run_history=False,
+        max_file_size="1mb",
+        footer_links=["api", "settings"],
+        **options,
+    )

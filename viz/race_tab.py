@@ -1,0 +1,228 @@
+"""The Race tab: the form, Run and Stop, and the view in which the player, the take-along and the plots live."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import gradio as gr
+
+from decoding.backends.base import Backend
+from decoding.backends.recorded import RecordedBackend
+from decoding.errors import UserError
+from decoding.request import MAX_LANES, MAX_NEW_TOKENS, MAX_REPEATS
+
+from .choices import Example, default_lanes, find_examples, lane_choices, pair_choices
+from .desk import answers
+from .player.payload import player_payload
+from .session import Races
+from .settings import DTYPES, FIELDS, RULES, Settings, read_settings
+from .store import RunStore
+
+TEMPLATE = """<div class="sp-status" role="status" aria-live="polite"></div>
+<div class="sp-player"></div>
+<div class="sp-take" role="group" aria-label="Take it along"></div>
+<section class="sp-plots" aria-label="Plots of this run"></section>"""
+RULE_LABELS = [
+    ("greedy: both models' first choices must agree", "greedy"),
+    ("coupling: same noise for both, so every lane writes the same text", "coupling"),
+    ("sampling: speculative sampling; lanes may differ in text", "sampling"),
+]
+
+
+class RaceView(gr.HTML):
+    """Player, take-along and plots in one component; its value is the latest delta as JSON text.
+
+    The template is static: nothing that a user or a model wrote is ever part of it.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(
+            html_template=TEMPLATE,
+            js_on_load="window.SpeculoscopePage.race(element, props, watch, server);",
+            apply_default_css=False,
+            **arguments,
+        )
+
+    def get_block_name(self) -> str:
+        return "html"
+
+
+@dataclass(slots=True)
+class Form:
+    """The form's components; ``fields`` are in the order of :data:`viz.settings.FIELDS`."""
+
+    fields: dict[str, Any]
+    example: gr.Dropdown
+    run: gr.Button
+    stop: gr.Button
+
+
+def build_race_tab(
+    page: gr.Blocks, backend: Backend, recorded: RecordedBackend, store: RunStore, races: Races
+) -> None:
+    """Put the tab's components into ``page``, whose context is open, and wire them."""
+    examples = find_examples(recorded)
+    pairs = backend.pairs()
+    first = Settings(prompt=examples[0].prompt if examples else "", lanes=default_lanes(pairs))
+    form = _build_form(first, examples, pairs)
+    view = RaceView(
+        value=_first_value(store, examples), elem_id="race", server_functions=answers(store, races)
+    )
+    fields = list(form.fields.values())
+    _wire_run(form, fields, view, races)
+    _wire_examples(form, view, store, examples, first)
+    _wire_rule(form)
+    _wire_memory(page, fields, view, first)
+
+
+def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
+    with gr.Row(elem_classes="sp-ask", equal_height=True):
+        prompt = gr.Textbox(
+            first.prompt, label="Continue this text", lines=1, max_lines=4, scale=6, elem_id="prompt",
+            placeholder="Type the beginning of a text; the models go on from there",
+        )  # fmt: skip
+        run = gr.Button("Run", variant="primary", scale=0, min_width=96, elem_id="run")
+        stop = gr.Button("Stop", variant="stop", scale=0, min_width=96, visible=False, elem_id="stop")
+    with gr.Row(elem_classes="sp-ask"):
+        example = gr.Dropdown(
+            [one.title for one in examples], value=examples[0].title if examples else None, label="Examples",
+            type="index", scale=2, min_width=190, filterable=False, interactive=True, elem_id="example",
+        )  # fmt: skip
+        lanes = gr.Dropdown(
+            lane_choices(pairs), value=first.lanes, label=f"Lanes (up to {MAX_LANES}; others can be typed)",
+            multiselect=True, allow_custom_value=True, max_choices=MAX_LANES, scale=5, min_width=320, elem_id="lanes",
+        )  # fmt: skip
+        max_new_tokens = gr.Number(
+            first.max_new_tokens, label="New tokens", minimum=1, maximum=MAX_NEW_TOKENS, precision=0, scale=1,
+            min_width=110, elem_id="max-new-tokens",
+        )  # fmt: skip
+    with gr.Accordion("Settings", open=False, elem_id="settings", elem_classes="sp-settings"):
+        rest = _build_rest(first, pairs)
+    fields = {"prompt": prompt, "lanes": lanes, "max_new_tokens": max_new_tokens, **rest}
+    return Form({name: fields[name] for name in FIELDS}, example, run, stop)
+
+
+def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
+    """The rarer settings, folded away."""
+    choices = [("the default pair", ""), *pair_choices(pairs)]
+    with gr.Row():
+        rule = gr.Radio(RULE_LABELS, value=first.rule, label="Rule by which a guess is accepted", elem_id="rule")
+        temperature = gr.Slider(0, 2, value=first.temperature, step=0.05, label="Temperature", elem_id="temperature")
+    with gr.Row():
+        seed = gr.Number(first.seed, label="Seed", minimum=0, maximum=2**31 - 1, precision=0, min_width=110)
+        repeats = gr.Slider(1, min(9, MAX_REPEATS), value=first.repeats, step=1, label="Repeats of the timing")
+        top_k = gr.Number(first.top_k, label="Top-k (0: off)", minimum=0, maximum=1_000_000, precision=0, min_width=110)
+        top_p = gr.Slider(0.01, 1, value=first.top_p, step=0.01, label="Top-p (1: off)")
+        dtype = gr.Dropdown(list(DTYPES), value=first.dtype, label="Number format (dtype)", min_width=130)
+    with gr.Row():
+        pair = gr.Dropdown(choices, value=first.pair, label="Pair of models", elem_id="pair")
+        target = gr.Textbox(first.target, label="or a target of your own (folder or Hub id)", max_lines=1)
+        draft = gr.Textbox(first.draft, label="with this draft (folder or Hub id)", max_lines=1)
+    with gr.Row():
+        stop = gr.Textbox(first.stop, label="Stop strings, one a line", lines=1, max_lines=4)
+        ignore_eos = gr.Checkbox(first.ignore_eos, label="Go on after the end-of-text token")
+    return {
+        "rule": rule, "temperature": temperature, "seed": seed, "repeats": repeats, "top_k": top_k, "top_p": top_p,
+        "dtype": dtype, "pair": pair, "target": target, "draft": draft, "stop": stop, "ignore_eos": ignore_eos,
+    }  # fmt: skip
+
+
+# -- what the view is told -------------------------------------------------------------------------------------
+
+
+def told(kind: str, **data: Any) -> str:
+    """A delta of one event that belongs to no comparison: its name is new each time, so that it is heard."""
+    name = f"page-{secrets.token_hex(6)}"
+    return json.dumps({"run": name, "seq": 0, "events": [{"kind": kind, "data": data}]})
+
+
+def _recorded_delta(store: RunStore, identifier: str) -> str:
+    return told("finished", payload=player_payload(store.get(identifier), origin="recorded"))
+
+
+def _first_value(store: RunStore, examples: list[Example]) -> str:
+    """The run that plays before anything was asked for, "" where none is shipped."""
+    first = next((example.recording for example in examples if example.recording), None)
+    return _recorded_delta(store, first) if first else ""
+
+
+# -- wires -----------------------------------------------------------------------------------------------------
+
+
+def _wire_run(form: Form, fields: list, view: RaceView, races: Races) -> None:
+    async def race(visitor: gr.Request, *values: Any) -> AsyncIterator[tuple]:
+        yield gr.skip(), gr.update(visible=False), gr.update(visible=True)
+        try:
+            request = Settings(**dict(zip(FIELDS, values))).request()
+        except (UserError, TypeError, ValueError) as error:
+            yield told("failed", message=_sentence(error)), gr.skip(), gr.skip()
+        else:
+            async for delta in races.deltas(request, visitor.session_hash or ""):
+                yield delta, gr.skip(), gr.skip()
+        yield gr.skip(), gr.update(visible=True), gr.update(visible=False)
+
+    def stop(visitor: gr.Request) -> None:
+        races.stop(visitor.session_hash or "")
+
+    gr.on(
+        [form.run.click, form.fields["prompt"].submit], race, inputs=fields, outputs=[view, form.run, form.stop],
+        show_progress="hidden", concurrency_limit=None, concurrency_id="race", api_visibility="private",
+        trigger_mode="once",
+    )  # fmt: skip
+    form.stop.click(stop, queue=False, show_progress="hidden", api_visibility="private")
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, UserError) else "A setting of the form is missing or of the wrong kind."
+
+
+def _wire_examples(form: Form, view: RaceView, store: RunStore, examples: list[Example], first: Settings) -> None:
+    def choose(index: int | None) -> tuple:
+        if not isinstance(index, int) or not 0 <= index < len(examples):
+            return gr.skip(), gr.skip(), gr.skip()
+        example = examples[index]
+        delta = _recorded_delta(store, example.recording) if example.recording else gr.skip()
+        return example.prompt, example.lanes or first.lanes, delta
+
+    form.example.input(
+        choose, form.example, [form.fields["prompt"], form.fields["lanes"], view],
+        show_progress="hidden", concurrency_limit=None, api_visibility="private",
+    )  # fmt: skip
+
+
+def _wire_rule(form: Form) -> None:
+    """Rule and temperature go together; in the browser, without asking the server."""
+    rule, temperature = form.fields["rule"], form.fields["temperature"]
+    rule.input(
+        fn=None, inputs=[rule, temperature], outputs=temperature, api_visibility="private",
+        js="(rule, t) => rule === 'greedy' ? 0 : (t > 0 ? t : 0.7)",
+    )  # fmt: skip
+    temperature.input(
+        fn=None, inputs=[rule, temperature], outputs=rule, api_visibility="private",
+        js="(rule, t) => t === 0 ? 'greedy' : (rule === 'greedy' ? 'coupling' : rule)",
+    )  # fmt: skip
+
+
+def _wire_memory(page: gr.Blocks, fields: list, view: RaceView, first: Settings) -> None:
+    """The browser keeps the settings; a link's settings go before them. Both are checked like anything from outside."""
+    memory = gr.BrowserState({}, storage_key="speculoscope-settings", secret="not-a-secret")
+    names = json.dumps(list(FIELDS))
+    gr.on(
+        [field.change for field in fields], fn=None, inputs=fields, outputs=memory, api_visibility="private",
+        js=f"(...values) => Object.fromEntries({names}.map((name, i) => [name, values[i]]))",
+    )  # fmt: skip
+
+    def restore(kept: Any, visitor: gr.Request) -> list:
+        settings, _ = read_settings(kept if isinstance(kept, dict) else {}, first, "browser")
+        settings, faults = read_settings(dict(visitor.query_params), settings, "link")
+        delta = told("failed", message=" ".join(faults)) if faults else gr.skip()
+        return [*asdict(settings).values(), delta]
+
+    page.load(
+        restore, inputs=memory, outputs=[*fields, view], show_progress="hidden", concurrency_limit=None,
+        api_visibility="private",
+    )  # fmt: skip

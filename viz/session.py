@@ -1,0 +1,176 @@
+"""From a backend's events to what the page receives: batches of at most some fifteen a second.
+
+A comparison runs in a thread that iterates over the backend; the page's event loop sleeps until something has
+arrived, waits a moment for more, and sends all of it as one numbered delta
+``{"run": id, "seq": n, "events": [{"kind", "data"}, ...]}``. The last one carries the finished run's payload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+from decoding.backends.base import Backend
+from decoding.errors import UserError
+from decoding.events import LAST_KINDS, Event
+from decoding.request import CompareRequest
+from decoding.trace import run_from_json
+
+from .player.payload import player_payload
+from .store import RunStore
+
+PERIOD_S = 0.07  # between two deltas
+BROKEN = "Something failed here, and it is our fault, not yours. Try again; the server's log tells more."
+
+log = logging.getLogger(__name__)
+Batch = list[dict[str, Any]]  # [{"kind", "data"}, ...]
+
+
+class Feed:
+    """The events of one long job, carried from its thread to the event loop and merged on the way."""
+
+    def __init__(self, start: Callable[[threading.Event], Iterator[Event]], finish: Callable[[Event], Event]) -> None:
+        """``start(cancel)`` gives the events; ``finish`` turns the last one into what the page wants (in the thread)."""
+        self.cancel = threading.Event()
+        self.run = ""
+        self._start, self._finish = start, finish
+        self._pending: list[Event] = []
+        self._lock = threading.Lock()
+
+    async def batches(self) -> AsyncIterator[Batch]:
+        """Merged events as they come, at most one batch per PERIOD_S; the last batch ends with a last event.
+
+        Closing this iterator cancels the job.
+        """
+        self._loop, self._ready = asyncio.get_running_loop(), asyncio.Event()
+        threading.Thread(target=self._pump, name="feed", daemon=True).start()
+        try:
+            last = False
+            while not last:
+                await self._ready.wait()
+                batch, last = self._take()
+                if batch:
+                    yield batch
+                    await asyncio.sleep(0 if last else PERIOD_S)
+        finally:
+            self.cancel.set()
+
+    def _pump(self) -> None:
+        try:
+            for event in self._start(self.cancel):
+                self.run = event.run
+                self._put(self._finish(event) if event.is_last else event)
+                if event.is_last:
+                    return
+            self._put(self._failure("The comparison ended without a result; try again."))
+        except UserError as error:
+            self._put(self._failure(str(error)))
+        except Exception:
+            log.exception("A job of the page failed")
+            self._put(self._failure(BROKEN))
+
+    def _failure(self, message: str) -> Event:
+        return Event(self.run, -1, "failed", {"message": message})
+
+    def _put(self, event: Event) -> None:
+        with self._lock:
+            self._pending.append(event)
+        try:
+            self._loop.call_soon_threadsafe(self._ready.set)
+        except RuntimeError:  # the event loop has closed: the server is going down
+            self.cancel.set()
+
+    def _take(self) -> tuple[Batch, bool]:
+        self._ready.clear()
+        with self._lock:
+            events, self._pending = self._pending, []
+        return merged(events), bool(events) and events[-1].kind in LAST_KINDS
+
+
+def merged(events: list[Event]) -> Batch:
+    """Events as plain dicts; neighbouring iterations of one lane become one, those of later repeats are left out.
+
+    Later repeats only measure again what the first has shown.
+    """
+    batch: Batch = []
+    for event in events:
+        if event.kind == "heartbeat" or (event.kind == "iterations" and event.data.get("repeat")):
+            continue
+        before = batch[-1] if batch else None
+        if event.kind == "iterations" and before and _continues(before, event.data):
+            before["data"]["items"] += event.data["items"]
+            before["data"].setdefault("texts", {}).update(event.data.get("texts", {}))
+        else:
+            batch.append({"kind": event.kind, "data": _copied(event)})
+    return batch
+
+
+def _continues(before: dict[str, Any], data: dict[str, Any]) -> bool:
+    return before["kind"] == "iterations" and before["data"]["lane"] == data["lane"]
+
+
+def _copied(event: Event) -> dict[str, Any]:
+    data = dict(event.data)
+    if event.kind == "iterations":
+        data["items"], data["texts"] = list(data["items"]), dict(data.get("texts", {}))
+    return data
+
+
+class Races:
+    """The comparisons that visitors of this page have going, and those that have ended."""
+
+    def __init__(self, backend: Backend, store: RunStore) -> None:
+        self.backend, self.store = backend, store
+        self._live: dict[str, Live] = {}  # by run id
+        self._lock = threading.Lock()
+
+    async def deltas(self, request: CompareRequest, visitor: str) -> AsyncIterator[str]:
+        """The deltas of one comparison as JSON text. Closing the iterator cancels it."""
+        feed = Feed(lambda cancel: self.backend.compare(request, cancel), self._finish)
+        live = Live(feed, visitor)
+        with self._lock:
+            self._live[str(id(live))] = live
+        try:
+            async for batch in feed.batches():
+                yield live.number(batch)
+        finally:
+            feed.cancel.set()
+            with self._lock:
+                del self._live[str(id(live))]
+
+    def stop(self, visitor: str) -> None:
+        """Cancel what ``visitor`` has going; others' runs go on."""
+        for live in self._of(lambda one: one.visitor == visitor):
+            live.feed.cancel.set()
+
+    def missed(self, run: str, after: int) -> list[str]:
+        """The deltas of a comparison that is still going, from the one after number ``after`` on."""
+        return [delta for live in self._of(lambda one: one.feed.run == run) for delta in live.sent[after + 1 :]]
+
+    def _of(self, wanted: Callable[[Live], bool]) -> list[Live]:
+        with self._lock:
+            return [live for live in self._live.values() if wanted(live)]
+
+    def _finish(self, event: Event) -> Event:
+        if event.kind != "finished":
+            return event
+        run = run_from_json(json.dumps(event.data["run"]))
+        self.store.add(run)
+        return Event(event.run, event.seq, "finished", {"payload": player_payload(run, origin="live")})
+
+
+class Live:
+    """One comparison under way: whose it is, and all that was sent of it (for pages that missed something)."""
+
+    def __init__(self, feed: Feed, visitor: str) -> None:
+        self.feed, self.visitor = feed, visitor
+        self.sent: list[str] = []
+
+    def number(self, batch: Batch) -> str:
+        delta = {"run": self.feed.run, "seq": len(self.sent), "events": batch}
+        self.sent.append(json.dumps(delta, separators=(",", ":")))
+        return self.sent[-1]

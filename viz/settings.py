@@ -1,0 +1,207 @@
+"""The form of the Race tab, and its two other shapes: a link and a command line.
+
+``Settings`` is what the form holds; it becomes a :class:`CompareRequest` when somebody presses Run. Whatever
+comes from outside (a link, the browser's store) is checked field by field here; what does not fit is left out
+and told in a sentence.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+from urllib.parse import urlencode
+
+from decoding.errors import UserError
+from decoding.request import (
+    DEFAULT_LANES,
+    MAX_LANES,
+    MAX_NEW_TOKENS,
+    MAX_PROMPT_CHARS,
+    MAX_REPEATS,
+    CompareRequest,
+    check_request,
+)
+
+RULES = ("greedy", "coupling", "sampling")
+DTYPES = ("auto", "float32", "bfloat16")
+MAX_LINK_CHARS = 6000  # longer links are cut by some servers; the prompt is left out then
+
+
+@dataclass(slots=True)
+class Settings:
+    """The form's values, in the order of its fields."""
+
+    prompt: str = ""
+    lanes: list[str] = field(default_factory=lambda: list(DEFAULT_LANES))
+    max_new_tokens: int = 128
+    pair: str = ""
+    temperature: float = 0.0
+    rule: str = "greedy"
+    seed: int = 0
+    repeats: int = 3
+    top_k: int = 0
+    top_p: float = 1.0
+    dtype: str = "auto"
+    stop: str = ""  # one stop string a line
+    ignore_eos: bool = False
+    target: str = ""
+    draft: str = ""
+
+    def request(self) -> CompareRequest:
+        """The comparison that this form asks for. Raises UserError."""
+        values = asdict(self)
+        values["lanes"] = [lane.strip() for lane in self.lanes or [] if str(lane).strip()]
+        values["stop"] = [line for line in (self.stop or "").split("\n") if line]
+        for name in ("max_new_tokens", "seed", "repeats", "top_k"):
+            values[name] = _whole(name, values[name])
+        return check_request(CompareRequest(**values))
+
+
+FIELDS = tuple(one.name for one in fields(Settings))
+
+
+def settings_of(request: CompareRequest) -> Settings:
+    """The form as it would have to be filled in to ask for ``request`` again."""
+    values = {name: getattr(request, name) for name in FIELDS if name not in ("lanes", "stop")}
+    return Settings(lanes=list(request.lanes), stop="\n".join(request.stop), **values)
+
+
+def read_settings(values: Mapping[str, Any], base: Settings, source: str) -> tuple[Settings, list[str]]:
+    """``base`` with those of ``values`` that fit, and a sentence for each that does not.
+
+    ``source`` is how the sentences call where the values came from, for instance "link".
+    """
+    settings, faults = Settings(**asdict(base)), []
+    for name in FIELDS:
+        if name not in values:
+            continue
+        try:
+            setattr(settings, name, _READERS[name](values[name]))
+        except (ValueError, TypeError) as error:
+            faults.append(f"The {source}'s {name} was left out: {error}.")
+    return settings, faults
+
+
+def link_query(request: CompareRequest) -> str:
+    """The part of a link after "?" that restores the settings of ``request``; defaults are left out."""
+    default, query = Settings(), {}
+    for name, value in asdict(settings_of(request)).items():
+        if value != getattr(default, name):
+            query[name] = ",".join(value) if name == "lanes" else int(value) if isinstance(value, bool) else value
+    text = urlencode(query)
+    if len(text) > MAX_LINK_CHARS:
+        query.pop("prompt", None)
+        text = urlencode(query)
+    return text
+
+
+def command_line(request: CompareRequest) -> str:
+    """The command that repeats ``request`` in a terminal."""
+    default = CompareRequest(prompt="")
+    words = ["python", "-m", "decoding", "compare", f"--prompt={request.prompt}"]
+    words += [f"--lanes={','.join(request.lanes)}", f"--max-new-tokens={request.max_new_tokens}"]
+    for name in ("pair", "target", "draft", "temperature", "top_k", "top_p", "rule", "seed", "repeats", "dtype"):
+        value = getattr(request, name)
+        if value != getattr(default, name):
+            words.append(f"--{name.replace('_', '-')}={value}")
+    words += [f"--stop={stop}" for stop in request.stop]
+    if request.ignore_eos:
+        words.append("--ignore-eos")
+    return " ".join(_quoted(word) for word in words)
+
+
+def _quoted(word: str) -> str:
+    """``word`` for bash and zsh; what does not print (line breaks first) goes as $'...' so that it survives copying."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(map(_escaped, word)) + "'"
+
+
+def _escaped(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if character.isprintable():
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
+
+
+_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\", "'": "\\'"}
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or value is None or not float(value).is_integer():
+        raise UserError(f"{name.replace('_', ' ')} must be a whole number, not {value}.")
+    return int(value)
+
+
+def _text(limit: int) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str):
+            raise ValueError("it is not text")
+        if len(value) > limit:
+            raise ValueError(f"it has {len(value):,} characters, at most {limit:,} are read")
+        return value
+
+    return read
+
+
+def _number(low: float, high: float, whole: bool) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or len(str(value)) > 40:
+            raise ValueError("it is not a number")
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise ValueError("it is not a number") from None
+        if not math.isfinite(number) or not low <= number <= high or (whole and not number.is_integer()):
+            raise ValueError(f"it must be a {'whole ' if whole else ''}number from {low:,} to {high:,}")
+        return int(number) if whole else number
+
+    return read
+
+
+def _one_of(choices: Iterable[str]) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if value not in choices:
+            raise ValueError(f"it must be one of {', '.join(choices)}")
+        return value
+
+    return read
+
+
+def _lanes(value: Any) -> list[str]:
+    lanes = value.split(",") if isinstance(value, str) else value
+    if not isinstance(lanes, list) or not all(isinstance(lane, str) and len(lane) <= 100 for lane in lanes):
+        raise ValueError("it must be lane names with commas between them")
+    lanes = list(dict.fromkeys(lane.strip() for lane in lanes if lane.strip()))
+    if not 1 <= len(lanes) <= MAX_LANES:
+        raise ValueError(f"it must name from 1 to {MAX_LANES} lanes")
+    return lanes
+
+
+def _flag(value: Any) -> bool:
+    if str(value).lower() not in ("0", "1", "true", "false"):
+        raise ValueError("it must be 0 or 1")
+    return str(value).lower() in ("1", "true")
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "prompt": _text(MAX_PROMPT_CHARS),
+    "lanes": _lanes,
+    "max_new_tokens": _number(1, MAX_NEW_TOKENS, whole=True),
+    "pair": _text(200),
+    "temperature": _number(0, 5, whole=False),
+    "rule": _one_of(RULES),
+    "seed": _number(0, 2**31 - 1, whole=True),
+    "repeats": _number(1, MAX_REPEATS, whole=True),
+    "top_k": _number(0, 1_000_000, whole=True),
+    "top_p": _number(0.0, 1.0, whole=False),
+    "dtype": _one_of(DTYPES),
+    "stop": _text(2000),
+    "ignore_eos": _flag,
+    "target": _text(400),
+    "draft": _text(400),
+}

@@ -1,0 +1,47 @@
+"""A run as a table: one row per token of every lane, for spreadsheets and data frames."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+from decoding.trace import Iteration, Run, Token
+
+COLUMNS = (
+    "lane", "iteration", "index", "position", "id", "text", "fate", "p_draft", "p_target", "entropy", "score",
+    "threshold", "accept_probability", "draw", "draft_choice", "target_choice", "sl", "accepted", "holds",
+)  # fmt: skip
+
+
+def run_csv(run: Run) -> str:
+    """CSV of ``run`` with a header row.
+
+    Texts are JSON strings: white space stays visible and no cell can begin a formula. ``index`` counts an
+    iteration's tokens, the emitted one last; ``position`` is the place in the text (of a token that was not
+    accepted: the place it was meant for).
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for trace in run.lanes:
+        for number, iteration in enumerate(trace.iterations):
+            for index, token in enumerate([*iteration.drafted, *([iteration.emitted] if iteration.emitted else [])]):
+                row = _row(run, iteration, index, token)
+                writer.writerow([_safe(trace.lane), number, index, *row])
+    return out.getvalue()
+
+
+def _row(run: Run, iteration: Iteration, index: int, token: Token) -> list:
+    place = iteration.n_accepted if index == iteration.n_drafted else index
+    known = run.vocab.get(token.id)
+    return [
+        iteration.start + place, token.id, json.dumps(known.text if known else ""), token.fate, token.p_draft,
+        token.p_target, token.entropy, token.score, token.threshold, token.accept_probability, token.draw,
+        token.draft_choice, token.target_choice, iteration.n_drafted, iteration.n_accepted, iteration.holds,
+    ]  # fmt: skip
+
+
+def _safe(text: str) -> str:
+    """A cell that no spreadsheet takes for a formula (a lane's name in an opened file may be anything)."""
+    return f"'{text}" if text[:1] in "=+-@\t\r" else text
