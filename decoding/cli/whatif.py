@@ -1,0 +1,88 @@
+"""``python -m decoding whatif``: a run file under other lanes, other costs, without a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import UserError
+from ..lanes import LEARNED, Lane, expand_lanes
+from ..lookahead.heads import FOLDER, Head, load_heads
+from ..metrics import Spread, speedup
+from ..trace import Run, load_run
+from ..whatif import Simulated, simulate_lane
+from .console import out, print_json, visible
+
+
+def whatif(
+    run_file: Annotated[Path, typer.Argument(help="A run file, as written by compare --out.")],
+    lanes: Annotated[str, typer.Option(help="Ranges: static:1..16,confidence:0.2..0.8/0.05.")] = "static:1..20",
+    cost_ratio: Annotated[float | None, typer.Option(help="Another c: t_draft / t_target.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON, nothing else.")] = False,
+) -> None:
+    """Simulate lanes on the text of a recorded run: same text, other lookahead, other draft cost."""
+    if cost_ratio is not None and not 0.0 <= cost_ratio <= 1e6:
+        raise UserError(f"The cost ratio must be a number of at least 0, not {cost_ratio}.")
+    run = load_run(run_file)
+    asked = expand_lanes(lanes)
+    found = {lane.text: simulate_lane(run, lane, heads_of(run, lane), cost_ratio) for lane in asked}
+    measured = {} if cost_ratio is not None else _measured(run)
+    if as_json:
+        print_json([_plain(lane, one, measured.get(lane)) for lane, one in found.items()])
+    else:
+        _show(run, found, measured, cost_ratio)
+
+
+def heads_of(run: Run, lane: Lane) -> dict[str, Head]:
+    """The heads fitted for the lane's draft, if it needs one. Raises UserError where they are of other weights."""
+    if lane.policy not in LEARNED:
+        return {}
+    from ..pairs import find_pair
+
+    name = lane.draft or run.pair.default_draft
+    draft, pair = run.pair.drafts.get(name), find_pair(run.pair.name)
+    if draft is None or name not in pair.drafts:
+        return {}
+    return load_heads(Path(pair.drafts[name]) / FOLDER, run.pair.target.fingerprint, draft.fingerprint)
+
+
+def _measured(run: Run) -> dict[str, Spread]:
+    found = {trace.lane: speedup(run, trace) for trace in run.lanes}
+    return {lane: spread for lane, spread in found.items() if spread is not None}
+
+
+def _plain(lane: str, found: Simulated, measured: Spread | None) -> dict[str, Any]:
+    return {
+        "lane": lane,
+        "speedup_simulated": found.speedup,
+        "speedup_measured": measured.median if measured else None,
+        "tokens": found.n_tokens,
+        "target_passes": found.target_passes,
+        "draft_passes": found.draft_passes,
+        "accepted": found.accepted,
+        "iterations": found.iterations,
+    }
+
+
+def _show(run: Run, found: dict[str, Simulated], measured: dict[str, Spread], cost_ratio: float | None) -> None:
+    c = ", ".join(f"{name} {cost_ratio if cost_ratio is not None else run.costs.c[name]:.3g}" for name in run.chains)
+    out.print(Text(visible(f"Simulated on {found[next(iter(found))].n_tokens} tokens of run {run.id}; c: {c}")))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("lane", no_wrap=True)
+    for heading in ("speedup", "measured", "tokens per\ntarget pass", "target\npasses", "draft\npasses", "thrown\naway"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    best = max(one.speedup for one in found.values())
+    for lane, one in found.items():
+        spread = measured.get(lane)
+        cells = (
+            f"{one.speedup:.2f}x", f"{spread.median:.2f}x" if spread else "",
+            f"{1 + one.accepted / max(1, one.target_passes):.2f}",
+            str(one.target_passes), str(one.draft_passes), str(one.draft_passes - one.accepted),
+        )  # fmt: skip
+        table.add_row(Text(lane), *cells, style="bold" if one.speedup == best else "")
+    out.print(table)
