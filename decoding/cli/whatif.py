@@ -74,7 +74,8 @@ def _show(run: Run, found: dict[str, Simulated], measured: dict[str, Spread], co
     out.print(Text(visible(f"Simulated on {found[next(iter(found))].n_tokens} tokens of run {run.id}; c: {c}")))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("lane", no_wrap=True)
-    for heading in ("speedup", "measured", "tokens per\ntarget pass", "target\npasses", "draft\npasses", "thrown\naway"):
+    passes = ("tokens per\ntarget pass", "target\npasses", "draft\npasses", "thrown\naway")
+    for heading in ("speedup", "measured", *passes):
         table.add_column(heading, justify="right", no_wrap=True)
     best = max(one.speedup for one in found.values())
     for lane, one in found.items():
