@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class Cancelled(Exception):
+    """Stop was asked for where only an exception leads out (while a pair loads)."""
+
+
 class Backend(Protocol):
     """Runs comparisons and other long jobs, here or elsewhere.
 
@@ -71,6 +75,8 @@ def guarded(events: Callable[[], Iterator[tuple[Kind, dict[str, Any]]]]) -> Iter
     """``events()``, with whatever it raises told as a last ``failed``."""
     try:
         yield from events()
+    except Cancelled:
+        yield "cancelled", {}
     except Exception as error:  # the boundary to people: every fault becomes a sentence here
         if not isinstance(error, UserError):
             log.exception("a job failed")

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
-from ..events import Event, Kind
-from ..request import request_from_dict
-from .base import guarded
+from ..events import Kind
+from ..request import CompareRequest, request_from_dict
+from .base import Cancelled, guarded
 
 if TYPE_CHECKING:
     from ..models.pair import Pair
 
 Cancel = Callable[[], bool]
 Told = Iterator[tuple[Kind, dict[str, Any]]]
-
-
-class Cancelled(Exception):
-    """Stop was asked for while a pair was loading."""
 
 
 class Jobs:
@@ -33,22 +28,25 @@ class Jobs:
         self._pair: Pair | None = None
 
     def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
-        job = {"compare": self._compare, "evaluate": self._evaluate, "drafts": self._drafts}.get(kind)
+        job = {"compare": self._compare}.get(kind)
         if job is None:
-            yield "failed", {"message": f"There is no job '{kind[:40]}': compare, evaluate and drafts exist."}
+            yield "failed", {"message": f"There is no job '{kind[:40]}'."}
             return
-        try:
-            yield from guarded(lambda: job(options, run_id, cancel))
-        except Cancelled:
-            yield "cancelled", {}
+        yield from guarded(lambda: job(options, run_id, cancel))
 
-    def load(self, name: str, target: str, draft: str, dtype: str, tell: Callable[[str, float | None], None]) -> Pair:
+    def load(self, request: CompareRequest, tell: Callable[[str, float | None], None]) -> Pair:
         """The pair asked for, from memory if it was the last one. Raises UserError."""
         from ..models.pair import load_pair
 
-        key = (name, target, draft, dtype)
+        key = (request.pair, request.target, request.draft, request.dtype)
         if self._pair is None or key != self._key:
             self._pair = self._key = None  # frees the memory of the last pair before the next one takes its own
-            self._pair = load_pair(name, target, draft, dtype, device=self._device, progress=tell)
+            self._pair = load_pair(*key, device=self._device, progress=tell)
             self._key = key
         return self._pair
+
+    def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
+        from ..compare import compare
+
+        for event in compare(request_from_dict(options), load=self.load, cancel=cancel, run_id=run_id):
+            yield event.kind, event.data

@@ -1,0 +1,160 @@
+"""Runs that were recorded before: shown at once, with no model and no waiting."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from ..errors import UserError
+from ..events import Event
+from ..request import CompareRequest
+from ..trace import Run, load_run, run_to_dict
+from .base import Numbering
+
+if TYPE_CHECKING:
+    from ..pairs import PairDescription
+
+RECORDINGS = Path(__file__).resolve().parent.parent.parent / "recordings"
+INDEX = "index.json"
+IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@dataclass(slots=True)
+class RecordingInfo:
+    """What a list of recordings shows; ``shows`` says in a line what to look for."""
+
+    id: str
+    title: str
+    shows: str
+    prompt: str
+    pair: str
+    fingerprints: dict[str, str]  # model name -> fingerprint of the weights that made it
+    created: str  # ISO 8601, UTC
+    machine: str
+    dtype: str
+    lanes: list[str] = field(default_factory=list)
+
+
+_INDEX = TypeAdapter(list[RecordingInfo])
+
+
+def describe_recording(run: Run, title: str = "", shows: str = "") -> RecordingInfo:
+    """The list entry of ``run``; without a title its prompt's first line serves as one."""
+    first_line = next((line.strip() for line in run.settings.prompt.splitlines() if line.strip()), run.id)
+    models = {"target": run.pair.target, **run.pair.drafts}
+    return RecordingInfo(
+        id=run.id,
+        title=title or first_line[:80],
+        shows=shows,
+        prompt=run.settings.prompt,
+        pair=run.pair.name,
+        fingerprints={name: model.fingerprint for name, model in models.items()},
+        created=run.created,
+        machine=run.machine.gpu or run.machine.processor,
+        dtype=run.pair.target.dtype,
+        lanes=[trace.lane for trace in run.lanes],
+    )
+
+
+class RecordedBackend:
+    """The run files of one folder. ``index.json`` beside them holds order and titles; files it lacks come last."""
+
+    name = "recorded"
+    live = False
+
+    def __init__(self, folder: str | Path = RECORDINGS) -> None:
+        self._folder = Path(folder)
+        self._infos: list[RecordingInfo] | None = None
+        self._reading = threading.Lock()
+
+    def recordings(self) -> list[RecordingInfo]:
+        """All that can be shown, in the order of presentation."""
+        with self._reading:
+            if self._infos is None:
+                self._infos = self._list()
+            return list(self._infos)
+
+    def load(self, identifier: str) -> Run:
+        """The recorded run of that id. Raises UserError."""
+        if not IDENTIFIER.fullmatch(identifier) or not self._path(identifier).is_file():
+            names = ", ".join(info.id for info in self.recordings()) or "none"
+            raise UserError(f"There is no recording '{identifier[:64]}'. There are: {names}.")
+        run = load_run(self._path(identifier))
+        run.id = identifier  # the file's name is what it is asked for by
+        return run
+
+    def compare(
+        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        """The recording of exactly these settings, at once; for others a sentence."""
+        event = Numbering(run_id)
+        yield event("queued", place=0)
+        try:
+            run = self._find(request)
+        except UserError as error:
+            yield event("failed", message=str(error))
+            return
+        yield event("started", settings=asdict(run.settings), pair=asdict(run.pair), lanes=list(run.settings.lanes))
+        yield event("finished", run=json.loads(json.dumps(run_to_dict(run))))
+
+    def run_job(
+        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        event = Numbering(run_id)
+        yield event("queued", place=0)
+        yield event("failed", message="Only recorded results are shown here: nothing can be measured anew.")
+
+    def pairs(self) -> list[PairDescription]:
+        from ..pairs import describe_pairs
+
+        return describe_pairs()
+
+    def status(self) -> str:
+        return f"Shows {len(self.recordings())} recorded runs; nothing runs live."
+
+    def close(self) -> None:
+        pass
+
+    def _find(self, request: CompareRequest) -> Run:
+        for info in self.recordings():
+            if info.prompt == request.prompt and info.lanes == request.lanes:
+                run = self.load(info.id)
+                if run.settings == request:
+                    return run
+        raise UserError(
+            "Only recorded runs are shown here, and none has these settings: choose one of the recordings, "
+            "or start the program on your own machine to run it."
+        )
+
+    def _path(self, identifier: str) -> Path:
+        return self._folder / f"{identifier}.json"
+
+    def _list(self) -> list[RecordingInfo]:
+        there = {path.stem for path in self._folder.glob("*.json") if path.name != INDEX}
+        listed = [info for info in read_index(self._folder) if info.id in there]
+        rest = sorted(there - {info.id for info in listed})
+        return listed + [describe_recording(self.load(name)) for name in rest if IDENTIFIER.fullmatch(name)]
+
+
+def read_index(folder: Path) -> list[RecordingInfo]:
+    """The list in ``folder``; empty where there is none. Raises UserError where it is broken."""
+    try:
+        return _INDEX.validate_json((folder / INDEX).read_bytes())
+    except FileNotFoundError:
+        return []
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{folder.name}/{INDEX} is broken: make it anew by python -m decoding recordings.") from error
+
+
+def write_index(folder: Path, infos: list[RecordingInfo]) -> None:
+    """Replace the list in ``folder`` whole."""
+    beside = folder / f".{INDEX}.new"
+    beside.write_text(json.dumps([asdict(info) for info in infos], indent=1) + "\n", encoding="ascii")
+    beside.replace(folder / INDEX)

@@ -1,0 +1,200 @@
+"""Comparisons on another machine that runs ``python -m decoding serve``. Needs no torch here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from ..errors import UserError
+from ..events import Event, event_from_json
+from ..request import CompareRequest, check_request
+from .base import Numbering, new_run_id
+
+if TYPE_CHECKING:
+    from ..pairs import PairDescription
+
+PATIENCE_S = 20.0  # how long a lost connection is tried again
+SILENCE_S = 10.0  # how long a server may be silent: many heartbeats
+LONGEST_PAUSE_S = 2.0
+
+
+class RemoteBackend:
+    """Follows runs on a served backend; takes a broken connection up again where it broke.
+
+    ``patience_s``: how long to go on trying once nothing answers.
+    """
+
+    name = "remote"
+    live = True
+
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        patience_s: float = PATIENCE_S,
+        silence_s: float = SILENCE_S,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UserError(f"'{url[:100]}' is no address of a backend: write for instance http://gpu-machine:8700.")
+        self._where = parts.hostname + (f":{parts.port}" if parts.port else "")
+        self._patience_s = patience_s
+        self._client = httpx.Client(
+            base_url=url.rstrip("/"),
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx.Timeout(silence_s, connect=min(3.0, silence_s), pool=None),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=8),
+            transport=transport,
+            trust_env=False,
+        )
+
+    def compare(
+        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        try:
+            options = asdict(check_request(request))
+        except UserError as error:
+            yield Numbering(run_id)("failed", message=str(error))
+            return
+        yield from self.run_job("compare", options, cancel, run_id)
+
+    def run_job(
+        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        follower = _Follower(self._client, self._where, run_id or new_run_id(), cancel, self._patience_s)
+        try:
+            yield from follower.follow({"kind": kind, "options": options})
+        finally:
+            follower.let_go()
+
+    def pairs(self) -> list[PairDescription]:
+        """The pairs of the other machine. Raises UserError if it cannot be reached."""
+        from pydantic import TypeAdapter, ValidationError
+
+        from ..pairs import PairDescription
+
+        try:
+            response = self._client.get("/pairs")
+            _check(response)
+            return TypeAdapter(list[PairDescription]).validate_json(response.content)
+        except httpx.TransportError as error:
+            raise UserError(self._unreachable()) from error
+        except ValidationError as error:
+            raise UserError(f"What {self._where} says of its pairs cannot be read: is it of the same version?") from error
+
+    def status(self) -> str:
+        try:
+            response = self._client.get("/health", timeout=3.0)
+            _check(response)
+            return f"Runs on {self._where}. {response.json()['backend']}"
+        except httpx.TransportError:
+            return self._unreachable()
+        except (UserError, ValueError, KeyError, TypeError):
+            return f"Something answers at {self._where}, but it is no Speculoscope backend."
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _unreachable(self) -> str:
+        return _unreachable(self._where)
+
+
+class _Follower:
+    """Follows one run: start it once, read its events in order, resume after every break."""
+
+    def __init__(self, client: httpx.Client, where: str, run: str, cancel: threading.Event, patience_s: float) -> None:
+        self._client, self._where, self._run, self._cancel = client, where, run, cancel
+        self._patience_s = patience_s
+        self._at = 0  # number of the next event
+        self._started = self._over = self._cancel_told = False
+        self._failing_since: float | None = None
+        self._pause_s = 0.1
+
+    def follow(self, body: dict[str, Any]) -> Iterator[Event]:
+        while not self._over:
+            try:
+                if not self._started:
+                    _check(self._client.put(f"/runs/{self._run}", json=body))
+                    self._started = True
+                yield from self._read()
+            except httpx.TransportError:
+                if self._cancel.is_set():
+                    yield self._own_last("cancelled")
+                elif self._out_of_patience():
+                    yield self._own_last("failed", message=self._lost())
+                else:
+                    self._cancel.wait(self._pause_s)
+                    self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+            except UserError as error:
+                yield self._own_last("failed", message=str(error))
+
+    def let_go(self) -> None:
+        """The run is not followed any more: the server may cancel and forget it."""
+        if self._started:
+            try:
+                self._client.delete(f"/runs/{self._run}", timeout=2.0)
+            except (httpx.TransportError, RuntimeError):
+                pass  # it is gone, or this backend was closed: the server's time of grace ends the run
+
+    def _read(self) -> Iterator[Event]:
+        """One batch of the server's events."""
+        with self._client.stream("GET", f"/runs/{self._run}/events", params={"from": self._at}) as response:
+            _check(response)
+            for line in response.iter_lines():
+                self._failing_since, self._pause_s = None, 0.1
+                event = event_from_json(line)
+                if event.kind != "heartbeat":
+                    self._check_place(event)
+                    self._at += 1
+                    self._over = event.is_last
+                    yield event
+                if self._over:
+                    return
+                self._pass_cancel_on()
+
+    def _check_place(self, event: Event) -> None:
+        if event.run != self._run or event.seq != self._at:
+            raise UserError(f"The results from {self._where} came out of order, so the run was given up.")
+
+    def _pass_cancel_on(self) -> None:
+        if self._cancel.is_set() and not self._cancel_told:
+            self._cancel_told = True
+            self._client.delete(f"/runs/{self._run}")
+
+    def _out_of_patience(self) -> bool:
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        return now - self._failing_since >= self._patience_s
+
+    def _own_last(self, kind: str, **data: Any) -> Event:
+        self._over = True
+        return Event(self._run, self._at, kind, data)
+
+    def _lost(self) -> str:
+        if not self._started:
+            return _unreachable(self._where)
+        return f"The connection to {self._where} was lost and did not come back. What had arrived is shown."
+
+
+def _unreachable(where: str) -> str:
+    return f"Nothing answers at {where}: is python -m decoding serve running there?"
+
+
+def _check(response: httpx.Response) -> None:
+    """Raise UserError with the server's own sentence where it refused."""
+    if response.is_success:
+        return
+    response.read()
+    try:
+        sentence = str(response.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        sentence = f"The other machine answered with HTTP status {response.status_code}: is it a Speculoscope backend?"
+    raise UserError(sentence)

@@ -1,0 +1,57 @@
+"""``python -m decoding COMMAND``: each command is the function of its own name in ``decoding/cli/COMMAND.py``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+COMMANDS = (
+    "compare",
+    "whatif",
+    "pairs",
+    "evaluate",
+    "fit",
+    "bench",
+    "lossless",
+    "recordings",
+    "serve",
+    "soak",
+)
+BAD_INPUT = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command. Bad input: a sentence on stderr and exit status 2."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read by torch when it is first imported
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    from ..errors import UserError
+
+    try:
+        _application(arguments)(args=arguments, prog_name="python -m decoding")
+    except UserError as error:
+        from .console import complain
+
+        complain(str(error))
+        sys.exit(BAD_INPUT)
+
+
+def _application(arguments: Sequence[str]):
+    """The typer application; only the module of the command asked for is imported, for a quick start."""
+    import typer
+
+    application = typer.Typer(
+        help="See and measure speculative decoding.", no_args_is_help=True, pretty_exceptions_enable=False,
+        add_completion=False,
+    )  # fmt: skip
+    application.callback()(_root)
+    asked = arguments[0] if arguments and arguments[0] in COMMANDS else None
+    for name in [asked] if asked else COMMANDS:
+        module = importlib.import_module(f".{name}", __package__)
+        application.command(name)(getattr(module, name))
+    return application
+
+
+def _root() -> None:
+    """See and measure speculative decoding: static, dynamic and oracle lookahead side by side."""

@@ -1,0 +1,126 @@
+"""``python -m decoding compare``: one prompt, several lanes, on this terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress
+from rich.text import Text
+
+from ..errors import UserError
+from ..events import Kind
+from ..request import DEFAULT_LANES, MAX_PROMPT_CHARS, CompareRequest, request_from_dict
+from ..trace import Run, run_from_json, save_run
+from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
+
+
+def compare(
+    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "",
+    prompt_file: Annotated[Path | None, typer.Option(help="A file with the text to continue; - is stdin.")] = None,
+    pair: Annotated[str, typer.Option(help="A pair by its name (see: python -m decoding pairs).")] = "",
+    target: Annotated[str, typer.Option(help="A target: a folder or a Hub id; needs --draft.")] = "",
+    draft: Annotated[str, typer.Option(help="Its draft: a folder or a Hub id.")] = "",
+    lanes: Annotated[str, typer.Option(help="Comma-separated lanes; ranges like static:3..5.")] = ",".join(DEFAULT_LANES),
+    max_new_tokens: Annotated[int, typer.Option(help="The token limit.")] = 128,
+    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="0: off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="1: off.")] = 1.0,
+    rule: Annotated[str, typer.Option(help="greedy, coupling or sampling.")] = "greedy",
+    seed: Annotated[int, typer.Option(help="Of the noise, above temperature 0.")] = 0,
+    repeats: Annotated[int, typer.Option(help="How often each lane runs on the clock.")] = 3,
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    stop: Annotated[list[str] | None, typer.Option(help="A text that ends the output; may be repeated.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end-of-text token.")] = False,
+    out_file: Annotated[Path | None, typer.Option("--out", help="Write the run file here.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON, nothing else.")] = False,
+) -> None:
+    """Decode one prompt under several lookahead policies and show what each did, token by token."""
+    settings = dict(
+        prompt=_read_prompt(prompt, prompt_file), pair=pair, target=target, draft=draft, lanes=_lane_texts(lanes),
+        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, rule=rule, seed=seed,
+        repeats=repeats, dtype=dtype, stop=stop or [], ignore_eos=ignore_eos,
+    )  # fmt: skip
+    request = request_from_dict(settings)
+    if out_file is not None and not out_file.absolute().parent.is_dir():
+        raise UserError(f"There is no folder {out_file.parent} to write {out_file.name} into.")
+    with cancel_on_interrupt() as cancel:
+        run = run_here(request, cancel)
+    if run is None:
+        err.print("Cancelled: the run was not finished and nothing was written.")
+        raise typer.Exit(CANCELLED)
+    _show(run, as_json)
+    if out_file is not None:
+        save_run(run, out_file)
+        err.print(Text(f"Wrote {out_file}"))
+
+
+def run_here(request: CompareRequest, cancel: threading.Event) -> Run | None:
+    """Run the comparison in this process, with progress on stderr; None if it was cancelled. Raises UserError."""
+    from ..backends.base import new_run_id
+    from ..backends.jobs import Jobs
+
+    with progress_bar() as progress:
+        return finished_run(Jobs().run("compare", asdict(request), new_run_id(), cancel.is_set), progress)
+
+
+def finished_run(events: Iterator[tuple[Kind, dict[str, Any]]], progress: Progress) -> Run | None:
+    """Follow ``events`` to their end. Raises UserError where they end in ``failed``."""
+    bar = progress.add_task("Starting", total=None)
+    lanes: list[str] = []
+    for kind, data in events:
+        if kind == "started":
+            lanes = data["lanes"]
+        elif kind == "progress":
+            progress.update(bar, description=visible(data["message"]), total=1.0, completed=data.get("fraction") or 0.0)
+        elif kind == "lane_started":
+            description = f"On the clock: {lanes[data['lane']]}, repeat {data['repeat'] + 1}"
+            progress.update(bar, description=visible(description), total=None)
+        elif kind == "finished":
+            return run_from_json(json.dumps(data["run"]))
+        elif kind == "failed":
+            raise UserError(data["message"])
+    return None
+
+
+def _read_prompt(prompt: str, file: Path | None) -> str:
+    if bool(prompt) == (file is not None):
+        raise UserError("Give the text to continue: either --prompt TEXT or --prompt-file FILE.")
+    if file is None:
+        return prompt
+    try:
+        data = sys.stdin.buffer.read(4 * MAX_PROMPT_CHARS + 1) if str(file) == "-" else _read_limited(file)
+        return data.decode("utf-8")
+    except OSError as error:
+        raise UserError(f"Cannot read the prompt file {file}: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"The prompt file {file} is not UTF-8 text: save it as UTF-8.") from error
+
+
+def _read_limited(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        data = opened.read(4 * MAX_PROMPT_CHARS + 1)
+    if len(data) > 4 * MAX_PROMPT_CHARS:
+        raise UserError(f"The prompt file {file} is too large: at most {MAX_PROMPT_CHARS:,} characters are read.")
+    return data
+
+
+def _lane_texts(lanes: str) -> list[str]:
+    from ..lanes import expand_lanes
+
+    return [lane.text for lane in expand_lanes(lanes)]
+
+
+def _show(run: Run, as_json: bool) -> None:
+    from .show import show_run, summary
+
+    if as_json:
+        print_json(summary(run))
+    else:
+        show_run(run, out)

@@ -1,0 +1,70 @@
+"""Plumbing of the commands: the consoles, progress, Ctrl-C, and text that may hold anything."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+CANCELLED = 130
+
+out = Console(highlight=False, soft_wrap=False)
+err = Console(stderr=True, highlight=False)
+
+
+def complain(sentence: str) -> None:
+    """Tell on stderr what went wrong; the sentence may hold a visitor's text."""
+    err.print(Text.assemble(("Error: ", "bold red"), visible(sentence)))
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on stdout, for machines: no colours, no wrapping."""
+    sys.stdout.write(json.dumps(data, ensure_ascii=True, allow_nan=False, indent=1) + "\n")
+
+
+def visible(text: str) -> str:
+    """``text`` without a way to steer the terminal: control characters become pictures of themselves.
+
+    Line feeds and tabs stay. Direction marks (bidi overrides) become U+FFFD.
+    """
+    return text.translate(_PICTURES)
+
+
+_PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+_PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_PICTURES |= dict.fromkeys([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
+_PICTURES |= dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)  # lone surrogates cannot be written at all
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """A progress display on stderr; silent where stderr is no terminal."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        yield progress
+
+
+@contextmanager
+def cancel_on_interrupt() -> Iterator[threading.Event]:
+    """An event that the first Ctrl-C sets; a second one interrupts at once."""
+    cancel = threading.Event()
+
+    def stop(number: int, frame: object) -> None:
+        if cancel.is_set():
+            raise KeyboardInterrupt
+        cancel.set()
+        err.print("Stopping after this step; press Ctrl-C again to leave at once.")
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield cancel
+    finally:
+        signal.signal(signal.SIGINT, before)

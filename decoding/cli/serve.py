@@ -1,0 +1,59 @@
+"""``python -m decoding serve``: this machine's models for front ends elsewhere."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from ..errors import UserError
+from ..request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS
+from .console import err
+
+TOKEN_VARIABLE = "SPECULOSCOPE_TOKEN"
+
+
+def serve(
+    port: Annotated[int, typer.Option(help="The port to listen on.")] = 8700,
+    host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    token: Annotated[str, typer.Option(envvar=TOKEN_VARIABLE, help="Clients must send it as a bearer token.")] = "",
+    max_waiting: Annotated[int, typer.Option(help="How many runs may wait.")] = 24,
+    max_new_tokens: Annotated[int, typer.Option(help="The most new tokens of a run.")] = MAX_NEW_TOKENS,
+    max_prompt_chars: Annotated[int, typer.Option(help="The longest prompt.")] = MAX_PROMPT_CHARS,
+    any_model: Annotated[bool, typer.Option("--any-model", help="Let clients name targets and drafts.")] = False,
+) -> None:
+    """Serve comparisons to front ends on other machines (python app.py --backend http://HOST:PORT)."""
+    import uvicorn
+
+    from ..backends.local import LocalBackend
+    from ..server import Limits, create_app
+
+    check_address(host, port)
+    limits = Limits(
+        max_runs=max_waiting + 1, max_new_tokens=max_new_tokens, max_prompt_chars=max_prompt_chars, any_model=any_model
+    )
+    err.print(Text(f"Serving on http://{host}:{port}. Front ends: python app.py --backend http://{_reachable(host)}:{port}"))
+    if not token and host not in ("127.0.0.1", "::1", "localhost"):
+        err.print(Text(f"Anyone who reaches this port can run comparisons: set --token or {TOKEN_VARIABLE} to ask for one."))
+    app = create_app(LocalBackend(max_waiting=max_waiting), token, limits)
+    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise UserError where nothing can listen at ``host``:``port``."""
+    if not 0 < port < 65536:
+        raise UserError(f"The port must be a number from 1 to 65,535, not {port}.")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        raise UserError(f"Cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}. Choose another --port.") from error
+
+
+def _reachable(host: str) -> str:
+    return socket.gethostname() if host in ("0.0.0.0", "::") else host

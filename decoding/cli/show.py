@@ -1,0 +1,197 @@
+"""A run on a terminal: drafted tokens with their fates, figures, and where the time goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from ..metrics import lane_figures, match_rate, static_opt, where_time_goes
+from ..text import pieces, whole_text
+from ..trace import Iteration, Run, Token, Trace
+from .console import visible
+
+# fate -> (style, mark before, mark after): the marks tell fates apart where colours do not
+FATES = {
+    "accepted": ("green", "", ""),
+    "rejected": ("red strike", "✗", ""),
+    "dropped": ("bright_black", "(", ")"),
+    "correction": ("bold yellow", "»", ""),
+    "bonus": ("bold cyan", "+", ""),
+    "plain": ("", "", ""),
+}
+
+
+def show_run(run: Run, console: Console) -> None:
+    """Print all of it."""
+    console.print(_heading(run))
+    console.print(_legend())
+    for trace in run.lanes:
+        title = Text(f" {trace.lane} ", style="bold")
+        console.print(Panel(lane_text(run, trace), title=title, title_align="left", box=box.ROUNDED))
+    console.print(figures_table(run))
+    console.print(time_table(run))
+    for line in remarks(run):
+        console.print(Text(line))
+
+
+def _heading(run: Run) -> Text:
+    target, machine = run.pair.target, run.machine
+    where = machine.gpu or f"{machine.processor}, {target.threads} threads"
+    return Text.assemble(
+        (run.pair.name, "bold"), f" · {target.dtype} on {where} · {target.engine} engine · rule {run.settings.rule}"
+    )
+
+
+def _legend() -> Text:
+    legend = Text()
+    for fate, (style, before, after) in FATES.items():
+        if fate != "plain":
+            legend.append(f"{before}{fate}{after}", style=style)
+            legend.append("  ")
+    return legend.append("│ next iteration")
+
+
+def lane_text(run: Run, trace: Trace) -> Text:
+    """All tokens of a lane in the order in which they came, each with the colour and the marks of its fate."""
+    shown = Text()
+    kept = pieces(trace.output, run.vocab)
+    for iteration in trace.iterations:
+        if trace.draft and iteration.start:
+            shown.append("│", style="bright_black")
+        _append_iteration(shown, run, iteration, kept)
+    return shown
+
+
+def _append_iteration(shown: Text, run: Run, iteration: Iteration, kept: list[str]) -> None:
+    at = iteration.start
+    for token in iteration.drafted + ([iteration.emitted] if iteration.emitted else []):
+        style, before, after = FATES[token.fate]
+        if token.fate in ("rejected", "dropped"):
+            text = _in_a_line(_alone(run, token))
+        else:
+            text, at = kept[at], at + 1
+            text = text if token.fate in ("accepted", "plain") else _marked_breaks(text)
+        shown.append(before + visible(text) + after, style=style)
+
+
+def _alone(run: Run, token: Token) -> str:
+    return whole_text([token.id], run.vocab)
+
+
+def _in_a_line(text: str) -> str:
+    """White space that was thrown away is shown and not obeyed."""
+    return text.replace("\n", "⏎").replace("\t", "⇥")
+
+
+def _marked_breaks(text: str) -> str:
+    """A line break keeps its mark visible before it breaks the line."""
+    return text.replace("\n", "⏎\n") if text.startswith("\n") else text
+
+
+def figures_table(run: Run) -> Table:
+    """Figures down, lanes across."""
+    columns = [{figure.key: figure for figure in lane_figures(run, trace)} for trace in run.lanes]
+    labels = {key: figure.label for column in columns for key, figure in column.items()}
+    table = Table(box=box.SIMPLE_HEAD, title="Figures", title_justify="left", title_style="bold", pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for trace in run.lanes:
+        table.add_column(Text(trace.lane), justify="right", no_wrap=True)
+    for key, label in labels.items():
+        table.add_row(label, *(_cell(column[key].text) if key in column else "" for column in columns))
+    return table
+
+
+def _cell(text: str) -> str:
+    """A range goes on a line of its own, so that four lanes fit a terminal of 80 columns."""
+    value, _, rest = text.partition(" (")
+    return f"{value}\n{rest[:-1].replace(' to ', '–')}" if " to " in rest else text
+
+
+def time_table(run: Run) -> Table:
+    """Where the time of each lane's median repeat went, in milliseconds and as a share of the decode time."""
+    title = "Where the time goes (ms of the median repeat, share of its decode time)"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    table.add_column("lane")
+    for name in ("prefill", "draft", "check", "policy", "rest", "decode"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for trace in run.lanes:
+        parts = where_time_goes(trace)
+        if parts:
+            decode = sum(parts.values()) - parts["prefill"]
+            shares = [f"{parts[k] * 1e3:.1f} {parts[k] / decode:3.0%}" if decode else "" for k in list(parts)[1:]]
+            table.add_row(Text(trace.lane), f"{parts['prefill'] * 1e3:.1f}", *shares, f"{decode * 1e3:.1f}")
+    return table
+
+
+def remarks(run: Run) -> list[str]:
+    """Sentences on the whole run: costs, the best static SL, the verdict, each lane's notes."""
+    costs = run.costs
+    lines = [
+        f"A target pass over one token takes {costs.target_s * 1e3:.2f} ms; checking 6 tokens takes "
+        f"{costs.check(6):.2f} times that; the loop's own work {costs.o:.3f}."
+    ]
+    for name, chain in run.chains.items():
+        rate = match_rate(chain)
+        best = static_opt(run, name)
+        if rate is not None and best is not None:
+            lines.append(
+                f"Draft {name}: c = {costs.c[name]:.3f}, match rate {rate:.0%}; best static SL of this run, "
+                f"with hindsight: {best[0]} ({best[1]:.2f}x simulated)."
+            )
+    lines.append(verdict(run))
+    lines += [f"{trace.lane}: {note}" for trace in run.lanes for note in trace.notes]
+    return [visible(line) for line in lines]
+
+
+def verdict(run: Run) -> str:
+    """One sentence: the same text in all lanes, or where it differs and why."""
+    told = [trace for trace in run.lanes if trace.verdict.same is not None]
+    if len(told) < len(run.lanes):
+        return "Under plain speculative sampling the lanes' texts may rightly differ."
+    if len(run.lanes) < 2:
+        return "One lane alone: there is no other text to compare."
+    other = [trace for trace in told if not trace.verdict.same]
+    if not other:
+        return f"Same text in all {len(run.lanes)} lanes."
+    return "; ".join(_difference(run, trace) for trace in other) + "."
+
+
+def _difference(run: Run, trace: Trace) -> str:
+    found = trace.verdict
+    gap = f", where the target's two best logits lie {found.gap:.2g} apart" if found.gap is not None else ""
+    tie = " (a near tie)" if found.near_tie else ""
+    return f"{trace.lane} differs from output position {found.first_difference} on{gap}{tie}, {run.pair.target.dtype}"
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The same for machines: plain data."""
+    first = run.baseline or run.lanes[0]
+    return {
+        "id": run.id,
+        "pair": run.pair.name,
+        "dtype": run.pair.target.dtype,
+        "engine": run.pair.target.engine,
+        "device": run.pair.target.device,
+        "threads": run.pair.target.threads,
+        "costs": {"target_s": run.costs.target_s, "c": run.costs.c, "v": run.costs.v, "o": run.costs.o},
+        "text": whole_text(first.output, run.vocab),
+        "lanes": [_lane_summary(run, trace) for trace in run.lanes],
+    }
+
+
+def _lane_summary(run: Run, trace: Trace) -> dict[str, Any]:
+    return {
+        "lane": trace.lane,
+        "draft": trace.draft,
+        "finish": trace.finish,
+        "tokens": len(trace.output),
+        "same_text": trace.verdict.same,
+        "first_difference": trace.verdict.first_difference,
+        "figures": {figure.key: figure.value for figure in lane_figures(run, trace)},
+        "seconds": where_time_goes(trace),
+    }

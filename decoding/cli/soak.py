@@ -1,0 +1,46 @@
+"""``python -m decoding soak``: does a served backend lose or mix anything when connections break?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from ..request import CompareRequest
+from .console import err, out, print_json, progress_bar
+
+
+def soak(
+    runs: Annotated[int, typer.Option(help="How many comparisons.")] = 200,
+    clients: Annotated[int, typer.Option(help="How many at a time.")] = 4,
+    lanes: Annotated[str, typer.Option(help="Comma-separated lanes.")] = "autoregressive,static:5",
+    max_new_tokens: Annotated[int, typer.Option(help="The token limit of each run.")] = 16,
+    cut_after: Annotated[float, typer.Option(help="The longest life of a connection, in seconds.")] = 0.4,
+    seed: Annotated[int, typer.Option(help="Of the cuts.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Run comparisons through a backend served on loopback, its connections cut at random moments."""
+    from ..backends.local import LocalBackend
+    from ..soak import soak as run_soak
+
+    requests = [
+        CompareRequest(f"# {i}\ndef f{i}(x):\n", lanes=lanes.split(","), max_new_tokens=max_new_tokens, repeats=1)
+        for i in range(runs)
+    ]
+    with progress_bar() as progress:
+        bar = progress.add_task("Comparisons behind a cutting proxy", total=runs)
+        result = run_soak(
+            LocalBackend(max_waiting=clients + 1), requests, clients, (0.01, cut_after), seed,
+            told=lambda so_far: progress.update(bar, completed=so_far.runs),
+        )  # fmt: skip
+    if as_json:
+        print_json(asdict(result) | {"clean": result.is_clean})
+    else:
+        out.print(
+            f"{result.runs} runs, {result.events} events, {result.cuts} connections cut: "
+            f"{result.lost} events lost, {result.mixed} runs mixed; ended: {dict(result.ends)}."
+        )
+        for sentence, count in result.sentences.items():
+            err.print(f"{count} failed: {sentence}", markup=False)
+    raise typer.Exit(0 if result.is_clean else 1)

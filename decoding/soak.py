@@ -1,0 +1,158 @@
+"""A trial of the served backend: connections are cut at random, and nothing may be lost or mixed up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from .backends.base import Backend
+from .backends.remote import RemoteBackend
+from .events import Event
+from .request import CompareRequest
+from .server import Limits, create_app
+
+
+@dataclass(slots=True)
+class SoakResult:
+    """What went wrong in how many runs; ``cuts`` connections were cut meanwhile."""
+
+    runs: int = 0
+    events: int = 0
+    cuts: int = 0
+    ends: Counter[str] = field(default_factory=Counter)  # last event -> runs
+    lost: int = 0  # events that never came
+    mixed: int = 0  # runs that held an event or a text of another run
+    sentences: Counter[str] = field(default_factory=Counter)  # of runs that failed
+
+    @property
+    def is_clean(self) -> bool:
+        return self.lost == 0 and self.mixed == 0 and self.ends["finished"] == self.runs
+
+
+def soak(
+    backend: Backend,
+    requests: list[CompareRequest],
+    clients: int = 4,
+    cut_after_s: tuple[float, float] = (0.01, 0.4),
+    seed: int = 0,
+    told: Callable[[SoakResult], None] = lambda result: None,
+) -> SoakResult:
+    """Run ``requests`` through ``backend`` served on loopback, ``clients`` at a time, behind a proxy that cuts.
+
+    Every connection lives a random time within ``cut_after_s``. The prompts must differ from each other.
+    """
+    result, adding = SoakResult(), threading.Lock()
+
+    def follow(request: CompareRequest) -> None:
+        events = list(remote.compare(request, threading.Event()))
+        with adding:
+            judge(events, request, result)
+            told(result)
+
+    with served(backend, Limits(max_runs=clients + 1)) as port, _cutting_proxy(port, cut_after_s, seed, result) as cut:
+        remote = RemoteBackend(f"http://127.0.0.1:{cut}", patience_s=30.0)
+        with ThreadPoolExecutor(clients) as pool:
+            list(pool.map(follow, requests))
+        remote.close()
+    return result
+
+
+def judge(events: list[Event], request: CompareRequest, result: SoakResult) -> None:
+    """Add one run's events to ``result``."""
+    last = events[-1]
+    result.runs += 1
+    result.events += len(events)
+    result.ends[last.kind] += 1
+    result.lost += last.seq + 1 - len({event.seq for event in events}) + (not last.is_last)
+    result.mixed += len({event.run for event in events}) > 1 or not _is_own(events, request)
+    if last.kind == "failed":
+        result.sentences[last.data["message"]] += 1
+
+
+def _is_own(events: list[Event], request: CompareRequest) -> bool:
+    """Does the finished run answer ``request``, and do the live tokens make its texts?"""
+    last = events[-1]
+    if last.kind != "finished":
+        return True
+    run = last.data["run"]
+    texts = _live_texts(events)
+    return run["settings"]["prompt"] == request.prompt and all(
+        text == run["lanes"][lane]["output"] for (lane, _), text in texts.items()
+    )
+
+
+def _live_texts(events: list[Event]) -> dict[tuple[int, int], list[int]]:
+    texts: dict[tuple[int, int], list[int]] = {}
+    for event in events:
+        if event.kind == "iterations":
+            text = texts.setdefault((event.data["lane"], event.data["repeat"]), [])
+            for item in event.data["items"]:
+                text += [token for token, fate in item["d"] if fate == "accepted"]
+                text += [item["e"][0]] if item["e"] else []
+    return texts
+
+
+@contextmanager
+def served(backend: Backend, limits: Limits, token: str = "") -> Iterator[int]:
+    """``backend`` on a free loopback port, in a thread."""
+    import uvicorn
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(create_app(backend, token, limits), log_level="error", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
+        listener.close()
+
+
+@contextmanager
+def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, result: SoakResult) -> Iterator[int]:
+    """A TCP proxy before ``port`` that cuts each connection after a random time, in the midst of a line or not."""
+    loop, ready = asyncio.new_event_loop(), threading.Event()
+    draw = random.Random(seed)
+    ports: list[int] = []
+
+    async def join(client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
+        ways = [_copy(client_reader, server_writer), _copy(server_reader, client_writer)]
+        both = asyncio.gather(*ways, return_exceptions=True)
+        try:
+            await asyncio.wait_for(both, draw.uniform(*cut_after_s))
+        except asyncio.TimeoutError:
+            result.cuts += 1
+        for writer in (client_writer, server_writer):
+            writer.transport.abort()
+
+    async def run() -> None:
+        server = await asyncio.start_server(join, "127.0.0.1", 0)
+        ports.append(server.sockets[0].getsockname()[1])
+        ready.set()
+
+    loop.create_task(run())
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    ready.wait(10)
+    try:
+        yield ports[0]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=5)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(2048):
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()

@@ -1,0 +1,328 @@
+"""A served backend and the client that follows it, over real sockets on loopback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from decoding.backends.local import LocalBackend
+from decoding.backends.remote import RemoteBackend
+from decoding.errors import UserError
+from decoding.server import Limits
+from decoding.soak import SoakResult, judge, served, soak
+from tests.fakes import FakeBackend, ScriptedRunner, check_stream, small_request
+
+BODY = {"kind": "compare", "options": {"prompt": "x", "lanes": ["autoregressive"], "max_new_tokens": 8}}
+
+
+@pytest.fixture(scope="module")
+def port():
+    with served(LocalBackend(ScriptedRunner), Limits(heartbeat_s=0.05, grace_s=0.5)) as port:
+        yield port
+
+
+@pytest.fixture
+def remote(port):
+    backend = RemoteBackend(f"http://127.0.0.1:{port}", patience_s=0.3)
+    yield backend
+    backend.close()
+
+
+def compare(backend, prompt="def f(x):\n", cancel=None, **changes):
+    return list(backend.compare(small_request(prompt, **changes), cancel or threading.Event()))
+
+
+def last_sentence(events):
+    check_stream(events)
+    assert events[-1].kind == "failed"
+    return events[-1].data["message"]
+
+
+def idle(port):
+    return "nothing is running" in httpx.get(f"http://127.0.0.1:{port}/health").json()["backend"]
+
+
+def wait_until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def test_a_run_over_the_wire_is_whole(remote):
+    events = compare(remote)
+    check_stream(events)
+    assert [events[0].kind, events[-1].kind] == ["queued", "finished"]
+    assert "heartbeat" not in {event.kind for event in events}
+
+
+def test_failures_of_the_other_machine_arrive_as_sentences(remote):
+    assert "something broke" in last_sentence(compare(remote, "#fail"))
+    assert "signal 9" in last_sentence(compare(remote, "#crash"))
+    assert compare(remote)[-1].kind == "finished"
+
+
+def test_bad_input_is_refused_before_it_travels():
+    nowhere = RemoteBackend("http://127.0.0.1:9", patience_s=0.1)
+    assert "empty" in last_sentence(compare(nowhere, " "))
+
+
+def test_cancel_reaches_the_other_machine(remote, port):
+    cancel, events = threading.Event(), []
+    for event in remote.compare(small_request("#slow", max_new_tokens=2000), cancel):
+        events.append(event)
+        if event.kind == "iterations":
+            cancel.set()
+    check_stream(events)
+    assert events[-1].kind == "cancelled"
+    wait_until(lambda: idle(port))
+
+
+def test_a_reader_that_goes_away_ends_its_run(remote, port):
+    stream = remote.compare(small_request("#slow", max_new_tokens=2000), threading.Event())
+    while next(stream).kind != "iterations":
+        pass
+    stream.close()
+    wait_until(lambda: idle(port))
+
+
+def test_a_run_that_nobody_reads_ends_after_the_time_of_grace(port):
+    body = {"kind": "compare", "options": {"prompt": "#slow", "max_new_tokens": 2000, "lanes": ["autoregressive"]}}
+    assert httpx.put(f"http://127.0.0.1:{port}/runs/unread-one", json=body).status_code == 201
+    assert not idle(port)
+    wait_until(lambda: idle(port))
+    assert httpx.get(f"http://127.0.0.1:{port}/runs/unread-one/events").status_code == 404
+
+
+def test_a_broken_connection_within_grace_resumes_where_it_broke(port):
+    url = f"http://127.0.0.1:{port}/runs/resumed-run"
+    httpx.put(url, json=BODY)
+    seen = []
+    with httpx.stream("GET", f"{url}/events") as response:
+        for line in response.iter_lines():
+            seen.append(json.loads(line))
+            if seen[-1]["seq"] == 3:
+                break
+    rest = httpx.get(f"{url}/events", params={"from": 4}).text.splitlines()
+    numbers = [e["seq"] for e in [*seen, *map(json.loads, rest)] if e["kind"] != "heartbeat"]
+    assert numbers == list(range(len(numbers))) and len(numbers) > 6
+    assert json.loads(rest[-1])["kind"] == "finished"
+
+
+def test_what_was_acknowledged_is_gone_and_what_is_not_there_cannot_be_asked(port):
+    url = f"http://127.0.0.1:{port}/runs/acknowledged"
+    httpx.put(url, json=BODY)
+    list(httpx.get(f"{url}/events").iter_lines())
+    assert httpx.get(f"{url}/events", params={"from": 2}).status_code == 200
+    assert httpx.get(f"{url}/events", params={"from": 0}).status_code == 410
+    assert httpx.get(f"{url}/events", params={"from": 9999}).status_code == 400
+    assert httpx.get(f"{url}/events", params={"from": "-1"}).status_code == 400
+
+
+def test_starting_again_with_the_same_id_starts_nothing(port):
+    url = f"http://127.0.0.1:{port}/runs/started-twice"
+    assert [httpx.put(url, json=BODY).status_code for _ in range(2)] == [201, 201]
+    other = httpx.put(url, json={**BODY, "kind": "evaluate"})
+    assert other.status_code == 409
+    httpx.delete(url)
+
+
+@pytest.mark.parametrize("body, status, part", [
+    (b"not json", 400, "must be JSON"),
+    (b"[]", 400, "must be JSON"),
+    (b'{"kind": "compare"}', 400, "must be JSON"),
+    (b'{"kind": "shell", "options": {}}', 400, "kind must be"),
+    (b'{"kind": "compare", "options": {"prompt": ""}}', 400, "empty"),
+    (b'{"kind": "compare", "options": {"prompt": "x", "nonsense": 1}}', 400, "nonsense"),
+    (b'{"kind": "compare", "options": {"prompt": "x", "target": "a/b", "draft": "c/d"}}', 400, "lists"),
+    (b"[" * 100_000, 400, "must be JSON"),
+    (b" " * (2 * 2**20 + 1), 413, "larger than"),
+])  # fmt: skip
+def test_bad_bodies_are_answered_with_a_sentence(port, body, status, part):
+    response = httpx.put(f"http://127.0.0.1:{port}/runs/bad-body", content=body)
+    assert response.status_code == status and part in response.json()["message"]
+
+
+def test_bad_ids_are_refused(port):
+    response = httpx.put(f"http://127.0.0.1:{port}/runs/a%20b", json=BODY)
+    assert response.status_code == 400 and "letters" in response.json()["message"]
+    assert httpx.delete(f"http://127.0.0.1:{port}/runs/unknown-run").status_code == 404
+
+
+def test_no_pages_but_the_documented_ones(port):
+    for path in ("/docs", "/openapi.json", "/redoc"):
+        assert httpx.get(f"http://127.0.0.1:{port}{path}").status_code == 404
+
+
+def test_limits_of_the_server_are_sentences():
+    with served(FakeBackend(), Limits(max_new_tokens=10, max_prompt_chars=20)) as port:
+        remote = RemoteBackend(f"http://127.0.0.1:{port}")
+        assert "at most 10 new tokens" in last_sentence(compare(remote))
+        assert "at most 20 characters" in last_sentence(compare(remote, "x" * 21, max_new_tokens=4))
+
+
+def test_a_full_server_refuses_with_a_sentence():
+    with served(LocalBackend(ScriptedRunner), Limits(max_runs=1)) as port:
+        remote = RemoteBackend(f"http://127.0.0.1:{port}")
+        stream = remote.compare(small_request("#slow"), threading.Event())
+        next(stream)
+        assert "most allowed" in last_sentence(compare(remote))
+        stream.close()
+
+
+def test_the_token_is_asked_for():
+    with served(FakeBackend(), Limits(), token="s3cret") as port:
+        url = f"http://127.0.0.1:{port}"
+        assert "token" in last_sentence(compare(RemoteBackend(url)))
+        assert "token" in last_sentence(compare(RemoteBackend(url, token="s3cret!")))
+        assert compare(RemoteBackend(url, token="s3cret"))[-1].kind == "finished"
+        with pytest.raises(UserError, match="token"):
+            RemoteBackend(url).pairs()
+        assert RemoteBackend(url, token="s3cret").pairs() == []
+        assert httpx.get(f"{url}/health").json()["status"] == "ok"
+
+
+def test_nobody_there_is_a_sentence():
+    nowhere = RemoteBackend("http://127.0.0.1:9", patience_s=0.1)
+    assert "Nothing answers at 127.0.0.1:9" in last_sentence(compare(nowhere))
+    assert "Nothing answers" in nowhere.status()
+    with pytest.raises(UserError, match="Nothing answers"):
+        nowhere.pairs()
+
+
+@pytest.mark.parametrize("url", ["", "gpu:8700", "ftp://x", "http://", "javascript:1"])
+def test_bad_addresses_are_refused(url):
+    with pytest.raises(UserError, match="no address"):
+        RemoteBackend(url)
+
+
+def test_something_else_at_the_address_is_a_sentence():
+    page = httpx.MockTransport(lambda request: httpx.Response(404, text="<html>"))
+    assert "HTTP status 404" in last_sentence(compare(RemoteBackend("http://x", transport=page)))
+    nonsense = httpx.MockTransport(lambda request: httpx.Response(200, text="hello\n"))
+    assert "no event" in last_sentence(compare(RemoteBackend("http://x", transport=nonsense)))
+    assert "no Speculoscope backend" in RemoteBackend("http://x", transport=nonsense).status()
+
+
+def test_events_of_another_run_are_never_shown():
+    alien = '{"run":"another-run","seq":0,"kind":"queued","data":{}}\n'
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, text=alien))
+    events = compare(RemoteBackend("http://x", transport=transport))
+    assert [event.kind for event in events] == ["failed"] and "out of order" in events[0].data["message"]
+
+
+def test_a_killed_server_is_a_sentence_and_what_had_arrived_stays():
+    script = textwrap.dedent("""
+        import threading
+        from decoding.backends.local import LocalBackend
+        from decoding.server import Limits
+        from decoding.soak import served
+        from tests.fakes import ScriptedRunner
+        with served(LocalBackend(ScriptedRunner), Limits()) as port:
+            print(port, flush=True)
+            threading.Event().wait()
+    """)
+    server = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    port = int(server.stdout.readline())
+    events = []
+    remote = RemoteBackend(f"http://127.0.0.1:{port}", patience_s=0.3)
+    for event in remote.compare(small_request("#slow", max_new_tokens=4000), threading.Event()):
+        events.append(event)
+        if event.kind == "iterations":
+            server.kill()
+    server.wait()
+    assert "was lost" in last_sentence(events)
+    assert "iterations" in {event.kind for event in events}
+
+
+def test_a_restarted_server_says_that_it_does_not_know_the_run():
+    answers = iter([httpx.Response(201, json={}), httpx.Response(404, json={"message": "The server does not know it."})])
+    transport = httpx.MockTransport(lambda request: next(answers, httpx.Response(404, json={"message": "no"})))
+    assert "does not know" in last_sentence(compare(RemoteBackend("http://x", transport=transport)))
+
+
+def test_sixteen_clients_at_once_get_their_own_results_in_order_of_arrival():
+    with served(LocalBackend(ScriptedRunner), Limits(max_runs=16)) as port:
+        remote = RemoteBackend(f"http://127.0.0.1:{port}")
+        streams = []
+        for i in range(16):  # each stands in line before the next one comes
+            streams.append(remote.compare(small_request(f"client {i}", seed=i), threading.Event()))
+            assert next(streams[-1]).data["place"] <= i
+        ended: list[int] = []
+
+        def read(i):
+            events = list(streams[i])
+            ended.append(i)
+            return events
+
+        with ThreadPoolExecutor(16) as pool:
+            results = list(pool.map(read, range(16)))
+    assert all(abs(place - i) <= 1 for place, i in enumerate(ended))
+    for i, events in enumerate(results):
+        assert events[-1].data["run"]["settings"]["prompt"] == f"client {i}"
+        assert events[-1].data["run"]["id"] == events[0].run
+
+
+def test_a_slow_reader_holds_the_run_back_and_loses_nothing():
+    with served(FakeBackend(), Limits(window=8, heartbeat_s=0.05)) as port:
+        events = []
+        for event in RemoteBackend(f"http://127.0.0.1:{port}").compare(small_request(), threading.Event()):
+            events.append(event)
+            time.sleep(0.002)
+    check_stream(events)
+    assert len(events) > 5 * 8 and events[-1].kind == "finished"
+
+
+def test_a_backend_that_raises_ends_the_run_with_a_sentence():
+    class Broken(FakeBackend):
+        def run_job(self, kind, options, cancel, run_id=None):
+            yield from list(super().run_job(kind, options, cancel, run_id))[:4]
+            raise OSError("disk on fire")
+
+    with served(Broken(), Limits()) as port:
+        assert "disk on fire" in last_sentence(compare(RemoteBackend(f"http://127.0.0.1:{port}")))
+
+
+def test_nothing_is_lost_or_mixed_when_connections_are_cut():
+    requests = [small_request(f"run {i} #slow", seed=i, max_new_tokens=12) for i in range(12)]
+    result = soak(LocalBackend(ScriptedRunner), requests, clients=4, cut_after_s=(0.005, 0.15))
+    assert result.is_clean, result
+    assert result.cuts >= 12
+
+
+def test_the_soak_notices_what_goes_wrong():
+    request = small_request()
+    events = compare(FakeBackend())
+
+    def judged(events):
+        result = SoakResult()
+        judge(events, request, result)
+        return result
+
+    assert judged(events).is_clean
+    assert judged(events[:5] + events[6:]).lost == 1
+    assert judged(compare(FakeBackend(), "another prompt")).mixed == 1
+    swapped = compare(FakeBackend(), seed=3)
+    assert judged(events[:-1] + swapped[-1:]).mixed == 1
+
+
+def test_the_front_end_of_a_remote_backend_needs_no_torch(port):
+    script = textwrap.dedent(f"""
+        import sys, threading
+        for name in ("torch", "transformers"):
+            sys.modules[name] = None
+        from decoding.backends import choose_backend
+        from tests.fakes import small_request
+        backend = choose_backend(url="http://127.0.0.1:{port}")
+        events = list(backend.compare(small_request(), threading.Event()))
+        assert events[-1].kind == "finished", events[-1]
+    """)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
