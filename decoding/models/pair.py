@@ -22,6 +22,7 @@ class Pair:
         self.name, self.tokenizer, self.target = name, tokenizer, target
         self.default_draft, self.draft_names = default_draft, draft_names
         self.chat = chat
+        self.draft_folders: dict[str, Path] = {}  # of the drafts that lie in a folder of this machine
         self._load_draft = load_draft
         self._drafts: dict[str, CachedModel] = {}
 
@@ -75,6 +76,7 @@ def load_pair(name: str = "", target: str = "", draft: str = "", dtype: str = "a
     model = load(Path(described.target).name, described.target, weights)
     pair = Pair(described.name, tokenizer, model, described.default_draft, list(described.drafts), load_draft,
                 described.chat)
+    pair.draft_folders = {which: Path(place) for which, place in described.drafts.items() if Path(place).is_dir()}
     pair.draft()
     return pair
 

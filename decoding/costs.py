@@ -1,0 +1,178 @@
+"""The cost curves of a pair on this machine: c, v(n), o and what decisions cost; measured, then frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from .acceptance import AcceptanceRule, Greedy
+from .clock import make_clock
+from .drafting import NGRAM, prefill
+from .features import as_rows
+from .limits import Limits
+from .lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .lookahead.static import Static
+from .prepare import Prepared, make_source, shared_vocabulary
+from .speculative import speculative_decode
+from .trace import Costs
+
+if TYPE_CHECKING:
+    from .lanes import Lane
+    from .models.pair import Pair
+
+MOST = SL_CAP + 1  # tokens of the longest check that a capped policy asks for
+SPARSE = (1, 2, 3, 5, 8, 13, MOST)  # lengths that are measured where a target pass is slow
+STEPS = 4  # draft steps before each measured check, as in an iteration
+BUDGET_S = 1.5
+LOOP_TOKENS = 48
+
+Tell = Callable[[str, float | None], None]
+
+
+def measure_costs(
+    pair: Pair,
+    drafts: list[str],
+    prompt: list[int],
+    *,
+    context: int | None = None,
+    tell: Tell = lambda message, fraction: None,
+) -> Costs:
+    """Time target passes over 1 .. 21 tokens and steps of each draft, interleaved as they are in a lane.
+
+    Args:
+        prompt: ids; repeated up to ``context`` tokens (default: the prompt and 64 more), where all is timed.
+
+    Returns:
+        Medians over rounds: ``target_s`` of a pass over one token right after another one (plain decoding);
+        ``v[n - 1]`` of a pass over n tokens that follows draft steps, over ``target_s``; ``c`` of a draft step
+        that follows a target pass; ``o`` of the loop's own work in an iteration.
+    """
+    text = _repeat_to(prompt, context or len(prompt) + 64, pair.target.max_length - MOST - 1)
+    rule = Greedy(shared_vocabulary(pair, drafts))
+    timer = _Timer(pair, drafts, rule, text)
+    lengths, rounds = timer.plan()
+    for number in range(rounds):
+        tell("Measuring what passes cost", number / rounds)
+        timer.round(lengths)
+    costs = timer.costs()
+    return replace(costs, o=_measure_loop(pair, drafts, rule, prompt, costs))
+
+
+class _Timer:
+    """Times passes at one place in the text; every pass is forgotten right away."""
+
+    def __init__(self, pair: Pair, drafts: list[str], rule: AcceptanceRule, text: list[int]) -> None:
+        self._target = pair.target
+        self._rule = rule
+        self._text = text
+        self._sources = {name: make_source(pair, name, rule) for name in drafts}
+        self._checks: dict[int, list[float]] = {}
+        self._steps: dict[str, list[float]] = {name: [] for name in drafts}
+        prefill(self._target, text)
+        for source in self._sources.values():
+            source.start(text)
+
+    def plan(self) -> tuple[tuple[int, ...], int]:
+        """Warm up, and choose lengths and rounds that fit the budget."""
+        for n in (1, 2, MOST, 1):
+            once = self._check(n)
+        lengths = tuple(range(1, MOST + 1)) if once * MOST * 2 < BUDGET_S else SPARSE
+        rounds = int(BUDGET_S / (once * 2 * (len(lengths) + 1)))
+        self._checks.clear()
+        return lengths, min(7, max(3, rounds))
+
+    def round(self, lengths: tuple[int, ...]) -> None:
+        for _ in range(3):
+            self._check(1)
+        first = next(iter(self._sources), None)
+        for n in lengths[1:]:
+            if first:
+                self._draft(first)
+            self._check(n)
+        for name in list(self._sources)[1:]:
+            self._check(STEPS + 1)
+            self._draft(name)
+
+    def costs(self) -> Costs:
+        check = {n: median(times) for n, times in sorted(self._checks.items())}
+        target_s = check[1]
+        v = [_interpolate(check, n) / target_s for n in range(1, MOST + 1)]
+        c = {name: median(times) / target_s for name, times in self._steps.items()}
+        return Costs(target_s=target_s, v=v, c=c, o=0.0)
+
+    def _check(self, n: int) -> float:
+        tokens = (self._text[-1:] + self._text)[:n]
+        tokens += [self._text[-1]] * (n - len(tokens))
+        before = perf_counter()
+        self._rule.check(as_rows(self._target.extend(tokens)), tokens[1:], 0)
+        spent = perf_counter() - before
+        self._target.rewind(len(self._text) - 1)
+        self._checks.setdefault(n, []).append(spent)
+        return spent
+
+    def _draft(self, name: str) -> None:
+        source, state = self._sources[name], DraftState()
+        before = perf_counter()
+        source.chain(self._text, state, STEPS, frozenset())
+        spent = perf_counter() - before
+        source.forget(len(self._text) - 1)
+        self._steps[name].append(spent / STEPS)
+
+
+def _interpolate(check: dict[int, float], n: int) -> float:
+    """Seconds of a check of ``n`` tokens, on the line between its measured neighbours."""
+    if n in check:
+        return check[n]
+    low, high = max(k for k in check if k < n), min(k for k in check if k > n)
+    return check[low] + (check[high] - check[low]) * (n - low) / (high - low)
+
+
+def _repeat_to(prompt: list[int], length: int, most: int) -> list[int]:
+    text = list(prompt)
+    while len(text) < length:
+        text += prompt
+    return text[: max(1, min(length, most))]
+
+
+def _measure_loop(
+    pair: Pair, drafts: list[str], rule: AcceptanceRule, prompt: list[int], costs: Costs
+) -> float:
+    """o: the median of what an iteration takes beside draft, check and policy, over ``target_s``."""
+    draft = next((name for name in drafts if name != NGRAM), None)
+    source = make_source(pair, draft, rule) if draft else None
+    policy: LookaheadPolicy = Static(5 if draft else 0)
+    prefill(pair.target, prompt)
+    if source:
+        source.start(prompt)
+    room = max(1, pair.target.max_length - len(prompt))
+    limits = Limits(min(LOOP_TOKENS, room))
+    clock = make_clock(pair.target.info.device)
+    times = [it.times for it in speculative_decode(pair.target, source, policy, rule, prompt, limits, clock)]
+    return median(rest for *_, rest in times) / costs.target_s
+
+
+def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int = 32) -> float:
+    """What ``lane``'s features and decisions cost per drafted token, over ``target_s``: from a short decode.
+
+    It serves as the lane's warm-up as well. Oracles and plain decoding decide for free, beforehand.
+    """
+    if lane.is_plain or lane.is_oracle:
+        return 0.0
+    policy = prepared.policy(lane)
+    draft = prepared.draft_of(lane)
+    policy.reset(LaneContext(draft, costs, n_tokens))
+    prepared.rule.reset()
+    source = prepared.source(draft, policy.needs)
+    prefill(prepared.pair.target, prepared.prompt)
+    source.start(prepared.prompt)
+    limits = replace(prepared.limits, max_new_tokens=min(n_tokens, prepared.limits.max_new_tokens))
+    clock = make_clock(prepared.pair.target.info.device)
+    decode = speculative_decode(
+        prepared.pair.target, source, policy, prepared.rule, prepared.prompt, limits, clock
+    )
+    spent = [(it.times[2], len(it.drafted)) for it in decode]
+    drafted = sum(n for _, n in spent)
+    return sum(seconds for seconds, _ in spent) / drafted / costs.target_s if drafted else 0.0

@@ -1,0 +1,65 @@
+"""What a policy may see of a draft step: computed in one pass over the draft's logits, on the CPU, in numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+TOP = 10
+FAR_BELOW = np.float32(-1e4)  # stands in for -inf: its exponential is 0 too, but 0 * it is not NaN
+
+
+def as_rows(logits: Any) -> np.ndarray:
+    """Logits [n, vocab] as a float32 numpy array; on the CPU a view, not a copy."""
+    if isinstance(logits, np.ndarray):
+        return logits
+    return logits.numpy() if logits.device.type == "cpu" else logits.float().cpu().numpy()
+
+
+class FeatureReader:
+    """Probability, entropy and top-10 of one row of logits, with buffers that are kept between calls."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._shifted = np.empty(vocab_size, dtype=np.float32)
+        self._exp = np.empty(vocab_size, dtype=np.float32)
+
+    def read(self, row: np.ndarray, token: int, needs: frozenset[str]) -> tuple[float, float, np.ndarray | None]:
+        """Features of the draft's distribution softmax(row) and its choice ``token``.
+
+        Args:
+            row: [vocab] float32 logits, processed by the rule (at temperature 0: as they are).
+            token: what the draft chose.
+            needs: "entropy" and "top10" are computed only where asked for.
+
+        Returns:
+            p of ``token``; entropy in nats (0.0 where not needed); top-10 probabilities [10] float32,
+            descending, or None.
+        """
+        shifted = np.subtract(row, row.max(), out=self._shifted)
+        exp = np.exp(shifted, out=self._exp)
+        total = exp.sum()
+        entropy = self._entropy(shifted, exp, total) if "entropy" in needs else 0.0
+        top10 = _largest(exp) / total if "top10" in needs else None
+        return float(exp[token] / total), entropy, top10
+
+    def _entropy(self, shifted: np.ndarray, exp: np.ndarray, total: np.floating) -> float:
+        """H = log Z - sum(e^s s) / Z for s the logits less their maximum and Z = sum(e^s)."""
+        weighted = np.dot(exp, shifted)
+        if not np.isfinite(weighted):  # top-k or top-p masked some logits
+            weighted = np.dot(exp, np.maximum(shifted, FAR_BELOW, out=shifted))
+        return max(0.0, float(np.log(total) - weighted / total))
+
+
+def _largest(exp: np.ndarray) -> np.ndarray:
+    """The ten largest entries, descending. Looks first only at those near the largest one (which is 1)."""
+    for least in (3e-4, 1e-6):
+        near = exp[exp > least]
+        if len(near) >= TOP:
+            break
+    else:
+        near = exp
+    if len(near) > 4 * TOP:
+        near = np.partition(near, len(near) - TOP)[len(near) - TOP :]
+    found = np.sort(near)[::-1][:TOP]
+    return found if len(found) == TOP else np.pad(found, (0, TOP - len(found)))

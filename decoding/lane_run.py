@@ -1,0 +1,104 @@
+"""One lane, decoded once: prefill, then the loop on the clock."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from .clock import make_clock
+from .drafting import prefill
+from .lanes import Lane
+from .lookahead.base import LaneContext
+from .prepare import Prepared
+from .speculative import RawIteration, speculative_decode
+from .trace import Chain, Costs, Finish
+
+
+class LaneRun:
+    """Iterate it to decode ``lane`` once; then it holds what was decoded. ``chain`` tells the oracles."""
+
+    def __init__(self, prepared: Prepared, lane: Lane, costs: Costs, chain: Chain | None = None) -> None:
+        self.lane = lane
+        self.iterations: list[RawIteration] = []
+        self.prefill_s = 0.0
+        self._prepared = prepared
+        draft = prepared.draft_of(lane)
+        self._policy = prepared.policy(lane)
+        self._source = prepared.source(draft, self._policy.needs)
+        self._context = LaneContext(draft, costs, prepared.limits.max_new_tokens)
+        if chain is not None:
+            self._context.holds = chain.holds
+            self._context.n_tokens = len(chain.target)
+
+    def decode(self, cancelled: Callable[[], bool] = lambda: False) -> Iterator[RawIteration]:
+        """The lane's iterations as they happen. Nothing is timed while the caller has one in his hands."""
+        prepared = self._prepared
+        self._policy.reset(self._context)
+        prepared.rule.reset()
+        with _no_garbage_collection():
+            self.prefill_s = self._prefill()
+            for iteration in speculative_decode(
+                prepared.pair.target,
+                self._source,
+                self._policy,
+                prepared.rule,
+                prepared.prompt,
+                prepared.limits,
+                make_clock(prepared.pair.target.info.device),
+                cancelled,
+            ):
+                self.iterations.append(iteration)
+                yield iteration
+
+    def run(self, cancelled: Callable[[], bool] = lambda: False) -> LaneRun:
+        """Decode to the end."""
+        for _ in self.decode(cancelled):
+            pass
+        return self
+
+    @property
+    def output(self) -> list[int]:
+        return [token for iteration in self.iterations for token in iteration.tokens]
+
+    @property
+    def finish(self) -> Finish:
+        return self.iterations[-1].finish or "cancelled" if self.iterations else "cancelled"
+
+    @property
+    def stops_above(self) -> bool:
+        return self._policy.stops_above
+
+    @property
+    def policy_name(self) -> str:
+        return self._policy.name
+
+    @property
+    def decode_s(self) -> float:
+        return sum(sum(iteration.times) for iteration in self.iterations)
+
+    def _prefill(self) -> float:
+        """Both models read the prompt; seconds."""
+        target = self._prepared.pair.target
+        before = perf_counter()
+        prefill(target, self._prepared.prompt)
+        if self._source is not None:
+            self._source.start(self._prepared.prompt)
+        if target.info.device.startswith("cuda"):
+            import torch
+
+            torch.cuda.synchronize()
+        return perf_counter() - before
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Collections come at moments of their own and would fall into one lane's time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
