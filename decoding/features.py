@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 TOP = 10
+NEGLIGIBLE = np.float32(1e-4)  # next to the top probability: sorting what lies below costs more than it tells
 FAR_BELOW = np.float32(-1e4)  # stands in for -inf: its exponential is 0 too, but 0 * it is not NaN
 
 
@@ -23,6 +24,7 @@ class FeatureReader:
     def __init__(self, vocab_size: int) -> None:
         self._shifted = np.empty(vocab_size, dtype=np.float32)
         self._exp = np.empty(vocab_size, dtype=np.float32)
+        self._ones = np.ones(vocab_size, dtype=np.float32)
 
     def read(self, row: np.ndarray, token: int, needs: frozenset[str]) -> tuple[float, float, np.ndarray | None]:
         """Features of the draft's distribution softmax(row) and its choice ``token``.
@@ -38,7 +40,7 @@ class FeatureReader:
         """
         shifted = np.subtract(row, row.max(), out=self._shifted)
         exp = np.exp(shifted, out=self._exp)
-        total = exp.sum()
+        total = np.dot(exp, self._ones)  # several times quicker than exp.sum()
         entropy = self._entropy(shifted, exp, total) if "entropy" in needs else 0.0
         top10 = _largest(exp) / total if "top10" in needs else None
         return float(exp[token] / total), entropy, top10
@@ -52,14 +54,14 @@ class FeatureReader:
 
 
 def _largest(exp: np.ndarray) -> np.ndarray:
-    """The ten largest entries, descending. Looks first only at those near the largest one (which is 1)."""
-    for least in (3e-4, 1e-6):
-        near = exp[exp > least]
-        if len(near) >= TOP:
-            break
-    else:
-        near = exp
+    """The ten largest entries, descending; those under NEGLIGIBLE of the largest one (which is 1) are 0."""
+    near = exp[exp > NEGLIGIBLE]
     if len(near) > 4 * TOP:
         near = np.partition(near, len(near) - TOP)[len(near) - TOP :]
-    found = np.sort(near)[::-1][:TOP]
-    return found if len(found) == TOP else np.pad(found, (0, TOP - len(found)))
+    near.sort()
+    found = near[::-1][:TOP]
+    if len(found) == TOP:
+        return found
+    padded = np.zeros(TOP, dtype=np.float32)
+    padded[: len(found)] = found
+    return padded

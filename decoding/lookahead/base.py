@@ -24,6 +24,7 @@ class DraftState:
     """
 
     start: int = 0  # output position of the iteration's first draft token
+    text: list[int] = field(default_factory=list)  # prompt and output before this iteration (live lanes only)
     tokens: list[int] = field(default_factory=list)
     p: list[float] = field(default_factory=list)  # needs "p": the draft's probability of each drafted token
     entropy: list[float] = field(default_factory=list)  # needs "entropy": nats

@@ -2,20 +2,22 @@
 
 A head belongs to one pair and one draft. It is fitted by ``python -m decoding fit``, written as
 ``<policy>.safetensors`` + ``<policy>.json`` into a ``policies`` folder, and used in two ways: token by
-token in a lane (``score``) and over a whole recorded chain (``score_chain``), with equal results.
+token by its policy in a lane, and over a whole recorded chain (``score_chain``), with equal results.
 Only numpy: what-if and pages without torch can read heads too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ..errors import UserError
-from .base import DraftState
+from .policy_files import exists, read_policy
 
 POLICIES = ("disco", "specdecpp", "costaware")  # those that need a fitted head
 FOLDER = "policies"
@@ -27,10 +29,14 @@ class GuessFeatures:
 
     ``proposer[i]`` is the draft's last hidden state (the input of its lm_head) that proposed guess i;
     ``hidden[i]`` is the one with guess i as its *input*, which exists one draft step later.
-    ``position[i]`` is the guess's output position, counted from the start of generation.
+    ``position[i]`` is the guess's output position, counted from the start of generation. Guess i was made after
+    the tokens ``before + given[:i]``: along the target's text ``given`` is that text; in a tail, the guesses.
     """
 
     position: np.ndarray  # [n] integers
+    guess: Sequence[int | None] = ()  # [n] the guessed ids; None: the draft had nothing to propose
+    given: Sequence[int] = ()  # [n]
+    before: Sequence[int] = ()  # prompt and output before the first guess
     p: np.ndarray | None = None  # [n]
     entropy: np.ndarray | None = None  # [n] nats
     top10: np.ndarray | None = None  # [n, 10] descending probabilities
@@ -46,32 +52,43 @@ class Head(Protocol):
     needs: frozenset[str]  # of "p", "entropy", "top10", "proposer", "hidden"
     tuned: dict[str, Any]
 
-    def score(self, state: DraftState, index: int) -> float:
-        """Probability that drafted token ``index`` holds, given that those before it hold."""
-
     def score_chain(self, features: GuessFeatures) -> np.ndarray:
-        """The same for n guesses at once, [n] float64."""
+        """Probability of each guess that it holds, given that those before it hold; [n]."""
 
 
-def load_heads(folder: Path, target_fingerprint: str, draft_fingerprint: str) -> dict[str, Head]:
-    """The heads found in ``folder`` by policy name; {} where nothing was fitted yet.
+class Heads(dict[str, Head]):
+    """Heads by policy name. ``faults``: a sentence for each policy whose files are there but cannot be used."""
 
-    Raises UserError for a corrupt file or one that was fitted for other weights.
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: dict[str, str] = {}
+
+
+def load_heads(folder: Path, target_fingerprint: str | None, draft_fingerprint: str | None) -> Heads:
+    """The heads found in ``folder`` by policy name; empty where nothing was fitted yet.
+
+    Corrupt files and those fitted for other weights become ``faults``, told when their lane is asked for;
+    a fingerprint of None is not checked.
     """
-    from .policy_files import head_of, read_policy
-
-    heads: dict[str, Head] = {}
+    heads = Heads()
     for name in POLICIES:
-        if (folder / f"{name}.json").exists():
-            heads[name] = head_of(read_policy(folder, name, target_fingerprint, draft_fingerprint))
+        if not exists(folder, name):
+            continue
+        try:
+            policy = read_policy(folder, name, target_fingerprint, draft_fingerprint)
+            heads[name] = import_module(f"{__package__}.{name}").head_from(policy)
+        except UserError as error:
+            heads.faults[name] = str(error)
     return heads
 
 
-def need_head(name: str, heads: dict[str, Head] | None) -> Head:
+def need_head(name: str, heads: Mapping[str, Head] | None) -> Head:
     """The head of policy ``name``, or a UserError that tells how to get one."""
-    if not heads or name not in heads:
-        raise UserError(
-            f"The policy {name} is not fitted for this pair and draft yet: fit first, with "
-            f"python -m decoding fit --pair PAIR --draft DRAFT."
-        )
-    return heads[name]
+    if heads and name in heads:
+        return heads[name]
+    if isinstance(heads, Heads) and name in heads.faults:
+        raise UserError(heads.faults[name])
+    raise UserError(
+        f"The policy {name} is not fitted for this pair and draft yet: fit first, with "
+        "python -m decoding fit --pair PAIR --draft DRAFT."
+    )

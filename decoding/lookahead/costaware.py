@@ -1,0 +1,188 @@
+"""costaware: draft another token exactly while it is expected to save more time than it costs.
+
+An iteration that drafts n tokens takes T = n (c + d) + v(n + 1) + o (in target passes; d: features and decision) and
+gives N = 1 + (accepted) tokens. Iterations renew the process, so by the renewal-reward theorem the long-run time
+per token of a rule is E[T] / E[N]; call its least value, over all rules, lam. Then min over rules of
+E[T - lam N] is 0, and a rule attains lam exactly if it attains that minimum: within an iteration it pays time and is
+paid lam a token. With n tokens drafted, one more costs
+
+    m(n) = c + d + v(n + 2) - v(n + 1)
+
+and adds a token exactly if all n hold *and the next one holds*; with S that probability given all that was seen,
+
+    draft on  <=>  S * lam > m(n)  <=>  S > m(n) / lam.
+
+S is a product that falls from token to token while m(n) hardly moves: once the rule says stop it would say so ever
+after, the "monotone case", in which looking one step ahead is optimal (Chow and Robbins, 1961). lam is the fixed point
+of the rule itself: lam = latency of the rule with thresholds m(n) / lam. It is found from the validation split's
+ledger, which tells how often the rule drafted n tokens at each threshold, under the costs at hand.
+
+S = a_1 ... a_n b, with a_i the calibrated probability that token i holds given that those before it hold, and b that
+of the next token, which is not drafted yet: logit b = alpha + beta logit a_n. Before the first token, b depends on
+how the last iteration ended.
+
+The head reads what costs nearly nothing: the draft's probability of its token, and whether the token goes on with a
+repetition of the text (:mod:`.repetition`). A small network was trained on them; its logits are kept as a table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..lanes import Lane
+from ..trace import Costs
+from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .disco import sigmoid
+from .heads import GuessFeatures
+from .ledger import Row, rows_from_json
+from .policy_files import PolicyFile
+from .repetition import N_EVIDENCE, Repetition, evidence_along
+
+LOWEST, HIGHEST, POINTS_PER_UNIT = -6.0, 14.0, 2  # of logit p in the table
+N_POINTS = int((HIGHEST - LOWEST) * POINTS_PER_UNIT) + 1
+ROUNDS = 50
+
+
+class CostAwareHead:
+    """Acceptance logits by (evidence of repetition, logit of the draft's probability), linear between the points."""
+
+    name = "costaware"
+    needs = frozenset({"p"})
+
+    def __init__(self, table: np.ndarray, tuned: dict[str, Any]) -> None:
+        """``table`` [N_EVIDENCE, N_POINTS] float32."""
+        self.tuned = tuned
+        self._rows: list[list[float]] = table.tolist()  # Python floats: one cell is read at a time
+
+    def logit(self, evidence: int, p: float) -> float:
+        """Logit of the probability that a token holds which the draft gave probability ``p``."""
+        at = grid_position(p)
+        left = int(at)
+        row = self._rows[evidence]
+        if left >= N_POINTS - 1:
+            return row[-1]
+        low = row[left]
+        return low + (at - left) * (row[left + 1] - low)
+
+    def score_chain(self, features: GuessFeatures) -> np.ndarray:
+        """See :class:`~decoding.lookahead.heads.Head`."""
+        evidence = evidence_along(features.before, features.given, features.guess)
+        logits = [self.logit(code, float(p)) for code, p in zip(evidence, features.p, strict=True)]
+        return np.array([sigmoid(logit) for logit in logits])
+
+
+def grid_position(p: float) -> float:
+    """Where logit(p) lies in the table, from 0 to N_POINTS - 1."""
+    if p >= 1.0:
+        return float(N_POINTS - 1)
+    logit = math.log(p / (1.0 - p)) if p > 0.0 else LOWEST
+    return (min(max(logit, LOWEST), HIGHEST) - LOWEST) * POINTS_PER_UNIT
+
+
+class CostAware(LookaheadPolicy):
+    """Draft on while S > m(n) / lam; see the module."""
+
+    name = "costaware"
+    needs = CostAwareHead.needs
+
+    def __init__(self, head: CostAwareHead, threshold: float | None = None) -> None:
+        """``threshold``: a constant in place of m(n) / lam, with which ``fit`` fills the ledger."""
+        self._head = head
+        self._constant = threshold
+        self._alpha, self._beta = head.tuned["next"]
+        self._first: dict[str, float] = head.tuned["first"]
+
+    def reset(self, context: LaneContext) -> None:
+        self.score = self.threshold = None
+        self._repetition = Repetition()
+        self._read = 0  # tokens of the text that the repetition has for sure
+        self._last = "start"
+        self._held = 1.0
+        if self._constant is not None:
+            self._thresholds = [self._constant] * (SL_CAP + 1)
+        else:
+            rows = rows_from_json(self._head.tuned["ledger"], self.name)
+            self._thresholds = thresholds(rows, context.costs, context.draft)
+
+    def should_draft(self, state: DraftState) -> bool:
+        n = len(state.tokens)
+        if n == 0:
+            self._held = 1.0
+            self.score = self._first[self._last]
+        else:
+            a = self._acceptance(state, n - 1)
+            self._held *= a
+            self.score = self._held * self._next(a)
+        self.threshold = self._thresholds[n]
+        return self.score > self.threshold
+
+    def observe(self, n_drafted: int, n_accepted: int) -> None:
+        self._last = "held" if n_accepted == n_drafted else "missed"
+
+    def _acceptance(self, state: DraftState, index: int) -> float:
+        known = state.scores.get("costaware")
+        if known:
+            return known[index]
+        repetition, token = self._repetition, state.tokens[index]
+        if index == 0:
+            self._catch_up(state.text)
+        evidence = repetition.evidence(token)
+        repetition.push(token)
+        return sigmoid(self._head.logit(evidence, state.p[index]))
+
+    def _catch_up(self, text: Sequence[int]) -> None:
+        """What was drafted last time and is not in the text is taken back; what came instead is read."""
+        repetition = self._repetition
+        repetition.rewind(repetition.agreeing(text, self._read))
+        repetition.follow(text)
+        self._read = len(text)
+
+    def _next(self, a: float) -> float:
+        """b: the chance of a token that is not drafted yet, from the chance of the one before."""
+        if a <= 0.0 or a >= 1.0:
+            return a
+        return sigmoid(self._alpha + self._beta * math.log(a / (1.0 - a)))
+
+
+def marginal(n: int, costs: Costs, draft: str | None) -> float:
+    """m(n): what drafting one more after ``n`` costs, in target passes."""
+    return costs.iteration(n + 1, draft, CostAware.name) - costs.iteration(n, draft, CostAware.name)
+
+
+def long_run_latency(rows: Sequence[Row], costs: Costs, draft: str | None) -> float:
+    """lam: the fixed point lam = latency(thresholds m / lam), in target passes a token, linear between the rows."""
+    order = sorted(rows, key=lambda row: row.threshold)
+    at = [row.threshold for row in order]
+    latencies = [row.latency(costs, draft, CostAware.name) for row in order]
+    lam = min(latencies)
+    typical = sum(marginal(n, costs, draft) for n in range(SL_CAP)) / SL_CAP
+    for _ in range(ROUNDS):
+        lam = 0.5 * (lam + float(np.interp(typical / lam, at, latencies)))
+    return lam
+
+
+def thresholds(rows: Sequence[Row], costs: Costs, draft: str | None) -> list[float]:
+    """m(n) / lam for n = 0 .. SL_CAP."""
+    lam = long_run_latency(rows, costs, draft)
+    return [marginal(n, costs, draft) / lam for n in range(SL_CAP + 1)]
+
+
+def make_policy(lane: Lane, head: CostAwareHead) -> CostAware:
+    return CostAware(head)
+
+
+def head_from(policy: PolicyFile) -> CostAwareHead:
+    """The head in a policy file. Raises UserError where it is damaged."""
+    first, following = policy.tuned.get("first"), policy.tuned.get("next")
+    sound = isinstance(first, dict) and isinstance(following, list) and len(following) == 2
+    numbers = [*first.values(), *following] if sound else []
+    sound = sound and {"start", "held", "missed"} <= set(first)
+    if not sound or not all(isinstance(x, int | float) and math.isfinite(x) for x in numbers):
+        raise UserError("The file of the policy costaware is damaged: fit again with python -m decoding fit.")
+    rows_from_json(policy.tuned.get("ledger"), "costaware")
+    return CostAwareHead(policy.weight("table", N_EVIDENCE, N_POINTS), policy.tuned)

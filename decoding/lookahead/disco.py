@@ -1,0 +1,112 @@
+"""DISCO: a classifier of the last drafted token decides whether to go on (Mamou et al. 2024, arXiv 2405.04304).
+
+C_i = FFN(Concat(Top_k(y_i), Ent(y_i), i)) with k = 10 and two layers; draft on while C_i >= threshold and the SL
+stays under SL_max. ``i`` counts from the start of generation (the paper's appendix D). The token that fell
+below the threshold is checked all the same. Width, threshold and SL_max are not published: ours are in the JSON
+beside the weights, chosen on the validation split.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..lanes import Lane
+from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .heads import GuessFeatures
+from .policy_files import PolicyFile
+
+TOP = 10
+N_INPUTS = TOP + 2  # top-10 probabilities, entropy, position
+
+
+class DiscoHead:
+    """FFN 12 -> width -> 1 with ReLU; the normalisation of its inputs is folded into the first layer."""
+
+    name = "disco"
+    needs = frozenset({"top10", "entropy"})
+
+    def __init__(self, first: np.ndarray, second: np.ndarray, tuned: dict[str, Any]) -> None:
+        """``first`` [width, 13] and ``second`` [width + 1]: the last column and the last entry are biases."""
+        self.tuned = tuned
+        self._first, self._second = first, second
+        self._input = np.ones(N_INPUTS + 1, dtype=np.float32)  # the last one stays 1: it carries the bias
+        self._top = self._input[:TOP]
+        self._hidden = np.ones(len(second), dtype=np.float32)
+        self._before = self._hidden[:-1]
+
+    def score(self, top10: np.ndarray, entropy: float, position: int) -> float:
+        """Acceptance probability of one token; no allocation."""
+        self._top[:] = top10
+        self._input[TOP] = entropy
+        self._input[TOP + 1] = scaled_position(position)
+        np.dot(self._first, self._input, out=self._before)
+        np.maximum(self._before, 0.0, out=self._before)
+        return sigmoid(float(np.dot(self._second, self._hidden)))
+
+    def score_chain(self, features: GuessFeatures) -> np.ndarray:
+        """See :class:`~decoding.lookahead.heads.Head`."""
+        n = len(features.position)
+        position = [scaled_position(at) for at in features.position]
+        ones = np.ones((n, 1))
+        inputs = np.hstack([features.top10, np.c_[features.entropy], np.c_[position], ones]).astype(np.float32)
+        hidden = np.maximum(inputs @ self._first.T, 0.0)
+        logits = hidden @ self._second[:-1] + self._second[-1]
+        return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
+
+
+class Disco(LookaheadPolicy):
+    """Draft while the classifier trusts the last drafted token, up to SL_max."""
+
+    name = "disco"
+    needs = DiscoHead.needs
+
+    def __init__(self, head: DiscoHead, threshold: float, longest: int) -> None:
+        self._head = head
+        self._threshold = threshold
+        self.cap = longest
+
+    def reset(self, context: LaneContext) -> None:
+        self.score = self.threshold = None
+
+    def should_draft(self, state: DraftState) -> bool:
+        n = len(state.tokens)
+        if n == 0:
+            self.score = self.threshold = None
+            return True
+        known = state.scores.get("disco")
+        if known:
+            self.score = known[n - 1]
+        else:
+            self.score = self._head.score(state.top10[-1], state.entropy[-1], state.start + n - 1)
+        self.threshold = self._threshold
+        return self.score >= self._threshold
+
+
+def scaled_position(position: int) -> float:
+    """Positions of long texts stay within what was seen in training: ln(1 + i)."""
+    return math.log1p(position)
+
+
+def sigmoid(logit: float) -> float:
+    """1 / (1 + e^-logit), without overflow."""
+    return 1.0 / (1.0 + math.exp(-logit)) if logit > -700.0 else 0.0
+
+
+def make_policy(lane: Lane, head: DiscoHead) -> Disco:
+    """``disco`` as tuned on validation, or ``disco:T`` with another threshold."""
+    threshold = head.tuned["threshold"] if lane.number is None else lane.number
+    return Disco(head, threshold, int(head.tuned["sl_max"]))
+
+
+def head_from(policy: PolicyFile) -> DiscoHead:
+    """The head in a policy file. Raises UserError where it is damaged."""
+    width = len(policy.weights.get("second", np.zeros(1))) - 1
+    if width < 1:
+        raise UserError("The file of the policy disco lacks its weights: fit again with python -m decoding fit.")
+    policy.chosen("threshold", 0.0, 1.0)
+    policy.chosen("sl_max", 1, SL_CAP)
+    return DiscoHead(policy.weight("first", width, N_INPUTS + 1), policy.weight("second", width + 1), policy.tuned)

@@ -1,0 +1,48 @@
+"""What a rule did on the validation split at each of its thresholds: enough to price it on any machine.
+
+A row counts the iterations by their SL. From it and the cost curves (c, v, o, decision) follows the latency
+per token, so that a threshold can be chosen anew wherever the policy runs, without the chains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UserError
+from ..trace import Costs
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``histogram[n]``: iterations that drafted n tokens; ``n_tokens``: tokens that all of them gave."""
+
+    threshold: float
+    n_tokens: int
+    histogram: tuple[int, ...]
+
+    def latency(self, costs: Costs, draft: str | None, policy: str) -> float:
+        """Time per token in units of the target's pass over one token."""
+        total = sum(count * costs.iteration(n, draft, policy) for n, count in enumerate(self.histogram) if count)
+        return total / self.n_tokens
+
+
+def cheapest(rows: Sequence[Row], costs: Costs, draft: str | None, policy: str) -> Row:
+    """The row with the least latency under ``costs``."""
+    return min(rows, key=lambda row: row.latency(costs, draft, policy))
+
+
+def rows_to_json(rows: Sequence[Row]) -> list[list[Any]]:
+    return [[row.threshold, row.n_tokens, list(row.histogram)] for row in rows]
+
+
+def rows_from_json(data: Any, policy: str) -> list[Row]:
+    """Raises UserError where ``data`` is no ledger."""
+    try:
+        rows = [Row(float(t), int(n), tuple(int(count) for count in counts)) for t, n, counts in data]
+    except (TypeError, ValueError) as error:
+        raise UserError(f"The ledger of the policy {policy} is damaged: fit again with python -m decoding fit.") from error
+    if not rows or any(row.n_tokens < 1 or not sum(row.histogram) for row in rows):
+        raise UserError(f"The ledger of the policy {policy} is empty: fit again with python -m decoding fit.")
+    return rows

@@ -1,0 +1,153 @@
+"""A fitted policy on disk: ``<policy>.json`` with all that is known of it, ``<policy>.safetensors`` with its weights.
+
+The JSON names the features, their normalisation, what validation chose, the data, the date, the metrics, the rule
+and temperature, and the fingerprints of the target and draft that it was fitted for. No pickles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from ..errors import UserError
+
+SCHEMA = "speculoscope.policy/1"
+MAX_BYTES = 64 * 2**20
+AGAIN = "fit again with python -m decoding fit"
+
+
+@dataclass(slots=True)
+class PolicyFile:
+    """One fitted policy. ``weights`` lies in the safetensors file, everything else in the JSON."""
+
+    policy: str
+    draft: str
+    target_fingerprint: str
+    draft_fingerprint: str
+    features: list[str]  # what the loop must compute: its policy's ``needs``
+    architecture: dict[str, Any]
+    normalisation: dict[str, Any]
+    tuned: dict[str, Any]  # what the validation split chose
+    data: dict[str, Any]
+    metrics: dict[str, Any]
+    created: str  # ISO 8601, UTC
+    rule: str = "greedy"
+    temperature: float = 0.0
+    weights: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def weight(self, name: str, *shape: int | None) -> np.ndarray:
+        """The float32 array of that name, of that shape (None: any size). Raises UserError."""
+        array = self.weights.get(name)
+        fits = array is not None and array.dtype == np.float32 and len(array.shape) == len(shape)
+        if not fits or any(want not in (None, size) for want, size in zip(shape, array.shape, strict=True)):
+            raise UserError(f"The file of the policy {self.policy} lacks fitting weights '{name}': {AGAIN}.")
+        if not np.isfinite(array).all():
+            raise UserError(f"The weights '{name}' of the policy {self.policy} are not finite: {AGAIN}.")
+        return array
+
+    def chosen(self, name: str, low: float, high: float) -> float:
+        """The tuned number of that name, within [low, high]. Raises UserError."""
+        value = self.tuned.get(name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not low <= value <= high:
+            raise UserError(f"The file of the policy {self.policy} has no sound '{name}': {AGAIN}.")
+        return value
+
+
+def exists(folder: Path, policy: str) -> bool:
+    return (folder / f"{policy}.json").is_file()
+
+
+def write_policy(folder: Path, policy: PolicyFile) -> None:
+    """Write both files, each whole or not at all, weights first; no reader takes old weights for new. Raises OSError."""
+    _check_finite(policy)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = save({name: np.ascontiguousarray(array) for name, array in policy.weights.items()})
+    told = asdict(policy) | {"schema": SCHEMA, "weights": hashlib.sha256(weights).hexdigest()}
+    _write(folder / f"{policy.policy}.safetensors", weights)
+    _write(folder / f"{policy.policy}.json", json.dumps(told, indent=1, allow_nan=False).encode())
+
+
+def read_policy(
+    folder: Path, policy: str, target_fingerprint: str | None = None, draft_fingerprint: str | None = None
+) -> PolicyFile:
+    """Read and check a fitted policy. Raises UserError where it is damaged or belongs to other weights."""
+    told = _read_json(folder / f"{policy}.json", policy)
+    weights = _read_weights(folder / f"{policy}.safetensors", policy, told.pop("weights", ""))
+    if told.pop("schema", None) != SCHEMA:
+        raise UserError(f"The file of the policy {policy} is of another version: {AGAIN}.")
+    try:
+        found = PolicyFile(**told, weights=weights)
+    except TypeError as error:
+        raise UserError(f"The file of the policy {policy} is damaged ({error}): {AGAIN}.") from error
+    if found.policy != policy or not all(isinstance(x, dict) for x in (found.tuned, found.architecture)):
+        raise UserError(f"The file of the policy {policy} is damaged: {AGAIN}.")
+    for what, want, got in (
+        ("target", target_fingerprint, found.target_fingerprint),
+        ("draft", draft_fingerprint, found.draft_fingerprint),
+    ):
+        if want is not None and want != got:
+            raise UserError(
+                f"The policy {policy} was fitted for another {what} (its fingerprint is {got}, "
+                f"this {what}'s is {want}): {AGAIN}."
+            )
+    return found
+
+
+def _read_json(path: Path, policy: str) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UserError(f"The file of the policy {policy} is too large: {AGAIN}.")
+        told = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"Cannot read the policy {policy}: {error.strerror or error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"The file of the policy {policy} is damaged (no sound JSON): {AGAIN}.") from error
+    if not isinstance(told, dict):
+        raise UserError(f"The file of the policy {policy} is damaged (no JSON object): {AGAIN}.")
+    return told
+
+
+def _read_weights(path: Path, policy: str, digest: str) -> dict[str, np.ndarray]:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise UserError(f"The weights of the policy {policy} are too large: {AGAIN}.")
+        data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise UserError(f"The weights of the policy {policy} are damaged or of another fit: {AGAIN}.")
+        return load(data)
+    except OSError as error:
+        raise UserError(f"Cannot read the weights of the policy {policy}: {error.strerror or error}.") from error
+    except (SafetensorError, KeyError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"The weights of the policy {policy} are damaged: {AGAIN}.") from error
+
+
+def _check_finite(policy: PolicyFile) -> None:
+    if not all(np.isfinite(array).all() for array in policy.weights.values()):
+        raise UserError(f"Training the policy {policy.policy} gave weights that are not finite; nothing was written.")
+    if not math.isfinite(policy.temperature):
+        raise UserError("The temperature is not finite; nothing was written.")
+
+
+def _write(path: Path, data: bytes) -> None:
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(beside, 0o644)
+        os.replace(beside, path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,119 @@
+"""SpecDec++: stop when some drafted token was probably rejected (Huang et al. 2024, arXiv 2405.19715).
+
+A head on the draft's last hidden state gives the probability that the token which was that state's *input* is
+accepted: D residual blocks x + SiLU(W x + b) that share their weights, then a linear layer to two classes. With
+``cum`` the product of these probabilities, stop once 1 - cum > h. The alignment is the published code's: after
+Y_k was sampled only Y_1 .. Y_{k-1} have been an input, so Y_k counts as certain; at least two tokens are drafted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..lanes import Lane
+from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .disco import sigmoid
+from .heads import GuessFeatures
+from .ledger import cheapest, rows_from_json
+from .policy_files import PolicyFile
+
+SHORTEST = 2  # published bounds: 2 <= SL <= 20
+
+
+class SpecDecHead:
+    """D x [x + SiLU(W x + b)] with shared W, b, then a linear layer; two classes are one logit's difference."""
+
+    name = "specdecpp"
+    needs = frozenset({"hidden"})
+
+    def __init__(
+        self, block: np.ndarray, bias: np.ndarray, out: np.ndarray, depth: int, tuned: dict[str, Any]
+    ) -> None:
+        """``block`` [d, d], ``bias`` [d], ``out`` [d + 1] with its bias last; for depth 0 the head is linear."""
+        self.tuned = tuned
+        self._block, self._bias, self._depth = block, bias, depth
+        self._out, self._out_bias = np.ascontiguousarray(out[:-1]), float(out[-1])
+        self._x = np.empty(len(bias), dtype=np.float32)
+        self._z = np.empty(len(bias), dtype=np.float32)
+        self._gate = np.empty(len(bias), dtype=np.float32)
+
+    def score(self, hidden: np.ndarray) -> float:
+        """Acceptance probability of the token that was the input of ``hidden`` [d]; no allocation."""
+        x, z, gate = self._x, self._z, self._gate
+        if self._depth == 0:
+            return sigmoid(float(np.dot(self._out, hidden)) + self._out_bias)
+        x[:] = hidden
+        for _ in range(self._depth):
+            np.dot(self._block, x, out=z)
+            z += self._bias
+            z *= 0.5  # SiLU(2z) = z (1 + tanh z), which cannot overflow
+            np.tanh(z, out=gate)
+            gate += 1.0
+            z *= gate
+            x += z
+        return sigmoid(float(np.dot(self._out, x)) + self._out_bias)
+
+    def score_chain(self, features: GuessFeatures) -> np.ndarray:
+        """See :class:`~decoding.lookahead.heads.Head`."""
+        x = np.array(features.hidden, dtype=np.float32)
+        for _ in range(self._depth):
+            z = 0.5 * (x @ self._block.T + self._bias)
+            x += z * (1.0 + np.tanh(z))
+        logits = x @ self._out + self._out_bias
+        return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
+
+
+class SpecDecPlusPlus(LookaheadPolicy):
+    """Stop when 1 - (product of acceptance probabilities) exceeds the threshold."""
+
+    name = "specdecpp"
+    needs = SpecDecHead.needs
+    cap = SL_CAP
+    stops_above = True
+
+    def __init__(self, head: SpecDecHead, threshold: float | None) -> None:
+        """``threshold`` None: the one that is cheapest under the run's cost curves (``specdecpp:auto``)."""
+        self._head = head
+        self._fixed = threshold
+        self._threshold = threshold if threshold is not None else head.tuned["threshold"]
+
+    def reset(self, context: LaneContext) -> None:
+        self.score = self.threshold = None
+        self._cum = 1.0
+        if self._fixed is None:
+            rows = rows_from_json(self._head.tuned["ledger"], self.name)
+            self._threshold = cheapest(rows, context.costs, context.draft, self.name).threshold
+
+    def should_draft(self, state: DraftState) -> bool:
+        n = len(state.tokens)
+        if n < SHORTEST:
+            self._cum = 1.0
+            self.score = self.threshold = None
+            return True
+        known = state.scores.get("specdecpp")
+        self._cum *= known[n - 2] if known else self._head.score(state.hidden[n - 2])
+        self.score = 1.0 - self._cum
+        self.threshold = self._threshold
+        return self.score <= self._threshold
+
+
+def make_policy(lane: Lane, head: SpecDecHead) -> SpecDecPlusPlus:
+    """``specdecpp`` as tuned on validation, ``specdecpp:T`` with another threshold, ``specdecpp:auto``."""
+    if lane.argument == "auto":
+        return SpecDecPlusPlus(head, None)
+    return SpecDecPlusPlus(head, head.tuned["threshold"] if lane.number is None else lane.number)
+
+
+def head_from(policy: PolicyFile) -> SpecDecHead:
+    """The head in a policy file. Raises UserError where it is damaged."""
+    depth = policy.architecture.get("depth")
+    if not isinstance(depth, int) or not 0 <= depth <= 16:
+        raise UserError("The file of the policy specdecpp has no sound depth: fit again with python -m decoding fit.")
+    policy.chosen("threshold", 0.0, 1.0)
+    rows_from_json(policy.tuned.get("ledger"), "specdecpp")
+    bias = policy.weight("bias", None)
+    size = len(bias)
+    return SpecDecHead(policy.weight("block", size, size), bias, policy.weight("out", size + 1), depth, policy.tuned)
