@@ -1,0 +1,140 @@
+"""What decided one token's fate, in words, under the rule in force; fetched when asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decoding.errors import UserError
+from decoding.text import pieces
+from decoding.trace import Iteration, Run, Token, Trace
+
+from .names import lane_name
+
+_STOPPED = {
+    "policy": "then checked",
+    "cap": "then checked: the most guesses allowed in one round",
+    "limit": "then checked: no more tokens were wanted",
+    "context": "then checked: the context was full",
+    "eos": "then checked: the small model had ended its text",
+    "exhausted": "then checked: the draft had nothing more to propose",
+}
+
+
+def token_details(run: Run, lane: int, iteration: int, index: int) -> dict[str, Any]:
+    """The pop-up of one token.
+
+    Args:
+        lane, iteration: their indices in the run.
+        index: the token's place in its iteration: drafted tokens first, then the target's own one.
+
+    Returns:
+        {text, fate, where, why, policy, rows: [[label, value]], draft_top, target_top: [[text, probability]]}
+
+    Raises:
+        UserError: there is no such token.
+    """
+    trace, it, token = _find(run, lane, iteration, index)
+    drafted = index < it.n_drafted
+    return {
+        "text": _text(run, token.id),
+        "fate": token.fate,
+        "where": _where(trace, it, iteration, index, token),
+        "why": _why(run, it, index, token),
+        "policy": _policy(trace, it, index, token) if drafted else "",
+        "rows": _rows(run, token),
+        "draft_top": _alternatives(run, token.draft_top),
+        "target_top": _alternatives(run, token.target_top),
+    }
+
+
+def _find(run: Run, lane: int, iteration: int, index: int) -> tuple[Trace, Iteration, Token]:
+    if min(lane, iteration, index) >= 0 and lane < len(run.lanes) and iteration < len(run.lanes[lane].iterations):
+        trace = run.lanes[lane]
+        it = trace.iterations[iteration]
+        tokens = it.drafted + ([it.emitted] if it.emitted else [])
+        if index < len(tokens):
+            return trace, it, tokens[index]
+    raise UserError("This run has no such token.")
+
+
+def _where(trace: Trace, it: Iteration, iteration: int, index: int, token: Token) -> str:
+    drafted = index < it.n_drafted
+    position = it.start + (index if drafted else it.n_accepted)
+    place = f"guess {index + 1} of {it.n_drafted}" if drafted else "the big model's own token"
+    holds = "" if it.holds is None else f" · {it.holds} would have held"
+    return f"{lane_name(trace.lane)} · output position {position} · iteration {iteration + 1}, {place}{holds}"
+
+
+def _why(run: Run, it: Iteration, index: int, token: Token) -> str:
+    rejected = next((one for one in it.drafted if one.fate == "rejected"), None)
+    if token.fate == "plain":
+        return "Nothing was guessed in this round: the big model produced this token by itself."
+    if token.fate == "bonus":
+        return f"{_all_held(it.n_drafted)}, so the same pass also gave the token after."
+    if token.fate == "correction" and rejected:
+        return f"The big model's own token here, in place of the rejected {_quoted(run, rejected.id)}."
+    if token.fate == "dropped":
+        after = f" the rejected {_quoted(run, rejected.id)}" if rejected else " the end of the text"
+        return f"Guessed after{after}: it was checked on a text that is not to be, so its result is void."
+    return _check(run, token)
+
+
+def _all_held(n: int) -> str:
+    return "The guess held" if n == 1 else f"All {n} guesses held"
+
+
+def _check(run: Run, token: Token) -> str:
+    """The check itself, under the acceptance rule of the run."""
+    if run.settings.rule == "sampling" and token.accept_probability is not None:
+        outcome = "under it: accepted" if token.fate == "accepted" else "not under it: rejected"
+        drawn = "" if token.draw is None else f"; the draw {token.draw:.3f} is {outcome}"
+        return f"Kept with probability min(1, p/q) = {token.accept_probability:.3f}{drawn}."
+    own, theirs = _quoted(run, token.draft_choice), _quoted(run, token.target_choice)
+    noise = " under the same noise" if run.settings.rule == "coupling" else ""
+    if token.fate == "accepted":
+        return f"Both models' first choice here{noise} is {theirs or _quoted(run, token.id)}."
+    if not own or not theirs:
+        return "The big model's choice here is another token."
+    return f"The small model's first choice{noise} is {own}, the big model's is {theirs}."
+
+
+def _policy(trace: Trace, it: Iteration, index: int, token: Token) -> str:
+    """What the rule decided after this guess."""
+    last = index == it.n_drafted - 1
+    outcome = _STOPPED[it.stop] if last else "guessed on"
+    if token.score is None:
+        return f"Rule: {outcome}." if last else ""
+    if token.threshold is None:
+        return f"Rule: score {token.score:.3f}: {outcome}."
+    return f"Rule: score {token.score:.3f} against the threshold {token.threshold:.3f}: {outcome}."
+
+
+def _rows(run: Run, token: Token) -> list[list[str]]:
+    sampling = run.settings.rule == "sampling"
+    p_name = "p, by the big model" if sampling else "probability, big model"
+    q_name = "q, by the small model" if sampling else "probability, small model"
+    rows = [[q_name, token.p_draft], [p_name, token.p_target]]
+    if sampling and token.p_draft and token.p_target is not None:
+        rows.append(["ratio p/q", token.p_target / token.p_draft])
+    rows += [["kept with probability", token.accept_probability], ["draw", token.draw]] if sampling else []
+    rows.append(["entropy of the small model, nats", token.entropy])
+    shown = [[label, f"{value:.3f}"] for label, value in rows if value is not None]
+    if run.settings.rule == "coupling":
+        shown.append(["shared noise", f"seed {run.settings.seed}, one draw per output position"])
+    return shown
+
+
+def _alternatives(run: Run, top: list[tuple[int, float]]) -> list[list[Any]]:
+    return [[_text(run, token), round(p, 4)] for token, p in top[:5]]
+
+
+def _quoted(run: Run, token: int | None) -> str:
+    return f"“{_text(run, token)}”" if token is not None else ""
+
+
+def _text(run: Run, token: int) -> str:
+    entry = run.vocab.get(token)
+    if entry is not None and entry.bytes is not None:
+        whole = pieces([token], run.vocab)[0]
+        return whole if "\ufffd" not in whole else f"bytes {entry.bytes}"
+    return entry.text if entry else "\ufffd"

@@ -1,0 +1,71 @@
+/* Speculoscope's player: replays one run, several lanes on one clock. Framework-free, no build step.
+ *
+ *   const player = Speculoscope.mount(root, {details, autoplay, globalKeys});
+ *   details: async (lane index, iteration, index) => dict of payload.py's token_details
+ *   player.load(payload)        payload.py's player_payload, as an object
+ *   player.apply({run, seq, events: [{kind, data}]})   live: events of decoding/events.py. "iterations" data also
+ *                               carries texts {id: [text, hex bytes | null]}; "finished" data carries {payload}.
+ *   player.seek(seconds) · player.goTo({lane, position | iteration}) · player.play() · player.pause() · player.destroy()
+ *   root hears 'sd:goto' {lane, position | iteration} and tells 'sd:position' {lane, position, t}.
+ *
+ * Text of models and users only ever reaches the page through textContent. Nothing changes the layout while the
+ * clock runs: tokens are laid out once and only become visible, which keeps a frame short and the text still.
+ */
+
+const global = window;
+const TICK = 1e-7; // payload times are whole multiples of this many seconds
+const FATES = { a: "accepted", r: "rejected", d: "dropped", c: "correction", b: "bonus", p: "plain" };
+const LETTERS = { accepted: "a", rejected: "r", dropped: "d", correction: "c", bonus: "b", plain: "p" };
+const MEANING = {
+  accepted: "a guess that passed the check",
+  rejected: "the first guess that failed the check",
+  dropped: "a guess after a failed one: its check is void",
+  correction: "the big model's own token, in place of the failed guess",
+  bonus: "the big model's extra token, when all guesses held",
+};
+const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4];
+const DENOMINATORS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100];
+const REPLAY_SECONDS = 8; // what the slowest lane takes by default
+const SVG = "http://www.w3.org/2000/svg";
+const NARROW = "(max-width: 760px)";
+
+function el(tag, cls, text) {
+  const node = document.createElement(tag);
+  if (cls) node.className = cls;
+  if (text != null) node.textContent = text;
+  return node;
+}
+
+function svg(tag, attributes) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes || {})) node.setAttribute(name, value);
+  return node;
+}
+
+function button(cls, label, title, act) {
+  const node = el("button", cls, label);
+  node.type = "button";
+  if (title) { node.title = title; node.setAttribute("aria-label", title); }
+  node.addEventListener("click", act);
+  return node;
+}
+
+const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
+const times = (x) => `${x >= 10 ? x.toFixed(1) : x.toFixed(2)}×`;
+
+function clockText(seconds, total) {
+  return total < 0.5 ? `${(seconds * 1000).toFixed(0)} ms` : `${seconds.toFixed(2)} s`;
+}
+
+function speedText(speed) {
+  if (speed === 1) return "real time";
+  return speed > 1 ? `${speed}× real time` : `1/${Math.round(1 / speed)} of real time`;
+}
+
+/** The speed at which `seconds` take about REPLAY_SECONDS, rounded to one that is easily said. */
+function fittingSpeed(seconds) {
+  const wanted = REPLAY_SECONDS / Math.max(seconds, 1e-6);
+  if (wanted <= 0.75) return wanted < 0.375 ? 4 : 2;
+  const near = (best, d) => (Math.abs(Math.log(d / wanted)) < Math.abs(Math.log(best / wanted)) ? d : best);
+  return 1 / DENOMINATORS.reduce(near);
+}

@@ -1,0 +1,126 @@
+// Below the texts: scores against a threshold, the table of times; and simulated strips.
+
+function simulatedStrip(lane, option) {
+  const strip = new Strip(lane);
+  strip.build();
+  strip.flag.append(el("i", "sd-flag-sign", "⚐"), el("b", "", times(option.speedup)));
+  return strip;
+}
+
+function figureButton(figure) {
+  const node = el("button", "sd-fig");
+  node.type = "button";
+  node.append(el("span", "", figure.label), el("b", "", figure.text));
+  node.sdFigure = figure;
+  node.sdKnown = true;
+  return node;
+}
+
+function tablePanel(table) {
+  const panel = el("details", "sd-card sd-panel");
+  panel.append(el("summary", "", table.title));
+  const body = el("table");
+  const head = el("tr");
+  for (const title of table.columns) { const th = el("th", "", title); th.scope = "col"; head.append(th); }
+  const thead = el("thead");
+  thead.append(head);
+  const rows = el("tbody");
+  for (const cells of table.rows) {
+    const row = el("tr");
+    cells.forEach((cell, i) => {
+      const node = el(i ? "td" : "th", "", Array.isArray(cell) ? null : cell);
+      if (!i) node.scope = "row";
+      if (Array.isArray(cell)) node.append(...cell.map(figureButton));
+      row.append(node);
+    });
+    rows.append(row);
+  }
+  body.append(thead, rows);
+  const holder = el("div", "sd-scroll");
+  holder.tabIndex = 0;
+  holder.setAttribute("role", "group");
+  holder.setAttribute("aria-label", table.title);
+  holder.append(body);
+  panel.append(holder, el("p", "sd-mute", table.note));
+  return panel;
+}
+
+/** Each guess's score against the threshold, with its fate; the slider re-simulates from the payload's sweep. */
+class ThresholdPanel {
+  constructor(data, player) {
+    this.data = data;
+    this.player = player;
+    this.source = player.payload.simulations.sources[data.draft];
+    this.node = el("details", "sd-card sd-panel sd-threshold");
+    this.node.open = Boolean(data.open);
+    this.node.append(el("summary", "", data.title), el("p", "sd-mute", data.explanation));
+    this.plot = el("div", "sd-plot");
+    this.plot.setAttribute("role", "img");
+    const label = el("label", "sd-threshold-label");
+    this.value = el("span");
+    this.slider = el("input", "sd-slider");
+    Object.assign(this.slider, { type: "range", min: 0, max: data.options.length - 1, step: 1, value: data.initial });
+    this.slider.setAttribute("aria-label", `Threshold of ${data.name}, simulated`);
+    this.slider.addEventListener("input", () => this.choose(Number(this.slider.value)));
+    label.append(this.value, this.slider);
+    this.holder = el("div", "sd-strip");
+    const row = el("div", "sd-row sd-sim");
+    row.append(label, this.holder);
+    this.sentence = el("p");
+    this.node.append(row, this.sentence, this.plot);
+    this.choose(data.initial);
+  }
+
+  choose(index) {
+    const option = this.data.options[index];
+    this.lane = laneFromSimulation(this.source, option, this.player.payload.strings);
+    this.strip = simulatedStrip(this.lane, option);
+    this.strip.node.classList.add("sd-fin");
+    this.holder.replaceWith(this.strip.node);
+    this.holder = this.strip.node;
+    this.scale(this.player.total, 900);
+    const counts = this.lane.counts(this.lane.iterations.length);
+    this.value.textContent = `threshold ${option.value.toFixed(2)}`;
+    this.sentence.textContent = `Simulated at ${option.value.toFixed(2)}: ${times(option.speedup)}, ${counts.passes} target `
+      + `passes, ${counts.thrown} of ${counts.drafted} guesses thrown away. ${this.data.best_text}`;
+    this.slider.setAttribute("aria-valuetext", this.sentence.textContent);
+    this.plot.setAttribute("aria-label", `Scores of ${counts.drafted} guesses against the threshold ${option.value}`);
+    this.draw(option);
+  }
+
+  scale(total, width) { this.strip.scale(total, width); }
+
+  /** Markers by fate: disc accepted, cross rejected, ring dropped. */
+  draw(option) {
+    const width = 1000, height = 170, left = 34, top = 8, bottom = 22;
+    const n = Math.max(1, this.source.target.length);
+    const x = (position) => left + (width - left - 6) * position / n;
+    const y = (score) => top + (height - top - bottom) * (1 - clamp(score, 0, 1));
+    const paths = { a: "", r: "", d: "" };
+    let k = 0;
+    for (const it of this.lane.iterations) {
+      for (let j = 0; j < it.drafted; j++, k++) {
+        const score = option.scores[k];
+        if (score == null) continue;
+        const [px, py] = [x(it.start + j).toFixed(1), y(score / 100).toFixed(1)];
+        const ring = `M${px} ${py}m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0`;
+        paths[it.fates[j]] += it.fates[j] === "r" ? `M${px} ${py}m-3.4-3.4l6.8 6.8m0-6.8l-6.8 6.8` : ring;
+      }
+    }
+    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true", focusable: "false" });
+    for (const score of [0, 0.5, 1]) {
+      picture.append(svg("path", { class: "sd-grid", d: `M${left} ${y(score)}H${width}` }));
+      picture.append(label(score.toString(), 26, y(score) + 4, "end"));
+    }
+    const bar = svg("path", { class: "sd-bar-line", d: `M${left} ${y(option.value)}H${width}` });
+    for (const fate of "adr") picture.append(svg("path", { class: `sd-dot sd-dot-${fate}`, d: paths[fate] }));
+    picture.append(bar, label("output position", width - 6, height - 4, "end"), label("0", left, height - 4, "start"));
+    this.plot.replaceChildren(picture);
+  }
+}
+
+function label(text, x, y, anchor) {
+  const node = svg("text", { x, y, "text-anchor": anchor });
+  node.textContent = text;
+  return node;
+}

@@ -1,0 +1,202 @@
+// The player: one clock for all lanes.
+
+class Player {
+  constructor(root, options) {
+    this.root = root;
+    this.options = Object.assign({ details: null, autoplay: true, globalKeys: false }, options);
+    this.lanes = []; this.views = []; this.strips = []; this.rows = []; this.columns = [];
+    this.t = 0; this.total = 1; this.speed = 1; this.playing = false; this.live = null;
+    this.selected = 0; this.marked = []; this.cache = new Map(); this.cleanups = [];
+    root.classList.add("speculoscope");
+    root.setAttribute("role", "region");
+    root.setAttribute("aria-label", "Race of decoding rules");
+    this.buildShell();
+    this.popup = new Popup(root);
+    this.listen();
+  }
+
+  // ------------------------------------------------------------ loading a run
+
+  load(payload) {
+    this.pause();
+    this.popup.hide();
+    this.live = null;
+    this.cache.clear();
+    this.payload = payload;
+    this.lanes = payload.lanes.map((lane) => laneFromPayload(lane, payload.strings));
+    this.status.hidden = true;
+    this.race.classList.remove("sd-live");
+    this.sentence.textContent = payload.sentence;
+    this.fact.textContent = payload.fact;
+    this.badge.replaceChildren(el("span", `sd-pill sd-${payload.badge.kind}`, payload.badge.kind),
+      el("span", "", payload.badge.text));
+    this.buildLanes(payload.prompt);
+    this.buildPanels();
+    this.setTotal();
+    this.speed = fittingSpeed(Math.max(...this.lanes.map((lane) => lane.end), 1e-6));
+    this.fillSpeeds();
+    this.verdict.textContent = payload.verdict.text;
+    this.verdict.className = `sd-verdict sd-verdict-${payload.verdict.kind}`;
+    this.select(Math.max(0, payload.lead ?? 0));
+    const still = global.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.seek(still ? this.total : 0);
+    if (this.options.autoplay && !still) this.play();
+  }
+
+  buildLanes(prompt) {
+    this.rows = []; this.strips = []; this.views = []; this.columns = [];
+    this.strip.replaceChildren();
+    if (this.simulation) this.simulation.note.remove();
+    this.texts.replaceChildren();
+    this.chips.replaceChildren();
+    this.marked = []; this.simulation = null; this.thresholds = [];
+    this.lanes.forEach((lane, number) => this.addLane(lane, number, prompt));
+    this.showDefaultColumns();
+    if (this.payload && this.payload.simulations.static) this.addSimulatedRow();
+    const overlay = el("div", "sd-overlay");
+    overlay.append(el("div", "sd-playhead"));
+    this.strip.append(overlay);
+  }
+
+  setTotal() {
+    const ends = this.lanes.map((lane) => lane.end);
+    if (this.simulation) ends.push(this.simulation.lane.end);
+    this.total = Math.max(...ends, 1e-6);
+    const width = this.strip.clientWidth || 900;
+    for (const strip of this.strips) strip.scale(this.total, width);
+    if (this.simulation) this.simulation.strip.scale(this.total, width);
+    for (const panel of this.thresholds || []) panel.scale(this.total, width);
+    this.ends.textContent = clockText(this.total, this.total);
+    this.buildAxis();
+  }
+
+  // ------------------------------------------------------------ panels below the texts
+
+  buildPanels() {
+    this.panels.replaceChildren();
+    this.thresholds = (this.payload.thresholds || []).map((data) => new ThresholdPanel(data, this));
+    for (const panel of this.thresholds) this.panels.append(panel.node);
+    if (this.payload.time_table) this.panels.append(tablePanel(this.payload.time_table));
+  }
+
+  // ------------------------------------------------------------ clock
+
+  play() {
+    if (this.live || this.playing) return;
+    if (this.t >= this.total) this.seek(0);
+    this.playing = true;
+    this.showPlaying();
+    let last = null;
+    const frame = (now) => {
+      if (!this.playing) return;
+      if (last !== null) this.t = Math.min(this.total, this.t + (now - last) / 1000 * this.speed);
+      last = now;
+      this.render();
+      if (this.t >= this.total) this.pause();
+      else this.frame = global.requestAnimationFrame(frame);
+    };
+    this.frame = global.requestAnimationFrame(frame);
+  }
+
+  pause() {
+    this.playing = false;
+    if (this.frame) global.cancelAnimationFrame(this.frame);
+    this.frame = 0;
+    this.showPlaying();
+  }
+
+  toggle() { if (this.playing) this.pause(); else this.play(); }
+
+  showPlaying() {
+    const label = this.playing ? "Pause (space)" : "Play (space)";
+    this.playButton.querySelector("path").setAttribute("d", this.playPath[this.playing ? 1 : 0]);
+    this.playButton.title = label;
+    this.playButton.setAttribute("aria-label", label);
+  }
+
+  seek(seconds) {
+    this.t = clamp(Number(seconds) || 0, 0, this.total);
+    this.render();
+  }
+
+  /** To the next (1) or previous (-1) end of an iteration of the selected lane. */
+  step(direction) {
+    this.pause();
+    const its = this.lanes[this.selected] ? this.lanes[this.selected].iterations : [];
+    const margin = 1e-9;
+    const target = direction > 0 ? its.find((it) => it.end > this.t + margin)
+      : its[lastAtMost(its, this.t - margin, (it) => it.end)];
+    this.seek(target ? target.end : direction > 0 ? this.total : 0);
+  }
+
+  changeSpeed(direction) {
+    const options = [...this.speeds.options];
+    const at = clamp(this.speeds.selectedIndex + direction, 0, options.length - 1);
+    this.speeds.selectedIndex = at;
+    this.speed = Number(options[at].value);
+  }
+
+  render() {
+    if (this.live) return;
+    const share = this.t / this.total;
+    this.root.style.setProperty("--sd-p", share.toFixed(5));
+    this.rail.value = Math.round(share * 1000);
+    const now = clockText(this.t, this.total);
+    if (this.now.textContent !== now) {
+      this.now.textContent = now;
+      this.rail.setAttribute("aria-valuetext", now);
+    }
+    this.lanes.forEach((lane, i) => this.renderLane(lane, i));
+    const sim = this.simulation;
+    if (sim) sim.strip.node.classList.toggle("sd-fin", this.t >= sim.lane.end - 1e-9);
+    this.tell();
+  }
+
+  renderLane(lane, i) {
+    const done = this.views[i].show(this.t);
+    const finished = this.t >= lane.end - 1e-9;
+    if (lane.wasDone !== done || lane.wasFinished !== finished) {
+      this.strips[i].node.classList.toggle("sd-fin", finished);
+      this.showFigures(lane, done, finished);
+      lane.wasDone = done;
+      lane.wasFinished = finished;
+    }
+    if (!this.columns[i].hidden && !this.hovering) this.views[i].follow(lane.at(this.t));
+  }
+
+  showFigures(lane, done, finished) {
+    if (!lane.figureNodes || !lane.figureNodes.length) return;
+    const counts = lane.counts(done);
+    const running = {
+      target_passes: counts.passes, draft_passes: counts.drafted, thrown_away: counts.thrown,
+      tokens_per_target_pass: counts.passes ? (counts.kept / counts.passes).toFixed(2) : "…",
+    };
+    for (const { figure, value } of lane.figureNodes) {
+      const text = String(finished ? figure.text : running[figure.key] ?? "…");
+      if (value.textContent !== text) value.textContent = text;
+    }
+  }
+
+  tell() {
+    const lane = this.selected;
+    const model = this.lanes[lane];
+    if (!model) return;
+    const at = model.at(this.t);
+    if (this.told === at) return;
+    this.told = at;
+    this.emit(lane, at < 0 ? 0 : model.iterations[at].start);
+  }
+
+  emit(lane, position) {
+    this.root.dispatchEvent(new CustomEvent("sd:position", {
+      bubbles: true, detail: { lane: this.lanes[lane].lane, position, t: this.t },
+    }));
+  }
+
+  destroy() {
+    this.pause();
+    clearTimeout(this.timer);
+    this.cleanups.forEach((act) => act());
+    this.root.replaceChildren();
+  }
+}

@@ -1,0 +1,223 @@
+// Choosing, marking, asking for details; mouse, touch and keyboard.
+
+const Pointing = {
+  select(number) {
+    this.selected = number;
+    this.told = null;
+    this.rows.forEach((row, i) => row.querySelector(".sd-name").setAttribute("aria-pressed", String(i === number)));
+  },
+
+  laneNumber(lane) {
+    const found = typeof lane === "number" ? lane : this.lanes.findIndex((one) => one.lane === lane);
+    return this.lanes[found] ? found : this.selected;
+  },
+
+  /** Show an output position (or an iteration) of a lane: the clock goes to where it was decided. */
+  goTo({ lane, position, iteration }) {
+    const number = this.laneNumber(lane);
+    const model = this.lanes[number];
+    if (!model || this.live) return;
+    const token = model.tokens[model.keptAt[position]];
+    const it = model.iterations[iteration ?? (token ? token.iteration : 0)];
+    if (!it) return;
+    this.pause();
+    this.select(number);
+    if (this.columns[number].hidden) this.toggleColumn(number);
+    this.seek(it.end);
+    this.mark(position ?? it.start);
+  },
+
+  /** Mark the same output position in every lane. */
+  mark(position) {
+    for (const node of this.marked) node.classList.remove("sd-same");
+    this.marked = [];
+    this.lanes.forEach((lane, i) => {
+      const token = position == null ? null : lane.tokens[lane.keptAt[position]];
+      this.strips[i].highlight(token ? token.iteration : -1);
+      if (!token || !token.node) return;
+      token.node.classList.add("sd-same");
+      this.marked.push(token.node);
+    });
+  },
+
+  tokenOf(node) {
+    const token = node && node.closest ? node.closest(".sd-tk") : null;
+    const scroller = token ? token.closest(".sd-text") : null;
+    if (!scroller || token.sdToken == null) return null;
+    const lane = Number(scroller.dataset.lane);
+    return { lane, node: token, token: this.lanes[lane].tokens[token.sdToken] };
+  },
+
+  async showToken({ lane, node, token }) {
+    this.wanted = token;
+    this.mark(token.position);
+    this.emit(lane, token.position);
+    const details = await this.fetchDetails(lane, token);
+    if (this.wanted === token) this.popup.show(node, detailNodes(details));
+  },
+
+  async fetchDetails(lane, token) {
+    const basic = {
+      text: token.text, fate: FATES[token.fate],
+      where: `${this.lanes[lane].name} · output position ${token.position} · iteration ${token.iteration + 1}`,
+    };
+    if (!this.options.details || this.live) return basic;
+    const key = `${lane}/${token.iteration}/${token.index}`;
+    if (!this.cache.has(key)) {
+      try {
+        this.cache.set(key, (await this.options.details(lane, token.iteration, token.index)) || basic);
+      } catch (error) {
+        return { ...basic, why: "The details of this token could not be fetched; try again." };
+      }
+    }
+    return this.cache.get(key);
+  },
+
+  forget() {
+    clearTimeout(this.timer);
+    this.wanted = null;
+    this.mark(null);
+    this.popup.hide();
+  },
+
+  showFigure(node) {
+    this.wanted = null;
+    const { label, formula, text } = node.sdFigure;
+    const lane = this.lanes.find((one) => (one.figureNodes || []).some((x) => x.figure === node.sdFigure));
+    const known = node.sdKnown || (lane && lane.wasFinished);
+    const head = el("div", "sd-pop-head");
+    head.append(el("b", "", label), el("span", "sd-mute", known ? text : "once the lane has finished"));
+    this.popup.show(node, [head, el("p", "", formula)]);
+  },
+
+  showKeys() {
+    const keys = [["space", "play or pause"], ["← →", "previous, next iteration of the chosen lane"],
+      ["home end", "start, end"], ["+ −", "faster, slower"], ["f", "final text only"], ["esc", "close this"],
+      ["in a text: ← →", "token by token, with what decided each"]];
+    const list = el("dl", "sd-keys");
+    for (const [key, act] of keys) list.append(el("dt", "", key), el("dd", "", act));
+    this.popup.show(this.help, [el("b", "", "Keyboard"), list]);
+  },
+
+  setFinalOnly(on) {
+    this.isFinalOnly = on;
+    this.root.classList.toggle("sd-final", on);
+    this.finalOnly.setAttribute("aria-pressed", String(on));
+    for (const view of this.views) view.tops = null;
+    this.render();
+  },
+
+  // ------------------------------------------------------------ listening
+
+  on(target, type, act, options) {
+    target.addEventListener(type, act, options);
+    this.cleanups.push(() => target.removeEventListener(type, act, options));
+  },
+
+  listen() {
+    this.on(this.root, "pointerover", (event) => this.hover(event));
+    this.on(this.root, "pointerout", (event) => {
+      if (event.pointerType === "mouse" && !this.pinned) this.forget();
+    });
+    this.on(this.texts, "pointerenter", () => { this.hovering = !this.playing; });
+    this.on(this.texts, "pointerleave", () => { this.hovering = false; });
+    this.on(this.root, "click", (event) => this.tap(event));
+    this.on(this.root, "focusin", (event) => this.focused(event));
+    this.on(this.root, "focusout", () => { if (!this.popup.sheet) this.forget(); });
+    this.on(this.strip, "pointerdown", (event) => this.grab(event));
+    this.on(this.root, "sd:goto", (event) => this.goTo(event.detail || {}));
+    this.on(document, "keydown", (event) => this.key(event));
+    const narrow = global.matchMedia(NARROW);
+    this.on(narrow, "change", () => { if (this.columns.length) { this.showColumns(); this.render(); } });
+    if (global.ResizeObserver) {
+      const observer = new ResizeObserver(() => { for (const view of this.views) view.tops = null; });
+      observer.observe(this.texts);
+      this.cleanups.push(() => observer.disconnect());
+    }
+  },
+
+  hover(event) {
+    if (event.pointerType !== "mouse" || this.pinned) return;
+    const figure = event.target.closest(".sd-fig");
+    if (figure) { this.showFigure(figure); return; }
+    const found = this.tokenOf(event.target);
+    if (!found) return;
+    this.mark(found.token.position);
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.showToken(found), 140);
+  },
+
+  tap(event) {
+    const found = this.tokenOf(event.target);
+    const figure = event.target.closest(".sd-fig");
+    if (found) { this.pause(); this.showToken(found); } else if (figure) this.showFigure(figure);
+    else if (!event.target.closest(".sd-pop, button, input, select, label")) this.forget();
+  },
+
+  focused(event) {
+    if (event.target.classList.contains("sd-fig")) this.showFigure(event.target);
+    if (event.target.classList.contains("sd-tk")) this.showToken(this.tokenOf(event.target));
+  },
+
+  /** Drag or click on the strips: scrub. */
+  grab(event) {
+    const clip = event.target.closest(".sd-clip");
+    if (!clip || this.live) return;
+    event.preventDefault();
+    const box = clip.getBoundingClientRect();
+    const lane = Number(clip.parentNode.dataset.lane);
+    if (this.lanes[lane]) this.select(lane);
+    const move = (at) => { this.pause(); this.seek((at.clientX - box.left) / box.width * this.total); };
+    const up = () => {
+      document.removeEventListener("pointermove", move);
+      document.removeEventListener("pointerup", up);
+    };
+    document.addEventListener("pointermove", move);
+    document.addEventListener("pointerup", up);
+    move(event);
+  },
+
+  key(event) {
+    const target = event.target;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    const here = this.root.contains(target);
+    if (!here && !(this.options.globalKeys && target === document.body)) return;
+    if (event.key === "Escape") { this.pinned = false; this.forget(); return; }
+    if (target.closest && target.closest(".sd-text") && this.walk(event)) { event.preventDefault(); return; }
+    const tag = target.tagName;
+    const ranged = tag === "INPUT" && target !== this.rail;
+    if (ranged || tag === "SELECT" || tag === "TEXTAREA") return;
+    if (event.key === " " && (tag === "BUTTON" || tag === "SUMMARY")) return;
+    const acts = {
+      " ": () => this.toggle(), ArrowLeft: () => this.step(-1), ArrowRight: () => this.step(1),
+      Home: () => { this.pause(); this.seek(0); }, End: () => { this.pause(); this.seek(this.total); },
+      "+": () => this.changeSpeed(1), "=": () => this.changeSpeed(1), "-": () => this.changeSpeed(-1),
+      "?": () => this.showKeys(), f: () => this.setFinalOnly(!this.isFinalOnly),
+    };
+    if (!acts[event.key] || this.live) return;
+    event.preventDefault();
+    acts[event.key]();
+  },
+
+  /** Arrow keys inside a text: from token to token. */
+  walk(event) {
+    const direction = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const scroller = event.target.closest(".sd-text");
+    if (!direction) return false;
+    const lane = this.lanes[Number(scroller.dataset.lane)];
+    const from = event.target.sdToken ?? -1;
+    for (let k = from + direction; k >= 0 && k < lane.tokens.length; k += direction) {
+      const { node, text, fate } = lane.tokens[k];
+      if (node.offsetParent === null || getComputedStyle(node).visibility === "hidden") continue;
+      node.tabIndex = -1;
+      node.setAttribute("role", "button");
+      node.setAttribute("aria-label", `${blanksVisible(text)}, ${FATES[fate]}`);
+      node.setAttribute("aria-describedby", this.popup.node.id);
+      node.focus({ preventScroll: false });
+      break;
+    }
+    return true;
+  },
+};
+
+Object.assign(Player.prototype, Pointing);

@@ -1,0 +1,74 @@
+// The one pop-up: what decided a token, what a figure means.
+
+/** One shared element: beside the token on wide screens, a sheet at the bottom on phones. */
+class Popup {
+  constructor(root) {
+    this.root = root;
+    this.node = el("div", "sd-pop");
+    this.node.id = `sd-pop-${Math.random().toString(36).slice(2)}`;
+    this.node.setAttribute("role", "tooltip");
+    this.node.hidden = true;
+    root.append(this.node);
+  }
+
+  show(anchor, parts) {
+    this.node.replaceChildren(...parts);
+    if (this.sheet) this.node.prepend(button("sd-close", "✕", "Close", () => this.hide()));
+    this.node.hidden = false;
+    this.place(anchor);
+  }
+
+  get sheet() { return global.matchMedia(NARROW).matches; }
+
+  place(anchor) {
+    this.node.classList.toggle("sd-sheet", this.sheet);
+    if (this.sheet) { this.node.style.left = this.node.style.top = ""; return; }
+    const rects = anchor.getClientRects();
+    const at = rects[0] || anchor.getBoundingClientRect();
+    const home = this.root.getBoundingClientRect();
+    const size = this.node.getBoundingClientRect();
+    const left = clamp(at.left - home.left - 12, 0, Math.max(0, home.width - size.width));
+    const below = at.bottom + 8 + size.height < global.innerHeight || at.top - size.height - 8 < 0;
+    this.node.style.left = `${left}px`;
+    this.node.style.top = `${(below ? at.bottom + 8 : at.top - size.height - 8) - home.top}px`;
+  }
+
+  hide() { this.node.hidden = true; }
+}
+
+function blanksVisible(text) {
+  return text.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/ /g, "·");
+}
+
+function topTable(title, rows) {
+  const box = el("div", "sd-top");
+  box.append(el("h5", "", title));
+  const list = el("ol");
+  for (const [text, p] of rows.slice(0, 5)) {
+    const row = el("li");
+    const fill = el("i");
+    fill.style.width = `${clamp(100 * p, 1, 100)}%`;
+    row.append(el("code", "", blanksVisible(text)), fill, el("b", "", p >= 0.0005 ? p.toFixed(3) : "<0.001"));
+    list.append(row);
+  }
+  box.append(list);
+  return box;
+}
+
+/** What decided a token's fate, as nodes. */
+function detailNodes(details) {
+  const head = el("div", "sd-pop-head");
+  head.append(el("span", `sd-tk sd-${LETTERS[details.fate]} sd-still`, blanksVisible(details.text)));
+  head.append(el("b", "", details.fate), el("span", "sd-mute", MEANING[details.fate] || "the big model alone"));
+  const parts = [head, el("p", "sd-mute", details.where)];
+  if (details.why) parts.push(el("p", "", details.why));
+  if (details.policy) parts.push(el("p", "", details.policy));
+  const facts = el("dl");
+  for (const [label, value] of details.rows || []) facts.append(el("dt", "", label), el("dd", "", value));
+  if (facts.children.length) parts.push(facts);
+  const tops = el("div", "sd-tops");
+  if ((details.draft_top || []).length) tops.append(topTable("Small model would say", details.draft_top));
+  if ((details.target_top || []).length) tops.append(topTable("Big model would say", details.target_top));
+  if (tops.children.length) parts.push(tops);
+  return parts;
+}

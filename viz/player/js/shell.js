@@ -1,0 +1,184 @@
+// What stands on the page whatever the run: transport, legend, axis, columns.
+
+const Shell = {
+  buildShell() {
+    this.sentence = el("p", "sd-sentence");
+    this.fact = el("p", "sd-fact");
+    this.badge = el("p", "sd-badge");
+    const say = el("div", "sd-say");
+    const lines = el("div");
+    lines.append(this.sentence, this.fact);
+    say.append(lines, this.badge);
+    this.status = el("p", "sd-status");
+    this.status.hidden = true;
+    this.race = el("div", "sd-card sd-race");
+    this.strip = el("div", "sd-strips");
+    this.axis = el("div", "sd-axis");
+    this.axis.setAttribute("aria-hidden", "true");
+    this.race.append(this.buildTransport(), this.strip, this.axis, this.buildLegend());
+    this.verdict = el("p", "sd-verdict");
+    this.verdict.setAttribute("aria-live", "polite");
+    this.chips = el("div", "sd-chips");
+    this.chips.setAttribute("role", "group");
+    this.chips.setAttribute("aria-label", "Texts shown");
+    const bar = el("div", "sd-bar");
+    bar.append(this.verdict, this.chips);
+    this.texts = el("div", "sd-texts");
+    this.panels = el("div", "sd-panels");
+    this.root.replaceChildren(say, this.status, this.race, bar, this.texts, this.panels);
+  },
+
+  buildTransport() {
+    const row = el("div", "sd-transport");
+    const icon = (path) => {
+      const node = svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" });
+      node.append(svg("path", { d: path }));
+      return node;
+    };
+    this.playPath = ["M3.5 2v12l10-6z", "M3 2h3.6v12H3zM9.4 2H13v12H9.4z"];
+    this.playButton = button("sd-play", null, "Play", () => this.toggle());
+    this.playButton.append(icon(this.playPath[0]));
+    const back = button("", null, "Previous iteration (left arrow)", () => this.step(-1));
+    back.append(icon("M3 2h2v12H3zM13 2v12L6 8z"));
+    const next = button("", null, "Next iteration (right arrow)", () => this.step(1));
+    next.append(icon("M11 2h2v12h-2zM3 2v12l7-6z"));
+    this.now = el("span", "sd-clock");
+    this.rail = el("input", "sd-rail");
+    Object.assign(this.rail, { type: "range", min: 0, max: 1000, step: 1, value: 0 });
+    this.rail.setAttribute("aria-label", "Time");
+    this.rail.addEventListener("input", () => { this.pause(); this.seek(this.rail.value / 1000 * this.total); });
+    this.ends = el("span", "sd-clock sd-mute");
+    this.speeds = el("select", "sd-speed");
+    this.speeds.setAttribute("aria-label", "Speed of the replay");
+    this.speeds.addEventListener("change", () => { this.speed = Number(this.speeds.value); });
+    this.finalOnly = button("sd-toggle", "final text only", "", () => this.setFinalOnly(!this.isFinalOnly));
+    this.finalOnly.setAttribute("aria-pressed", "false");
+    this.help = button("sd-help", "?", "Keyboard shortcuts", () => this.showKeys());
+    const rail = el("span", "sd-rail-box");
+    rail.append(this.now, this.rail, this.ends);
+    row.append(this.playButton, back, next, rail, this.speeds, this.finalOnly, this.help);
+    return row;
+  },
+
+  buildLegend() {
+    const legend = el("div", "sd-legend");
+    const entry = (mark, text, meaning) => {
+      const node = el("span", "sd-key");
+      node.append(mark, el("span", "sd-mute", text));
+      if (meaning) node.title = meaning;
+      return node;
+    };
+    legend.append(entry(el("i", "sd-swatch sd-swatch-guess"), "a guess by the small model"));
+    legend.append(entry(el("i", "sd-swatch sd-swatch-check"), "a pass of the big model"));
+    for (const letter of "ardcb") {
+      const node = el("span", "sd-key");
+      node.append(el("span", `sd-tk sd-still sd-${letter}`, FATES[letter]));
+      node.title = MEANING[FATES[letter]];
+      legend.append(node);
+    }
+    return legend;
+  },
+
+  addLane(lane, number, prompt) {
+    const color = `sd-lane sd-lane-${number % 8}`;
+    const strip = new Strip(lane);
+    strip.build();
+    const row = el("div", `sd-row ${color}`);
+    const name = button("sd-name", lane.name, `Step through ${lane.name}`, () => this.select(number));
+    name.setAttribute("aria-pressed", "false");
+    row.append(name, strip.node);
+    strip.node.dataset.lane = number;
+    strip.flag.append(el("i", "sd-flag-sign", "⚑"), el("b", "", lane.speedup ? times(lane.speedup.median) : ""));
+    this.strip.append(row);
+    this.rows.push(row);
+    this.strips.push(strip);
+    this.addColumn(lane, number, prompt, color);
+  },
+
+  addColumn(lane, number, prompt, color) {
+    const view = new TextView(lane, prompt, number);
+    const column = el("article", `sd-card sd-col ${color}`);
+    const title = el("h3", "", lane.name);
+    column.append(title, el("p", "sd-cap", lane.caption), view.scroller, this.buildFigures(lane));
+    column.setAttribute("aria-label", lane.name);
+    view.build();
+    this.views.push(view);
+    this.columns.push(column);
+    this.texts.append(column);
+    const chip = button(`sd-chip ${color}`, lane.name, "", () => this.toggleColumn(number));
+    chip.setAttribute("aria-pressed", "true");
+    this.chips.append(chip);
+  },
+
+  /** The figures of a lane: running counts while it decodes, the rest only once it has finished. */
+  buildFigures(lane) {
+    const box = el("div", "sd-figs");
+    lane.figureNodes = lane.figures.map((figure) => {
+      const node = figureButton(figure);
+      node.sdKnown = false;
+      node.lastChild.textContent = "…";
+      box.append(node);
+      return { figure, value: node.lastChild };
+    });
+    if (lane.note) box.append(el("p", "sd-note", lane.note));
+    return box;
+  },
+
+  showDefaultColumns() {
+    const plain = this.lanes.findIndex((lane) => lane.policy === "autoregressive");
+    let open = 0;
+    this.shown = this.lanes.map((_, i) => (i !== plain || this.lanes.length < 3) && open++ < 3);
+    this.tab = Math.max(0, this.shown.indexOf(true));
+    this.showColumns();
+  },
+
+  toggleColumn(number) {
+    if (global.matchMedia(NARROW).matches) this.tab = number;
+    else {
+      this.shown[number] = !this.shown[number];
+      if (!this.shown.includes(true)) this.shown[number] = true;
+      if (this.shown[number]) this.tab = number;
+    }
+    this.showColumns();
+    this.render();
+  },
+
+  showColumns() {
+    const narrow = global.matchMedia(NARROW).matches;
+    if (!narrow && !this.shown[this.tab]) this.tab = Math.max(0, this.shown.indexOf(true));
+    this.columns.forEach((column, i) => {
+      const visible = narrow ? i === this.tab : this.shown[i];
+      column.hidden = !visible;
+      this.chips.children[i].setAttribute("aria-pressed", String(visible));
+      this.views[i].tops = null;
+    });
+    const visible = this.columns.filter((column) => !column.hidden).length;
+    this.texts.style.setProperty("--columns", String(Math.min(visible, 4)));
+  },
+
+  buildAxis() {
+    const rough = this.total / 5;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough);
+    const inner = el("div", "sd-axis-in");
+    for (let t = 0; t <= this.total * 1.0001; t += step) {
+      const tick = el("span", "", this.total < 0.5 ? `${Math.round(t * 1e5) / 100} ms` : `${Number(t.toPrecision(3))} s`);
+      tick.style.left = `${100 * t / this.total}%`;
+      inner.append(tick);
+    }
+    this.axis.replaceChildren(inner);
+  },
+
+  fillSpeeds() {
+    const all = SPEEDS.filter((s) => Math.abs(Math.log(s / this.speed)) > 0.01).concat(this.speed);
+    all.sort((a, b) => a - b);
+    this.speeds.replaceChildren(...all.map((speed) => {
+      const option = el("option", "", speedText(speed));
+      option.value = String(speed);
+      return option;
+    }));
+    this.speeds.value = String(this.speed);
+  },
+};
+
+Object.assign(Player.prototype, Shell);

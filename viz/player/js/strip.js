@@ -1,0 +1,54 @@
+// The passes of one lane on the time axis.
+
+const MICRO = 1e6;
+
+/** One lane's passes on the common time axis, in microseconds; the future lies under a veil. */
+class Strip {
+  constructor(lane) {
+    this.lane = lane;
+    this.node = el("div", "sd-strip");
+    this.svg = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" });
+    this.mark = el("div", "sd-mark");
+    this.flag = el("div", "sd-flag");
+    const clip = el("div", "sd-clip");
+    clip.append(this.svg, this.mark, el("div", "sd-veil"));
+    this.node.append(clip, this.flag);
+    this.built = 0;
+  }
+
+  build() {
+    let guesses = "", checks = "";
+    for (; this.built < this.lane.iterations.length; this.built++) {
+      const it = this.lane.iterations[this.built];
+      const step = (it.draftEnd - it.t0) / Math.max(1, it.drafted) * MICRO;
+      for (let j = 0; j < it.drafted; j++) {
+        guesses += bar(it.t0 * MICRO + j * step, step * it.draftShare, 6.5, 5);
+      }
+      checks += bar(it.draftEnd * MICRO, (it.checkEnd - it.draftEnd) * MICRO, 2, 14);
+    }
+    if (guesses) this.svg.append(svg("path", { class: "sd-guess", d: guesses }));
+    if (checks) this.svg.append(svg("path", { class: "sd-check", d: checks }));
+  }
+
+  /** Lay out on an axis of `total` seconds. */
+  scale(total, width) {
+    this.total = total;
+    this.svg.setAttribute("viewBox", `0 0 ${Math.max(1, total * MICRO)} 18`);
+    const narrowest = this.lane.end / Math.max(1, this.lane.iterations.length) / total * width;
+    this.node.classList.toggle("sd-gaps", narrowest >= 4);
+    this.flag.style.left = `${100 * this.lane.end / total}%`;
+  }
+
+  highlight(iteration) {
+    const it = this.lane.iterations[iteration];
+    this.mark.style.display = it ? "block" : "none";
+    if (!it) return;
+    this.mark.style.left = `${100 * it.t0 / this.total}%`;
+    this.mark.style.width = `${100 * (it.end - it.t0) / this.total}%`;
+  }
+}
+
+function bar(x, width, y, height) {
+  const w = Math.max(0, width).toFixed(1);
+  return `M${x.toFixed(1)} ${y}h${w}v${height}h-${w}z`;
+}
