@@ -27,7 +27,7 @@ class LaneRun:
         draft = prepared.draft_of(lane)
         self._policy = prepared.policy(lane)
         self._source = prepared.source(draft, self._policy.needs)
-        self._context = LaneContext(draft, costs, prepared.limits.max_new_tokens)
+        self._context = LaneContext(draft, costs, prepared.limits.max_new_tokens, prompt=prepared.prompt)
         if chain is not None:
             self._context.holds = chain.holds
             self._context.n_tokens = len(chain.target)

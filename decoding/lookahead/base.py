@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,6 +60,7 @@ class LaneContext:
     max_new_tokens: int
     holds: Callable[[int], int] | None = None  # oracle only: how many guesses hold from an output position on
     n_tokens: int | None = None  # oracle only: length of the text that ``holds`` knows
+    prompt: Sequence[int] = ()  # ids; live lanes only
 
 
 class LookaheadPolicy:

@@ -100,7 +100,8 @@ class CostAware(LookaheadPolicy):
     def reset(self, context: LaneContext) -> None:
         self.score = self.threshold = None
         self._repetition = Repetition()
-        self._read = 0  # tokens of the text that the repetition has for sure
+        self._repetition.follow(context.prompt)
+        self._read = len(context.prompt)  # tokens of the text that the repetition has for sure
         self._last = "start"
         self._held = 1.0
         if self._constant is not None:
@@ -149,12 +150,17 @@ class CostAware(LookaheadPolicy):
         return sigmoid(self._alpha + self._beta * math.log(a / (1.0 - a)))
 
 
-def marginal(n: int, costs: Costs, draft: str | None) -> float:
-    """m(n): what drafting one more after ``n`` costs, in target passes."""
-    return costs.iteration(n + 1, draft, CostAware.name) - costs.iteration(n, draft, CostAware.name)
+def marginal(n: int, costs: Costs, draft: str) -> float:
+    """m(n): what drafting one more after ``n`` costs, in target passes.
+
+    The first token pays v(2) - v(1); the others pay the mean slope of v, whose single steps are mostly noise.
+    """
+    first, last = costs.check(2), costs.check(SL_CAP + 1)
+    step = first - costs.check(1) if n == 0 else (last - first) / (SL_CAP - 1)
+    return costs.c[draft] + costs.decision.get(CostAware.name, 0.0) + step
 
 
-def long_run_latency(rows: Sequence[Row], costs: Costs, draft: str | None) -> float:
+def long_run_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:
     """lam: the fixed point lam = latency(thresholds m / lam), in target passes a token, linear between the rows."""
     order = sorted(rows, key=lambda row: row.threshold)
     at = [row.threshold for row in order]
@@ -166,7 +172,7 @@ def long_run_latency(rows: Sequence[Row], costs: Costs, draft: str | None) -> fl
     return lam
 
 
-def thresholds(rows: Sequence[Row], costs: Costs, draft: str | None) -> list[float]:
+def thresholds(rows: Sequence[Row], costs: Costs, draft: str) -> list[float]:
     """m(n) / lam for n = 0 .. SL_CAP."""
     lam = long_run_latency(rows, costs, draft)
     return [marginal(n, costs, draft) / lam for n in range(SL_CAP + 1)]
