@@ -48,7 +48,7 @@ class ModelDraft:
         self._rule = rule
         self._needs = needs
         self._needs_states = bool(needs & {"hidden", "proposer"})
-        self._reader = FeatureReader(rule.vocab_size)
+        self._reader = FeatureReader(rule.vocab_size, masked=rule.name != "greedy")
 
     def start(self, prompt: list[int]) -> None:
         """Read all but the last token of the prompt: the first draft step reads that."""

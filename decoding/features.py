@@ -21,7 +21,9 @@ def as_rows(logits: Any) -> np.ndarray:
 class FeatureReader:
     """Probability, entropy and top-10 of one row of logits, with buffers that are kept between calls."""
 
-    def __init__(self, vocab_size: int) -> None:
+    def __init__(self, vocab_size: int, masked: bool = False) -> None:
+        """``masked``: some logits may be -inf (top-k, top-p)."""
+        self._masked = masked
         self._shifted = np.empty(vocab_size, dtype=np.float32)
         self._exp = np.empty(vocab_size, dtype=np.float32)
         self._ones = np.ones(vocab_size, dtype=np.float32)
@@ -47,9 +49,9 @@ class FeatureReader:
 
     def _entropy(self, shifted: np.ndarray, exp: np.ndarray, total: np.floating) -> float:
         """H = log Z - sum(e^s s) / Z for s the logits less their maximum and Z = sum(e^s)."""
+        if self._masked:
+            shifted = np.maximum(shifted, FAR_BELOW, out=shifted)
         weighted = np.dot(exp, shifted)
-        if not np.isfinite(weighted):  # top-k or top-p masked some logits
-            weighted = np.dot(exp, np.maximum(shifted, FAR_BELOW, out=shifted))
         return max(0.0, float(np.log(total) - weighted / total))
 
 

@@ -70,7 +70,7 @@ def prepare(request: CompareRequest, pair: Pair) -> Prepared:
     limits = make_limits(request, pair, len(prompt))
     prepared = Prepared(request, pair, lanes, prompt, limits, rule=None)  # type: ignore[arg-type]
     vocabulary = shared_vocabulary(pair, prepared.drafts)
-    prepared.rule = make_rule(request, vocabulary, limits.max_new_tokens)
+    prepared.rule = make_rule(request, vocabulary, limits.max_new_tokens + 1)  # and the one after the text
     prepared.heads = {draft: load_heads_of(pair, draft) for draft in prepared.drafts}
     for lane in lanes:
         _check_features(prepared, lane)
