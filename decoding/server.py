@@ -26,6 +26,7 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect
 
 from .backends.base import Backend, sentence_of
 from .errors import UserError
@@ -263,6 +264,7 @@ def create_app(backend: Backend, token: str = "", limits: Limits | None = None) 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_exception_handler(Refusal, _tell)
     app.add_exception_handler(UserError, _tell)
+    app.add_exception_handler(ClientDisconnect, lambda request, error: Response(status_code=400))  # nobody reads it
     _add_routes(app, backend, Depends(_guard(token)), limits)
     return app
 

@@ -125,15 +125,20 @@ def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, resul
     ports: list[int] = []
 
     async def join(client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter) -> None:
-        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
-        ways = [_copy(client_reader, server_writer), _copy(server_reader, client_writer)]
-        both = asyncio.gather(*ways, return_exceptions=True)
+        writers = [client_writer]
         try:
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
+            writers.append(server_writer)
+            ways = [_copy(client_reader, server_writer), _copy(server_reader, client_writer)]
+            both = asyncio.gather(*ways, return_exceptions=True)
             await asyncio.wait_for(both, draw.uniform(*cut_after_s))
         except asyncio.TimeoutError:
             result.cuts += 1
-        for writer in (client_writer, server_writer):
-            writer.transport.abort()
+        except (asyncio.CancelledError, OSError):
+            pass  # the trial is over
+        finally:
+            for writer in writers:
+                writer.transport.abort()
 
     async def run() -> None:
         server = await asyncio.start_server(join, "127.0.0.1", 0)
@@ -147,8 +152,17 @@ def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, resul
     try:
         yield ports[0]
     finally:
+        asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(timeout=5)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(timeout=5)
+        loop.close()
+
+
+async def _cancel_all() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ..events import Kind
@@ -34,19 +36,39 @@ class Jobs:
             return
         yield from guarded(lambda: job(options, run_id, cancel))
 
-    def load(self, request: CompareRequest, tell: Callable[[str, float | None], None]) -> Pair:
-        """The pair asked for, from memory if it was the last one. Raises UserError."""
+    def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
+        from ..compare import compare_pair
+
+        request = request_from_dict(options)
+        yield from self._load(request, cancel)
+        for event in compare_pair(request, self._pair, cancel, run_id):
+            yield event.kind, event.data
+
+    def _load(self, request: CompareRequest, cancel: Cancel) -> Told:
+        """Make the pair asked for the loaded one, telling how it goes. Raises UserError, Cancelled.
+
+        Loading runs in a thread of its own, so that a long download can be told of and stopped.
+        """
+        from ..models.loading import set_threads
         from ..models.pair import load_pair
 
         key = (request.pair, request.target, request.draft, request.dtype)
-        if self._pair is None or key != self._key:
-            self._pair = self._key = None  # frees the memory of the last pair before the next one takes its own
-            self._pair = load_pair(*key, device=self._device, progress=tell)
-            self._key = key
-        return self._pair
+        if self._pair is not None and key == self._key:
+            return
+        self._pair = self._key = None  # frees the memory of the last pair before the next one takes its own
+        set_threads(None)  # torch keeps this per thread: here it is for the thread that will decode
+        told: queue.SimpleQueue[tuple[str, float | None] | None] = queue.SimpleQueue()
 
-    def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
-        from ..compare import compare
+        def tell(message: str, fraction: float | None) -> None:
+            if cancel():
+                raise Cancelled
+            told.put((message, fraction))
 
-        for event in compare(request_from_dict(options), load=self.load, cancel=cancel, run_id=run_id):
-            yield event.kind, event.data
+        tell("Loading the models", None)
+        with ThreadPoolExecutor(1) as pool:
+            loading = pool.submit(load_pair, *key, device=self._device, progress=tell)
+            loading.add_done_callback(lambda done: told.put(None))
+            while (step := told.get()) is not None:
+                yield "progress", {"stage": "loading", "message": step[0], "fraction": step[1]}
+            self._pair = loading.result()
+        self._key = key

@@ -98,9 +98,9 @@ def figures_table(run: Run) -> Table:
     columns = [{figure.key: figure for figure in lane_figures(run, trace)} for trace in run.lanes]
     labels = {key: figure.label for column in columns for key, figure in column.items()}
     table = Table(box=box.SIMPLE_HEAD, title="Figures", title_justify="left", title_style="bold", pad_edge=False)
-    table.add_column("", no_wrap=True)
+    table.add_column("", min_width=18)
     for trace in run.lanes:
-        table.add_column(Text(trace.lane), justify="right", no_wrap=True)
+        table.add_column(Text(trace.lane), justify="right", no_wrap=True, min_width=9)
     for key, label in labels.items():
         table.add_row(label, *(_cell(column[key].text) if key in column else "" for column in columns))
     return table
