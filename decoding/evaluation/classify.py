@@ -1,0 +1,95 @@
+"""How well a rule foretells which guesses hold: F1 and AUC of accept prediction.
+
+Every output position of a text gets at most one prediction, the one that the rule made there in its replay:
+
+- a drafted token is predicted to hold;
+- except the last one of an iteration that a *scored* rule (confidence, entropy, DISCO, SpecDec++) ended by its
+  own decision: judging that token is how it stopped, so that token is predicted to fail;
+- where any other rule ended an iteration by its own decision and all drafts held, the guess that it did not ask
+  for (the bonus position) is predicted to fail.
+
+Dropped tokens are void and do not count; nor do positions where a cap or the end of the text decided. The truth is
+whether the draft's first choice at that position is the target's token. *Always-accept*, which predicts everything
+to hold, has recall 1 and the match rate m as precision: F1 = 2m / (1 + m), so that a high match rate makes F1 cheap.
+The AUC is of the scores at all positions of the text, whatever the threshold; always-accept has 0.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import isclose
+
+from ..lanes import parse_lane
+from ..lookahead.base import SL_CAP
+from .results import Prediction
+from .samples import Replayed, Sample
+
+SCORED = ("confidence", "entropy", "disco", "specdecpp")
+
+
+def predict(replayed: Replayed, samples: Sequence[Sample]) -> Prediction:
+    """F1, precision, recall of the lane's predictions on ``samples``, and the AUC of its score."""
+    lane = parse_lane(replayed.lane)
+    pairs = [
+        pair
+        for sample, simulated in zip(samples, replayed.simulated)
+        for pair in _predictions(sample, simulated.iterations, lane.policy in SCORED)
+    ]
+    return _prediction(pairs, auc_of(lane.policy, samples))
+
+
+def always_accept(samples: Sequence[Sample]) -> Prediction:
+    """What predicting every guess to hold would reach."""
+    return _prediction([(True, truth) for sample in samples for truth in _truth(sample)], 0.5)
+
+
+def auc_of(policy: str, samples: Sequence[Sample]) -> float | None:
+    """Area under the ROC curve of the policy's score along the texts; None where it has no score."""
+    from sklearn.metrics import roc_auc_score
+
+    scores = [score for sample in samples for score in _scores(policy, sample)]
+    truth = [held for sample in samples for held in _truth(sample)]
+    if len(scores) != len(truth) or len(set(truth)) < 2:
+        return None
+    return float(roc_auc_score(truth, scores))
+
+
+def _truth(sample: Sample) -> list[bool]:
+    return [guess == token for guess, token in zip(sample.chain.along.choice, sample.chain.target)]
+
+
+def _scores(policy: str, sample: Sample) -> list[float]:
+    along = sample.chain.along
+    if policy == "confidence":
+        return along.p
+    if policy == "entropy":
+        return [-entropy for entropy in along.entropy]
+    return along.scores.get(policy, [])
+
+
+def _predictions(
+    sample: Sample, iterations: Sequence[tuple[int, int, int]], scored: bool
+) -> Iterator[tuple[bool, bool]]:
+    """(predicted to hold, held) at the positions that were decided on."""
+    wanted = sample.max_new_tokens if sample.finish in ("eos", "stop") else sample.n_tokens
+    holds, reach = sample.replay.holds, sample.replay.reach
+    for start, drafted, accepted in iterations:
+        decided = drafted < min(SL_CAP, wanted - start - 1, reach[start])
+        for index in range(min(drafted, accepted + 1)):
+            if start + index < sample.n_tokens:
+                foretold = not (scored and decided and index == drafted - 1)
+                yield foretold, index < accepted
+        bonus = start + drafted
+        if decided and not scored and accepted == drafted and bonus < sample.n_tokens:
+            yield False, holds[bonus] > 0
+
+
+def _prediction(pairs: Sequence[tuple[bool, bool]], auc: float | None) -> Prediction:
+    right = sum(foretold and held for foretold, held in pairs)
+    foretold = sum(foretold for foretold, _ in pairs)
+    held = sum(held for _, held in pairs)
+    precision = right / foretold if foretold else 0.0
+    recall = right / held if held else 0.0
+    total = precision + recall
+    f1 = 0.0 if isclose(total, 0.0) else 2 * precision * recall / total
+    return Prediction(f1, precision, recall, auc)

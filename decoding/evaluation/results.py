@@ -1,0 +1,270 @@
+"""What an evaluation found out, as plain data: the files that the page's tabs and the reports read.
+
+Latencies are seconds per token of text; speedups are over the autoregressive lane; intervals are 95%
+bootstrap intervals over prompts. ``cut`` is the share by which a rule's latency lies below static-opt's.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from ..errors import UserError
+from ..files import write_whole
+from ..trace import Costs, Machine
+
+SCHEMA = "speculoscope.evaluation/1"
+MAX_FILE_BYTES = 8 * 2**20
+ALL = "all"  # the row over all suites
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+Text = Annotated[str, Field(max_length=2000)]
+
+
+@dataclass(slots=True)
+class Interval:
+    """A figure with its 95% bootstrap interval over prompts."""
+
+    __pydantic_config__ = _STRICT
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(slots=True)
+class Timing:
+    """One rule's time on one suite, simulated from chains and cost curves, or read off the clock.
+
+    ``p95_token_s``: the 95th percentile over prompts of the time per token. ``cut``: see the module;
+    None for static-opt itself and where static-opt was not timed.
+    """
+
+    __pydantic_config__ = _STRICT
+    prompts: int
+    tokens: int
+    latency_s: float
+    p95_token_s: float
+    speedup: Interval
+    cut: Interval | None = None
+
+
+@dataclass(slots=True)
+class Prediction:
+    """How well a rule predicts acceptance; see ``evaluation/classify.py`` for the definitions."""
+
+    __pydantic_config__ = _STRICT
+    f1: float
+    precision: float
+    recall: float
+    auc: float | None  # None: the rule has no score
+
+
+@dataclass(slots=True)
+class Row:
+    """One rule on one suite: passes and simulated time over all its prompts, the clock over some."""
+
+    __pydantic_config__ = _STRICT
+    target_passes: int
+    draft_passes: int
+    tokens_per_target_pass: float
+    discard_rate: float
+    verification_rate: float
+    simulated: Timing
+    clock: Timing | None = None
+    prediction: Prediction | None = None
+
+
+@dataclass(slots=True)
+class RuleResult:
+    """One rule. ``label`` is its name in the tables ("static-opt"), ``lane`` the lane string that ran."""
+
+    __pydantic_config__ = _STRICT
+    label: Text
+    lane: Text
+    rows: dict[Text, Row]  # by suite, and ALL
+
+
+@dataclass(slots=True)
+class ParetoPoint:
+    __pydantic_config__ = _STRICT
+    lane: Text
+    discard_rate: float
+    verification_rate: float
+    speedup: float
+
+
+@dataclass(slots=True)
+class OracleLengths:
+    """The oracle's SL: guesses that hold in a row, per iteration (DISCO, section 3).
+
+    ``histogram``: (SL, iterations); ``by_place``: mean SL over 20 buckets of the iteration's place j/(n-1) in its
+    text, None where a bucket is empty.
+    """
+
+    __pydantic_config__ = _STRICT
+    mean: float
+    sd: float
+    iterations: int
+    histogram: list[tuple[int, int]]
+    by_place: list[float | None]
+
+
+@dataclass(slots=True)
+class Setting:
+    """How the figures came about."""
+
+    __pydantic_config__ = _STRICT
+    pair: Text
+    draft: Text
+    target_fingerprint: Text
+    draft_fingerprint: Text
+    created: Text
+    machine: Machine
+    target_dtype: Text
+    draft_dtype: Text
+    threads: int
+    split: Text
+    max_new_tokens: int
+    prompts: dict[Text, int]  # suite -> test prompts
+    validation_prompts: int
+    clock_repeats: int
+    costs: Costs
+    notes: list[Text] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class EvaluationResult:
+    """The papers' tables for one pair and draft: what ``evaluation/<pair>.json`` holds."""
+
+    __pydantic_config__ = _STRICT
+    setting: Setting
+    static_opt: int  # chosen on the validation split
+    match_rate: dict[Text, float]  # by suite, and ALL
+    always_accept: dict[Text, Prediction]  # what predicting every guess to hold reaches
+    rules: list[RuleResult]
+    pareto: dict[Text, list[ParetoPoint]]  # policy -> its thresholds, over all suites
+    oracle: dict[Text, OracleLengths]  # by suite, and ALL
+    texts_equal: tuple[int, int]  # clocked lanes whose text was the autoregressive one, of how many
+    schema: Literal["speculoscope.evaluation/1"] = SCHEMA
+
+    def rule(self, label: str) -> RuleResult:
+        """The rule of that label; KeyError if there is none."""
+        for rule in self.rules:
+            if rule.label == label:
+                return rule
+        raise KeyError(label)
+
+
+@dataclass(slots=True)
+class SlPoint:
+    """One draft under one static SL, over all suites."""
+
+    __pydantic_config__ = _STRICT
+    sl: int
+    simulated: float  # speedup
+    predicted: float  # the throughput model's, from match rate and costs
+    clock: float | None = None
+
+
+@dataclass(slots=True)
+class DraftResult:
+    """One draft of the ladder. ``best_*`` were chosen on validation; speedups are of the test split."""
+
+    __pydantic_config__ = _STRICT
+    name: Text
+    parameters: int
+    layers: int
+    hidden_size: int
+    dtype: Text
+    c: float
+    match_rate: dict[Text, float]  # by suite, and ALL
+    best_sl: int
+    best_lane: Text
+    static_speedup: dict[Text, Interval]  # of the best SL, by suite and ALL
+    speedup: dict[Text, Interval]  # of the best lane
+    p95_token_s: float
+    break_even_c: float  # at this cost no static SL gains any more
+    by_sl: list[SlPoint]
+    by_suite: dict[Text, list[float]] = field(default_factory=dict)  # simulated speedup of SL 1, 2, ...
+
+
+@dataclass(slots=True)
+class Recommendation:
+    """What to use here, and how to say it elsewhere."""
+
+    __pydantic_config__ = _STRICT
+    draft: Text
+    lane: Text
+    sentences: list[Text]
+    transformers: Text
+    vllm: Text
+
+
+@dataclass(slots=True)
+class DraftsResult:
+    """Which draft, which SL, here? What ``evaluation/<pair>-drafts.json`` holds."""
+
+    __pydantic_config__ = _STRICT
+    setting: Setting
+    drafts: list[DraftResult]  # cheapest first
+    recommendation: Recommendation
+    schema: Literal["speculoscope.evaluation-drafts/1"] = "speculoscope.evaluation-drafts/1"
+
+
+_KINDS = {EvaluationResult: TypeAdapter(EvaluationResult), DraftsResult: TypeAdapter(DraftsResult)}
+
+
+def result_to_json(result: EvaluationResult | DraftsResult) -> str:
+    return json.dumps(asdict(result), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+def save_result(result: EvaluationResult | DraftsResult, path: Path) -> None:
+    """Write the file whole or not at all. Raises UserError."""
+    try:
+        write_whole(path, result_to_json(result))
+    except OSError as error:
+        raise UserError(f"Cannot write {path}: {error.strerror or error}.") from error
+
+
+def load_evaluation(path: Path) -> EvaluationResult:
+    """Read and check ``evaluation/<pair>.json``. Raises UserError."""
+    return _load(path, EvaluationResult)
+
+
+def load_drafts(path: Path) -> DraftsResult:
+    """Read and check ``evaluation/<pair>-drafts.json``. Raises UserError."""
+    return _load(path, DraftsResult)
+
+
+def _load(path: Path, kind):
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise UserError(f"{path.name} is too large to be an evaluation.")
+        return _KINDS[kind].validate_json(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"Cannot read the evaluation {path.name}: {error.strerror or error}.") from error
+    except (ValidationError, RecursionError) as error:
+        raise UserError(
+            f"{path.name} is not an evaluation of this program's version: make it anew."
+        ) from error
+
+
+def evaluation_from_dict(data: dict) -> EvaluationResult:
+    """The result as it came through a queue or over a wire. Raises UserError."""
+    return _from_dict(data, EvaluationResult)
+
+
+def drafts_from_dict(data: dict) -> DraftsResult:
+    """The result as it came through a queue or over a wire. Raises UserError."""
+    return _from_dict(data, DraftsResult)
+
+
+def _from_dict(data: dict, kind):
+    try:
+        return _KINDS[kind].validate_json(json.dumps(data))
+    except (ValidationError, RecursionError, TypeError, ValueError) as error:
+        raise UserError("These figures are not an evaluation of this program's version.") from error

@@ -1,0 +1,93 @@
+"""The test material: chains of prompts, and the rules replayed on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..lanes import parse_lane
+from ..lookahead.heads import Head
+from ..lookahead.registry import make_policy
+from ..trace import Chain, Costs, Finish
+from ..whatif import Replay, Simulated, simulate
+
+
+@dataclass(slots=True)
+class Sample:
+    """One prompt of one suite with the target's text and one draft's chain along it."""
+
+    prompt: str  # its id
+    suite: str
+    chain: Chain
+    finish: Finish
+    max_new_tokens: int
+    replay: Replay = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.replay = Replay(self.chain)
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.chain.target)
+
+
+@dataclass(slots=True)
+class Replayed:
+    """One lane on many samples, parallel to them."""
+
+    lane: str
+    simulated: list[Simulated]
+    plain: np.ndarray  # cost of plain decoding, in units of target_s
+
+    @property
+    def cost(self) -> np.ndarray:
+        return np.array([one.cost for one in self.simulated])
+
+    @property
+    def tokens(self) -> np.ndarray:
+        return np.array([one.n_tokens for one in self.simulated])
+
+    @property
+    def speedup(self) -> float:
+        """Of all samples together: cost of plain decoding / cost of the lane."""
+        return float(self.plain.sum() / self.cost.sum())
+
+    def pick(self, indices: Sequence[int]) -> Replayed:
+        """The same for some of the samples."""
+        return Replayed(self.lane, [self.simulated[i] for i in indices], self.plain[list(indices)])
+
+
+def replay_lane(
+    lane: str, samples: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None = None
+) -> Replayed:
+    """Replay ``lane`` on every sample. Raises UserError for a lane that cannot be (nothing fitted)."""
+    parsed = parse_lane(lane)
+    simulated = [
+        simulate(
+            sample.replay,
+            costs,
+            make_policy(parsed, heads),
+            max_new_tokens=sample.max_new_tokens,
+            finish=sample.finish,
+        )
+        for sample in samples
+    ]
+    return Replayed(lane, simulated, plain_costs(samples, costs))
+
+
+def plain_costs(samples: Sequence[Sample], costs: Costs) -> np.ndarray:
+    """Cost of plain decoding per sample, in units of target_s."""
+    return np.array([sample.n_tokens * costs.iteration(0, None) for sample in samples])
+
+
+def best_of(
+    lanes: Sequence[str], samples: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None = None
+) -> str:
+    """The lane with the largest speedup on ``samples`` (validation prompts), the first of equals."""
+    return max(lanes, key=lambda lane: replay_lane(lane, samples, costs, heads).speedup)
+
+
+def static_lanes(draft: str | None = None, longest: int = 20) -> list[str]:
+    return [f"{draft}/static:{sl}" if draft else f"static:{sl}" for sl in range(1, longest + 1)]

@@ -1,0 +1,190 @@
+"""The papers' tables, computed from replayed lanes and clock readings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..lookahead.heads import Head
+from ..metrics import match_rate, oracle_sls
+from ..trace import Costs
+from .classify import always_accept, predict
+from .results import ALL, OracleLengths, ParetoPoint, Prediction, Row, RuleResult, Timing
+from .samples import Replayed, Sample, replay_lane
+from .statistics import Bootstrap
+
+STATIC_OPT = "static-opt"
+PLACES = 20
+
+
+@dataclass(slots=True)
+class Rule:
+    """A rule of the tables: what it is called there, and the lane that runs."""
+
+    label: str
+    lane: str
+
+
+@dataclass(slots=True)
+class ClockTable:
+    """Clock readings: seconds of decoding by lane, parallel to ``prompts`` (medians over repeats)."""
+
+    prompts: list[str]
+    suites: list[str]
+    tokens: np.ndarray  # of text
+    seconds: dict[str, np.ndarray]  # lane string -> [prompts]
+
+
+def groups(suites: Sequence[str]) -> dict[str, list[int]]:
+    """Indices of all prompts, and by suite where there are several."""
+    found: dict[str, list[int]] = {ALL: list(range(len(suites)))}
+    for index, suite in enumerate(suites):
+        found.setdefault(suite, []).append(index)
+    return found
+
+
+def rule_results(
+    rules: Sequence[Rule],
+    samples: Sequence[Sample],
+    costs: Costs,
+    heads: Mapping[str, Head] | None = None,
+    clock: ClockTable | None = None,
+) -> list[RuleResult]:
+    """One result per rule; the intervals of all rules rest on the same resampled prompts."""
+    replayed = {rule.lane: replay_lane(rule.lane, samples, costs, heads) for rule in rules}
+    reference = next((rule.lane for rule in rules if rule.label == STATIC_OPT), None)
+    simulated = _timings(
+        {lane: one.cost * costs.target_s for lane, one in replayed.items()},
+        np.array([sample.n_tokens for sample in samples]),
+        [sample.suite for sample in samples],
+        next(iter(replayed.values())).plain * costs.target_s,
+        reference,
+    )
+    clocked = _clock_timings(clock, rules, reference) if clock else {}
+    rows = {
+        lane: _rows(one, samples, simulated[lane], clocked.get(lane, {})) for lane, one in replayed.items()
+    }
+    return [RuleResult(rule.label, rule.lane, rows[rule.lane]) for rule in rules]
+
+
+def _rows(
+    replayed: Replayed, samples: Sequence[Sample], simulated: dict[str, Timing], clocked: dict[str, Timing]
+) -> dict[str, Row]:
+    rows = {}
+    for suite, indices in groups([sample.suite for sample in samples]).items():
+        part = replayed.pick(indices)
+        chosen = [samples[index] for index in indices]
+        rows[suite] = _row(part, chosen, simulated[suite], clocked.get(suite))
+    return rows
+
+
+def _row(replayed: Replayed, samples: Sequence[Sample], simulated: Timing, clock: Timing | None) -> Row:
+    passes = sum(one.target_passes for one in replayed.simulated)
+    drafted = sum(one.draft_passes for one in replayed.simulated)
+    accepted = sum(one.accepted for one in replayed.simulated)
+    tokens = int(replayed.tokens.sum())
+    return Row(
+        target_passes=passes,
+        draft_passes=drafted,
+        tokens_per_target_pass=1 + accepted / passes,
+        discard_rate=(drafted - accepted) / tokens,
+        verification_rate=passes / tokens,
+        simulated=simulated,
+        clock=clock,
+        prediction=predict(replayed, samples) if drafted else None,
+    )
+
+
+def _timings(
+    seconds: Mapping[str, np.ndarray],
+    tokens: np.ndarray,
+    suites: Sequence[str],
+    plain: np.ndarray,
+    reference: str | None,
+) -> dict[str, dict[str, Timing]]:
+    """Lane -> suite -> its timing; ``seconds``, ``tokens`` and ``plain`` are per prompt."""
+    found: dict[str, dict[str, Timing]] = {lane: {} for lane in seconds}
+    for suite, indices in groups(suites).items():
+        bootstrap = Bootstrap(len(indices))
+        opt = seconds[reference][indices] if reference in seconds else None
+        for lane, spent in seconds.items():
+            part = spent[indices]
+            cut = bootstrap.cut(part, opt) if opt is not None and lane != reference else None
+            found[lane][suite] = Timing(
+                prompts=len(indices),
+                tokens=int(tokens[indices].sum()),
+                latency_s=float(part.sum() / tokens[indices].sum()),
+                p95_token_s=float(np.percentile(part / tokens[indices], 95)),
+                speedup=bootstrap.ratio(plain[indices], part),
+                cut=cut,
+            )
+    return found
+
+
+def _clock_timings(
+    clock: ClockTable, rules: Sequence[Rule], reference: str | None
+) -> dict[str, dict[str, Timing]]:
+    if not clock.prompts or "autoregressive" not in clock.seconds:
+        return {}
+    seconds = {rule.lane: clock.seconds[rule.lane] for rule in rules if rule.lane in clock.seconds}
+    return _timings(seconds, clock.tokens, clock.suites, clock.seconds["autoregressive"], reference)
+
+
+def always_accepting(samples: Sequence[Sample]) -> dict[str, Prediction]:
+    """Suite -> what always-accept reaches as a predictor."""
+    parts = groups([sample.suite for sample in samples])
+    return {suite: always_accept([samples[index] for index in indices]) for suite, indices in parts.items()}
+
+
+def match_rates(samples: Sequence[Sample]) -> dict[str, float]:
+    """Match rate along the texts, by suite and over all; positions weigh alike."""
+    found = {}
+    for suite, indices in groups([sample.suite for sample in samples]).items():
+        lengths = [samples[index].n_tokens for index in indices]
+        rates = [match_rate(samples[index].chain) or 0.0 for index in indices]
+        found[suite] = float(np.average(rates, weights=lengths))
+    return found
+
+
+def pareto(
+    policy: str,
+    lanes: Sequence[str],
+    samples: Sequence[Sample],
+    costs: Costs,
+    heads: Mapping[str, Head] | None,
+) -> list[ParetoPoint]:
+    """Discard against verification rate over the thresholds (or SLs) of one policy, all suites together."""
+    points = []
+    for lane in lanes:
+        replayed = replay_lane(lane, samples, costs, heads)
+        tokens = replayed.tokens.sum()
+        lost = sum(one.draft_passes - one.accepted for one in replayed.simulated)
+        passes = sum(one.target_passes for one in replayed.simulated)
+        points.append(ParetoPoint(lane, float(lost / tokens), float(passes / tokens), replayed.speedup))
+    return points
+
+
+def oracle_lengths(samples: Sequence[Sample]) -> dict[str, OracleLengths]:
+    """Mean, deviation, histogram and course of the oracle's SL, by suite and over all."""
+    per_sample = [oracle_sls(sample.chain) for sample in samples]
+    parts = groups([sample.suite for sample in samples])
+    return {suite: _lengths([per_sample[index] for index in indices]) for suite, indices in parts.items()}
+
+
+def _lengths(texts: Sequence[Sequence[int]]) -> OracleLengths:
+    lengths = np.array([length for text in texts for length in text], dtype=float)
+    buckets: list[list[int]] = [[] for _ in range(PLACES)]
+    for text in texts:
+        for index, length in enumerate(text):
+            place = index / (len(text) - 1) if len(text) > 1 else 0.0
+            buckets[min(PLACES - 1, int(place * PLACES))].append(length)
+    return OracleLengths(
+        mean=float(lengths.mean()),
+        sd=float(lengths.std()),
+        iterations=len(lengths),
+        histogram=sorted(Counter(int(length) for length in lengths).items()),
+        by_place=[float(np.mean(bucket)) if bucket else None for bucket in buckets],
+    )
