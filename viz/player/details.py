@@ -61,7 +61,7 @@ def _where(trace: Trace, it: Iteration, iteration: int, index: int, token: Token
     drafted = index < it.n_drafted
     position = it.start + (index if drafted else it.n_accepted)
     place = f"guess {index + 1} of {it.n_drafted}" if drafted else "the big model's own token"
-    holds = "" if it.holds is None else f" · {it.holds} would have held"
+    holds = "" if it.holds is None else f" · would hold from its start: {it.holds}"
     return f"{lane_name(trace.lane)} · output position {position} · iteration {iteration + 1}, {place}{holds}"
 
 
@@ -129,7 +129,11 @@ def _alternatives(run: Run, top: list[tuple[int, float]]) -> list[list[Any]]:
 
 
 def _quoted(run: Run, token: int | None) -> str:
-    return f"“{_text(run, token)}”" if token is not None else ""
+    """The token in quotes, its blanks visible: most tokens begin with one."""
+    if token is None:
+        return ""
+    text = _text(run, token).replace("\n", "↵").replace("\t", "⇥").replace(" ", "·")
+    return f"“{text}”"
 
 
 def _text(run: Run, token: int) -> str:

@@ -21,6 +21,7 @@ def export_html(run: Run, *, origin: Origin = "recorded") -> str:
     title = f"Speculoscope: {payload['sentence']}"
     return _PAGE.format(
         title=escape(title),
+        policy=_CONTENT_POLICY,
         css=player_css(),
         js=player_js(),
         payload=json_for_script(payload),
@@ -49,12 +50,13 @@ def _all_details(run: Run) -> list[list[list[dict[str, Any]]]]:
     return everything
 
 
+_CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="referrer" content="no-referrer">
 <title>{title}</title>
 <style>

@@ -43,7 +43,7 @@ def _rule_caption(lane: Lane) -> str:
     if lane.policy == "static":
         return f"always guesses {lane.argument}, then checks"
     if lane.policy == "confidence":
-        return f"guesses on while the small model is at least {lane.argument or '0.4'} sure of its own guess"
+        return f"guesses on while the small model is at least {lane.argument or '0.4'} sure of its guess"
     if lane.policy == "oracle":
         return _oracle_caption(lane)
     return _CAPTIONS[lane.policy]

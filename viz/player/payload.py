@@ -106,7 +106,7 @@ def _figure(figure: metrics.Figure) -> dict[str, str]:
 
 
 def _times_sign(text: str) -> str:
-    """"2.40x (2.38 to 2.44)" with a real multiplication sign."""
+    """ "2.40x (2.38 to 2.44)" with a real multiplication sign."""
     head, sign, tail = text.partition("x")
     return f"{head}×{tail}" if sign and head.replace(".", "").isdigit() else text
 
@@ -226,11 +226,10 @@ def _time_table(run: Run) -> dict[str, Any]:
         "columns": columns,
         "rows": rows,
         "note": "The repeat with the median decode time, which is also the one replayed. Strips and speedups count "
-        "decoding only; the prefill of both models comes before it. What told the oracle where guesses fail is in no time.",
+        "decoding only; the prefill of both models comes before it. The pre-pass that tells the oracle "
+        "where guesses fail is in no time.",
     }
 
 
 def _ms(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
-
-

@@ -127,5 +127,3 @@ def _scores(keeper: ScoreKeeper, simulated: Simulated) -> list[int | None]:
         padded = (scores + [None] * n)[:n]
         found += [None if score is None else round(100 * score) for score in padded]
     return found
-
-

@@ -123,9 +123,9 @@ const Live = {
     if (needed > this.total * 0.98 || !this.live.scaled) {
       this.live.scaled = true;
       this.total = needed * 1.25;
-      for (const strip of this.strips) strip.scale(this.total, this.strip.clientWidth || 900);
+      for (const strip of this.strips) strip.scale(this.total);
       this.buildAxis();
-    } else this.strips[lane].scale(this.total, this.strip.clientWidth || 900);
+    } else this.strips[lane].scale(this.total);
   },
 
   endLive(text) {

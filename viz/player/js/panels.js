@@ -45,6 +45,27 @@ function tablePanel(table) {
   return panel;
 }
 
+const CROSS = "m-3.4-3.4l6.8 6.8m0-6.8l-6.8 6.8";
+const RING = "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0";
+
+function plotLegend() {
+  const legend = el("div", "sd-plot-legend");
+  const entries = [["a", RING, "accepted"], ["r", CROSS, "rejected"], ["d", RING, "dropped"]];
+  for (const [fate, shape, text] of entries) {
+    const mark = svg("svg", { viewBox: "0 0 18 12", "aria-hidden": "true" });
+    mark.append(svg("path", { class: `sd-dot sd-dot-${fate}`, d: `M9 6${shape}` }));
+    const entry = el("span", "", text);
+    entry.prepend(mark);
+    legend.append(entry);
+  }
+  const mark = svg("svg", { viewBox: "0 0 18 12", "aria-hidden": "true" });
+  mark.append(svg("path", { class: "sd-bar-line", d: "M0 6H18" }));
+  const entry = el("span", "", "threshold");
+  entry.prepend(mark);
+  legend.append(entry);
+  return legend;
+}
+
 /** Each guess's score against the threshold, with its fate; the slider re-simulates from the payload's sweep. */
 class ThresholdPanel {
   constructor(data, player) {
@@ -65,9 +86,9 @@ class ThresholdPanel {
     label.append(this.value, this.slider);
     this.holder = el("div", "sd-strip");
     const row = el("div", "sd-row sd-sim");
-    row.append(label, this.holder);
+    row.append(el("em", "sd-mute", "simulated"), this.holder);
     this.sentence = el("p");
-    this.node.append(row, this.sentence, this.plot);
+    this.node.append(label, this.sentence, row, this.plot, plotLegend());
     this.choose(data.initial);
   }
 
@@ -78,7 +99,7 @@ class ThresholdPanel {
     this.strip.node.classList.add("sd-fin");
     this.holder.replaceWith(this.strip.node);
     this.holder = this.strip.node;
-    this.scale(this.player.total, 900);
+    this.scale(this.player.total);
     const counts = this.lane.counts(this.lane.iterations.length);
     this.value.textContent = `threshold ${option.value.toFixed(2)}`;
     this.sentence.textContent = `Simulated at ${option.value.toFixed(2)}: ${times(option.speedup)}, ${counts.passes} target `
@@ -88,7 +109,7 @@ class ThresholdPanel {
     this.draw(option);
   }
 
-  scale(total, width) { this.strip.scale(total, width); }
+  scale(total) { this.strip.scale(total); }
 
   /** Markers by fate: disc accepted, cross rejected, ring dropped. */
   draw(option) {
@@ -103,8 +124,7 @@ class ThresholdPanel {
         const score = option.scores[k];
         if (score == null) continue;
         const [px, py] = [x(it.start + j).toFixed(1), y(score / 100).toFixed(1)];
-        const ring = `M${px} ${py}m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0`;
-        paths[it.fates[j]] += it.fates[j] === "r" ? `M${px} ${py}m-3.4-3.4l6.8 6.8m0-6.8l-6.8 6.8` : ring;
+        paths[it.fates[j]] += `M${px} ${py}${it.fates[j] === "r" ? CROSS : RING}`;
       }
     }
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true", focusable: "false" });

@@ -62,10 +62,9 @@ class Player {
     const ends = this.lanes.map((lane) => lane.end);
     if (this.simulation) ends.push(this.simulation.lane.end);
     this.total = Math.max(...ends, 1e-6);
-    const width = this.strip.clientWidth || 900;
-    for (const strip of this.strips) strip.scale(this.total, width);
-    if (this.simulation) this.simulation.strip.scale(this.total, width);
-    for (const panel of this.thresholds || []) panel.scale(this.total, width);
+    for (const strip of this.strips) strip.scale(this.total);
+    if (this.simulation) this.simulation.strip.scale(this.total);
+    for (const panel of this.thresholds || []) panel.scale(this.total);
     this.ends.textContent = clockText(this.total, this.total);
     this.buildAxis();
   }

@@ -27,8 +27,8 @@ const Pointing = {
     this.mark(position ?? it.start);
   },
 
-  /** Mark the same output position in every lane. */
-  mark(position) {
+  /** Mark the same output position in every lane; while the clock stands, the other texts scroll to it. */
+  mark(position, from) {
     for (const node of this.marked) node.classList.remove("sd-same");
     this.marked = [];
     this.lanes.forEach((lane, i) => {
@@ -37,6 +37,7 @@ const Pointing = {
       if (!token || !token.node) return;
       token.node.classList.add("sd-same");
       this.marked.push(token.node);
+      if (i !== from && !this.playing && !this.columns[i].hidden) this.views[i].reveal(token.iteration);
     });
   },
 
@@ -50,7 +51,7 @@ const Pointing = {
 
   async showToken({ lane, node, token }) {
     this.wanted = token;
-    this.mark(token.position);
+    this.mark(token.position, lane);
     this.emit(lane, token.position);
     const details = await this.fetchDetails(lane, token);
     if (this.wanted === token) this.popup.show(node, detailNodes(details));
@@ -117,7 +118,7 @@ const Pointing = {
   listen() {
     this.on(this.root, "pointerover", (event) => this.hover(event));
     this.on(this.root, "pointerout", (event) => {
-      if (event.pointerType === "mouse" && !this.pinned) this.forget();
+      if (event.pointerType === "mouse") this.forget();
     });
     this.on(this.texts, "pointerenter", () => { this.hovering = !this.playing; });
     this.on(this.texts, "pointerleave", () => { this.hovering = false; });
@@ -137,12 +138,12 @@ const Pointing = {
   },
 
   hover(event) {
-    if (event.pointerType !== "mouse" || this.pinned) return;
+    if (event.pointerType !== "mouse") return;
     const figure = event.target.closest(".sd-fig");
     if (figure) { this.showFigure(figure); return; }
     const found = this.tokenOf(event.target);
     if (!found) return;
-    this.mark(found.token.position);
+    this.mark(found.token.position, found.lane);
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.showToken(found), 140);
   },
@@ -182,7 +183,7 @@ const Pointing = {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     const here = this.root.contains(target);
     if (!here && !(this.options.globalKeys && target === document.body)) return;
-    if (event.key === "Escape") { this.pinned = false; this.forget(); return; }
+    if (event.key === "Escape") { this.forget(); return; }
     if (target.closest && target.closest(".sd-text") && this.walk(event)) { event.preventDefault(); return; }
     const tag = target.tagName;
     const ranged = tag === "INPUT" && target !== this.rail;

@@ -22,9 +22,13 @@ class Popup {
 
   place(anchor) {
     this.node.classList.toggle("sd-sheet", this.sheet);
-    if (this.sheet) { this.node.style.left = this.node.style.top = ""; return; }
-    const rects = anchor.getClientRects();
-    const at = rects[0] || anchor.getBoundingClientRect();
+    const at = anchor.getClientRects()[0] || anchor.getBoundingClientRect();
+    if (this.sheet) {
+      this.node.style.left = this.node.style.top = "";
+      const covered = at.bottom + 12 - this.node.getBoundingClientRect().top;
+      if (covered > 0) global.scrollBy(0, covered);
+      return;
+    }
     const home = this.root.getBoundingClientRect();
     const size = this.node.getBoundingClientRect();
     const left = clamp(at.left - home.left - 12, 0, Math.max(0, home.width - size.width));

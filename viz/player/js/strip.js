@@ -31,11 +31,12 @@ class Strip {
   }
 
   /** Lay out on an axis of `total` seconds. */
-  scale(total, width) {
+  scale(total) {
     this.total = total;
+    const width = this.svg.clientWidth || 900;
     this.svg.setAttribute("viewBox", `0 0 ${Math.max(1, total * MICRO)} 18`);
     const narrowest = this.lane.end / Math.max(1, this.lane.iterations.length) / total * width;
-    this.node.classList.toggle("sd-gaps", narrowest >= 4);
+    this.node.classList.toggle("sd-gaps", narrowest >= 6);
     this.flag.style.left = `${100 * this.lane.end / total}%`;
   }
 

@@ -91,19 +91,34 @@ class TextView {
     for (; this.currentTokens > wanted; this.currentTokens--) nodes[this.currentTokens - 1].classList.remove("sd-on");
   }
 
-  /** Keep the head of the text in sight. Tops are read once per layout, not once per frame. */
-  follow(iteration) {
-    if (!this.lane.iterations.length) return;
+  /** Tops are read once per layout, not once per frame. */
+  measure() {
     if (!this.tops) {
       this.tops = this.lane.iterations.map((it) => it.node.offsetTop);
       this.height = this.scroller.clientHeight;
       this.scrolled = this.scroller.scrollTop;
     }
-    if (!this.height) { this.tops = null; return; }
+    if (!this.height) this.tops = null; // not on screen
+    return this.tops !== null && this.tops.length > 0;
+  }
+
+  /** Keep the head of the text in sight. */
+  follow(iteration) {
+    if (!this.measure()) return;
     const top = this.tops[clamp(iteration, 0, this.tops.length - 1)];
-    if (top > this.scrolled + this.height - 56 || top < this.scrolled) {
-      this.scrolled = Math.max(0, top - this.height * 0.45);
-      this.scroller.scrollTop = this.scrolled;
-    }
+    if (top > this.scrolled + this.height - 56 || top < this.scrolled) this.scrollTo(top - this.height * 0.45);
+  }
+
+  /** Bring an iteration into sight, wherever the reader has scrolled to. */
+  reveal(iteration) {
+    if (!this.measure()) return;
+    const at = this.scroller.scrollTop;
+    const top = this.tops[iteration];
+    if (top > at + this.height - 48 || top < at) this.scrollTo(top - this.height * 0.4);
+  }
+
+  scrollTo(top) {
+    this.scrolled = Math.max(0, top);
+    this.scroller.scrollTop = this.scrolled;
   }
 }
