@@ -7,6 +7,7 @@ comes as hostile. A refusal is ``{"error": sentence}``.
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import threading
 from collections import OrderedDict
@@ -17,8 +18,9 @@ from decoding.errors import UserError
 from decoding.trace import Run, run_to_json
 
 from .figures.race import draw_run
+from .player.details import token_details
 from .player.export import export_html
-from .player.payload import player_payload, token_details
+from .player.payload import player_payload
 from .session import BROKEN, Races
 from .settings import command_line, link_query
 from .store import RunStore
@@ -37,7 +39,7 @@ def answered(function: Callable[[Query], Answer]) -> Callable[[Query], Answer]:
         try:
             if not isinstance(query, dict):
                 raise UserError("This question to the server has the wrong form; reload the page.")
-            return function(query)
+            return json.loads(json.dumps(function(query)))  # plain JSON: Gradio's own writer refuses numbers as keys
         except UserError as error:
             return {"error": str(error)}
         except Exception:
@@ -65,11 +67,7 @@ def answers(store: RunStore, races: Races) -> list[Callable[[Query], Answer]]:
     @answered
     def details(query: Query) -> Answer:
         lane, iteration, index = (_whole(query.get(name)) for name in ("lane", "iteration", "index"))
-        run = store.get(query.get("run"))
-        try:
-            return token_details(run, lane, iteration, index)
-        except (IndexError, KeyError) as error:
-            raise UserError("There is no such token in this run.") from error
+        return token_details(store.get(query.get("run")), lane, iteration, index)
 
     @answered
     def figures(query: Query) -> Answer:
@@ -77,30 +75,29 @@ def answers(store: RunStore, races: Races) -> list[Callable[[Query], Answer]]:
 
     @answered
     def missed(query: Query) -> Answer:
-        run, after = query.get("run"), _whole(query.get("after"), low=-1)
-        return {"deltas": races.missed(run, after) if isinstance(run, str) and run else []}
+        run, first = query.get("run"), _whole(query.get("first"))
+        return {"deltas": races.missed(run, first) if isinstance(run, str) and run else []}
 
     @answered
     def take(query: Query) -> Answer:
         run = store.get(query.get("run"))
+        writers: dict[str, Callable[[], str]] = {
+            "json": lambda: run_to_json(run),
+            "csv": lambda: run_csv(run),
+            "html": lambda: export_html(run, origin=store.origin(run.id)),
+            "command": lambda: command_line(run.settings),
+            "link": lambda: _link(store, run, query.get("t")),
+        }
         kind = query.get("kind")
-        if kind == "link":
-            return {"name": "link", "mime": "text/plain", "text": _link(store, run, query.get("t"))}
-        if kind not in _FORMATS:
-            raise UserError(f"A run can be taken along as {', '.join(_FORMATS)} or link.")
-        ending, mime, write = _FORMATS[kind]
-        name = f"speculoscope-{run.id}.{ending}" if ending else kind
-        return {"name": name, "mime": mime, "text": write(run)}
+        if not isinstance(kind, str) or kind not in writers:
+            raise UserError(f"A run can be taken along as {', '.join(writers)}.")
+        name = f"speculoscope-{run.id}.{kind}" if kind in _MIME else kind
+        return {"name": name, "mime": _MIME.get(kind, "text/plain"), "text": writers[kind]()}
 
     return [open_run, open_file, details, figures, missed, take]
 
 
-_FORMATS: dict[str, tuple[str, str, Callable[[Run], str]]] = {
-    "json": ("json", "application/json", run_to_json),
-    "csv": ("csv", "text/csv", run_csv),
-    "html": ("html", "text/html", export_html),
-    "command": ("", "text/plain", lambda run: command_line(run.settings)),
-}
+_MIME = {"json": "application/json", "csv": "text/csv", "html": "text/html"}
 
 
 def _link(store: RunStore, run: Run, t: Any) -> str:
@@ -111,8 +108,8 @@ def _link(store: RunStore, run: Run, t: Any) -> str:
     return f"run={run.id}&t={moment:.3f}"
 
 
-def _whole(value: Any, low: int = 0) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**31:
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
         raise UserError("This question to the server has the wrong form; reload the page.")
     return value
 

@@ -19,7 +19,7 @@ from .store import RunStore
 TAGLINE = (
     "A small model guesses ahead; a big one checks all guesses in one pass. Same text, sooner when the guesses hold."
 )
-HEADER = f"<header class='sp-header'><h1>Speculoscope</h1><p>{TAGLINE}</p></header>"
+HEADER = f"<header class='speculoscope sp-header'><h1>Speculoscope</h1><p>{TAGLINE}</p></header>"
 QUEUE_SIZE = 32  # events that wait or run; on ZeroGPU Gradio's own default would be 1
 IDLE_S = 0.02  # how long Gradio's queue sleeps when it has nothing to do; its default wakes 1,000 times a second
 

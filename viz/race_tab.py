@@ -22,10 +22,12 @@ from .session import Races
 from .settings import DTYPES, FIELDS, RULES, Settings, read_settings
 from .store import RunStore
 
-TEMPLATE = """<div class="sp-status" role="status" aria-live="polite"></div>
+TEMPLATE = """<div class="speculoscope">
+<div class="sp-status" role="status" aria-live="polite" hidden></div>
 <div class="sp-player"></div>
 <div class="sp-take" role="group" aria-label="Take it along"></div>
-<section class="sp-plots" aria-label="Plots of this run"></section>"""
+<section class="sp-plots" aria-label="Plots of this run"></section>
+</div>"""
 RULE_LABELS = [
     ("greedy: both models' first choices must agree", "greedy"),
     ("coupling: same noise for both, so every lane writes the same text", "coupling"),
@@ -82,7 +84,7 @@ def build_race_tab(
 def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
     with gr.Row(elem_classes="sp-ask", equal_height=True):
         prompt = gr.Textbox(
-            first.prompt, label="Continue this text", lines=1, max_lines=4, scale=6, elem_id="prompt",
+            first.prompt, label="Continue this text", lines=1, max_lines=12, scale=6, elem_id="prompt",
             placeholder="Type the beginning of a text; the models go on from there",
         )  # fmt: skip
         run = gr.Button("Run", variant="primary", scale=0, min_width=96, elem_id="run")

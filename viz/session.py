@@ -2,7 +2,8 @@
 
 A comparison runs in a thread that iterates over the backend; the page's event loop sleeps until something has
 arrived, waits a moment for more, and sends all of it as one numbered delta
-``{"run": id, "seq": n, "events": [{"kind", "data"}, ...]}``. The last one carries the finished run's payload.
+``{"run": id, "seq": n, "events": [{"kind", "data"}, ...]}``, where ``seq`` is the number of its first event. The
+last one carries the finished run's payload.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from decoding.events import LAST_KINDS, Event
 from decoding.request import CompareRequest
 from decoding.trace import run_from_json
 
-from .player.payload import player_payload
+from .player.names import lane_heading
+from .player.payload import PROMPT_CHARS, player_payload
 from .store import RunStore
 
 PERIOD_S = 0.07  # between two deltas
@@ -147,9 +149,10 @@ class Races:
         for live in self._of(lambda one: one.visitor == visitor):
             live.feed.cancel.set()
 
-    def missed(self, run: str, after: int) -> list[str]:
-        """The deltas of a comparison that is still going, from the one after number ``after`` on."""
-        return [delta for live in self._of(lambda one: one.feed.run == run) for delta in live.sent[after + 1 :]]
+    def missed(self, run: str, first: int) -> list[str]:
+        """The deltas of a comparison that is still going, from event number ``first`` on."""
+        found = self._of(lambda one: one.feed.run == run)
+        return [delta for live in found for number, delta in live.sent if number >= first]
 
     def _of(self, wanted: Callable[[Live], bool]) -> list[Live]:
         with self._lock:
@@ -168,9 +171,21 @@ class Live:
 
     def __init__(self, feed: Feed, visitor: str) -> None:
         self.feed, self.visitor = feed, visitor
-        self.sent: list[str] = []
+        self.sent: list[tuple[int, str]] = []  # (number of the first event, delta)
+        self._events = 0
 
     def number(self, batch: Batch) -> str:
-        delta = {"run": self.feed.run, "seq": len(self.sent), "events": batch}
-        self.sent.append(json.dumps(delta, separators=(",", ":")))
-        return self.sent[-1]
+        delta = {"run": self.feed.run, "seq": self._events, "events": [_headed(event) for event in batch]}
+        self.sent.append((self._events, json.dumps(delta, separators=(",", ":"))))
+        self._events += len(batch)
+        return self.sent[-1][1]
+
+
+def _headed(event: dict[str, Any]) -> dict[str, Any]:
+    """"started" with what the player writes over each lane and before its text."""
+    if event["kind"] != "started":
+        return event
+    data = event["data"]
+    settings, lanes = data["settings"], [lane_heading(lane) for lane in data["lanes"]]
+    known = {"lanes": lanes, "prompt": settings["prompt"][-PROMPT_CHARS:], "repeats": settings["repeats"]}
+    return {"kind": "started", "data": known}

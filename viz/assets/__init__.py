@@ -9,16 +9,16 @@ import plotly
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from ..player.assets import player_css, player_js
+
 HERE = Path(__file__).resolve().parent
-PLAYER = HERE.parent / "player"
-SCRIPTS = (PLAYER / "player.js", HERE / "plots.js", HERE / "page.js", HERE / "report.js")
-STYLES = (PLAYER / "player.css", HERE / "page.css")
+SCRIPTS = ("plots.js", "page.js", "report.js")
 
 
 def head() -> str:
     """Styles and scripts for the page's ``<head>``, whole, so that the first paint waits for no further request."""
-    styles = "\n".join(path.read_text(encoding="utf-8") for path in STYLES)
-    scripts = "\n".join(path.read_text(encoding="utf-8") for path in SCRIPTS)
+    styles = player_css() + (HERE / "page.css").read_text(encoding="utf-8")
+    scripts = "\n".join([player_js(), *((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)])
     if re.search(r"</(script|style)", styles + scripts, re.IGNORECASE):
         raise ValueError("A style or script holds a closing tag that would end its element early.")
     return f"<style>{styles}</style>\n<script>{scripts}</script>"

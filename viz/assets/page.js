@@ -55,28 +55,19 @@
       if (fraction != null) this.bar.value = fraction;
     }
 
-    /** Follow one event of a comparison or another long job. */
+    /** Follow one event of a long job. */
     hear({ kind, data }) {
-      if (kind === "started") Object.assign(this, { lanes: data.lanes, repeats: (data.settings || {}).repeats || 1 });
       if (kind === "queued") this.say(placeInQueue(data.place), "busy");
-      if (kind === "started") this.say("Getting ready.", "busy");
       if (kind === "progress") this.say(data.message || data.stage, "busy", data.fraction);
-      if (kind === "lane_started") this.say(this.onTheClock(data), "busy");
       if (kind === "finished") this.say("");
-      if (kind === "cancelled") this.say("Stopped. What had arrived is shown; press Run to start again.");
+      if (kind === "cancelled") this.say("Stopped.");
       if (kind === "failed") this.say(data.message, "fault");
-    }
-
-    onTheClock({ lane, repeat }) {
-      const name = (this.lanes || [])[lane] || `lane ${lane + 1}`;
-      const of = this.repeats > 1 ? `, repeat ${repeat + 1} of ${this.repeats}` : "";
-      return `On the clock: ${name}${of}. Lanes run one after another, so that they do not slow each other.`;
     }
   }
 
   function placeInQueue(place) {
-    if (!place) return "You are next.";
-    return place === 1 ? "One run stands before yours." : `${place} runs stand before yours.`;
+    if (!place) return "Starting.";
+    return place === 1 ? "Waiting: one run stands before yours." : `Waiting: ${place} runs stand before yours.`;
   }
 
   // ---------------------------------------------------------------- the race
@@ -85,8 +76,7 @@
     constructor(element, props, server) {
       this.server = server;
       this.status = new Status(element.querySelector(".sp-status"));
-      this.run = null; // the id of the run on screen
-      this.seq = -1;
+      this.run = null; // the id of the finished run on screen
       this.t = 0;
       this.root = element.querySelector(".sp-player");
       this.player = global.Speculoscope.mount(this.root, { details: (lane, it, at) => this.details(lane, it, at) });
@@ -139,28 +129,45 @@
     }
 
     async accept(delta) {
-      if (delta.run !== this.live) { this.live = delta.run; this.seq = -1; }
-      if (delta.seq > this.seq + 1) await this.repair(delta);
-      if (delta.seq > this.seq) this.apply(delta);
+      if (delta.run !== this.live) Object.assign(this, { live: delta.run, wanted: 0, started: false });
+      if (delta.seq > this.wanted) await this.repair(delta);
+      if (delta.seq >= this.wanted) this.apply(delta);
     }
 
+    /** Fetch the events between the last one heard and this delta. */
     async repair(delta) {
-      const { deltas } = await ask(this.server.missed({ run: delta.run, after: this.seq }));
+      const { deltas } = await ask(this.server.missed({ run: delta.run, first: this.wanted }));
       for (const text of deltas) {
         const missed = JSON.parse(text);
-        if (missed.seq === this.seq + 1 && missed.seq < delta.seq) this.apply(missed);
+        if (missed.seq === this.wanted && missed.seq < delta.seq) this.apply(missed);
       }
     }
 
     apply(delta) {
-      this.seq = delta.seq;
-      for (const event of delta.events) this.status.hear(event);
-      const last = delta.events[delta.events.length - 1];
-      if (last && last.kind === "finished") {
-        this.run = last.data.payload.id;
-        this.player.load(last.data.payload);
-        this.shown();
-      } else if (delta.run) this.player.apply(delta);
+      this.wanted = delta.seq + delta.events.length;
+      for (const event of delta.events) this.hear(event);
+    }
+
+    /** Before a run has started the run on screen stays; from then on the player shows what arrives. */
+    hear(event) {
+      if (event.kind === "started") this.startLive();
+      if (event.kind === "finished") return this.show(event.data.payload);
+      if (!this.started || event.kind === "failed") this.status.hear(event);
+      if (this.started) this.toPlayer(event);
+    }
+
+    startLive() {
+      this.started = true;
+      this.told = 0;
+      this.run = null;
+      this.status.say("");
+      this.take.offer(null);
+    }
+
+    toPlayer({ kind, data }) {
+      const told = kind === "failed" ? { message: "The run ended early. What had arrived until then is shown." } : data;
+      this.player.apply({ run: this.live, seq: this.told, events: [{ kind, data: told }] });
+      this.told += 1;
     }
 
     details(lane, iteration, index) {

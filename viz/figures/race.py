@@ -19,7 +19,9 @@ from decoding.metrics import draft_passes, ending, mean_sl, speedup, static_swee
 from decoding.trace import Iteration, Run, Trace
 from decoding.whatif import Replay
 
-ROW_PX = 96  # height of one lane's row
+from ..player.names import lane_name
+
+ROW_PX = 104  # height of one lane's row
 INK, MUTED = "var(--sd-ink)", "var(--sd-mute)"
 
 
@@ -56,7 +58,7 @@ def draw_run(run: Run) -> list[Drawing]:
 
 def lane_colour(index: int) -> str:
     """The player's colour of lane ``index``."""
-    return f"var(--sd-lane-{index % 8})"
+    return f"var(--sd-l{index % 4})"
 
 
 # -- how far each lane looked ahead ----------------------------------------------------------------------
@@ -64,7 +66,7 @@ def lane_colour(index: int) -> str:
 
 def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
     """SL per iteration over output position: guessed as outline, accepted as fill, would have held as a tick."""
-    figure = make_subplots(rows=len(drafting), cols=1, shared_xaxes=True, vertical_spacing=0.16 / len(drafting))
+    figure = make_subplots(rows=len(drafting), cols=1, shared_xaxes=True, vertical_spacing=0.22 / len(drafting))
     for row, (index, trace) in enumerate(drafting, start=1):
         for part in _lookahead_parts(index, trace, legend=row == 1):
             figure.add_trace(part, row=row, col=1)
@@ -134,7 +136,7 @@ def _facts(index: int, trace: Trace, k: int) -> list[Any]:
 def _name_row(figure: go.Figure, row: int, index: int, trace: Trace) -> None:
     axis = "" if row == 1 else str(row)
     figure.add_annotation(
-        text=f"<b>{plain(trace.lane)}</b>", font={"color": lane_colour(index)}, showarrow=False,
+        text=f"<b>{_label(trace)}</b>", font={"color": lane_colour(index)}, showarrow=False,
         x=0, xref="paper", xanchor="left", y=1, yref=f"y{axis} domain", yanchor="bottom",
     )  # fmt: skip
 
@@ -149,7 +151,7 @@ def lookahead_sentence(traces: list[Trace]) -> str:
 
 def _wasted(trace: Trace) -> str:
     wasted, drafted = thrown_away(trace), draft_passes(trace)
-    text = f"{trace.lane} threw away {wasted:,} of {drafted:,} guesses"
+    text = f"{lane_name(trace.lane)} threw away {wasted:,} of {drafted:,} guesses"
     if any(it.holds is None for it in trace.iterations):
         return text
     short = sum(it.holds > it.n_drafted for it in trace.iterations[:-1])
@@ -167,7 +169,7 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
         figure.add_scatter(
             x=list(range(1, len(its) + 1)), y=[it.n_drafted for it in its], mode="lines+markers",
             line={"color": lane_colour(index), "width": 1.6, "shape": "hvh"}, marker={"size": 5},
-            name=plain(trace.lane), customdata=[_facts(index, trace, k) for k in range(len(its))],
+            name=_label(trace), customdata=[_facts(index, trace, k) for k in range(len(its))],
             hovertemplate=_HOVER,
         )  # fmt: skip
     figure.update_xaxes(title_text="iteration", rangemode="tozero")
@@ -179,7 +181,7 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
 
 def iterations_sentence(traces: list[Trace]) -> str:
     """How many iterations each lane took and what its SL was."""
-    shown = [f"{trace.lane} took {len(trace.iterations):,} (SL {mean_sl(trace):.1f} on average)" for trace in traces]
+    shown = [f"{lane_name(trace.lane)} took {len(trace.iterations):,} (SL {mean_sl(trace):.1f} on average)" for trace in traces]
     return f"A line that ends sooner needed fewer passes of the big model: {', '.join(shown)}."
 
 
@@ -216,7 +218,7 @@ def static_speedups(run: Run, draft: str) -> dict[int, float]:
 def _lane_point(index: int, trace: Trace, measured) -> go.Scatter:
     x = _static_sl(trace) if trace.policy == "static" else mean_sl(trace)
     return go.Scatter(
-        x=[x], y=[measured.median], mode="markers", name=f"{plain(trace.lane)}, measured",
+        x=[x], y=[measured.median], mode="markers", name=f"{_label(trace)}, measured",
         marker={"color": lane_colour(index), "size": 11, "symbol": _SYMBOLS[index % len(_SYMBOLS)]},
         error_y={"type": "data", "symmetric": False, "array": [measured.high - measured.median],
                  "arrayminus": [measured.median - measured.low], "color": lane_colour(index), "width": 4},
@@ -225,7 +227,7 @@ def _lane_point(index: int, trace: Trace, measured) -> go.Scatter:
     )  # fmt: skip
 
 
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "star", "cross", "x", "hexagon")
+_SYMBOLS = ("square", "circle", "triangle-up", "diamond")  # as the player marks its lanes
 
 
 def _static_sl(trace: Trace) -> int:
@@ -246,11 +248,15 @@ def speedup_sentence(run: Run, curves: dict[str, dict[int, float]]) -> str:
     if curve[best] < 1:
         text = f"On this text no static SL{of} pays: the best, {best}, gives {curve[best]:.2f} times the plain speed"
     measured = [(trace, speedup(run, trace)) for trace in run.lanes if trace.draft]
-    told = [f"{trace.lane} measured {found.median:.2f}" for trace, found in measured if found]
+    told = [f"{lane_name(trace.lane)} measured {found.median:.2f}" for trace, found in measured if found]
     return f"{text}; {', '.join(told)}." if told else f"{text}."
 
 
 # -- shared ----------------------------------------------------------------------------------------------------
+
+
+def _label(trace: Trace) -> str:
+    return plain(lane_name(trace.lane))
 
 
 def plain(text: str) -> str:
