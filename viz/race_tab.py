@@ -35,22 +35,20 @@ RULE_LABELS = [
 ]
 
 
-class RaceView(gr.HTML):
+def race_view(value: str, functions: list) -> gr.HTML:
     """Player, take-along and plots in one component; its value is the latest delta as JSON text.
 
-    The template is static: nothing that a user or a model wrote is ever part of it.
+    The template is static: nothing that a user or a model wrote is ever part of it. (No subclass of gr.HTML:
+    Gradio writes a .pyi file beside the module of every subclass.)
     """
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(
-            html_template=TEMPLATE,
-            js_on_load="window.SpeculoscopePage.race(element, props, watch, server);",
-            apply_default_css=False,
-            **arguments,
-        )
-
-    def get_block_name(self) -> str:
-        return "html"
+    return gr.HTML(
+        value,
+        elem_id="race",
+        html_template=TEMPLATE,
+        js_on_load="window.SpeculoscopePage.race(element, props, watch, server);",
+        apply_default_css=False,
+        server_functions=functions,
+    )
 
 
 @dataclass(slots=True)
@@ -71,9 +69,7 @@ def build_race_tab(
     pairs = backend.pairs()
     first = Settings(prompt=examples[0].prompt if examples else "", lanes=default_lanes(pairs))
     form = _build_form(first, examples, pairs)
-    view = RaceView(
-        value=_first_value(store, examples), elem_id="race", server_functions=answers(store, races)
-    )
+    view = race_view(_first_value(store, examples), answers(store, races))
     fields = list(form.fields.values())
     _wire_run(form, fields, view, races)
     _wire_examples(form, view, store, examples, first)
@@ -155,7 +151,7 @@ def _first_value(store: RunStore, examples: list[Example]) -> str:
 # -- wires -----------------------------------------------------------------------------------------------------
 
 
-def _wire_run(form: Form, fields: list, view: RaceView, races: Races) -> None:
+def _wire_run(form: Form, fields: list, view: gr.HTML, races: Races) -> None:
     async def race(visitor: gr.Request, *values: Any) -> AsyncIterator[tuple]:
         yield gr.skip(), gr.update(visible=False), gr.update(visible=True)
         try:
@@ -182,7 +178,7 @@ def _sentence(error: Exception) -> str:
     return str(error) if isinstance(error, UserError) else "A setting of the form is missing or of the wrong kind."
 
 
-def _wire_examples(form: Form, view: RaceView, store: RunStore, examples: list[Example], first: Settings) -> None:
+def _wire_examples(form: Form, view: gr.HTML, store: RunStore, examples: list[Example], first: Settings) -> None:
     def choose(index: int | None) -> tuple:
         if not isinstance(index, int) or not 0 <= index < len(examples):
             return gr.skip(), gr.skip(), gr.skip()
@@ -209,7 +205,7 @@ def _wire_rule(form: Form) -> None:
     )  # fmt: skip
 
 
-def _wire_memory(page: gr.Blocks, fields: list, view: RaceView, first: Settings) -> None:
+def _wire_memory(page: gr.Blocks, fields: list, view: gr.HTML, first: Settings) -> None:
     """The browser keeps the settings; a link's settings go before them. Both are checked like anything from outside."""
     memory = gr.BrowserState({}, storage_key="speculoscope-settings", secret="not-a-secret")
     names = json.dumps(list(FIELDS))
