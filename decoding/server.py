@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
@@ -180,7 +181,8 @@ class Sessions:
                     raise Refusal(409, "A run of this id is there already, with other settings.")
                 return
             if sum(not session.ended for session in self._known.values()) >= self._limits.max_runs:
-                raise Refusal(503, f"{self._limits.max_runs} runs are under way or waiting, the most allowed: try again soon.")
+                sentence = f"{self._limits.max_runs} runs are under way or waiting, the most allowed: try again soon."
+                raise Refusal(503, sentence)
             kind, options = _read_body(body, self._limits)
             session = Session(run, self._limits, self._forget)
             self._known[run], self._bodies[run] = session, body
@@ -292,7 +294,7 @@ def _add_routes(app: FastAPI, backend: Backend, guarded: Any, limits: Limits) ->
 
     @app.get("/pairs", dependencies=[guarded])
     async def pairs() -> list[dict[str, Any]]:
-        return [asdict(pair) for pair in await asyncio.to_thread(backend.pairs)]
+        return [_without_paths(asdict(pair)) for pair in await asyncio.to_thread(backend.pairs)]
 
     @app.put("/runs/{run}", dependencies=[guarded], status_code=201)
     async def start(run: str, request: Request) -> dict[str, str]:
@@ -314,6 +316,14 @@ def _add_routes(app: FastAPI, backend: Backend, guarded: Any, limits: Limits) ->
         session.cancel.set()
         if session.ended:
             session.expire()
+
+
+def _without_paths(pair: dict[str, Any]) -> dict[str, Any]:
+    """Where this machine keeps an embedded pair is nobody else's business."""
+    if pair["kind"] == "embedded":
+        pair["target"] = Path(pair["target"]).name
+        pair["drafts"] = {name: Path(place).name for name, place in pair["drafts"].items()}
+    return pair
 
 
 async def _limited_body(request: Request, most: int) -> bytes:

@@ -12,11 +12,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from decoding.backends.base import Numbering
 from decoding.errors import UserError
 from decoding.events import LAST_KINDS, Event
+from decoding.pairs import PairDescription
 from decoding.request import CompareRequest, request_from_dict
 from decoding.trace import Run, Token, run_to_dict
 from tests.runs import make_run
@@ -88,7 +90,7 @@ class ScriptedRunner:
             if kind == "iterations":
                 self._misbehave(request.prompt)
             if kind == "lane_started" and "#flood" in request.prompt:
-                yield from (("progress", {"stage": "flood", "message": "x" * 100, "fraction": None}) for _ in range(20000))
+                yield from [("progress", {"stage": "flood", "message": "x" * 100, "fraction": None})] * 20_000
 
     def _misbehave(self, prompt: str) -> None:
         if "#crash" in prompt:
@@ -118,8 +120,6 @@ class FakeBackend:
     def compare(
         self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
     ) -> Iterator[Event]:
-        from dataclasses import asdict
-
         yield from self.run_job("compare", asdict(request), cancel, run_id)
 
     def run_job(
@@ -133,8 +133,8 @@ class FakeBackend:
         except (UserError, RuntimeError) as error:
             yield event("failed", message=str(error))
 
-    def pairs(self) -> list:
-        return []
+    def pairs(self) -> list[PairDescription]:
+        return [PairDescription("toy", "Toy pair", "embedded", "target", {"shallow": "shallow"}, "shallow")]
 
     def status(self) -> str:
         return "A stand-in for tests."

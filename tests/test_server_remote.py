@@ -184,9 +184,8 @@ def test_the_token_is_asked_for():
         assert "token" in last_sentence(compare(RemoteBackend(url)))
         assert "token" in last_sentence(compare(RemoteBackend(url, token="s3cret!")))
         assert compare(RemoteBackend(url, token="s3cret"))[-1].kind == "finished"
-        with pytest.raises(UserError, match="token"):
-            RemoteBackend(url).pairs()
-        assert RemoteBackend(url, token="s3cret").pairs() == []
+        assert RemoteBackend(url).pairs() == []
+        assert [pair.name for pair in RemoteBackend(url, token="s3cret").pairs()] == ["toy"]
         assert httpx.get(f"{url}/health").json()["status"] == "ok"
 
 
@@ -194,8 +193,7 @@ def test_nobody_there_is_a_sentence():
     nowhere = RemoteBackend("http://127.0.0.1:9", patience_s=0.1)
     assert "Nothing answers at 127.0.0.1:9" in last_sentence(compare(nowhere))
     assert "Nothing answers" in nowhere.status()
-    with pytest.raises(UserError, match="Nothing answers"):
-        nowhere.pairs()
+    assert nowhere.pairs() == []
 
 
 @pytest.mark.parametrize("url", ["", "gpu:8700", "ftp://x", "http://", "javascript:1"])
@@ -244,8 +242,8 @@ def test_a_killed_server_is_a_sentence_and_what_had_arrived_stays():
 
 
 def test_a_restarted_server_says_that_it_does_not_know_the_run():
-    answers = iter([httpx.Response(201, json={}), httpx.Response(404, json={"message": "The server does not know it."})])
-    transport = httpx.MockTransport(lambda request: next(answers, httpx.Response(404, json={"message": "no"})))
+    answers = iter([httpx.Response(201, json={}), httpx.Response(404, json={"message": "The server does not know."})])
+    transport = httpx.MockTransport(lambda request: next(answers, httpx.Response(404)))
     assert "does not know" in last_sentence(compare(RemoteBackend("http://x", transport=transport)))
 
 

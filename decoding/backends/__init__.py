@@ -14,15 +14,15 @@ def on_zerogpu() -> bool:
     return os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
 
 
-def choose_backend(url: str = "", token: str = "", recorded_only: bool = False) -> Backend:
+def choose_backend(url: str | None = None, token: str = "", recorded: bool = False) -> Backend:
     """The backend for these arguments and this environment.
 
     ``url`` (or SPECULOSCOPE_BACKEND): another machine's served backend, with ``token`` (or SPECULOSCOPE_TOKEN).
-    ``recorded_only``: nothing runs live. Otherwise ZeroGPU where the environment has it, else this machine.
+    ``recorded``: nothing runs live. Otherwise ZeroGPU where the environment has it, else this machine.
     Raises UserError for an address that is none.
     """
     url = url or os.environ.get("SPECULOSCOPE_BACKEND", "")
-    if recorded_only:
+    if recorded:
         from .recorded import RecordedBackend
 
         return RecordedBackend()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from .base import Numbering
 
 if TYPE_CHECKING:
     from ..pairs import PairDescription
+
+log = logging.getLogger(__name__)
 
 RECORDINGS = Path(__file__).resolve().parent.parent.parent / "recordings"
 INDEX = "index.json"
@@ -83,12 +86,11 @@ class RecordedBackend:
 
     def load(self, identifier: str) -> Run:
         """The recorded run of that id. Raises UserError."""
-        if not IDENTIFIER.fullmatch(identifier) or not self._path(identifier).is_file():
+        known = IDENTIFIER.fullmatch(identifier) and f"{identifier}.json" != INDEX
+        if not known or not self._path(identifier).is_file():
             names = ", ".join(info.id for info in self.recordings()) or "none"
             raise UserError(f"There is no recording '{identifier[:64]}'. There are: {names}.")
-        run = load_run(self._path(identifier))
-        run.id = identifier  # the file's name is what it is asked for by
-        return run
+        return self._read(identifier)
 
     def compare(
         self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
@@ -136,11 +138,25 @@ class RecordedBackend:
     def _path(self, identifier: str) -> Path:
         return self._folder / f"{identifier}.json"
 
+    def _read(self, identifier: str) -> Run:
+        run = load_run(self._path(identifier))
+        run.id = identifier  # the file's name is what it is asked for by
+        return run
+
     def _list(self) -> list[RecordingInfo]:
         there = {path.stem for path in self._folder.glob("*.json") if path.name != INDEX}
-        listed = [info for info in read_index(self._folder) if info.id in there]
+        listed = [info for info in self._readable(read_index, self._folder) or [] if info.id in there]
         rest = sorted(there - {info.id for info in listed})
-        return listed + [describe_recording(self.load(name)) for name in rest if IDENTIFIER.fullmatch(name)]
+        runs = [self._readable(self._read, name) for name in rest if IDENTIFIER.fullmatch(name)]
+        return listed + [describe_recording(run) for run in runs if run is not None]
+
+    def _readable(self, read: Callable[[Any], Any], what: Any) -> Any:
+        """One broken file must not take the others with it."""
+        try:
+            return read(what)
+        except UserError as error:
+            log.warning("%s", error)
+            return None
 
 
 def read_index(folder: Path) -> list[RecordingInfo]:

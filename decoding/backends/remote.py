@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from .base import Numbering, new_run_id
 
 if TYPE_CHECKING:
     from ..pairs import PairDescription
+
+log = logging.getLogger(__name__)
 
 PATIENCE_S = 20.0  # how long a lost connection is tried again
 SILENCE_S = 10.0  # how long a server may be silent: many heartbeats
@@ -75,19 +78,22 @@ class RemoteBackend:
             follower.let_go()
 
     def pairs(self) -> list[PairDescription]:
-        """The pairs of the other machine. Raises UserError if it cannot be reached."""
+        """The pairs of the other machine; none while it cannot be reached (a run then tells why)."""
         from pydantic import TypeAdapter, ValidationError
 
         from ..pairs import PairDescription
 
         try:
-            response = self._client.get("/pairs")
+            response = self._client.get("/pairs", timeout=3.0)
             _check(response)
             return TypeAdapter(list[PairDescription]).validate_json(response.content)
-        except httpx.TransportError as error:
-            raise UserError(self._unreachable()) from error
-        except ValidationError as error:
-            raise UserError(f"What {self._where} says of its pairs cannot be read: is it of the same version?") from error
+        except httpx.TransportError:
+            log.warning("%s", _unreachable(self._where))
+        except UserError as error:
+            log.warning("%s", error)
+        except ValidationError:
+            log.warning("what %s says of its pairs cannot be read: is it of the same version?", self._where)
+        return []
 
     def status(self) -> str:
         try:
@@ -95,15 +101,12 @@ class RemoteBackend:
             _check(response)
             return f"Runs on {self._where}. {response.json()['backend']}"
         except httpx.TransportError:
-            return self._unreachable()
+            return _unreachable(self._where)
         except (UserError, ValueError, KeyError, TypeError):
             return f"Something answers at {self._where}, but it is no Speculoscope backend."
 
     def close(self) -> None:
         self._client.close()
-
-    def _unreachable(self) -> str:
-        return _unreachable(self._where)
 
 
 class _Follower:

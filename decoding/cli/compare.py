@@ -27,7 +27,7 @@ def compare(
     pair: Annotated[str, typer.Option(help="A pair by its name (see: python -m decoding pairs).")] = "",
     target: Annotated[str, typer.Option(help="A target: a folder or a Hub id; needs --draft.")] = "",
     draft: Annotated[str, typer.Option(help="Its draft: a folder or a Hub id.")] = "",
-    lanes: Annotated[str, typer.Option(help="Comma-separated lanes; ranges like static:3..5.")] = ",".join(DEFAULT_LANES),
+    lanes: Annotated[str, typer.Option(help="Comma-separated; ranges like static:3..5.")] = ",".join(DEFAULT_LANES),
     max_new_tokens: Annotated[int, typer.Option(help="The token limit.")] = 128,
     temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="0: off.")] = 0,

@@ -35,9 +35,10 @@ def serve(
     limits = Limits(
         max_runs=max_waiting + 1, max_new_tokens=max_new_tokens, max_prompt_chars=max_prompt_chars, any_model=any_model
     )
-    err.print(Text(f"Serving on http://{host}:{port}. Front ends: python app.py --backend http://{_reachable(host)}:{port}"))
+    address = f"http://{_reachable(host)}:{port}"
+    err.print(Text(f"Serving on http://{host}:{port}. Front ends: python app.py --backend {address}"))
     if not token and host not in ("127.0.0.1", "::1", "localhost"):
-        err.print(Text(f"Anyone who reaches this port can run comparisons: set --token or {TOKEN_VARIABLE} to ask for one."))
+        err.print(f"Anyone who reaches this port can run comparisons: --token or {TOKEN_VARIABLE} asks for a token.")
     app = create_app(LocalBackend(max_waiting=max_waiting), token, limits)
     uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
 
@@ -52,7 +53,8 @@ def check_address(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
-        raise UserError(f"Cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}. Choose another --port.") from error
+        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        raise UserError(f"Cannot listen on {host}:{port}: {why}. Choose another --port or --host.") from error
 
 
 def _reachable(host: str) -> str:

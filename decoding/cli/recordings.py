@@ -1,0 +1,82 @@
+"""``python -m decoding recordings``: record the showcase anew, or tell what is stale."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from ..backends.recorded import RECORDINGS
+from ..errors import UserError
+from ..pairs import PairDescription, find_pair
+from ..prompts import Prompt, load_showcase
+from ..recordings import MAX_BYTES, order_index, plan_recording, stale_recordings, store_recording
+from .console import CANCELLED, cancel_on_interrupt, err, out, progress_bar
+
+
+def recordings(
+    check: Annotated[bool, typer.Option("--check", help="Only tell what is stale; status 1 if any is.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="The id of a prompt to record; may be repeated.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="The token limit.")] = 128,
+    repeats: Annotated[int, typer.Option(help="How often each lane runs on the clock.")] = 5,
+    pair: Annotated[str, typer.Option(help="The pair to record with; the default one is embedded.")] = "",
+    folder: Annotated[Path, typer.Option(help="Where the recordings lie.")] = RECORDINGS,
+) -> None:
+    """Record the showcase prompts, for the page's first paint and for visitors without a GPU."""
+    prompts, described = load_showcase(), find_pair(pair)
+    if check:
+        raise typer.Exit(_check(folder, prompts, described))
+    chosen = _choose(prompts, only)
+    folder.mkdir(parents=True, exist_ok=True)
+    with cancel_on_interrupt() as cancel:
+        done = _record(chosen, described, folder, cancel, max_new_tokens, repeats)
+    order_index(folder, prompts)
+    if done < len(chosen):
+        err.print(f"Cancelled: {done} of {len(chosen)} were recorded; the others are as they were.")
+        raise typer.Exit(CANCELLED)
+
+
+def _check(folder: Path, prompts: list[Prompt], pair: PairDescription) -> int:
+    stale = stale_recordings(folder, prompts, pair)
+    for sentence in stale:
+        out.print(Text(sentence))
+    out.print(f"{len(stale)} of {len(prompts)} recordings are stale." if stale else "All recordings are fresh.")
+    return 1 if stale else 0
+
+
+def _choose(prompts: list[Prompt], only: list[str] | None) -> list[Prompt]:
+    names = [prompt.id for prompt in prompts]
+    for name in only or []:
+        if name not in names:
+            raise UserError(f"There is no showcase prompt '{name}'. There are: {', '.join(names)}.")
+    return [prompt for prompt in prompts if not only or prompt.id in only]
+
+
+def _record(
+    prompts: list[Prompt],
+    pair: PairDescription,
+    folder: Path,
+    cancel: threading.Event,
+    max_new_tokens: int,
+    repeats: int,
+) -> int:
+    """Record ``prompts`` one after another with one loaded pair; returns how many were finished."""
+    from dataclasses import asdict
+
+    from ..backends.jobs import Jobs
+    from .compare import finished_run
+
+    jobs = Jobs()
+    for done, prompt in enumerate(prompts):
+        request = plan_recording(prompt, pair, max_new_tokens, repeats)
+        with progress_bar() as progress:
+            run = finished_run(jobs.run("compare", asdict(request), prompt.id, cancel.is_set), progress)
+        if run is None:
+            return done
+        size = store_recording(run, prompt, pair, folder)
+        note = f", over {MAX_BYTES // 1000} KB" if size > MAX_BYTES else ""
+        err.print(Text(f"{prompt.id}: {size // 1000} KB{note}"))
+    return len(prompts)

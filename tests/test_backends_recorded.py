@@ -1,0 +1,187 @@
+"""Recorded runs: the list, loading, replay, and telling what is stale."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+
+from decoding.backends import choose_backend
+from decoding.backends.local import LocalBackend
+from decoding.backends.recorded import INDEX, RECORDINGS, RecordedBackend, describe_recording, write_index
+from decoding.backends.remote import RemoteBackend
+from decoding.errors import UserError
+from decoding.pairs import PairDescription, describe_pairs
+from decoding.prompts import Prompt, load_showcase
+from decoding.recordings import MAX_BYTES, order_index, plan_recording, stale_recordings, store_recording
+from decoding.trace import run_from_json, save_run
+from tests.fakes import check_stream
+from tests.runs import make_run
+
+
+def prompt(name="fibonacci", **changes):
+    fields = dict(id=name, suite="showcase", split="test", prompt="def fibonacci(n):\n", source="", title="A title",
+                  shows="What to see.")  # fmt: skip
+    return Prompt(**fields | changes)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    for name in ("target", "shallow"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+        (tmp_path / name / "model.safetensors").write_bytes(name.encode())
+    drafts = {"shallow": str(tmp_path / "shallow")}
+    return PairDescription("toy", "Toy", "embedded", str(tmp_path / "target"), drafts, "shallow")
+
+
+@pytest.fixture
+def folder(tmp_path, pair):
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    for name in ("fibonacci", "second"):
+        one = prompt(name)
+        run = make_run(identifier=name)
+        run.settings = plan_recording(one, pair, 88, 3)
+        lanes = run.settings.lanes
+        run.lanes = make_run(lanes=tuple(lanes)).lanes
+        store_recording(run, one, pair, folder)
+    return folder
+
+
+def test_the_list_has_titles_and_order(folder):
+    infos = RecordedBackend(folder).recordings()
+    assert [(info.id, info.title, info.shows) for info in infos] == [
+        ("fibonacci", "A title", "What to see."), ("second", "A title", "What to see.")
+    ]  # fmt: skip
+    assert infos[0].lanes == ["autoregressive", "static:5", "confidence:0.4", "oracle"]
+
+
+def test_files_without_an_entry_are_listed_last_and_broken_ones_left_out(folder):
+    save_run(make_run(), folder / "another.json")
+    (folder / "broken.json").write_text("{")
+    infos = RecordedBackend(folder).recordings()
+    assert [info.id for info in infos] == ["fibonacci", "second", "another"]
+    assert infos[-1].title == "def fibonacci(n):"
+
+
+def test_a_broken_or_missing_list_does_not_hide_the_files(folder):
+    (folder / INDEX).write_text("nonsense")
+    assert {info.id for info in RecordedBackend(folder).recordings()} == {"fibonacci", "second"}
+    assert RecordedBackend(folder / "nowhere").recordings() == []
+
+
+def test_an_entry_without_a_file_is_not_listed(folder):
+    (folder / "second.json").unlink()
+    assert [info.id for info in RecordedBackend(folder).recordings()] == ["fibonacci"]
+
+
+@pytest.mark.parametrize("name", ["../secret", "a/b", "", "x" * 65, "nothing", "fibonacci.json", "a\x00b", "index"])
+def test_only_ids_of_recordings_are_opened(folder, name):
+    (folder.parent / "secret.json").write_text("{}")
+    with pytest.raises(UserError, match="There is no recording"):
+        RecordedBackend(folder).load(name)
+
+
+def test_the_file_name_is_the_id(folder):
+    save_run(make_run(identifier="other-name"), folder / "renamed.json")
+    assert RecordedBackend(folder).load("renamed").id == "renamed"
+
+
+def test_the_recorded_settings_replay_at_once(folder):
+    backend = RecordedBackend(folder)
+    settings = backend.load("second").settings
+    events = list(backend.compare(settings, threading.Event()))
+    check_stream([replace(event, run="fibonacci") for event in events])
+    assert run_from_json(json.dumps(events[-1].data["run"])).settings == settings
+
+
+def test_other_settings_are_refused_with_a_sentence(folder):
+    backend = RecordedBackend(folder)
+    settings = backend.load("second").settings
+    for other in (replace(settings, prompt="else"), replace(settings, seed=5)):
+        events = list(backend.compare(other, threading.Event()))
+        assert events[-1].kind == "failed" and "Only recorded runs" in events[-1].data["message"]
+    assert list(backend.run_job("evaluate", {}, threading.Event()))[-1].kind == "failed"
+
+
+def test_fresh_recordings_are_fresh(folder, pair):
+    assert stale_recordings(folder, [prompt(), prompt("second")], pair) == []
+
+
+def test_what_is_stale_is_told(folder, pair, tmp_path):
+    def told(*prompts):
+        return " ".join(stale_recordings(folder, list(prompts), pair))
+
+    both = prompt(), prompt("second")
+    assert "third: not recorded" in told(*both, prompt("third"))
+    assert "second: no prompt" in told(prompt())
+    assert "has changed" in told(prompt(), prompt("second", title="Another"))
+    other_lanes = prompt("second", lanes=("autoregressive", "static:3"))
+    assert "today it would be autoregressive, static:3" in told(prompt(), other_lanes)
+    (tmp_path / "shallow" / "model.safetensors").write_bytes(b"other weights")
+    assert "other weights of shallow" in told(*both)
+
+
+def test_a_policy_fitted_anew_makes_its_recordings_stale(folder, pair, tmp_path):
+    one = prompt()
+    (tmp_path / "shallow" / "policies").mkdir()
+    (tmp_path / "shallow" / "policies" / "disco.json").write_text("{}")
+    pair.fitted = {"shallow": ["disco"]}
+    assert "today it would be autoregressive, static:5, disco, oracle" in stale_recordings(folder, [one], pair)[0]
+    run = make_run(lanes=("autoregressive", "static:5", "disco", "oracle"), identifier="fibonacci")
+    run.settings = plan_recording(one, pair, 88, 3)
+    store_recording(run, one, pair, folder)
+    assert stale_recordings(folder, [one], pair) == ["second: no prompt of the showcase has this id."]
+    (tmp_path / "shallow" / "policies" / "disco.json").write_text("{ }")
+    assert "other weights of shallow/disco" in stale_recordings(folder, [one], pair)[0]
+
+
+def test_plans_take_what_was_fitted(pair):
+    wanted = prompt(lanes=("autoregressive", "shallow/disco", "costaware", "ngram/static:5"))
+    assert plan_recording(wanted, pair, 8, 1).lanes == [
+        "autoregressive", "shallow/confidence:0.4", "confidence:0.4", "ngram/static:5"
+    ]  # fmt: skip
+    pair.fitted = {"shallow": ["disco"]}
+    assert plan_recording(wanted, pair, 8, 1).lanes[1] == "shallow/disco"
+
+
+def test_the_list_follows_the_showcase(folder):
+    order_index(folder, [prompt("second")])
+    assert [info.id for info in RecordedBackend(folder).recordings()] == ["second"]
+    assert not (folder / "fibonacci.json").exists()
+
+
+def test_a_list_entry_tells_pair_machine_and_date():
+    info = describe_recording(make_run())
+    assert (info.pair, info.machine, info.dtype) == ("synthetic", "Test processor", "bfloat16")
+    assert info.created.startswith("2026-11-21T12:00") and set(info.fingerprints) == {"target", "shallow"}
+
+
+def test_hostile_titles_survive_the_list(folder):
+    info = describe_recording(make_run(), "</script>${x}", "\u2028{{y}}")
+    write_index(folder, [info])
+    save_run(make_run(), folder / f"{info.id}.json")
+    assert RecordedBackend(folder).recordings()[0].title == "</script>${x}"
+
+
+def test_the_backend_follows_arguments_and_environment(monkeypatch):
+    for name in ("SPECULOSCOPE_BACKEND", "SPECULOSCOPE_TOKEN", "SPACES_ZERO_GPU"):
+        monkeypatch.delenv(name, raising=False)
+    chosen = [choose_backend(), choose_backend(url="http://gpu:1"), choose_backend(recorded=True)]
+    assert [type(backend) for backend in chosen] == [LocalBackend, RemoteBackend, RecordedBackend]
+    monkeypatch.setenv("SPECULOSCOPE_BACKEND", "http://gpu:2")
+    assert isinstance(choose_backend(), RemoteBackend)
+    with pytest.raises(UserError, match="no address"):
+        choose_backend(url="gpu:1")
+
+
+def test_the_shipped_recordings_are_fresh_and_small():
+    """Fails when weights, policies or the showcase changed: run python -m decoding recordings."""
+    if not (RECORDINGS / INDEX).is_file() or not describe_pairs():
+        pytest.fail("nothing was recorded yet: run python -m decoding recordings")
+    assert stale_recordings(RECORDINGS, load_showcase(), describe_pairs()[0]) == []
+    sizes = {path.name: path.stat().st_size for path in RECORDINGS.glob("*.json")}
+    assert max(sizes.values()) <= MAX_BYTES, sizes
