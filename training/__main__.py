@@ -1,27 +1,160 @@
-"""``python -m training``: one command per step, and one that does all."""
+"""Training of the embedded pair: one command per step, and one that does all. Each goes on where it was killed."""
 
 from __future__ import annotations
 
 import os
+import sys
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import typer
 
+from decoding.errors import UserError
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+MINUTES = typer.Option(..., min=0.01, help="Training time in minutes.")
 
 
 @app.command()
-def target(minutes: float = 60) -> None:
-    """Train the target."""
+def corpus() -> None:
+    """Gather source code and prose from installed permissive packages into build/corpus."""
+    from training.corpus import build_corpus
+
+    manifest = build_corpus()
+    typer.echo(f"{len(manifest['packages'])} packages; characters: train {manifest['train']['characters']:,}, "
+               f"held out {manifest['held_out']['characters']:,}.")
+
+
+@app.command()
+def tokenizer() -> None:
+    """Train the byte-level BPE tokenizer and encode the corpus."""
+    from training.target import encode_corpus
+    from training.tokenizer import train_tokenizer
+    from training.tokens import forget_tokens
+
+    train_tokenizer()
+    forget_tokens()
+    encode_corpus()
+
+
+@app.command()
+def prompts() -> None:
+    """Write the prompt suites from held-out files."""
+    from training.prompts import write_suites
+
+    write_suites()
+
+
+@app.command()
+def target(minutes: float = MINUTES) -> None:
+    """Train the target: shallow first, then deepened, then at full context."""
     from training.target import train_target
 
     train_target(minutes)
 
-@app.callback()
+
+@app.command()
+def generate(minutes: float = MINUTES) -> None:
+    """Let the target write the text that drafts learn from."""
+    from training.generate import generate as write
+    from training.target import TARGET
+
+    typer.echo(f"{write(TARGET, minutes):,} tokens written.")
+
+
+@app.command()
+def draft(minutes: float = MINUTES, name: str = "default-2x256", loss: str = "kl") -> None:
+    """Distil one draft; losses: kl, tv, ce."""
+    from training.draft import train_draft
+
+    train_draft(name, minutes, loss)
+
+
+@app.command()
+def ladder(minutes: float = MINUTES) -> None:
+    """Distil the five drafts for comparison, each for so many minutes."""
+    from training.draft import LADDER, train_draft
+
+    for name in LADDER:
+        train_draft(name, minutes)
+
+
+@app.command()
+def losses(minutes: float = MINUTES) -> None:
+    """Compare the distillation losses on the default draft, so many minutes each."""
+    from training.draft import compare_losses
+
+    for loss, rate in compare_losses(minutes).items():
+        typer.echo(f"{loss}: match rate {rate:.3f} on kept-back text")
+
+
+@app.command()
+def install() -> None:
+    """Copy target and drafts from build/ to models/, where the project ships them."""
+    from training.install import install as copy
+
+    typer.echo(f"models/{copy().name}")
+
+
+@app.command()
+def report(
+    write_cards: bool = typer.Option(False, help="Write the figures into the model cards."),
+    limit: int = typer.Option(20, min=1, help="Test prompts of each suite."),
+) -> None:
+    """Measure the shipped pair, print the figures and keep them as report.json."""
+    from training.cards import write_cards as write
+    from training.report import make_report, show
+
+    figures = make_report(limit)
+    show(figures)
+    if write_cards:
+        write(figures)
+
+
+@app.command()
+def continuations(count: int = typer.Option(20, min=1)) -> None:
+    """Print continuations of test prompts by the target, to read and to choose from for the card."""
+    from training.continuations import print_continuations
+
+    print_continuations(count)
+
+
+@app.command(name="measure-trainer")
+def measure_trainer(steps: int = typer.Option(12, min=2)) -> None:
+    """Time a step of this project's loop beside one of transformers' Trainer, same model and batch."""
+    from training.trainer_cost import compare
+
+    for line in compare(steps):
+        typer.echo(line)
+
+
+@app.command(name="all")
+def all_steps(minutes: float = MINUTES) -> None:
+    """Everything, in about so many minutes: corpus, tokenizer, prompts, target, text, drafts, report, cards."""
+    from training.places import CORPUS
+    from training.tokens import has_tokens
+
+    if not (CORPUS / "manifest.json").is_file():
+        corpus()
+    if not has_tokens():
+        tokenizer()
+        prompts()
+    target(0.55 * minutes)
+    generate(0.1 * minutes)
+    draft(0.2 * minutes, "default-2x256", "kl")
+    ladder(0.03 * minutes)
+    install()
+    report(write_cards=True, limit=20)
+
+
 def main() -> None:
-    """Training of the embedded pair."""
+    """Runs the command line; a UserError is told as a sentence, without a traceback."""
+    try:
+        app()
+    except UserError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":
-    app()
+    main()

@@ -116,14 +116,16 @@ def choose(logits: Tensor, temperature: float, noise: torch.Generator) -> Tensor
 
 
 def generate(target: Path, minutes: float, batch: int = BATCH) -> int:
-    """Writes batches into ``build/generated/<fingerprint>`` until the time is over; returns the number of tokens.
+    """Writes batches into ``build/generated/<fingerprint>`` until ``minutes`` in all are over; returns the new tokens.
 
-    Each batch is a file of its own: a killed run goes on after the last whole one.
+    Each batch is a file of its own, named with the seconds spent so far: a killed run goes on after the last whole one.
     """
     folder = folder_of(target)
     tokenizer, model = load_tokenizer_of(target), load_model(target).to(device()).eval()
     decoder = BatchDecoder(model, batch, LENGTH)
-    begun, tokens, number = time.monotonic(), 0, len(list(folder.glob("*.npz")))
+    files = batches_in(folder)
+    number, tokens = len(files), 0
+    begun = time.monotonic() - (seconds_of(files[-1]) if files else 0)
     pool = PromptPool(tokenizer, seed=number)
     with tqdm(total=round(60 * minutes), desc="generate", unit="s") as bar:
         while time.monotonic() - begun < 60 * minutes:
@@ -132,11 +134,12 @@ def generate(target: Path, minutes: float, batch: int = BATCH) -> int:
             noise = torch.Generator(device()).manual_seed(number)
             temperature = TEMPERATURE if kind == "sampled" else 0.0
             ids, top_ids, top_logp = write_batch(decoder, pool.take(batch, length).to(device()), temperature, noise)
-            with replacing_file(folder / f"{number:04d}.npz", "wb") as file:
+            spent = round(time.monotonic() - begun)
+            with replacing_file(folder / f"{number:04d}-{spent}s.npz", "wb") as file:
                 np.savez(file, ids=ids.cpu().numpy().astype(np.uint16),
                          top_ids=top_ids.numpy().astype(np.uint16), top_logp=top_logp.numpy())
             number, tokens = number + 1, tokens + batch * (LENGTH - length)
-            bar.n = min(round(time.monotonic() - begun), bar.total)
+            bar.n = min(spent, bar.total)
             bar.set_postfix(tokens=tokens)
     return tokens
 
@@ -146,9 +149,19 @@ def folder_of(target: Path) -> Path:
     return GENERATED / fingerprint(target)
 
 
+def batches_in(folder: Path) -> list[Path]:
+    """The batches in the order in which they were written."""
+    return sorted(folder.glob("*.npz"))
+
+
+def seconds_of(batch: Path) -> int:
+    """Seconds that had been spent when the batch was written."""
+    return int(batch.stem.split("-")[1].rstrip("s"))
+
+
 def read_generated(target: Path) -> Texts:
     """All that this target has written so far."""
-    files = sorted(folder_of(target).glob("*.npz"))
+    files = batches_in(folder_of(target))
     if not files:
         raise UserError("This target has written nothing yet. Run `python -m training generate` first.")
     parts = [np.load(file) for file in files]

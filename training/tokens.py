@@ -53,3 +53,14 @@ class Windows:
         windows = np.stack([self.stream[row : row + self.length + 1] for row in rows]).astype(np.int64)
         windows[:, 0] = BOS
         return torch.from_numpy(windows)
+
+
+def forget_tokens() -> None:
+    """Removes token files, which another tokenizer has made."""
+    for path in TOKENS.glob("*.bin"):
+        path.unlink()
+
+
+def has_tokens() -> bool:
+    """Whether both halves of the corpus are encoded."""
+    return all((TOKENS / f"{name}.bin").is_file() for name in ("train", "held_out"))

@@ -1,0 +1,154 @@
+"""The drafts: what they look like, what they start from, and their distillation from what the target wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from decoding.errors import UserError
+from decoding.fingerprint import fingerprint
+from training.architecture import Shape, load_model, load_tokenizer_of, save_model
+from training.distillation import LOSSES
+from training.generate import TOP, Texts, read_generated
+from training.loop import Rates, TimedRun, compiled, device, hidden_states, logits_of, set_attention
+from training.places import BUILD
+from training.target import TARGET
+
+DRAFTS = BUILD / "drafts"
+KEPT_BACK = 96
+"""Windows of generated text that no draft is trained on, to watch the match rate."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A draft: its shape, and the target's layers that it starts from (none: random layers)."""
+
+    shape: Shape
+    layers: tuple[int, ...] = ()
+    note: str = ""
+
+
+RECIPES: dict[str, Recipe] = {
+    "default-2x256": Recipe(Shape(2, 256, 704), (0, 15), "the default: the target's first and last layer"),
+    "tiny-1x128": Recipe(Shape(1, 128, 352), note="the cheapest that is still useful"),
+    "small-1x192": Recipe(Shape(1, 192, 528), note="one narrow layer"),
+    "wide-1x256": Recipe(Shape(1, 256, 704), (15,), "as many parameters as deep-3x192, in one layer"),
+    "deep-3x192": Recipe(Shape(3, 192, 512), note="as many parameters as wide-1x256, in three layers"),
+    "half-6x256": Recipe(Shape(6, 256, 704), (0, 3, 6, 9, 12, 15), "about half of the target's cost"),
+}
+DEFAULT = "default-2x256"
+LADDER = tuple(name for name in RECIPES if name != DEFAULT)
+
+
+def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> LlamaForCausalLM:
+    """A draft that starts from the target: its layers where the recipe names some, and its embeddings.
+
+    A draft of another width gets the embeddings' principal components (narrower) or the embeddings and noise (wider).
+    """
+    torch.manual_seed(1)
+    draft = recipe.shape.build(target.config.vocab_size, target.config.max_position_embeddings)
+    embeddings = target.get_input_embeddings().weight.detach()
+    with torch.no_grad():
+        draft.get_input_embeddings().weight.copy_(fit_width(embeddings, recipe.shape.hidden))
+        if recipe.layers:
+            for layer, index in zip(draft.model.layers, recipe.layers, strict=True):
+                layer.load_state_dict(target.model.layers[index].state_dict())
+            draft.model.norm.load_state_dict(target.model.norm.state_dict())
+    return draft
+
+
+def fit_width(embeddings: Tensor, width: int) -> Tensor:
+    """Embeddings (vocabulary, hidden) as (vocabulary, width): principal components, or noise beside them."""
+    hidden = embeddings.shape[1]
+    if width == hidden:
+        return embeddings
+    if width < hidden:
+        directions = torch.linalg.eigh(embeddings.T @ embeddings).eigenvectors
+        return embeddings @ directions[:, -width:]
+    return torch.cat([embeddings, 0.02 * torch.randn(len(embeddings), width - hidden)], dim=1)
+
+
+class Batches:
+    """Windows of generated text in a shuffled order, each once per pass."""
+
+    def __init__(self, texts: Texts, seed: int = 0) -> None:
+        if len(texts.ids) <= KEPT_BACK:
+            raise UserError("Too little generated text to distil from. Run `python -m training generate` for longer.")
+        self.texts = texts
+        order = np.random.default_rng(17).permutation(len(texts.ids))
+        self.kept_back = order[:KEPT_BACK]
+        self.order = np.random.default_rng(seed).permutation(order[KEPT_BACK:])
+
+    def batch(self, start: int, size: int) -> tuple[Tensor, ...]:
+        """ids (size, length), top ids and log-probabilities (size * length, TOP), next tokens (size * length,)."""
+        return self.take(self.order[np.arange(start, start + size) % len(self.order)])
+
+    def take(self, rows: np.ndarray) -> tuple[Tensor, ...]:
+        ids = torch.from_numpy(self.texts.ids[rows].astype(np.int64))
+        top_ids = torch.from_numpy(self.texts.top_ids[rows].astype(np.int64)).view(-1, TOP)
+        top_logp = torch.from_numpy(self.texts.top_logp[rows]).view(-1, TOP)
+        # After the last id nothing was written: the target's first choice stands for it.
+        following = torch.cat([ids[:, 1:], top_ids.view(*ids.shape, TOP)[:, -1:, 0]], dim=1).flatten()
+        return tuple(tensor.to(device()) for tensor in (ids, top_ids, top_logp, following))
+
+
+@torch.no_grad()
+def match_rate(draft: LlamaForCausalLM, batches: Batches) -> float:
+    """How often the draft's first choice is the target's, over all positions of the kept-back windows."""
+    draft.eval()
+    hits = []
+    for rows in np.array_split(batches.kept_back, max(1, KEPT_BACK // 8)):
+        ids, top_ids, _, _ = batches.take(rows)
+        first = logits_of(draft, hidden_states(draft, ids)).argmax(-1).flatten()
+        hits.append((first == top_ids[:, 0]).float())
+    draft.train()
+    return float(torch.cat(hits).mean())
+
+
+def distil(
+    name: str, draft: LlamaForCausalLM, batches: Batches, minutes: float, loss: str, settings: dict,
+    save: Callable[[], None], windows: int = 12,
+) -> float:
+    """Distils for ``minutes``; returns the match rate on kept-back windows. See TimedRun for what is resumed."""
+    draft.to(device())
+    set_attention(draft, batches.texts.ids.shape[1])
+
+    def step(ids: Tensor, *target: Tensor) -> Tensor:
+        return LOSSES[loss](logits_of(draft, hidden_states(draft, ids)).flatten(0, 1), *target)
+
+    run = TimedRun(name, draft, 60 * minutes, settings, Rates(muon=0.015, adam=2e-3, warmup=0.02, flat_until=0.25))
+    fast = compiled(step)
+    run.train(lambda start: fast(*batches.batch(start, windows)), (windows, batches.texts.ids.shape[1]),
+              lambda: match_rate(draft, batches), save)
+    return match_rate(draft, batches)
+
+
+def train_draft(name: str, minutes: float, loss: str = "kl") -> Path:
+    """Trains the draft called ``name`` on all that the target has written; returns its folder."""
+    if name not in RECIPES:
+        raise UserError(f"There is no draft {name!r}. Drafts: {', '.join(RECIPES)}.")
+    if loss not in LOSSES:
+        raise UserError(f"There is no loss {loss!r}. Losses: {', '.join(LOSSES)}.")
+    tokenizer, target = load_tokenizer_of(TARGET), load_model(TARGET)
+    draft, folder = start_draft(RECIPES[name], target), DRAFTS / name
+    settings = {"recipe": RECIPES[name], "minutes": minutes, "loss": loss, "target": fingerprint(TARGET)}
+    distil(f"draft-{name}", draft, Batches(read_generated(TARGET)), minutes, loss, settings,
+           lambda: save_model(draft, folder, tokenizer))
+    return folder
+
+
+def compare_losses(minutes: float) -> dict[str, float]:
+    """Distils the default draft for ``minutes`` with each loss; returns the match rates on kept-back windows."""
+    target, batches = load_model(TARGET), Batches(read_generated(TARGET))
+    rates = {}
+    for loss in LOSSES:
+        settings = {"minutes": minutes, "loss": loss, "target": fingerprint(TARGET)}
+        draft = start_draft(RECIPES[DEFAULT], target)
+        rates[loss] = distil(f"loss-{loss}", draft, batches, minutes, loss, settings, lambda: None)
+    return rates

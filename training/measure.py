@@ -1,0 +1,157 @@
+"""The figures of a pair, draft by draft and suite by suite, along the target's own greedy text."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
+
+from decoding.fit.texts import greedy_texts
+from decoding.prompts import SUITES, Prompt, load_suite
+from training.architecture import load_tokenizer_of
+from training.baselines import bits_per_byte, compressed_bits, five_gram_bits
+from training.corpus import read_documents
+from training.loop import device
+from training.loops import distinct, inside_loops, runs_that_hold
+from training.tokenizer import CONTEXT, VOCABULARY
+from training.tokens import read_tokens
+
+NEW_TOKENS = 128
+
+
+@dataclass(frozen=True)
+class Text:
+    """The target's greedy continuation of one prompt; ``in_loop`` tells which of its tokens lie inside a loop."""
+
+    suite: str
+    prompt: list[int]
+    ids: list[int]
+    in_loop: list[bool]
+
+
+def load_bf16(folder: Path) -> LlamaForCausalLM:
+    """A model as it is shipped, in bf16."""
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device()).eval()
+
+
+def write_texts_of(
+    target: LlamaForCausalLM, folder: Path, prompts: Sequence[Prompt]
+) -> tuple[PreTrainedTokenizerBase, list[list[int]]]:
+    """The tokenizer, and greedy texts of up to NEW_TOKENS ids after the prompts."""
+    tokenizer = load_tokenizer_of(folder)
+    ids = [tokenizer(prompt.prompt).input_ids for prompt in prompts]
+    return tokenizer, greedy_texts(target, ids, NEW_TOKENS, frozenset([tokenizer.eos_token_id]))
+
+
+def write_texts(target: LlamaForCausalLM, folder: Path, limit: int, split: str = "test") -> list[Text]:
+    """Greedy text after the first ``limit`` prompts of each suite's split, loops marked."""
+    prompts = [prompt for suite in SUITES for prompt in load_suite(suite, split, limit)]
+    tokenizer, texts = write_texts_of(target, folder, prompts)
+    found = []
+    for prompt, text in zip(prompts, texts, strict=True):
+        before = tokenizer(prompt.prompt).input_ids
+        found.append(Text(prompt.suite, before, text, inside_loops(before + text)[len(before) :]))
+    return found
+
+
+@torch.inference_mode()
+def probabilities(model: LlamaForCausalLM, text: Text) -> Tensor:
+    """The model's distribution at each token of the text. Shape (tokens, vocabulary), fp32."""
+    ids = torch.tensor([text.prompt + text.ids[:-1]], device=device())
+    return model(input_ids=ids, use_cache=False, logits_to_keep=len(text.ids)).logits[0].float().softmax(-1)
+
+
+@dataclass(frozen=True)
+class Along:
+    """One draft along one text: whether its first choice is the text's token, and 1-TV to the target."""
+
+    suite: str
+    hits: np.ndarray
+    overlap: np.ndarray
+    in_loop: np.ndarray
+
+
+def go_along(target: LlamaForCausalLM, drafts: dict[str, LlamaForCausalLM], texts: Sequence[Text]) -> dict[str, list[Along]]:
+    """Runs every draft along every text, the target once per text."""
+    found: dict[str, list[Along]] = {name: [] for name in drafts}
+    for text in texts:
+        p, ids, in_loop = probabilities(target, text), torch.tensor(text.ids), np.array(text.in_loop)
+        for name, draft in drafts.items():
+            q = probabilities(draft, text)
+            hits, overlap = q.argmax(-1).cpu() == ids, torch.minimum(p, q).sum(-1).cpu()
+            found[name].append(Along(text.suite, hits.numpy(), overlap.numpy(), in_loop))
+    return found
+
+
+def summarise(alongs: Sequence[Along]) -> dict[str, float]:
+    """Match rate and 1-TV over all tokens, outside and inside of loops; mean and deviation of the oracle SL.
+
+    ``oracle_sl_outside`` counts the same over the text up to its first loop.
+    """
+    hits, overlap, in_loop = (np.concatenate([getattr(a, key) for a in alongs]) for key in ("hits", "overlap", "in_loop"))
+    runs = [run for a in alongs for run in runs_that_hold(a.hits)]
+    before = [run for a in alongs for run in runs_that_hold(a.hits[: first_true(a.in_loop)])]
+    return {
+        "tokens": len(hits), "loop_share": float(in_loop.mean()),
+        "match": float(hits.mean()), "match_outside": mean_of(hits[~in_loop]), "match_inside": mean_of(hits[in_loop]),
+        "overlap": float(overlap.mean()), "overlap_outside": mean_of(overlap[~in_loop]),
+        "overlap_inside": mean_of(overlap[in_loop]),
+        "oracle_sl": statistics.fmean(runs), "oracle_sl_sd": statistics.pstdev(runs),
+        "oracle_sl_outside": mean_of(np.array(before)), "oracle_sl_outside_sd": float(np.std(before)) if before else 0.0,
+    }
+
+
+def first_true(flags: np.ndarray) -> int:
+    """Index of the first true flag, or their number."""
+    return int(flags.argmax()) if flags.any() else len(flags)
+
+
+def mean_of(values: np.ndarray) -> float | None:
+    """Mean, or None of nothing."""
+    return float(values.mean()) if len(values) else None
+
+
+def by_suite(alongs: Sequence[Along]) -> dict[str, dict[str, float]]:
+    """``summarise`` of each suite and, as ``all``, of everything."""
+    rows = {suite: [a for a in alongs if a.suite == suite] for suite in SUITES}
+    return {name: summarise(row) for name, row in {**rows, "all": list(alongs)}.items() if row}
+
+
+def text_figures(texts: Sequence[Text]) -> dict[str, dict[str, float]]:
+    """Of the target's texts: tokens, share in loops and distinct-4, per suite and over all."""
+    rows = {suite: [t for t in texts if t.suite == suite] for suite in SUITES}
+    return {
+        name: {"tokens": sum(len(t.ids) for t in row), "distinct_4": distinct([t.ids for t in row]),
+               "loop_share": float(np.concatenate([t.in_loop for t in row]).mean())}
+        for name, row in {**rows, "all": list(texts)}.items() if row
+    }
+
+
+@torch.inference_mode()
+def held_out_figures(target: LlamaForCausalLM, folder: Path, seen: int, characters: int = 300_000) -> dict[str, float]:
+    """Bits per byte of held-out text under the target, gzip -9, xz -9, and a 5-gram that saw ``seen`` tokens.
+
+    The text is cut into windows of the target's whole context, each opened by the BOS, nothing carried over.
+    """
+    tokenizer, text = load_tokenizer_of(folder), ""
+    for document in read_documents("held_out"):
+        text += document.text[: characters - len(text)]
+    ids = tokenizer(text, verbose=False).input_ids[1:]
+    nats = 0.0
+    for start in range(0, len(ids), CONTEXT - 1):
+        window = torch.tensor([[tokenizer.bos_token_id, *ids[start : start + CONTEXT - 1]]], device=device())
+        logits = target(input_ids=window[:, :-1], use_cache=False).logits[0].float()
+        nats += float(torch.nn.functional.cross_entropy(logits, window[0, 1:], reduction="sum"))
+    size = len(text.encode())
+    n_gram = five_gram_bits(np.asarray(read_tokens("train")[:seen]), np.asarray(ids), VOCABULARY)
+    return {
+        "bytes": size, "tokens": len(ids), "nats_per_token": nats / len(ids),
+        "target": bits_per_byte(nats / len(ids), len(ids), size), **compressed_bits(text),
+        "5-gram": n_gram * len(ids) / size,
+    }

@@ -1,0 +1,126 @@
+"""The report on the shipped pair: figures per draft and suite, printed, kept as JSON, and written into the cards."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+
+from rich.console import Console
+from rich.table import Table
+
+from decoding.costs import measure_costs
+from decoding.errors import UserError
+from decoding.fingerprint import fingerprint
+from decoding.models.pair import load_pair
+from decoding.pairs import PairDescription, find_pair
+from decoding.prompts import load_suite
+from training.architecture import parameter_count
+from training.install import write_json
+from training.measure import by_suite, go_along, held_out_figures, load_bf16, text_figures, write_texts
+from training.places import CORPUS, PAIR, PAIR_NAME
+
+COST_PROMPTS = 3
+
+
+def fingerprints(pair: PairDescription) -> dict:
+    """Of the target and of each draft: what tells whether a report is stale."""
+    return {"target": fingerprint(pair.target), "drafts": {name: fingerprint(place) for name, place in pair.drafts.items()}}
+
+
+def read_report() -> dict:
+    """The last report, or nothing."""
+    path = PAIR / "report.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def is_stale() -> bool:
+    """Whether the report was made with other weights than those that are shipped."""
+    return read_report().get("fingerprints") != fingerprints(find_pair(PAIR_NAME))
+
+
+def measure_pair_costs() -> dict:
+    """c of every draft, v(6) and v(17), medians over COST_PROMPTS prompts, in the engine and dtypes of every day."""
+    pair = load_pair(PAIR_NAME)
+    rows = []
+    for prompt in load_suite("all", "validation", COST_PROMPTS):
+        rows.append(measure_costs(pair, pair.draft_names, pair.encode_prompt(prompt.prompt), context=200))
+    rows.sort(key=lambda costs: costs.c[pair.default_draft])
+    costs = rows[len(rows) // 2]
+    infos = {name: pair.draft(name).info for name in pair.draft_names}
+    return {
+        "target_ms": 1e3 * costs.target_s, "v6": costs.check(6), "v17": costs.check(17), "o": costs.o,
+        "c": {name: sorted(row.c[name] for row in rows)[len(rows) // 2] for name in pair.draft_names},
+        "target_dtype": pair.target.info.dtype, "draft_dtype": {name: info.dtype for name, info in infos.items()},
+        "threads": pair.target.info.threads, "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+    }
+
+
+def held_out(pair: PairDescription, target, before: dict) -> dict:
+    """Held-out bits per byte; without the corpus, those of a report on the same weights."""
+    if (CORPUS / "held_out.jsonl").is_file():
+        facts = json.loads((PAIR / "training.json").read_text())
+        seen = sum(part.get("tokens", 0) for part in facts["target"].values())
+        return held_out_figures(target, PAIR / "target", seen)
+    if before.get("fingerprints", {}).get("target") == fingerprint(pair.target):
+        return before["held_out"]
+    raise UserError("The held-out text is not here. Run `python -m training corpus` and `tokenizer` first.")
+
+
+def make_report(limit: int) -> dict:
+    """Measures the shipped pair on the first ``limit`` test prompts of each suite; writes ``report.json``."""
+    pair, before = find_pair(PAIR_NAME), read_report()
+    target = load_bf16(PAIR / "target")
+    drafts = {name: load_bf16(PAIR / "drafts" / name) for name in pair.drafts}
+    texts = write_texts(target, PAIR / "target", limit)
+    alongs = go_along(target, drafts, texts)
+    sizes = {name: {"parameters": parameter_count(model), "layers": model.config.num_hidden_layers,
+                    "hidden": model.config.hidden_size} for name, model in {"target": target, **drafts}.items()}
+    report = {
+        "fingerprints": fingerprints(pair), "prompts_per_suite": limit, "sizes": sizes,
+        "texts": text_figures(texts), "held_out": held_out(pair, target, before),
+        "drafts": {name: by_suite(rows) for name, rows in alongs.items()},
+        "costs": measure_pair_costs(),
+    }
+    write_json(PAIR / "report.json", report)
+    return report
+
+
+def show(report: dict, console: Console | None = None) -> None:
+    """Prints the report as tables."""
+    console = console or Console()
+    held, texts = report["held_out"], report["texts"]["all"]
+    console.print(
+        f"Held-out text, bits per byte: target {held['target']:.2f}, 5-gram {held['5-gram']:.2f}, xz -9 {held['xz']:.2f}, "
+        f"gzip -9 {held['gzip']:.2f} ({held['nats_per_token']:.2f} nats per token).\n"
+        f"Greedy text: {texts['loop_share']:.0%} of it in loops, distinct-4 {texts['distinct_4']:.2f}."
+    )
+    console.print(draft_table(report))
+    console.print(suite_table(report))
+
+
+def draft_table(report: dict) -> Table:
+    """One row a draft: size, cost, match rate, 1-TV, oracle SL."""
+    table = Table("draft", "parameters", "layers", "c", "match", "outside loops", "inside", "1-TV", "outside", "oracle SL")
+    for name, rows in report["drafts"].items():
+        row, size = rows["all"], report["sizes"][name]
+        table.add_row(
+            name, f"{size['parameters']:,}", str(size["layers"]), f"{report['costs']['c'][name]:.3f}",
+            *(share(row[key]) for key in ("match", "match_outside", "match_inside", "overlap", "overlap_outside")),
+            f"{row['oracle_sl']:.1f} +- {row['oracle_sl_sd']:.1f}",
+        )
+    return table
+
+
+def suite_table(report: dict) -> Table:
+    """Match rate outside of loops, a row per draft and a column per suite."""
+    suites = [suite for suite in report["texts"] if suite != "all"]
+    table = Table("match outside loops", *suites)
+    for name, rows in report["drafts"].items():
+        table.add_row(name, *(share(rows[suite]["match_outside"]) for suite in suites))
+    return table
+
+
+def share(value: float | None) -> str:
+    """Three decimals, or a dash where there is nothing to average."""
+    return "-" if value is None else f"{value:.3f}"
