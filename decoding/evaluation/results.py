@@ -176,6 +176,7 @@ class DraftResult:
 
     __pydantic_config__ = _STRICT
     name: Text
+    source: Text  # folder name or Hub id
     parameters: int
     layers: int
     hidden_size: int

@@ -150,13 +150,12 @@ def match_rates(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def pareto(
-    policy: str,
     lanes: Sequence[str],
     samples: Sequence[Sample],
     costs: Costs,
     heads: Mapping[str, Head] | None,
 ) -> list[ParetoPoint]:
-    """Discard against verification rate over the thresholds (or SLs) of one policy, all suites together."""
+    """Discard against verification rate over ``lanes``, the thresholds (or SLs) of one policy; all suites together."""
     points = []
     for lane in lanes:
         replayed = replay_lane(lane, samples, costs, heads)

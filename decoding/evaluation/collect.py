@@ -1,0 +1,285 @@
+"""What an evaluation asks of the models: texts, chains, costs, clock readings; each kept as soon as it is there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from ..acceptance import make_rule
+from ..chain import Cancelled
+from ..compare import chain_of
+from ..costs import measure_costs, measure_decision
+from ..drafting import NGRAM
+from ..errors import UserError
+from ..lane_run import LaneRun
+from ..lanes import parse_lane
+from ..lookahead.heads import FOLDER
+from ..prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
+from ..prompts import Prompt
+from ..request import CompareRequest
+from ..trace import Chain, Costs
+from .progress import Progress
+from .samples import Sample
+from .store import Lines, chain_from_plain, chain_to_plain
+
+if TYPE_CHECKING:
+    from ..models.pair import Pair
+
+Told = Iterator[Progress]
+
+
+class Collector:
+    """Works through prompts with one pair and some of its drafts; all of its passes can be stopped and resumed."""
+
+    def __init__(
+        self,
+        pair: Pair,
+        drafts: Sequence[str],
+        prompts: Sequence[Prompt],
+        max_new_tokens: int,
+        folder: Path,
+        cancel: Callable[[], bool],
+    ) -> None:
+        self.pair = pair
+        self.drafts = list(drafts)
+        self._cancel = cancel
+        self._folder = folder
+        self._base = _prepare_all(pair, self.drafts, prompts[0], max_new_tokens)
+        self._key = {
+            "schema": 1,
+            "target": pair.target.info.fingerprint,
+            "engine": f"{pair.target.info.engine} {pair.target.info.dtype} {pair.target.info.device}",
+            "max_new_tokens": max_new_tokens,
+        }
+        self.prompts = self._usable(prompts)
+        self._texts = Lines(folder / "texts.jsonl", self._key)
+        self._by_prompt = {record["prompt"]: record for record in self._texts.records}
+        self._chains: dict[str, Lines] = {}
+        self.costs: Costs
+
+    # -- texts and chains
+
+    def collect_chains(self, prompts: Sequence[Prompt], label: str) -> Told:
+        """The target's text of each prompt and every draft's chain along it, as far as they are not there yet."""
+        done = {draft: {record["prompt"] for record in self._lines(draft).records} for draft in self.drafts}
+        for number, prompt in enumerate(prompts):
+            missing = [draft for draft in self.drafts if prompt.id not in done[draft]]
+            if missing or prompt.id not in self._by_prompt:
+                self._check_cancel()
+                yield Progress(
+                    "chains", f"{label}: prompt {number + 1} of {len(prompts)}", number / len(prompts)
+                )
+                self._collect_prompt(prompt, missing)
+
+    def _collect_prompt(self, prompt: Prompt, missing: Sequence[str]) -> None:
+        prepared = self._prepared(prompt)
+        record = self._by_prompt.get(prompt.id) or self._write_text(prompt, prepared)
+        for draft in missing:
+            chain = chain_of(prepared, draft, record["output"], self._cancel)
+            self._lines(draft).add({"prompt": prompt.id, "chain": chain_to_plain(chain)})
+
+    def _write_text(self, prompt: Prompt, prepared: Prepared) -> dict[str, Any]:
+        """Plain decoding's text. On the lean engine a static lane writes the same one sooner (its passes are
+        row-invariant); the clock pass compares it with plain decoding's."""
+        quick = self.pair.target.info.engine == "lean"
+        lane = parse_lane("static:5" if quick else "autoregressive")
+        run = LaneRun(prepared, lane, _free_costs(self.drafts)).run(self._cancel)
+        self._check_cancel()
+        record = {"prompt": prompt.id, "output": run.output, "finish": run.finish}
+        self._texts.add(record)
+        self._by_prompt[prompt.id] = record
+        return record
+
+    def samples(self, prompts: Sequence[Prompt], draft: str) -> list[Sample]:
+        """The chains of ``draft`` along the texts of ``prompts``; empty texts are left out."""
+        chains = {record["prompt"]: record["chain"] for record in self._lines(draft).records}
+        texts = self._by_prompt
+        return [
+            Sample(
+                prompt.id,
+                prompt.suite,
+                chain_from_plain(chains[prompt.id]),
+                texts[prompt.id]["finish"],
+                int(self._key["max_new_tokens"]),
+            )
+            for prompt in prompts
+            if prompt.id in chains and texts[prompt.id]["output"]
+        ]
+
+    # -- costs
+
+    def measure(self, lanes: Sequence[str]) -> Told:
+        """The cost curves and what decisions cost, measured once and then frozen in the folder."""
+        key = {**self._key, "drafts": sorted(self.drafts), "heads": self._digests()}
+        lines = Lines(self._folder / "costs.jsonl", key, stale="restart")
+        if not lines.records:
+            yield Progress("costs", "Measuring what draft steps, checks and decisions cost", 0.0)
+            prompt = sorted(self.prompts, key=lambda one: len(one.prompt))[len(self.prompts) // 2]
+            prepared = self._prepared(prompt)
+            context = len(prepared.prompt) + prepared.limits.max_new_tokens // 2
+            costs = measure_costs(self.pair, self.drafts, prepared.prompt, context=context)
+            lines.add({"costs": _costs_to_plain(costs), "decision": self._decisions(lanes, costs)})
+        lines.close()
+        record = lines.records[0]
+        self.costs = Costs(**record["costs"], decision=record["decision"])
+
+    def _decisions(self, lanes: Sequence[str], costs: Costs) -> dict[str, float]:
+        """Policy -> cost of one decision with its features; the mean over lanes of that policy."""
+        found: dict[str, list[float]] = {}
+        for prompt in self.prompts[:3]:
+            prepared = self._prepared(prompt)
+            for text in lanes:
+                self._check_cancel()
+                lane = parse_lane(text)
+                found.setdefault(lane.policy, []).append(measure_decision(prepared, lane, costs))
+        return {policy: median(values) for policy, values in found.items()}
+
+    # -- the clock
+
+    def clock(
+        self,
+        prompts: Sequence[Prompt],
+        lanes: Sequence[str],
+        repeats: int,
+        name: str,
+        out_of_time: Callable[[], bool],
+    ) -> Told:
+        """Run every lane on every prompt, ``repeats`` times round robin, until ``out_of_time()``.
+
+        A visit is one prompt under all lanes, one after the other, in an order that turns from visit to visit so
+        that no lane always follows the same one. Visits that are there already are not repeated.
+        """
+        lines = self._clock_lines(lanes, name)
+        done = {(record["prompt"], record["repeat"]) for record in lines.records}
+        visits = [(prompt, repeat) for repeat in range(repeats) for prompt in prompts]
+        warm = False
+        for number, (prompt, repeat) in enumerate(visits):
+            if (prompt.id, repeat) in done:
+                continue
+            if out_of_time():
+                break
+            yield Progress(
+                "clock", f"On the clock: visit {number + 1} of {len(visits)}", number / len(visits)
+            )
+            if not warm:
+                self._visit(prompt, lanes, 0)
+                warm = True
+            lines.add({"prompt": prompt.id, "repeat": repeat, "lanes": self._visit(prompt, lanes, number)})
+        lines.close()
+
+    def _visit(self, prompt: Prompt, lanes: Sequence[str], turn: int) -> dict[str, Any]:
+        """Lane -> {decode_s, prefill_s, tokens, same}: one decoding of each."""
+        prepared = self._prepared(prompt)
+        expected = self._by_prompt[prompt.id]["output"]
+        chains: dict[str, Chain] = {}
+        found = {}
+        for text in [*lanes[turn % len(lanes) :], *lanes[: turn % len(lanes)]]:
+            lane = parse_lane(text)
+            chain = None
+            if lane.is_oracle:
+                draft = prepared.draft_of(lane)
+                if draft not in chains:
+                    chains[draft] = chain_of(prepared, draft, expected, self._cancel)
+                chain = chains[draft]
+            run = LaneRun(prepared, lane, self.costs, chain).run(self._cancel)
+            self._check_cancel()
+            found[text] = {
+                "decode_s": run.decode_s,
+                "prefill_s": run.prefill_s,
+                "tokens": len(run.output),
+                "same": run.output == expected,
+            }
+        return found
+
+    def readings(self, lanes: Sequence[str], name: str) -> list[dict[str, Any]]:
+        """The visits of :meth:`clock` so far: {prompt, repeat, lanes: {lane: reading}}."""
+        lines = self._clock_lines(lanes, name)
+        lines.close()
+        return lines.records
+
+    def _clock_lines(self, lanes: Sequence[str], name: str) -> Lines:
+        key = {**self._key, "lanes": list(lanes), "heads": self._digests()}
+        return Lines(self._folder / f"{name}.jsonl", key, stale="restart")
+
+    # -- odds and ends
+
+    def close(self) -> None:
+        for lines in (self._texts, *self._chains.values()):
+            lines.close()
+
+    def has_head(self, policy: str, draft: str) -> bool:
+        return policy in self._base.heads.get(draft, {})
+
+    def heads(self, draft: str) -> dict[str, Any]:
+        return self._base.heads.get(draft, {})
+
+    def _prepared(self, prompt: Prompt) -> Prepared:
+        ids = self.pair.encode_prompt(prompt.prompt)
+        request = replace(self._base.request, prompt=prompt.prompt)
+        return replace(
+            self._base, request=request, prompt=ids, limits=make_limits(request, self.pair, len(ids))
+        )
+
+    def _usable(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """The prompts that leave room for a text in the context. Raises UserError where none does."""
+        room = self.pair.target.max_length - int(self._key["max_new_tokens"])
+        fitting = [prompt for prompt in prompts if 0 < len(self.pair.encode_prompt(prompt.prompt)) <= room]
+        if not fitting:
+            raise UserError(
+                "No prompt leaves room for the new tokens in this target's context: ask for fewer tokens."
+            )
+        return fitting
+
+    def _lines(self, draft: str) -> Lines:
+        if draft not in self._chains:
+            info = None if draft == NGRAM else self.pair.draft(draft).info
+            key = {
+                **self._key,
+                "draft": [draft, info.fingerprint, info.dtype] if info else [draft],
+                "heads": self._digests().get(draft, ""),
+            }
+            self._chains[draft] = Lines(
+                self._folder / f"chain-{_file_name(draft)}.jsonl", key, stale="restart"
+            )
+        return self._chains[draft]
+
+    def _digests(self) -> dict[str, str]:
+        """Draft -> digest of its fitted policies: what was learned anew makes old scores stale."""
+        folders = {draft: self.pair.draft_folders.get(draft) for draft in self.drafts}
+        return {draft: _digest(folder / FOLDER) for draft, folder in folders.items() if folder is not None}
+
+    def _check_cancel(self) -> None:
+        if self._cancel():
+            raise Cancelled
+
+
+def _prepare_all(pair: Pair, drafts: Sequence[str], prompt: Prompt, max_new_tokens: int) -> Prepared:
+    request = CompareRequest(prompt=prompt.prompt, lanes=["autoregressive"], max_new_tokens=max_new_tokens)
+    prepared = prepare(request, pair)
+    rule = make_rule(request, shared_vocabulary(pair, list(drafts)), max_new_tokens)
+    return replace(prepared, rule=rule, heads={draft: load_heads_of(pair, draft) for draft in drafts})
+
+
+def _free_costs(drafts: Sequence[str]) -> Costs:
+    """Costs for lanes that never look at them."""
+    return Costs(target_s=1.0, v=[1.0], c=dict.fromkeys(drafts, 0.0), o=0.0)
+
+
+def _costs_to_plain(costs: Costs) -> dict[str, Any]:
+    return {"target_s": costs.target_s, "v": list(costs.v), "c": dict(costs.c), "o": costs.o}
+
+
+def _digest(folder: Path) -> str:
+    found = hashlib.sha256()
+    for path in sorted(folder.glob("*")):
+        if path.is_file():
+            found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _file_name(draft: str) -> str:
+    return "".join(char if char.isalnum() or char in "-_." else "_" for char in draft)

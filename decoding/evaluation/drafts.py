@@ -1,0 +1,204 @@
+"""Which draft, which SL, here? Every draft of a pair under every static SL and its best rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import theory
+from ..chain import Cancelled
+from ..drafting import NGRAM
+from ..errors import UserError
+from ..lanes import LEARNED
+from ..lookahead.base import SL_CAP
+from ..prepare import model_info
+from ..prompts import Prompt, load_suite
+from ..trace import Costs
+from .advice import recommend
+from .collect import Collector
+from .options import EvaluationOptions, check_options
+from .progress import Progress
+from .results import ALL, DraftResult, DraftsResult, Interval, SlPoint
+from .samples import Replayed, Sample, best_of, replay_lane, static_lanes
+from .setting import describe_setting
+from .statistics import Bootstrap
+from .tables import groups, match_rates
+
+if TYPE_CHECKING:
+    from ..models.pair import Pair
+
+CLOCKED_SLS = (1, 2, 3, 5, 8, 12, 20)
+
+
+def evaluate_drafts(
+    options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool] = lambda: False
+) -> Iterator[Progress | DraftsResult]:
+    """Evaluate all drafts of ``pair``, prompt lookup too; the last thing told is the result.
+
+    As :func:`decoding.evaluation.rules.evaluate`: validation picks each draft's best SL and rule, the test split
+    reports; it goes on from what ``folder`` keeps. Raises UserError.
+    """
+    options = check_options(options)
+    drafts = [*pair.draft_names, NGRAM]
+    test = load_suite(options.suite, options.split, options.limit)
+    validation = load_suite(options.suite, "validation", options.validation_limit)
+    collector = Collector(pair, drafts, [*validation, *test], options.max_new_tokens, folder, cancel)
+    usable = {prompt.id for prompt in collector.prompts}
+    try:
+        yield from _evaluate(
+            options,
+            collector,
+            [prompt for prompt in validation if prompt.id in usable],
+            [prompt for prompt in test if prompt.id in usable],
+        )
+    except Cancelled:
+        return
+    finally:
+        collector.close()
+
+
+def _evaluate(
+    options: EvaluationOptions, collector: Collector, validation: list[Prompt], test: list[Prompt]
+) -> Iterator[Progress | DraftsResult]:
+    decided = ["heuristic", "confidence:0.4", "entropy"]
+    yield from collector.measure([*decided, *_learned(collector, collector.pair.default_draft)])
+    yield from collector.collect_chains(validation, "Validation")
+    yield from collector.collect_chains(test, options.split.capitalize())
+    lanes = ["autoregressive", *(f"{draft}/static:{sl}" for draft in collector.drafts for sl in CLOCKED_SLS)]
+    began = monotonic()
+    yield from collector.clock(
+        test[: options.clock_prompts],
+        lanes,
+        options.repeats,
+        "clock-drafts",
+        lambda: options.minutes is not None and monotonic() - began >= 60 * options.minutes,
+    )
+    readings = collector.readings(lanes, "clock-drafts")
+    found = []
+    for number, draft in enumerate(collector.drafts):
+        yield Progress("tables", f"Computing the tables of {draft}", number / len(collector.drafts))
+        found.append(_draft_result(collector, draft, validation, test, readings))
+    samples = collector.samples(test, collector.pair.default_draft)
+    if not samples:
+        raise UserError("The target wrote nothing on these prompts: there is nothing to evaluate.")
+    found.sort(key=lambda one: one.c)
+    yield DraftsResult(
+        setting=describe_setting(
+            options, collector, collector.pair.default_draft, samples, len(validation), []
+        ),
+        drafts=found,
+        recommendation=recommend(found, collector.pair.target.info.source, collector.costs),
+    )
+
+
+def _learned(collector: Collector, draft: str) -> list[str]:
+    return [policy for policy in LEARNED if collector.has_head(policy, draft)]
+
+
+def candidates(draft: str, learned: Sequence[str]) -> list[str]:
+    """The rules among which validation picks a draft's best one."""
+    lanes = [*static_lanes(draft), f"{draft}/heuristic"]
+    if draft != NGRAM:  # which has no probabilities to decide by
+        lanes += [f"{draft}/confidence:{value / 20:g}" for value in range(2, 19, 2)]
+        lanes += [f"{draft}/entropy:{value / 20:g}" for value in range(4, 19, 2)]
+        lanes += [f"{draft}/{policy}" for policy in learned]
+    return lanes
+
+
+def _draft_result(
+    collector: Collector,
+    draft: str,
+    validation: Sequence[Prompt],
+    test: Sequence[Prompt],
+    readings: Sequence[dict[str, Any]],
+) -> DraftResult:
+    costs, heads = collector.costs, collector.heads(draft)
+    tuning, samples = collector.samples(validation, draft), collector.samples(test, draft)
+    best_static = best_of(static_lanes(draft), tuning, costs)
+    best_lane = best_of(candidates(draft, _learned(collector, draft)), tuning, costs, heads)
+    rates = match_rates(samples)
+    info = model_info(collector.pair, draft)
+    sweep = [replay_lane(lane, samples, costs) for lane in static_lanes(draft)]
+    best = replay_lane(best_lane, samples, costs, heads)
+    return DraftResult(
+        name=draft,
+        source=info.source,
+        parameters=info.parameters,
+        layers=info.layers,
+        hidden_size=info.hidden_size,
+        dtype=info.dtype,
+        c=costs.c[draft],
+        match_rate=rates,
+        best_sl=int(best_static.rpartition(":")[2]),
+        best_lane=best_lane,
+        static_speedup=_speedups(sweep[int(best_static.rpartition(":")[2]) - 1], samples),
+        speedup=_speedups(best, samples),
+        p95_token_s=float(np.percentile(best.cost / best.tokens, 95) * costs.target_s),
+        break_even_c=break_even_c(sweep, costs),
+        by_sl=_points(draft, sweep, rates[ALL], costs, readings),
+        by_suite=_by_suite(sweep, samples),
+    )
+
+
+def _speedups(replayed: Replayed, samples: Sequence[Sample]) -> dict[str, Interval]:
+    found = {}
+    for suite, indices in groups([sample.suite for sample in samples]).items():
+        part = replayed.pick(indices)
+        found[suite] = Bootstrap(len(indices)).ratio(part.plain, part.cost)
+    return found
+
+
+def _by_suite(sweep: Sequence[Replayed], samples: Sequence[Sample]) -> dict[str, list[float]]:
+    parts = groups([sample.suite for sample in samples])
+    return {suite: [one.pick(indices).speedup for one in sweep] for suite, indices in parts.items()}
+
+
+def _points(
+    draft: str, sweep: Sequence[Replayed], match: float, costs: Costs, readings: Sequence[dict[str, Any]]
+) -> list[SlPoint]:
+    """Simulated, predicted and measured speedup of SL 1, 2, ...
+
+    The prediction is the throughput model's with every guess holding independently with the match rate:
+    ``(1 - m^(n+1)) / (1 - m) (v(1) + o) / (n c + v(n+1) + o)``.
+    """
+    clocked = clock_speedups(readings)
+    return [
+        SlPoint(
+            sl=sl,
+            simulated=replayed.speedup,
+            predicted=theory.speedup(match, sl, costs.c[draft], costs.check, costs.o),
+            clock=clocked.get(f"{draft}/static:{sl}"),
+        )
+        for sl, replayed in enumerate(sweep, start=1)
+    ]
+
+
+def clock_speedups(readings: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Lane -> plain decoding's seconds / the lane's, over all visits together."""
+    totals: dict[str, float] = {}
+    for visit in readings:
+        for lane, reading in visit["lanes"].items():
+            totals[lane] = totals.get(lane, 0.0) + reading["decode_s"]
+    plain = totals.get("autoregressive", 0.0)
+    return {lane: plain / spent for lane, spent in totals.items() if spent > 0}
+
+
+def break_even_c(sweep: Sequence[Replayed], costs: Costs) -> float:
+    """The draft cost at which the best static SL gains nothing: the largest over SLs n of
+
+        ``(tokens (v(1) + o) - sum over iterations of (v(n'+1) + o)) / drafted tokens``
+
+    with n' the SL of each iteration as it came; 0 where even a free draft gains nothing.
+    """
+    return max(0.0, *(_break_even(replayed, costs) for replayed in sweep[:SL_CAP]))
+
+
+def _break_even(replayed: Replayed, costs: Costs) -> float:
+    drafted = sum(one.draft_passes for one in replayed.simulated)
+    checking: Mapping[int, float] = {n: costs.check(n + 1) + costs.o for n in range(SL_CAP + 1)}
+    spent = sum(checking[n] for one in replayed.simulated for _, n, _ in one.iterations)
+    return (float(replayed.plain.sum()) - spent) / drafted if drafted else 0.0

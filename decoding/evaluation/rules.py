@@ -1,0 +1,177 @@
+"""The evaluation of the rules with one draft: the papers' tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..chain import Cancelled
+from ..errors import UserError
+from ..lanes import LEARNED, parse_lane
+from ..prompts import Prompt, load_suite
+from .collect import Collector
+from .options import EvaluationOptions, check_options
+from .progress import Progress
+from .results import EvaluationResult
+from .samples import Sample, best_of, static_lanes
+from .setting import describe_setting
+from .tables import (
+    STATIC_OPT,
+    ClockTable,
+    Rule,
+    always_accepting,
+    match_rates,
+    oracle_lengths,
+    pareto,
+    rule_results,
+)
+
+if TYPE_CHECKING:
+    from ..models.pair import Pair
+
+THRESHOLDS = {
+    "static": [f"static:{sl}" for sl in range(1, 21)],
+    "confidence": [f"confidence:{value / 20:g}" for value in range(1, 20)],
+    "entropy": [f"entropy:{value / 20:g}" for value in range(1, 20)],
+    "disco": [f"disco:{value / 20:g}" for value in range(1, 20)],
+    "specdecpp": [f"specdecpp:{value / 20:g}" for value in range(1, 20)],
+}
+
+
+def evaluate(
+    options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool] = lambda: False
+) -> Iterator[Progress | EvaluationResult]:
+    """Evaluate the rules of ``options`` with one draft of ``pair``; the last thing told is the result.
+
+    ``folder`` keeps what was collected: an evaluation that was stopped goes on from there. Where ``cancel()`` says
+    so it ends without a result. Validation picks (static-opt; what ``fit`` tuned was tuned there too), the
+    split of ``options`` reports.
+
+    Raises:
+        UserError: options that cannot be, no usable prompt, a folder of another evaluation.
+    """
+    options = check_options(options)
+    draft = options.draft_name or pair.default_draft
+    test = load_suite(options.suite, options.split, options.limit)
+    validation = load_suite(options.suite, "validation", options.validation_limit)
+    collector = Collector(pair, [draft], [*validation, *test], options.max_new_tokens, folder, cancel)
+    try:
+        yield from _evaluate(options, collector, draft, _kept(validation, collector), _kept(test, collector))
+    except Cancelled:
+        return
+    finally:
+        collector.close()
+
+
+def _evaluate(
+    options: EvaluationOptions, collector: Collector, draft: str, validation: list[Prompt], test: list[Prompt]
+) -> Iterator[Progress | EvaluationResult]:
+    lanes, notes = usable_lanes(options.lanes, collector, draft)
+    yield from collector.measure([lane for lane in lanes if lane != STATIC_OPT])
+    yield from collector.collect_chains(validation, "Validation")
+    yield from collector.collect_chains(test, options.split.capitalize())
+    yield Progress("tables", "Tuning static-opt on the validation prompts", 0.0)
+    static_opt = best_of(static_lanes(), collector.samples(validation, draft), collector.costs)
+    rules = name_rules(lanes, static_opt)
+    yield from _clock(options, collector, _lanes_of(rules), test[: options.clock_prompts])
+    yield Progress("tables", "Computing the tables", 0.5)
+    samples = collector.samples(test, draft)
+    if not samples:
+        raise UserError("The target wrote nothing on these prompts: there is nothing to evaluate.")
+    yield _result(
+        options, collector, draft, rules, samples, len(validation), notes, int(static_opt.split(":")[1])
+    )
+
+
+def usable_lanes(asked: Sequence[str], collector: Collector, draft: str) -> tuple[list[str], list[str]]:
+    """The lanes that can run with ``draft``, plain decoding among them, and notes on the others."""
+    lanes, notes = ["autoregressive"], []
+    for text in asked:
+        policy = text if text == STATIC_OPT else parse_lane(text).policy
+        if policy in LEARNED and not collector.has_head(policy, draft):
+            notes.append(
+                f"{text} was left out: nothing is fitted for the draft {draft} (python -m decoding fit)."
+            )
+        else:
+            lanes.append(text)
+    return list(dict.fromkeys(lanes)), notes
+
+
+def name_rules(lanes: Sequence[str], static_opt: str) -> list[Rule]:
+    """Labels of the tables and the lanes behind them."""
+    rules = [Rule(text, static_opt if text == STATIC_OPT else text) for text in lanes]
+    if all(rule.label != STATIC_OPT for rule in rules):
+        rules.append(Rule(STATIC_OPT, static_opt))
+    return rules
+
+
+def _lanes_of(rules: Sequence[Rule]) -> list[str]:
+    """The lanes behind the rules, each once: static-opt may be static:5."""
+    return list(dict.fromkeys(rule.lane for rule in rules))
+
+
+def _clock(
+    options: EvaluationOptions, collector: Collector, lanes: list[str], prompts: Sequence[Prompt]
+) -> Iterator[Progress]:
+    began = monotonic()
+
+    def out_of_time() -> bool:
+        return options.minutes is not None and monotonic() - began >= 60 * options.minutes
+
+    yield from collector.clock(prompts, lanes, options.repeats, "clock", out_of_time)
+
+
+def clock_table(
+    readings: Sequence[dict[str, Any]], samples: Sequence[Sample], lanes: Sequence[str]
+) -> ClockTable:
+    """Median seconds over the repeats by lane and prompt."""
+    suites = {sample.prompt: sample.suite for sample in samples}
+    visits: dict[str, list[dict[str, Any]]] = {}
+    for reading in readings:
+        if reading["prompt"] in suites:
+            visits.setdefault(reading["prompt"], []).append(reading["lanes"])
+    prompts = list(visits)
+    seconds = {
+        lane: np.array(
+            [np.median([visit[lane]["decode_s"] for visit in visits[prompt]]) for prompt in prompts]
+        )
+        for lane in lanes
+    }
+    tokens = np.array([visits[prompt][0]["autoregressive"]["tokens"] for prompt in prompts])
+    return ClockTable(prompts, [suites[prompt] for prompt in prompts], tokens, seconds)
+
+
+def _result(
+    options: EvaluationOptions,
+    collector: Collector,
+    draft: str,
+    rules: list[Rule],
+    samples: list[Sample],
+    validation_prompts: int,
+    notes: list[str],
+    static_opt: int,
+) -> EvaluationResult:
+    heads = collector.heads(draft)
+    lanes = _lanes_of(rules)
+    readings = collector.readings(lanes, "clock")
+    verdicts = [reading["same"] for visit in readings for reading in visit["lanes"].values()]
+    families = {name: steps for name, steps in THRESHOLDS.items() if name not in LEARNED or name in heads}
+    return EvaluationResult(
+        setting=describe_setting(options, collector, draft, samples, validation_prompts, notes),
+        static_opt=static_opt,
+        match_rate=match_rates(samples),
+        always_accept=always_accepting(samples),
+        rules=rule_results(rules, samples, collector.costs, heads, clock_table(readings, samples, lanes)),
+        pareto={name: pareto(steps, samples, collector.costs, heads) for name, steps in families.items()},
+        oracle=oracle_lengths(samples),
+        texts_equal=(sum(verdicts), len(verdicts)),
+    )
+
+
+def _kept(prompts: Sequence[Prompt], collector: Collector) -> list[Prompt]:
+    usable = {prompt.id for prompt in collector.prompts}
+    return [prompt for prompt in prompts if prompt.id in usable]
