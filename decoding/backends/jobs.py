@@ -36,6 +36,13 @@ class Jobs:
             return
         yield from guarded(lambda: job(options, run_id, cancel))
 
+    def preload(self, request: CompareRequest) -> None:
+        """Load the pair of ``request`` with all its drafts, for processes that are forked later."""
+        for _ in self._load(request, lambda: False):
+            pass
+        for name in self._pair.draft_names:
+            self._pair.draft(name)
+
     def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
         from ..compare import compare_pair
 

@@ -1,0 +1,126 @@
+"""Comparisons on a Hugging Face Space with ZeroGPU: a GPU is lent for the length of one decorated call."""
+
+from __future__ import annotations
+
+import spaces  # isort: skip  (it patches torch, so it must come before torch is first imported)
+
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+from ..events import LAST_KINDS, Event, Kind
+from ..pairs import find_pair
+from ..request import CompareRequest, check_request
+from .base import Numbering, sentence_of
+from .jobs import Jobs
+
+if TYPE_CHECKING:
+    from ..pairs import PairDescription
+    from .worker import JobRunner
+
+log = logging.getLogger(__name__)
+
+START_S = 10.0  # moving the weights, measuring the costs, the warm-up
+SECONDS_PER_TOKEN = 0.012  # of the slowest lane, generously: less is returned, more is cut off
+EXTRA_PASSES = 2  # the reference text and the chains, on top of the repeats
+LONGEST_S = 120.0
+RECORDED = "The recorded runs play all the same."
+
+
+class ZeroGPUBackend:
+    """The decorated function takes the place of the worker process; Spaces queues, lends the GPU and forks.
+
+    Make it while the program starts: the models must be on the device before a call is made. Only the default
+    pair is offered, for a fork cannot keep what it loads.
+    """
+
+    name = "zerogpu"
+    live = True
+
+    def __init__(self, runner: JobRunner | None = None) -> None:
+        self._pair = find_pair()
+        if runner is None:
+            runner = Jobs(device="cuda")
+            runner.preload(CompareRequest(prompt=""))
+
+        def work(kind: str, options: dict[str, Any], run_id: str) -> Iterator[tuple[Kind, dict[str, Any]]]:
+            """Runs in the fork: the arguments and what it yields are pickled, so plain data only."""
+            yield from runner.run(kind, options, run_id, lambda: False)  # closing the stream ends it
+
+        self._work = spaces.GPU(duration=estimate_seconds)(work)
+
+    def compare(
+        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        event = Numbering(run_id)
+        yield event("queued", place=0)
+        try:
+            options = asdict(self._check(request))
+        except UserError as error:
+            yield event("failed", message=str(error))
+            return
+        for kind, data in self._told("compare", options, event.run, cancel):
+            yield event(kind, **data)
+
+    def run_job(
+        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        event = Numbering(run_id)
+        yield event("queued", place=0)
+        message = "This takes longer than a GPU is lent to one visitor: run it on a machine of your own."
+        yield event("failed", message=message)
+
+    def pairs(self) -> list[PairDescription]:
+        return [self._pair]
+
+    def status(self) -> str:
+        return "Runs on a GPU that Hugging Face lends for each run, out of the visitor's own quota."
+
+    def close(self) -> None:
+        pass
+
+    def _check(self, request: CompareRequest) -> CompareRequest:
+        if request.target or request.pair not in ("", self._pair.name):
+            raise UserError(f"Here only the pair {self._pair.name} runs: choose it, or run others on your own machine.")
+        return check_request(request)
+
+    def _told(
+        self, kind: str, options: dict[str, Any], run_id: str, cancel: threading.Event
+    ) -> Iterator[tuple[Kind, dict[str, Any]]]:
+        """What the GPU's process tells, up to its last; a refusal by Spaces becomes a sentence."""
+        try:
+            with closing(self._work(kind, options, run_id)) as told:
+                for one, data in told:
+                    if cancel.is_set() and one not in LAST_KINDS:
+                        yield "cancelled", {}
+                        return
+                    yield one, data
+                    if one in LAST_KINDS:
+                        return
+            yield "failed", {"message": f"The GPU was taken back before the run was done. {RECORDED}"}
+        except Exception as error:  # the boundary to people: Spaces raises gradio errors, which are not known here
+            yield "failed", {"message": refusal(error)}
+
+
+def estimate_seconds(kind: str, options: dict[str, Any], run_id: str) -> float:
+    """How long to ask the GPU for, from the settings: short requests are served sooner."""
+    lanes = len(options.get("lanes", ())) or 1
+    passes = options.get("repeats", 1) * lanes + EXTRA_PASSES
+    return min(LONGEST_S, START_S + passes * options.get("max_new_tokens", 0) * SECONDS_PER_TOKEN)
+
+
+def refusal(error: Exception) -> str:
+    """A sentence for what Spaces raised: quota, queue, an aborted process."""
+    title = str(getattr(error, "title", ""))
+    message = re.sub(r"<[^>]*>", "", str(getattr(error, "message", "") or error)).strip().rstrip(".")
+    if re.search("quota|credits|queue|duration", title, re.IGNORECASE):
+        return f"No GPU is free for this run ({title}): {message}. {RECORDED}"
+    log.error("a run on ZeroGPU failed", exc_info=error)
+    if title:
+        return f"The GPU run ended early: {message}. Ask for fewer tokens, lanes or repeats. {RECORDED}"
+    return f"{sentence_of(error)} {RECORDED}"

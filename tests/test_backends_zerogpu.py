@@ -1,0 +1,157 @@
+"""ZeroGPU with a stand-in for the ``spaces`` package: decoration, durations, refusals, cancel."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pickle
+import sys
+import threading
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+
+from decoding import pairs
+from tests.fakes import FakeBackend, ScriptedRunner, check_stream, small_request
+
+
+class GradioError(Exception):
+    """As gradio's: spaces raises it with a title."""
+
+    def __init__(self, title, message):
+        super().__init__(message)
+        self.title, self.message = title, message
+
+
+class FakeSpaces:
+    """Notes what was asked for, pickles what crosses the border to the GPU's process, raises what it is told to."""
+
+    def __init__(self):
+        self.durations, self.closed, self.error, self.take_back_after = [], 0, None, None
+
+    def GPU(self, duration):
+        def decorate(task):
+            assert inspect.isgeneratorfunction(task)
+
+            def lent(*args):
+                self.durations.append(duration(*args))
+                if self.error:
+                    raise self.error
+                try:
+                    for count, told in enumerate(task(*pickle.loads(pickle.dumps(args)))):
+                        if count == self.take_back_after:
+                            return
+                        yield pickle.loads(pickle.dumps(told))
+                except GeneratorExit:
+                    self.closed += 1
+                    raise
+
+            return lent
+
+        return decorate
+
+
+@pytest.fixture
+def spaces(monkeypatch):
+    fake = FakeSpaces()
+    monkeypatch.setitem(sys.modules, "spaces", SimpleNamespace(GPU=fake.GPU))
+    monkeypatch.delitem(sys.modules, "decoding.backends.zerogpu", raising=False)
+    monkeypatch.setattr(pairs, "describe_pairs", lambda models=None: FakeBackend().pairs())
+    yield fake
+    sys.modules.pop("decoding.backends.zerogpu", None)
+
+
+@pytest.fixture
+def zerogpu(spaces):
+    return importlib.import_module("decoding.backends.zerogpu")
+
+
+@pytest.fixture
+def backend(zerogpu):
+    return zerogpu.ZeroGPUBackend(ScriptedRunner())
+
+
+def compare(backend, prompt="def f(x):\n", cancel=None, **changes):
+    return list(backend.compare(small_request(prompt, **changes), cancel or threading.Event()))
+
+
+def test_a_run_is_whole_and_plain_data(backend):
+    events = compare(backend)
+    check_stream(events)
+    assert events[-1].kind == "finished"
+
+
+def test_the_time_asked_for_follows_the_settings(backend, spaces):
+    compare(backend)
+    compare(backend, repeats=9)
+    assert spaces.durations == sorted(spaces.durations) and 10 < spaces.durations[0] < spaces.durations[1]
+
+
+def test_the_time_asked_for_has_a_limit(zerogpu):
+    most = asdict(small_request(max_new_tokens=4096, repeats=50))
+    assert zerogpu.estimate_seconds("compare", most, "x") == zerogpu.LONGEST_S
+
+
+@pytest.mark.parametrize("title", ["ZeroGPU quota exceeded", "ZeroGPU queue timeout", "ZeroGPU illegal duration"])
+def test_no_quota_is_a_sentence_that_points_to_the_recordings(backend, spaces, title):
+    spaces.error = GradioError(title, "You have exceeded your quota (60s <b>requested</b> vs. 0s left).")
+    message = compare(backend)[-1].data["message"]
+    assert "(60s requested vs. 0s left)" in message and "recorded runs" in message
+
+
+def test_an_aborted_gpu_process_is_a_sentence(backend, spaces):
+    spaces.error = GradioError("ZeroGPU worker error", "GPU task aborted")
+    assert "GPU task aborted. Ask for fewer" in compare(backend)[-1].data["message"]
+
+
+def test_other_faults_are_sentences_too(backend, spaces):
+    spaces.error = RuntimeError("Connection closed by visitor while queueing")
+    assert "RuntimeError: Connection closed" in compare(backend)[-1].data["message"]
+
+
+def test_a_gpu_taken_back_in_the_midst_is_a_sentence(backend, spaces):
+    spaces.take_back_after = 5
+    events = compare(backend)
+    check_stream(events)
+    assert "taken back" in events[-1].data["message"]
+
+
+def test_cancel_closes_the_call(backend, spaces):
+    cancel, events = threading.Event(), []
+    for event in backend.compare(small_request(), cancel):
+        events.append(event)
+        if event.kind == "iterations":
+            cancel.set()
+    check_stream(events)
+    assert events[-1].kind == "cancelled" and spaces.closed == 1
+
+
+def test_a_visitor_who_leaves_closes_the_call(backend, spaces):
+    stream = backend.compare(small_request(), threading.Event())
+    while next(stream).kind != "iterations":
+        pass
+    stream.close()
+    assert spaces.closed == 1
+
+
+def test_what_cannot_run_here_is_refused_before_a_gpu_is_asked_for(backend, spaces):
+    for changes in ({"prompt": " "}, {"pair": "other"}, {"target": "a/b", "draft": "c/d"}):
+        assert compare(backend, **changes)[-1].kind == "failed"
+    assert list(backend.run_job("evaluate", {}, threading.Event()))[-1].kind == "failed"
+    assert spaces.durations == []
+
+
+def test_it_is_chosen_on_zerogpu_with_the_models_loaded_at_the_start(zerogpu, monkeypatch):
+    loaded = []
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
+    monkeypatch.setattr(zerogpu.Jobs, "preload", lambda self, request: loaded.append((self._device, request.pair)))
+    from decoding.backends import choose_backend
+
+    assert choose_backend().name == "zerogpu"
+    assert loaded == [("cuda", "")]
+
+
+def test_elsewhere_the_decorator_does_nothing(zerogpu, monkeypatch):
+    monkeypatch.setattr(zerogpu.spaces, "GPU", lambda duration: lambda task: task)
+    assert compare(zerogpu.ZeroGPUBackend(ScriptedRunner()))[-1].kind == "finished"
