@@ -4,9 +4,8 @@ One code for Llama, Mistral without window, Qwen2, Qwen3 and SmolLM: pre-norm bl
 query/key norms where the family has them) and a gated SiLU MLP. The weights are taken from a loaded transformers model,
 the rotary tables from its own rotary module, so that every scaling is right.
 
-Batch-invariance (design decision 5): on the packed bfloat16 path a row's bits do not depend on how many rows are read in
-the same call. The linears have that property by themselves. Attention has it when the number of keys is padded to a
-multiple of 64 and at least four query rows are given, so fewer rows bring copies of themselves along.
+Batch-invariance (design decision 5): on the CPU, in bfloat16 and int8, a row's bits do not depend on how many rows are
+read in the same call: neither the packed linears nor the attention (attention.py) look across rows.
 """
 
 from __future__ import annotations
@@ -18,13 +17,12 @@ import torch
 import torch.nn.functional as F
 
 from ..trace import ModelInfo
+from .attention import Attention, BagAttention, DenseAttention, Plan
 from .base import DEFAULT_MAX_LENGTH, check_prompt, check_rewind, check_room
 from .linears import DenseLinear, Int8Linear, Linear, PackedLinear
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
-KEY_BLOCK = 64  # keys are read in whole blocks of this many
-MIN_ROWS = 4  # of a query: with fewer, torch takes another matrix product, which rounds otherwise
-ROW_CHUNK = 32  # rows of one checking pass: torch cuts queries into blocks of this many
+ROW_CHUNK = BagAttention.MAX_ROWS  # rows of one checking pass
 PREFILL_CHUNK = 256  # rows of one pass over a prompt, whose bits need not fit any other pass
 
 
@@ -67,7 +65,6 @@ class LeanModel:
         self.info = info
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
         self.n_heads, self.n_kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.n_groups = self.n_heads // self.n_kv_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.device = torch.device(device)
         self.dtype = torch.float32 if weights == "float32" else torch.bfloat16
@@ -80,7 +77,10 @@ class LeanModel:
         with torch.inference_mode():
             self._take_weights(hf_model, _linear_form(weights, self.device))
             self._make_tables(hf_model)
-            self._make_cache()
+            kind = BagAttention if self.device.type == "cpu" else DenseAttention
+            self._attention: Attention = kind(
+                len(self.blocks), self.n_heads, self.n_kv_heads, self.head_dim, self.max_length, PREFILL_CHUNK,
+                self.dtype, self.device)
 
     # -- construction
 
@@ -122,7 +122,7 @@ class LeanModel:
         return torch.cat([query.expand(self.n_heads, -1), key.expand(self.n_kv_heads, -1)])
 
     def _make_tables(self, hf_model: Any) -> None:
-        """Rotary tables [max_length, 1, d] and the causal band that every pass' mask is a view of.
+        """Rotary tables, [max_length, 1, d].
 
         Rotation is x * cos + swap(x) * sin with the halves of x swapped: the sign of the swap sits in ``sin``.
         """
@@ -132,18 +132,6 @@ class LeanModel:
         sin = torch.cat([-sin[..., : self.head_dim // 2], sin[..., self.head_dim // 2 :]], dim=-1)
         self.cos = cos[0, :, None].to(self.device, self.dtype).contiguous()
         self.sin = sin[0, :, None].to(self.device, self.dtype).contiguous()
-        self._capacity = -(-self.max_length // KEY_BLOCK) * KEY_BLOCK
-        rows = KEY_BLOCK + PREFILL_CHUNK
-        band = torch.zeros(rows, self._capacity + rows, dtype=self.dtype, device=self.device)
-        late = torch.arange(rows, device=self.device) > torch.arange(rows, device=self.device)[:, None]
-        band[:, self._capacity :].masked_fill_(late, float("-inf"))
-        self._band = band
-
-    def _make_cache(self) -> None:
-        """Keys and values of all layers, [layers, 2, Hkv, capacity, d]; zeros, for a mask cannot hide a NaN."""
-        shape = (len(self.blocks), 2, self.n_kv_heads, self._capacity, self.head_dim)
-        self._cache = torch.zeros(shape, dtype=self.dtype, device=self.device)
-        self._layer_cache = list(self._cache.unbind(0))
 
     # -- use
 
@@ -178,28 +166,16 @@ class LeanModel:
         """Final-norm output of ``ids`` (at most PREFILL_CHUNK of them), [n, hidden]; appends them to the cache."""
         n, start = len(ids), self.length
         end = start + n
-        mask = self._mask(start, n)
+        plan = self._attention.plan(start, n)
         cos, sin = self.cos[start:end], self.sin[start:end]
         x = F.embedding(torch.tensor(ids, device=self.device), self.embedding)
-        for block, cache in zip(self.blocks, self._layer_cache):
-            attended = self._attend(block, cache, self._norm(x, block.attention_norm), cos, sin, mask, start)
+        for layer, block in enumerate(self.blocks):
+            attended = self._attend(block, layer, self._norm(x, block.attention_norm), cos, sin, plan)
             x = block.out.plus(attended, x)
             h = self._norm(x, block.mlp_norm)
             x = block.down.plus(block.up.times(h, block.gate.silu(h)), x)
         self.length = end
         return self._norm(x, self.final_norm)
-
-    def _mask(self, start: int, n: int) -> torch.Tensor:
-        """Additive mask [rows, keys], keys padded to whole blocks; row i sees the first start + i + 1 keys.
-
-        A view into the band. Heads that share keys lie beneath one another as further rows (group-major), and the
-        whole is repeated up to MIN_ROWS rows.
-        """
-        n_keys = -(-(start + n) // KEY_BLOCK) * KEY_BLOCK
-        row, column = start % KEY_BLOCK, self._capacity - start // KEY_BLOCK * KEY_BLOCK
-        mask = self._band[row : row + n, column : column + n_keys]
-        copies = self.n_groups * -(-MIN_ROWS // (self.n_groups * n))
-        return mask if copies == 1 else torch.cat([mask] * copies)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: torch.Tensor | None = None) -> torch.Tensor:
         """x / rms(x) * weight over the last axis, in float32 inside; ``weight`` comes multiplied by sqrt(size).
@@ -210,30 +186,19 @@ class LeanModel:
         size = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
         return torch.mul(torch.div(x, torch.hypot(size, self._epsilon if epsilon is None else epsilon)), weight, out=torch.empty_like(x))
 
-    def _attend(self, block: Block, cache: torch.Tensor, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
-                mask: torch.Tensor, start: int) -> torch.Tensor:
-        """Rotary attention of x [n, hidden] over the cache [2, Hkv, capacity, d] -> [n, Hq d], unprojected."""
+    def _attend(self, block: Block, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
+                plan: Plan) -> torch.Tensor:
+        """Rotary attention of x [n, hidden] -> [n, Hq d], not yet projected."""
         n, d = x.shape[0], self.head_dim
-        heads = block.qkv(x).view(n, self.n_heads + 2 * self.n_kv_heads, d)
-        turned = heads[:, : self.n_heads + self.n_kv_heads]
+        n_turned = self.n_heads + self.n_kv_heads
+        heads = block.qkv(x).view(n, n_turned + self.n_kv_heads, d)
+        turned = heads[:, :n_turned]
         if block.qk_norm is not None:
             turned = self._norm(turned, block.qk_norm, self._head_epsilon)
         swapped = turned.unflatten(-1, (2, d // 2)).flip(-2).flatten(-2)
         turned = torch.addcmul(turned * cos, swapped, sin)
-        cache[0, :, start : start + n] = turned[:, self.n_heads :].transpose(0, 1)
-        cache[1, :, start : start + n] = heads[:, self.n_heads + self.n_kv_heads :].transpose(0, 1)
-        return self._scores(turned[:, : self.n_heads], cache, mask)
-
-    def _scores(self, query: torch.Tensor, cache: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """softmax(Q K^T / sqrt(d)) V for query [n, Hq, d] -> [n, Hq d]. Groups of heads are rows of one head."""
-        n, d, groups = query.shape[0], self.head_dim, self.n_groups
-        keys, values = cache[:, None, :, : mask.shape[1]].unbind(0)
-        rows = query.view(n, self.n_kv_heads, groups, d).permute(1, 2, 0, 3)
-        rows = rows.reshape(1, self.n_kv_heads, groups * n, d)
-        if mask.shape[0] > groups * n:
-            rows = torch.cat([rows] * (mask.shape[0] // (groups * n)), dim=2)
-        seen = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)[0, :, : groups * n]
-        return seen.view(self.n_kv_heads, groups, n, d).permute(2, 0, 1, 3).reshape(n, self.n_heads * d)
+        query, key = turned[:, : self.n_heads], turned[:, self.n_heads :]
+        return self._attention.attend(layer, query, key, heads[:, n_turned:], plan)
 
 
 def _linear_form(weights: str, device: torch.device) -> Callable[..., Linear]:

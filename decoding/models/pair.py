@@ -8,7 +8,7 @@ from typing import Any, Callable
 from ..errors import UserError
 from ..pairs import PairDescription, find_pair
 from .base import CachedModel
-from .loading import choose_device, choose_weights, load_model, set_threads
+from .loading import choose_device, choose_weights, load_model, set_threads, weight_bytes
 from .tokenizer import Tokenizer
 
 Progress = Callable[[str, float | None], None]  # a sentence, and the fraction done where it is known
@@ -59,7 +59,7 @@ def load_pair(name: str = "", target: str = "", draft: str = "", dtype: str = "a
     """
     described = _describe(name, target, draft)
     device = choose_device(device)
-    threads = set_threads(threads)
+    threads = set_threads(threads, weight_bytes(_folder(described.target)))
     tell = progress or (lambda message, fraction: None)
     weights = choose_weights(dtype, device)
 

@@ -1,0 +1,174 @@
+"""Attention of the lean engine over its own KV cache: two ways, one face.
+
+``plan(start, n)`` prepares what all layers of one pass share; ``attend(layer, query, key, value, plan)`` writes the new
+keys and values and returns softmax(Q K^T / sqrt(d)) V. Shapes: query [n, Hq, d], key and value [n, Hkv, d], result
+[n, Hq d]. Query heads that share a key head come one after another (grouped-query attention).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+
+KEY_BLOCK = 128  # keys are read in whole blocks of this many
+
+
+@dataclass(slots=True)
+class Plan:
+    """What the layers of one pass share. ``mask`` is additive, [n, keys]; row i sees start + i + 1 keys."""
+
+    start: int
+    n: int
+    mask: torch.Tensor
+    indices: Any = None
+
+
+class Attention(Protocol):
+    def plan(self, start: int, n: int) -> Plan: ...
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+               plan: Plan) -> torch.Tensor: ...
+
+
+class CausalBand:
+    """Masks for any place in the text as views of one tensor: zeros, then the causal triangle."""
+
+    def __init__(self, capacity: int, max_rows: int, dtype: torch.dtype, device: torch.device) -> None:
+        rows = KEY_BLOCK + max_rows
+        late = torch.ones(rows, rows, dtype=torch.bool, device=device).triu(1)
+        self._capacity = capacity
+        self._band = torch.zeros(rows, capacity + rows, dtype=dtype, device=device)
+        self._band[:, capacity:].masked_fill_(late, float("-inf"))
+
+    def mask(self, start: int, n: int) -> torch.Tensor:
+        """[n, keys], keys padded to whole blocks."""
+        row, column = start % KEY_BLOCK, self._capacity - start // KEY_BLOCK * KEY_BLOCK
+        return self._band[row : row + n, column : column + whole_blocks(start + n)]
+
+
+def whole_blocks(length: int) -> int:
+    return -(-length // KEY_BLOCK) * KEY_BLOCK
+
+
+class DenseAttention:
+    """Through torch's scaled_dot_product_attention, over a cache [2, Hkv, capacity, d] a layer."""
+
+    def __init__(self, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, max_length: int, max_rows: int,
+                 dtype: torch.dtype, device: torch.device) -> None:
+        self.n_groups, self.n_kv_heads = n_heads // n_kv_heads, n_kv_heads
+        capacity = whole_blocks(max_length)
+        self._band = CausalBand(capacity, max_rows, dtype, device)
+        # zeros: a mask cannot hide a NaN
+        shape = (2, n_kv_heads, capacity, head_dim)
+        self._layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(n_layers)]
+
+    def plan(self, start: int, n: int) -> Plan:
+        return Plan(start, n, self._band.mask(start, n))
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+               plan: Plan) -> torch.Tensor:
+        cache, n = self._layers[layer], plan.n
+        cache[0, :, plan.start : plan.start + n] = key.transpose(0, 1)
+        cache[1, :, plan.start : plan.start + n] = value.transpose(0, 1)
+        keys, values = cache[:, None, :, : plan.mask.shape[1]].unbind(0)
+        return grouped_attention(query, keys, values, plan.mask)
+
+
+def grouped_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+                      ) -> torch.Tensor:
+    """Query [n, Hq, d] over keys and values [1, Hkv, keys, d] -> [n, Hq d].
+
+    The heads of a group become further rows of one head, so that keys are never copied for them.
+    """
+    n, n_heads, d = query.shape
+    n_kv_heads = keys.shape[1]
+    groups = n_heads // n_kv_heads
+    rows = query.view(n, n_kv_heads, groups, d).permute(1, 2, 0, 3).reshape(1, n_kv_heads, groups * n, d)
+    mask = mask if groups == 1 else torch.cat([mask] * groups)
+    seen = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
+    return seen.view(n_kv_heads, groups, n, d).permute(2, 0, 1, 3).reshape(n, n_heads * d)
+
+
+class BagAttention:
+    """For few rows on a CPU: both products as weighted sums of table rows (``embedding_bag``).
+
+    ``scores = q K^T`` is, for every query row, the sum of the d rows of K^T weighted by q; ``p V`` the sum of the rows of
+    V weighted by p. torch's embedding_bag streams a table through a generated kernel at nearly the memory's speed, where
+    its attention and its small matrix products spend most of their time rearranging keys: at 960 keys, 4 heads and one
+    bfloat16 row on one thread 56 microseconds against 200, with six rows 112 against 250. A bag knows nothing of other
+    bags, so a row's bits do not depend on how many rows are read with it. Long prompts go through grouped_attention.
+    """
+
+    MAX_ROWS = 32  # beyond, matrix products win; the engine cuts checking passes to this many rows
+
+    def __init__(self, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, max_length: int, max_rows: int,
+                 dtype: torch.dtype, device: torch.device) -> None:
+        self.n_heads, self.n_kv_heads, self.head_dim = n_heads, n_kv_heads, head_dim
+        self.n_groups = n_heads // n_kv_heads
+        self.scale = head_dim**-0.5
+        self._capacity = whole_blocks(max_length)
+        self._band = CausalBand(self._capacity, max_rows, dtype, device)
+        blocks = self._capacity // KEY_BLOCK
+        # keys lie transposed in blocks, [block, Hkv, d, KEY_BLOCK]; values as they come, [Hkv, capacity, d]
+        self._keys = [torch.zeros(blocks, n_kv_heads, head_dim, KEY_BLOCK, dtype=dtype) for _ in range(n_layers)]
+        self._values = [torch.zeros(n_kv_heads, self._capacity, head_dim, dtype=dtype) for _ in range(n_layers)]
+        self._key_tables = [one.view(-1, KEY_BLOCK) for one in self._keys]
+        self._value_tables = [one.view(-1, head_dim) for one in self._values]
+        self._indices = lru_cache(maxsize=64)(self._make_indices)
+        self._bag = torch.ops.aten._embedding_bag_forward_only.default
+
+    def plan(self, start: int, n: int) -> Plan:
+        mask = self._band.mask(start, n)
+        return Plan(start, n, mask, self._indices(n, mask.shape[1]) if n <= self.MAX_ROWS else None)
+
+    def _make_indices(self, n: int, n_keys: int) -> tuple[torch.Tensor, ...]:
+        """Table rows and first entries of all bags: for the scores in the order (block, head, row, dimension),
+        for the values in the order (head, row, key)."""
+        rows, blocks = self.n_groups * n, n_keys // KEY_BLOCK
+        key_rows = torch.arange(blocks * self.n_kv_heads * self.head_dim, dtype=torch.int32)
+        key_rows = key_rows.view(-1, 1, self.head_dim).expand(-1, rows, -1).reshape(-1)
+        value_rows = torch.arange(self.n_kv_heads, dtype=torch.int32)[:, None] * self._capacity
+        value_rows = value_rows + torch.arange(n_keys, dtype=torch.int32)
+        value_rows = value_rows[:, None].expand(-1, rows, -1).reshape(-1)
+        key_bags = torch.arange(blocks * self.n_kv_heads * rows, dtype=torch.int32) * self.head_dim
+        value_bags = torch.arange(self.n_kv_heads * rows, dtype=torch.int32) * n_keys
+        return key_rows, key_bags, value_rows, value_bags
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+               plan: Plan) -> torch.Tensor:
+        self._write(layer, key, value, plan.start, plan.n)
+        if plan.indices is None:
+            return self._attend_densely(layer, query, plan)
+        n, d, groups, n_keys = plan.n, self.head_dim, self.n_groups, plan.mask.shape[1]
+        blocks = n_keys // KEY_BLOCK
+        key_rows, key_bags, value_rows, value_bags = plan.indices
+        rows = query.view(n, self.n_kv_heads, groups, d).permute(1, 2, 0, 3)
+        weights = rows.expand(blocks, -1, -1, -1, -1).reshape(-1)
+        scores = self._sum_bags(self._key_tables[layer], key_rows, key_bags, weights)
+        scores = scores.view(blocks, self.n_kv_heads, groups, n, KEY_BLOCK).permute(1, 2, 3, 0, 4)
+        scores = scores.reshape(self.n_kv_heads, groups, n, n_keys)
+        p = torch.softmax(torch.add(plan.mask, scores, alpha=self.scale), -1)
+        seen = self._sum_bags(self._value_tables[layer], value_rows, value_bags, p.view(-1))
+        return seen.view(self.n_kv_heads, groups, n, d).permute(2, 0, 1, 3).reshape(n, self.n_heads * d)
+
+    def _sum_bags(self, table: torch.Tensor, indices: torch.Tensor, bags: torch.Tensor, weights: torch.Tensor
+                  ) -> torch.Tensor:
+        return self._bag(table, indices, bags, False, 0, False, weights, False, -1)[0]
+
+    def _write(self, layer: int, key: torch.Tensor, value: torch.Tensor, start: int, n: int) -> None:
+        self._values[layer][:, start : start + n] = value.transpose(0, 1)
+        keys, turned, done = self._keys[layer], key.permute(1, 2, 0), 0
+        while done < n:
+            block, place = divmod(start + done, KEY_BLOCK)
+            part = min(KEY_BLOCK - place, n - done)
+            keys[block, :, :, place : place + part] = turned[:, :, done : done + part]
+            done += part
+
+    def _attend_densely(self, layer: int, query: torch.Tensor, plan: Plan) -> torch.Tensor:
+        n_keys = plan.mask.shape[1]
+        keys = self._keys[layer][: n_keys // KEY_BLOCK].permute(1, 0, 3, 2).reshape(self.n_kv_heads, n_keys, -1)
+        return grouped_attention(query, keys[None], self._values[layer][None, :, :n_keys], plan.mask)
