@@ -73,7 +73,8 @@ def _guess_until_wrong(
     room = source.max_length - len(text) + 1  # guesses that fit the draft's context
     while wrong <= TAIL and len(state.tokens) < room:
         position = state.position
-        if position >= max_new_tokens or not source.step(text, state):
+        last = max_new_tokens - (2 if wrong else 1)  # the last token of a text is never drafted after a mistake
+        if position > last or not source.step(text, state):
             break
         source.read_features(state)
         if not wrong and position < len(output) and state.tokens[-1] == output[position]:

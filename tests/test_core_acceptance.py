@@ -1,0 +1,233 @@
+"""The acceptance rules: shaping, and the distribution of what they emit against exact enumeration."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from decoding.acceptance import Coupling, Greedy, Sampling
+from decoding.drafting import ModelDraft, NgramDraft
+from decoding.errors import UserError
+from decoding.lane_run import LaneRun
+from decoding.lanes import parse_lane
+from decoding.noise import gumbel_noise, gumbel_row
+from decoding.prepare import Prepared, make_source, prepare
+from decoding.request import CompareRequest
+from decoding.sampling import Shaping, softmax
+from decoding.trace import Costs
+
+from .toy import ToyPair
+
+COSTS = Costs(0.005, [1.0] * 21, {"small": 0.1, "ngram": 0.0}, 0.0)
+VOCAB, LENGTH, DRAWS = 4, 3, 3000
+
+
+# -- temperature, top-k, top-p
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.6])
+@pytest.mark.parametrize("top_k", [0, 1, 5, 100])
+@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.5, 0.01])
+def test_shaping_is_that_of_transformers(temperature, top_k, top_p):
+    from transformers.generation.logits_process import (
+        LogitsProcessorList,
+        TemperatureLogitsWarper,
+        TopKLogitsWarper,
+        TopPLogitsWarper,
+    )
+
+    logits = np.random.default_rng(0).normal(size=(6, 40)).astype(np.float32) * 3
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
+    if top_k:
+        warpers.append(TopKLogitsWarper(top_k))
+    if top_p < 1:
+        warpers.append(TopPLogitsWarper(top_p))
+    theirs = warpers(torch.zeros(6, 1, dtype=torch.long), torch.from_numpy(logits.copy())).numpy()
+    ours = Shaping(temperature, top_k, top_p).apply(logits)
+    assert (np.isneginf(ours) == np.isneginf(theirs)).all()
+    kept = np.isfinite(theirs)
+    np.testing.assert_allclose(ours[kept], theirs[kept], rtol=1e-5)
+    one = Shaping(temperature, top_k, top_p).apply(logits[2])
+    np.testing.assert_array_equal(one, ours[2])
+
+
+# -- noise
+
+
+def test_noise_is_keyed_by_seed_and_position_alone():
+    noise = gumbel_noise(7, 5, 50)
+    np.testing.assert_array_equal(noise[3], gumbel_row(7, 3, 50))
+    np.testing.assert_array_equal(noise[:2], gumbel_noise(7, 2, 50))
+    assert not np.array_equal(noise[0], noise[1]) and not np.array_equal(noise[0], gumbel_row(8, 0, 50))
+    assert noise.dtype == np.float32
+
+
+def test_too_much_noise_is_a_sentence():
+    with pytest.raises(UserError, match="fewer new tokens"):
+        gumbel_noise(0, 4096, 1_000_000)
+
+
+def test_gumbel_argmax_samples_the_distribution():
+    p = np.array([0.5, 0.3, 0.15, 0.05])
+    rule = Coupling(4, Shaping(), gumbel_noise(0, 4000, 4))
+    row = np.log(p).astype(np.float32)
+    seen = Counter(rule.propose(row, at)[0] for at in range(4000))
+    assert chisquare([seen[i] for i in range(4)], p * 4000).pvalue > 0.001
+
+
+def test_coupled_choices_agree_as_often_as_the_bound_says():
+    """P(match) >= (1 - TV) / (1 + TV) (Daliri et al., Theorem 1)."""
+    p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3])
+    tv = 0.5 * abs(p - q).sum()
+    rule = Coupling(3, Shaping(), gumbel_noise(1, 6000, 3))
+    rows = np.log(p).astype(np.float32), np.log(q).astype(np.float32)
+    match = np.mean([rule.propose(rows[0], at)[0] == rule.propose(rows[1], at)[0] for at in range(6000)])
+    assert (1 - tv) / (1 + tv) - 0.02 < match < 1 - tv
+
+
+# -- greedy
+
+
+def test_greedy_accepts_the_common_prefix():
+    rule = Greedy(5)
+    logits = np.eye(5, 7, dtype=np.float32)[[3, 1, 4, 2]]  # first choices 3 1 4 2
+    assert rule.check(logits, [3, 1, 4], 0) == (3, 2)
+    assert rule.check(logits, [3, 0, 4], 0) == (1, 1)
+    assert rule.check(logits[:1], [], 0) == (0, 3)
+
+
+# -- speculative sampling, against exact enumeration
+
+
+class WrongResidual(Sampling):
+    """Mutant: replaces a rejected token by a sample of p instead of norm(max(0, p - q))."""
+
+    def _residual(self, p, q, token):
+        return p
+
+
+class WrongBonus(Sampling):
+    """Mutant: after full acceptance emits the target's first choice instead of a sample."""
+
+    def check(self, logits, drafted, start):
+        n, emitted = super().check(logits, drafted, start)
+        return (n, int(logits[-1].argmax())) if n == len(drafted) else (n, emitted)
+
+
+class AlwaysAccepts(Sampling):
+    """Mutant: accepts what the ratio would reject half of the time."""
+
+    def check(self, logits, drafted, start):
+        n, emitted = super().check(logits, drafted, start)
+        return n, emitted if n == len(drafted) else drafted[n]
+
+
+class DropsUnlikely(ModelDraft):
+    """Mutant: withdraws a proposal that the draft itself finds unlikely, instead of having it checked."""
+
+    def step(self, text, state):
+        super().step(text, state)
+        if self._rule._proposals[-1][state.tokens[-1]] < 0.3:
+            state.tokens.pop()
+            self._rule._proposals.pop()
+            return False
+        return True
+
+    def chain(self, text, state, n, ends):
+        while n > len(state.tokens) and self.step(text, state):
+            pass
+
+
+def exact(pair: ToyPair, shaping: Shaping, prompt: list[int]) -> dict[tuple[int, ...], float]:
+    """Probability of every continuation of LENGTH tokens under the target alone."""
+    found = {}
+    for tokens in itertools.product(range(VOCAB), repeat=LENGTH):
+        pair.target.rewind(0)
+        text = [*prompt, *tokens]
+        rows = pair.target.extend(text).numpy()[len(prompt) - 1 : -1]
+        p = softmax(shaping.apply(rows))
+        found[tokens] = float(np.prod(p[np.arange(LENGTH), list(tokens)]))
+    assert sum(found.values()) == pytest.approx(1.0)
+    return found
+
+
+def p_value(lane: str, rule_class=Sampling, draft_class=None, **request) -> float:
+    """Chi-square of DRAWS continuations against the exact probabilities (cells under 5 expected are merged)."""
+    pair = ToyPair(agree=0.4, vocab=VOCAB, seed=3)
+    pair.target.sharpness = pair.draft().sharpness = 1.0
+    settings = CompareRequest(
+        "abc", lanes=[lane], max_new_tokens=LENGTH, rule="sampling", temperature=request.pop("temperature", 1.0),
+        **request,
+    )  # fmt: skip
+    prepared = prepare(settings, pair)
+    prepared.prompt = [1, 2, 3]
+    shaping = Shaping(settings.temperature, settings.top_k, settings.top_p)
+    expected = exact(pair, shaping, prepared.prompt)
+    seen: Counter = Counter()
+    for seed in range(DRAWS):
+        prepared.rule = rule_class(VOCAB, shaping, seed)
+        run = LaneRun(prepared, parse_lane(lane), COSTS)
+        if draft_class:
+            run._source = draft_class("small", pair.draft(), prepared.rule)
+        seen[tuple(run.run().output)] += 1
+    assert all(expected[text] > 0 for text in seen), "emitted what the target never would"
+    common = [text for text in expected if expected[text] * DRAWS >= 5]
+    observed = [seen[text] for text in common]
+    wanted = [expected[text] * DRAWS for text in common]
+    if DRAWS - sum(wanted) > 1:
+        observed.append(DRAWS - sum(observed))
+        wanted.append(DRAWS - sum(wanted))
+    return chisquare(observed, np.array(wanted) * sum(observed) / sum(wanted)).pvalue
+
+
+@pytest.mark.parametrize("lane", ["static:2", "confidence:0.4", "ngram/static:2", "heuristic"])
+def test_speculative_sampling_emits_the_target_distribution(lane):
+    assert p_value(lane) > 0.001
+
+
+def test_so_it_does_with_top_k_and_top_p():
+    assert p_value("static:2", temperature=1.4, top_k=3, top_p=0.95) > 0.001
+
+
+@pytest.mark.parametrize("mutant", [WrongResidual, WrongBonus, AlwaysAccepts])
+def test_the_chi_square_catches_a_wrong_rule(mutant):
+    assert p_value("static:2", mutant) < 1e-6
+
+
+def test_the_chi_square_catches_a_policy_that_drops_what_was_drafted():
+    assert p_value("static:2", draft_class=DropsUnlikely) < 1e-6
+
+
+def test_draws_tell_each_decision():
+    prepared: Prepared = prepare(
+        CompareRequest("abc", lanes=["static:4"], max_new_tokens=40, rule="sampling", temperature=1.0),
+        ToyPair(agree=0.5),
+    )
+    for it in LaneRun(prepared, parse_lane("static:4"), COSTS).run().iterations:
+        looked_at = min(it.n_accepted + 1, len(it.drafted))
+        assert len(it.draws) == looked_at
+        assert [draw < probability for probability, draw in it.draws] == [
+            index < it.n_accepted for index in range(looked_at)
+        ]
+
+
+def test_oracles_are_refused_under_speculative_sampling():
+    request = CompareRequest("abc", lanes=["oracle"], rule="sampling", temperature=1.0)
+    with pytest.raises(UserError, match="not defined"):
+        prepare(request, ToyPair())
+
+
+def test_ngram_is_refused_where_probabilities_are_asked_for():
+    with pytest.raises(UserError, match="ngram has none"):
+        prepare(CompareRequest("abc", lanes=["ngram/confidence:0.4"]), ToyPair())
+
+
+def test_sources_are_what_they_are_named():
+    pair, rule = ToyPair(), Greedy(16)
+    assert isinstance(make_source(pair, "ngram", rule), NgramDraft)
+    assert make_source(pair, "weak", rule).name == "weak"

@@ -1,0 +1,275 @@
+"""The decode loop on toy models: lossless, within its limits, and told truly."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.acceptance import make_rule
+from decoding.clock import CpuClock
+from decoding.drafting import NgramDraft, prefill
+from decoding.lane_run import LaneRun
+from decoding.lanes import parse_lane
+from decoding.lookahead.base import DraftState
+from decoding.lookahead.static import Static
+from decoding.prepare import prepare
+from decoding.request import CompareRequest
+from decoding.speculative import speculative_decode
+from decoding.trace import Costs
+
+from .toy import ToyPair
+
+COSTS = Costs(target_s=0.005, v=[1 + 0.02 * n for n in range(21)], c={"small": 0.1, "ngram": 0.0, "weak": 0.1}, o=0.0)
+POLICIES = [
+    *(f"static:{n}" for n in (1, 2, 3, 5, 8, 20)),
+    "heuristic",
+    "confidence:0.4",
+    "confidence:0.9",
+    "entropy",
+    "ngram/static:3",
+    "weak/static:4",
+    "weak/heuristic",
+]
+RULES = [("greedy", 0.0), ("coupling", 0.8)]
+
+
+def prepared_for(pair, lane="static:5", prompt="abcabc", n=40, rule="greedy", temperature=0.0, **more):
+    return prepare(
+        CompareRequest(prompt, lanes=[lane], max_new_tokens=n, rule=rule, temperature=temperature, **more), pair
+    )
+
+
+def decode(prepared, lane="", chain=None):
+    return LaneRun(prepared, parse_lane(lane) if lane else prepared.lanes[0], COSTS, chain).run()
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    agree=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+    seed=st.integers(0, 5),
+    lane=st.sampled_from(POLICIES),
+    n=st.integers(1, 45),
+    eos=st.sampled_from([None, 3, 7]),
+    stop=st.sampled_from([[], ["ab"], ["c", "fgh"], ["a"]]),
+    rule=st.sampled_from(RULES),
+    prompt=st.text("abcdefgh", min_size=1, max_size=6),
+)
+def test_every_policy_emits_the_target_own_text(agree, seed, lane, n, eos, stop, rule, prompt):
+    pair = ToyPair(agree=agree, seed=seed, eos=eos)
+    prepared = prepared_for(pair, lane, prompt, n, *rule, stop=stop, seed=seed)
+    plain = decode(prepared, "autoregressive")
+    run = decode(prepared, lane)
+    assert run.output == plain.output
+    assert run.finish == plain.finish
+    assert len(run.output) <= n
+    assert all(len(it.drafted) <= 20 and it.n_accepted <= len(it.drafted) for it in run.iterations)
+    assert all(it.start + len(it.drafted) <= n - 1 for it in run.iterations), "SL exceeds tokens wanted - 1"
+
+
+def test_accepted_rejected_and_the_rest():
+    """By hand: the draft is right twice, then wrong, then says one more thing."""
+    pair = ToyPair(agree=0.6)
+    run = decode(prepared_for(pair, n=60))
+    for it in run.iterations:
+        own = plain_text(pair, run.output[: it.start], it.n_accepted + 1)
+        assert it.tokens == own
+        if it.n_accepted < len(it.drafted):
+            assert it.drafted[it.n_accepted] != it.emitted
+
+
+def plain_text(pair, output, n):
+    prepared = prepared_for(pair, "autoregressive", n=len(output) + n)
+    return decode(prepared, "autoregressive").output[len(output) :]
+
+
+def test_after_full_acceptance_the_draft_reads_two_tokens():
+    pair = ToyPair(agree=1.0)
+    run = decode(prepared_for(pair, "static:3", n=12))
+    assert [it.n_accepted for it in run.iterations] == [3, 3, 3]
+    assert pair.draft().passes == [1, 1, 1, 2, 1, 1, 2, 1, 1]
+    assert pair.target.passes == [4, 4, 4]
+
+
+def test_the_last_iteration_drafts_one_less_than_wanted():
+    run = decode(prepared_for(ToyPair(agree=1.0), "static:5", n=8))
+    assert [(it.start, len(it.drafted), it.stop) for it in run.iterations] == [(0, 5, "policy"), (6, 1, "limit")]
+    assert run.finish == "length" and len(run.output) == 8
+
+
+def test_end_of_sequence_within_the_draft():
+    pair = ToyPair(agree=1.0)
+    text = decode(prepared_for(pair, n=30)).output
+    eos = next(token for token in text[2:] if token not in text[:2])
+    at = text.index(eos)
+    pair = ToyPair(agree=1.0, eos=eos)
+    run = decode(prepared_for(pair, "static:20", n=30), "static:20")
+    assert run.output == text[: at + 1] and run.finish == "eos"
+    last = run.iterations[-1]
+    assert last.stop == "eos" and last.emitted is None and last.drafted == text[: at + 1]
+    ignoring = decode(prepared_for(pair, "static:20", n=30, ignore_eos=True), "static:20")
+    assert ignoring.output == text
+
+
+def test_a_stop_string_across_tokens_within_the_draft():
+    pair = ToyPair(agree=1.0)
+    text = decode(prepared_for(pair, n=30)).output
+    string = pair.tokenizer.decode(text[4:7])
+    whole = pair.tokenizer.decode(text)
+    run = decode(prepared_for(pair, "static:20", n=30, stop=[string]), "static:20")
+    assert pair.tokenizer.decode(run.output) == whole[: whole.index(string) + 3]
+    last = run.iterations[-1]
+    assert run.finish == "stop" and last.emitted is None and last.n_accepted < len(last.drafted)
+
+
+def test_a_stop_string_in_the_prompt_alone_does_not_count():
+    pair = ToyPair(agree=1.0)
+    plain = decode(prepared_for(pair, prompt="abc", n=5)).output
+    if "ab" not in pair.tokenizer.decode(plain):
+        assert decode(prepared_for(pair, prompt="pqr", n=5, stop=["\x10"])).output
+
+
+def test_the_target_context_ends_all_lanes_alike():
+    pair = ToyPair(agree=0.9, target_length=16)
+    prepared = prepared_for(pair, prompt="abcdef", n=500)
+    runs = [decode(prepared, lane) for lane in ("autoregressive", "static:5", "confidence:0.4")]
+    assert {run.finish for run in runs} == {"context"}
+    assert len({tuple(run.output) for run in runs}) == 1 and len(runs[0].output) == 16 - 6 + 1
+
+
+def test_a_draft_with_a_smaller_context_stops_guessing():
+    pair = ToyPair(agree=1.0, draft_length=14)
+    prepared = prepared_for(pair, prompt="abcdef", n=30)
+    run, plain = decode(prepared, "static:5"), decode(prepared, "autoregressive")
+    assert run.output == plain.output
+    assert run.iterations[1].stop == "context" and not run.iterations[-1].drafted
+
+
+def test_a_prompt_of_one_token():
+    prepared = prepared_for(ToyPair(agree=0.8), prompt="a")
+    assert decode(prepared).output == decode(prepared, "autoregressive").output
+
+
+def test_cancel_comes_between_iterations():
+    prepared = prepared_for(ToyPair(), n=40)
+    lane = LaneRun(prepared, parse_lane("static:2"), COSTS)
+    seen = []
+    for iteration in lane.decode(cancelled=lambda: len(seen) == 3):
+        seen.append(iteration)
+    assert len(seen) == 3 and lane.finish == "cancelled"
+
+
+def test_the_clock_stands_still_between_iterations_and_loses_nothing():
+    import time
+
+    prepared = prepared_for(ToyPair(), n=12)
+    spent = 0.0
+    lane = LaneRun(prepared, parse_lane("confidence"), COSTS)
+    before = time.perf_counter()
+    for _ in lane.decode():
+        time.sleep(0.01)
+        spent += 0.01
+    whole = time.perf_counter() - before
+    assert lane.decode_s <= whole - spent
+    assert all(all(phase >= 0 for phase in it.times) for it in lane.iterations)
+
+
+def test_laps_add_up(monkeypatch):
+    ticks = iter([10.0, 11.0, 13.0, 16.0, 20.0])
+    monkeypatch.setattr("decoding.clock.perf_counter", lambda: next(ticks))
+    clock = CpuClock()
+    clock.begin()
+    clock.lap(2)
+    clock.lap(0)
+    clock.lap(1)
+    assert clock.end() == (2.0, 3.0, 1.0, 4.0)
+
+
+def test_decisions_stand_beside_what_they_were_about():
+    run = decode(prepared_for(ToyPair(agree=0.9), "confidence:0.6", n=40), "confidence:0.6")
+    for it in run.iterations:
+        if it.stop == "policy":
+            assert len(it.decisions) == len(it.drafted) + 1 and it.decisions[-1][0] < 0.6
+        assert all(score is None or score >= 0.6 for score, _ in it.decisions[:-1])
+
+
+def test_the_same_repeat_again_is_the_same():
+    for rule, temperature in (*RULES, ("sampling", 0.9)):
+        prepared = prepared_for(ToyPair(), "static:4", rule=rule, temperature=temperature, seed=5)
+        one, two = decode(prepared, "static:4"), decode(prepared, "static:4")
+        assert one.output == two.output
+        assert [it.drafted for it in one.iterations] == [it.drafted for it in two.iterations]
+
+
+def test_coupling_depends_on_the_seed_alone():
+    texts = {}
+    for seed in (1, 2, 1):
+        prepared = prepared_for(ToyPair(), rule="coupling", temperature=1.0, seed=seed, n=30)
+        texts.setdefault(seed, set()).add(tuple(decode(prepared, "static:3").output))
+    assert len(texts[1]) == 1 and texts[1] != texts[2]
+
+
+def test_a_padded_vocabulary_never_shows():
+    padded, plain = ToyPair(padded=5), ToyPair()
+    for rule, temperature in (*RULES, ("sampling", 3.0)):
+        texts = [
+            decode(prepared_for(pair, rule=rule, temperature=temperature, n=60)).output for pair in (padded, plain)
+        ]
+        assert texts[0] == texts[1]
+        assert max(texts[0]) < 16
+
+
+def test_ngram_proposes_what_followed_the_longest_match():
+    rule = make_rule(CompareRequest("x"), 100, 10)
+    source, state = NgramDraft(rule), DraftState()
+    text = [1, 2, 3, 9, 2, 3, 8, 1, 2, 3]
+    source.start(text)
+    source.chain(text, state, 4, frozenset())
+    assert state.tokens == [9, 2, 3, 8]  # 9 came after 1 2 3, 2 after 3 9, 3 after 9 2, 8 after 9 2 3
+    source.forget(len(text))
+    state.begin(0)
+    assert source.step([*text, 77], state) is False, "77 was never seen before"
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 6))
+def test_ngram_equals_its_plain_definition(text, n):
+    def look_up(seq):
+        for size in (3, 2, 1):
+            if len(seq) > size - 1:
+                suffix = seq[-size:]
+                for end in range(len(seq) - 1, size - 1, -1):
+                    if seq[end - size : end] == suffix:
+                        return seq[end]
+        return None
+
+    source, state = NgramDraft(make_rule(CompareRequest("x"), 9, 9)), DraftState()
+    source.start(text[:1])
+    expected = list(text)
+    source.chain(text, state, n, frozenset())
+    for _ in range(n):
+        token = look_up(expected)
+        if token is None:
+            break
+        expected.append(token)
+    assert state.tokens == expected[len(text) :]
+
+
+def test_the_loop_reads_as_the_algorithm_says():
+    """Straight through speculative_decode, with nothing around it."""
+    pair = ToyPair(agree=0.7)
+    prepared = prepared_for(pair, n=20)
+    source = prepared.source("small")
+    prefill(pair.target, prepared.prompt)
+    source.start(prepared.prompt)
+    iterations = list(
+        speculative_decode(
+            pair.target, source, Static(4), prepared.rule, prepared.prompt, prepared.limits, CpuClock()
+        )
+    )
+    assert sum(len(it.tokens) for it in iterations) == 20
+    assert [it.finish for it in iterations][-1] == "length" and not any(it.finish for it in iterations[:-1])
+
+
+def test_an_unknown_draft_is_a_sentence():
+    with pytest.raises(ValueError, match="no draft huge"):
+        prepared_for(ToyPair(), "huge/static:3")

@@ -1,0 +1,76 @@
+"""The what-if's iterations are the live lane's, one by one."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.compare import chain_of
+from decoding.lane_run import LaneRun
+from decoding.lanes import parse_lane
+from decoding.lookahead.registry import make_policy
+from decoding.prepare import prepare
+from decoding.request import CompareRequest
+from decoding.trace import Costs
+from decoding.whatif import simulate
+
+from .toy import ToyPair
+
+COSTS = Costs(
+    target_s=0.005, v=[1 + 0.03 * n for n in range(21)], c={"small": 0.12, "ngram": 0.0, "weak": 0.1}, o=0.02
+)
+LANES = [
+    *(f"static:{n}" for n in (1, 2, 4, 7, 20)),
+    "heuristic",
+    "confidence:0.3",
+    "confidence:0.6",
+    "entropy",
+    "entropy:0.5",
+    "oracle",
+    "oracle:3",
+    "oracle:best",
+    "ngram/static:4",
+    "ngram/oracle",
+    "ngram/heuristic",
+    "weak/static:3",
+    "weak/oracle:best",
+]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    agree=st.sampled_from([0.2, 0.6, 0.9, 1.0]),
+    seed=st.integers(0, 8),
+    lane=st.sampled_from(LANES),
+    n=st.integers(1, 60),
+    eos=st.sampled_from([None, 3, 7, 11]),
+    stop=st.sampled_from([[], ["abc"], ["de"], ["a"]]),
+    rule=st.sampled_from([("greedy", 0.0), ("coupling", 0.7)]),
+    short=st.booleans(),
+)
+def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, stop, rule, short):
+    pair = ToyPair(agree=agree, seed=seed, eos=eos, **({"target_length": 30} if short else {}))
+    request = CompareRequest(
+        "abcdabc", lanes=[lane], max_new_tokens=n, rule=rule[0], temperature=rule[1], stop=stop, seed=seed
+    )
+    prepared = prepare(request, pair)
+    reference = LaneRun(prepared, parse_lane("autoregressive"), COSTS).run()
+    chain = chain_of(prepared, prepared.draft_of(prepared.lanes[0]), reference.output)
+    live = LaneRun(prepared, prepared.lanes[0], COSTS, chain).run()
+    assert live.output == reference.output
+    simulated = simulate(
+        chain, COSTS, make_policy(prepared.lanes[0]), max_new_tokens=n, finish=reference.finish
+    )
+    assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
+
+
+def test_an_oracle_is_never_beaten_by_its_own_draft():
+    pair = ToyPair(agree=0.9)
+    prepared = prepare(CompareRequest("abcd", lanes=["oracle"], max_new_tokens=80), pair)
+    output = LaneRun(prepared, parse_lane("autoregressive"), COSTS).run().output
+    chain = chain_of(prepared, "small", output)
+    passes = {
+        text: simulate(chain, COSTS, make_policy(parse_lane(text))).target_passes
+        for text in ("oracle", "static:5", "heuristic", "confidence")
+    }
+    assert passes["oracle"] == min(passes.values())

@@ -1,0 +1,125 @@
+"""Toy models for tests: logits from a hash of the last few tokens, deterministic and quick.
+
+The draft agrees with the target where a hash says so. ``ToyPair`` stands in for a loaded pair.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from decoding.errors import UserError
+from decoding.trace import ModelInfo, TokenText
+
+CONTEXT = 3  # tokens that the next one depends on
+
+
+@cache
+def _noise(seed: int, context: tuple[int, ...], vocab: int) -> np.ndarray:
+    key = np.random.SeedSequence([seed, *context]).generate_state(2, dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key)).normal(size=vocab + 1)
+
+
+class ToyModel:
+    """A CachedModel without weights. With ``agree`` it is a draft of the target of the same seed."""
+
+    def __init__(
+        self,
+        name: str = "target",
+        vocab: int = 16,
+        seed: int = 0,
+        agree: float | None = None,
+        max_length: int = 4096,
+        sharpness: float = 2.0,
+        padded: int = 0,
+    ) -> None:
+        self.name, self.seed, self.agree, self.sharpness = name, seed, agree, sharpness
+        self.vocab_size, self.max_length, self.hidden_size = vocab + padded, max_length, 4
+        self._vocab = vocab
+        self.keep_hidden, self.last_hidden = False, None
+        self._ids: list[int] = []
+        self.passes: list[int] = []  # tokens of every pass
+        self.info = ModelInfo(name, name, "", 0, 0, 4, self.vocab_size, "toy", "float32", "cpu", 1)
+
+    @property
+    def length(self) -> int:
+        return len(self._ids)
+
+    def prefill(self, ids: list[int]) -> torch.Tensor:
+        self._ids = []
+        return self._read(ids)[-1:]
+
+    def extend(self, ids: list[int]) -> torch.Tensor:
+        self.passes.append(len(ids))
+        return self._read(ids)
+
+    def rewind(self, length: int) -> None:
+        assert 0 <= length <= len(self._ids), "nothing beyond the cache can be kept"
+        del self._ids[length:]
+
+    def _read(self, ids: list[int]) -> torch.Tensor:
+        assert ids, "a pass needs tokens"
+        if len(self._ids) + len(ids) > self.max_length:
+            raise UserError("The toy's context is full.")
+        rows, states = [], []
+        for token in ids:
+            self._ids.append(token)
+            context = tuple(self._ids[-CONTEXT:])
+            rows.append(self._logits(context))
+            states.append(np.array([token, len(self._ids), *context[:2]][:4] + [0] * (2 - len(context[:2]))))
+        self.last_hidden = torch.tensor(np.array(states), dtype=torch.float32) if self.keep_hidden else None
+        return torch.from_numpy(np.stack(rows))
+
+    def _logits(self, context: tuple[int, ...]) -> np.ndarray:
+        noise = _noise(self.seed, context, self._vocab)
+        logits = noise[:-1] * self.sharpness
+        if self.agree is not None:
+            other = _noise(self.seed + 1, context, self._vocab)
+            if (other[-1] % 1.0) >= self.agree:
+                logits = other[:-1] * self.sharpness
+            else:
+                logits = logits + 0.02 * other[:-1] / (1 + abs(other[:-1]))
+        row = np.full(self.vocab_size, -50.0, dtype=np.float32)
+        row[: self._vocab] = logits
+        return row
+
+
+class ToyTokenizer:
+    """Ids are letters; ``eos`` is an id or none."""
+
+    def __init__(self, eos: int | None = None) -> None:
+        self.eos_ids = frozenset() if eos is None else frozenset({eos})
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(char) % 16 for char in text]
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join(chr(97 + token) for token in ids)
+
+    def token_text(self, token: int) -> TokenText:
+        return TokenText(chr(97 + token))
+
+
+class ToyPair:
+    def __init__(self, agree: float = 0.8, vocab: int = 16, seed: int = 0, eos: int | None = None, **options) -> None:
+        self.name, self.default_draft = "toy", "small"
+        self.tokenizer = ToyTokenizer(eos)
+        target_length = options.get("target_length", 4096)
+        self.target = ToyModel("target", vocab, seed, max_length=target_length, padded=options.get("padded", 0))
+        self._drafts = {
+            "small": ToyModel("small", vocab, seed, agree, max_length=options.get("draft_length", 4096)),
+            "weak": ToyModel("weak", vocab, seed, agree / 3),
+        }
+        self.draft_names = list(self._drafts)
+        self.draft_folders: dict = {}
+
+    def draft(self, name: str = "") -> ToyModel:
+        name = name or self.default_draft
+        if name not in self._drafts:
+            raise UserError(f"The pair toy has no draft {name}.")
+        return self._drafts[name]
+
+    def encode_prompt(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text)
