@@ -30,12 +30,16 @@ class SpecDecHead:
     needs = frozenset({"hidden"})
 
     def __init__(
-        self, block: np.ndarray, bias: np.ndarray, out: np.ndarray, depth: int, tuned: dict[str, Any]
+        self, block: np.ndarray, bias: np.ndarray, out: np.ndarray, scale: float, depth: int, tuned: dict[str, Any]
     ) -> None:
-        """``block`` [d, d], ``bias`` [d], ``out`` [d + 1] with its bias last; for depth 0 the head is linear."""
+        """``block`` [d, d], ``bias`` [d], ``out`` [d + 1] with its bias last; states are divided by ``scale``.
+
+        For depth 0 the head is linear.
+        """
         self.tuned = tuned
         self._block, self._bias, self._depth = block, bias, depth
         self._out, self._out_bias = np.ascontiguousarray(out[:-1]), float(out[-1])
+        self._inverse = np.float32(1.0 / scale)
         self._x = np.empty(len(bias), dtype=np.float32)
         self._z = np.empty(len(bias), dtype=np.float32)
         self._gate = np.empty(len(bias), dtype=np.float32)
@@ -43,9 +47,7 @@ class SpecDecHead:
     def score(self, hidden: np.ndarray) -> float:
         """Acceptance probability of the token that was the input of ``hidden`` [d]; no allocation."""
         x, z, gate = self._x, self._z, self._gate
-        if self._depth == 0:
-            return sigmoid(float(np.dot(self._out, hidden)) + self._out_bias)
-        x[:] = hidden
+        np.multiply(hidden, self._inverse, out=x)
         for _ in range(self._depth):
             np.dot(self._block, x, out=z)
             z += self._bias
@@ -58,7 +60,7 @@ class SpecDecHead:
 
     def score_chain(self, features: GuessFeatures) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
-        x = np.array(features.hidden, dtype=np.float32)
+        x = features.hidden.astype(np.float32) * self._inverse
         for _ in range(self._depth):
             z = 0.5 * (x @ self._block.T + self._bias)
             x += z * (1.0 + np.tanh(z))
@@ -116,4 +118,5 @@ def head_from(policy: PolicyFile) -> SpecDecHead:
     rows_from_json(policy.tuned.get("ledger"), "specdecpp")
     bias = policy.weight("bias", None)
     size = len(bias)
-    return SpecDecHead(policy.weight("block", size, size), bias, policy.weight("out", size + 1), depth, policy.tuned)
+    block, out, scale = policy.weight("block", size, size), policy.weight("out", size + 1), policy.weight("scale", 1)
+    return SpecDecHead(block, bias, out, max(float(scale[0]), 1e-6), depth, policy.tuned)

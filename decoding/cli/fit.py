@@ -1,0 +1,91 @@
+"""``python -m decoding fit``: train, calibrate and tune the learned policies of a pair."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+
+from ..errors import UserError
+from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar
+
+
+def fit(
+    pair: Annotated[str, typer.Option(help="A pair by its name (see: python -m decoding pairs).")] = "",
+    draft: Annotated[str, typer.Option(help="Which draft of the pair, or all; with --target, its folder.")] = "",
+    target: Annotated[str, typer.Option(help="A target that is no pair's: a folder; needs --draft.")] = "",
+    suite: Annotated[str, typer.Option(help="The prompts: code, prose, tests, structured, or all.")] = "all",
+    train: Annotated[int, typer.Option(min=1, help="Prompts to train on.")] = 480,
+    validation: Annotated[int, typer.Option(min=1, help="Prompts to calibrate and tune on.")] = 120,
+    max_new_tokens: Annotated[int, typer.Option(min=16, max=1024, help="Length of each text.")] = 128,
+    epochs: Annotated[int, typer.Option(min=1, max=100, help="Passes over the training data.")] = 12,
+    seed: Annotated[int, typer.Option(min=0, help="Of training and mixing.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON, nothing else.")] = False,
+) -> None:
+    """Fit DISCO, SpecDec++ and costaware: write texts, train, calibrate, tune, and store them beside the draft."""
+    from ..chain import Cancelled
+    from ..fit.run import FitOptions, fit as fit_pair
+
+    options = FitOptions(suite, train, validation, max_new_tokens, epochs, seed)
+    with cancel_on_interrupt() as cancel, progress_bar() as progress:
+        bar = progress.add_task("Loading the models", total=None)
+
+        def tell(message: str, fraction: float | None) -> None:
+            progress.update(bar, description=message, total=None if fraction is None else 1.0, completed=fraction or 0)
+
+        loaded, place, drafts = _load(pair, target, draft)
+        try:
+            found = fit_pair(loaded, place, drafts, options, tell, cancel.is_set)
+        except Cancelled:
+            err.print("Cancelled: nothing was written for the draft in work.")
+            raise typer.Exit(CANCELLED) from None
+    rows = [_row(one.draft, policy) for one in found for policy in one.policies]
+    if as_json:
+        print_json(rows)
+        return
+    _show(rows)
+    for one in found:
+        err.print(f"{one.draft}: fitted in {one.seconds:.0f} s, written into {one.folder.name} beside the draft.")
+
+
+def _load(pair: str, target: str, draft: str) -> tuple[Any, str, list[str]]:
+    """The pair, where its target lies, and the drafts to fit."""
+    from ..models.pair import load_pair
+    from ..pairs import find_pair
+
+    if target:
+        if not draft:
+            raise UserError("Name the draft's folder as well: --target FOLDER --draft FOLDER.")
+        loaded = load_pair(target=target, draft=draft)
+        return loaded, target, [loaded.default_draft]
+    described = find_pair(pair)
+    loaded = load_pair(described.name)
+    drafts = list(described.drafts) if draft == "all" else [draft or described.default_draft]
+    return loaded, described.target, drafts
+
+
+def _row(draft: str, policy: Any) -> dict[str, Any]:
+    figures = policy.metrics["validation"]
+    tuned = {name: value for name, value in policy.tuned.items() if isinstance(value, int | float)}
+    return {"draft": draft, "policy": policy.policy, "chosen": policy.architecture.get("chosen"), "tuned": tuned,
+            "architecture": policy.architecture, **figures,
+            "gain_of_the_oracle": policy.metrics["static_opt_latency"] / policy.metrics["oracle_latency"] - 1.0,
+            "static_opt": policy.metrics["static_opt"], "candidates": policy.metrics["candidates"]}  # fmt: skip
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    table = Table(box=box.SIMPLE, title="On the validation split (simulated latency under this machine's costs)")
+    for column in ("draft", "policy", "chosen", "tuned", "AUC", "F1", "always accept", "calibration", "decision / c",
+                   "static-opt", "gain over it", "oracle's gain"):  # fmt: skip
+        table.add_column(column)
+    for row in rows:
+        tuned = ", ".join(f"{name} {value:g}" for name, value in row["tuned"].items())
+        table.add_row(
+            row["draft"], row["policy"], row["chosen"] or "", tuned, f"{row.get('auc', float('nan')):.3f}",
+            f"{row['f1']:.3f}", f"{row['f1_always_accept']:.3f}", f"{row['calibration_error']:.3f}",
+            f"{row['decision_over_c']:.1%}", str(row["static_opt"]), f"{row['gain_over_static_opt']:+.1%}",
+            f"{row['gain_of_the_oracle']:+.1%}",
+        )  # fmt: skip
+    out.print(table)

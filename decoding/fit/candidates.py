@@ -1,0 +1,203 @@
+"""Which head for which policy: all candidates are trained, and validation latency chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ..lookahead.base import SL_CAP
+from ..lookahead.costaware import CostAware, CostAwareHead, long_run_latency
+from ..lookahead.costaware import thresholds as costaware_thresholds
+from ..lookahead.disco import Disco, DiscoHead
+from ..lookahead.heads import Head
+from ..lookahead.ledger import Row, rows_to_json
+from ..lookahead.specdecpp import SpecDecHead, SpecDecPlusPlus
+from ..trace import Costs
+from . import tuning
+from .calibration import Platt, figures, fit_next, fit_platt
+from .data import Positions, rows_of, split_texts
+from .training import REJECTED_WEIGHT, Trained, train_costaware, train_disco, train_specdecpp
+from .tuning import Bench, Recorded
+
+HELD_OUT = 0.1  # share of the training texts that only tell the loss
+DISCO = [(32, "hard"), (32, "soft")]  # width, labels
+SPECDEC = [(0, REJECTED_WEIGHT), (1, REJECTED_WEIGHT), (3, REJECTED_WEIGHT), (1, 1.0)]  # depth D, w_rej
+COSTAWARE_WIDTH = 24
+
+
+@dataclass(slots=True)
+class Candidate:
+    """A trained head that competes for its policy; ``column`` names its scores and its decision cost."""
+
+    policy: str
+    column: str
+    trained: Trained
+    head: Head
+
+
+@dataclass(slots=True)
+class Fitted:
+    """The winner of a policy, calibrated and tuned."""
+
+    policy: str
+    head: Head
+    weights: dict[str, np.ndarray]
+    architecture: dict[str, Any]
+    normalisation: dict[str, Any]
+    tuned: dict[str, Any]
+    latency: float  # per token on validation, in target passes
+    figures: dict[str, float]
+    candidates: dict[str, float] = field(default_factory=dict)  # validation latency of all that competed
+
+
+def train_candidates(positions: Positions, epochs: int, seed: int) -> list[Candidate]:
+    """Train every candidate of every policy."""
+    trained_on, held_out = split_texts(int(positions.text.max()) + 1, HELD_OUT, seed)
+    train, held = rows_of(positions, trained_on), rows_of(positions, held_out)
+    found = []
+    for width, labels in DISCO:
+        trained = train_disco(train, held, width, labels, epochs, seed)
+        found.append(Candidate("disco", f"disco {width} {labels}", trained, make_head("disco", trained)))
+    for depth, weight in SPECDEC:
+        trained = train_specdecpp(train, held, depth, weight, epochs, seed)
+        column = f"specdecpp D={depth} w={weight:g}"
+        found.append(Candidate("specdecpp", column, trained, make_head("specdecpp", trained)))
+    trained = train_costaware(train, held, COSTAWARE_WIDTH, epochs, seed)
+    found.append(Candidate("costaware", "costaware", trained, make_head("costaware", trained)))
+    return found
+
+
+def make_head(policy: str, trained: Trained, tuned: dict[str, Any] | None = None) -> Head:
+    """A head of these weights. ``tuned`` defaults to something a warm-up can run with."""
+    w = trained.weights
+    if policy == "disco":
+        return DiscoHead(w["first"], w["second"], tuned or {"threshold": 0.5, "sl_max": SL_CAP})
+    if policy == "specdecpp":
+        depth = int(trained.architecture["depth"])
+        return SpecDecHead(w["block"], w["bias"], w["out"], float(w["scale"][0]), depth, tuned or {"threshold": 0.5})
+    row = Row(0.5, 2, (0, 1))
+    provisional = {"first": dict.fromkeys(("start", "held", "missed"), 0.9), "next": [0.0, 1.0]}
+    return CostAwareHead(w["table"], tuned or provisional | {"ledger": rows_to_json([row])})
+
+
+def calibrated(policy: str, trained: Trained, platt: Platt) -> Trained:
+    """The same head with Platt's slope and bias folded into its last layer."""
+    weights = dict(trained.weights)
+    last = {"disco": "second", "specdecpp": "out", "costaware": "table"}[policy]
+    if policy == "costaware":
+        weights[last] = (platt.slope * weights[last] + platt.bias).astype(np.float32)
+    else:
+        scaled = platt.slope * weights[last]
+        scaled[-1] += platt.bias
+        weights[last] = scaled.astype(np.float32)
+    return replace(trained, weights=weights)
+
+
+@dataclass(slots=True)
+class _Calibrated:
+    """A candidate with calibrated scores, ready for replay."""
+
+    candidate: Candidate
+    trained: Trained
+    platt: Platt
+    recorded: list[Recorded]  # with this head's scores under the policy's name
+    bench: Bench
+    costs: Costs  # its decision cost under the policy's name
+    figures: dict[str, float]
+
+
+def _calibrate(candidates: Sequence[Candidate], policy: str, recorded: list[Recorded], costs: Costs) -> list[_Calibrated]:
+    found = []
+    for one in candidates:
+        if one.policy != policy:
+            continue
+        scores, held = tuning.along(recorded, one.column)
+        platt = fit_platt(scores, held)
+        rescored = [chain.with_score(policy, one.column, platt.apply) for chain in recorded]
+        priced = replace(costs, decision={policy: costs.decision[one.column]})
+        told = figures(platt.apply(scores), held) | {
+            "log_loss_before_platt": figures(scores, held)["log_loss"],
+            "platt_slope": round(platt.slope, 4),
+            "platt_bias": round(platt.bias, 4),
+            "decision_over_c": round(costs.decision[one.column] / costs.c[recorded[0].chain.draft], 4),
+        }
+        trained = calibrated(policy, one.trained, platt)
+        found.append(_Calibrated(one, trained, platt, rescored, Bench(rescored, priced), priced, told))
+    return found
+
+
+def choose_disco(candidates: Sequence[Candidate], recorded: list[Recorded], costs: Costs) -> Fitted:
+    """Labels, threshold and SL_max with the least simulated validation latency."""
+    fitted = [_tune_disco(one) for one in _calibrate(candidates, "disco", recorded, costs)]
+    return _best(fitted)
+
+
+def _tune_disco(one: _Calibrated) -> tuple[str, Fitted]:
+    def latency(threshold: float, longest: int) -> float:
+        policy = Disco(one.candidate.head, threshold, longest)
+        return one.bench.latency(one.bench.row(policy, threshold), "disco")
+
+    by_threshold = sorted((latency(t, SL_CAP), t) for t in tuning.DISCO_THRESHOLDS)
+    best = min((latency(t, cap), t, cap) for _, t in by_threshold[:5] for cap in tuning.DISCO_CAPS)
+    tuned = {"threshold": float(best[1]), "sl_max": int(best[2])}
+    return one.candidate.column, _fitted(one, tuned, best[0])
+
+
+def choose_specdecpp(candidates: Sequence[Candidate], recorded: list[Recorded], costs: Costs) -> Fitted:
+    """Depth, weight and threshold with the least simulated validation latency; the ledger is for ``auto``."""
+    fitted = [_tune_specdecpp(one) for one in _calibrate(candidates, "specdecpp", recorded, costs)]
+    return _best(fitted)
+
+
+def _tune_specdecpp(one: _Calibrated) -> tuple[str, Fitted]:
+    rows = [one.bench.row(SpecDecPlusPlus(one.candidate.head, t), t) for t in tuning.SPECDEC_THRESHOLDS]
+    latency, threshold = min((one.bench.latency(row, "specdecpp"), row.threshold) for row in rows)
+    tuned = {"threshold": threshold, "ledger": rows_to_json(rows)}
+    return one.candidate.column, _fitted(one, tuned, latency)
+
+
+def choose_costaware(candidates: Sequence[Candidate], recorded: list[Recorded], costs: Costs) -> Fitted:
+    """Calibration of a, of the next token's b, and the ledger from which lam follows anywhere."""
+    fitted = [_tune_costaware(one) for one in _calibrate(candidates, "costaware", recorded, costs)]
+    return _best(fitted)
+
+
+def _tune_costaware(one: _Calibrated) -> tuple[str, Fitted]:
+    alpha, beta = fit_next(*tuning.following(one.recorded, "costaware"))
+    tuned = {"next": [alpha, beta], "first": tuning.first_guesses(one.recorded)}
+    head = make_head("costaware", one.trained, tuned)
+    rows = [one.bench.row(CostAware(head, t), t) for t in tuning.COSTAWARE_THRESHOLDS]
+    tuned["ledger"] = rows_to_json(rows)
+    draft = one.recorded[0].chain.draft
+    lam = long_run_latency(rows, one.costs, draft)
+    latency = one.bench.latency(one.bench.row(CostAware(make_head("costaware", one.trained, tuned)), 0.0), "costaware")
+    one.figures |= {
+        "long_run_latency": round(lam, 5),
+        "least_latency_of_the_ledger": round(min(one.bench.latency(row, "costaware") for row in rows), 5),
+        "thresholds_here": [round(t, 4) for t in costaware_thresholds(rows, one.costs, draft)[:3]],
+    }
+    return one.candidate.column, _fitted(one, tuned, latency)
+
+
+def _fitted(one: _Calibrated, tuned: dict[str, Any], latency: float) -> Fitted:
+    trained, policy = one.trained, one.candidate.policy
+    return Fitted(
+        policy=policy,
+        head=make_head(policy, trained, tuned),
+        weights=trained.weights,
+        architecture=trained.architecture | {"held_out_loss": round(trained.loss, 5)},
+        normalisation=trained.normalisation,
+        tuned=tuned,
+        latency=round(latency, 5),
+        figures=one.figures,
+    )
+
+
+def _best(fitted: Sequence[tuple[str, Fitted]]) -> Fitted:
+    column, best = min(fitted, key=lambda item: item[1].latency)
+    best.candidates = {name: one.latency for name, one in fitted}
+    best.architecture["chosen"] = column
+    return best

@@ -1,0 +1,119 @@
+"""Training data: along the target's own text, what the draft would say at each place and whether it is right.
+
+As in DISCO: at each prefix of the target's text the draft proposes ONE token, accepted or not. As in SpecDec++: the
+draft reads a mixture of the target's tokens and its own guesses, and its hidden states where a guess was the input
+are labelled with that guess's acceptance. One parallel pass of the draft over a text gives all positions at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ..drafting import prefill
+from ..features import FeatureReader, as_rows
+from ..lookahead.repetition import evidence_along
+
+if TYPE_CHECKING:
+    from ..models.base import CachedModel
+
+NEEDS = frozenset({"p", "entropy", "top10"})
+MIXING = 0.15  # SpecDec++: share of inputs that are the target's tokens
+
+
+@dataclass(slots=True)
+class Positions:
+    """Parallel arrays over all positions of all texts; ``text`` numbers the text that a position is of."""
+
+    text: np.ndarray
+    position: np.ndarray  # from the start of generation
+    p: np.ndarray
+    entropy: np.ndarray
+    top10: np.ndarray  # [n, 10]
+    evidence: np.ndarray  # codes of Repetition
+    match: np.ndarray  # 0 or 1: the guess is the target's token
+    overlap: np.ndarray  # 1 - TV(draft, target)
+    hidden: np.ndarray  # [n, hidden] float16, of the mixed pass, with input ``Z``
+    judged: np.ndarray  # bool: Z is the guess, so that ``hidden`` has the label ``match``
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def take(self, rows: np.ndarray) -> Positions:
+        return Positions(*(getattr(self, one.name)[rows] for one in fields(self)))
+
+
+class Collector:
+    """Gathers positions text by text."""
+
+    def __init__(self, target: CachedModel, draft: CachedModel, vocab_size: int, seed: int = 0) -> None:
+        self._target, self._draft, self._vocab = target, draft, vocab_size
+        self._reader = FeatureReader(vocab_size)
+        self._random = np.random.default_rng(seed)
+        self._texts: list[Positions] = []
+
+    @torch.inference_mode()
+    def add(self, prompt: list[int], text: list[int]) -> None:
+        """Judge the draft's guesses along ``text``, the target's own after ``prompt``."""
+        reads = [prompt[-1], *text[:-1]]
+        logits = _logits_along(self._draft, prompt, reads)[:, : self._vocab]
+        guesses = logits.argmax(axis=1)
+        match = guesses == np.array(text)
+        # MIXING of the inputs are the target's; where both agree the guess was the input all the same.
+        mixed = np.where(self._random.random(len(text)) < MIXING, text, guesses)
+        seen = [self._reader.read(row, int(token), NEEDS) for row, token in zip(logits, guesses, strict=True)]
+        self._texts.append(
+            Positions(
+                text=np.full(len(text), len(self._texts)),
+                position=np.arange(len(text)),
+                p=np.array([one[0] for one in seen], dtype=np.float32),
+                entropy=np.array([one[1] for one in seen], dtype=np.float32),
+                top10=np.stack([one[2] for one in seen]),
+                evidence=np.array(evidence_along(prompt, text, guesses.tolist())),
+                match=match.astype(np.float32),
+                overlap=self._overlap(prompt, reads, logits),
+                hidden=self._states(prompt, mixed.tolist()),
+                judged=mixed == guesses,
+            )
+        )
+
+    def positions(self) -> Positions:
+        """All that was gathered."""
+        columns = (np.concatenate([getattr(one, field.name) for one in self._texts]) for field in fields(Positions))
+        return Positions(*columns)
+
+    def _overlap(self, prompt: list[int], reads: list[int], draft_logits: np.ndarray) -> np.ndarray:
+        target = _logits_along(self._target, prompt, reads)[:, : self._vocab]
+        p, q = (torch.from_numpy(one).softmax(-1) for one in (target, draft_logits))
+        return torch.minimum(p, q).sum(-1).numpy()
+
+    def _states(self, prompt: list[int], mixed: list[int]) -> np.ndarray:
+        """Hidden states of the draft with each token of ``mixed`` as its input, [n, hidden] float16."""
+        model = self._draft
+        model.keep_hidden = True
+        try:
+            _logits_along(model, prompt, [prompt[-1], *mixed])
+            return as_rows(model.last_hidden)[1:].astype(np.float16)
+        finally:
+            model.keep_hidden = False
+
+
+def _logits_along(model: CachedModel, prompt: list[int], reads: list[int]) -> np.ndarray:
+    """Logits after each of ``reads``, of which the first is the prompt's last token."""
+    prefill(model, prompt)
+    return as_rows(model.extend(reads))
+
+
+def split_texts(n_texts: int, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the texts to train on and of those held out, never both: a text's positions are alike."""
+    order = np.random.default_rng(seed).permutation(n_texts)
+    held = max(1, round(share * n_texts)) if n_texts > 1 else 0
+    return order[held:], order[:held]
+
+
+def rows_of(positions: Positions, texts: Sequence[int] | np.ndarray) -> Positions:
+    return positions.take(np.isin(positions.text, texts))

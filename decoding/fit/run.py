@@ -1,0 +1,277 @@
+"""``fit``: text of the target, data, training, calibration and tuning of all learned policies of one draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from ..chain import Cancelled, record_chain
+from ..costs import measure_costs, measure_decision
+from ..drafting import NGRAM
+from ..errors import UserError
+from ..lanes import parse_lane
+from ..lookahead.heads import FOLDER, Head
+from ..lookahead.policy_files import PolicyFile, write_policy
+from ..prepare import ALL_FEATURES, Prepared, make_source, prepare, shared_vocabulary
+from ..prompts import load_suite
+from ..request import CompareRequest
+from ..trace import Costs
+from .candidates import Candidate, Fitted, choose_costaware, choose_disco, choose_specdecpp, train_candidates
+from .data import Collector, Positions
+from .texts import greedy_texts
+from .tuning import Bench, Recorded
+
+if TYPE_CHECKING:
+    from ..models.pair import Pair
+
+Tell = Callable[[str, float | None], None]
+Texts = list[tuple[list[int], list[int]]]  # prompt and the target's text
+SHORTEST = 8  # tokens of a text that is used
+MIN_POSITIONS = 500  # fewer tell nothing
+
+
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """What to fit on. ``suite``: a suite's name or "all"; counts are of prompts in all."""
+
+    suite: str = "all"
+    n_train: int = 480
+    n_validation: int = 120
+    max_new_tokens: int = 128
+    epochs: int = 12
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What came of it: the folder, the fitted policies, and their validation figures for a person to read."""
+
+    draft: str
+    folder: Path
+    policies: list[PolicyFile]
+    seconds: float
+
+
+def fit(
+    pair: Pair,
+    target_place: str,
+    drafts: Sequence[str],
+    options: FitOptions,
+    tell: Tell = lambda message, fraction: None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> list[Fit]:
+    """Fit DISCO, SpecDec++ and costaware for each of ``drafts`` and write them beside the draft.
+
+    ``target_place`` is the folder (or Hub id) of the target, which transformers loads to write many texts at once.
+    Raises UserError, Cancelled.
+    """
+    folders = [_folder(pair, draft) for draft in drafts]
+    began = perf_counter()
+    texts = write_texts(pair, target_place, options, tell, cancelled)
+    found = []
+    for draft, folder in zip(drafts, folders, strict=True):
+        policies = _fit_draft(_Job(pair, draft, options, tell, cancelled), texts)
+        _write(folder, policies)
+        found.append(Fit(draft, folder, policies, perf_counter() - began))
+        began = perf_counter()
+    return found
+
+
+def _fit_draft(job: _Job, texts: dict[str, Texts]) -> list[PolicyFile]:
+    positions = job.collect(texts["train"])
+    job.tell("training the heads", None)
+    candidates = train_candidates(positions, job.options.epochs, job.options.seed)
+    recorded = job.record(texts["validation"], {one.column: one.head for one in candidates})
+    costs = job.measure(texts["validation"], candidates)
+    job.tell("tuning on the validation split", None)
+    return _choose(job, candidates, recorded, costs, _data(job.options, texts, positions))
+
+
+def write_texts(
+    pair: Pair, target_place: str, options: FitOptions, tell: Tell, cancelled: Callable[[], bool]
+) -> dict[str, Texts]:
+    """The target's greedy text after the prompts of both splits."""
+    from transformers import AutoModelForCausalLM
+
+    asked = {
+        "train": _prompts(pair, options, "train", options.n_train),
+        "validation": _prompts(pair, options, "validation", options.n_validation),
+    }
+    device = pair.target.info.device
+    tell("Loading the target to write many texts at once", None)
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    model = AutoModelForCausalLM.from_pretrained(target_place, dtype=dtype).to(device).eval()
+    found = {}
+    for split, prompts in asked.items():
+
+        def report(share: float, split: str = split) -> None:
+            if cancelled():
+                raise Cancelled
+            tell(f"The target writes {split} texts", share)
+
+        texts = greedy_texts(model, prompts, options.max_new_tokens, frozenset(pair.tokenizer.eos_ids), report=report)
+        found[split] = [(p, text) for p, text in zip(prompts, texts, strict=True) if len(text) >= SHORTEST]
+        if not found[split]:
+            raise UserError(f"The target ends every {split} text at once: there is nothing to fit on.")
+    return found
+
+
+def _prompts(pair: Pair, options: FitOptions, split: str, limit: int) -> list[list[int]]:
+    most = pair.target.max_length - options.max_new_tokens
+    prompts = [pair.encode_prompt(one.prompt) for one in load_suite(options.suite, split, limit)]
+    usable = [prompt for prompt in prompts if 1 < len(prompt) <= most]
+    if not usable:
+        raise UserError(
+            f"The suite {options.suite} has no usable prompt in its {split} split: all are empty or longer "
+            f"than the {most:,} tokens that leave room for {options.max_new_tokens} new ones."
+        )
+    return usable
+
+
+class _Job:
+    """The steps that run models."""
+
+    def __init__(
+        self, pair: Pair, draft: str, options: FitOptions, tell: Tell, cancelled: Callable[[], bool]
+    ) -> None:
+        self.pair, self.draft, self.options = pair, draft, options
+        self._cancelled = cancelled
+        self.tell = lambda message, fraction: tell(f"{draft}: {message}", fraction)
+        self._vocab = shared_vocabulary(pair, [draft])
+
+    def collect(self, texts: Texts) -> Positions:
+        """What the draft would guess everywhere along the training texts."""
+        collector = Collector(self.pair.target, self.pair.draft(self.draft), self._vocab, self.options.seed)
+        for number, (prompt, text) in enumerate(texts):
+            self._check()
+            self.tell("reading the texts", number / len(texts))
+            collector.add(prompt, text)
+        positions = collector.positions()
+        if len(positions) < MIN_POSITIONS:
+            raise UserError(
+                f"Only {len(positions)} positions to train on, at least {MIN_POSITIONS} are needed: use more prompts."
+            )
+        if not 0.0 < positions.match.mean() < 1.0:
+            raise UserError("The draft is always right or always wrong on these texts: there is nothing to learn.")
+        return positions
+
+    def record(self, texts: Texts, heads: dict[str, Head]) -> list[Recorded]:
+        """Chains along the validation texts, with true divergent drafting after each mistake."""
+        prepared = self._prepared(texts)
+        found = []
+        for number, (prompt, text) in enumerate(texts):
+            self._check()
+            self.tell("drafting on validation texts", number / len(texts))
+            chain = record_chain(
+                make_source(self.pair, self.draft, prepared.rule, ALL_FEATURES),
+                prompt,
+                text,
+                max_new_tokens=self.options.max_new_tokens,
+                ends=prepared.limits.ends,
+                heads=heads,
+                hidden_size=self.pair.draft(self.draft).hidden_size,
+                cancelled=self._cancelled,
+            )
+            finish = "length" if len(text) >= self.options.max_new_tokens else "eos"
+            found.append(Recorded(chain, self.options.max_new_tokens, finish))
+        return found
+
+    def measure(self, texts: Texts, candidates: list[Candidate]) -> Costs:
+        """The cost curves here, with what a decision of each candidate costs, by its column."""
+        self.tell("measuring what passes and decisions cost here", None)
+        prepared = self._prepared(texts)
+        costs = measure_costs(self.pair, [self.draft], texts[0][0])
+        decision = {}
+        for one in candidates:
+            prepared.heads = {self.draft: {one.policy: one.head}}
+            lane = parse_lane(f"{self.draft}/{one.policy}")
+            decision[one.column] = float(np.median([measure_decision(prepared, lane, costs) for _ in range(3)]))
+        return replace(costs, decision=decision)
+
+    def _prepared(self, texts: Texts) -> Prepared:
+        """A request's machinery without a request: one validation prompt under the greedy rule."""
+        prompt = self.pair.tokenizer.decode(texts[0][0]) or "x"
+        request = CompareRequest(prompt, lanes=[f"{self.draft}/static:5"], max_new_tokens=self.options.max_new_tokens)
+        return prepare(request, self.pair)
+
+    def _check(self) -> None:
+        if self._cancelled():
+            raise Cancelled
+
+
+def _choose(
+    job: _Job, candidates: list[Candidate], recorded: list[Recorded], costs: Costs, data: dict[str, object]
+) -> list[PolicyFile]:
+    """The best candidate of each policy, tuned, as a file."""
+    bench = Bench(recorded, costs)
+    static_sl, static_latency = bench.static_opt()
+    yardsticks = {
+        "static_opt": static_sl,
+        "static_opt_latency": round(static_latency, 5),
+        "oracle_latency": round(bench.oracle(), 5),
+        "costs": {"c": costs.c[job.draft], "v": costs.v, "o": costs.o, "target_s": costs.target_s},
+    }
+    chosen = [
+        choose_disco(candidates, recorded, costs),
+        choose_specdecpp(candidates, recorded, costs),
+        choose_costaware(candidates, recorded, costs),
+    ]
+    return [_file(job, one, static_latency, yardsticks, data) for one in chosen]
+
+
+def _file(
+    job: _Job, fitted: Fitted, static_latency: float, yardsticks: dict[str, object], data: dict[str, object]
+) -> PolicyFile:
+    gain = static_latency / fitted.latency - 1.0
+    metrics = {"validation": fitted.figures | {"latency": fitted.latency, "gain_over_static_opt": gain}}
+    return PolicyFile(
+        policy=fitted.policy,
+        draft=job.draft,
+        target_fingerprint=job.pair.target.info.fingerprint,
+        draft_fingerprint=job.pair.draft(job.draft).info.fingerprint,
+        features=sorted(fitted.head.needs),
+        architecture=fitted.architecture,
+        normalisation=fitted.normalisation,
+        tuned=fitted.tuned,
+        data=data,
+        metrics=metrics | yardsticks | {"candidates": fitted.candidates},
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        weights=fitted.weights,
+    )
+
+
+def _data(options: FitOptions, texts: dict[str, Texts], positions: Positions) -> dict[str, object]:
+    return asdict(options) | {
+        "train_texts": len(texts["train"]),
+        "validation_texts": len(texts["validation"]),
+        "train_positions": len(positions),
+        "train_match_rate": round(float(positions.match.mean()), 5),
+    }
+
+
+def _folder(pair: Pair, draft: str) -> Path:
+    if draft == NGRAM:
+        raise UserError("The n-gram draft has no probabilities to learn from: fit a model draft.")
+    pair.draft(draft)  # an unknown name is told here
+    folder = pair.draft_folders.get(draft)
+    if folder is None:
+        raise UserError(
+            f"The draft {draft} lies in no folder of this machine, and policies are written beside the draft: "
+            "download it and name its folder with --draft."
+        )
+    return folder / FOLDER
+
+
+def _write(folder: Path, policies: list[PolicyFile]) -> None:
+    try:
+        for policy in policies:
+            write_policy(folder, policy)
+    except OSError as error:
+        raise UserError(f"Cannot write the fitted policies into {folder.name}: {error.strerror or error}.") from error

@@ -1,0 +1,57 @@
+"""The target's own greedy text over many prompts at once: what the heads are trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+Report = Callable[[float], None]  # told the share done, 0 to 1
+
+
+@torch.inference_mode()
+def greedy_texts(
+    model: torch.nn.Module,
+    prompts: Sequence[list[int]],
+    n_tokens: int,
+    eos_ids: frozenset[int] = frozenset(),
+    batch_size: int = 32,
+    report: Report = lambda share: None,
+) -> list[list[int]]:
+    """Greedy continuations of ``prompts`` (token ids), each ``n_tokens`` long or up to its end of sequence.
+
+    ``model`` is a transformers causal LM. Prompts of like length share a batch, padded on the left.
+    """
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    texts: list[list[int]] = [[] for _ in prompts]
+    for first in range(0, len(order), batch_size):
+        rows = order[first : first + batch_size]
+        for row, text in zip(rows, _greedy_batch(model, [prompts[i] for i in rows], n_tokens), strict=True):
+            texts[row] = _until_end(text, eos_ids)
+        report(min(1.0, (first + batch_size) / len(order)))
+    return texts
+
+
+def _greedy_batch(model: torch.nn.Module, prompts: list[list[int]], n_tokens: int) -> list[list[int]]:
+    longest = max(map(len, prompts))
+    device = next(model.parameters()).device
+    ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts], device=device)
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    cache, chosen = None, []
+    for _ in range(n_tokens):
+        out = model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache,
+            use_cache=True, logits_to_keep=1,
+        )
+        ids = out.logits[:, -1].argmax(-1, keepdim=True)
+        cache = out.past_key_values
+        chosen.append(ids)
+        mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
+        positions = positions[:, -1:] + 1
+    return torch.cat(chosen, dim=1).tolist()
+
+
+def _until_end(text: list[int], eos_ids: frozenset[int]) -> list[int]:
+    ends = [i for i, token in enumerate(text) if token in eos_ids]
+    return text[: ends[0] + 1] if ends else text

@@ -1,0 +1,172 @@
+"""Training of the heads: small networks, minutes on a CPU. Returns numpy weights as the heads want them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from ..errors import UserError
+from ..lookahead.costaware import HIGHEST, LOWEST, N_POINTS, POINTS_PER_UNIT
+from ..lookahead.disco import N_INPUTS, scaled_position
+from ..lookahead.repetition import LONGEST, N_EVIDENCE
+from .data import Positions
+
+BATCH = 512
+REJECTED_WEIGHT = 6.0  # SpecDec++'s w_rej
+Labels = str  # "hard": accepted or not; "soft": 1 - TV
+
+
+@dataclass(slots=True)
+class Trained:
+    """Weights of one head by name, and the loss on texts held out from training."""
+
+    weights: dict[str, np.ndarray]
+    loss: float
+    architecture: dict[str, object]
+    normalisation: dict[str, object]
+
+
+def train_disco(train: Positions, held: Positions, width: int, labels: Labels, epochs: int, seed: int) -> Trained:
+    """FFN 12 -> width -> 1 (ReLU), cross-entropy against hard or soft labels."""
+    inputs, held_inputs = _disco_inputs(train), _disco_inputs(held)
+    mean, std = inputs.mean(0), inputs.std(0) + 1e-4
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(N_INPUTS, width), nn.ReLU(), nn.Linear(width, 1))
+    wanted = train.match if labels == "hard" else train.overlap
+    loss = _train(net, (inputs - mean) / std, wanted, None, epochs, 3e-3, "disco")
+    loss = _loss(net, (held_inputs - mean) / std, held.match, "disco")
+    first, second = net[0], net[2]
+    scaled = first.weight.detach().numpy() / std  # the normalisation moves into the layer
+    bias = first.bias.detach().numpy() - scaled @ mean
+    weights = {
+        "first": np.hstack([scaled, bias[:, None]]).astype(np.float32),
+        "second": np.append(second.weight.detach().numpy()[0], second.bias.item()).astype(np.float32),
+    }
+    told = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the first layer"}
+    return Trained(weights, loss, {"layers": 2, "width": width, "labels": labels, "epochs": epochs}, told)
+
+
+def _disco_inputs(positions: Positions) -> np.ndarray:
+    at = np.array([scaled_position(int(position)) for position in positions.position])
+    return np.column_stack([positions.top10, positions.entropy, at]).astype(np.float32)
+
+
+class ResidualHead(nn.Module):
+    """D x [x + SiLU(W x + b)] with shared weights, then a linear layer; as published."""
+
+    def __init__(self, size: int, depth: int) -> None:
+        super().__init__()
+        self.block, self.out, self.depth = nn.Linear(size, size), nn.Linear(size, 1), depth
+        nn.init.zeros_(self.block.weight)  # starts as the identity plus SiLU(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.depth):
+            x = x + nn.functional.silu(self.block(x))
+        return self.out(x)
+
+
+def train_specdecpp(
+    train: Positions, held: Positions, depth: int, weight: float, epochs: int, seed: int
+) -> Trained:
+    """The head on hidden states of the mixed pass; loss where a guess was the input, ``weight`` on rejections."""
+    train, held = train.take(np.flatnonzero(train.judged)), held.take(np.flatnonzero(held.judged))
+    inputs, held_inputs = train.hidden.astype(np.float32), held.hidden.astype(np.float32)
+    scale = np.float32(inputs.std() + 1e-6)
+    torch.manual_seed(seed)
+    net = ResidualHead(inputs.shape[1], depth)
+    weights = np.where(train.match > 0.5, 1.0, weight).astype(np.float32)
+    _train(net, inputs / scale, train.match, weights, epochs, 1e-3, "specdecpp", decay=0.1)
+    loss = _loss(net, held_inputs / scale, held.match, "specdecpp")
+    out = net.out.weight.detach().numpy()[0]
+    found = {
+        "block": net.block.weight.detach().numpy().copy(),
+        "bias": net.block.bias.detach().numpy().copy(),
+        "out": np.append(out, net.out.bias.item()).astype(np.float32),
+        "scale": np.array([scale], dtype=np.float32),
+    }
+    architecture = {"depth": depth, "shared": True, "w_rej": weight, "epochs": epochs}
+    return Trained(found, loss, architecture, {"scale": float(scale)})
+
+
+def train_costaware(train: Positions, held: Positions, width: int, epochs: int, seed: int) -> Trained:
+    """A small network on (logit p, evidence of repetition); its logits are then tabulated."""
+    inputs, held_inputs = (costaware_inputs(one.evidence, _logit(one.p)) for one in (train, held))
+    mean, std = inputs.mean(0), inputs.std(0) + 1e-4
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(inputs.shape[1], width), nn.SiLU(), nn.Linear(width, 1))
+    _train(net, (inputs - mean) / std, train.match, None, epochs, 3e-3, "costaware")
+    loss = _loss(net, (held_inputs - mean) / std, held.match, "costaware")
+    points = LOWEST + np.arange(N_POINTS) / POINTS_PER_UNIT
+    grid = costaware_inputs(np.repeat(np.arange(N_EVIDENCE), N_POINTS), np.tile(points, N_EVIDENCE))
+    with torch.inference_mode():
+        table = net(torch.from_numpy((grid - mean) / std))[:, 0].numpy().reshape(N_EVIDENCE, N_POINTS)
+    told = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the table"}
+    return Trained({"table": table.astype(np.float32)}, loss, {"width": width, "epochs": epochs}, told)
+
+
+def costaware_inputs(evidence: np.ndarray, logit_p: np.ndarray) -> np.ndarray:
+    """[n, 5]: logit p; length of the repetition; agrees (+1), leaves it (-1) or nothing repeats (0); products."""
+    disagrees = evidence > LONGEST
+    run = np.where(disagrees, evidence - LONGEST, evidence)
+    length = np.log1p(run)
+    agrees = np.where(run == 0, 0.0, np.where(disagrees, -1.0, 1.0))
+    return np.column_stack([logit_p, length, agrees, agrees * length, agrees * logit_p]).astype(np.float32)
+
+
+def _logit(p: np.ndarray) -> np.ndarray:
+    clipped = np.clip(p.astype(np.float64), 1e-9, 1.0 - 1e-9)
+    return np.clip(np.log(clipped / (1.0 - clipped)), LOWEST, HIGHEST)
+
+
+def _train(
+    net: nn.Module,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None,
+    epochs: int,
+    rate: float,
+    policy: str,
+    decay: float = 0.01,
+) -> float:
+    """AdamW with a linearly falling rate. Returns the last epoch's mean loss. Raises UserError where it is NaN."""
+    x, y = torch.from_numpy(np.ascontiguousarray(inputs)), torch.from_numpy(labels.astype(np.float32))
+    w = None if weights is None else torch.from_numpy(weights)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=decay)
+    steps = epochs * math.ceil(len(x) / BATCH)
+    schedule: Callable[[int], float] = lambda step: max(0.02, 1.0 - step / steps)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+    total = 0.0
+    for _ in range(epochs):
+        total, seen = 0.0, 0
+        for rows in torch.randperm(len(x)).split(BATCH):
+            loss = binary_cross_entropy_with_logits(net(x[rows])[:, 0], y[rows], None if w is None else w[rows])
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            total, seen = total + loss.item(), seen + 1
+        total /= max(1, seen)
+        _check_finite(total, policy)
+    return total
+
+
+def _loss(net: nn.Module, inputs: np.ndarray, labels: np.ndarray, policy: str) -> float:
+    with torch.inference_mode():
+        logits = net(torch.from_numpy(np.ascontiguousarray(inputs)))[:, 0]
+        loss = binary_cross_entropy_with_logits(logits, torch.from_numpy(labels.astype(np.float32))).item()
+    _check_finite(loss, policy)
+    return loss
+
+
+def _check_finite(loss: float, policy: str) -> None:
+    if not math.isfinite(loss):
+        raise UserError(
+            f"Training the policy {policy} diverged (its loss is {loss}); nothing was written. "
+            "Fit again with more prompts or another seed."
+        )

@@ -1,0 +1,110 @@
+"""Tuning on the validation split: what each threshold would cost, simulated on recorded chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..lookahead.base import SL_CAP, LookaheadPolicy
+from ..lookahead.ledger import Row
+from ..lookahead.oracle import Oracle
+from ..lookahead.static import Static
+from ..trace import Chain, Costs, Finish, Guesses
+from ..whatif import Replay, simulate
+
+DISCO_THRESHOLDS = (*np.round(np.arange(0.05, 0.95, 0.05), 3), 0.93, 0.95, 0.97, 0.98, 0.99)
+DISCO_CAPS = (4, 6, 8, 10, 12, 14, 16, 20)
+SPECDEC_THRESHOLDS = (0.02, 0.04, 0.06, 0.08, *np.round(np.arange(0.1, 0.96, 0.05), 3), 0.97, 0.99)
+COSTAWARE_THRESHOLDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.07, *np.round(np.arange(0.1, 0.96, 0.05), 3), 1.0)
+
+
+@dataclass(slots=True)
+class Recorded:
+    """One validation prompt: its chain, and how its text ended."""
+
+    chain: Chain
+    max_new_tokens: int
+    finish: Finish
+
+    def with_score(self, policy: str, column: str, change: Callable[[np.ndarray], np.ndarray]) -> Recorded:
+        """The chain with one column of scores only, under the name of its ``policy``, and changed."""
+        tails = {at: _rescored(tail, policy, column, change) for at, tail in self.chain.tails.items()}
+        along = _rescored(self.chain.along, policy, column, change)
+        return replace(self, chain=replace(self.chain, along=along, tails=tails))
+
+
+def _rescored(guesses: Guesses, policy: str, column: str, change: Callable[[np.ndarray], np.ndarray]) -> Guesses:
+    scores = change(np.array(guesses.scores[column])).tolist() if guesses.choice else []
+    return replace(guesses, scores={policy: scores})
+
+
+def along(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np.ndarray]:
+    """(score, held) of all guesses along the texts."""
+    scores = np.concatenate([one.chain.along.scores[column] for one in recorded])
+    return scores, np.concatenate([held(one.chain) for one in recorded])
+
+
+def held(chain: Chain) -> np.ndarray:
+    """1.0 where the guess is the target's token, else 0.0."""
+    return np.array([a == b for a, b in zip(chain.along.choice, chain.target, strict=True)], dtype=np.float64)
+
+
+def following(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np.ndarray]:
+    """(score of a guess that held, did the next guess hold too) along the texts."""
+    scores, outcomes = [], []
+    for one in recorded:
+        right = held(one.chain)
+        score = np.array(one.chain.along.scores[column])
+        chosen = right[:-1] > 0.5
+        scores.append(score[:-1][chosen])
+        outcomes.append(right[1:][chosen])
+    return np.concatenate(scores), np.concatenate(outcomes)
+
+
+def first_guesses(recorded: Sequence[Recorded]) -> dict[str, float]:
+    """Chance of an iteration's first guess: at the start, after an iteration that held, after one that missed.
+
+    After a miss at t the next iteration begins at t + 1. Where all held it begins anywhere; there the chance of
+    a place that follows two right guesses stands for it.
+    """
+    rights = [held(one.chain) for one in recorded]
+    start = np.array([right[0] for right in rights])
+    missed = np.concatenate([right[1:][right[:-1] < 0.5] for right in rights])
+    after = np.concatenate([right[2:][right[:-2] > 0.5] for right in rights])
+    means = {"start": start, "missed": missed, "held": after}
+    # One success and one failure more than were seen (Laplace): no chance is ever 0 or 1.
+    return {name: float((outcomes.sum() + 1.0) / (len(outcomes) + 2.0)) for name, outcomes in means.items()}
+
+
+class Bench:
+    """All validation chains made ready for replay; prices rules under one set of costs."""
+
+    def __init__(self, recorded: Sequence[Recorded], costs: Costs) -> None:
+        self._replays = [(Replay(one.chain), one) for one in recorded]
+        self._costs = costs
+        self._draft = recorded[0].chain.draft
+
+    def row(self, policy: LookaheadPolicy, threshold: float) -> Row:
+        """How often ``policy`` drafts how many tokens on these texts."""
+        histogram = [0] * (SL_CAP + 1)
+        for replay, one in self._replays:
+            found = simulate(replay, self._costs, policy, max_new_tokens=one.max_new_tokens, finish=one.finish)
+            for _, drafted, _ in found.iterations:
+                while drafted >= len(histogram):  # the oracle has no cap
+                    histogram.append(0)
+                histogram[drafted] += 1
+        return Row(float(threshold), sum(replay.n_tokens for replay, _ in self._replays), tuple(histogram))
+
+    def latency(self, row: Row, policy: str) -> float:
+        return row.latency(self._costs, self._draft, policy)
+
+    def static_opt(self) -> tuple[int, float]:
+        """(SL, latency per token) of the best static rule."""
+        found = {sl: self.latency(self.row(Static(sl), sl), "static") for sl in range(1, SL_CAP + 1)}
+        return min(found.items(), key=lambda item: item[1])
+
+    def oracle(self) -> float:
+        """Latency per token of perfect knowledge."""
+        return self.latency(self.row(Oracle(None), 0.0), "oracle")
