@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
@@ -38,9 +37,7 @@ class ScriptedBackend:
         self._turn = threading.Lock()
         self._waiting = 0
 
-    def compare(
-        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
+    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
         event = Numbering(run_id)
         try:
             check_request(request)

@@ -34,8 +34,14 @@ def make_compare(backend: Backend) -> Callable[..., AsyncIterator[dict[str, Any]
         try:
             request = check_request(
                 CompareRequest(
-                    prompt=prompt, lanes=list(lanes), max_new_tokens=max_new_tokens, pair=pair,
-                    temperature=float(temperature), rule=rule, seed=seed, repeats=repeats,
+                    prompt=prompt,
+                    lanes=list(lanes),
+                    max_new_tokens=max_new_tokens,
+                    pair=pair,
+                    temperature=float(temperature),
+                    rule=rule,
+                    seed=seed,
+                    repeats=repeats,
                 )  # fmt: skip
             )
         except (UserError, TypeError, ValueError, AttributeError) as error:

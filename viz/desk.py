@@ -21,7 +21,7 @@ from .figures.race import draw_run
 from .player.details import token_details
 from .player.export import export_html
 from .player.payload import player_payload
-from .session import BROKEN, Races
+from .session import BROKEN, Visits
 from .settings import command_line, link_query
 from .store import RunStore
 from .table import run_csv
@@ -49,7 +49,7 @@ def answered(function: Callable[[Query], Answer]) -> Callable[[Query], Answer]:
     return answer
 
 
-def answers(store: RunStore, races: Races) -> list[Callable[[Query], Answer]]:
+def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
     """The functions that the race's JavaScript may call, by their names."""
     drawn, opening = _Drawn(store), threading.Lock()
 
@@ -76,7 +76,7 @@ def answers(store: RunStore, races: Races) -> list[Callable[[Query], Answer]]:
     @answered
     def missed(query: Query) -> Answer:
         run, first = query.get("run"), _whole(query.get("first"))
-        return {"deltas": races.missed(run, first) if isinstance(run, str) and run else []}
+        return {"deltas": visits.missed(run, first) if isinstance(run, str) and run else []}
 
     @answered
     def take(query: Query) -> Answer:

@@ -13,7 +13,8 @@ from decoding.backends.recorded import RECORDINGS, RecordedBackend
 from . import assets
 from .api import DESCRIPTION, make_compare
 from .race_tab import build_race_tab
-from .session import Races
+from .report_tab import DRAFTS, EVALUATE, build_report_tab
+from .session import Visits
 from .store import RunStore
 
 TAGLINE = (
@@ -28,19 +29,23 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS) -> gr.Bloc
     """All of the page over ``backend``; recorded runs come from the folder ``recordings``."""
     recorded = RecordedBackend(recordings)
     store = RunStore(recorded)
-    races = Races(backend, store)
+    visits = Visits()
     with gr.Blocks(title="Speculoscope", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(html_template=HEADER, js_on_load=None, apply_default_css=False)
         with gr.Tabs(elem_classes="sp-tabs"):
             with gr.Tab("Race", id="race"):
-                build_race_tab(page, backend, recorded, store, races)
+                build_race_tab(page, backend, recorded, store, visits)
+            with gr.Tab("Evaluation", id="evaluation"):
+                build_report_tab(EVALUATE, backend, visits)
+            with gr.Tab("Drafts", id="drafts"):
+                build_report_tab(DRAFTS, backend, visits)
         gr.api(
             make_compare(backend), api_name="compare", api_description=DESCRIPTION, concurrency_limit=None,
             concurrency_id="race",
         )  # fmt: skip
 
         def leave(visitor: gr.Request) -> None:
-            races.stop(visitor.session_hash or "")
+            visits.stop(visitor.session_hash or "")
 
         page.unload(leave)
     return page

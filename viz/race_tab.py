@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,10 +17,11 @@ from decoding.request import MAX_LANES, MAX_NEW_TOKENS, MAX_REPEATS
 from .choices import Example, default_lanes, find_examples, lane_choices, pair_choices
 from .desk import answers
 from .player.payload import player_payload
-from .session import Races
-from .settings import DTYPES, FIELDS, RULES, Settings, read_settings
+from .session import Visits, race_feed, told
+from .settings import DTYPES, FIELDS, Settings, read_settings
 from .store import RunStore
 
+TASK = "race"
 TEMPLATE = """<div class="speculoscope">
 <div class="sp-status" role="status" aria-live="polite" hidden></div>
 <div class="sp-player"></div>
@@ -62,16 +62,16 @@ class Form:
 
 
 def build_race_tab(
-    page: gr.Blocks, backend: Backend, recorded: RecordedBackend, store: RunStore, races: Races
+    page: gr.Blocks, backend: Backend, recorded: RecordedBackend, store: RunStore, visits: Visits
 ) -> None:
     """Put the tab's components into ``page``, whose context is open, and wire them."""
     examples = find_examples(recorded)
     pairs = backend.pairs()
     first = Settings(prompt=examples[0].prompt if examples else "", lanes=default_lanes(pairs))
     form = _build_form(first, examples, pairs)
-    view = race_view(_first_value(store, examples), answers(store, races))
+    view = race_view(_first_value(store, examples), answers(store, visits))
     fields = list(form.fields.values())
-    _wire_run(form, fields, view, races)
+    _wire_run(form, fields, view, visits, backend, store)
     _wire_examples(form, view, store, examples, first)
     _wire_rule(form)
     _wire_memory(page, fields, view, first)
@@ -132,12 +132,6 @@ def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
 # -- what the view is told -------------------------------------------------------------------------------------
 
 
-def told(kind: str, **data: Any) -> str:
-    """A delta of one event that belongs to no comparison: its name is new each time, so that it is heard."""
-    name = f"page-{secrets.token_hex(6)}"
-    return json.dumps({"run": name, "seq": 0, "events": [{"kind": kind, "data": data}]})
-
-
 def _recorded_delta(store: RunStore, identifier: str) -> str:
     return told("finished", payload=player_payload(store.get(identifier), origin="recorded"))
 
@@ -151,7 +145,7 @@ def _first_value(store: RunStore, examples: list[Example]) -> str:
 # -- wires -----------------------------------------------------------------------------------------------------
 
 
-def _wire_run(form: Form, fields: list, view: gr.HTML, races: Races) -> None:
+def _wire_run(form: Form, fields: list, view: gr.HTML, visits: Visits, backend: Backend, store: RunStore) -> None:
     async def race(visitor: gr.Request, *values: Any) -> AsyncIterator[tuple]:
         yield gr.skip(), gr.update(visible=False), gr.update(visible=True)
         try:
@@ -159,12 +153,12 @@ def _wire_run(form: Form, fields: list, view: gr.HTML, races: Races) -> None:
         except (UserError, TypeError, ValueError) as error:
             yield told("failed", message=_sentence(error)), gr.skip(), gr.skip()
         else:
-            async for delta in races.deltas(request, visitor.session_hash or ""):
+            async for delta in visits.deltas(race_feed(backend, store, request), visitor.session_hash or "", TASK):
                 yield delta, gr.skip(), gr.skip()
         yield gr.skip(), gr.update(visible=True), gr.update(visible=False)
 
     def stop(visitor: gr.Request) -> None:
-        races.stop(visitor.session_hash or "")
+        visits.stop(visitor.session_hash or "", TASK)
 
     gr.on(
         [form.run.click, form.fields["prompt"].submit], race, inputs=fields, outputs=[view, form.run, form.stop],

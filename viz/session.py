@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -36,7 +37,7 @@ class Feed:
     """The events of one long job, carried from its thread to the event loop and merged on the way."""
 
     def __init__(self, start: Callable[[threading.Event], Iterator[Event]], finish: Callable[[Event], Event]) -> None:
-        """``start(cancel)`` gives the events; ``finish`` turns the last one into what the page wants (in the thread)."""
+        """``start(cancel)`` gives the events; ``finish`` turns the last one into what the page wants."""
         self.cancel = threading.Event()
         self.run = ""
         self._start, self._finish = start, finish
@@ -122,55 +123,59 @@ def _copied(event: Event) -> dict[str, Any]:
     return data
 
 
-class Races:
-    """The comparisons that visitors of this page have going, and those that have ended."""
+def race_feed(backend: Backend, store: RunStore, request: CompareRequest) -> Feed:
+    """A comparison; it ends with the payload of its run, which ``store`` keeps."""
 
-    def __init__(self, backend: Backend, store: RunStore) -> None:
-        self.backend, self.store = backend, store
-        self._live: dict[str, Live] = {}  # by run id
+    def finish(event: Event) -> Event:
+        if event.kind != "finished":
+            return event
+        run = run_from_json(json.dumps(event.data["run"]))
+        store.add(run)
+        return Event(event.run, event.seq, "finished", {"payload": player_payload(run, origin="live")})
+
+    return Feed(lambda cancel: backend.compare(request, cancel), finish)
+
+
+class Visits:
+    """What visitors of this page have going. A task is one kind of thing of which a visitor has one at a time."""
+
+    def __init__(self) -> None:
+        self._live: set[Live] = set()
         self._lock = threading.Lock()
 
-    async def deltas(self, request: CompareRequest, visitor: str) -> AsyncIterator[str]:
-        """The deltas of one comparison as JSON text. Closing the iterator cancels it."""
-        feed = Feed(lambda cancel: self.backend.compare(request, cancel), self._finish)
-        live = Live(feed, visitor)
+    async def deltas(self, feed: Feed, visitor: str, task: str) -> AsyncIterator[str]:
+        """The deltas of ``feed`` as JSON text. Closing the iterator cancels its job."""
+        live = Live(feed, visitor, task)
         with self._lock:
-            self._live[str(id(live))] = live
+            self._live.add(live)
         try:
             async for batch in feed.batches():
                 yield live.number(batch)
         finally:
             feed.cancel.set()
             with self._lock:
-                del self._live[str(id(live))]
+                self._live.discard(live)
 
-    def stop(self, visitor: str) -> None:
-        """Cancel what ``visitor`` has going; others' runs go on."""
-        for live in self._of(lambda one: one.visitor == visitor):
+    def stop(self, visitor: str, task: str | None = None) -> None:
+        """Cancel what ``visitor`` has going (of one task or of all); others' jobs go on."""
+        for live in self._of(lambda one: one.visitor == visitor and task in (None, one.task)):
             live.feed.cancel.set()
 
     def missed(self, run: str, first: int) -> list[str]:
-        """The deltas of a comparison that is still going, from event number ``first`` on."""
+        """The deltas of a job that is still going, from event number ``first`` on."""
         found = self._of(lambda one: one.feed.run == run)
         return [delta for live in found for number, delta in live.sent if number >= first]
 
     def _of(self, wanted: Callable[[Live], bool]) -> list[Live]:
         with self._lock:
-            return [live for live in self._live.values() if wanted(live)]
-
-    def _finish(self, event: Event) -> Event:
-        if event.kind != "finished":
-            return event
-        run = run_from_json(json.dumps(event.data["run"]))
-        self.store.add(run)
-        return Event(event.run, event.seq, "finished", {"payload": player_payload(run, origin="live")})
+            return [live for live in self._live if wanted(live)]
 
 
 class Live:
-    """One comparison under way: whose it is, and all that was sent of it (for pages that missed something)."""
+    """One job under way: whose it is, and all that was sent of it (for pages that missed something)."""
 
-    def __init__(self, feed: Feed, visitor: str) -> None:
-        self.feed, self.visitor = feed, visitor
+    def __init__(self, feed: Feed, visitor: str, task: str) -> None:
+        self.feed, self.visitor, self.task = feed, visitor, task
         self.sent: list[tuple[int, str]] = []  # (number of the first event, delta)
         self._events = 0
 
@@ -182,10 +187,16 @@ class Live:
 
 
 def _headed(event: dict[str, Any]) -> dict[str, Any]:
-    """"started" with what the player writes over each lane and before its text."""
+    """ "started" with what the player writes over each lane and before its text."""
     if event["kind"] != "started":
         return event
     data = event["data"]
     settings, lanes = data["settings"], [lane_heading(lane) for lane in data["lanes"]]
     known = {"lanes": lanes, "prompt": settings["prompt"][-PROMPT_CHARS:], "repeats": settings["repeats"]}
     return {"kind": "started", "data": known}
+
+
+def told(kind: str, **data: Any) -> str:
+    """A delta of one event that belongs to no job: its name is new each time, so that it is heard."""
+    name = f"page-{secrets.token_hex(6)}"
+    return json.dumps({"run": name, "seq": 0, "events": [{"kind": kind, "data": data}]})

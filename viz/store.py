@@ -48,7 +48,7 @@ class RunStore:
                 path.unlink(missing_ok=True)
 
     def open(self, text: str) -> Run:
-        """Check and keep a run that a visitor brought. It gets an id of our own: his may be another's. Raises UserError."""
+        """Check and keep a run that a visitor brought, under an id of our own. Raises UserError."""
         if not isinstance(text, str) or len(text.encode("utf-8", "surrogatepass")) > MAX_UPLOAD_BYTES:
             raise UserError(f"This file is larger than {MAX_UPLOAD_BYTES // 2**20} MB, the most that this page opens.")
         run = replace(run_from_json(text), id=f"{OPENED}{uuid.uuid4().hex}")

@@ -1,4 +1,120 @@
-/* Evaluation and Drafts tabs: sentences, tables and figures from plain data, filled in by textContent. */
+/* Evaluation and Drafts tabs: sentences, tables, figures and code from plain data, filled in by textContent. */
 (function (global) {
   "use strict";
+
+  const { ask, el, button, Status } = global.SpeculoscopePage;
+
+  function table({ caption, columns, rows }) {
+    const node = el("table", "sp-table"), head = el("tr"), body = el("tbody"), top = el("thead");
+    for (const [title, meaning] of columns) {
+      const cell = el("th", meaning ? "sp-explained" : "", title);
+      cell.scope = "col";
+      if (meaning) cell.title = meaning;
+      head.append(cell);
+    }
+    for (const cells of rows) {
+      const row = el("tr");
+      cells.forEach((text, i) => {
+        const cell = el(i ? "td" : "th", "", text);
+        if (!i) cell.scope = "row";
+        row.append(cell);
+      });
+      body.append(row);
+    }
+    top.append(head);
+    node.append(el("caption", "", caption), top, body);
+    const holder = el("div", "sp-scroll");
+    holder.tabIndex = 0;
+    holder.setAttribute("role", "group");
+    holder.setAttribute("aria-label", caption);
+    holder.append(node, explanations(columns));
+    return holder;
+  }
+
+  /** What the columns mean, for those who cannot hover. */
+  function explanations(columns) {
+    const explained = columns.filter(([, meaning]) => meaning);
+    if (!explained.length) return el("span");
+    const node = el("details", "sp-meanings"), list = el("dl");
+    node.append(el("summary", "", "What the columns mean"), list);
+    for (const [title, meaning] of explained) list.append(el("dt", "", title), el("dd", "", meaning));
+    return node;
+  }
+
+  function code([title, text]) {
+    const node = el("div", "sp-snippet"), head = el("p", "sp-note", title), note = el("span", "sp-note");
+    note.setAttribute("role", "status");
+    const copy = button("sp-button", "Copy", async () => {
+      try {
+        await navigator.clipboard.writeText(text);
+        note.textContent = "Copied.";
+      } catch {
+        note.textContent = "Select the text and copy it.";
+      }
+    });
+    const block = el("pre", "sp-code", text);
+    block.tabIndex = 0;
+    block.setAttribute("aria-label", title);
+    head.append(" ", copy, " ", note);
+    node.append(head, block);
+    return node;
+  }
+
+  class Report {
+    constructor(element, server) {
+      this.status = new Status(element.querySelector(".sp-status"));
+      this.content = element.querySelector(".sp-content");
+      this.drawings = [];
+      global.SpeculoscopePlots.onTheme(() => this.drawAll());
+      this.openShipped(server);
+    }
+
+    async openShipped(server) {
+      try {
+        this.show((await ask(server.shipped({}))).report);
+      } catch (error) {
+        this.status.say(error.message);
+      }
+    }
+
+    receive(text) {
+      for (const event of JSON.parse(text).events) {
+        this.status.hear(event);
+        if (event.kind === "finished") this.show(event.data.report);
+      }
+    }
+
+    show(report) {
+      this.drawings = [];
+      this.content.replaceChildren(el("p", "sp-note sp-stamp", report.stamp), ...report.sections.map((one) => this.section(one)));
+      this.drawAll();
+    }
+
+    section({ title, sentences, tables, drawings, code: snippets }) {
+      const node = el("section");
+      node.append(el("h2", "", title), ...sentences.map((text) => el("p", "", text)));
+      node.append(...snippets.map(code), ...tables.map(table));
+      for (const about of drawings) {
+        const drawing = new global.SpeculoscopePlots.Drawing(about);
+        this.drawings.push(drawing);
+        node.append(drawing.node);
+      }
+      return node;
+    }
+
+    async drawAll() {
+      if (!this.drawings.length) return;
+      try {
+        const library = await global.SpeculoscopePlots.load();
+        for (const one of this.drawings) await one.draw(library);
+      } catch (error) {
+        this.status.say(error.message, "fault");
+      }
+    }
+  }
+
+  global.SpeculoscopePage.report = (element, props, watch, server) => {
+    const report = new Report(element, server);
+    watch("value", () => { if (props.value) report.receive(props.value); });
+  };
 })(window);

@@ -181,7 +181,10 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
 
 def iterations_sentence(traces: list[Trace]) -> str:
     """How many iterations each lane took and what its SL was."""
-    shown = [f"{lane_name(trace.lane)} took {len(trace.iterations):,} (SL {mean_sl(trace):.1f} on average)" for trace in traces]
+    shown = [
+        f"{lane_name(trace.lane)} took {len(trace.iterations):,} (SL {mean_sl(trace):.1f} on average)"
+        for trace in traces
+    ]
     return f"A line that ends sooner needed fewer passes of the big model: {', '.join(shown)}."
 
 

@@ -1,0 +1,146 @@
+"""A tab that opens with shipped results and can measure again here, with progress and Stop."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from decoding.backends.base import Backend
+from decoding.errors import UserError
+from decoding.evaluation.results import drafts_from_dict, evaluation_from_dict, load_drafts, load_evaluation
+from decoding.events import Event
+from decoding.prompts import SUITES
+
+from .choices import pair_choices
+from .desk import answered
+from .drafts_tab import drafts_report
+from .evaluation_tab import evaluation_report
+from .report import Report
+from .session import Feed, Visits, told
+
+EVALUATION = Path(__file__).resolve().parent.parent / "evaluation"
+TEMPLATE = """<div class="speculoscope sp-report">
+<div class="sp-status" role="status" aria-live="polite" hidden></div>
+<div class="sp-content"></div>
+</div>"""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One of the two tabs: the job it runs and the file it opens with."""
+
+    job: str  # of Backend.run_job
+    ending: str  # of evaluation/<pair><ending>.json
+    intro: str
+    command: str
+    load: Callable[[Path], Any]
+    from_dict: Callable[[dict], Any]
+    describe: Callable[[Any], Report]
+    options: dict[str, Any]
+
+
+EVALUATE = Kind(
+    "evaluate", "", "Which rule is fastest on prompts never seen before, and how sure is that?",
+    "python -m decoding evaluate --suite all --split test --out evaluation",
+    load_evaluation, evaluation_from_dict, evaluation_report, {},
+)  # fmt: skip
+DRAFTS = Kind(
+    "drafts", "-drafts", "Every draft of the pair, every SL: which draft is best here, and how far should it guess?",
+    "python -m decoding evaluate --suite all --split test --drafts all --out evaluation",
+    load_drafts, drafts_from_dict, drafts_report, {"drafts": "all"},
+)  # fmt: skip
+
+
+def build_report_tab(kind: Kind, backend: Backend, visits: Visits, folder: Path = EVALUATION) -> None:
+    """Put the tab's components into the context at hand, and wire them."""
+    pairs = backend.pairs()
+    gr.HTML(
+        html_template=f"<p class='speculoscope sp-intro'>{kind.intro}</p>", js_on_load=None, apply_default_css=False
+    )
+    view = gr.HTML(
+        "", html_template=TEMPLATE, apply_default_css=False, elem_id=f"report-{kind.job}",
+        js_on_load="window.SpeculoscopePage.report(element, props, watch, server);",
+        server_functions=[_shipped(kind, pairs[0].name if pairs else "", folder)],
+    )  # fmt: skip
+    with gr.Accordion("Measure again here", open=False, elem_classes="sp-settings"), gr.Row(elem_classes="sp-ask"):
+        pair = gr.Dropdown([("the default pair", ""), *pair_choices(pairs)], value="", label="Pair of models")
+        suite = gr.Dropdown(["all", *SUITES], value="all", label="Prompts")
+        limit = gr.Number(12, label="Test prompts", minimum=1, maximum=1000, precision=0, min_width=110)
+        clock = gr.Number(4, label="of them on the clock", minimum=0, maximum=1000, precision=0, min_width=110)
+        minutes = gr.Number(2, label="minutes on the clock at most", minimum=0, maximum=60, min_width=110)
+        run = gr.Button("Run here", variant="primary", scale=0, min_width=110)
+        stop = gr.Button("Stop", variant="stop", scale=0, min_width=110, visible=False)
+    _wire(kind, backend, visits, [pair, suite, limit, clock, minutes], view, run, stop)
+
+
+def _shipped(kind: Kind, pair: str, folder: Path) -> Callable[[dict], dict]:
+    """The server function that answers with the shipped results, read once."""
+
+    @functools.cache
+    def report() -> dict[str, Any]:
+        path = folder / f"{pair}{kind.ending}.json"
+        if not pair or not path.is_file():
+            raise UserError(
+                f"No results are shipped for this pair yet. Measure some below, or in a terminal: {kind.command}"
+            )
+        return kind.describe(kind.load(path)).to_dict()
+
+    @answered
+    def shipped(query: dict) -> dict:
+        return {"report": report()}
+
+    return shipped
+
+
+def _wire(kind: Kind, backend: Backend, visits: Visits, inputs: list, view: gr.HTML, run: gr.Button, stop: gr.Button):
+    async def measure(visitor: gr.Request, *values: Any) -> AsyncIterator[tuple]:
+        yield gr.skip(), gr.update(visible=False), gr.update(visible=True)
+        try:
+            options = job_options(kind, *values)
+        except (UserError, TypeError, ValueError) as error:
+            yield told("failed", message=str(error)), gr.skip(), gr.skip()
+        else:
+            feed = Feed(lambda cancel: backend.run_job(kind.job, options, cancel), functools.partial(_finish, kind))
+            async for delta in visits.deltas(feed, visitor.session_hash or "", kind.job):
+                yield delta, gr.skip(), gr.skip()
+        yield gr.skip(), gr.update(visible=True), gr.update(visible=False)
+
+    def cancel(visitor: gr.Request) -> None:
+        visits.stop(visitor.session_hash or "", kind.job)
+
+    run.click(
+        measure, inputs, [view, run, stop], show_progress="hidden", concurrency_limit=None, concurrency_id="race",
+        api_visibility="private", trigger_mode="once",
+    )  # fmt: skip
+    stop.click(cancel, queue=False, show_progress="hidden", api_visibility="private")
+
+
+def job_options(kind: Kind, pair: Any, suite: Any, limit: Any, clock: Any, minutes: Any) -> dict[str, Any]:
+    """What the form asks for, as the job wants it. Raises UserError."""
+    for name, value in (
+        ("the number of test prompts", limit),
+        ("the number on the clock", clock),
+        ("minutes", minutes),
+    ):
+        if value is None or isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"Fill in {name}: a number is missing there.")
+    return {
+        "pair": str(pair or ""), "suite": str(suite), "limit": int(limit), "clock_prompts": int(clock),
+        "minutes": float(minutes), **kind.options,
+    }  # fmt: skip
+
+
+def _finish(kind: Kind, event: Event) -> Event:
+    if event.kind != "finished":
+        return event
+    report = kind.describe(kind.from_dict(event.data["result"]))
+    return Event(event.run, event.seq, "finished", {"report": json.loads(json.dumps(report.to_dict()))})
