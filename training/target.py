@@ -21,6 +21,8 @@ TARGET = BUILD / "target"
 SHORT = 256
 RESERVED_FOR_LONG = 6_000_000
 """Tokens at the end of the stream that are only seen at full context, at the end of the training."""
+SECOND_RATE = 0.35
+"""The deepened target's first rates, over those of the first part."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Plan:
 
     first: Shape = Shape(layers=8, hidden=256, intermediate=704)
     layers: int = 16
-    first_share: float = 0.58
-    long_share: float = 0.36
+    first_share: float = 0.78
+    long_share: float = 0.4
     """Of the second part: trained at full context."""
     tokens_per_step: int = 4096
 
@@ -70,11 +72,12 @@ class TargetTraining:
         )
 
     def train_first(self) -> TimedRun:
-        """The shallow target at short context, without decay."""
+        """The shallow target at short context; the rates go down to those of the second part."""
         torch.manual_seed(0)
         model = self.plan.first.build().to(device())
         run = TimedRun("target-first", model, self.plan.first_share * self.seconds,
-                       {"shape": self.plan.first, "minutes": self.seconds / 60}, Rates(flat_until=1.0))
+                       {"shape": self.plan.first, "minutes": self.seconds / 60},
+                       Rates(flat_until=0.55, last=SECOND_RATE))
         self.train_part(run, self.short, 1.0, TARGET)
         return run
 
@@ -83,7 +86,7 @@ class TargetTraining:
         model = deepen(first.model, self.plan.layers).to(device())
         run = TimedRun("target-deepened", model, (1 - self.plan.first_share) * self.seconds,
                        {"layers": self.plan.layers, "minutes": self.seconds / 60},
-                       Rates(warmup=0.03, flat_until=0.15, last=0.01))
+                       Rates(SECOND_RATE * Rates.muon, SECOND_RATE * Rates.adam, 0.03, 0.05, 0.02))
         run.position = run.position or first.position
         self.train_part(run, self.short, 1.0 - self.plan.long_share, TARGET)
         self.train_part(run, self.long, 1.0, TARGET)
