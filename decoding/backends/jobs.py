@@ -56,14 +56,14 @@ class Jobs:
 
         Loading runs in a thread of its own, so that a long download can be told of and stopped.
         """
-        from ..models.loading import set_threads
+        import torch
+
         from ..models.pair import load_pair
 
         key = (request.pair, request.target, request.draft, request.dtype)
         if self._pair is not None and key == self._key:
             return
         self._pair = self._key = None  # frees the memory of the last pair before the next one takes its own
-        set_threads(None)  # torch keeps this per thread: here it is for the thread that will decode
         told: queue.SimpleQueue[tuple[str, float | None] | None] = queue.SimpleQueue()
 
         def tell(message: str, fraction: float | None) -> None:
@@ -78,4 +78,5 @@ class Jobs:
             while (step := told.get()) is not None:
                 yield "progress", {"stage": "loading", "message": step[0], "fraction": step[1]}
             self._pair = loading.result()
+        torch.set_num_threads(self._pair.target.info.threads)  # torch keeps it per thread: for the one that decodes
         self._key = key

@@ -1,0 +1,246 @@
+"""The commands as people and machines use them: compare, serve, soak, recordings."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from rich.console import Console
+
+from decoding.backends.local import LocalBackend
+from decoding.backends.recorded import RecordedBackend
+from decoding.cli import COMMANDS, main
+from decoding.cli import recordings as recordings_module
+from decoding.cli.console import visible
+from decoding.cli.show import lane_text, remarks, show_run, summary, verdict
+from decoding.pairs import PairDescription
+from decoding.prompts import Prompt
+from decoding.request import CompareRequest
+from decoding.trace import Verdict, load_run
+from tests.fakes import check_stream
+from tests.runs import make_run
+from tests.tiny_pair import make_tiny_pair
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    return make_tiny_pair(tmp_path_factory.mktemp("pair"))
+
+
+def arguments(pair, *more):
+    target, draft = pair
+    lanes = "autoregressive,static:2,ngram/static:3,oracle"
+    return ["compare", "--prompt", "hello ", "--target", target, "--draft", draft, "--lanes", lanes, "--repeats", "2",
+            "--max-new-tokens", "12", "--dtype", "float32", *more]  # fmt: skip
+
+
+def run_main(capsys, *words):
+    """(exit status, stdout, stderr) of one command, run in this process."""
+    status = 0
+    try:
+        main(words)
+    except SystemExit as end:
+        status = end.code or 0
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_compare_shows_fates_figures_and_times_and_writes_the_run(capsys, pair, tmp_path):
+    status, out, err = run_main(capsys, *arguments(pair, "--out", str(tmp_path / "run.json")))
+    assert status == 0, err
+    for part in ("static:2", "ngram/static:3", "speedup", "predicted speedup", "Where the time goes", "Same text in all 4"):
+        assert part in out
+    assert not out.isascii() and "\x1b" not in out  # marks for fates, and no colours where it is no terminal
+    run = load_run(tmp_path / "run.json")
+    assert [trace.lane for trace in run.lanes] == ["autoregressive", "static:2", "ngram/static:3", "oracle"]
+    assert len(run.lanes[0].output) == 12
+
+
+def test_json_is_json_alone(capsys, pair):
+    status, out, _ = run_main(capsys, *arguments(pair, "--json"))
+    figures = json.loads(out)
+    assert status == 0 and len(figures["lanes"]) == 4
+    assert figures["lanes"][0]["figures"]["speedup"] == 1.0
+
+
+def test_sampling_options_reach_the_request(capsys, pair, tmp_path):
+    path = tmp_path / "run.json"
+    words = arguments(pair, "--temperature", "0.7", "--rule", "coupling", "--seed", "3", "--top-k", "20", "--top-p", "0.9",
+                      "--stop", "zzzz", "--ignore-eos", "--out", str(path), "--json")  # fmt: skip
+    assert run_main(capsys, *words)[0] == 0
+    settings = load_run(path).settings
+    assert (settings.temperature, settings.rule, settings.seed, settings.top_k, settings.top_p) == (0.7, "coupling", 3, 20, 0.9)
+    assert settings.stop == ["zzzz"] and settings.ignore_eos
+
+
+def test_the_prompt_may_be_a_file(capsys, pair, tmp_path):
+    (tmp_path / "prompt.txt").write_text("hé\n", encoding="utf-8")
+    words = [word for word in arguments(pair, "--json") if word not in ("--prompt", "hello ")]
+    out_path = tmp_path / "run.json"
+    status, _, err = run_main(capsys, *words, "--prompt-file", str(tmp_path / "prompt.txt"), "--out", str(out_path))
+    assert status == 0, err
+    assert load_run(out_path).settings.prompt == "hé\n"
+
+
+@pytest.mark.parametrize("words, part", [
+    (["--prompt", ""], "--prompt TEXT or --prompt-file FILE"),
+    (["--prompt", "x", "--prompt-file", "y"], "--prompt TEXT or --prompt-file FILE"),
+    (["--prompt-file", "/nowhere/at/all"], "No such file"),
+    (["--prompt-file", "/"], "Is a directory"),
+    (["--prompt", "x", "--lanes", "nonsense"], "no policy 'nonsense'"),
+    (["--prompt", "x", "--lanes", "static:10000"], "from 1 to 20"),
+    (["--prompt", "x", "--lanes", ""], "No lane"),
+    (["--prompt", "x", "--lanes", "static:1..20"], "at most 16"),
+    (["--prompt", "x", "--max-new-tokens", "0"], "1 to 4,096"),
+    (["--prompt", "x", "--temperature", "nan"], "finite"),
+    (["--prompt", "x", "--rule", "guess"], "rule"),
+    (["--prompt", "x", "--temperature", "1"], "greedy rule needs temperature 0"),
+    (["--prompt", "x", "--dtype", "int3"], "dtype"),
+    (["--prompt", "x", "--target", "only"], "both a target and a draft"),
+    (["--prompt", "x", "--pair", "no-such-pair"], "no pair no-such-pair"),
+    (["--prompt", "x", "--target", "/no/t", "--draft", "/no/d"], "/no/t"),
+    (["--prompt", "x", "--out", "/no/such/folder/run.json"], "no folder"),
+])  # fmt: skip
+def test_bad_input_is_a_sentence_and_status_2(capsys, words, part):
+    status, out, err = run_main(capsys, "compare", *words)
+    assert status == 2 and out == ""
+    assert part in " ".join(err.split()) and "Traceback" not in err
+
+
+def test_a_file_that_is_no_text_or_too_large_is_a_sentence(capsys, tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "large").write_bytes(b"x" * 400_001)
+    assert "UTF-8" in run_main(capsys, "compare", "--prompt-file", str(tmp_path / "binary"))[2]
+    assert "too large" in run_main(capsys, "compare", "--prompt-file", str(tmp_path / "large"))[2]
+
+
+def test_unknown_options_and_commands_have_status_2(capsys):
+    assert run_main(capsys, "compare", "--nonsense")[0] == 2
+    assert run_main(capsys, "nonsense")[0] == 2
+
+
+def test_every_command_has_help(capsys):
+    status, out, _ = run_main(capsys, "--help")
+    assert status == 0
+    assert all(name in out for name in COMMANDS)
+    for name in COMMANDS:
+        assert run_main(capsys, name, "--help")[0] == 0
+
+
+def test_ctrl_c_cancels_and_says_so(pair, tmp_path):
+    path = tmp_path / "run.json"
+    words = arguments(pair, "--repeats", "50", "--max-new-tokens", "400", "--ignore-eos", "--out", str(path))
+    command = subprocess.Popen(
+        [sys.executable, "-m", "decoding", *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    time.sleep(6)
+    command.send_signal(signal.SIGINT)
+    out, err = command.communicate(timeout=60)
+    assert command.returncode == 130, err
+    assert "Cancelled" in err and "Traceback" not in err and not path.exists()
+
+
+def test_the_worker_process_decodes_with_real_models(pair):
+    target, draft = pair
+    backend = LocalBackend()
+    try:
+        request = CompareRequest("hello ", target=target, draft=draft, lanes=["autoregressive", "static:3"],
+                                 max_new_tokens=16, repeats=2, dtype="float32", ignore_eos=True)  # fmt: skip
+        first, second = (list(backend.compare(request, threading.Event())) for _ in range(2))
+    finally:
+        backend.close()
+    for events in (first, second):
+        check_stream(events)
+        assert events[-1].kind == "finished", events[-1].data
+    loadings = [[e for e in events if e.data.get("stage") == "loading" and "Loading target" in e.data["message"]]
+                for events in (first, second)]  # fmt: skip
+    assert [bool(found) for found in loadings] == [True, False]  # the last pair stays loaded
+
+
+def test_recordings_are_made_checked_and_kept_in_order(capsys, pair, tmp_path, monkeypatch):
+    target, draft = pair
+    described = PairDescription("", "Tiny", "embedded", target, {"draft": draft}, "draft")
+    prompts = [
+        Prompt(id, "showcase", "test", text, "", title=id, shows="x", lanes=("autoregressive", "static:2", "disco"))
+        for id, text in (("one", "hello "), ("two", "bye "))
+    ]
+    monkeypatch.setattr(recordings_module, "load_showcase", lambda: prompts)
+    monkeypatch.setattr(recordings_module, "find_pair", lambda name: described)
+    monkeypatch.setattr("decoding.models.pair.find_pair", lambda name: described)
+    words = ["recordings", "--folder", str(tmp_path / "recordings"), "--max-new-tokens", "8", "--repeats", "1"]
+    assert run_main(capsys, *words, "--check")[0] == 1
+    status, _, err = run_main(capsys, *words)
+    assert status == 0, err
+    assert run_main(capsys, *words, "--check")[:2] == (0, "All recordings are fresh.\n")
+    backend = RecordedBackend(tmp_path / "recordings")
+    assert [info.title for info in backend.recordings()] == ["one", "two"]
+    assert [trace.lane for trace in backend.load("two").lanes] == ["autoregressive", "static:2", "confidence:0.4"]
+    status, _, err = run_main(capsys, *words, "--only", "three")
+    assert status == 2 and "one, two" in err
+
+
+def test_serve_refuses_what_cannot_listen(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        status, _, err = run_main(capsys, "serve", "--port", str(taken.getsockname()[1]))
+    assert status == 2 and "Cannot listen" in err
+    assert "1 to 65,535" in run_main(capsys, "serve", "--port", "0")[2]
+    assert "Cannot listen" in run_main(capsys, "serve", "--host", "203.0.113.7")[2]
+
+
+def test_serve_serves_and_ends_on_a_signal():
+    import httpx
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "decoding", "serve", "--port", str(port)]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "SPECULOSCOPE_TOKEN": "s3cret"})
+    assert f"http://127.0.0.1:{port}" in server.stderr.readline()
+    health = httpx.Client(transport=httpx.HTTPTransport(retries=20)).get(f"http://127.0.0.1:{port}/health").json()
+    assert health["status"] == "ok"
+    assert httpx.get(f"http://127.0.0.1:{port}/pairs").status_code == 401
+    server.send_signal(signal.SIGINT)
+    server.wait(timeout=20)
+    assert "Traceback" not in server.stderr.read()
+
+
+def test_fates_have_marks_and_text_cannot_steer_the_terminal():
+    run = make_run(hostile=True)
+    run.vocab[0].text = "\x1b[31mred\x07"
+    shown = lane_text(run, run.lane("static:5")).plain
+    assert "✗" in shown and "»" in shown and "│" in shown
+    assert not {"\x1b", "\x07", "\x00", "\u202e"} & set(shown)
+    assert visible("a\x1b[2J\u202eb\ud800\n") == "a␛[2J\ufffdb\ufffd\n"
+
+
+def test_markup_in_text_is_text():
+    run = make_run(prompt="[bold]x[/bold]")
+    run.vocab[0].text = "[red]boo[/nothing]"
+    console = Console(record=True, width=100, file=open(os.devnull, "w"))
+    show_run(run, console)
+    assert "[red]boo[/nothing]" in console.export_text()
+
+
+def test_kept_tokens_make_the_text():
+    run = make_run()
+    plain = lane_text(run, run.lanes[0]).plain
+    assert plain == visible(summary(run)["text"])
+
+
+def test_the_verdict_names_where_texts_differ():
+    run = make_run()
+    assert verdict(run) == "Same text in all 4 lanes."
+    run.lanes[1].verdict = Verdict(same=False, first_difference=7, gap=0.00002, near_tie=True)
+    assert verdict(run) == (
+        "static:5 differs from output position 7 on, where the target's two best logits lie 2e-05 apart "
+        "(a near tie), bfloat16."
+    )
+    run.lanes[1].verdict = Verdict(same=None)
+    assert "rightly differ" in verdict(run)
+    assert any("best static SL" in line for line in remarks(run))

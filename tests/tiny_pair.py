@@ -1,0 +1,39 @@
+"""A tiny random pair on disk, in seconds: for tests that need real models and no particular text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def make_tiny_pair(folder: Path) -> tuple[str, str]:
+    """Write a target (2 layers) and a draft (its first layer) with a byte tokenizer; returns both folders."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    shape = dict(
+        vocab_size=257, hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=2,
+        max_position_embeddings=512, tie_word_embeddings=True, bos_token_id=256, eos_token_id=256,
+    )  # fmt: skip
+    target = LlamaForCausalLM(LlamaConfig(**shape, num_hidden_layers=2))
+    draft = LlamaForCausalLM(LlamaConfig(**shape, num_hidden_layers=1))
+    with torch.no_grad():
+        for parameter in target.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+        draft.load_state_dict(target.state_dict(), strict=False)
+    for name, model in (("target", target), ("draft", draft)):
+        model.save_pretrained(folder / name)
+        _byte_tokenizer().save_pretrained(folder / name)
+    return str(folder / "target"), str(folder / "draft")
+
+
+def _byte_tokenizer():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: number for number, letter in enumerate(letters)} | {"<|end|>": 256}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", bos_token="<|end|>")
