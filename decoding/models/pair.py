@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
 from ..errors import UserError
-from ..pairs import PairDescription, find_pair
-from .base import CachedModel
-from .loading import choose_device, choose_weights, load_model, set_threads, weight_bytes
+from ..pairs import PairDescription, find_pair, name_pair
+from .base import DEFAULT_MAX_LENGTH, CachedModel
+from .checks import check_memory, check_same_tokenizer, estimate_memory, free_memory
+from .hub import Hub, HuggingFaceHub, Tell, check_pair, download, inspect, is_hub_id
+from .loading import choose_device, choose_weights, gpu_count, load_model, read_config, set_threads, weight_bytes
 from .tokenizer import Tokenizer
-
-Progress = Callable[[str, float | None], None]  # a sentence, and the fraction done where it is known
 
 
 class Pair:
@@ -22,7 +24,6 @@ class Pair:
         self.name, self.tokenizer, self.target = name, tokenizer, target
         self.default_draft, self.draft_names = default_draft, draft_names
         self.chat = chat
-        self.draft_folders: dict[str, Path] = {}  # of the drafts that lie in a folder of this machine
         self._load_draft = load_draft
         self._drafts: dict[str, CachedModel] = {}
 
@@ -50,57 +51,100 @@ class Pair:
         return self.tokenizer.encode(self.tokenizer.chat(text) if self.chat else text)
 
 
+@dataclass(slots=True)
+class Place:
+    """Where a model lies, after the checks: its folder, the name to show, its fingerprint if it is known."""
+
+    folder: Path
+    source: str
+    mark: str = ""
+
+
 def load_pair(name: str = "", target: str = "", draft: str = "", dtype: str = "auto", device: str = "auto",
-              threads: int | None = None, progress: Progress | None = None) -> Pair:
+              threads: int | None = None, progress: Tell | None = None, hub: Hub | None = None) -> Pair:
     """Load a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
 
     ``dtype``: "auto", "float32", "bfloat16"; "auto" gives int8 weights to the drafts that the pair marks so (CPU).
-    ``progress(message, fraction)`` is called on the way. Raises UserError.
+    ``progress(message, fraction)`` is called on the way; ``hub`` is the way to the Hub. Raises UserError.
     """
-    described = _describe(name, target, draft)
-    device = choose_device(device)
-    threads = set_threads(threads, weight_bytes(_folder(described.target)))
+    described = name_pair(target, draft) if target or draft else find_pair(name)
     tell = progress or (lambda message, fraction: None)
+    device = choose_device(device)
     weights = choose_weights(dtype, device)
+    places = find_places(described, hub or HuggingFaceHub(), tell)
+    threads = set_threads(threads, weight_bytes(places[described.target].folder))
+    spread = check_fit(described, places, weights, device)
 
-    def load(which: str, place: str, form: str) -> CachedModel:
+    def load(which: str, place: Place, form: str, spread: bool = False) -> CachedModel:
         tell(f"Loading {which}", None)
-        return load_model(_folder(place), name=which, source=_source(described, place), weights=form,
-                          device=device, threads=threads)
+        return load_model(place.folder, name=which, source=place.source, weights=form, device=device,
+                          threads=threads, mark=place.mark, spread=spread)
 
     def load_draft(which: str) -> CachedModel:
         form = "int8" if dtype == "auto" and weights == "bfloat16" and described.is_int8(which) else weights
-        return load(which, described.drafts[which], form)
+        return load(which, places[described.drafts[which]], form)
 
-    tokenizer = load_tokenizer(_folder(described.target))
-    model = load(Path(described.target).name, described.target, weights)
+    first = places[described.target]
+    tokenizer = load_tokenizer(first.folder)
+    model = load(Path(described.target).name, first, weights, spread)
     pair = Pair(described.name, tokenizer, model, described.default_draft, list(described.drafts), load_draft,
-                described.chat)
-    pair.draft_folders = {which: Path(place) for which, place in described.drafts.items() if Path(place).is_dir()}
+                described.chat and tokenizer.has_chat_template)
     pair.draft()
     return pair
 
 
-def _describe(name: str, target: str, draft: str) -> PairDescription:
-    if not target and not draft:
-        return find_pair(name)
-    if not (target and draft):
-        raise UserError("Name both a target and a draft, or neither to use a pair by its name.")
-    short = Path(draft).name
-    return PairDescription(name=f"{Path(target).name} + {short}", title="", kind="named", target=target,
-                           drafts={short: draft}, default_draft=short)
+def find_places(described: PairDescription, hub: Hub, tell: Tell) -> dict[str, Place]:
+    """The folders of all models of a pair, downloaded where they are on the Hub. Raises UserError.
+
+    Everything is checked before the first byte of weights is fetched. The drafts of an embedded pair were checked
+    when they were made.
+    """
+    names = [described.target, *described.drafts.values()]
+    found = {name: inspect(hub, name, tell) for name in names if is_hub_id(name)}
+    for draft in described.drafts.values():
+        if described.target in found and draft in found:
+            check_pair(found[described.target], found[draft])
+        elif described.kind != "embedded":
+            folders = [found[name].folder if name in found else local_folder(name)
+                       for name in (described.target, draft)]
+            check_same_tokenizer(*map(load_tokenizer, folders), *map(show, (described.target, draft)))
+    places = {}
+    for name in names:
+        if name in found:
+            places[name] = Place(download(hub, found[name], tell), name, found[name].mark)
+        else:
+            shown = f"{described.name}/{Path(name).name}" if described.kind == "embedded" else show(name)
+            places[name] = Place(local_folder(name), shown)
+    return places
 
 
-def _folder(place: str) -> Path:
+def check_fit(described: PairDescription, places: dict[str, Place], weights: str, device: str) -> bool:
+    """Refuse a pair that will not fit in memory (UserError); True where its target goes over several GPUs."""
+    needs = []
+    for name in (described.target, described.drafts[described.default_draft]):
+        folder = places[name].folder
+        estimate = estimate_memory(read_config(folder), weight_bytes(folder), weights, device, DEFAULT_MAX_LENGTH)
+        needs.append(estimate.peak)
+    free = free_memory(device)
+    if device != "cpu" and free is not None and sum(needs) > free and gpu_count() > 1:
+        total = sum(free_memory(f"cuda:{index}") or 0 for index in range(gpu_count()))
+        check_memory(described.name, sum(needs), total, device)
+        return True
+    # on the CPU the doubled weights of the target are given back before the draft is loaded
+    check_memory(described.name, max(needs) if device == "cpu" else sum(needs), free, device)
+    return False
+
+
+def local_folder(place: str) -> Path:
     folder = Path(place).expanduser()
     if not folder.is_dir():
-        raise UserError(f"There is no folder {place}.")
+        raise UserError(f"There is no folder {place}, and it is no Hub id (owner/name) either.")
     return folder
 
 
-def _source(described: PairDescription, place: str) -> str:
-    """Where a model came from, without this machine's paths."""
-    return f"{described.name}/{Path(place).name}" if described.kind == "embedded" else Path(place).name
+def show(place: str) -> str:
+    """A model's name without this machine's paths."""
+    return place if is_hub_id(place) else Path(place).name
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -115,8 +159,6 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _eos_ids(folder: Path) -> frozenset[int]:
-    import json
-
     found: Any = None
     for name in ("generation_config.json", "config.json"):
         path = folder / name

@@ -1,0 +1,47 @@
+"""``python -m decoding lossless``: greedy text of every policy against transformers' own, token for token."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from .console import err, out, print_json, progress_bar
+
+
+def lossless(
+    pair: Annotated[str, typer.Option(help="A pair by its name.")] = "",
+    target: Annotated[str, typer.Option(help="A target: a folder or a Hub id; needs --draft.")] = "",
+    draft: Annotated[str, typer.Option(help="Its draft: a folder or a Hub id.")] = "",
+    suite: Annotated[str, typer.Option(help="Prompts of this suite; all: the suites take turns.")] = "all",
+    limit: Annotated[int, typer.Option(help="How many prompts.", min=1)] = 100,
+    max_new_tokens: Annotated[int, typer.Option(help="The token limit.", min=1)] = 32,
+    longest: Annotated[int, typer.Option(help="SL caps from 1 up to this one.", min=1, max=20)] = 16,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON, nothing else.")] = False,
+) -> None:
+    """Compare every policy under SL 1..16 with transformers' generate(do_sample=False), in float32."""
+    from ..lossless import Counts, check_lossless, transformers_reference
+    from ..models.pair import load_pair
+    from ..prompts import load_suite
+
+    texts = [prompt.prompt for prompt in load_suite(suite, "test", limit)]
+    loaded = load_pair(pair, target, draft, dtype="float32", device="cpu")
+    prompts = [loaded.encode_prompt(text) for text in texts]
+    counts = Counts()
+    with progress_bar() as progress:
+        bar = progress.add_task("Comparing", total=len(prompts))
+        reference = transformers_reference(loaded.target_folder)
+        for counts in check_lossless(loaded, reference, prompts, max_new_tokens, range(1, longest + 1)):
+            told = f"{counts.equal} of {counts.compared} texts equal"
+            progress.update(bar, completed=counts.prompts, description=told)
+    if as_json:
+        print_json(asdict(counts))
+    else:
+        out.print(
+            f"{counts.prompts} prompts, {counts.compared} texts compared: {counts.equal} equal, "
+            f"{counts.near_ties} differ at a near tie (top-2 gap under 1e-4), {len(counts.different)} differ."
+        )
+    for number, rule, cap, at, gap in counts.different:
+        err.print(f"prompt {number}, {rule}, SL up to {cap}: first difference at {at}, top-2 gap {gap:.2g}")
+    raise typer.Exit(1 if counts.different else 0)
