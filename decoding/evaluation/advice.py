@@ -81,7 +81,8 @@ def transformers_settings(draft: DraftResult, lane: Lane, target: str) -> str:
     elif lane.policy != "static":
         nearest = f"# transformers has no {lane.policy} rule: this is the best fixed SL\n"
     return (
-        f"# target: {target}, assistant: {draft.source}; the options are read from the assistant's own config\n{nearest}"
+        f"# target: {target}, assistant: {draft.source}\n"
+        f"# the options are read from the assistant's own config\n{nearest}"
         f"config = assistant.generation_config\n"
         f"config.num_assistant_tokens = {tokens}\n"
         f'config.num_assistant_tokens_schedule = "{schedule}"\n'

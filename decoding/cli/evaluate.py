@@ -1,0 +1,108 @@
+"""``python -m decoding evaluate``: the rules, or the drafts, over a prompt suite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from ..evaluation.files import ship as ship_result
+from ..evaluation.files import tables_of, write_report
+from ..evaluation.options import RULES, EvaluationOptions, check_options
+from ..evaluation.progress import Progress
+from ..evaluation.report import advice_markdown, setting_lines
+from ..evaluation.results import DraftsResult, EvaluationResult
+from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
+from .tables import show_table
+
+
+def evaluate(
+    suite: Annotated[str, typer.Option(help="code, prose, tests, structured, or all.")] = "all",
+    split: Annotated[str, typer.Option(help="The split that is reported.")] = "test",
+    limit: Annotated[
+        int | None, typer.Option(help="Prompts of the split, suites taking turns; default: all.")
+    ] = None,
+    validation_limit: Annotated[int | None, typer.Option(help="Validation prompts; default: all.")] = None,
+    lanes: Annotated[str, typer.Option(help="Comma-separated rules; static-opt is tuned on validation.")] = ",".join(
+        RULES
+    ),
+    pair: Annotated[str, typer.Option(help="A pair by its name.")] = "",
+    target: Annotated[str, typer.Option(help="A target: a folder or a Hub id; needs --draft.")] = "",
+    draft: Annotated[str, typer.Option(help="With --target: its draft. Without: a draft of the pair.")] = "",
+    drafts: Annotated[str, typer.Option(help="all: which draft, which SL, here?")] = "",
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    max_new_tokens: Annotated[int, typer.Option(help="The token limit.")] = 128,
+    clock_prompts: Annotated[int, typer.Option(help="How many prompts also run on the clock.")] = 40,
+    repeats: Annotated[int, typer.Option(help="How often each of them.")] = 2,
+    minutes: Annotated[float | None, typer.Option(help="The clock stops after so many minutes.")] = 10.0,
+    out_folder: Annotated[
+        Path | None, typer.Option("--out", help="Working folder and reports; goes on from there.")
+    ] = None,
+    ship: Annotated[
+        bool, typer.Option("--ship", help="Also write evaluation/<pair>.json, which the page shows.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")] = False,
+) -> None:
+    """Measure the lookahead rules (or all drafts) over a prompt suite: tables, figures, intervals."""
+    options = check_options(
+        EvaluationOptions(
+            pair=pair, target=target, draft=draft if target else "", dtype=dtype, suite=suite, split=split, limit=limit,
+            validation_limit=validation_limit, lanes=[lane.strip() for lane in lanes.split(",") if lane.strip()],
+            max_new_tokens=max_new_tokens, clock_prompts=clock_prompts, repeats=repeats, minutes=minutes,
+            draft_name="" if target else draft, drafts=drafts,
+        )
+    )  # fmt: skip
+    with cancel_on_interrupt() as cancel:
+        result, folder = _run(options, out_folder, cancel.is_set)
+    if result is None:
+        err.print(Text(f"Stopped. What was collected is kept in {folder}: the same command goes on from there."))
+        raise typer.Exit(CANCELLED)
+    written = [*write_report(result, folder), *_write_figures(result, folder)]
+    written += ship_result(result) if ship else []
+    if as_json:
+        from dataclasses import asdict
+
+        print_json(asdict(result))
+    else:
+        show_result(result)
+    err.print(Text("Wrote " + ", ".join(str(path) for path in written)))
+
+
+def _run(
+    options: EvaluationOptions, folder: Path | None, cancelled
+) -> tuple[EvaluationResult | DraftsResult | None, Path]:
+    """Run it with progress on stderr; None if it was cancelled. Raises UserError."""
+    from ..evaluation.job import WORK, run_evaluation, work_name
+    from ..models.pair import load_pair
+
+    with progress_bar() as progress:
+        bar = progress.add_task("Loading the models", total=None)
+        pair = load_pair(options.pair, options.target, options.draft, options.dtype)
+        folder = folder or WORK / work_name(options, pair)
+        for told in run_evaluation(options, pair, folder, cancelled):
+            if not isinstance(told, Progress):
+                return told, folder
+            progress.update(bar, description=visible(told.message), total=1.0, completed=told.fraction)
+    return None, folder
+
+
+def _write_figures(result: EvaluationResult | DraftsResult, folder: Path) -> list[Path]:
+    """The figures as HTML, where plotly is installed; the library itself lies beside, once."""
+    try:
+        from viz.evaluation_html import write_html
+    except ImportError:
+        err.print("No figures were drawn: plotly is not installed.")
+        return []
+    return [write_html(result, folder)]
+
+
+def show_result(result: EvaluationResult | DraftsResult) -> None:
+    """Tables on the terminal."""
+    for line in setting_lines(result.setting):
+        out.print(Text(visible(line)))
+    for table in tables_of(result):
+        show_table(table, out)
+    if isinstance(result, DraftsResult):
+        out.print(Text(visible(advice_markdown(result))))

@@ -1,0 +1,22 @@
+"""A report's table on a terminal."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from ..evaluation.report import Table
+from .console import visible
+
+
+def show_table(table: Table, console: Console) -> None:
+    """Print ``table``; numbers to the right, the first column never broken."""
+    shown = RichTable(box=box.SIMPLE_HEAD, title=visible(table.title), title_justify="left", title_style="bold")
+    for number, column in enumerate(table.columns):
+        shown.add_column(Text(visible(column)), justify="right" if number else "left", no_wrap=not number)
+    for row in table.rows:
+        shown.add_row(*(Text(visible(cell)) for cell in row))
+    console.print(shown)
+    console.print(Text(visible(table.note), style="dim"))

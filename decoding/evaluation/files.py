@@ -1,0 +1,75 @@
+"""Where an evaluation's files go: Markdown, CSV and JSON in its folder, the JSON to ship in ``evaluation/``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import UserError
+from ..files import write_whole
+from .report import (
+    Table,
+    advice_markdown,
+    drafts_tables,
+    evaluation_tables,
+    setting_lines,
+    to_csv,
+    to_markdown,
+)
+from .results import DraftsResult, EvaluationResult, load_drafts, load_evaluation, save_result
+
+SHIPPED = Path(__file__).resolve().parents[2] / "evaluation"
+
+
+def result_name(pair: str, drafts: bool) -> str:
+    """File name of a pair's shipped results: ``<pair>.json`` or ``<pair>-drafts.json``."""
+    safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in pair)
+    return f"{safe}-drafts.json" if drafts else f"{safe}.json"
+
+
+def shipped_evaluation(pair: str, folder: Path | None = None) -> EvaluationResult | None:
+    """The evaluation that came with the program for ``pair``, None where there is none. Raises UserError."""
+    path = (folder or SHIPPED) / result_name(pair, drafts=False)
+    return load_evaluation(path) if path.exists() else None
+
+
+def shipped_drafts(pair: str, folder: Path | None = None) -> DraftsResult | None:
+    """The drafts report that came with the program for ``pair``, None where there is none. Raises UserError."""
+    path = (folder or SHIPPED) / result_name(pair, drafts=True)
+    return load_drafts(path) if path.exists() else None
+
+
+def write_report(result: EvaluationResult | DraftsResult, folder: Path) -> list[Path]:
+    """Write report.md, tables.csv and result.json (``drafts-`` before each for the drafts). Raises UserError."""
+    stem = "drafts-" if isinstance(result, DraftsResult) else ""
+    report, tables, data = (folder / f"{stem}{name}" for name in ("report.md", "tables.csv", "result.json"))
+    _write(report, markdown(result))
+    _write(tables, to_csv(tables_of(result)))
+    save_result(result, data)
+    return [report, tables, data]
+
+
+def ship(result: EvaluationResult | DraftsResult, folder: Path | None = None) -> list[Path]:
+    """Write what the page shows at first: the result, and its report in Markdown beside it. Raises UserError."""
+    path = (folder or SHIPPED) / result_name(result.setting.pair, isinstance(result, DraftsResult))
+    save_result(result, path)
+    _write(path.with_suffix(".md"), markdown(result))
+    return [path, path.with_suffix(".md")]
+
+
+def markdown(result: EvaluationResult | DraftsResult) -> str:
+    """The whole report."""
+    drafts = isinstance(result, DraftsResult)
+    title = f"{'Drafts' if drafts else 'Lookahead rules'} on {result.setting.pair}"
+    more = advice_markdown(result) if drafts else ""
+    return to_markdown(title, setting_lines(result.setting), tables_of(result), more)
+
+
+def tables_of(result: EvaluationResult | DraftsResult) -> list[Table]:
+    return drafts_tables(result) if isinstance(result, DraftsResult) else evaluation_tables(result)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise UserError(f"Cannot write {path}: {error.strerror or error}.") from error

@@ -1,0 +1,253 @@
+"""The tables of an evaluation as people read them: plain cells, Markdown, CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from .results import ALL, DraftsResult, EvaluationResult, Interval, RuleResult, Setting, Timing
+
+
+@dataclass(slots=True)
+class Table:
+    """A table: ``note`` says what stands in it and how it was made; cells are text."""
+
+    title: str
+    note: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+# -- the rules -----------------------------------------------------------------------------------------
+
+
+def evaluation_tables(result: EvaluationResult) -> list[Table]:
+    """The papers' tables for one pair and draft."""
+    suites = [ALL, *result.setting.prompts]
+    return [
+        _latency_table(result),
+        _suite_table(result, suites, clock=False),
+        *([_suite_table(result, suites, clock=True)] if _clocked(result) else []),
+        _prediction_table(result),
+        _pass_table(result),
+        _oracle_table(result, suites),
+    ]
+
+
+def _latency_table(result: EvaluationResult) -> Table:
+    oracle = next((rule.rows[ALL] for rule in result.rules if rule.lane == "oracle"), None)
+    rows = []
+    for rule in result.rules:
+        row = rule.rows[ALL]
+        cells = [*_timing_cells(row.simulated), _behind(row.simulated, oracle.simulated if oracle else None)]
+        cells += [*_timing_cells(row.clock), _behind(row.clock, oracle.clock if oracle else None)]
+        rows.append([_name(rule), *cells])
+    tokens = next(iter(result.rules)).rows[ALL].simulated
+    note = (
+        f"All suites. Simulated: {tokens.prompts} prompts, {tokens.tokens:,} tokens, from the chains and the cost "
+        f"curves. On the clock: {_clock_note(result)}. Ahead: latency below static-opt's; behind: above the oracle's. "
+        "Square brackets: 95% bootstrap intervals over prompts."
+    )
+    parts = ["ms per token", "speedup", "ahead of static-opt", "behind the oracle"]
+    columns = ["rule", *parts, *(f"clock: {part}" for part in parts)]
+    return Table("Latency and speedup", note, columns, rows)
+
+
+def _timing_cells(timing: Timing | None) -> list[str]:
+    if timing is None:
+        return ["", "", ""]
+    cut = percent_interval(timing.cut) if timing.cut else ""
+    return [f"{timing.latency_s * 1e3:.2f}", times(timing.speedup), cut]
+
+
+def _behind(timing: Timing | None, oracle: Timing | None) -> str:
+    return f"{timing.latency_s / oracle.latency_s - 1:+.1%}" if timing and oracle else ""
+
+
+def _suite_table(result: EvaluationResult, suites: Sequence[str], clock: bool) -> Table:
+    rows = []
+    for rule in result.rules:
+        timings = [_timing(rule, suite, clock) for suite in suites]
+        if any(timings):
+            rows.append([_name(rule), *map(_speedup_and_cut, timings)])
+    columns = ["rule", *suites]
+    how = "On the clock" if clock else "Simulated"
+    return Table(
+        f"{how}, by suite", "Speedup over plain decoding; in brackets: latency below static-opt's.", columns, rows
+    )
+
+
+def _speedup_and_cut(timing: Timing | None) -> str:
+    if timing is None:
+        return ""
+    return f"{timing.speedup.value:.2f}x" + (f" ({timing.cut.value:+.1%})" if timing.cut else "")
+
+
+def _timing(rule: RuleResult, suite: str, clock: bool) -> Timing | None:
+    row = rule.rows.get(suite)
+    return None if row is None else row.clock if clock else row.simulated
+
+
+def _prediction_table(result: EvaluationResult) -> Table:
+    always = result.always_accept[ALL]
+    rows = [["always-accept", _percent(always.f1), _percent(always.precision), _percent(always.recall), "0.50"]]
+    for rule in result.rules:
+        found = rule.rows[ALL].prediction
+        if found:
+            auc = f"{found.auc:.2f}" if found.auc is not None else ""
+            rows.append([_name(rule), *map(_percent, (found.f1, found.precision, found.recall)), auc])
+    note = (
+        "Does the rule foretell which guesses hold? One prediction per output position: a drafted token is predicted "
+        "to hold, the one that ended an iteration to fail. A high match rate makes F1 cheap: compare always-accept."
+    )
+    return Table("Accept prediction", note, ["rule", "F1", "precision", "recall", "AUC of the score"], rows)
+
+
+def _pass_table(result: EvaluationResult) -> Table:
+    rows = []
+    for rule in result.rules:
+        row = rule.rows[ALL]
+        rows.append(
+            [
+                _name(rule), f"{row.target_passes:,}", f"{row.draft_passes:,}", f"{row.tokens_per_target_pass:.2f}",
+                f"{row.discard_rate:.3f}", f"{row.verification_rate:.3f}",
+            ]
+        )  # fmt: skip
+    columns = ["rule", "target passes", "draft passes", "tokens per target pass", "discard rate", "verification rate"]
+    note = "Over all test prompts. Discard rate: drafts thrown away / tokens; verification: target passes / tokens."
+    return Table("Passes", note, columns, rows)
+
+
+def _oracle_table(result: EvaluationResult, suites: Sequence[str]) -> Table:
+    rows = [
+        [suite, _percent(result.match_rate[suite]), f"{one.mean:.1f}", f"{one.sd:.1f}", f"{one.iterations:,}"]
+        for suite, one in result.oracle.items()
+        if suite in suites
+    ]
+    columns = ["suite", "match rate", "oracle SL, mean", "standard deviation", "iterations"]
+    return Table(
+        "The draft along the text", "How many guesses in a row hold, each run ended by one miss.", columns, rows
+    )
+
+
+def _clocked(result: EvaluationResult) -> bool:
+    return any(rule.rows[ALL].clock for rule in result.rules)
+
+
+def _clock_note(result: EvaluationResult) -> str:
+    timing = next((rule.rows[ALL].clock for rule in result.rules if rule.rows[ALL].clock), None)
+    if timing is None:
+        return "nothing was run"
+    same, total = result.texts_equal
+    return (
+        f"{timing.prompts} prompts, at most {result.setting.clock_repeats} repeats round robin, medians; "
+        f"text equal to plain decoding's in {same} of {total} lanes"
+    )
+
+
+# -- the drafts ----------------------------------------------------------------------------------------
+
+
+def drafts_tables(result: DraftsResult) -> list[Table]:
+    """Every draft: what it costs, how well it guesses, what it brings."""
+    suites = [ALL, *result.setting.prompts]
+    return [_drafts_table(result), _drafts_by_suite(result, suites)]
+
+
+def _drafts_table(result: DraftsResult) -> Table:
+    rows = [
+        [
+            draft.name, f"{draft.parameters / 1e6:.1f}M" if draft.parameters else "",
+            f"{draft.layers} x {draft.hidden_size}" if draft.layers else "", f"{draft.c:.3f}",
+            _percent(draft.match_rate[ALL]), str(draft.best_sl), times(draft.static_speedup[ALL]), draft.best_lane,
+            times(draft.speedup[ALL]), f"{draft.p95_token_s * 1e3:.2f}", f"{draft.break_even_c:.2f}",
+        ]
+        for draft in result.drafts
+    ]  # fmt: skip
+    columns = [
+        "draft", "parameters", "layers x width", "c", "match rate", "best SL", "speedup at it", "best rule",
+        "its speedup", "p95 ms per token", "break-even c",
+    ]  # fmt: skip
+    note = (
+        "c: a draft step over a target pass. Best SL and best rule were chosen on validation prompts, their speedups "
+        "are simulated on the test prompts. p95: over prompts. Break-even c: at this cost no fixed SL gains any more."
+    )
+    return Table("The drafts", note, columns, rows)
+
+
+def _drafts_by_suite(result: DraftsResult, suites: Sequence[str]) -> Table:
+    rows = [[draft.name, *(f"{draft.speedup[suite].value:.2f}" for suite in suites)] for draft in result.drafts]
+    return Table("Speedup by suite", "Each draft with its best rule.", ["draft", *suites], rows)
+
+
+# -- shared --------------------------------------------------------------------------------------------
+
+
+def setting_lines(setting: Setting) -> list[str]:
+    """Where and when the figures were made, in sentences."""
+    machine, costs = setting.machine, setting.costs
+    drafts = ", ".join(f"{name} {c:.3f}" for name, c in costs.c.items())
+    where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
+    return [
+        f"Pair {setting.pair}, target in {setting.target_dtype}, draft {setting.draft} in {setting.draft_dtype}, "
+        f"{setting.threads} threads, on {where}; {setting.created}.",
+        f"Greedy, {setting.max_new_tokens} new tokens at most; {setting.split} prompts: "
+        f"{', '.join(f'{suite} {n}' for suite, n in setting.prompts.items())}; whatever had to be chosen was chosen on "
+        f"{setting.validation_prompts} validation prompts.",
+        f"A target pass takes {costs.target_s * 1e3:.2f} ms, over 6 tokens {costs.check(6):.2f} and over 21 "
+        f"{costs.check(21):.2f} times that; c: {drafts}; loop {costs.o:.3f}.",
+        *setting.notes,
+    ]
+
+
+def times(interval: Interval) -> str:
+    return f"{interval.value:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def percent_interval(interval: Interval) -> str:
+    return f"{interval.value:+.1%} [{interval.low:+.1%}, {interval.high:+.1%}]"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _name(rule: RuleResult) -> str:
+    return rule.label if rule.label == rule.lane else f"{rule.label} ({rule.lane})"
+
+
+def to_markdown(title: str, lines: Iterable[str], tables: Iterable[Table], more: str = "") -> str:
+    """One Markdown document."""
+    parts = [f"# {title}", "\n".join(f"- {line}" for line in lines)]
+    for table in tables:
+        rows = [table.columns, ["---"] * len(table.columns), *table.rows]
+        body = "\n".join("| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows)
+        parts.append(f"## {table.title}\n\n{table.note}\n\n{body}")
+    return "\n\n".join([*parts, *([more] if more else [])]) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def to_csv(tables: Iterable[Table]) -> str:
+    """All tables, each under a line with its title."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    for table in tables:
+        writer.writerow([f"# {table.title}"])
+        writer.writerow(table.columns)
+        writer.writerows(table.rows)
+    return file.getvalue()
+
+
+def advice_markdown(result: DraftsResult) -> str:
+    """The recommendation as the end of a Markdown report."""
+    advice = result.recommendation
+    sentences = "\n".join(f"- {sentence}" for sentence in advice.sentences)
+    return (
+        f"## Recommended here: {advice.draft} with {advice.lane}\n\n{sentences}\n\n"
+        f"In transformers:\n\n```python\n{advice.transformers}\n```\n\nIn vLLM:\n\n```sh\n{advice.vllm}\n```"
+    )
