@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ from ..errors import UserError
 from ..fingerprint import fingerprint
 from ..trace import ModelInfo
 from .base import CachedModel
+from .checks import check_config
 from .lean import LeanModel, is_lean
 from .transformers_engine import TransformersModel, refusal
 
@@ -35,6 +37,10 @@ def choose_device(device: str) -> str:
     if device.split(":")[0] not in ("cpu", "cuda"):
         raise UserError(f"The device must be auto, cpu or cuda, not {device}.")
     return device
+
+
+def gpu_count() -> int:
+    return torch.cuda.device_count()
 
 
 def choose_weights(dtype: str, device: str) -> str:
@@ -80,40 +86,38 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def check_config(config: Any, name: str) -> None:
-    """Refuse models that bring their own code, with a sentence (UserError)."""
-    if not isinstance(config, dict) or "model_type" not in config:
-        raise UserError(f"{name} is not a transformers model: its config.json names no model_type.")
-    if "auto_map" in config:
-        raise UserError(f"{name} needs code from its own repository, which is never run: choose another model.")
-
-
 def load_model(folder: Path, *, name: str, source: str, weights: str, device: str = "cpu",
-               threads: int = 1, mark: str = "") -> CachedModel:
+               threads: int = 1, mark: str = "", spread: bool = False) -> CachedModel:
     """Load the model in ``folder`` on the fastest engine that fits it.
 
     ``weights``: "float32", "bfloat16" or "int8" (lean engine on the CPU only; bfloat16 elsewhere); ``mark``: its
-    fingerprint where that is known. Raises UserError.
+    fingerprint where that is known; ``spread``: over all GPUs, through transformers' modules. Raises UserError.
     """
     read_config(folder)
-    hf_model = load_hf_model(folder, torch.float32 if weights == "float32" else torch.bfloat16)
-    lean = is_lean(hf_model.config)
+    hf_model = load_hf_model(folder, torch.float32 if weights == "float32" else torch.bfloat16, spread)
+    lean = is_lean(hf_model.config) and not spread
     if weights == "int8" and not (lean and device == "cpu"):
         weights = "bfloat16"
     info = describe_model(hf_model, name, source, mark or fingerprint(folder))
     info.engine, info.dtype, info.device, info.threads = "lean" if lean else "transformers", weights, device, threads
     if lean:
         return LeanModel(hf_model, info, weights, device)
-    return TransformersModel(hf_model.to(device), info)
+    return TransformersModel(hf_model if spread else hf_model.to(device), info)
 
 
-def load_hf_model(folder: Path, dtype: torch.dtype) -> Any:
-    """transformers' own module for ``folder``, on the CPU, in ``dtype``: safetensors only, no remote code."""
+def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any:
+    """transformers' own module for ``folder`` in ``dtype``: safetensors only, no remote code.
+
+    On the CPU, or ``spread`` over all GPUs by accelerate. Raises UserError.
+    """
     from transformers import AutoModelForCausalLM
 
+    if spread and importlib.util.find_spec("accelerate") is None:
+        raise UserError(f"{folder.name} is too large for one GPU; to spread it over several, install accelerate.")
+    options = {"device_map": "auto"} if spread else {}
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, local_files_only=True, trust_remote_code=False)
+            folder, dtype=dtype, use_safetensors=True, local_files_only=True, trust_remote_code=False, **options)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise UserError(f"{folder.name} could not be loaded: {str(error).splitlines()[0][:200]}") from error
     reason = refusal(model)

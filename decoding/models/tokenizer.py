@@ -30,6 +30,15 @@ class Tokenizer:
         with_special = not (bos and text.startswith(bos))
         return list(self._hf.encode(text, add_special_tokens=with_special))
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Token ids of ``text`` and nothing added."""
+        return list(self._hf.encode(text, add_special_tokens=False))
+
+    def vocabulary(self) -> dict[int, str]:
+        """Id -> token of the ordinary vocabulary, without special and added tokens."""
+        added = getattr(self._hf, "added_tokens_decoder", {})
+        return {id: token for token, id in self._hf.get_vocab().items() if id not in added}
+
     def decode(self, ids: list[int]) -> str:
         """Text of ``ids``; special tokens are shown, spaces are left as they are."""
         return self._hf.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -1,0 +1,95 @@
+"""What a model must be before it is loaded or even downloaded: no code of its own, the right tokens, room enough."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UserError
+from .tokenizer import Tokenizer
+
+_PROBE = "def f(x):\n    return  x ** 2  # naïve — 漢字 🙂\n\nThe quick brown fox, 1,234.5 times; it's \"done\"!\t"
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+_SPARE = 1.1  # activations, buffers, the runtime itself
+
+
+def check_config(config: Any, name: str) -> None:
+    """Refuse what is no model, and models that bring their own code (UserError)."""
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise UserError(f"{name} is not a transformers model: its config.json names no model_type.")
+    if "auto_map" in config:
+        raise UserError(f"{name} needs code from its own repository, which is never run: choose another model.")
+
+
+def check_same_tokenizer(target: Tokenizer, draft: Tokenizer, target_name: str, draft_name: str) -> None:
+    """Refuse two models whose tokens differ (UserError).
+
+    Equal: the same text gives the same ids (special tokens apart), and every id that both know stands for the
+    same token. Vocabularies that one of them pads, or special tokens that one of them renames, do not matter.
+    """
+    first, second = target.vocabulary(), draft.vocabulary()
+    differing = [id for id in first.keys() & second.keys() if first[id] != second[id]]
+    if differing or target.encode_plain(_PROBE) != draft.encode_plain(_PROBE):
+        what = f"{len(differing):,} tokens differ" if differing else "they cut the same text differently"
+        raise UserError(f"{target_name} and {draft_name} have different tokenizers ({what}): a draft must speak its "
+                        "target's tokens. Choose a draft of the same family.")
+
+
+@dataclass(slots=True)
+class Estimate:
+    """Bytes of memory that a model takes, and the most that it takes while it loads."""
+
+    weights: int
+    cache: int
+    peak: int
+
+
+def estimate_memory(config: dict[str, Any], stored_bytes: int, weights: str, device: str, max_length: int) -> Estimate:
+    """Memory of a model whose safetensors have ``stored_bytes``, run with ``weights`` ("bfloat16", ...).
+
+    The lean engine on a CPU lays the weights out anew, so that for a while both forms are there.
+    """
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
+    parameters = stored_bytes / _BYTES.get(stored, 4)
+    size = int(parameters * _BYTES[weights])
+    loaded = int(parameters * (4 if weights == "float32" else 2))  # int8 is made from bfloat16
+    cache = _cache_bytes(config, 4 if weights == "float32" else 2, max_length)
+    peak = int(_SPARE * ((loaded + size if device == "cpu" else size) + cache))
+    return Estimate(size, cache, peak)
+
+
+def _cache_bytes(config: dict[str, Any], item: int, max_length: int) -> int:
+    layers = config.get("num_hidden_layers") or config.get("n_layer") or 0
+    heads = config.get("num_attention_heads") or config.get("n_head") or 1
+    hidden = config.get("hidden_size") or config.get("n_embd") or 0
+    kv_heads = config.get("num_key_value_heads") or (1 if config.get("multi_query") else heads)
+    head_dim = config.get("head_dim") or hidden // heads
+    length = min(max_length, config.get("max_position_embeddings") or config.get("n_positions") or max_length)
+    return 2 * layers * kv_heads * head_dim * length * item
+
+
+def free_memory(device: str) -> int | None:
+    """Bytes that can be had on ``device`` now; None where it cannot be told."""
+    if device != "cpu":
+        import torch
+
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def check_memory(name: str, need: int, free: int | None, device: str) -> None:
+    """Refuse what will not fit (UserError)."""
+    if free is not None and need > free:
+        where = "of memory" if device == "cpu" else "of memory on the GPU"
+        raise UserError(f"{name} needs about {need / 1e9:.1f} GB {where}; {free / 1e9:.1f} GB are free. Choose a "
+                        "smaller pair, or a machine with more memory.")
