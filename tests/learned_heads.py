@@ -1,0 +1,61 @@
+"""Small fitted heads with random weights, for tests of the learned policies."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from decoding.lookahead.costaware import N_POINTS, CostAwareHead
+from decoding.lookahead.disco import N_INPUTS, DiscoHead
+from decoding.lookahead.ledger import Row, rows_to_json
+from decoding.lookahead.policy_files import PolicyFile
+from decoding.lookahead.repetition import N_EVIDENCE
+from decoding.lookahead.specdecpp import SpecDecHead
+
+LEDGER = rows_to_json(
+    [
+        Row(0.2, 100, (0, 0, 2, 4, 6, 8)),
+        Row(0.5, 100, (0, 2, 10, 10, 10)),
+        Row(0.8, 100, (5, 30, 20)),
+    ]
+)
+TUNED = {
+    "disco": {"threshold": 0.5, "sl_max": 8},
+    "specdecpp": {"threshold": 0.5, "ledger": LEDGER},
+    "costaware": {"next": [0.1, 0.9], "first": {"start": 0.8, "held": 0.9, "missed": 0.7}, "ledger": LEDGER},
+}
+
+
+def make_weights(policy: str, seed: int = 0, hidden_size: int = 4) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+
+    def some(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape).astype(np.float32)
+
+    if policy == "disco":
+        return {"first": some(5, N_INPUTS + 1), "second": some(6)}
+    if policy == "specdecpp":
+        block = some(hidden_size, hidden_size) * 0.3
+        return {"block": block, "bias": some(hidden_size), "out": some(hidden_size + 1),
+                "scale": np.array([3.0], dtype=np.float32)}  # fmt: skip
+    return {"table": some(N_EVIDENCE, N_POINTS) + 1.0}
+
+
+def make_head(policy: str, seed: int = 0, hidden_size: int = 4):
+    w = make_weights(policy, seed, hidden_size)
+    if policy == "disco":
+        return DiscoHead(w["first"], w["second"], TUNED[policy])
+    if policy == "specdecpp":
+        return SpecDecHead(w["block"], w["bias"], w["out"], 3.0, 2, TUNED[policy])
+    return CostAwareHead(w["table"], TUNED[policy])
+
+
+def make_heads(seed: int = 0, hidden_size: int = 4) -> dict:
+    return {policy: make_head(policy, seed, hidden_size) for policy in TUNED}
+
+
+def make_file(policy: str, seed: int = 0) -> PolicyFile:
+    return PolicyFile(
+        policy=policy, draft="small", target_fingerprint="t" * 16, draft_fingerprint="d" * 16,
+        features=sorted(make_head(policy).needs), architecture={"depth": 2}, normalisation={}, tuned=TUNED[policy],
+        data={}, metrics={}, created="2026-01-01T00:00:00+00:00", weights=make_weights(policy, seed),
+    )  # fmt: skip

@@ -1,0 +1,126 @@
+"""Fitted policies on disk: round trip, and a sentence for each way in which they cannot be used."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from decoding.errors import UserError
+from decoding.lookahead.heads import GuessFeatures, load_heads, need_head
+from decoding.lookahead.policy_files import read_policy, write_policy
+
+from .learned_heads import TUNED, make_file, make_head
+
+TARGET, DRAFT = "t" * 16, "d" * 16
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for policy in TUNED:
+        write_policy(tmp_path, make_file(policy))
+    return tmp_path
+
+
+def test_heads_come_back_as_they_were_written(folder):
+    heads = load_heads(folder, TARGET, DRAFT)
+    assert set(heads) == set(TUNED) and not heads.faults
+    rng = np.random.default_rng(1)
+    features = GuessFeatures(
+        position=np.arange(5), guess=[1, 2, 1, 2, 1], given=[1, 2, 1, 2, 1], before=[3],
+        p=rng.random(5), entropy=rng.random(5), top10=rng.random((5, 10)), hidden=rng.normal(size=(5, 4)),
+    )  # fmt: skip
+    for policy, head in heads.items():
+        np.testing.assert_allclose(head.score_chain(features), make_head(policy).score_chain(features))
+        assert head.tuned == TUNED[policy]
+
+
+def test_nothing_fitted_says_fit_first(tmp_path):
+    heads = load_heads(tmp_path, TARGET, DRAFT)
+    assert heads == {}
+    with pytest.raises(UserError, match="fit first, with python -m decoding fit"):
+        need_head("disco", heads)
+
+
+@pytest.mark.parametrize("target, draft, what", [("x" * 16, DRAFT, "another target"), (TARGET, "x" * 16, "another draft")])
+def test_policies_of_other_weights_are_refused_only_where_their_lane_is_asked_for(folder, target, draft, what):
+    heads = load_heads(folder, target, draft)
+    assert heads == {}
+    with pytest.raises(UserError, match=what):
+        need_head("costaware", heads)
+
+
+def damage_json(path, change) -> None:
+    told = json.loads(path.read_text())
+    change(told)
+    path.write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize(
+    "policy, change",
+    [
+        ("disco", lambda told: told.update(schema="other/9")),
+        ("disco", lambda told: told.pop("tuned")),
+        ("disco", lambda told: told.update(extra=1)),
+        ("disco", lambda told: told["tuned"].update(threshold=7)),
+        ("disco", lambda told: told["tuned"].update(sl_max="many")),
+        ("specdecpp", lambda told: told["tuned"].update(ledger=[[0.5, 0, []]])),
+        ("specdecpp", lambda told: told["tuned"].update(ledger="none")),
+        ("specdecpp", lambda told: told["architecture"].update(depth=-1)),
+        ("costaware", lambda told: told["tuned"].update(next=[0.1])),
+        ("costaware", lambda told: told["tuned"]["first"].pop("missed")),
+        ("costaware", lambda told: told.update(policy="disco")),
+    ],
+)
+def test_a_damaged_description_is_told(folder, policy, change):
+    damage_json(folder / f"{policy}.json", change)
+    heads = load_heads(folder, TARGET, DRAFT)
+    assert policy not in heads and len(heads) == 2
+    with pytest.raises(UserError, match="fit again"):
+        need_head(policy, heads)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
+def test_a_file_that_is_no_json_object_is_told(folder, content):
+    (folder / "disco.json").write_bytes(content)
+    with pytest.raises(UserError, match="disco is damaged"):
+        need_head("disco", load_heads(folder, TARGET, DRAFT))
+
+
+def test_damaged_or_missing_weights_are_told(folder):
+    path = folder / "disco.safetensors"
+    path.write_bytes(path.read_bytes()[:-4] + b"zzzz")
+    (folder / "costaware.safetensors").unlink()
+    heads = load_heads(folder, TARGET, DRAFT)
+    with pytest.raises(UserError, match="damaged or of another fit"):
+        need_head("disco", heads)
+    with pytest.raises(UserError, match="Cannot read the weights of the policy costaware"):
+        need_head("costaware", heads)
+
+
+def test_weights_of_a_wrong_shape_are_told(tmp_path):
+    policy = make_file("specdecpp")
+    policy.weights["block"] = np.zeros((3, 4), dtype=np.float32)
+    write_policy(tmp_path, policy)
+    with pytest.raises(UserError, match="lacks fitting weights 'block'"):
+        need_head("specdecpp", load_heads(tmp_path, TARGET, DRAFT))
+
+
+def test_weights_that_are_not_finite_are_never_written(tmp_path):
+    policy = make_file("disco")
+    policy.weights["second"][2] = np.nan
+    with pytest.raises(UserError, match="not finite; nothing was written"):
+        write_policy(tmp_path, policy)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_write_leaves_the_old_policy(folder, monkeypatch):
+    before = read_policy(folder, "disco")
+    monkeypatch.setattr("os.replace", lambda *paths: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError):
+        write_policy(folder, make_file("disco", seed=1))
+    monkeypatch.undo()
+    after = read_policy(folder, "disco")
+    np.testing.assert_array_equal(before.weights["first"], after.weights["first"])
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]

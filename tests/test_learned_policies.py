@@ -1,0 +1,192 @@
+"""The learned policies: their rules, and the same decisions live and in what-if."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.compare import chain_of
+from decoding.lane_run import LaneRun
+from decoding.lanes import parse_lane
+from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
+from decoding.lookahead.costaware import CostAware, long_run_latency, marginal, thresholds
+from decoding.lookahead.disco import Disco
+from decoding.lookahead.heads import GuessFeatures
+from decoding.lookahead.ledger import rows_from_json
+from decoding.lookahead.registry import make_policy
+from decoding.lookahead.repetition import LONGEST, Repetition, evidence_along
+from decoding.lookahead.specdecpp import SpecDecPlusPlus
+from decoding.prepare import prepare
+from decoding.request import CompareRequest
+from decoding.trace import Costs
+from decoding.whatif import simulate
+
+from .learned_heads import LEDGER, TUNED, make_head, make_heads
+from .toy import ToyPair
+
+COSTS = Costs(target_s=0.005, v=[1 + 0.02 * n for n in range(21)], c={"small": 0.1}, o=0.02)
+CONTEXT = LaneContext("small", COSTS, 100)
+
+
+def known(policy: str, scores: list[float]) -> DraftState:
+    """A state of tokens whose acceptance probabilities are known without running the head."""
+    return DraftState(tokens=list(range(len(scores))), scores={policy: scores})
+
+
+# -- the rules
+
+
+def test_disco_drafts_while_the_classifier_reaches_the_threshold():
+    policy = Disco(make_head("disco"), 0.6, 5)
+    policy.reset(CONTEXT)
+    assert policy.cap == 5
+    assert policy.should_draft(known("disco", []))  # nothing to classify yet
+    assert policy.should_draft(known("disco", [0.6]))
+    assert not policy.should_draft(known("disco", [0.6, 0.59]))
+    assert (policy.score, policy.threshold) == (0.59, 0.6)
+    assert policy.should_draft(known("disco", [0.1, 0.9]))  # only the last token counts
+
+
+def test_specdecpp_scores_only_tokens_that_have_been_an_input():
+    policy = SpecDecPlusPlus(make_head("specdecpp"), 0.5)
+    policy.reset(CONTEXT)
+    assert policy.should_draft(known("specdecpp", []))
+    assert policy.should_draft(known("specdecpp", [0.0]))  # Y_1 was no input yet, and two is the least SL
+    assert policy.score is None
+    assert policy.should_draft(known("specdecpp", [0.8, 0.0]))  # 1 - 0.8, whatever the last token's score
+    assert policy.score == pytest.approx(0.2)
+    assert policy.should_draft(known("specdecpp", [0.8, 0.7, 0.0]))
+    assert policy.score == pytest.approx(1 - 0.8 * 0.7)
+    assert not policy.should_draft(known("specdecpp", [0.8, 0.7, 0.8, 1.0]))
+    policy.should_draft(known("specdecpp", []))
+    assert policy.should_draft(known("specdecpp", [0.9, 1.0]))
+    assert policy.score == pytest.approx(0.1), "a new iteration starts with a product of 1"
+
+
+def test_specdecpp_auto_takes_the_cheapest_threshold_under_the_costs_at_hand():
+    rows = rows_from_json(LEDGER, "specdecpp")
+    chosen = {}
+    for c in (0.001, 2.0):
+        costs = Costs(0.005, COSTS.v, {"small": c}, 0.02)
+        policy = make_policy(parse_lane("specdecpp:auto"), make_heads())
+        policy.reset(LaneContext("small", costs, 100))
+        policy.should_draft(known("specdecpp", [0.9, 0.9]))
+        latencies = {row.threshold: row.latency(costs, "small", "specdecpp") for row in rows}
+        chosen[c] = policy.threshold
+        assert latencies[policy.threshold] == min(latencies.values())
+    assert chosen[0.001] != chosen[2.0]
+
+
+def test_costaware_weighs_the_next_token_against_its_cost():
+    head = make_head("costaware")
+    policy = CostAware(head)
+    policy.reset(CONTEXT)
+    limits = thresholds(rows_from_json(LEDGER, "costaware"), COSTS, "small")
+    assert policy.should_draft(known("costaware", [])) == (0.8 > limits[0])
+    assert (policy.score, policy.threshold) == (0.8, limits[0])
+    policy.should_draft(known("costaware", [0.9]))
+    alpha, beta = TUNED["costaware"]["next"]
+    following = 1 / (1 + np.exp(-(alpha + beta * np.log(0.9 / 0.1))))
+    assert policy.score == pytest.approx(0.9 * following)
+    policy.should_draft(known("costaware", [0.9, 0.5]))
+    assert policy.score == pytest.approx(0.9 * 0.5 / (1 + np.exp(-alpha)))
+    policy.observe(2, 1)
+    policy.should_draft(known("costaware", []))
+    assert policy.score == 0.7
+
+
+def test_the_long_run_latency_is_a_fixed_point_of_the_rule():
+    rows = rows_from_json(LEDGER, "costaware")
+    lam = long_run_latency(rows, COSTS, "small")
+    typical = np.mean([marginal(n, COSTS, "small") for n in range(SL_CAP)])
+    at = [row.threshold for row in rows]
+    latencies = [row.latency(COSTS, "small", "costaware") for row in rows]
+    assert np.interp(typical / lam, at, latencies) == pytest.approx(lam, rel=1e-6)
+    assert thresholds(rows, COSTS, "small")[3] == pytest.approx((0.1 + 0.02) / lam)
+
+
+def test_a_dearer_draft_raises_costawares_thresholds():
+    rows = rows_from_json(LEDGER, "costaware")
+    cheap, dear = (thresholds(rows, Costs(0.005, COSTS.v, {"small": c}, 0.02), "small")[1] for c in (0.05, 0.5))
+    assert cheap < dear
+
+
+# -- evidence of repetition
+
+tokens = st.lists(st.integers(0, 3), max_size=60)
+
+
+@given(tokens, tokens, tokens)
+def test_what_was_pushed_can_be_taken_back(text, wrong, rest):
+    tried, plain = Repetition(), Repetition()
+    tried.follow(text)
+    for token in wrong:
+        tried.push(token)
+    tried.rewind(len(text))
+    tried.follow(text + rest)
+    plain.follow(text + rest)
+    assert [tried.evidence(token) for token in range(4)] == [plain.evidence(token) for token in range(4)]
+    assert len(tried) == len(text + rest)
+
+
+def test_evidence_counts_how_long_the_text_repeats():
+    repetition = Repetition()
+    repetition.follow([1, 2, 3, 4, 1, 2])
+    assert repetition.evidence(3) == 2  # the two tokens that were found again
+    assert repetition.evidence(9) == LONGEST + 2
+    repetition.push(3)
+    assert repetition.evidence(4) == 3
+    repetition.push(7)
+    assert repetition.evidence(4) == 0, "nothing like (3, 7) came before"
+    assert evidence_along([1, 2, 3, 4, 1, 2], [3, 7], [3, None]) == [2, 0]
+
+
+# -- heads, token by token and over a chain
+
+
+@settings(deadline=None)
+@given(st.integers(0, 1000))
+def test_a_head_scores_a_chain_as_it_scores_its_tokens(seed):
+    rng = np.random.default_rng(seed)
+    n = 12
+    top10 = np.sort(rng.dirichlet(np.ones(12), n)[:, :10])[:, ::-1].astype(np.float32)
+    before, given_ = rng.integers(0, 4, 9).tolist(), rng.integers(0, 4, n).tolist()
+    features = GuessFeatures(
+        position=np.arange(3, 3 + n), guess=given_, given=given_, before=before, p=top10[:, 0],
+        entropy=rng.random(n).astype(np.float32), top10=top10,
+        hidden=rng.normal(size=(n, 4)).astype(np.float32) * 5,
+    )  # fmt: skip
+    disco, specdecpp = make_head("disco", seed), make_head("specdecpp", seed)
+    one_by_one = [disco.score(top10[i], features.entropy[i], 3 + i) for i in range(n)]
+    np.testing.assert_allclose(disco.score_chain(features), one_by_one, rtol=1e-4)
+    one_by_one = [specdecpp.score(row) for row in features.hidden]
+    np.testing.assert_allclose(specdecpp.score_chain(features), one_by_one, rtol=1e-4, atol=1e-6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    agree=st.sampled_from([0.3, 0.8, 0.95]),
+    seed=st.integers(0, 6),
+    lane=st.sampled_from(["disco:0.4", "disco", "specdecpp:0.6", "specdecpp:auto", "specdecpp", "costaware"]),
+    n=st.integers(1, 60),
+    eos=st.sampled_from([None, 3]),
+    rule=st.sampled_from([("greedy", 0.0), ("coupling", 0.7)]),
+)
+def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, rule):
+    pair = ToyPair(agree=agree, seed=seed, eos=eos)
+    request = CompareRequest("abcdabc", lanes=[lane.split(":")[0]], max_new_tokens=n, rule=rule[0], temperature=rule[1])
+    heads = make_heads(seed)
+    request.lanes = ["autoregressive"]
+    prepared = prepare(request, pair)
+    prepared.heads = {"small": heads}
+    prepared.lanes = [parse_lane(lane)]
+    reference = LaneRun(prepared, parse_lane("autoregressive"), COSTS).run()
+    chain = chain_of(prepared, "small", reference.output)
+    live = LaneRun(prepared, prepared.lanes[0], COSTS).run()
+    assert live.output == reference.output, "lossless"
+    simulated = simulate(
+        chain, COSTS, make_policy(prepared.lanes[0], heads), max_new_tokens=n, finish=reference.finish
+    )
+    assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
