@@ -1,0 +1,292 @@
+"""The main job on a toy pair: its events, its run file, its sentences."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from decoding.chain import Cancelled
+from decoding.compare import Comparison, compare, compare_pair, finished_run
+from decoding.costs import measure_costs, measure_decision
+from decoding.errors import UserError
+from decoding.prepare import prepare
+from decoding.request import CompareRequest
+from decoding.sampling import softmax
+from decoding.trace import run_from_json, run_to_json
+from decoding.whatif import simulate
+
+from .toy import ToyPair
+
+LANES = ["autoregressive", "static:4", "confidence:0.5", "oracle", "ngram/static:2", "weak/heuristic"]
+
+
+def request(**more) -> CompareRequest:
+    return CompareRequest(**{"prompt": "abcabc", "lanes": LANES, "max_new_tokens": 30, "repeats": 2, **more})
+
+
+@pytest.fixture(scope="module")
+def told():
+    return list(compare_pair(request(), ToyPair(agree=0.8)))
+
+
+@pytest.fixture(scope="module")
+def run(told):
+    return run_from_json(json.dumps(told[-1].data["run"]))
+
+
+def test_events_are_numbered_and_end_with_the_run(told):
+    assert [event.seq for event in told] == list(range(len(told)))
+    assert len({event.run for event in told}) == 1
+    assert told[-1].kind == "finished" and sum(event.is_last for event in told) == 1
+    json.dumps([asdict(event) for event in told], allow_nan=False)
+
+
+def test_lanes_take_turns(told):
+    turns = [(e.data["repeat"], e.data["lane"]) for e in told if e.kind == "lane_started"]
+    assert turns == [(repeat, lane) for repeat in range(2) for lane in range(len(LANES))]
+    done = [(e.data["repeat"], e.data["lane"]) for e in told if e.kind == "lane_finished"]
+    assert done == turns
+
+
+def test_live_iterations_are_those_of_the_run(told, run):
+    for lane, trace in enumerate(run.lanes):
+        for repeat in range(2):
+            events = [e.data for e in told if e.kind == "iterations" and (e.data["lane"], e.data["repeat"]) == (lane, repeat)]
+            items = [item for data in events for item in data["items"]]
+            assert [data["first"] for data in events] == list(
+                np.cumsum([0, *(len(data["items"]) for data in events)])[:-1]
+            )
+            assert [[token for token, _ in item["d"]] for item in items] == [
+                [token.id for token in it.drafted] for it in trace.iterations
+            ]
+            assert [[fate for _, fate in item["d"]] for item in items] == [
+                [token.fate for token in it.drafted] for it in trace.iterations
+            ]
+            assert [item["e"] and item["e"][0] for item in items] == [
+                it.emitted and it.emitted.id for it in trace.iterations
+            ]
+            read = trace.repeats[repeat]
+            assert [item["t"][1] for item in items] == pytest.approx(read.check_s, abs=1e-8)
+
+
+def test_the_texts_of_live_tokens_come_before_or_with_them(told):
+    known = set()
+    for event in told:
+        if event.kind == "iterations":
+            known |= {int(token) for token in event.data["texts"]}
+            for item in event.data["items"]:
+                assert {token for token, _ in item["d"]} <= known
+                assert item["e"] is None or item["e"][0] in known
+
+
+def test_the_run_is_whole(run):
+    assert run_from_json(run_to_json(run)) == run
+    assert [trace.lane for trace in run.lanes] == LANES
+    assert all(trace.verdict.same is True for trace in run.lanes)
+    assert len({tuple(trace.output) for trace in run.lanes}) == 1
+    assert all(len(trace.repeats) == 2 for trace in run.lanes)
+    assert set(run.chains) == {"small", "ngram", "weak"} == set(run.costs.c) == set(run.pair.drafts)
+    assert all(chain.target == run.lanes[0].output for chain in run.chains.values())
+    assert len(run.costs.v) == 21 and run.costs.v[0] == 1.0
+    assert set(run.costs.decision) == {"autoregressive", "static", "confidence", "oracle", "heuristic"}
+
+
+def test_each_fate_is_what_the_first_choices_say(run):
+    for trace in run.lanes:
+        for it in trace.iterations:
+            fates = [token.fate for token in it.drafted]
+            n = fates.count("accepted")
+            assert fates == ["accepted"] * n + ["rejected"] * (n < len(fates)) + ["dropped"] * (len(fates) - n - 1)
+            for token in it.drafted:
+                assert token.draft_choice == token.id
+                assert (token.target_choice == token.id) or token.fate != "accepted"
+            if n < len(fates):
+                assert it.drafted[n].target_choice == it.emitted.id != it.drafted[n].id
+                assert it.emitted.fate == "correction"
+            else:
+                assert it.emitted.fate == ("bonus" if fates else "plain")
+            if trace.policy == "oracle":
+                assert "rejected" not in fates
+
+
+def test_annotations_are_the_models_own_probabilities(run):
+    """Recomputed from scratch: one pass over exactly the text before each token, dropped ones included."""
+    pair = ToyPair(agree=0.8)
+    for trace in run.lanes:
+        for it in trace.iterations:
+            before = [*run.prompt_ids, *trace.output[: it.start]]
+            drafted = [token.id for token in it.drafted]
+            for index, token in enumerate(it.drafted):
+                _check_place(pair.target, [*before, *drafted[:index]], token.id, token.p_target, token.target_top)
+                if trace.draft in pair.draft_names:
+                    model = pair.draft(trace.draft)
+                    _check_place(model, [*before, *drafted[:index]], token.id, token.p_draft, token.draft_top)
+            n = it.n_accepted
+            _check_place(pair.target, [*before, *drafted[:n]], it.emitted.id, it.emitted.p_target, it.emitted.target_top)
+
+
+def _check_place(model, text, token, p, top):
+    probabilities = softmax(model.prefill(text).numpy()[-1])
+    assert p == pytest.approx(probabilities[token], abs=1e-5)
+    assert [one for _, one in top] == pytest.approx(sorted(probabilities, reverse=True)[:5], abs=1e-5)
+
+
+def test_scores_stand_beside_the_token_they_are_about(run):
+    for it in run.lane("confidence:0.5").iterations:
+        for token in it.drafted:
+            if token.score is not None:
+                assert token.score == pytest.approx(token.p_draft, abs=1e-5) and token.threshold == 0.5
+
+
+def test_holds_come_from_the_chain(run):
+    for trace in run.lanes:
+        if trace.draft:
+            chain = run.chains[trace.draft]
+            assert all(it.holds == chain.holds(it.start) for it in trace.iterations)
+    assert all(it.n_drafted == min(it.holds, 29 - it.start) for it in run.lane("oracle").iterations)
+
+
+def test_what_if_of_the_run_equals_its_lanes(run):
+    from decoding.lanes import parse_lane
+    from decoding.lookahead.registry import make_policy
+
+    for trace in run.lanes[1:]:
+        simulated = simulate(run.chains[trace.draft], run.costs, make_policy(parse_lane(trace.lane)), max_new_tokens=30)
+        assert simulated.iterations == [(it.start, it.n_drafted, it.n_accepted) for it in trace.iterations]
+
+
+def test_under_coupling_all_lanes_agree_too():
+    run = finished_run(request(rule="coupling", temperature=0.9, seed=11), ToyPair(agree=0.7))
+    assert all(trace.verdict.same for trace in run.lanes)
+    for trace in run.lanes[1:]:
+        for it in trace.iterations:
+            for token in it.drafted:
+                assert token.draft_choice == token.id and (token.target_choice == token.id) >= (token.fate == "accepted")
+
+
+def test_under_sampling_there_is_no_verdict_and_no_chain():
+    lanes = ["autoregressive", "static:4", "confidence:0.5"]
+    run = finished_run(request(rule="sampling", temperature=0.9, lanes=lanes), ToyPair(agree=0.6))
+    assert run_from_json(run_to_json(run)) == run
+    assert not run.chains and all(trace.verdict.same is None for trace in run.lanes)
+    for trace in run.lanes[1:]:
+        for it in trace.iterations:
+            for token in it.drafted:
+                if token.fate == "dropped":
+                    assert token.draw is None
+                else:
+                    assert (token.draw < token.accept_probability) == (token.fate == "accepted")
+                    ratio = min(1.0, token.p_target / token.p_draft)
+                    assert token.accept_probability == pytest.approx(ratio, abs=1e-3)
+
+
+def test_without_an_autoregressive_lane_texts_are_still_compared():
+    run = finished_run(request(lanes=["static:3"]), ToyPair())
+    assert run.lanes[0].verdict.same is True and run.baseline is None
+
+
+def test_a_difference_names_its_place_and_gap():
+    """A target whose passes over several tokens disagree with those over one: broken, and told so."""
+    pair = ToyPair(agree=0.9)
+    honest = pair.target.extend
+
+    def broken(ids):
+        logits = honest(ids)
+        if len(ids) > 1 and pair.target.length > 20:
+            logits[:, 5] = logits.max() + 1
+        return logits
+
+    pair.target.extend = broken
+    run = finished_run(request(lanes=["autoregressive", "static:4"]), pair)
+    verdict = run.lane("static:4").verdict
+    expected, got = run.lanes[0].output, run.lane("static:4").output
+    at = verdict.first_difference
+    assert verdict.same is False and expected[:at] == got[:at] and expected[at] != got[at]
+    assert verdict.gap > 1e-4 and not verdict.near_tie
+
+
+def test_stop_strings_and_end_of_sequence_end_all_lanes_alike():
+    plain = finished_run(request(), ToyPair(agree=0.9)).lanes[0].output
+    string = "".join(chr(97 + token) for token in plain[9:12])
+    run = finished_run(request(stop=[string]), ToyPair(agree=0.9))
+    assert {trace.finish for trace in run.lanes} == {"stop"} and all(trace.verdict.same for trace in run.lanes)
+    run = finished_run(request(), ToyPair(agree=0.9, eos=plain[7]))
+    assert {trace.finish for trace in run.lanes} == {"eos"} and all(trace.verdict.same for trace in run.lanes)
+    assert run_from_json(run_to_json(run)) == run
+
+
+@pytest.mark.parametrize("after", [0, 3, 40])
+def test_cancel_ends_with_one_event(after):
+    asked = iter(range(10_000))
+    kinds = [e.kind for e in compare_pair(request(), ToyPair(), cancel=lambda: next(asked) >= after)]
+    assert kinds[-1] == "cancelled" and "finished" not in kinds
+
+
+def test_cancel_is_an_exception_to_callers_without_events():
+    with pytest.raises(Cancelled):
+        finished_run(request(), ToyPair(), cancel=lambda: True)
+
+
+def test_a_closed_generator_leaves_garbage_collection_on():
+    import gc
+
+    events = compare_pair(request(), ToyPair())
+    for event in events:
+        if event.kind == "iterations":
+            break
+    events.close()
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"lanes": ["warp:9"]}, "no policy"),
+        ({"lanes": ["huge/static:5"]}, "no draft huge"),
+        ({"lanes": ["disco"]}, "fit"),
+        ({"prompt": "   "}, "empty"),
+        ({"lanes": ["oracle"], "rule": "sampling", "temperature": 1.0}, "not defined"),
+        ({"prompt": "a" * 5000}, "shorten"),
+    ],
+)
+def test_bad_requests_end_with_a_sentence(more, says):
+    events = list(compare_pair(request(**more), ToyPair()))
+    assert events[-1].kind == "failed" and says in events[-1].data["message"]
+
+
+def test_a_failing_load_is_a_sentence():
+    def load(request, tell):
+        raise UserError("There is no pair x.")
+
+    events = list(compare(request(), load=load))
+    assert events[-1].kind == "failed" and events[-1].data == {"message": "There is no pair x."}
+
+
+def test_a_repeat_that_went_otherwise_is_left_out_and_noted():
+    """Some GPUs do not repeat themselves to the bit."""
+    prepared = prepare(request(lanes=["static:4"], repeats=3), ToyPair())
+    comparison = Comparison(prepared, lambda: False, "x")
+    for kind, data in comparison.tell():
+        if kind == "lane_finished" and data["repeat"] == 0:
+            prepared.pair._drafts["small"].seed += 7
+    trace = comparison.run.lanes[0]
+    assert len(trace.repeats) == 1 and len(trace.notes) == 2
+
+
+def test_costs_are_positive_and_cover_every_draft():
+    pair = ToyPair()
+    costs = measure_costs(pair, ["small", "ngram"], [1, 2, 3], context=50)
+    assert costs.target_s > 0 and costs.o > 0 and set(costs.c) == {"small", "ngram"}
+    assert len(costs.v) == 21 and all(v > 0 for v in costs.v)
+    prepared = prepare(request(), pair)
+    lanes = {lane.text: lane for lane in prepared.lanes}
+    assert measure_decision(prepared, lanes["oracle"], costs) == 0.0
+    assert measure_decision(prepared, lanes["confidence:0.5"], costs) > 0
+
+
+def test_costs_of_plain_decoding_need_no_draft():
+    costs = measure_costs(ToyPair(), [], [1])
+    assert costs.c == {} and costs.o > 0
