@@ -229,6 +229,8 @@ def _read_body(body: bytes, limits: Limits) -> tuple[str, CompareRequest | dict[
         raise Refusal(400, 'The body must be JSON: {"kind": "compare", "options": {...}}.') from error
     if kind not in KINDS or not isinstance(options, dict):
         raise Refusal(400, f"The kind must be one of {', '.join(KINDS)}, its options an object.")
+    if (options.get("target") or options.get("draft")) and not limits.any_model:
+        raise UserError("This server runs only the pairs that it lists: choose one of them by its name.")
     return kind, _check_limits(request_from_dict(options), limits) if kind == "compare" else options
 
 
@@ -237,8 +239,6 @@ def _check_limits(request: CompareRequest, limits: Limits) -> CompareRequest:
         raise UserError(f"This server reads prompts of at most {limits.max_prompt_chars:,} characters.")
     if request.max_new_tokens > limits.max_new_tokens:
         raise UserError(f"This server grants at most {limits.max_new_tokens:,} new tokens.")
-    if request.target and not limits.any_model:
-        raise UserError("This server runs only the pairs that it lists: choose one of them by its name.")
     return request
 
 

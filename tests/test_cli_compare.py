@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -9,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from rich.console import Console
@@ -18,13 +18,14 @@ from decoding.backends.local import LocalBackend
 from decoding.backends.recorded import RecordedBackend
 from decoding.cli import COMMANDS, main
 from decoding.cli import recordings as recordings_module
-from decoding.cli.console import visible
+from decoding.cli.console import cancel_on_interrupt, visible
 from decoding.cli.show import lane_text, remarks, show_run, summary, verdict
+from decoding.evaluation.results import evaluation_from_dict
 from decoding.pairs import PairDescription
 from decoding.prompts import Prompt
 from decoding.request import CompareRequest
 from decoding.trace import Verdict, load_run
-from tests.fakes import check_stream
+from tests.fakes import ScriptedRunner, check_stream
 from tests.runs import make_run
 from tests.tiny_pair import make_tiny_pair
 
@@ -55,7 +56,7 @@ def run_main(capsys, *words):
 def test_compare_shows_fates_figures_and_times_and_writes_the_run(capsys, pair, tmp_path):
     status, out, err = run_main(capsys, *arguments(pair, "--out", str(tmp_path / "run.json")))
     assert status == 0, err
-    for part in ("static:2", "ngram/static:3", "speedup", "predicted speedup", "Where the time goes", "Same text in all 4"):
+    for part in ("static:2", "ngram/static:3", "predicted speedup", "Where the time goes", "Same text in all 4"):
         assert part in out
     assert not out.isascii() and "\x1b" not in out  # marks for fates, and no colours where it is no terminal
     run = load_run(tmp_path / "run.json")
@@ -72,12 +73,12 @@ def test_json_is_json_alone(capsys, pair):
 
 def test_sampling_options_reach_the_request(capsys, pair, tmp_path):
     path = tmp_path / "run.json"
-    words = arguments(pair, "--temperature", "0.7", "--rule", "coupling", "--seed", "3", "--top-k", "20", "--top-p", "0.9",
-                      "--stop", "zzzz", "--ignore-eos", "--out", str(path), "--json")  # fmt: skip
+    words = arguments(pair, "--temperature", "0.7", "--rule", "coupling", "--seed", "3", "--top-k", "20",
+                      "--top-p", "0.9", "--stop", "zzzz", "--ignore-eos", "--out", str(path), "--json")  # fmt: skip
     assert run_main(capsys, *words)[0] == 0
     settings = load_run(path).settings
-    assert (settings.temperature, settings.rule, settings.seed, settings.top_k, settings.top_p) == (0.7, "coupling", 3, 20, 0.9)
-    assert settings.stop == ["zzzz"] and settings.ignore_eos
+    assert (settings.temperature, settings.rule, settings.seed) == (0.7, "coupling", 3)
+    assert (settings.top_k, settings.top_p, settings.stop, settings.ignore_eos) == (20, 0.9, ["zzzz"], True)
 
 
 def test_the_prompt_may_be_a_file(capsys, pair, tmp_path):
@@ -134,17 +135,27 @@ def test_every_command_has_help(capsys):
         assert run_main(capsys, name, "--help")[0] == 0
 
 
-def test_ctrl_c_cancels_and_says_so(pair, tmp_path):
+def test_ctrl_c_cancels_and_says_so(capsys, tmp_path, monkeypatch):
+    class Interrupted(ScriptedRunner):
+        def run(self, *asked):
+            for kind, data in super().run(*asked):
+                yield kind, data
+                if kind == "iterations":
+                    os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("decoding.backends.jobs.Jobs", Interrupted)
     path = tmp_path / "run.json"
-    words = arguments(pair, "--repeats", "50", "--max-new-tokens", "400", "--ignore-eos", "--out", str(path))
-    command = subprocess.Popen(
-        [sys.executable, "-m", "decoding", *words], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    time.sleep(6)
-    command.send_signal(signal.SIGINT)
-    out, err = command.communicate(timeout=60)
-    assert command.returncode == 130, err
-    assert "Cancelled" in err and "Traceback" not in err and not path.exists()
+    words = ["compare", "--prompt", "x", "--lanes", "autoregressive,static:5", "--out", str(path)]
+    status, out, err = run_main(capsys, *words)
+    assert (status, out) == (130, "") and not path.exists()
+    assert "Stopping after this step" in err and "Cancelled" in err
+
+
+def test_a_second_ctrl_c_leaves_at_once():
+    with pytest.raises(KeyboardInterrupt), cancel_on_interrupt() as cancel:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert cancel.is_set()
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_the_worker_process_decodes_with_real_models(pair):
@@ -162,6 +173,27 @@ def test_the_worker_process_decodes_with_real_models(pair):
     loadings = [[e for e in events if e.data.get("stage") == "loading" and "Loading target" in e.data["message"]]
                 for events in (first, second)]  # fmt: skip
     assert [bool(found) for found in loadings] == [True, False]  # the last pair stays loaded
+
+
+def test_an_evaluation_runs_in_the_worker_process(pair):
+    target, draft = pair
+    options = {"target": target, "draft": draft, "dtype": "float32", "suite": "code", "limit": 1, "validation_limit": 1,
+               "lanes": ["autoregressive", "static:2"], "max_new_tokens": 4, "clock_prompts": 0}  # fmt: skip
+    backend = LocalBackend()
+    cancel = threading.Event()
+    cancel.set()
+    try:
+        events = list(backend.run_job("evaluate", options, threading.Event()))
+        stopped = list(backend.run_job("evaluate", options, cancel))
+        refused = list(backend.run_job("evaluate", {"nonsense": 1}, threading.Event()))
+        unknown = list(backend.run_job("dance", {}, threading.Event()))
+    finally:
+        backend.close()
+    check_stream(events)
+    assert events[-1].kind == "finished", events[-1].data
+    assert evaluation_from_dict(events[-1].data["result"]).rules
+    assert stopped[-1].kind == "cancelled"
+    assert "nonsense" in refused[-1].data["message"] and "compare, evaluate, drafts" in unknown[-1].data["message"]
 
 
 def test_recordings_are_made_checked_and_kept_in_order(capsys, pair, tmp_path, monkeypatch):
@@ -200,7 +232,8 @@ def test_serve_serves_and_ends_on_a_signal():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "decoding", "serve", "--port", str(port)]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "SPECULOSCOPE_TOKEN": "s3cret"})
+    environment = {**os.environ, "SPECULOSCOPE_TOKEN": "s3cret"}
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     assert f"http://127.0.0.1:{port}" in server.stderr.readline()
     health = httpx.Client(transport=httpx.HTTPTransport(retries=20)).get(f"http://127.0.0.1:{port}/health").json()
     assert health["status"] == "ok"
@@ -222,7 +255,7 @@ def test_fates_have_marks_and_text_cannot_steer_the_terminal():
 def test_markup_in_text_is_text():
     run = make_run(prompt="[bold]x[/bold]")
     run.vocab[0].text = "[red]boo[/nothing]"
-    console = Console(record=True, width=100, file=open(os.devnull, "w"))
+    console = Console(record=True, width=100, file=io.StringIO())
     show_run(run, console)
     assert "[red]boo[/nothing]" in console.export_text()
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ..events import Kind
@@ -12,6 +15,7 @@ from ..request import CompareRequest, request_from_dict
 from .base import Cancelled, guarded
 
 if TYPE_CHECKING:
+    from ..evaluation.options import EvaluationOptions
     from ..models.pair import Pair
 
 Cancel = Callable[[], bool]
@@ -30,9 +34,10 @@ class Jobs:
         self._pair: Pair | None = None
 
     def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
-        job = {"compare": self._compare}.get(kind)
+        jobs = {"compare": self._compare, "evaluate": self._evaluate, "drafts": self._evaluate}
+        job = jobs.get(kind)
         if job is None:
-            yield "failed", {"message": f"There is no job '{kind[:40]}'."}
+            yield "failed", {"message": f"There is no job '{kind[:40]}': choose one of {', '.join(jobs)}."}
             return
         yield from guarded(lambda: job(options, run_id, cancel))
 
@@ -51,7 +56,26 @@ class Jobs:
         for event in compare_pair(request, self._pair, cancel, run_id):
             yield event.kind, event.data
 
-    def _load(self, request: CompareRequest, cancel: Cancel) -> Told:
+    def _evaluate(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
+        """Rules with one draft, or all drafts where the options ask for them."""
+        from ..evaluation.drafts import evaluate_drafts
+        from ..evaluation.options import options_from_dict
+        from ..evaluation.progress import Progress
+        from ..evaluation.rules import evaluate
+
+        asked = options_from_dict(options)
+        yield from self._load(asked, cancel)
+        run = evaluate_drafts if asked.drafts else evaluate
+        with TemporaryDirectory(prefix="speculoscope-") as folder:
+            for told in run(asked, self._pair, Path(folder), cancel):
+                if isinstance(told, Progress):
+                    yield "progress", asdict(told)
+                else:
+                    yield "finished", {"result": asdict(told)}
+                    return
+        yield "cancelled", {}
+
+    def _load(self, request: CompareRequest | EvaluationOptions, cancel: Cancel) -> Told:
         """Make the pair asked for the loaded one, telling how it goes. Raises UserError, Cancelled.
 
         Loading runs in a thread of its own, so that a long download can be told of and stopped.

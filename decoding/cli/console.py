@@ -22,7 +22,7 @@ err = Console(stderr=True, highlight=False)
 
 def complain(sentence: str) -> None:
     """Tell on stderr what went wrong; the sentence may hold a visitor's text."""
-    err.print(Text.assemble(("Error: ", "bold red"), visible(sentence)))
+    err.print(Text.assemble(("Error: ", "bold red"), visible(sentence)), soft_wrap=True)
 
 
 def print_json(data: Any) -> None:
