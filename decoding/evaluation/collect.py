@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..models.pair import Pair
 
 Told = Iterator[Progress]
+COST_PROMPTS = 5  # on which the cost curves are measured
 
 
 class Collector:
@@ -118,19 +119,27 @@ class Collector:
         lines = Lines(self._folder / "costs.jsonl", key, stale="restart")
         if not lines.records:
             yield Progress("costs", "Measuring what draft steps, checks and decisions cost", 0.0)
-            prompt = sorted(self.prompts, key=lambda one: len(one.prompt))[len(self.prompts) // 2]
-            prepared = self._prepared(prompt)
-            context = len(prepared.prompt) + prepared.limits.max_new_tokens // 2
-            costs = measure_costs(self.pair, self.drafts, prepared.prompt, context=context)
+            costs = smooth_costs([self._measure_on(prompt) for prompt in self._spread(COST_PROMPTS)])
             lines.add({"costs": _costs_to_plain(costs), "decision": self._decisions(lanes, costs)})
         lines.close()
         record = lines.records[0]
         self.costs = Costs(**record["costs"], decision=record["decision"])
 
+    def _measure_on(self, prompt: Prompt) -> Costs:
+        self._check_cancel()
+        prepared = self._prepared(prompt)
+        context = len(prepared.prompt) + prepared.limits.max_new_tokens // 2
+        return measure_costs(self.pair, self.drafts, prepared.prompt, context=context)
+
+    def _spread(self, n: int) -> list[Prompt]:
+        """``n`` prompts, short and long ones."""
+        by_length = sorted(self.prompts, key=lambda one: len(one.prompt))
+        return [by_length[(2 * index + 1) * len(by_length) // (2 * n)] for index in range(n)]
+
     def _decisions(self, lanes: Sequence[str], costs: Costs) -> dict[str, float]:
         """Policy -> cost of one decision with its features; the mean over lanes of that policy."""
         found: dict[str, list[float]] = {}
-        for prompt in self.prompts[:3]:
+        for prompt in self._spread(3):
             prepared = self._prepared(prompt)
             for text in lanes:
                 self._check_cancel()
@@ -262,6 +271,24 @@ def _prepare_all(pair: Pair, drafts: Sequence[str], prompt: Prompt, max_new_toke
     prepared = prepare(request, pair)
     rule = make_rule(request, shared_vocabulary(pair, list(drafts)), max_new_tokens)
     return replace(prepared, rule=rule, heads={draft: load_heads_of(pair, draft) for draft in drafts})
+
+
+def smooth_costs(measured: Sequence[Costs]) -> Costs:
+    """Medians of several measurements; v made to grow, by isotonic regression.
+
+    One run's v(n) is good to some percent, and the tuning of static-opt would pick the SL whose v happened to be
+    measured low. Reading more tokens never takes a pass less work.
+    """
+    from sklearn.isotonic import isotonic_regression
+
+    v = [median(column) for column in zip(*(costs.v for costs in measured))]
+    grown = [float(value) for value in isotonic_regression(v)]
+    return Costs(
+        target_s=median(costs.target_s for costs in measured),
+        v=[value / grown[0] for value in grown],
+        c={name: median(costs.c[name] for costs in measured) for name in measured[0].c},
+        o=median(costs.o for costs in measured),
+    )
 
 
 def _free_costs(drafts: Sequence[str]) -> Costs:

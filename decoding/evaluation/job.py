@@ -1,11 +1,10 @@
-"""The evaluation as a job: options in, events of plain data out."""
+"""The evaluation that options ask for, and the folder that it works in."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .drafts import evaluate_drafts
 from .options import EvaluationOptions
@@ -27,20 +26,6 @@ def run_evaluation(
         yield from evaluate_drafts(options, pair, folder, cancel)
     else:
         yield from evaluate(options, pair, folder, cancel)
-
-
-def evaluation_job(
-    options: EvaluationOptions, pair: Pair, cancel: Callable[[], bool], folder: Path | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The same as ``(kind, data)`` pairs, for backends: progress, then finished (with the result) or cancelled."""
-    folder = folder or WORK / work_name(options, pair)
-    for told in run_evaluation(options, pair, folder, cancel):
-        if isinstance(told, Progress):
-            yield "progress", {"stage": told.stage, "message": told.message, "fraction": told.fraction}
-        else:
-            yield "finished", {"result": asdict(told)}
-            return
-    yield "cancelled", {}
 
 
 def work_name(options: EvaluationOptions, pair: Pair) -> str:
