@@ -15,7 +15,6 @@ from .sampling import softmax
 from .speculative import RawIteration
 from .trace import Chain, Iteration, Token
 
-TOP = 5  # alternatives kept for each token
 CHUNK = 32  # rows of logits held at once
 
 
@@ -40,8 +39,10 @@ class Annotator:
     same output share them.
     """
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, top: int = 5) -> None:
+        """``top``: how many alternatives are kept for each token."""
         self._prepared = prepared
+        self._top = top
         self._views: dict[tuple[str, tuple[int, ...]], Views] = {}
 
     def iterations(
@@ -57,7 +58,7 @@ class Annotator:
 
     def _look(self, name: str, model: Any, output: list[int], raw: list[RawIteration]) -> Views:
         views = self._views.setdefault((name, tuple(output)), {})
-        reader = _Reader(model, self._prepared.rule, self._prepared.prompt, views)
+        reader = _Reader(model, self._prepared.rule, self._prepared.prompt, views, self._top)
         reader.read_text(output, _tokens_at(raw))
         for iteration in reversed(raw):  # from the end: rewinding keeps what is before
             reader.read_dropped(iteration)
@@ -65,11 +66,12 @@ class Annotator:
 
 
 class _Reader:
-    def __init__(self, model: Any, rule: AcceptanceRule, prompt: list[int], views: Views) -> None:
+    def __init__(self, model: Any, rule: AcceptanceRule, prompt: list[int], views: Views, top: int) -> None:
         self._model = model
         self._rule = rule
         self._prompt = prompt
         self._views = views
+        self._top = top
         model.keep_hidden = False
 
     def read_text(self, output: list[int], wanted: dict[int, set[int]]) -> None:
@@ -104,16 +106,17 @@ class _Reader:
         known = self._views.get((position, after))
         if known is not None and wanted <= known.p.keys():
             return
-        place = _view(row, self._rule, position, wanted)
+        place = _view(row, self._rule, position, wanted, self._top)
         if known is not None:
             place.p |= known.p
         self._views[position, after] = place
 
 
-def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int]) -> Place:
+def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int], top: int) -> Place:
     shaped = rule.shape(row)
     probabilities = softmax(shaped)
-    best = np.argpartition(probabilities, -TOP)[-TOP:] if len(probabilities) > TOP else np.arange(len(probabilities))
+    top = min(top, len(probabilities))
+    best = np.argpartition(probabilities, -top)[-top:]
     best = best[np.argsort(-probabilities[best], kind="stable")]
     noisy = isinstance(rule, Coupling)
     choice = rule.choices(row[None], position)[0] if noisy else int(shaped.argmax())

@@ -36,6 +36,7 @@ Load = Callable[[CompareRequest, Tell], "Pair"]
 Told = Iterator[tuple[Kind, dict[str, Any]]]
 
 FLUSH_S = 0.05  # live iterations are sent in batches of so many seconds
+MANY_TOKENS = 4000  # in all lanes together, beyond which fewer alternatives are kept: the file has a limit
 NEAR_TIE = 1e-4  # top-2 logit gap in float32 under which rounding may decide
 
 
@@ -139,7 +140,10 @@ class Comparison:
         yield "progress", _progress("measuring", "Measuring what draft steps and checks cost here")
         prepared = self.prepared
         context = len(prepared.prompt) + prepared.limits.max_new_tokens // 2
-        self._costs = measure_costs(prepared.pair, prepared.drafts, prepared.prompt, context=context)
+        self._costs = measure_costs(
+            prepared.pair, prepared.drafts, prepared.prompt, context=context,
+            tell=lambda message, fraction: self._check_cancel(),
+        )  # fmt: skip
         self._check_cancel()
 
     def _look_ahead(self) -> Told:
@@ -213,7 +217,8 @@ class Comparison:
 
     def _make_run(self) -> Run:
         prepared = self.prepared
-        annotator = Annotator(prepared)
+        n_tokens = sum(len(runs[0].output) for runs in self._kept)
+        annotator = Annotator(prepared, top=5 if n_tokens <= MANY_TOKENS else 2)
         lanes = [self._make_trace(index, lane, annotator) for index, lane in enumerate(prepared.lanes)]
         return Run(
             id=self._run_id,

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from .acceptance import AcceptanceRule, Greedy
-from .clock import make_clock
+from .clock import POLICY, make_clock
 from .drafting import NGRAM, prefill
 from .features import as_rows
 from .limits import Limits
@@ -44,6 +44,7 @@ def measure_costs(
 
     Args:
         prompt: ids; repeated up to ``context`` tokens (default: the prompt and 64 more), where all is timed.
+        tell: called before each round; what it raises ends the measurement.
 
     Returns:
         Medians over rounds: ``target_s`` of a pass over one token right after another one (plain decoding);
@@ -173,6 +174,5 @@ def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int
     decode = speculative_decode(
         prepared.pair.target, source, policy, prepared.rule, prepared.prompt, limits, clock
     )
-    spent = [(it.times[2], len(it.drafted)) for it in decode]
-    drafted = sum(n for _, n in spent)
-    return sum(seconds for seconds, _ in spent) / drafted / costs.target_s if drafted else 0.0
+    spent = [it.times[POLICY] / len(it.drafted) for it in decode if it.drafted]
+    return median(spent) / costs.target_s if spent else 0.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .acceptance import AcceptanceRule, make_rule
 from .drafting import NGRAM, DraftSource, ModelDraft, NgramDraft
 from .errors import UserError
-from .lanes import Lane, parse_lane
+from .lanes import LEARNED, Lane, parse_lane
 from .limits import Limits, StopStrings
 from .lookahead.heads import FOLDER as POLICIES_FOLDER
 from .lookahead.heads import Head, load_heads
@@ -71,7 +71,7 @@ def prepare(request: CompareRequest, pair: Pair) -> Prepared:
     prepared = Prepared(request, pair, lanes, prompt, limits, rule=None)  # type: ignore[arg-type]
     vocabulary = shared_vocabulary(pair, prepared.drafts)
     prepared.rule = make_rule(request, vocabulary, limits.max_new_tokens + 1)  # and the one after the text
-    prepared.heads = {draft: load_heads_of(pair, draft) for draft in prepared.drafts}
+    prepared.heads = {draft: _heads_for(prepared, draft) for draft in prepared.drafts}
     for lane in lanes:
         _check_features(prepared, lane)
     return prepared
@@ -129,6 +129,16 @@ def _encode(request: CompareRequest, pair: Pair) -> list[int]:
     if not prompt:
         raise UserError("The prompt gives no tokens: type some text for the models to continue.")
     return prompt
+
+
+def _heads_for(prepared: Prepared, draft: str) -> dict[str, Head]:
+    """The draft's heads; what is stale or broken matters only where a lane decides by it (UserError then)."""
+    try:
+        return load_heads_of(prepared.pair, draft)
+    except UserError:
+        if any(lane.policy in LEARNED and prepared.draft_of(lane) == draft for lane in prepared.lanes):
+            raise
+        return {}
 
 
 def _check_features(prepared: Prepared, lane: Lane) -> None:
