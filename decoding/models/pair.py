@@ -24,6 +24,7 @@ class Pair:
         self.name, self.tokenizer, self.target = name, tokenizer, target
         self.default_draft, self.draft_names = default_draft, draft_names
         self.chat = chat
+        self.target_folder: Path | None = None
         self.draft_folders: dict[str, Path] = {}  # of the drafts that lie in a folder of this machine
         self._load_draft = load_draft
         self._drafts: dict[str, CachedModel] = {}
@@ -90,6 +91,7 @@ def load_pair(name: str = "", target: str = "", draft: str = "", dtype: str = "a
     model = load(Path(described.target).name, first, weights, spread)
     pair = Pair(described.name, tokenizer, model, described.default_draft, list(described.drafts), load_draft,
                 described.chat and tokenizer.has_chat_template)
+    pair.target_folder = first.folder
     pair.draft_folders = {which: Path(place) for which, place in described.drafts.items() if Path(place).is_dir()}
     pair.draft()
     return pair
