@@ -65,12 +65,12 @@ def too_long_sentence(drafts: list[DraftResult]) -> str:
     foreseen = max(best.by_sl, key=lambda point: point.predicted)
     last = best.by_sl[-1]
     if peak.sl == last.sl:
-        turning = f"{best.name} still gains at SL {last.sl}"
+        turning = f"The draft {best.name} still gains at SL {last.sl}"
     else:
-        turning = f"{best.name} is fastest at SL {peak.sl} ({peak.simulated:.2f} times)"
+        turning = f"The draft {best.name} is fastest at SL {peak.sl} ({peak.simulated:.2f} times)"
         turning += f" and down to {last.simulated:.2f} at {last.sl}: a draft can be too long"
     return (
-        f"{turning[0].upper()}{turning[1:]}. The throughput model, for which all guesses are equally likely to hold, "
+        f"{turning}. The throughput model, for which all guesses are equally likely to hold, "
         f"foresees {foreseen.predicted:.2f} times at SL {foreseen.sl}."
     )
 
@@ -83,7 +83,7 @@ def draw_by_cost(result: DraftsResult) -> Drawing:
         gain = draft.static_speedup[ALL]
         figure.add_scatter(
             x=[draft.c], y=[gain.value], mode="markers+text", name=plain(draft.name),
-            text=[f"{plain(draft.name)} {draft.match_rate[ALL]:.0%}"], textposition="top center",
+            text=[f"{plain(draft.name)} {draft.match_rate[ALL]:.0%}"], textposition="middle right", cliponaxis=False,
             marker={"color": colour, "symbol": symbol, "size": 12},
             error_y={"type": "data", "symmetric": False, "array": [gain.high - gain.value],
                      "arrayminus": [gain.value - gain.low], "color": colour, "thickness": 1.2, "width": 3},

@@ -167,7 +167,7 @@ def draw_prediction(result: EvaluationResult) -> Drawing:
     )  # fmt: skip
     figure.add_vline(
         x=always, line={"color": INK, "width": 1.5, "dash": "dash"}, annotation_text=f"always accept: {always:.2f}",
-        annotation_position="top left",
+        annotation={"y": 1.0, "yref": "paper", "yanchor": "bottom", "xanchor": "center"},
     )  # fmt: skip
     figure.update_xaxes(title_text="F1 of foretelling which guesses hold", range=[0, 1])
     figure.update_yaxes(automargin=True)

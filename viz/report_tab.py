@@ -20,7 +20,9 @@ from decoding.prompts import SUITES
 
 from .choices import pair_choices
 from .desk import answered
+from .drafts_figures import draw_drafts
 from .drafts_tab import drafts_report
+from .evaluation_figures import draw_evaluation
 from .evaluation_tab import evaluation_report
 from .report import Report
 from .session import Feed, Visits, told
@@ -50,13 +52,15 @@ class Kind:
 
 EVALUATE = Kind(
     "evaluate", "", "Which rule is fastest on prompts never seen before, and how sure is that?",
-    "python -m decoding evaluate --suite all --split test --out evaluation",
-    load_evaluation, evaluation_from_dict, evaluation_report, {},
+    "python -m decoding evaluate --suite all --split test --ship",
+    load_evaluation, evaluation_from_dict,
+    lambda result: evaluation_report(result, [drawing.to_dict() for drawing in draw_evaluation(result)]), {},
 )  # fmt: skip
 DRAFTS = Kind(
     "drafts", "-drafts", "Every draft of the pair, every SL: which draft is best here, and how far should it guess?",
-    "python -m decoding evaluate --suite all --split test --drafts all --out evaluation",
-    load_drafts, drafts_from_dict, drafts_report, {"drafts": "all"},
+    "python -m decoding evaluate --suite all --split test --drafts all --ship",
+    load_drafts, drafts_from_dict,
+    lambda result: drafts_report(result, [drawing.to_dict() for drawing in draw_drafts(result)]), {"drafts": "all"},
 )  # fmt: skip
 
 
