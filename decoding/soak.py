@@ -49,6 +49,7 @@ def soak(
     Every connection lives a random time within ``cut_after_s``. The prompts must differ from each other.
     """
     result, adding = SoakResult(), threading.Lock()
+    limits = Limits(max_runs=clients + 1, any_model=True)
 
     def follow(request: CompareRequest) -> None:
         events = list(remote.compare(request, threading.Event()))
@@ -56,7 +57,7 @@ def soak(
             judge(events, request, result)
             told(result)
 
-    with served(backend, Limits(max_runs=clients + 1)) as port, _cutting_proxy(port, cut_after_s, seed, result) as cut:
+    with served(backend, limits) as port, _cutting_proxy(port, cut_after_s, seed, result) as cut:
         remote = RemoteBackend(f"http://127.0.0.1:{cut}", patience_s=30.0)
         with ThreadPoolExecutor(clients) as pool:
             list(pool.map(follow, requests))

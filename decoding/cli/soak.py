@@ -14,6 +14,8 @@ from .console import err, out, print_json, progress_bar
 def soak(
     runs: Annotated[int, typer.Option(help="How many comparisons.")] = 200,
     clients: Annotated[int, typer.Option(help="How many at a time.")] = 4,
+    target: Annotated[str, typer.Option(help="A target (folder or Hub id) in place of the default pair.")] = "",
+    draft: Annotated[str, typer.Option(help="Its draft.")] = "",
     lanes: Annotated[str, typer.Option(help="Comma-separated lanes.")] = "autoregressive,static:5",
     max_new_tokens: Annotated[int, typer.Option(help="The token limit of each run.")] = 16,
     cut_after: Annotated[float, typer.Option(help="The longest life of a connection, in seconds.")] = 0.4,
@@ -25,9 +27,12 @@ def soak(
     from ..soak import soak as run_soak
 
     requests = [
-        CompareRequest(f"# {i}\ndef f{i}(x):\n", lanes=lanes.split(","), max_new_tokens=max_new_tokens, repeats=1)
+        CompareRequest(
+            f"# {i}\ndef f{i}(x):\n", target=target, draft=draft, lanes=lanes.split(","), repeats=1,
+            max_new_tokens=max_new_tokens,
+        )
         for i in range(runs)
-    ]
+    ]  # fmt: skip
     with progress_bar() as progress:
         bar = progress.add_task("Comparisons behind a cutting proxy", total=runs)
         result = run_soak(

@@ -111,7 +111,9 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
     On the CPU, or ``spread`` over all GPUs by accelerate. Raises UserError.
     """
     from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # progress is told to whoever asked for the model, not to the terminal
     if spread and importlib.util.find_spec("accelerate") is None:
         raise UserError(f"{folder.name} is too large for one GPU; to spread it over several, install accelerate.")
     options = {"device_map": "auto"} if spread else {}
