@@ -1,0 +1,106 @@
+"""A slice of ``python -m decoding lossless`` on a tiny random pair, and that it can fail."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from decoding.compare import finished_run
+from decoding.lossless import Counts, Text, check_lossless, transformers_reference
+from decoding.models.pair import load_pair
+from decoding.request import CompareRequest
+
+from .tiny_pair import make_tiny_pair
+
+LIVELY = 0.6  # spread of the random weights with which the text does not repeat itself at once
+
+PROMPTS = ["def f(x):\n    return", "aaaa bbbb aaaa", "é"]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return make_lively_pair(tmp_path_factory.mktemp("pair"))
+
+
+def make_lively_pair(folder) -> tuple[str, str]:
+    """The tiny pair with other weights: a varied text, and a draft that is right about half of the time."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    target, draft = make_tiny_pair(folder)
+    config = LlamaConfig.from_pretrained(target)
+    config.tie_word_embeddings, config.initializer_range = False, LIVELY
+    torch.manual_seed(1)
+    model = LlamaForCausalLM(config)
+    model.save_pretrained(target)
+    small = LlamaForCausalLM(LlamaConfig(**{**config.to_dict(), "num_hidden_layers": 1}))
+    small.load_state_dict(model.state_dict(), strict=False)
+    small.save_pretrained(draft)
+    return target, draft
+
+
+@pytest.fixture(scope="module")
+def pair(folders):
+    return load_pair(target=folders[0], draft=folders[1], dtype="float32", device="cpu")
+
+
+def last(counts) -> Counts:
+    for found in counts:
+        pass
+    return found
+
+
+def test_every_policy_writes_the_text_of_generate(pair):
+    reference = transformers_reference(pair.target_folder)
+    prompts = [pair.encode_prompt(text) for text in PROMPTS]
+    counts = last(check_lossless(pair, reference, prompts, 24, caps=range(1, 17, 5)))
+    assert counts.different == [] and counts.prompts == 3
+    assert counts.compared == 3 * (1 + 7 * 4) == counts.equal + counts.near_ties
+    assert counts.near_ties <= 0.1 * counts.compared
+
+
+def test_the_slice_means_something(pair):
+    """Its text is varied, and the draft both holds and fails in it."""
+    request = CompareRequest(PROMPTS[0], lanes=["static:4"], max_new_tokens=40, repeats=1)
+    trace = finished_run(request, pair).lanes[0]
+    fates = [token.fate for it in trace.iterations for token in it.drafted]
+    assert len(set(trace.output)) > 10 and "accepted" in fates and "rejected" in fates
+
+
+def test_a_wrong_acceptance_is_counted_with_its_place(pair, monkeypatch):
+    reference = transformers_reference(pair.target_folder)
+    monkeypatch.setattr("decoding.acceptance.agreeing", lambda drafted, choices: len(drafted))
+    counts = last(check_lossless(pair, reference, [pair.encode_prompt(PROMPTS[0])], 24, caps=range(3, 4)))
+    assert counts.different
+    prompt, rule, cap, at, gap = counts.different[0]
+    assert (prompt, cap) == (0, 3) and 0 <= at < 24 and gap >= 1e-4
+
+
+def test_near_ties_are_counted_apart():
+    counts, expected = Counts(), Text([1, 2, 3], [1.0, 5e-5, 1.0])
+    counts.add(0, "static", 2, [1, 9, 3], expected)
+    counts.add(0, "static", 2, [1, 2, 4], expected)
+    counts.add(0, "static", 2, [1, 2, 3], expected)
+    counts.add(0, "static", 2, [1, 2], expected)
+    assert (counts.equal, counts.near_ties, len(counts.different)) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_all_lanes_agree_on_a_real_engine(folders, dtype):
+    pair = load_pair(target=folders[0], draft=folders[1], dtype=dtype, device="cpu")
+    lanes = ["autoregressive", "static:1", "static:6", "heuristic", "confidence:0.1", "oracle", "ngram/static:3"]
+    run = finished_run(CompareRequest(PROMPTS[0], lanes=lanes, max_new_tokens=40, repeats=1), pair)
+    assert all(trace.verdict.same or trace.verdict.near_tie for trace in run.lanes)
+
+
+def test_the_command_prints_counts(folders):
+    from typer.testing import CliRunner
+
+    from decoding.cli import _application
+
+    arguments = ["--target", folders[0], "--draft", folders[1], "--limit", "1", "--max-new-tokens", "6"]
+    arguments += ["--longest", "2", "--json"]
+    result = CliRunner().invoke(_application(["lossless"]), ["lossless", *arguments])
+    found = json.loads(result.stdout[result.stdout.index("{") :])
+    assert result.exit_code == 0 and found["compared"] == 1 + 7 * 2 and found["different"] == []
