@@ -50,10 +50,10 @@ def cut_tests(text: str, rng: random.Random) -> Iterator[str]:
 
 
 def cut_prose(text: str, rng: random.Random) -> Iterator[str]:
-    """Cuts inside a sentence of a paragraph of running English, with the paragraph before it; twice each."""
+    """Cuts inside a sentence of a paragraph of running English, with the paragraph before it; three each."""
     paragraphs = text.split("\n\n")
     ends = [index for index, paragraph in enumerate(paragraphs) if is_english(paragraph)]
-    for end in rng.sample(ends, len(ends)) * 2:
+    for end in rng.sample(ends, len(ends)) * 3:
         words = paragraphs[end].split(" ")
         cut = " ".join(words[: rng.randint(len(words) // 3, 2 * len(words) // 3)])
         before = paragraphs[end - 1] + "\n\n" if end and is_english(paragraphs[end - 1]) else ""
@@ -74,17 +74,20 @@ CUTS: dict[str, Callable[[str, random.Random], Iterator[str]]] = {
 def usable_cuts(document: Document, suite: str, tokenizer: PreTrainedTokenizerBase) -> list[str]:
     """A file's cuts of a fitting length, in a fixed random order."""
     rng = random.Random(document.path)
-    return [cut for cut in CUTS[suite](document.text, rng) if TOKENS[0] <= len(tokenizer(cut).input_ids) <= TOKENS[1]]
+    cuts = dict.fromkeys(CUTS[suite](document.text, rng))
+    return [cut for cut in cuts if TOKENS[0] <= len(tokenizer(cut).input_ids) <= TOKENS[1]]
 
 
 def cut_suite(suite: str, documents: list[Document], tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
     """The suite's prompts: first one of each file, then a second of each, until each split has what is wanted."""
     files = sorted((d for d in documents if d.kind == suite), key=lambda d: hashlib.sha256(d.path.encode()).digest())
     prompts: list[Prompt] = []
+    seen: set[str] = set()
     for split in SPLITS:
         cuts = [(d, usable_cuts(d, suite, tokenizer)) for d in files if split_of(d) == split]
         rounds = range(max((len(found) for _, found in cuts), default=0))
-        chosen = [(d, found[turn]) for turn in rounds for d, found in cuts if turn < len(found)][: WANTED[split]]
+        turns = [(d, found[turn]) for turn in rounds for d, found in cuts if turn < len(found)]
+        chosen = [(d, cut) for d, cut in turns if not (cut in seen or seen.add(cut))][: WANTED[split]]
         if len(chosen) < WANTED[split]:
             raise UserError(f"Held-out files give only {len(chosen)} of {WANTED[split]} prompts for {suite}/{split}.")
         prompts += [Prompt(f"{suite}-{split}-{number:03d}", suite, split, cut, f"{d.package}: {d.path}")

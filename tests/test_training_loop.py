@@ -1,0 +1,155 @@
+"""The loop, its optimisers and its checkpoints, on a tiny model and without compilation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from decoding.errors import UserError
+from training import architecture, files, loop
+from training.architecture import Shape, deepen, load_model, save_model
+from training.loop import Rates, TimedRun, next_token_loss
+from training.optimisers import BatchedMuon, orthogonalise, rate_at
+from training.tokenizer import build_tokenizer
+
+TINY = Shape(layers=2, hidden=64, intermediate=96)
+VOCABULARY = 300
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "CHECKPOINTS", tmp_path / "checkpoints")
+    monkeypatch.setattr(loop, "LOGS", tmp_path / "logs")
+
+
+def tiny(seed=0):
+    torch.manual_seed(seed)
+    return TINY.build(VOCABULARY, 64)
+
+
+def make_run(seconds=1e9, settings=None):
+    return TimedRun("run", tiny(), seconds, settings or {"shape": TINY}, Rates())
+
+
+def take_steps(run, count):
+    def loss_of(start):
+        ids = torch.randint(0, VOCABULARY, (2, 17), generator=torch.Generator().manual_seed(start))
+        return next_token_loss(run.model, ids)
+
+    return [run.step(loss_of, (2, 16)) for _ in range(count)]
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_been():
+    whole = take_steps(make_run(), 6)
+    first = make_run()
+    begun = take_steps(first, 3)
+    first.checkpoint()
+    again = make_run()
+    assert (again.steps, again.position, again.tokens) == (3, 6, 96)
+    assert begun + take_steps(again, 3) == pytest.approx(whole, rel=1e-5)
+
+
+def test_a_checkpoint_of_another_configuration_is_refused():
+    run = make_run()
+    run.checkpoint()
+    with pytest.raises(UserError, match="another configuration"):
+        make_run(settings={"shape": Shape(1, 64, 96)})
+
+
+def test_a_full_disk_leaves_the_good_checkpoint(monkeypatch):
+    run = make_run()
+    run.checkpoint()
+    before = run.path.read_bytes()
+    take_steps(run, 1)
+
+    def full(state, file):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(UserError, match="No space left"):
+        run.checkpoint()
+    assert run.path.read_bytes() == before
+    assert [path.name for path in run.path.parent.iterdir()] == ["run.pt"]
+
+
+def test_training_ends_by_the_clock_with_weights_saved():
+    saved = []
+    run = make_run(seconds=0.3)
+    run.train(lambda start: next_token_loss(run.model, torch.ones(1, 9, dtype=torch.long)), (1, 8),
+              lambda: 1.0, lambda: saved.append(run.steps))
+    assert run.elapsed >= 0.3 and saved == [run.steps]
+    assert '"held_out": 1.0' in (loop.LOGS / "run.jsonl").read_text()
+
+
+def test_a_loss_that_explodes_stops_the_run():
+    run = make_run(seconds=10)
+    with pytest.raises(UserError, match="no longer finite"):
+        run.train(lambda start: run.model.model.norm.weight.sum() * float("nan"), (1, 8), lambda: 1.0, lambda: None)
+
+
+def test_the_rate_warms_up_stays_and_decays():
+    rates = [rate_at(share, warmup=0.1, flat_until=0.5, last=0.02) for share in (0.0, 0.05, 0.1, 0.5, 0.75, 1.0, 1.1)]
+    assert rates == pytest.approx([0.05, 0.5, 1.0, 1.0, 0.51, 0.02, 0.02])
+
+
+def test_orthogonalise_flattens_the_singular_values():
+    torch.manual_seed(0)
+    for shape in ((3, 16, 40), (2, 40, 16)):
+        values = torch.linalg.svdvals(orthogonalise(torch.randn(shape)).float())
+        assert values.min() > 0.5 and values.max() < 1.4
+
+
+def test_batched_muon_is_torchs_muon():
+    torch.manual_seed(0)
+    ours = [nn.Parameter(torch.randn(24, 16)) for _ in range(3)] + [nn.Parameter(torch.randn(16, 48))]
+    theirs = [nn.Parameter(parameter.detach().clone()) for parameter in ours]
+    one, other = BatchedMuon(ours, lr=0.1), torch.optim.Muon(theirs, lr=0.1)
+    for _ in range(3):
+        for a, b in zip(ours, theirs):
+            a.grad = torch.randn_like(a)
+            b.grad = a.grad.clone()
+        one.step()
+        other.step()
+    for a, b in zip(ours, theirs):
+        assert torch.allclose(a, b, atol=0.02)
+
+
+@pytest.mark.parametrize("layers", [3, 4])
+def test_deepening_changes_nothing_at_first(layers):
+    model, ids = tiny(), torch.randint(0, VOCABULARY, (2, 12))
+    deeper = deepen(model, layers)
+    assert deeper.config.num_hidden_layers == layers
+    assert torch.allclose(model(ids).logits, deeper(ids).logits, atol=1e-5)
+
+
+def test_deepening_too_far_is_refused():
+    with pytest.raises(ValueError, match="cannot deepen"):
+        deepen(tiny(), 5)
+
+
+def test_saved_models_load_without_a_warning_in_small_shards(tmp_path, monkeypatch, recwarn, caplog):
+    monkeypatch.setattr(architecture, "SHARD_SIZE", "50KB")
+    tokenizer = build_tokenizer(["def f(x): return x"] * 3, 290)
+    model, folder = tiny(), tmp_path / "model"
+    folder.mkdir()
+    (folder / "README.md").write_text("card")
+    save_model(model, folder, tokenizer)
+    assert (folder / "README.md").read_text() == "card"
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    loaded = load_model(folder)
+    assert not caplog.records and not recwarn.list
+    for name, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value.bfloat16().float())
+
+
+def test_a_failed_save_leaves_the_good_model(tmp_path):
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "weights").write_text("good")
+    with pytest.raises(UserError), files.replacing_folder(target) as folder:
+        (folder / "weights").write_text("half")
+        raise OSError(28, "No space left on device")
+    assert (target / "weights").read_text() == "good"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
