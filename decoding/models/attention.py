@@ -118,7 +118,7 @@ class BagAttention:
         self._values = [torch.zeros(n_kv_heads, self._capacity, head_dim, dtype=dtype) for _ in range(n_layers)]
         self._key_tables = [one.view(-1, KEY_BLOCK) for one in self._keys]
         self._value_tables = [one.view(-1, head_dim) for one in self._values]
-        self._indices = lru_cache(maxsize=64)(self._make_indices)
+        self._indices = lru_cache(maxsize=24)(self._make_indices)
         self._bag = torch.ops.aten._embedding_bag_forward_only.default
 
     def plan(self, start: int, n: int) -> Plan:

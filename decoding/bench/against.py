@@ -1,0 +1,190 @@
+"""The benchmark: contenders on the same prompts, interleaved, and the ratios that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from ..costs import measure_costs
+from ..lanes import parse_lane
+from ..lookahead.heads import FOLDER as POLICIES_FOLDER
+from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
+
+if TYPE_CHECKING:
+    from ..models.pair import Pair
+
+PLAIN, STATIC = "autoregressive", "static:5"
+GENERATE, ASSISTED, ASSISTED_DEFAULTS = "hf generate", "hf assisted 5", "hf assisted"
+RULES = ("heuristic", "confidence:0.4")  # dynamic lanes that need no fitting
+FITTED = ("disco", "specdecpp", "costaware")
+GROWTH_SHORT, GROWTH_LONG, GROWTH_TOKENS = 100, 900, 48
+
+Tell = Callable[[str, float | None], None]
+
+
+@dataclass(slots=True)
+class Figure:
+    """One contender: tokens/s over all prompts and repeats, and where its time went (shares of one)."""
+
+    name: str
+    tokens_per_s: float
+    low: float
+    high: float
+    end_to_end: float
+    threads: int
+    shares: list[float] | None = None
+
+
+@dataclass(slots=True)
+class Ratio:
+    """``ours`` over ``theirs``: median, least and greatest of same-prompt, same-repeat ratios."""
+
+    ours: str
+    theirs: str
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(slots=True)
+class Growth:
+    """Milliseconds of an iteration of ``lane`` around two context lengths."""
+
+    lane: str
+    short_ms: float
+    long_ms: float
+
+    @property
+    def ratio(self) -> float:
+        return self.long_ms / self.short_ms
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything a benchmark found out. ``same_text``: prompts on which all contenders wrote the same text."""
+
+    pair: str
+    dtype: str
+    device: str
+    figures: list[Figure]
+    ratios: list[Ratio]
+    growth: list[Growth] = field(default_factory=list)
+    n_prompts: int = 0
+    same_text: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def bench_pair(pair: Pair, hf_target: Any, hf_draft: Any, prompts: list[list[int]], *, max_new_tokens: int,
+               repeats: int, cores: int, tell: Tell = lambda message, fraction: None) -> Report:
+    """Our lanes on ``pair`` against transformers on the same weights. ``prompts``: token ids each."""
+    costs = measure_costs(pair, [pair.default_draft], prompts[0])
+    ours: list[Contender] = [LaneContender(lane, pair, costs, pair.target.info.threads) for lane in lanes_of(pair)]
+    theirs = transformers_contenders(hf_target, hf_draft)
+    choices = (1, cores) if cores > 1 and pair.target.info.device == "cpu" else (pair.target.info.threads,)
+    for contender in theirs:
+        tell(f"Choosing threads for {contender.name}", None)
+        contender.choose_threads(prompts[0], min(24, max_new_tokens), choices)
+    readings = interleave([*ours, *theirs], prompts, max_new_tokens, repeats, tell)
+    info = pair.target.info
+    report = Report(pair.name, info.dtype, info.device, figures_of([*ours, *theirs], readings), [], [], len(prompts))
+    report.ratios = ratios_of(report.figures, readings)
+    report.same_text = sum(_same(readings, index) for index in range(len(prompts)))
+    return report
+
+
+def lanes_of(pair: Pair) -> list[str]:
+    """Plain, static, and every dynamic lane that runs on this pair's default draft."""
+    folder = pair.draft_folders.get(pair.default_draft)
+    there = [] if folder is None else [one for one in FITTED if list((folder / POLICIES_FOLDER).glob(f"{one}.*"))]
+    return [PLAIN, STATIC, *RULES, *there]
+
+
+def transformers_contenders(hf_target: Any, hf_draft: Any) -> list[GenerateContender]:
+    never_ending(hf_target), never_ending(hf_draft)
+    defaults = assisted_settings(hf_draft)
+    five = {"num_assistant_tokens": 5, "num_assistant_tokens_schedule": "constant",
+            "assistant_confidence_threshold": 0.0}
+    return [GenerateContender(GENERATE, hf_target), GenerateContender(ASSISTED, hf_target, hf_draft, five),
+            GenerateContender(ASSISTED_DEFAULTS, hf_target, hf_draft, defaults)]
+
+
+Readings = dict[str, list[list[Reading]]]  # contender -> prompt -> repeat
+
+
+def interleave(contenders: list[Contender], prompts: list[list[int]], n: int, repeats: int, tell: Tell) -> Readings:
+    """Every contender on every prompt, in turns, so that what else the machine does meets all alike."""
+    for contender in contenders:
+        tell(f"Warming up {contender.name}", None)
+        contender.run(prompts[0], min(16, n))
+    readings: Readings = {contender.name: [[] for _ in prompts] for contender in contenders}
+    for index, prompt in enumerate(prompts):
+        for repeat in range(repeats):
+            tell(f"Prompt {index + 1} of {len(prompts)}", (index + repeat / repeats) / len(prompts))
+            for contender in contenders:
+                readings[contender.name][index].append(contender.run(prompt, n))
+    return readings
+
+
+def figures_of(contenders: list[Contender], readings: Readings) -> list[Figure]:
+    figures = []
+    for contender in contenders:
+        flat = [reading for repeats in readings[contender.name] for reading in repeats]
+        speeds = [reading.tokens_per_s for reading in flat]
+        end_to_end = median(len(reading.output) / reading.total_s for reading in flat)
+        figures.append(Figure(contender.name, median(speeds), min(speeds), max(speeds), end_to_end,
+                              contender.threads, _shares(flat)))
+    return figures
+
+
+def _shares(readings: list[Reading]) -> list[float] | None:
+    """Shares of draft, check, policy and rest in the whole time."""
+    if readings[0].shares is None:
+        return None
+    columns = [sum(column) for column in zip(*(reading.shares for reading in readings))]
+    return [column / sum(columns) for column in columns]
+
+
+def ratios_of(figures: list[Figure], readings: Readings) -> list[Ratio]:
+    """The three comparisons of like with like; the best dynamic lane is the one of the highest median."""
+    speed = {figure.name: figure.tokens_per_s for figure in figures}
+    dynamic = [name for name in speed if not name.startswith("hf ") and name not in (PLAIN, STATIC)]
+    pairs = [(PLAIN, GENERATE), (STATIC, ASSISTED)]
+    if dynamic:
+        pairs.append((max(dynamic, key=speed.__getitem__), ASSISTED_DEFAULTS))
+    return [ratio_of(ours, theirs, readings) for ours, theirs in pairs if ours in readings and theirs in readings]
+
+
+def ratio_of(ours: str, theirs: str, readings: Readings) -> Ratio:
+    ratios = [a.tokens_per_s / b.tokens_per_s
+              for mine, other in zip(readings[ours], readings[theirs]) for a, b in zip(mine, other)]
+    return Ratio(ours, theirs, median(ratios), min(ratios), max(ratios))
+
+
+def _same(readings: Readings, index: int) -> bool:
+    outputs = [reading.output for repeats in readings.values() for reading in repeats[index]]
+    return all(output == outputs[0] for output in outputs)
+
+
+def measure_growth(pair: Pair, text: list[int], repeats: int, lanes: tuple[str, ...] = (PLAIN, STATIC)
+                   ) -> list[Growth]:
+    """Iteration times around 100 and 900 tokens of context, interleaved; [] where the context is too short.
+
+    Per iteration, not per token: how many tokens are accepted depends on the text, not on the engine.
+    """
+    if pair.target.max_length < GROWTH_LONG + GROWTH_TOKENS:
+        return []
+    while len(text) < GROWTH_LONG:
+        text = text + text
+    costs = measure_costs(pair, [pair.default_draft], text[:GROWTH_SHORT])
+    found = []
+    for lane in lanes:
+        contender = LaneContender(parse_lane(lane).text, pair, costs, pair.target.info.threads)
+        times: dict[int, list[float]] = {GROWTH_SHORT: [], GROWTH_LONG: []}
+        for _ in range(repeats + 1):  # the first round warms up
+            for length, found_s in times.items():
+                reading = contender.run(text[: length - GROWTH_TOKENS // 2], GROWTH_TOKENS)
+                found_s.append(reading.decode_s / reading.n_iterations * 1e3)
+        found.append(Growth(lane, *(median(one[1:]) for one in times.values())))
+    return found

@@ -1,0 +1,139 @@
+"""Who takes part in a benchmark: one of our lanes, or one of transformers' ways to generate."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from ..lane_run import LaneRun
+from ..lanes import parse_lane
+from ..prepare import prepare
+from ..request import CompareRequest
+
+if TYPE_CHECKING:
+    from ..models.pair import Pair
+    from ..trace import Costs
+
+
+@dataclass(slots=True)
+class Reading:
+    """One text, timed. ``decode_s`` leaves out the prompt and is the time of ``n_timed`` tokens.
+
+    ``shares``: seconds of draft, check, policy and rest; ``n_iterations`` 0 where a contender does not tell.
+    """
+
+    output: list[int]
+    decode_s: float
+    n_timed: int
+    total_s: float
+    shares: tuple[float, float, float, float] | None = None
+    n_iterations: int = 0
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.n_timed / self.decode_s
+
+
+class Contender(Protocol):
+    name: str
+
+    def run(self, prompt: list[int], n: int) -> Reading:
+        """Continue ``prompt`` by ``n`` tokens, greedily, past any end-of-text token."""
+
+
+@dataclass
+class LaneContender:
+    """One of our lanes on a loaded pair, on ``threads`` CPU threads."""
+
+    lane: str
+    pair: Pair
+    costs: Costs
+    threads: int
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.lane
+
+    def run(self, prompt: list[int], n: int) -> Reading:
+        use_threads(self.threads)
+        request = CompareRequest(prompt="given as ids", lanes=[self.lane], max_new_tokens=n, ignore_eos=True)
+        prepared = prepare(request, self.pair)
+        prepared.prompt = prompt
+        run = LaneRun(prepared, parse_lane(self.lane), self.costs).run()
+        shares = tuple(map(sum, zip(*(iteration.times for iteration in run.iterations))))
+        decode_s = sum(shares)
+        return Reading(run.output, decode_s, len(run.output), run.prefill_s + decode_s, shares, len(run.iterations))
+
+
+@dataclass
+class GenerateContender:
+    """transformers' ``generate`` on its own modules: plain, or assisted where there is a ``draft``.
+
+    Its decode time is the time of n tokens less that of one, so that the prompt is left out as it is in ours.
+    ``settings`` go to the draft's generation config, the only place where transformers reads them.
+    """
+
+    name: str
+    target: Any
+    draft: Any = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    threads: int = 1
+
+    def run(self, prompt: list[int], n: int) -> Reading:
+        use_threads(self.threads)
+        first_s, _ = self._time(prompt, 1)
+        total_s, output = self._time(prompt, n)
+        return Reading(output, max(total_s - first_s, 1e-9), len(output) - 1, total_s)
+
+    def _time(self, prompt: list[int], n: int) -> tuple[float, list[int]]:
+        device = self.target.get_input_embeddings().weight.device
+        ids = torch.tensor([prompt], device=device)
+        options = dict(self.options, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=n)
+        if self.draft is not None:
+            options["assistant_model"] = self.draft
+            for name, value in self.settings.items():
+                setattr(self.draft.generation_config, name, value)
+        _wait(device)
+        before = perf_counter()
+        with torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            output = self.target.generate(ids, **options)
+        _wait(device)
+        return perf_counter() - before, output[0, len(prompt) :].tolist()
+
+    def choose_threads(self, prompt: list[int], n: int, choices: tuple[int, ...]) -> None:
+        """Give transformers the thread count that serves it best here."""
+        speeds = {}
+        for self.threads in choices:
+            self.run(prompt, n)
+            speeds[self.threads] = self.run(prompt, n).tokens_per_s
+        self.threads = max(speeds, key=speeds.__getitem__)
+
+
+def assisted_settings(hf_draft: Any) -> dict[str, Any]:
+    """transformers' own defaults of assisted generation, as they are before anyone changes them."""
+    config = hf_draft.generation_config
+    names = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")
+    return {name: getattr(config, name) for name in names}
+
+
+def never_ending(hf_model: Any) -> Any:
+    """``hf_model`` without an end-of-text token, so that every contender writes as many tokens."""
+    config = hf_model.generation_config
+    config.eos_token_id, config.pad_token_id = None, 0
+    return hf_model
+
+
+def use_threads(threads: int) -> None:
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,47 @@
+"""Which pairs a benchmark runs on: the one that was named, and on a GPU also pairs of larger shapes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..models.hub import HuggingFaceHub
+from ..models.loading import choose_device, choose_weights, load_hf_model
+from ..models.pair import find_places, load_pair
+from ..pairs import PairDescription, find_pair, name_pair
+from ..prompts import load_suite
+from .against import Report, Tell, bench_pair, measure_growth
+
+if TYPE_CHECKING:
+    from ..models.pair import Pair
+
+
+def bench_all(pair: str, target: str, draft: str, *, limit: int, repeats: int, max_new_tokens: int, device: str,
+              dtype: str, cores: int, tell: Tell) -> list[Report]:
+    """One report for the pair that is named ("" is the default); on CUDA also those of the shaped pairs."""
+    device = choose_device(device)
+    weights = choose_weights(dtype, device)
+    described = name_pair(target, draft) if target or draft else find_pair(pair)
+    loaded = load_pair(pair, target, draft, dtype=weights, device=device, progress=tell)
+    room = loaded.target.max_length - max_new_tokens - 1
+    prompts = [loaded.encode_prompt(one.prompt)[-room:] for one in load_suite("all", "test", limit)]
+    report = bench_pair(loaded, *_transformers_models(described, weights, device, tell), prompts,
+                        max_new_tokens=max_new_tokens, repeats=repeats, cores=cores, tell=tell)
+    tell("Measuring how time grows with the context", None)
+    report.growth = measure_growth(loaded, _long_text(loaded), repeats)
+    return [report]
+
+
+def _transformers_models(described: PairDescription, weights: str, device: str, tell: Tell) -> tuple[Any, Any]:
+    """transformers' own modules of the target and the default draft, of the same weights and dtype."""
+    places = find_places(described, HuggingFaceHub(), tell)
+    dtype = torch.float32 if weights == "float32" else torch.bfloat16
+    names = described.target, described.drafts[described.default_draft]
+    return tuple(load_hf_model(Path(places[name].folder), dtype).to(device) for name in names)
+
+
+def _long_text(pair: Pair) -> list[int]:
+    """Token ids of several prompts, one after the other."""
+    return [token for one in load_suite("all", "test", 16) for token in pair.tokenizer.encode(one.prompt)]

@@ -1,0 +1,133 @@
+"""The benchmark: what it times, what it sets, what it concludes. No figure is asserted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from decoding.bench import against, runs
+from decoding.bench.against import bench_pair, figures_of, interleave, ratio_of, ratios_of
+from decoding.bench.contenders import GenerateContender, LaneContender, Reading, assisted_settings, never_ending
+from decoding.costs import measure_costs
+from decoding.errors import UserError
+from decoding.models.loading import load_hf_model
+from decoding.models.pair import load_pair
+from tests.tiny_models import make_model
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    base = tmp_path_factory.mktemp("models")
+    folders = make_model(base / "big", hidden=64), make_model(base / "small")
+    pair = load_pair(target=str(folders[0]), draft=str(folders[1]), dtype="float32", device="cpu", threads=1)
+    return pair, *(load_hf_model(folder, torch.float32) for folder in folders)
+
+
+def test_all_contenders_write_the_same_text(models):
+    pair, hf_target, hf_draft = models
+    prompts = [pair.tokenizer.encode("def f(x):"), pair.tokenizer.encode("a b c")]
+    report = bench_pair(pair, hf_target, hf_draft, prompts, max_new_tokens=12, repeats=2, cores=1)
+    assert report.same_text == report.n_prompts == 2
+    names = [figure.name for figure in report.figures]
+    assert names == ["autoregressive", "static:5", "heuristic", "confidence:0.4", "hf generate", "hf assisted 5",
+                     "hf assisted"]
+    assert [(ratio.ours, ratio.theirs) for ratio in report.ratios][:2] == [
+        ("autoregressive", "hf generate"), ("static:5", "hf assisted 5")]
+    for figure in report.figures:
+        assert 0 < figure.low <= figure.tokens_per_s <= figure.high
+        assert (figure.shares is None) == figure.name.startswith("hf ")
+        assert figure.shares is None or sum(figure.shares) == pytest.approx(1.0)
+
+
+def test_assisted_settings_reach_the_draft(models):
+    _, hf_target, hf_draft = models
+    defaults = assisted_settings(hf_draft)
+    five = {"num_assistant_tokens": 5, "num_assistant_tokens_schedule": "constant",
+            "assistant_confidence_threshold": 0.0}
+    never_ending(hf_target)
+    steps = []
+    handle = hf_target.register_forward_pre_hook(
+        lambda module, args, kwargs: steps.append(kwargs["input_ids"].shape[1]), with_kwargs=True)
+    try:
+        GenerateContender("five", hf_target, hf_draft, five)._time([1, 2, 3], 30)
+    finally:
+        handle.remove()
+    assert hf_draft.generation_config.num_assistant_tokens == 5
+    assert max(steps[1:]) == 6  # five proposals and the token before them
+    GenerateContender("defaults", hf_target, hf_draft, defaults)._time([1, 2, 3], 2)
+    assert assisted_settings(hf_draft) == defaults
+
+
+def test_decode_time_leaves_out_the_prompt(models):
+    pair, hf_target, _ = models
+    prompt = pair.tokenizer.encode("x" * 100)
+    reading = GenerateContender("plain", never_ending(hf_target)).run(prompt, 10)
+    assert len(reading.output) == 10 and reading.n_timed == 9 and reading.decode_s < reading.total_s
+    costs = measure_costs(pair, ["small"], prompt)
+    ours = LaneContender("static:5", pair, costs, 1).run(prompt, 10)
+    assert ours.output == reading.output and ours.n_timed == 10
+    assert ours.decode_s == pytest.approx(sum(ours.shares)) and 2 <= ours.n_iterations <= 10
+
+
+def reading(speed: float) -> Reading:
+    return Reading([1] * 10, 10 / speed, 10, 20 / speed, (0.1, 0.2, 0.0, 0.1))
+
+
+class Scripted:
+    """A contender whose speeds are given."""
+
+    threads = 1
+
+    def __init__(self, name: str, *speeds: float) -> None:
+        self.name, self.speeds, self.calls = name, list(speeds), 0
+
+    def run(self, prompt: list[int], n: int) -> Reading:
+        self.calls += 1
+        return reading(self.speeds[(self.calls - 2) % len(self.speeds)])  # the first call warms up
+
+
+def test_ratios_pair_the_same_prompt_and_repeat():
+    contenders = [Scripted("autoregressive", 20, 30, 60), Scripted("hf generate", 10, 10, 20),
+                  Scripted("static:5", 1), Scripted("heuristic", 5), Scripted("disco", 9), Scripted("hf assisted", 3)]
+    readings = interleave(contenders, [[1]], 10, 3, lambda message, fraction: None)
+    ratio = ratio_of("autoregressive", "hf generate", readings)
+    assert (ratio.low, ratio.median, ratio.high) == pytest.approx((2.0, 3.0, 3.0))
+    figures = figures_of(contenders, readings)
+    assert [(one.ours, one.theirs) for one in ratios_of(figures, readings)] == [
+        ("autoregressive", "hf generate"), ("disco", "hf assisted")]
+    assert figures[0].tokens_per_s == pytest.approx(30) and figures[0].end_to_end == pytest.approx(15)
+    assert figures[0].shares == pytest.approx([0.25, 0.5, 0.0, 0.25])
+
+
+def test_growth_is_left_out_where_the_context_is_short(models):
+    assert against.measure_growth(models[0], [1, 2, 3], 1) == []
+
+
+def test_the_command_prints_json(models, monkeypatch, tmp_path):
+    from decoding.cli import bench as command
+    import typer
+
+    pair, hf_target, hf_draft = models
+    monkeypatch.setattr(runs, "load_pair", lambda *args, **kwargs: pair)
+    monkeypatch.setattr(runs, "_transformers_models", lambda *args: (hf_target, hf_draft))
+    monkeypatch.setattr(runs, "find_pair", lambda name: None)
+    application = typer.Typer()
+    application.command()(command.bench)
+    result = CliRunner().invoke(application, ["--limit", "1", "--repeats", "1", "--max-new-tokens", "8", "--json"])
+    assert result.exit_code == 0, result.output
+    (report,) = json.loads(result.stdout)
+    assert len(report["figures"]) == 7 and report["same_text"] == 1
+    result = CliRunner().invoke(application, ["--limit", "1", "--repeats", "1", "--max-new-tokens", "8"])
+    assert "same text on 1 of 1" in result.output
+
+
+@pytest.mark.parametrize("options", [dict(against="vllm"), dict(limit=0), dict(max_new_tokens=1)])
+def test_bad_settings_are_told_in_a_sentence(options):
+    from decoding.cli.bench import bench
+
+    given = dict(against="transformers", limit=1, repeats=1, max_new_tokens=8) | options
+    with pytest.raises(UserError):
+        bench(**given)
