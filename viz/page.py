@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,9 @@ def theme() -> gr.themes.Base:
 
 def serve(page: gr.Blocks, **options: Any) -> tuple:
     """Launch ``page``; ``options`` go to Gradio's ``launch`` (server_name, server_port, prevent_thread_lock)."""
+    # Gradio keeps and sums up the last 10,000 events for a monitor that is switched off here.
+    os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
+    os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
     page.queue(max_size=QUEUE_SIZE, default_concurrency_limit=4)
     page._queue.sleep_when_free = IDLE_S
     page._queue.progress_update_sleep_when_free = 0.25

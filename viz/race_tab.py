@@ -209,8 +209,11 @@ def _wire_memory(page: gr.Blocks, fields: list, view: gr.HTML, first: Settings) 
     )  # fmt: skip
 
     def restore(kept: Any, visitor: gr.Request) -> list:
-        settings, _ = read_settings(kept if isinstance(kept, dict) else {}, first, "browser")
-        settings, faults = read_settings(dict(visitor.query_params), settings, "link")
+        kept, query = kept if isinstance(kept, dict) else {}, dict(visitor.query_params)
+        if not kept and not set(query) & set(FIELDS):
+            return [gr.skip()] * (len(fields) + 1)  # nothing to restore: leave alone what is being typed already
+        settings, _ = read_settings(kept, first, "browser")
+        settings, faults = read_settings(query, settings, "link")
         delta = told("failed", message=" ".join(faults)) if faults else gr.skip()
         return [*asdict(settings).values(), delta]
 

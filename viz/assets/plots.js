@@ -90,36 +90,26 @@
       });
     }
 
-    /** Mark each lane's position with a line in its row. */
-    follow(lane, position) {
-      this.places ??= new Map();
-      this.places.set(lane, position);
+    /** Mark an output position with a line through all rows, which share the axis of positions. */
+    follow(position) {
+      this.place = position;
       if (this.drawn && !this.frame) this.frame = requestAnimationFrame(() => this.mark());
     }
 
     mark() {
       this.frame = null;
       const layout = this.canvas._fullLayout;
-      if (!layout || !layout._plots) return;
-      const rows = [...new Set(this.about.figure.data.map((trace) => (trace.customdata || [[]])[0][0]))]
-        .filter((lane) => lane != null);
-      this.marks ??= new Map();
-      rows.forEach((lane, row) => {
-        const y = layout[row ? `yaxis${row + 1}` : "yaxis"], x = layout[row ? `xaxis${row + 1}` : "xaxis"];
-        const position = this.places.get(lane);
-        if (!x || !y || position == null) return;
-        let line = this.marks.get(lane);
-        if (!line || !line.isConnected) {
-          line = document.createElement("i");
-          line.className = "sp-now";
-          this.canvas.append(line);
-          this.marks.set(lane, line);
-        }
-        line.style.top = `${y._offset}px`;
-        line.style.height = `${y._length}px`;
-        const at = Math.min(Math.max(x.l2p(position), 0), x._length);
-        line.style.transform = `translateX(${(x._offset + at).toFixed(1)}px)`;
-      });
+      if (!layout || !layout.xaxis || this.place == null) return;
+      if (!this.line || !this.line.isConnected) {
+        this.line = document.createElement("i");
+        this.line.className = "sp-now";
+        this.canvas.append(this.line);
+      }
+      const { xaxis, height } = layout, top = layout._size.t;
+      const at = Math.min(Math.max(xaxis.l2p(this.place), 0), xaxis._length);
+      this.line.style.top = `${top}px`;
+      this.line.style.height = `${height - top - layout._size.b}px`;
+      this.line.style.transform = `translateX(${(xaxis._offset + at).toFixed(1)}px)`;
     }
   }
 
@@ -167,9 +157,11 @@
       this.body.replaceChildren(...this.drawings.map((one) => one.node));
       for (const one of this.drawings) {
         await one.draw(library);
-        one.onPoint((goal) => this.player.dispatchEvent(new CustomEvent("sd:goto", { detail: goal })));
+        one.onPoint((goal) => {
+          this.player.dispatchEvent(new CustomEvent("sd:goto", { detail: goal }));
+          this.position(goal); // the player tells of the iteration that its clock has come to, the next one
+        });
       }
-      this.player.dispatchEvent(new CustomEvent("sd:tell"));
     }
 
     async redraw() {
@@ -178,8 +170,8 @@
       for (const one of this.drawings) await one.draw(library);
     }
 
-    position({ lane, position }) {
-      for (const one of this.drawings) if (one.about.follow) one.follow(lane, position);
+    position({ position }) {
+      for (const one of this.drawings) if (one.about.follow) one.follow(position);
     }
   }
 

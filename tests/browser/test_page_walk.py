@@ -1,0 +1,208 @@
+"""A visitor's whole way through the Race tab, in a real browser over a scripted backend."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from decoding.trace import run_from_json, run_to_json
+from tests.page_server import first_run
+from tests.runs import make_run
+
+WAIT = 30_000  # ms; the tests' machine may be busy
+
+
+@pytest.fixture
+def page(visit, page_url):
+    page = visit(page_url)
+    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    yield page
+    assert page.faults == []
+    assert page.elsewhere == []
+
+
+def run_box(page, prompt: str, lanes: str | None = None, tokens: int = 30) -> None:
+    """Fill in the form by hand and press Run."""
+    page.locator("#prompt textarea").fill(prompt)
+    page.locator("#max-new-tokens input").fill(str(tokens))
+    page.locator("#max-new-tokens input").blur()
+    page.locator("#run").click()
+
+
+def finished(page) -> None:
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)
+    expect(page.locator(".sd-sentence")).to_contain_text("Here:", timeout=WAIT)
+
+
+def download(page, label: str) -> str:
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name=label).click()
+    with open(waiting.value.path(), encoding="utf-8") as file:
+        return file.read()
+
+
+def test_a_recorded_run_is_there_before_anything_was_asked_for(page):
+    expect(page.locator(".sd-badge")).to_contain_text("recorded")
+    expect(page.locator(".sd-sentence")).to_contain_text("Here: the same 88 tokens")
+    expect(page.locator("h1")).to_have_text("Speculoscope")
+    assert page.locator("#prompt textarea").input_value() == first_run().settings.prompt
+    # strips and the tops of three texts without scrolling
+    for text in page.locator(".sd-text:visible").all()[:3]:
+        box = text.bounding_box()
+        assert box["y"] + 40 < 800
+
+
+def test_run_replay_step_hover(page):
+    run_box(page, "def f(x):")
+    expect(page.locator("#stop")).to_be_visible(timeout=WAIT)
+    expect(page.locator(".sd-status")).to_contain_text("On the clock", timeout=WAIT)
+    finished(page)
+    page.get_by_role("button", name=re.compile("Pause|Play")).first.click()
+    page.locator(".sd-rail").focus()
+    page.keyboard.press("Home")
+    page.get_by_role("button", name="Next iteration (right arrow)").click()
+    page.get_by_role("button", name="Next iteration (right arrow)").click()
+    page.locator(".sd-text:visible .sd-done .sd-tk").first.hover()
+    expect(page.locator(".sd-pop")).to_be_visible(timeout=WAIT)
+    expect(page.locator(".sd-pop")).to_contain_text("position")
+    expect(page.locator(".sd-pop")).to_contain_text("Big model would say", timeout=WAIT)  # fetched when asked
+
+
+def test_stop_leaves_a_sentence_and_a_form_that_runs_again(page):
+    run_box(page, "def slow():", tokens=400)
+    expect(page.locator(".sd-status")).to_contain_text("On the clock", timeout=WAIT)
+    page.locator("#stop").click()
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator("#race")).to_contain_text("Stopped")
+    run_box(page, "def again():", tokens=20)
+    finished(page)
+
+
+def test_a_refusal_is_a_sentence_each_time_and_the_run_on_screen_stays(page):
+    for _ in range(2):
+        run_box(page, "   ")
+        expect(page.locator(".sp-status.sp-fault")).to_contain_text("The prompt is empty", timeout=WAIT)
+        expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator(".sd-badge")).to_contain_text("recorded")
+
+
+def test_an_unknown_lane_is_refused_with_the_names_there_are(page):
+    box = page.locator("#lanes input")
+    box.fill("statik:5")
+    box.press("Enter")
+    page.locator("#run").click()
+    expect(page.locator(".sp-fault")).to_contain_text("There is no policy 'statik'", timeout=WAIT)
+
+
+def test_plots_come_with_sentences_and_are_linked_both_ways(page):
+    page.locator(".sp-take").scroll_into_view_if_needed()
+    page.locator(".sp-plots").scroll_into_view_if_needed()
+    expect(page.locator(".sp-figure")).to_have_count(3, timeout=WAIT)
+    expect(page.locator(".sp-figure p").first).to_contain_text("threw away")
+    expect(page.locator(".sp-canvas .main-svg").first).to_be_visible(timeout=WAIT)
+    page.wait_for_function("document.querySelector('.sp-canvas .bars .point path')", timeout=WAIT)
+    page.evaluate(
+        """() => { window.told = [];
+        document.querySelector('.sp-player').addEventListener('sd:position', (e) => window.told.push(e.detail)); }"""
+    )
+    page.evaluate(
+        """() => { const plot = document.querySelector('.sp-canvas');
+        const trace = plot.data.find((one) => one.type === 'bar' && one.customdata[0][0] === 2);
+        plot.emit('plotly_click', {points: [{customdata: trace.customdata[3]}]}); }"""
+    )
+    position = page.evaluate(
+        "document.querySelector('.sp-canvas').data.find((one) => one.type === 'bar' && one.customdata[0][0] === 2)"
+        ".customdata[3][1]"
+    )
+    assert page.evaluate("window.told.pop()")["lane"] == "confidence:0.5"
+    expect(page.locator(".sp-now").first).to_be_attached(timeout=WAIT)
+    left = page.locator(".sp-now").first.evaluate("(line) => line.getBoundingClientRect().x")
+    wanted = page.evaluate(
+        """(position) => { const plot = document.querySelector('.sp-canvas'), x = plot._fullLayout.xaxis;
+        return plot.getBoundingClientRect().x + x._offset + x.l2p(position); }""",
+        position,
+    )
+    assert abs(left - wanted) < 2
+
+
+def test_a_run_can_be_taken_along_and_brought_back(page, tmp_path):
+    run = run_from_json(download(page, "Run file (JSON)"))
+    assert run == first_run()
+    rows = download(page, "Table (CSV)").splitlines()
+    assert rows[0].startswith("lane,iteration,index,position,id,text,fate")
+    assert len(rows) == 1 + sum(it.n_drafted + bool(it.emitted) for trace in run.lanes for it in trace.iterations)
+    assert "Content-Security-Policy" in download(page, "Page (HTML)")
+    path = tmp_path / "mine.json"
+    path.write_text(run_to_json(make_run(identifier="other", n_tokens=41, lanes=("autoregressive", "static:5"))))
+    page.locator(".sp-file").set_input_files(path)
+    expect(page.locator(".sd-badge")).to_contain_text("imported", timeout=WAIT)
+    expect(page.locator(".sd-sentence")).to_contain_text("41 tokens")
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [("{", "not a Speculoscope run file"), ("[" * 100_000, "run file"), ('{"schema": "x"}', "not a Speculoscope run")],
+)
+def test_a_broken_file_is_refused_with_a_sentence(page, tmp_path, content, sentence):
+    path = tmp_path / "broken.json"
+    path.write_text(content)
+    page.locator(".sp-file").set_input_files(path)
+    expect(page.locator(".sp-take .sp-note")).to_contain_text(sentence, timeout=WAIT)
+    expect(page.locator(".sd-badge")).to_contain_text("recorded")
+
+
+def test_command_and_link_are_of_the_run_on_screen(page):
+    page.get_by_role("button", name="Copy as command").click()
+    expect(page.get_by_label("Command")).to_have_value(re.compile("python -m decoding compare"), timeout=WAIT)
+    assert "--lanes=autoregressive,static:5,confidence:0.5,oracle" in page.evaluate("navigator.clipboard.readText()")
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_label("Link")).to_have_value(re.compile(r"\?run=first&t=\d"), timeout=WAIT)
+
+
+def test_a_link_opens_a_recording_at_its_moment(visit, page_url):
+    page = visit(f"{page_url}?run=hostile&t=0.2")
+    expect(page.locator(".sd-clock").first).to_have_text("0.20 s", timeout=WAIT)
+    assert page.faults == []
+
+
+def test_a_link_restores_the_settings_and_the_browser_keeps_them(visit, page_url):
+    query = "prompt=Once+upon&lanes=autoregressive,static:3&max_new_tokens=33&seed=7&temperature=0.5&rule=coupling"
+    page = visit(f"{page_url}?{query}")
+    expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
+    expect(page.locator("#lanes .token")).to_have_text(["autoregressive", "static:3"])
+    expect(page.locator("#max-new-tokens input")).to_have_value("33")
+    page.wait_for_function("(localStorage.getItem('speculoscope-settings') || '').length > 20", timeout=WAIT)
+    page.wait_for_timeout(300)
+    page.goto(page_url)
+    expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
+    expect(page.locator("#max-new-tokens input")).to_have_value("33")
+    assert page.faults == []
+
+
+def test_rule_and_temperature_go_together(page):
+    page.locator("#settings > button").click()
+    page.get_by_label("coupling:").check()
+    expect(page.locator("#temperature input[type=number]")).to_have_value("0.7", timeout=WAIT)
+    page.locator("#temperature input[type=number]").fill("0")
+    page.locator("#temperature input[type=number]").blur()
+    expect(page.get_by_label("greedy:")).to_be_checked(timeout=WAIT)
+
+
+def test_what_was_missed_is_fetched_again(page):
+    page.evaluate(
+        """() => { const race = document.querySelector('#race .html-container > div').speculoscope
+          || [...document.querySelectorAll('#race *')].map((n) => n.speculoscope).find(Boolean);
+        window.race = race; const accept = race.accept.bind(race); let count = 0; window.repairs = 0;
+        const repair = race.repair.bind(race); race.repair = (d) => { window.repairs += 1; return repair(d); };
+        race.accept = (delta) => (count++ === 3 ? Promise.resolve() : accept(delta)); }"""
+    )
+    run_box(page, "def lost():", tokens=120)
+    expect(page.locator(".sd-status")).to_contain_text("On the clock", timeout=WAIT)
+    page.wait_for_function("window.repairs > 0", timeout=WAIT)
+    finished(page)
+    assert page.locator(".sp-fault").count() == 0
+
+

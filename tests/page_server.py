@@ -1,0 +1,38 @@
+"""The page on a port of its own, for the tests that talk to it as a browser or a program would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from decoding.backends.base import Backend
+from decoding.trace import Run, save_run
+from viz.page import build_page, serve
+
+from .runs import make_run
+
+LANES = ("autoregressive", "static:5", "confidence:0.5", "oracle")
+
+
+def write_recordings(folder: Path, *runs: Run) -> Path:
+    """A recordings folder with ``runs`` in it; without any, one plain and one hostile run."""
+    for run in runs or (first_run(), make_run(identifier="hostile", hostile=True, lanes=LANES)):
+        save_run(run, folder / f"{run.id}.json")
+    return folder
+
+
+def first_run() -> Run:
+    return make_run(identifier="first", lanes=LANES)
+
+
+@contextmanager
+def page_at(backend: Backend, recordings: Path) -> Iterator[str]:
+    """Serve the page over ``backend``; gives its address."""
+    page = build_page(backend, recordings)
+    _, url, _ = serve(page, prevent_thread_lock=True, quiet=True)
+    try:
+        yield url
+    finally:
+        page.close(verbose=False)
+        backend.close()

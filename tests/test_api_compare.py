@@ -1,0 +1,118 @@
+"""The endpoint for programs, through gradio_client as in the README."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+from gradio_client import Client
+
+from decoding.trace import run_from_json
+
+from .page_fakes import ScriptedBackend
+from .page_server import page_at, write_recordings
+
+
+
+@pytest.fixture(scope="module")
+def backend():
+    return ScriptedBackend(pause_s=0.002)
+
+
+@pytest.fixture(scope="module")
+def url(backend, tmp_path_factory):
+    with page_at(backend, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
+        yield url
+
+
+def connect(url: str) -> Client:
+    return Client(url, verbose=False)
+
+
+def test_compare_streams_numbered_events_and_ends_with_the_run(url):
+    job = connect(url).submit(
+        prompt="def f():", lanes=["autoregressive", "static:3"], max_new_tokens=40, repeats=2, api_name="/compare"
+    )
+    events = list(job)
+    assert [event["seq"] for event in events] == list(range(len(events)))
+    kinds = [event["kind"] for event in events]
+    assert kinds[0] == "queued" and kinds[-1] == "finished" and "iterations" in kinds
+    run = run_from_json(json.dumps(events[-1]["data"]["run"]))
+    assert run.settings.prompt == "def f():" and [trace.lane for trace in run.lanes] == ["autoregressive", "static:3"]
+    assert {event["run"] for event in events} == {run.id}
+
+
+def test_the_streamed_tokens_are_the_run_s(url):
+    job = connect(url).submit(
+        prompt="x", lanes=["autoregressive", "static:3"], max_new_tokens=40, repeats=2, api_name="/compare"
+    )
+    events = list(job)
+    items = [
+        item
+        for event in events
+        if event["kind"] == "iterations" and event["data"]["lane"] == 1
+        for item in event["data"]["items"]
+    ]
+    trace = events[-1]["data"]["run"]["lanes"][1]
+    assert [item["start"] for item in items] == [iteration["start"] for iteration in trace["iterations"]]
+    told = [token for item in items for token, fate in [*item["d"], item["e"]] if fate not in ("rejected", "dropped")]
+    assert told == trace["output"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"prompt": "  "}, "prompt is empty"),
+        ({"prompt": "x", "lanes": ["static:10000"]}, "SL must be"),
+        ({"prompt": "x", "lanes": []}, "No lane"),
+        ({"prompt": "x", "temperature": 1.0}, "greedy rule needs temperature 0"),
+        ({"prompt": "x", "max_new_tokens": 10**9}, "whole number"),
+        ({"prompt": 5}, "wrong kind"),
+        ({"prompt": "x", "lanes": [{"a": 1}]}, "wrong kind"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_a_sentence(url, arguments, sentence):
+    events = list(connect(url).submit(**arguments, api_name="/compare"))
+    assert [event["kind"] for event in events][-1] == "failed"
+    assert sentence in events[-1]["data"]["message"]
+
+
+def test_only_compare_is_offered_to_programs(url):
+    assert list(connect(url).view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
+
+
+def test_ten_programs_at_once_each_get_their_own_run_in_full(url):
+    clients = [connect(url) for _ in range(10)]
+    results: dict[int, list] = {}
+
+    def ask(number: int) -> None:
+        job = clients[number].submit(prompt=f"prompt {number}", lanes=["autoregressive"], max_new_tokens=20 + number,
+                                     repeats=1, api_name="/compare")  # fmt: skip
+        results[number] = list(job)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for number, events in results.items():
+        assert [event["seq"] for event in events] == list(range(len(events)))
+        run = events[-1]["data"]["run"]
+        assert run["settings"]["prompt"] == f"prompt {number}" and len(run["lanes"][0]["output"]) == 20 + number
+    assert len({events[0]["run"] for events in results.values()}) == 10
+
+
+def test_cancel_by_one_leaves_the_other(tmp_path):
+    slow = ScriptedBackend(pause_s=0.02)
+    with page_at(slow, write_recordings(tmp_path)) as url:
+        first = connect(url).submit(prompt="first", lanes=["autoregressive"], max_new_tokens=2000, api_name="/compare")
+        second = connect(url).submit(prompt="second", lanes=["autoregressive"], max_new_tokens=30, repeats=1,
+                                     api_name="/compare")  # fmt: skip
+        for event in first:
+            if event["kind"] == "iterations":
+                break
+        first.cancel()
+        events = list(second)
+        assert events[-1]["kind"] == "finished"
+        assert events[-1]["data"]["run"]["settings"]["prompt"] == "second"
