@@ -48,6 +48,42 @@ class CompareRequest:
     ignore_eos: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The most that one visitor of a shared machine may ask for; ``max_total_tokens`` counts all lanes and repeats."""
+
+    max_prompt_chars: int = MAX_PROMPT_CHARS
+    max_new_tokens: int = MAX_NEW_TOKENS
+    max_total_tokens: int = MAX_NEW_TOKENS * MAX_LANES * MAX_REPEATS
+    long_jobs: bool = True  # evaluations
+
+
+PUBLIC = Grant(max_prompt_chars=20_000, max_new_tokens=512, max_total_tokens=20_000, long_jobs=False)
+
+
+def check_granted(request: CompareRequest, grant: Grant) -> CompareRequest:
+    """Refuse what is beyond ``grant``, with a sentence (UserError)."""
+    if len(request.prompt) > grant.max_prompt_chars:
+        raise UserError(
+            f"The prompt has {len(request.prompt):,} characters; here at most {grant.max_prompt_chars:,} are read."
+        )
+    if request.max_new_tokens > grant.max_new_tokens:
+        raise UserError(f"{request.max_new_tokens:,} new tokens are too many: here at most {grant.max_new_tokens:,}.")
+    total = request.max_new_tokens * request.repeats * len(request.lanes)
+    if total > grant.max_total_tokens:
+        raise UserError(
+            f"All lanes and repeats together would decode {total:,} tokens; here at most {grant.max_total_tokens:,}: "
+            "ask for fewer new tokens, repeats or lanes."
+        )
+    return request
+
+
+def check_long_job(grant: Grant) -> None:
+    """Refuse an evaluation where none is granted, with a sentence (UserError)."""
+    if not grant.long_jobs:
+        raise UserError("Evaluations take minutes and this machine is shared: run them on a machine of your own.")
+
+
 def request_from_dict(data: Any) -> CompareRequest:
     """A checked request from plain data (a form, a body, a file). Raises UserError."""
     try:

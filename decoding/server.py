@@ -32,7 +32,7 @@ from starlette.requests import ClientDisconnect
 from .backends.base import Backend, sentence_of
 from .errors import UserError
 from .events import Event, event_to_json
-from .request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS, CompareRequest, request_from_dict
+from .request import CompareRequest, Grant, check_granted, check_long_job, request_from_dict
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +47,7 @@ class Limits:
 
     max_runs: int = 32  # under way or waiting
     max_body_bytes: int = 2 * 2**20
-    max_prompt_chars: int = MAX_PROMPT_CHARS
-    max_new_tokens: int = MAX_NEW_TOKENS
+    grant: Grant = Grant()  # to each run
     any_model: bool = False  # may a client name a target and a draft of its own?
     window: int = 1000  # events kept for a client that has not acknowledged them
     grace_s: float = 20.0  # how long a run goes on that nobody reads
@@ -231,15 +230,10 @@ def _read_body(body: bytes, limits: Limits) -> tuple[str, CompareRequest | dict[
         raise Refusal(400, f"The kind must be one of {', '.join(KINDS)}, its options an object.")
     if (options.get("target") or options.get("draft")) and not limits.any_model:
         raise UserError("This server runs only the pairs that it lists: choose one of them by its name.")
-    return kind, _check_limits(request_from_dict(options), limits) if kind == "compare" else options
-
-
-def _check_limits(request: CompareRequest, limits: Limits) -> CompareRequest:
-    if len(request.prompt) > limits.max_prompt_chars:
-        raise UserError(f"This server reads prompts of at most {limits.max_prompt_chars:,} characters.")
-    if request.max_new_tokens > limits.max_new_tokens:
-        raise UserError(f"This server grants at most {limits.max_new_tokens:,} new tokens.")
-    return request
+    if kind == "compare":
+        return kind, check_granted(request_from_dict(options), limits.grant)
+    check_long_job(limits.grant)
+    return kind, options
 
 
 class _EventsResponse(StreamingResponse):

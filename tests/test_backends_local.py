@@ -179,6 +179,18 @@ def test_a_full_line_refuses_with_a_sentence():
         backend.close()
 
 
+def test_a_public_deployment_grants_less(monkeypatch):
+    monkeypatch.setenv("SPECULOSCOPE_PUBLIC", "1")
+    backend = LocalBackend(ScriptedRunner)
+    try:
+        assert "20,000" in run(backend, "x" * 20_001)[-1].data["message"]
+        assert "would decode" in run(backend, max_new_tokens=512, repeats=50)[-1].data["message"]
+        assert "shared" in list(backend.run_job("count", {"n": 1}, threading.Event()))[-1].data["message"]
+        assert run(backend)[-1].kind == "finished"
+    finally:
+        backend.close()
+
+
 def test_closing_ends_the_worker_and_tells_everyone():
     backend = LocalBackend(ScriptedRunner)
     stream = backend.compare(small_request("#slow"), threading.Event())

@@ -16,6 +16,7 @@ import pytest
 from decoding.backends.local import LocalBackend
 from decoding.backends.remote import RemoteBackend
 from decoding.errors import UserError
+from decoding.request import Grant
 from decoding.server import Limits
 from decoding.soak import SoakResult, judge, served, soak
 from tests.fakes import FakeBackend, ScriptedRunner, check_stream, small_request
@@ -163,10 +164,14 @@ def test_no_pages_but_the_documented_ones(port):
 
 
 def test_limits_of_the_server_are_sentences():
-    with served(FakeBackend(), Limits(max_new_tokens=10, max_prompt_chars=20)) as port:
+    with served(FakeBackend(), Limits(grant=Grant(20, 10, 30, long_jobs=False))) as port:
         remote = RemoteBackend(f"http://127.0.0.1:{port}")
-        assert "at most 10 new tokens" in last_sentence(compare(remote))
-        assert "at most 20 characters" in last_sentence(compare(remote, "x" * 21, max_new_tokens=4))
+        assert "here at most 10." in last_sentence(compare(remote))
+        assert "here at most 20 are read" in last_sentence(compare(remote, "x" * 21, max_new_tokens=4))
+        assert "would decode 32 tokens" in last_sentence(compare(remote, max_new_tokens=8, repeats=2))
+        assert compare(remote, max_new_tokens=7)[-1].kind == "finished"
+        refused = list(remote.run_job("evaluate", {}, threading.Event()))
+        assert "machine is shared" in last_sentence(refused)
 
 
 def test_a_full_server_refuses_with_a_sentence():

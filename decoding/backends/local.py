@@ -9,16 +9,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import UserError
 from ..events import LAST_KINDS, Event, Kind
-from ..request import CompareRequest, check_request
+from ..pairs import PairDescription, describe_pairs, is_public
+from ..request import PUBLIC, CompareRequest, Grant, check_granted, check_long_job, check_request
 from .base import Numbering
 from .process import WorkerProcess
-
-if TYPE_CHECKING:
-    from ..pairs import PairDescription
 
 MAX_WAITING = 24
 POLL_S = 0.1  # how often a waiting stream looks at its cancel flag
@@ -50,12 +48,16 @@ class LocalBackend:
 
     ``runner`` is the class that does the work inside the worker (importable by name); it is made once per
     process and keeps the last pair loaded. The process starts with the first job, and anew after a crash.
+    ``grant``: the most that a job may ask for; on a public deployment less than elsewhere.
     """
 
     name = "local"
     live = True
 
-    def __init__(self, runner: Callable[[], Any] | None = None, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(
+        self, runner: Callable[[], Any] | None = None, max_waiting: int = MAX_WAITING, grant: Grant | None = None
+    ) -> None:
+        self._grant = grant or (PUBLIC if is_public() else Grant())
         self._target = f"{runner.__module__}:{runner.__qualname__}" if runner else "decoding.backends.jobs:Jobs"
         self._max_waiting = max_waiting
         self._lock = threading.Lock()
@@ -70,14 +72,24 @@ class LocalBackend:
         self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
     ) -> Iterator[Event]:
         try:
-            options = asdict(check_request(request))
+            options = asdict(check_granted(check_request(request), self._grant))
         except UserError as error:
             yield Numbering(run_id)("failed", message=str(error))
             return
-        yield from self.run_job("compare", options, cancel, run_id)
+        yield from self._run("compare", options, cancel, run_id)
 
     def run_job(
         self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        try:
+            check_long_job(self._grant)
+        except UserError as error:
+            yield Numbering(run_id)("failed", message=str(error))
+            return
+        yield from self._run(kind, options, cancel, run_id)
+
+    def _run(
+        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None
     ) -> Iterator[Event]:
         event = Numbering(run_id)
         job = _Job(next(self._numbers), kind, options, event.run)
@@ -93,8 +105,6 @@ class LocalBackend:
             self._leave(job)
 
     def pairs(self) -> list[PairDescription]:
-        from ..pairs import describe_pairs
-
         return describe_pairs()
 
     def status(self) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..events import LAST_KINDS, Event, Kind
 from ..pairs import find_pair
-from ..request import CompareRequest, check_request
+from ..request import PUBLIC, CompareRequest, check_granted, check_request
 from .base import Numbering, sentence_of
 from .jobs import Jobs
 
@@ -87,7 +87,7 @@ class ZeroGPUBackend:
     def _check(self, request: CompareRequest) -> CompareRequest:
         if request.target or request.pair not in ("", self._pair.name):
             raise UserError(f"Here only the pair {self._pair.name} runs: choose it, or run others on your own machine.")
-        return check_request(request)
+        return check_granted(check_request(request), PUBLIC)
 
     def _told(
         self, kind: str, options: dict[str, Any], run_id: str, cancel: threading.Event

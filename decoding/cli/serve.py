@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from ..errors import UserError
-from ..request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS
+from ..request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS, Grant
 from .console import err
 
 TOKEN_VARIABLE = "SPECULOSCOPE_TOKEN"
@@ -22,7 +22,9 @@ def serve(
     token: Annotated[str, typer.Option(envvar=TOKEN_VARIABLE, help="Clients must send it as a bearer token.")] = "",
     max_waiting: Annotated[int, typer.Option(help="How many runs may wait.")] = 24,
     max_new_tokens: Annotated[int, typer.Option(help="The most new tokens of a run.")] = MAX_NEW_TOKENS,
+    max_total_tokens: Annotated[int, typer.Option(help="The same over all its lanes and repeats.")] = 200_000,
     max_prompt_chars: Annotated[int, typer.Option(help="The longest prompt.")] = MAX_PROMPT_CHARS,
+    long_jobs: Annotated[bool, typer.Option(help="Run evaluations for clients too.")] = True,
     any_model: Annotated[bool, typer.Option("--any-model", help="Let clients name targets and drafts.")] = False,
 ) -> None:
     """Serve comparisons to front ends on other machines (python app.py --backend http://HOST:PORT)."""
@@ -32,9 +34,8 @@ def serve(
     from ..server import Limits, create_app
 
     check_address(host, port)
-    limits = Limits(
-        max_runs=max_waiting + 1, max_new_tokens=max_new_tokens, max_prompt_chars=max_prompt_chars, any_model=any_model
-    )
+    grant = Grant(max_prompt_chars, max_new_tokens, max_total_tokens, long_jobs)
+    limits = Limits(max_runs=max_waiting + 1, grant=grant, any_model=any_model)
     address = f"http://{_reachable(host)}:{port}"
     err.print(Text(f"Serving on http://{host}:{port}. Front ends: python app.py --backend {address}"))
     if not token and host not in ("127.0.0.1", "::1", "localhost"):
