@@ -45,7 +45,7 @@ def evaluate_drafts(
     options = check_options(options)
     drafts = [*pair.draft_names, NGRAM]
     test = load_suite(options.suite, options.split, options.limit)
-    validation = load_suite(options.suite, "validation", options.validation_limit)
+    validation = load_suite(options.suite, "validation", options.validation_limit or options.limit)
     collector = Collector(pair, drafts, [*validation, *test], options.max_new_tokens, folder, cancel)
     usable = {prompt.id for prompt in collector.prompts}
     try:

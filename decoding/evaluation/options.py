@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Any
+import json
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..errors import UserError
 from ..lanes import parse_lane
@@ -24,41 +27,54 @@ RULES = (
     "oracle:best",
 )
 
+Short = Annotated[str, Field(max_length=200)]
+Place = Annotated[str, Field(max_length=400)]
+
 
 @dataclass(slots=True)
 class EvaluationOptions:
     """One evaluation.
 
-    ``limit``: test prompts in all, suites taking turns (None: all of them); ``validation_limit`` likewise for those
-    on which static-opt is tuned. ``clock_prompts``: how many of the test prompts also run on the clock, ``repeats``
-    times each, until ``minutes`` are over (None: without end). ``drafts``: "" evaluates the rules with one draft
-    (``draft_name``, "" being the pair's default), "all" every draft of the pair.
+    ``limit``: test prompts in all, suites taking turns (None: all of them); ``validation_limit`` likewise for
+    those on which static-opt is tuned (None: as many as ``limit``). ``clock_prompts``: how many of the test
+    prompts also run on the clock, ``repeats`` times each, until ``minutes`` are over (None: without end).
+    ``drafts``: "" evaluates the rules with one draft (``draft_name``, "" being the pair's default), "all"
+    every draft of the pair.
     """
 
-    pair: str = ""
-    target: str = ""
-    draft: str = ""
-    dtype: str = "auto"
-    suite: str = "all"
-    split: str = "test"
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+    pair: Short = ""
+    target: Place = ""
+    draft: Place = ""
+    dtype: Short = "auto"
+    suite: Short = "all"
+    split: Short = "test"
     limit: int | None = None
     validation_limit: int | None = None
-    lanes: list[str] = field(default_factory=lambda: list(RULES))
+    lanes: Annotated[list[Short], Field(max_length=64)] = field(default_factory=lambda: list(RULES))
     max_new_tokens: int = 128
     clock_prompts: int = 40
     repeats: int = 2
     minutes: float | None = 10.0
-    draft_name: str = ""
-    drafts: str = ""
+    draft_name: Short = ""
+    drafts: Short = ""
+
+
+_ADAPTER = TypeAdapter(EvaluationOptions)
 
 
 def options_from_dict(data: dict[str, Any]) -> EvaluationOptions:
     """Options that came from a form or over a wire. Raises UserError."""
-    known = {one.name for one in fields(EvaluationOptions)}
-    for name in data:
-        if name not in known:
-            raise UserError(f"An evaluation has no option '{str(name)[:40]}'.")
-    return check_options(EvaluationOptions(**data))
+    try:
+        return check_options(_ADAPTER.validate_json(json.dumps(data)))
+    except TypeError as error:
+        raise UserError("The options of an evaluation must be plain data: text, numbers and lists.") from error
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part)[:40] for part in first["loc"]) or "the options"
+        raise UserError(
+            f"These options of an evaluation cannot be: {where}: {first['msg'][:200]}."
+        ) from error
 
 
 def check_options(options: EvaluationOptions) -> EvaluationOptions:
@@ -67,6 +83,8 @@ def check_options(options: EvaluationOptions) -> EvaluationOptions:
         raise UserError(f"There is no suite '{options.suite[:40]}': choose one of {', '.join(SUITES)}, all.")
     if options.split not in SPLITS:
         raise UserError(f"There is no split '{options.split[:40]}': choose one of {', '.join(SPLITS)}.")
+    if options.dtype not in ("auto", "float32", "bfloat16"):
+        raise UserError(f"There is no dtype '{options.dtype[:40]}': choose auto, float32 or bfloat16.")
     if options.drafts not in ("", "all"):
         raise UserError("Drafts can be 'all', or be left out to evaluate the rules with one draft.")
     _check_count("The limit", options.limit, 1, 100_000, optional=True)

@@ -57,7 +57,7 @@ def evaluate(
     options = check_options(options)
     draft = options.draft_name or pair.default_draft
     test = load_suite(options.suite, options.split, options.limit)
-    validation = load_suite(options.suite, "validation", options.validation_limit)
+    validation = load_suite(options.suite, "validation", options.validation_limit or options.limit)
     collector = Collector(pair, [draft], [*validation, *test], options.max_new_tokens, folder, cancel)
     try:
         yield from _evaluate(options, collector, draft, _kept(validation, collector), _kept(test, collector))

@@ -1,0 +1,182 @@
+"""Whole evaluations on toy models: texts, chains, clock, tables; stopped, killed and gone on with."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from decoding.errors import UserError
+from decoding.evaluation import drafts as drafts_module
+from decoding.evaluation import rules as rules_module
+from decoding.evaluation.drafts import evaluate_drafts
+from decoding.evaluation.options import EvaluationOptions
+from decoding.evaluation.progress import Progress
+from decoding.evaluation.results import ALL, DraftsResult, EvaluationResult
+from decoding.evaluation.rules import evaluate
+from decoding.evaluation.store import Lines
+from decoding.prompts import Prompt
+from tests.toy import ToyPair
+
+OPTIONS = EvaluationOptions(
+    limit=4, validation_limit=3, max_new_tokens=24, clock_prompts=2, repeats=2, minutes=None,
+    lanes=["heuristic", "confidence:0.4", "static:5", "static-opt", "disco", "oracle", "oracle:best"],
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def prompts(monkeypatch):
+    """Short prompts of two suites in place of the real ones."""
+
+    def load_suite(name, split=None, limit=None):
+        texts = [f"{split} prompt {index}" for index in range(6)]
+        found = [
+            Prompt(f"{split}-{index}", "code" if index % 2 else "prose", split or "test", text, "toy")
+            for index, text in enumerate(texts)
+        ]
+        return found[:limit]
+
+    monkeypatch.setattr(rules_module, "load_suite", load_suite)
+    monkeypatch.setattr(drafts_module, "load_suite", load_suite)
+
+
+@pytest.fixture(autouse=True)
+def quick_costs(monkeypatch):
+    """Costs are measured on one prompt only, and are the same in every test."""
+    from decoding.evaluation import collect
+    from decoding.trace import Costs
+
+    def measure_costs(pair, drafts, prompt, **_):
+        c = {name: 0.001 if name == "ngram" else 0.1 for name in drafts}
+        return Costs(target_s=0.01, v=[1 + 0.02 * n for n in range(21)], c=c, o=0.02)
+
+    monkeypatch.setattr(collect, "measure_costs", measure_costs)
+    monkeypatch.setattr(collect, "measure_decision", lambda prepared, lane, costs: 0.001)
+
+
+def run(folder, options=OPTIONS, pair=None, cancel=lambda: False, what=evaluate):
+    told = list(what(options, pair or ToyPair(agree=0.85), folder, cancel))
+    return told[:-1], told[-1]
+
+
+def test_an_evaluation_ends_with_its_result(tmp_path):
+    steps, result = run(tmp_path)
+    assert isinstance(result, EvaluationResult) and all(isinstance(step, Progress) for step in steps)
+    assert {step.stage for step in steps} == {"costs", "chains", "clock", "tables"}
+    assert all(0 <= step.fraction <= 1 for step in steps)
+    labels = [rule.label for rule in result.rules]
+    assert labels == ["autoregressive", *(lane for lane in OPTIONS.lanes if lane != "disco")]
+    assert result.rule("static-opt").lane == f"static:{result.static_opt}"
+    assert any("disco was left out" in note for note in result.setting.notes)
+    assert result.setting.prompts == {"prose": 2, "code": 2} and result.setting.validation_prompts == 3
+    assert result.rule("static:5").rows[ALL].clock.prompts == 2
+
+
+def test_every_clocked_text_is_the_autoregressive_one(tmp_path):
+    _, result = run(tmp_path)
+    same, total = result.texts_equal
+    lanes = len({rule.lane for rule in result.rules})
+    assert same == total == 2 * 2 * lanes
+
+
+def test_a_stopped_evaluation_goes_on_from_where_it_was(tmp_path):
+    whole = run(tmp_path / "whole")[1]
+    asked = 0
+
+    def after_a_while() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 150
+
+    told = list(evaluate(OPTIONS, ToyPair(agree=0.85), tmp_path / "parts", after_a_while))
+    assert told and all(isinstance(step, Progress) for step in told)
+    kept = len(Lines(tmp_path / "parts" / "texts.jsonl", _key(tmp_path / "parts")).records)
+    assert 0 < kept < 7
+    again, result = run(tmp_path / "parts")
+    repeated = [step for step in again if step.stage == "chains"]
+    assert len(repeated) <= 7 - kept + 1
+    assert _timeless(result) == _timeless(whole)
+
+
+def _key(folder) -> dict:
+    return json.loads((folder / "texts.jsonl").read_text().splitlines()[0])
+
+
+def _timeless(result: EvaluationResult) -> list:
+    """What does not depend on the clock."""
+    rows = [(rule.label, rule.lane, rule.rows[ALL].target_passes, rule.rows[ALL].simulated) for rule in result.rules]
+    return [result.static_opt, result.match_rate, result.oracle, rows]
+
+
+def test_a_line_cut_short_by_a_kill_is_done_again(tmp_path):
+    whole = run(tmp_path)[1]
+    chains = tmp_path / "chain-small.jsonl"
+    text = chains.read_text()
+    chains.write_text(text[: len(text) - 40])
+    steps, result = run(tmp_path)
+    assert [step.stage for step in steps].count("chains") == 1
+    assert _timeless(result) == _timeless(whole)
+
+
+def test_the_folder_of_another_evaluation_is_refused(tmp_path):
+    run(tmp_path)
+    with pytest.raises(UserError, match="holds another evaluation .other max_new_tokens"):
+        run(tmp_path, replace(OPTIONS, max_new_tokens=30))
+
+
+def test_a_finished_evaluation_asks_the_models_for_nothing(tmp_path):
+    first = run(tmp_path)[1]
+    pair = ToyPair(agree=0.85)
+    pair.target.passes.clear()
+    again = run(tmp_path, pair=pair)[1]
+    assert not pair.target.passes
+    assert _timeless(again) == _timeless(first) and again.texts_equal == first.texts_equal
+
+
+def test_no_time_on_the_clock_leaves_the_simulation(tmp_path):
+    _, result = run(tmp_path, replace(OPTIONS, minutes=0.0))
+    assert result.texts_equal == (0, 0)
+    assert all(rule.rows[ALL].clock is None for rule in result.rules)
+
+
+def test_the_test_split_picks_nothing(tmp_path, monkeypatch):
+    """With other test prompts static-opt stays what validation chose."""
+    chosen = run(tmp_path / "a", replace(OPTIONS, clock_prompts=0))[1].static_opt
+    other = run(tmp_path / "b", replace(OPTIONS, clock_prompts=0, limit=1))[1].static_opt
+    assert chosen == other
+
+
+def test_texts_that_end_early_are_evaluated_too(tmp_path):
+    _, result = run(tmp_path, pair=ToyPair(agree=0.85, eos=3))
+    assert result.rule("static:5").rows[ALL].simulated.tokens < 4 * 24
+    assert result.texts_equal[0] == result.texts_equal[1]
+
+
+def test_no_room_in_the_context_is_told(tmp_path):
+    with pytest.raises(UserError, match="No prompt leaves room"):
+        run(tmp_path, pair=ToyPair(target_length=20))
+
+
+def test_drafts_are_evaluated_with_prompt_lookup(tmp_path):
+    _, result = run(tmp_path, replace(OPTIONS, drafts="all", clock_prompts=1, repeats=1), what=evaluate_drafts)
+    assert isinstance(result, DraftsResult)
+    assert {draft.name for draft in result.drafts} == {"small", "weak", "ngram"}
+    by_name = {draft.name: draft for draft in result.drafts}
+    assert by_name["small"].match_rate[ALL] > by_name["weak"].match_rate[ALL]
+    assert by_name["small"].speedup[ALL].value > by_name["weak"].speedup[ALL].value
+    assert [point.sl for point in by_name["small"].by_sl] == list(range(1, 21))
+    assert by_name["small"].by_sl[4].clock is not None and by_name["small"].by_sl[3].clock is None
+    assert result.recommendation.draft in by_name
+    assert result.drafts[0].name == "ngram"  # cheapest first
+
+
+def test_stopped_drafts_go_on_too(tmp_path):
+    options = replace(OPTIONS, drafts="all", clock_prompts=0)
+    asked = 0
+
+    def soon() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 300
+
+    assert all(isinstance(step, Progress) for step in evaluate_drafts(options, ToyPair(), tmp_path, soon))
+    assert isinstance(run(tmp_path, options, ToyPair(), what=evaluate_drafts)[1], DraftsResult)

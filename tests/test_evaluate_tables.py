@@ -1,0 +1,329 @@
+"""Evaluation figures from known chains: prediction quality, intervals, tables, advice, reports, result files."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from decoding.errors import UserError
+from decoding.evaluation.advice import recommend, transformers_settings, vllm_settings
+from decoding.evaluation.classify import always_accept, auc_of, predict
+from decoding.evaluation.collect import smooth_costs
+from decoding.evaluation.drafts import break_even_c, candidates, clock_speedups
+from decoding.evaluation.files import markdown, ship, shipped_evaluation, tables_of, write_report
+from decoding.evaluation.options import EvaluationOptions, check_options, options_from_dict
+from decoding.evaluation.report import evaluation_tables, to_csv, to_markdown
+from decoding.evaluation.results import (
+    ALL,
+    evaluation_from_dict,
+    load_evaluation,
+    result_to_json,
+    save_result,
+)
+from decoding.evaluation.samples import Sample, best_of, replay_lane, static_lanes
+from decoding.evaluation.statistics import Bootstrap
+from decoding.evaluation.tables import ClockTable, Rule, match_rates, oracle_lengths, pareto, rule_results
+from decoding.lanes import parse_lane
+from decoding.trace import Chain, Guesses
+from decoding.whatif import with_costs
+from tests.evaluations import make_drafts, make_evaluation, make_samples
+from tests.runs import make_costs
+
+COSTS = make_costs()
+
+
+def sample(right: str, p: list[float] | None = None) -> Sample:
+    """A chain from letters: y, the guess holds; n, it does not (and goes on wrongly for 20 tokens)."""
+    n = len(right)
+    along = Guesses([7 if c == "y" else 3 for c in right], p or [0.9] * n, [0.1] * n)
+    tails = {at: Guesses([3] * 20, [0.9] * 20, [0.1] * 20) for at, c in enumerate(right) if c == "n"}
+    return Sample("p", "code", Chain("shallow", [7] * n, along, tails), "length", n)
+
+
+# -- prediction ----------------------------------------------------------------------------------------
+
+
+def test_static_rules_predict_drafted_to_hold_and_the_bonus_position_to_fail():
+    """yyyynyyy under static:2, three tokens an iteration: starts 0, 3 and 5; the last has room for two drafts.
+
+    0: y y drafted and held, bonus position 2 foretold to fail but held.
+    3: y held, n (position 4) drafted and failed.
+    5: y y held (positions 5 and 6); position 7 is the target's by the token limit: nothing was decided there.
+    """
+    found = predict(replay_lane("static:2", [sample("yyyynyyy")], COSTS), [sample("yyyynyyy")])
+    assert found.precision == pytest.approx(5 / 6)
+    assert found.recall == pytest.approx(5 / 6)
+    assert found.f1 == pytest.approx(5 / 6)
+    assert found.auc is None
+
+
+def test_scored_rules_predict_the_token_they_stopped_on_to_fail():
+    """ynyyyyyy with the draft unsure exactly at the miss: confidence foretells everything that is decided on."""
+    sure = [0.9, 0.1, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]
+    found = predict(replay_lane("confidence:0.5", [sample("ynyyyyyy", sure)], COSTS), [sample("ynyyyyyy", sure)])
+    assert (found.f1, found.auc) == (1.0, 1.0)
+
+
+def test_an_unsure_draft_that_holds_is_a_missed_one():
+    doubt = [0.9, 0.1, 0.9, 0.9]
+    found = predict(replay_lane("confidence:0.5", [sample("yyyy", doubt)], COSTS), [sample("yyyy", doubt)])
+    assert found.precision == 1.0 and found.recall == pytest.approx(1 / 2)
+
+
+def test_the_oracle_foretells_everything():
+    samples = make_samples(8)
+    assert predict(replay_lane("oracle", samples, COSTS), samples).f1 == 1.0
+
+
+def test_always_accept_has_the_match_rate_as_precision():
+    samples = make_samples(6)
+    found = always_accept(samples)
+    rate = match_rates(samples)[ALL]
+    assert found.precision == pytest.approx(rate) and found.recall == 1.0
+    assert found.f1 == pytest.approx(2 * rate / (1 + rate)) and found.auc == 0.5
+
+
+def test_auc_of_scores_is_the_chance_that_a_right_guess_scores_higher():
+    one = sample("yyn", [0.9, 0.3, 0.5])
+    assert auc_of("confidence", [one]) == pytest.approx(0.5)
+    assert auc_of("static", [one]) is None
+    assert auc_of("confidence", [sample("yyy")]) is None  # nothing to tell apart
+
+
+# -- intervals -----------------------------------------------------------------------------------------
+
+
+def test_a_ratio_of_proportional_sums_has_no_spread():
+    spent = np.array([1.0, 5.0, 2.0, 9.0])
+    found = Bootstrap(4).ratio(2 * spent, spent)
+    assert (found.value, found.low, found.high) == pytest.approx((2.0, 2.0, 2.0))
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(3)
+    covered = 0
+    for seed in range(200):
+        below = rng.uniform(1, 2, 40)
+        found = Bootstrap(40, draws=300, seed=seed).ratio(below * rng.normal(2.0, 0.4, 40), below)
+        covered += found.low <= 2.0 <= found.high
+    assert 0.88 <= covered / 200 <= 0.99
+
+
+def test_a_paired_cut_is_narrower_than_its_parts():
+    rng = np.random.default_rng(0)
+    theirs = rng.uniform(1, 20, 60)
+    ours = theirs * rng.normal(0.9, 0.01, 60)
+    found = Bootstrap(60).cut(ours, theirs)
+    assert found.value == pytest.approx(0.1, abs=0.01) and found.high - found.low < 0.02
+
+
+# -- tables --------------------------------------------------------------------------------------------
+
+
+def test_rows_are_the_sums_over_prompts():
+    samples = make_samples(9)
+    rules = [Rule("autoregressive", "autoregressive"), Rule("static-opt", "static:4"), Rule("oracle", "oracle")]
+    results = {rule.label: rule for rule in rule_results(rules, samples, COSTS)}
+    replayed = replay_lane("static:4", samples, COSTS)
+    row = results["static-opt"].rows[ALL]
+    tokens = sum(one.n_tokens for one in samples)
+    assert row.target_passes == sum(one.target_passes for one in replayed.simulated)
+    assert row.discard_rate == pytest.approx(sum(o.draft_passes - o.accepted for o in replayed.simulated) / tokens)
+    assert row.verification_rate == pytest.approx(row.target_passes / tokens)
+    assert row.simulated.speedup.value == pytest.approx(replayed.plain.sum() / replayed.cost.sum())
+    assert row.simulated.latency_s == pytest.approx(replayed.cost.sum() * COSTS.target_s / tokens)
+    assert row.simulated.cut is None and results["autoregressive"].rows[ALL].simulated.cut.value < 0
+    assert results["oracle"].rows[ALL].simulated.cut.value == pytest.approx(
+        1 - results["oracle"].rows[ALL].simulated.latency_s / row.simulated.latency_s
+    )
+    assert row.prediction.f1 < 1 and results["autoregressive"].rows[ALL].prediction is None
+
+
+def test_suites_add_up_to_all():
+    samples = make_samples(12)
+    row = rule_results([Rule("static-opt", "static:3")], samples, COSTS)[0].rows
+    suites = [suite for suite in row if suite != ALL]
+    assert len(suites) == 3
+    assert sum(row[suite].target_passes for suite in suites) == row[ALL].target_passes
+    assert sum(row[suite].simulated.prompts for suite in suites) == 12
+
+
+def test_the_clock_is_kept_apart_from_the_simulation():
+    samples = make_samples(6)
+    clock = ClockTable(
+        ["a", "b"], ["code", "prose"], np.array([10, 30]),
+        {"autoregressive": np.array([1.0, 3.0]), "static:4": np.array([0.5, 1.5])},
+    )  # fmt: skip
+    rules = [Rule("autoregressive", "autoregressive"), Rule("static-opt", "static:4"), Rule("oracle", "oracle")]
+    plain, static, oracle = rule_results(rules, samples, COSTS, clock=clock)
+    assert static.rows[ALL].clock.speedup.value == pytest.approx(2.0)
+    assert static.rows[ALL].clock.latency_s == pytest.approx(0.05)
+    assert plain.rows[ALL].clock.cut.value == pytest.approx(-1.0)
+    assert oracle.rows[ALL].clock is None and static.rows["tests"].clock is None
+
+
+def test_validation_picks_the_best_static():
+    samples = make_samples(6)
+    best = best_of(static_lanes(), samples, COSTS)
+    speedups = {lane: replay_lane(lane, samples, COSTS).speedup for lane in static_lanes()}
+    assert speedups[best] == max(speedups.values())
+
+
+def test_oracle_lengths():
+    found = oracle_lengths([sample("yyynyn")])[ALL]
+    assert found.iterations == 2 and found.histogram == [(1, 1), (3, 1)]
+    assert (found.mean, found.sd) == (2.0, 1.0)
+    assert found.by_place[0] == 3.0 and found.by_place[-1] == 1.0 and found.by_place[5] is None
+
+
+def test_pareto_of_static_trades_discards_for_passes():
+    points = pareto(static_lanes(), make_samples(6), COSTS, None)
+    assert points[0].discard_rate < points[-1].discard_rate
+    assert points[0].verification_rate > points[9].verification_rate
+
+
+def test_smoothed_costs_grow_and_are_medians():
+    noisy = [replace(COSTS, v=[1.0, 1.3, 0.9, 1.2], target_s=0.01 * k, o=0.1 * k) for k in (1, 2, 6)]
+    found = smooth_costs(noisy)
+    assert found.v == sorted(found.v) and found.v[0] == 1.0
+    assert (found.target_s, found.o) == pytest.approx((0.02, 0.2))
+
+
+# -- drafts --------------------------------------------------------------------------------------------
+
+
+def test_at_the_break_even_cost_the_best_static_gains_nothing():
+    samples = make_samples(6)
+    sweep = [replay_lane(lane, samples, COSTS) for lane in static_lanes()]
+    c = break_even_c(sweep, COSTS)
+    at = with_costs(COSTS, "shallow", c=c)
+    best = max(replay_lane(lane, samples, at).speedup for lane in static_lanes())
+    assert best == pytest.approx(1.0)
+
+
+def test_prompt_lookup_is_not_asked_for_probabilities():
+    policies = {parse_lane(lane).policy for lane in candidates("ngram", [])}
+    assert policies == {"static", "heuristic"}
+    assert "disco" in {parse_lane(lane).policy for lane in candidates("shallow", ["disco"])}
+
+
+def test_clock_speedups_are_over_all_visits():
+    visits = [
+        {"lanes": {"autoregressive": {"decode_s": 2.0}, "a/static:1": {"decode_s": 1.0}}},
+        {"lanes": {"autoregressive": {"decode_s": 4.0}, "a/static:1": {"decode_s": 1.0}}},
+    ]
+    assert clock_speedups(visits)["a/static:1"] == pytest.approx(3.0)
+    assert clock_speedups([]) == {}
+
+
+def test_the_recommendation_is_the_fastest_draft_and_is_told_for_other_engines():
+    result = make_drafts()
+    advice = recommend(result.drafts, "target", result.setting.costs)
+    best = max(result.drafts, key=lambda draft: draft.speedup[ALL].value)
+    assert advice.draft == best.name and best.best_lane in advice.sentences[0]
+    config = json.loads(advice.vllm.partition("--speculative-config ")[2].strip("'"))
+    assert config["num_speculative_tokens"] == best.best_sl
+
+
+@pytest.mark.parametrize(
+    "lane, lines",
+    [
+        ("x/static:7", ["num_assistant_tokens = 7", '"constant"', "threshold = 0\n"]),
+        ("x/heuristic", ["num_assistant_tokens = 5", '"heuristic"', "threshold = 0\n"]),
+        ("x/confidence:0.3", ["num_assistant_tokens = 20", '"constant"', "threshold = 0.3\n"]),
+        ("x/disco", ["has no disco rule", "num_assistant_tokens = 7"]),
+    ],
+)
+def test_settings_for_transformers(lane, lines):
+    draft = replace(make_drafts().drafts[0], name="x", best_sl=7)
+    text = transformers_settings(draft, parse_lane(lane), "target")
+    for line in lines:
+        assert line in text
+    compile(text, "settings", "exec")
+
+
+def test_settings_for_prompt_lookup():
+    draft = replace(make_drafts().drafts[0], name="ngram", best_sl=9)
+    assert "prompt_lookup_num_tokens=9" in transformers_settings(draft, parse_lane("ngram/static:9"), "t")
+    assert '"method": "ngram"' in vllm_settings(draft, "t")
+
+
+def test_a_losing_ladder_is_called_losing():
+    result = make_drafts(c=4.0)
+    advice = recommend(result.drafts, "target", result.setting.costs)
+    assert "No draft gains anything" in advice.sentences[0]
+
+
+# -- reports and files ---------------------------------------------------------------------------------
+
+
+def test_reports_hold_every_rule(tmp_path):
+    result = make_evaluation()
+    text = markdown(result)
+    assert all(f"| {rule.label}" in text for rule in result.rules)
+    csv = to_csv(evaluation_tables(result))
+    assert csv.count("\n") > 20 and "# Latency and speedup" in csv
+    written = write_report(result, tmp_path)
+    assert [path.name for path in written] == ["report.md", "tables.csv", "result.json"]
+    assert load_evaluation(written[-1]) == result
+
+
+def test_the_drafts_report_ends_with_what_to_copy():
+    text = markdown(make_drafts())
+    assert "vllm serve" in text and "assistant_model" in text
+    assert all(len(row) == len(table.columns) for table in tables_of(make_drafts()) for row in table.rows)
+    assert all(len(row) == len(table.columns) for table in evaluation_tables(make_evaluation()) for row in table.rows)
+
+
+def test_hostile_cells_stay_in_their_cells():
+    table = replace(evaluation_tables(make_evaluation())[0], columns=["a"], rows=[["x | y\n# z"]])
+    assert "| x \\| y # z |" in to_markdown("t", [], [table])
+
+
+def test_shipped_results_are_found_by_pair(tmp_path):
+    result = make_evaluation()
+    assert shipped_evaluation("synthetic", tmp_path) is None
+    path, report = ship(result, tmp_path)
+    assert path.name == "synthetic.json" and report.name == "synthetic.md"
+    assert shipped_evaluation("synthetic", tmp_path) == result
+
+
+@pytest.mark.parametrize("text", ["", "null", "[1]", "[" * 100_000, '{"schema": "speculoscope.evaluation/1"}', "NaN"])
+def test_damaged_results_are_told_in_a_sentence(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match="not an evaluation"):
+        load_evaluation(path)
+
+
+def test_results_come_back_from_plain_data(tmp_path):
+    result = make_evaluation()
+    assert evaluation_from_dict(json.loads(result_to_json(result))) == result
+    with pytest.raises(UserError):
+        evaluation_from_dict({"rules": float("nan")})
+    with pytest.raises(UserError, match="Cannot write"):
+        (tmp_path / "file").write_text("")
+        save_result(result, tmp_path / "file" / "x.json")
+
+
+# -- options -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"limit": "x"}, {"limit": 0}, {"limit": True}, {"suite": 5}, {"suite": "poems"}, {"split": "holdout"},
+        {"zzz": 1}, {"minutes": float("nan")}, {"minutes": -1}, {"lanes": ["static:99"]}, {"lanes": []},
+        {"lanes": ["x" * 500]}, {"drafts": "some"}, {"repeats": 0}, {"max_new_tokens": 1}, {"dtype": "int3"},
+        {"clock_prompts": -1}, {"limit": object()},
+    ],
+)  # fmt: skip
+def test_impossible_options_are_refused_with_a_sentence(options):
+    with pytest.raises(UserError) as caught:
+        options_from_dict(options)
+    assert str(caught.value).endswith(".")
+
+
+def test_the_default_options_are_possible():
+    assert check_options(EvaluationOptions()) == options_from_dict({})
