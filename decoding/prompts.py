@@ -1,7 +1,8 @@
 """Prompt suites: JSON Lines under ``prompts/``, one file a suite, each prompt in one split.
 
-The suites are ``code``, ``prose``, ``tests`` and ``structured``, with the splits ``train``, ``validation`` and ``test``;
-``showcase`` is a handful of prompts that look good on a page. They are written by ``python -m training prompts``.
+The suites are ``code``, ``prose``, ``tests`` and ``structured``, with the splits ``train``, ``validation``
+and ``test``; ``showcase`` is a handful of prompts that look good on a page. They are written by ``python -m
+training prompts``.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ SHOWCASE = "showcase"
 class Prompt:
     """One prompt. ``source`` tells where its text comes from; the last three only a showcase prompt has.
 
-    ``title`` and ``shows`` are for the page (what it is, what it shows); ``lanes`` are lane strings that bring out
-    what it shows, empty where the default lanes do.
+    ``title`` and ``shows`` are for the page (what it is, what it shows); ``lanes`` are lane strings that
+    bring out what it shows, empty where the default lanes do.
     """
 
     id: str
@@ -39,8 +40,8 @@ class Prompt:
 def load_suite(name: str, split: str | None = None, limit: int | None = None) -> list[Prompt]:
     """The prompts of a suite in the order of the file, of one split or of all, at most ``limit``.
 
-    ``name`` is one of SUITES, ``showcase``, or ``all``: the four suites taking turns, so that any ``limit`` is mixed.
-    Raises UserError for an unknown suite or split, or when no prompt is left.
+    ``name`` is one of SUITES, ``showcase``, or ``all``: the four suites taking turns, so that any ``limit``
+    is mixed. Raises UserError for an unknown suite or split, or when no prompt is left.
     """
     if split is not None and split not in SPLITS:
         raise UserError(f"There is no split {split!r}. Splits: {', '.join(SPLITS)}.")
@@ -75,4 +76,6 @@ def _parse(line: str, path: Path, number: int) -> Prompt:
         fields = json.loads(line)
         return Prompt(**fields | {"lanes": tuple(fields.get("lanes", ()))})
     except (ValueError, TypeError) as error:
-        raise UserError(f"{path.name}, line {number} is not a prompt ({error}). Mend it or rebuild the suites.") from error
+        raise UserError(
+            f"{path.name}, line {number} is not a prompt ({error}). Mend it or rebuild the suites."
+        ) from error

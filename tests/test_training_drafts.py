@@ -1,4 +1,6 @@
-"""What drafts learn from and how: the batch decoder, the losses, the start of a draft, on tiny random models."""
+"""What drafts learn from and how: the batch decoder, the losses, the start of a draft, on tiny random
+models.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def test_the_batch_decoder_computes_what_transformers_does(hidden, key_value_hea
     model = tiny(hidden=hidden, key_value_heads=key_value_heads).bfloat16().float()
     ids = torch.randint(0, VOCABULARY, (3, 20))
     decoder = BatchDecoder(model, 3, 20)
-    hidden_states = [decoder.extend(ids[:, :15], 0), *(decoder.extend(ids[:, i : i + 1], i) for i in range(15, 20))]
+    hidden_states = [
+        decoder.extend(ids[:, :15], 0),
+        *(decoder.extend(ids[:, i : i + 1], i) for i in range(15, 20)),
+    ]
     logits = decoder.logits(torch.cat(hidden_states, dim=1)).float()
     expected = model(ids).logits
     assert (logits - expected).abs().max() < 0.03 * expected.abs().max()
@@ -40,7 +45,9 @@ def test_the_batch_decoder_computes_what_transformers_does(hidden, key_value_hea
 def test_written_text_is_greedy_and_comes_with_the_targets_thoughts(monkeypatch):
     monkeypatch.setattr(generate, "LENGTH", 24)
     model = tiny().bfloat16().float()
-    ids, top_ids, top_logp = write_batch(BatchDecoder(model, 2, 24), torch.randint(0, VOCABULARY, (2, 9)), 0.0, None)
+    ids, top_ids, top_logp = write_batch(
+        BatchDecoder(model, 2, 24), torch.randint(0, VOCABULARY, (2, 9)), 0.0, None
+    )
     expected = model(ids).logits.log_softmax(-1)
     assert (top_ids[:, 8:-1, 0] == ids[:, 9:]).all()
     assert (expected.gather(-1, top_ids.long()) - top_logp.float()).abs().mean() < 0.05
@@ -65,11 +72,14 @@ def test_losses_are_exact_where_the_top_is_everything():
     p, draft, ids, values = full_and_top()
     q = draft.softmax(-1)
     assert forward_kl(draft, ids, values, ids[:, 0]) == pytest.approx(
-        float((p * (p / q).log()).sum(-1).mean()), abs=1e-3)
+        float((p * (p / q).log()).sum(-1).mean()), abs=1e-3
+    )
     assert total_variation(draft, ids, values, ids[:, 0]) == pytest.approx(
-        float(1 - torch.minimum(p, q).sum(-1).mean()), abs=1e-3)
+        float(1 - torch.minimum(p, q).sum(-1).mean()), abs=1e-3
+    )
     assert cross_entropy(draft, ids, values, ids[:, 0]) == pytest.approx(
-        float(-q.gather(-1, ids[:, :1]).log().mean()), abs=1e-4)
+        float(-q.gather(-1, ids[:, :1]).log().mean()), abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("loss", ["kl", "tv"])

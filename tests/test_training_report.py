@@ -1,4 +1,6 @@
-"""The report: loops, baselines, figures along a text; and whether the shipped cards belong to the shipped weights."""
+"""The report: loops, baselines, figures along a text; and whether the shipped cards belong to the shipped
+weights.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,16 @@ def test_a_loop_begins_with_its_second_period():
     assert inside_loops(text) == [False] * 6 + [True] * 16 + [False]
 
 
-@pytest.mark.parametrize("text", [
-    list(range(50)), [1, 2, 3] * 2 + list(range(10, 30)), [7] * 15, list(range(65)) * 3, [],
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        list(range(50)),
+        [1, 2, 3] * 2 + list(range(10, 30)),
+        [7] * 15,
+        list(range(65)) * 3,
+        [],
+    ],
+)
 def test_what_is_no_loop(text):
     assert not any(inside_loops(text))
 
@@ -58,7 +67,9 @@ def test_bits_per_byte():
 
 
 def test_figures_inside_and_outside_of_loops():
-    along = Along("code", np.array([1, 0, 1, 1], bool), np.array([0.8, 0.2, 1.0, 1.0]), np.array([0, 0, 1, 1], bool))
+    along = Along(
+        "code", np.array([1, 0, 1, 1], bool), np.array([0.8, 0.2, 1.0, 1.0]), np.array([0, 0, 1, 1], bool)
+    )
     row = summarise([along])
     assert (row["match"], row["match_outside"], row["match_inside"]) == (0.75, 0.5, 1.0)
     assert row["overlap_outside"] == pytest.approx(0.5)
@@ -69,9 +80,10 @@ def test_figures_inside_and_outside_of_loops():
 def test_the_report_and_the_cards_belong_to_the_shipped_weights():
     pair = next(pair for pair in embedded_pairs() if pair.name == PAIR_NAME)
     marks = json.loads((PAIR / "report.json").read_text())["fingerprints"]
-    assert marks == {"target": fingerprint(pair.target),
-                     "drafts": {name: fingerprint(place) for name, place in pair.drafts.items()}}, \
-        "stale: run `make refresh`"
+    assert marks == {
+        "target": fingerprint(pair.target),
+        "drafts": {name: fingerprint(place) for name, place in pair.drafts.items()},
+    }, "stale: run `make refresh`"
     assert marks["target"] in (PAIR / "target" / "README.md").read_text()
     for name, mark in marks["drafts"].items():
         assert mark in (PAIR / "drafts" / name / "README.md").read_text()

@@ -1,1 +1,1 @@
-"""Training of the embedded pair: corpus, tokenizer, target, drafts, report. Run ``python -m training --help``."""
+"""Training of the embedded pair, step by step: ``python -m training --help``."""

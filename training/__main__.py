@@ -1,4 +1,6 @@
-"""Training of the embedded pair: one command per step, and one that does all. Each goes on where it was killed."""
+"""Training of the embedded pair: one command per step, and one that does all. Each goes on where it was
+killed.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ def corpus() -> None:
     from training.corpus import build_corpus
 
     manifest = build_corpus()
-    typer.echo(f"{len(manifest['packages'])} packages; characters: train {manifest['train']['characters']:,}, "
-               f"held out {manifest['held_out']['characters']:,}.")
+    typer.echo(
+        f"{len(manifest['packages'])} packages; characters: train {manifest['train']['characters']:,}, "
+        f"held out {manifest['held_out']['characters']:,}."
+    )
 
 
 @app.command()
@@ -130,7 +134,7 @@ def measure_trainer(steps: int = typer.Option(12, min=2)) -> None:
 
 @app.command(name="all")
 def all_steps(minutes: float = MINUTES) -> None:
-    """Everything, in about so many minutes: corpus, tokenizer, prompts, target, text, drafts, report, cards."""
+    """Everything, from the corpus to the cards, in about so many minutes."""
     from training.places import CORPUS
     from training.tokens import has_tokens
 

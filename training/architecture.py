@@ -1,4 +1,6 @@
-"""Models of the pair as Llama configurations, and how one is saved: bf16, sharded, written beside and renamed."""
+"""Models of the pair as Llama configurations, and how one is saved: bf16, sharded, written beside and
+renamed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ SHARD_SIZE = "9MB"
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of a model: layers, hidden size, MLP size. Heads are 64 wide (grouped where ``key_value_heads`` says so)."""
+    """Size of a model: layers, hidden size, MLP size. Heads are 64 wide (grouped where ``key_value_heads``
+    says so).
+    """
 
     layers: int
     hidden: int
@@ -28,10 +32,17 @@ class Shape:
         """A freshly initialised model in fp32."""
         heads = self.hidden // 64
         config = LlamaConfig(
-            vocab_size=vocabulary, hidden_size=self.hidden, intermediate_size=self.intermediate,
-            num_hidden_layers=self.layers, num_attention_heads=heads, head_dim=64,
-            num_key_value_heads=self.key_value_heads or heads, max_position_embeddings=context,
-            tie_word_embeddings=True, bos_token_id=0, eos_token_id=0,
+            vocab_size=vocabulary,
+            hidden_size=self.hidden,
+            intermediate_size=self.intermediate,
+            num_hidden_layers=self.layers,
+            num_attention_heads=heads,
+            head_dim=64,
+            num_key_value_heads=self.key_value_heads or heads,
+            max_position_embeddings=context,
+            tie_word_embeddings=True,
+            bos_token_id=0,
+            eos_token_id=0,
         )
         return LlamaForCausalLM(config)
 
@@ -44,8 +55,8 @@ def parameter_count(model: torch.nn.Module) -> int:
 def deepen(model: LlamaForCausalLM, layers: int) -> LlamaForCausalLM:
     """The same function with more layers: block expansion (Wu et al. 2024, "LLaMA Pro", section 3.2).
 
-    Copies of layers are spread evenly between the old ones; a copy's output projections are zero, so it is silent
-    until it is trained.
+    Copies of layers are spread evenly between the old ones; a copy's output projections are zero, so it is
+    silent until it is trained.
     """
     old = model.config.num_hidden_layers
     if not old < layers <= 2 * old:
@@ -76,7 +87,9 @@ def load_model(folder: Path) -> LlamaForCausalLM:
 
 
 def save_model(model: LlamaForCausalLM, target: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Saves a bf16 copy with its tokenizer; a README.md that stood there stays. Nothing half-written is ever seen."""
+    """Saves a bf16 copy with its tokenizer; a README.md that stood there stays. Nothing half-written is ever
+    seen.
+    """
     half = copy.deepcopy(model).to(torch.bfloat16)
     half.config.dtype = torch.bfloat16
     card = target / "README.md"

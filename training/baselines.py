@@ -1,4 +1,6 @@
-"""What the target's held-out loss is compared with: gzip, xz and a 5-gram model, in bits per byte of the same text."""
+"""What the target's held-out loss is compared with: gzip, xz and a 5-gram model, in bits per byte of the same
+text.
+"""
 
 from __future__ import annotations
 
@@ -41,21 +43,28 @@ class _Counts:
 def five_gram_bits(train: np.ndarray, test: np.ndarray, vocabulary: int) -> float:
     """Mean bits per token of an interpolated 5-gram with Witten-Bell smoothing over the same tokens.
 
-    P_n(w|h) = (count(hw) + T(h) P_{n-1}(w|h')) / (count(h) + T(h)), with T(h) the number of different tokens seen
-    after h and P_0 uniform (Witten and Bell 1991; Chen and Goodman 1998, section 2.5).
+    P_n(w|h) = (count(hw) + T(h) P_{n-1}(w|h')) / (count(h) + T(h)), with T(h) the number of different tokens
+    seen after h and P_0 uniform (Witten and Bell 1991; Chen and Goodman 1998, section 2.5).
     """
     probability = np.full(len(test), 1.0 / vocabulary)
-    for n in range(1, ORDER + 1):
+    for n in range(1, min(ORDER, len(test)) + 1):
         grams = np.unique(_keys(train, n), return_index=True)[1]
         counts = _Counts(_keys(train, n))
         if n == 1:
-            contexts, types = np.full(len(test), float(len(train))), np.full(len(test), float(len(counts.keys)))
+            contexts, types = (
+                np.full(len(test), float(len(train))),
+                np.full(len(test), float(len(counts.keys))),
+            )
         else:
             before = _keys(test[:-1], n - 1)
             contexts = _Counts(_keys(train[:-1], n - 1))(before)
             types = _Counts(_keys(train[:-1], n - 1)[grams])(before)
         here = slice(n - 1, None)
-        seen, contexts, types = counts(_keys(test, n)), contexts[-len(test) + n - 1 :], types[-len(test) + n - 1 :]
+        seen, contexts, types = (
+            counts(_keys(test, n)),
+            contexts[-len(test) + n - 1 :],
+            types[-len(test) + n - 1 :],
+        )
         total = contexts + types
         mixed = (seen + types * probability[here]) / np.maximum(total, 1.0)
         probability[here] = np.where(total > 0, mixed, probability[here])

@@ -35,7 +35,11 @@ class BatchDecoder:
 
     def __init__(self, model: LlamaForCausalLM, batch: int, length: int) -> None:
         config, self.device = model.config, model.device
-        self.eps, self.heads, self.kv_heads = config.rms_norm_eps, config.num_attention_heads, config.num_key_value_heads
+        self.eps, self.heads, self.kv_heads = (
+            config.rms_norm_eps,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+        )
         self.head_dim = config.head_dim
         cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(length)[None])
         self.cos, self.sin = cos[0].bfloat16().to(self.device), sin[0].bfloat16().to(self.device)
@@ -51,8 +55,14 @@ class BatchDecoder:
         attention, mlp = layer.self_attn, layer.mlp
         qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
         gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
-        weights = (layer.input_layernorm.weight, qkv, attention.o_proj.weight,
-                   layer.post_attention_layernorm.weight, gate_up, mlp.down_proj.weight)
+        weights = (
+            layer.input_layernorm.weight,
+            qkv,
+            attention.o_proj.weight,
+            layer.post_attention_layernorm.weight,
+            gate_up,
+            mlp.down_proj.weight,
+        )
         return tuple(weight.detach().bfloat16() for weight in weights)
 
     @torch.inference_mode()
@@ -66,8 +76,11 @@ class BatchDecoder:
         x = F.embedding(ids, self.embedding)
         for index, (norm1, qkv, out, norm2, gate_up, down) in enumerate(self.layers):
             mixed = F.linear(F.rms_norm(x, norm1.shape, norm1, self.eps), qkv)
-            q, k, v = mixed.view(rows, n, -1, self.head_dim).transpose(1, 2).split(
-                [self.heads, self.kv_heads, self.kv_heads], dim=1)
+            q, k, v = (
+                mixed.view(rows, n, -1, self.head_dim)
+                .transpose(1, 2)
+                .split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+            )
             keys, values = self.keys[index][:rows, :, : start + n], self.values[index][:rows, :, : start + n]
             keys[:, :, start:] = _rotate(k, cos, sin)
             values[:, :, start:] = v

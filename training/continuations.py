@@ -14,7 +14,9 @@ from training.measure import load_bf16, write_texts_of
 from training.places import PAIR
 
 CHOSEN = PAIR / "continuations.json"
-"""``{"fingerprint": of the target, "chosen": [{"id": of the prompt, "remark": what a reader thought of it}]}``."""
+"""``{"fingerprint": of the target, "chosen": [{"id": of the prompt, "remark": what a reader thought of
+it}]}``.
+"""
 
 
 def print_continuations(count: int) -> None:
@@ -44,5 +46,7 @@ def chosen_continuations() -> list[dict[str, str]]:
     by_id = {prompt.id: prompt for prompt in load_suite("all", "test")}
     prompts = [by_id[row["id"]] for row in saved["chosen"]]
     texts = continue_prompts(prompts)
-    return [{"id": prompt.id, "prompt": prompt.prompt, "text": text, "remark": row["remark"]}
-            for prompt, text, row in zip(prompts, texts, saved["chosen"], strict=True)]
+    return [
+        {"id": prompt.id, "prompt": prompt.prompt, "text": text, "remark": row["remark"]}
+        for prompt, text, row in zip(prompts, texts, saved["chosen"], strict=True)
+    ]

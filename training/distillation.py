@@ -1,7 +1,9 @@
-"""Distillation losses over the target's TOP most probable tokens and the rest of its probability as one more class.
+"""Distillation losses over the target's TOP most probable tokens and the rest of its probability as one more
+class.
 
-All take the draft's logits (n, vocabulary), the target's top ids and their log-probabilities (n, TOP), and the text's
-own next tokens (n,); all give one mean over the n positions, in nats (total variation: in probability).
+All take the draft's logits (n, vocabulary), the target's top ids and their log-probabilities (n, TOP), and
+the text's own next tokens (n,); all give one mean over the n positions, in nats (total variation: in
+probability).
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def _both(logits: Tensor, top_ids: Tensor, top_logp: Tensor) -> tuple[Tensor, Te
 
 
 def forward_kl(logits: Tensor, top_ids: Tensor, top_logp: Tensor, following: Tensor) -> Tensor:
-    """KL(target || draft), Hinton et al. 2015; the loss of DistillSpec's first rows (Zhou et al. 2024, section 4)."""
+    """KL(target || draft), Hinton et al. 2015; the loss of DistillSpec's first rows (Zhou et al. 2024,
+    section 4).
+    """
     target, draft = _both(logits, top_ids, top_logp)
     return (target.exp() * (target - draft)).sum(-1).mean()
 
@@ -47,5 +51,7 @@ def cross_entropy(logits: Tensor, top_ids: Tensor, top_logp: Tensor, following: 
 
 
 LOSSES: dict[str, Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]] = {
-    "kl": forward_kl, "tv": total_variation, "ce": cross_entropy,
+    "kl": forward_kl,
+    "tv": total_variation,
+    "ce": cross_entropy,
 }

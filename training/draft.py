@@ -1,4 +1,6 @@
-"""The drafts: what they look like, what they start from, and their distillation from what the target wrote."""
+"""The drafts: what they look like, what they start from, and their distillation from what the target
+wrote.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ LADDER = tuple(name for name in RECIPES if name != DEFAULT)
 def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> LlamaForCausalLM:
     """A draft that starts from the target: its layers where the recipe names some, and its embeddings.
 
-    A draft of another width gets the embeddings' principal components (narrower) or the embeddings and noise (wider).
+    A draft of another width gets the embeddings' principal components (narrower) or the embeddings and noise
+    (wider).
     """
     torch.manual_seed(1)
     draft = recipe.shape.build(target.config.vocab_size, target.config.max_position_embeddings)
@@ -79,14 +82,18 @@ class Batches:
 
     def __init__(self, texts: Texts, seed: int = 0) -> None:
         if len(texts.ids) <= KEPT_BACK:
-            raise UserError("Too little generated text to distil from. Run `python -m training generate` for longer.")
+            raise UserError(
+                "Too little generated text to distil from. Run `python -m training generate` for longer."
+            )
         self.texts = texts
         order = np.random.default_rng(17).permutation(len(texts.ids))
         self.kept_back = order[:KEPT_BACK]
         self.order = np.random.default_rng(seed).permutation(order[KEPT_BACK:])
 
     def batch(self, start: int, size: int) -> tuple[Tensor, ...]:
-        """ids (size, length), top ids and log-probabilities (size * length, TOP), next tokens (size * length,)."""
+        """ids (size, length), top ids and log-probabilities (size * length, TOP), next tokens (size *
+        length,).
+        """
         return self.take(self.order[np.arange(start, start + size) % len(self.order)])
 
     def take(self, rows: np.ndarray) -> tuple[Tensor, ...]:
@@ -112,20 +119,34 @@ def match_rate(draft: LlamaForCausalLM, batches: Batches) -> float:
 
 
 def distil(
-    name: str, draft: LlamaForCausalLM, batches: Batches, minutes: float, loss: str, settings: dict,
-    save: Callable[[], None], windows: int = 12,
+    name: str,
+    draft: LlamaForCausalLM,
+    batches: Batches,
+    minutes: float,
+    loss: str,
+    settings: dict,
+    save: Callable[[], None],
+    windows: int = 12,
 ) -> float:
-    """Distils for ``minutes``; returns the match rate on kept-back windows. See TimedRun for what is resumed."""
+    """Distils for ``minutes``; returns the match rate on kept-back windows. See TimedRun for what is
+    resumed.
+    """
     draft.to(device())
     set_attention(draft, batches.texts.ids.shape[1])
 
     def step(ids: Tensor, *target: Tensor) -> Tensor:
         return LOSSES[loss](logits_of(draft, hidden_states(draft, ids)).flatten(0, 1), *target)
 
-    run = TimedRun(name, draft, 60 * minutes, settings, Rates(muon=0.015, adam=2e-3, warmup=0.02, flat_until=0.25))
+    run = TimedRun(
+        name, draft, 60 * minutes, settings, Rates(muon=0.015, adam=2e-3, warmup=0.02, flat_until=0.25)
+    )
     fast = compiled(step)
-    run.train(lambda start: fast(*batches.batch(start, windows)), (windows, batches.texts.ids.shape[1]),
-              lambda: match_rate(draft, batches), save)
+    run.train(
+        lambda start: fast(*batches.batch(start, windows)),
+        (windows, batches.texts.ids.shape[1]),
+        lambda: match_rate(draft, batches),
+        save,
+    )
     return match_rate(draft, batches)
 
 
@@ -138,13 +159,22 @@ def train_draft(name: str, minutes: float, loss: str = "kl") -> Path:
     tokenizer, target = load_tokenizer_of(TARGET), load_model(TARGET)
     draft, folder = start_draft(RECIPES[name], target), DRAFTS / name
     settings = {"recipe": RECIPES[name], "minutes": minutes, "loss": loss, "target": fingerprint(TARGET)}
-    distil(f"draft-{name}", draft, Batches(read_generated(TARGET)), minutes, loss, settings,
-           lambda: save_model(draft, folder, tokenizer))
+    distil(
+        f"draft-{name}",
+        draft,
+        Batches(read_generated(TARGET)),
+        minutes,
+        loss,
+        settings,
+        lambda: save_model(draft, folder, tokenizer),
+    )
     return folder
 
 
 def compare_losses(minutes: float) -> dict[str, float]:
-    """Distils the default draft for ``minutes`` with each loss; returns the match rates on kept-back windows."""
+    """Distils the default draft for ``minutes`` with each loss; returns the match rates on kept-back
+    windows.
+    """
     target, batches = load_model(TARGET), Batches(read_generated(TARGET))
     rates = {}
     for loss in LOSSES:

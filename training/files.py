@@ -13,8 +13,10 @@ from decoding.errors import UserError
 
 
 def _explain(error: OSError, target: Path) -> UserError:
-    return UserError(f"Could not write {target.name}: {error.strerror or error}. Free some space or check the rights; "
-                     "what stood there before is unchanged.")
+    return UserError(
+        f"Could not write {target.name}: {error.strerror or error}. Free some space or check the rights; "
+        "what stood there before is unchanged."
+    )
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Text that the target writes, with what it thought at every token: what a draft must learn.
 
-Prompts are cuts from training files and the prompts of the suites' train split; half of the batches go on greedily,
-half at temperature 0.7. Beside the ids the target's ``TOP`` most probable tokens are kept at every position, prompt
-included, so that drafts are distilled without running the target again.
+Prompts are cuts from training files and the prompts of the suites' train split; half of the batches go on
+greedily, half at temperature 0.7. Beside the ids the target's ``TOP`` most probable tokens are kept at every
+position, prompt included, so that drafts are distilled without running the target again.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ SUITE_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Texts:
-    """Windows that the target wrote: ids (count, length), and its most probable next tokens after each of them.
+    """Windows that the target wrote: ids (count, length), and its most probable next tokens after each of
+    them.
 
-    ``top_ids`` and ``top_logp`` are (count, length, TOP): entry [i, j] is the target's distribution after ids[i, : j+1].
+    ``top_ids`` and ``top_logp`` are (count, length, TOP): entry [i, j] is the target's distribution after
+    ids[i, : j+1].
     """
 
     ids: np.ndarray
@@ -76,10 +78,13 @@ class PromptPool:
         return np.concatenate([[BOS], text[len(text) - length + 1 :]])
 
 
-def write_batch(decoder: BatchDecoder, prompts: Tensor, temperature: float, noise: torch.Generator) -> tuple[Tensor, ...]:
+def write_batch(
+    decoder: BatchDecoder, prompts: Tensor, temperature: float, noise: torch.Generator
+) -> tuple[Tensor, ...]:
     """Goes on from prompts (batch, n) up to LENGTH tokens.
 
-    Returns ids (batch, LENGTH) and the target's TOP next tokens: ids and log-probabilities, (batch, LENGTH, TOP).
+    Returns ids (batch, LENGTH) and the target's TOP next tokens: ids and log-probabilities, (batch, LENGTH,
+    TOP).
     """
     rows, n = prompts.shape
     ids = torch.zeros(rows, LENGTH, dtype=torch.long, device=prompts.device)
@@ -108,7 +113,9 @@ def best(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def choose(logits: Tensor, temperature: float, noise: torch.Generator) -> Tensor:
-    """The next tokens (batch,): the first choices, or a draw by the Gumbel trick at a temperature above zero."""
+    """The next tokens (batch,): the first choices, or a draw by the Gumbel trick at a temperature above
+    zero.
+    """
     if temperature == 0:
         return logits.argmax(-1)
     uniform = torch.rand(logits.shape, generator=noise, device=logits.device).clamp_min_(1e-20)
@@ -116,9 +123,11 @@ def choose(logits: Tensor, temperature: float, noise: torch.Generator) -> Tensor
 
 
 def generate(target: Path, minutes: float, batch: int = BATCH) -> int:
-    """Writes batches into ``build/generated/<fingerprint>`` until ``minutes`` in all are over; returns the new tokens.
+    """Writes batches into ``build/generated/<fingerprint>`` until ``minutes`` in all are over; returns the
+    new tokens.
 
-    Each batch is a file of its own, named with the seconds spent so far: a killed run goes on after the last whole one.
+    Each batch is a file of its own, named with the seconds spent so far: a killed run goes on after the last
+    whole one.
     """
     folder = folder_of(target)
     tokenizer, model = load_tokenizer_of(target), load_model(target).to(device()).eval()
@@ -133,11 +142,17 @@ def generate(target: Path, minutes: float, batch: int = BATCH) -> int:
             length = PREFIXES[kind][number // 2 % len(PREFIXES[kind])]
             noise = torch.Generator(device()).manual_seed(number)
             temperature = TEMPERATURE if kind == "sampled" else 0.0
-            ids, top_ids, top_logp = write_batch(decoder, pool.take(batch, length).to(device()), temperature, noise)
+            ids, top_ids, top_logp = write_batch(
+                decoder, pool.take(batch, length).to(device()), temperature, noise
+            )
             spent = round(time.monotonic() - begun)
             with replacing_file(folder / f"{number:04d}-{spent}s.npz", "wb") as file:
-                np.savez(file, ids=ids.cpu().numpy().astype(np.uint16),
-                         top_ids=top_ids.numpy().astype(np.uint16), top_logp=top_logp.numpy())
+                np.savez(
+                    file,
+                    ids=ids.cpu().numpy().astype(np.uint16),
+                    top_ids=top_ids.numpy().astype(np.uint16),
+                    top_logp=top_logp.numpy(),
+                )
             number, tokens = number + 1, tokens + batch * (LENGTH - length)
             bar.n = min(spent, bar.total)
             bar.set_postfix(tokens=tokens)
@@ -166,4 +181,3 @@ def read_generated(target: Path) -> Texts:
         raise UserError("This target has written nothing yet. Run `python -m training generate` first.")
     parts = [np.load(file) for file in files]
     return Texts(*(np.concatenate([part[key] for part in parts]) for key in ("ids", "top_ids", "top_logp")))
-

@@ -18,7 +18,9 @@ BF16_DRAFTS = ("half-6x256",)
 
 
 def copy_model(source: Path, target: Path) -> None:
-    """Copies a model's files unless the same weights stand there; a card and fitted policies stay beside them."""
+    """Copies a model's files unless the same weights stand there; a card and fitted policies stay beside
+    them.
+    """
     if target.is_dir() and any(target.glob("*.safetensors")) and fingerprint(source) == fingerprint(target):
         return
     with replacing_folder(target) as folder:
@@ -42,15 +44,23 @@ def last_of_log(name: str) -> dict:
         return {}
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     measured = [row["held_out"] for row in rows if "held_out" in row]
-    return {"steps": rows[-1]["step"], "minutes": round(rows[-1]["elapsed"] / 60, 1), "tokens": rows[-1]["tokens"],
-            "kept_back": measured[-1] if measured else None}
+    return {
+        "steps": rows[-1]["step"],
+        "minutes": round(rows[-1]["elapsed"] / 60, 1),
+        "tokens": rows[-1]["tokens"],
+        "kept_back": measured[-1] if measured else None,
+    }
 
 
 def training_facts() -> dict:
     """What the logs tell of the training of the target and of each draft, and the corpus' size."""
     manifest = json.loads((CORPUS / "manifest.json").read_text())
     return {
-        "corpus": {"train": manifest["train"], "held_out": manifest["held_out"], "packages": len(manifest["packages"])},
+        "corpus": {
+            "train": manifest["train"],
+            "held_out": manifest["held_out"],
+            "packages": len(manifest["packages"]),
+        },
         "target": {part: last_of_log(f"target-{part}") for part in ("first", "deepened")},
         "drafts": {name: last_of_log(f"draft-{name}") for name in RECIPES},
         "losses": {loss: last_of_log(f"loss-{loss}") for loss in ("kl", "tv", "ce")},
@@ -78,8 +88,8 @@ def describe(drafts: list[str]) -> dict:
     return {
         "name": PAIR_NAME,
         "title": "Codepair 15M: Python and the prose in it",
-        "description": "A Llama of 16 layers trained from nothing on permissive Python packages, and six drafts "
-                       "distilled from what it writes. Small enough for a CPU; knows little.",
+        "description": "A Llama of 16 layers trained from nothing on permissive Python packages, and drafts "
+        "distilled from what it writes. Small enough for a CPU; knows little.",
         "target": "target",
         "drafts": {name: f"drafts/{name}" for name in drafts},
         "default_draft": DEFAULT if DEFAULT in drafts else drafts[0],

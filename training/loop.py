@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +49,9 @@ def compiled(function: Callable) -> Callable:
 
 
 def set_attention(model: LlamaForCausalLM, length: int) -> None:
-    """Plain attention for short windows: compiled, it took a third of the time of torch's fused one on two cores."""
+    """Plain attention for short windows: compiled, it took a third of the time of torch's fused one on two
+    cores.
+    """
     short_on_cpu = device().type == "cpu" and length <= 512
     model.set_attn_implementation("eager" if short_on_cpu else "sdpa")
 
@@ -85,12 +86,15 @@ def mean_loss(model: LlamaForCausalLM, windows: Tensor, batch: int = 8) -> float
 class TimedRun:
     """A run of ``seconds`` of training time that survives being killed.
 
-    ``loss_of(start)`` gives the loss of the step whose first window has the number ``start``; ``windows_per_step``
-    moves that number on. Time counts per step and without the compilation, so that a resumed run ends where an
-    undisturbed one would. ``settings`` name the configuration: a checkpoint of another one is refused.
+    ``loss_of(start)`` gives the loss of the step whose first window has the number ``start``;
+    ``windows_per_step`` moves that number on. Time counts per step and without the compilation, so that a
+    resumed run ends where an undisturbed one would. ``settings`` name the configuration: a checkpoint of
+    another one is refused.
     """
 
-    def __init__(self, name: str, model: LlamaForCausalLM, seconds: float, settings: dict, rates: Rates) -> None:
+    def __init__(
+        self, name: str, model: LlamaForCausalLM, seconds: float, settings: dict, rates: Rates
+    ) -> None:
         self.name, self.model, self.seconds, self.rates = name, model, seconds, rates
         self.settings = json.loads(json.dumps(settings, default=str))
         self.optimisers = make_optimisers(model, rates.muon, rates.adam)
@@ -105,21 +109,26 @@ class TimedRun:
         saved = torch.load(self.path, weights_only=True, map_location=device())
         if saved["settings"] != self.settings:
             raise UserError(
-                f"The checkpoint {self.path.name} belongs to another configuration ({saved['settings']}, wanted "
+                f"The checkpoint {self.path.name} belongs to another configuration ({saved['settings']}, not "
                 f"{self.settings}). Remove it to start anew, or go on with the old settings."
             )
         self.model.load_state_dict(saved["model"])
         for optimiser, state in zip(self.optimisers, saved["optimisers"]):
             optimiser.load_state_dict(state)
         self.elapsed, self.steps, self.position, self.tokens = (
-            saved[key] for key in ("elapsed", "steps", "position", "tokens"))
+            saved[key] for key in ("elapsed", "steps", "position", "tokens")
+        )
 
     def checkpoint(self) -> None:
         """Writes weights, optimiser states and position beside, then renames."""
         state = {
-            "settings": self.settings, "model": self.model.state_dict(),
+            "settings": self.settings,
+            "model": self.model.state_dict(),
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
-            "elapsed": self.elapsed, "steps": self.steps, "position": self.position, "tokens": self.tokens,
+            "elapsed": self.elapsed,
+            "steps": self.steps,
+            "position": self.position,
+            "tokens": self.tokens,
         }
         with replacing_file(self.path, "wb") as file:
             torch.save(state, file)
@@ -146,19 +155,29 @@ class TimedRun:
         return float(loss.detach())
 
     def train(
-        self, loss_of: Callable[[int], Tensor], shape: tuple[int, int],
-        held_out: Callable[[], float], save: Callable[[], None], until: float = 1.0,
+        self,
+        loss_of: Callable[[int], Tensor],
+        shape: tuple[int, int],
+        held_out: Callable[[], float],
+        save: Callable[[], None],
+        until: float = 1.0,
     ) -> None:
-        """Steps until ``until`` (a share of the time) has passed; logs, checkpoints and saves usable weights."""
+        """Steps until ``until`` (a share of the time) has passed; logs, checkpoints and saves usable
+        weights.
+        """
         self.model.train()
         last_log = last_checkpoint = time.monotonic()
         recent: list[float] = []
-        with tqdm(total=round(until * self.seconds), initial=round(self.elapsed), desc=self.name, unit="s") as bar:
+        with tqdm(
+            total=round(until * self.seconds), initial=round(self.elapsed), desc=self.name, unit="s"
+        ) as bar:
             while self.elapsed < until * self.seconds:
                 begun = time.monotonic()
                 recent.append(self.step(loss_of, shape))
                 if not math.isfinite(recent[-1]):
-                    raise UserError(f"{self.name}: the loss is no longer finite at step {self.steps}. Lower the rates.")
+                    raise UserError(
+                        f"{self.name}: the loss is no longer finite at step {self.steps}. Lower the rates."
+                    )
                 took = min(time.monotonic() - begun, LONGEST_STEP)
                 self.elapsed += took
                 bar.update(took)

@@ -27,7 +27,9 @@ NEW_TOKENS = 128
 
 @dataclass(frozen=True)
 class Text:
-    """The target's greedy continuation of one prompt; ``in_loop`` tells which of its tokens lie inside a loop."""
+    """The target's greedy continuation of one prompt; ``in_loop`` tells which of its tokens lie inside a
+    loop.
+    """
 
     suite: str
     prompt: list[int]
@@ -77,7 +79,9 @@ class Along:
     in_loop: np.ndarray
 
 
-def go_along(target: LlamaForCausalLM, drafts: dict[str, LlamaForCausalLM], texts: Sequence[Text]) -> dict[str, list[Along]]:
+def go_along(
+    target: LlamaForCausalLM, drafts: dict[str, LlamaForCausalLM], texts: Sequence[Text]
+) -> dict[str, list[Along]]:
     """Runs every draft along every text, the target once per text."""
     found: dict[str, list[Along]] = {name: [] for name in drafts}
     for text in texts:
@@ -94,16 +98,24 @@ def summarise(alongs: Sequence[Along]) -> dict[str, float]:
 
     ``oracle_sl_outside`` counts the same over the text up to its first loop.
     """
-    hits, overlap, in_loop = (np.concatenate([getattr(a, key) for a in alongs]) for key in ("hits", "overlap", "in_loop"))
+    hits, overlap, in_loop = (
+        np.concatenate([getattr(a, key) for a in alongs]) for key in ("hits", "overlap", "in_loop")
+    )
     runs = [run for a in alongs for run in runs_that_hold(a.hits)]
     before = [run for a in alongs for run in runs_that_hold(a.hits[: first_true(a.in_loop)])]
     return {
-        "tokens": len(hits), "loop_share": float(in_loop.mean()),
-        "match": float(hits.mean()), "match_outside": mean_of(hits[~in_loop]), "match_inside": mean_of(hits[in_loop]),
-        "overlap": float(overlap.mean()), "overlap_outside": mean_of(overlap[~in_loop]),
+        "tokens": len(hits),
+        "loop_share": float(in_loop.mean()),
+        "match": float(hits.mean()),
+        "match_outside": mean_of(hits[~in_loop]),
+        "match_inside": mean_of(hits[in_loop]),
+        "overlap": float(overlap.mean()),
+        "overlap_outside": mean_of(overlap[~in_loop]),
         "overlap_inside": mean_of(overlap[in_loop]),
-        "oracle_sl": statistics.fmean(runs), "oracle_sl_sd": statistics.pstdev(runs),
-        "oracle_sl_outside": mean_of(np.array(before)), "oracle_sl_outside_sd": float(np.std(before)) if before else 0.0,
+        "oracle_sl": statistics.fmean(runs),
+        "oracle_sl_sd": statistics.pstdev(runs),
+        "oracle_sl_outside": mean_of(np.array(before)),
+        "oracle_sl_outside_sd": float(np.std(before)) if before else 0.0,
     }
 
 
@@ -127,14 +139,20 @@ def text_figures(texts: Sequence[Text]) -> dict[str, dict[str, float]]:
     """Of the target's texts: tokens, share in loops and distinct-4, per suite and over all."""
     rows = {suite: [t for t in texts if t.suite == suite] for suite in SUITES}
     return {
-        name: {"tokens": sum(len(t.ids) for t in row), "distinct_4": distinct([t.ids for t in row]),
-               "loop_share": float(np.concatenate([t.in_loop for t in row]).mean())}
-        for name, row in {**rows, "all": list(texts)}.items() if row
+        name: {
+            "tokens": sum(len(t.ids) for t in row),
+            "distinct_4": distinct([t.ids for t in row]),
+            "loop_share": float(np.concatenate([t.in_loop for t in row]).mean()),
+        }
+        for name, row in {**rows, "all": list(texts)}.items()
+        if row
     }
 
 
 @torch.inference_mode()
-def held_out_figures(target: LlamaForCausalLM, folder: Path, seen: int, characters: int = 300_000) -> dict[str, float]:
+def held_out_figures(
+    target: LlamaForCausalLM, folder: Path, seen: int, characters: int = 300_000
+) -> dict[str, float]:
     """Bits per byte of held-out text under the target, gzip -9, xz -9, and a 5-gram that saw ``seen`` tokens.
 
     The text is cut into windows of the target's whole context, each opened by the BOS, nothing carried over.
@@ -151,7 +169,10 @@ def held_out_figures(target: LlamaForCausalLM, folder: Path, seen: int, characte
     size = len(text.encode())
     n_gram = five_gram_bits(np.asarray(read_tokens("train")[:seen]), np.asarray(ids), VOCABULARY)
     return {
-        "bytes": size, "tokens": len(ids), "nats_per_token": nats / len(ids),
-        "target": bits_per_byte(nats / len(ids), len(ids), size), **compressed_bits(text),
+        "bytes": size,
+        "tokens": len(ids),
+        "nats_per_token": nats / len(ids),
+        "target": bits_per_byte(nats / len(ids), len(ids), size),
+        **compressed_bits(text),
         "5-gram": n_gram * len(ids) / size,
     }

@@ -1,4 +1,6 @@
-"""Muon for the matrices, AdamW for the rest, and the learning rate as a function of the elapsed share of the time."""
+"""Muon for the matrices, AdamW for the rest, and the learning rate as a function of the elapsed share of the
+time.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalise(gradients: Tensor, steps: int = 5) -> Tensor:
-    """Nearest semi-orthogonal matrices by a quintic Newton-Schulz iteration in bf16. Shape (batch, rows, columns).
+    """Nearest semi-orthogonal matrices by a quintic Newton-Schulz iteration in bf16. Shape (batch, rows,
+    columns).
 
     Source: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks".
     """
@@ -28,7 +31,9 @@ def orthogonalise(gradients: Tensor, steps: int = 5) -> Tensor:
 
 
 class BatchedMuon(torch.optim.Optimizer):
-    """Muon over matrices of equal shape at once: the same update as torch.optim.Muon, in a third less time on a CPU."""
+    """Muon over matrices of equal shape at once: the same update as torch.optim.Muon, in a third less time on
+    a CPU.
+    """
 
     def __init__(
         self, parameters: list[nn.Parameter], lr: float = 0.02, momentum: float = 0.95, decay: float = 0.1
@@ -70,7 +75,9 @@ def make_optimisers(model: nn.Module, muon_lr: float, adam_lr: float) -> list[to
 
 
 def rate_at(elapsed: float, warmup: float = 0.01, flat_until: float = 0.5, last: float = 0.02) -> float:
-    """Factor on the learning rates at the elapsed share of the time: warm-up, flat, then linear to ``last``."""
+    """Factor on the learning rates at the elapsed share of the time: warm-up, flat, then linear to
+    ``last``.
+    """
     if elapsed < warmup:
         return max(elapsed / warmup, 0.05)
     if elapsed < flat_until:

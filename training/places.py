@@ -1,4 +1,6 @@
-"""Where the steps read and write: build outputs under ``build/`` (not in git), shipped weights under ``models/``."""
+"""Where the steps read and write: build outputs under ``build/`` (not in git), shipped weights under
+``models/``.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ TOKENS = (30, 250)
 
 def split_of(document: Document) -> str:
     """A held-out file's split, by a hash of its name, in the proportion of WANTED."""
-    number = int.from_bytes(hashlib.sha256(f"split {document.package}/{document.path}".encode()).digest()[:4], "big")
+    number = int.from_bytes(
+        hashlib.sha256(f"split {document.package}/{document.path}".encode()).digest()[:4], "big"
+    )
     return "train" if number % 240 < 120 else "validation" if number % 240 < 160 else "test"
 
 
@@ -42,9 +44,15 @@ def cut_code(text: str, rng: random.Random) -> Iterator[str]:
 
 
 def cut_tests(text: str, rng: random.Random) -> Iterator[str]:
-    """Cuts after a test's signature or one of its assertions, with the tests before it, which show the pattern."""
+    """Cuts after a test's signature or one of its assertions, with the tests before it, which show the
+    pattern.
+    """
     lines = text.splitlines()
-    ends = [i for i, line in enumerate(lines) if re.match(r"\s*((async )?def test\w*\(.*:$|assert |self\.assert\w+\()", line)]
+    ends = [
+        i
+        for i, line in enumerate(lines)
+        if re.match(r"\s*((async )?def test\w*\(.*:$|assert |self\.assert\w+\()", line)
+    ]
     for end in rng.sample(ends, len(ends)):
         yield "\n".join(lines[max(0, end - rng.randint(9, 24)) : end + 1]).lstrip("\n")
 
@@ -63,11 +71,17 @@ def cut_prose(text: str, rng: random.Random) -> Iterator[str]:
 def is_english(paragraph: str) -> bool:
     """Running text of some length: mostly letters, no markup, no code."""
     letters = sum(character.isalpha() or character == " " for character in paragraph)
-    return len(paragraph) > 130 and letters > 0.87 * len(paragraph) and not re.search(r">>>|[=|{}<>]|::|   ", paragraph)
+    return (
+        len(paragraph) > 130
+        and letters > 0.87 * len(paragraph)
+        and not re.search(r">>>|[=|{}<>]|::|   ", paragraph)
+    )
 
 
 CUTS: dict[str, Callable[[str, random.Random], Iterator[str]]] = {
-    "code": cut_code, "prose": cut_prose, "tests": cut_tests,
+    "code": cut_code,
+    "prose": cut_prose,
+    "tests": cut_tests,
 }
 
 
@@ -79,8 +93,12 @@ def usable_cuts(document: Document, suite: str, tokenizer: PreTrainedTokenizerBa
 
 
 def cut_suite(suite: str, documents: list[Document], tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
-    """The suite's prompts: first one of each file, then a second of each, until each split has what is wanted."""
-    files = sorted((d for d in documents if d.kind == suite), key=lambda d: hashlib.sha256(d.path.encode()).digest())
+    """The suite's prompts: first one of each file, then a second of each, until each split has what is
+    wanted.
+    """
+    files = sorted(
+        (d for d in documents if d.kind == suite), key=lambda d: hashlib.sha256(d.path.encode()).digest()
+    )
     prompts: list[Prompt] = []
     seen: set[str] = set()
     for split in SPLITS:
@@ -89,9 +107,13 @@ def cut_suite(suite: str, documents: list[Document], tokenizer: PreTrainedTokeni
         turns = [(d, found[turn]) for turn in rounds for d, found in cuts if turn < len(found)]
         chosen = [(d, cut) for d, cut in turns if not (cut in seen or seen.add(cut))][: WANTED[split]]
         if len(chosen) < WANTED[split]:
-            raise UserError(f"Held-out files give only {len(chosen)} of {WANTED[split]} prompts for {suite}/{split}.")
-        prompts += [Prompt(f"{suite}-{split}-{number:03d}", suite, split, cut, f"{d.package}: {d.path}")
-                    for number, (d, cut) in enumerate(chosen)]
+            raise UserError(
+                f"Held-out files give only {len(chosen)} of {WANTED[split]} prompts for {suite}/{split}."
+            )
+        prompts += [
+            Prompt(f"{suite}-{split}-{number:03d}", suite, split, cut, f"{d.package}: {d.path}")
+            for number, (d, cut) in enumerate(chosen)
+        ]
     return prompts
 
 
@@ -100,10 +122,14 @@ def generate_structured() -> list[Prompt]:
     seen: set[str] = set()
     prompts: list[Prompt] = []
     for seed, split in enumerate(SPLITS):
-        rows = [row for row in structured_prompts(2 * WANTED[split], seed) if row[1] not in seen][: WANTED[split]]
+        rows = [row for row in structured_prompts(2 * WANTED[split], seed) if row[1] not in seen][
+            : WANTED[split]
+        ]
         seen |= {text for _, text in rows}
-        prompts += [Prompt(f"structured-{split}-{number:03d}", "structured", split, text, f"generator: {form}")
-                    for number, (form, text) in enumerate(rows)]
+        prompts += [
+            Prompt(f"structured-{split}-{number:03d}", "structured", split, text, f"generator: {form}")
+            for number, (form, text) in enumerate(rows)
+        ]
     return prompts
 
 

@@ -1,4 +1,6 @@
-"""The report on the shipped pair: figures per draft and suite, printed, kept as JSON, and written into the cards."""
+"""The report on the shipped pair: figures per draft and suite, printed, kept as JSON, and written into the
+cards.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ COST_PROMPTS = 3
 
 def fingerprints(pair: PairDescription) -> dict:
     """Of the target and of each draft: what tells whether a report is stale."""
-    return {"target": fingerprint(pair.target), "drafts": {name: fingerprint(place) for name, place in pair.drafts.items()}}
+    return {
+        "target": fingerprint(pair.target),
+        "drafts": {name: fingerprint(place) for name, place in pair.drafts.items()},
+    }
 
 
 def read_report() -> dict:
@@ -40,7 +45,9 @@ def is_stale() -> bool:
 
 
 def measure_pair_costs() -> dict:
-    """c of every draft, v(6) and v(17), medians over COST_PROMPTS prompts, in the engine and dtypes of every day."""
+    """c of every draft, v(6) and v(17), medians over COST_PROMPTS prompts, in the engine and dtypes of every
+    day.
+    """
     pair = load_pair(PAIR_NAME)
     rows = []
     for prompt in load_suite("all", "validation", COST_PROMPTS):
@@ -49,10 +56,15 @@ def measure_pair_costs() -> dict:
     costs = rows[len(rows) // 2]
     infos = {name: pair.draft(name).info for name in pair.draft_names}
     return {
-        "target_ms": 1e3 * costs.target_s, "v6": costs.check(6), "v17": costs.check(17), "o": costs.o,
+        "target_ms": 1e3 * costs.target_s,
+        "v6": costs.check(6),
+        "v17": costs.check(17),
+        "o": costs.o,
         "c": {name: sorted(row.c[name] for row in rows)[len(rows) // 2] for name in pair.draft_names},
-        "target_dtype": pair.target.info.dtype, "draft_dtype": {name: info.dtype for name, info in infos.items()},
-        "threads": pair.target.info.threads, "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "target_dtype": pair.target.info.dtype,
+        "draft_dtype": {name: info.dtype for name, info in infos.items()},
+        "threads": pair.target.info.threads,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
     }
 
 
@@ -74,11 +86,20 @@ def make_report(limit: int) -> dict:
     drafts = {name: load_bf16(PAIR / "drafts" / name) for name in pair.drafts}
     texts = write_texts(target, PAIR / "target", limit)
     alongs = go_along(target, drafts, texts)
-    sizes = {name: {"parameters": parameter_count(model), "layers": model.config.num_hidden_layers,
-                    "hidden": model.config.hidden_size} for name, model in {"target": target, **drafts}.items()}
+    sizes = {
+        name: {
+            "parameters": parameter_count(model),
+            "layers": model.config.num_hidden_layers,
+            "hidden": model.config.hidden_size,
+        }
+        for name, model in {"target": target, **drafts}.items()
+    }
     report = {
-        "fingerprints": fingerprints(pair), "prompts_per_suite": limit, "sizes": sizes,
-        "texts": text_figures(texts), "held_out": held_out(pair, target, before),
+        "fingerprints": fingerprints(pair),
+        "prompts_per_suite": limit,
+        "sizes": sizes,
+        "texts": text_figures(texts),
+        "held_out": held_out(pair, target, before),
         "drafts": {name: by_suite(rows) for name, rows in alongs.items()},
         "costs": measure_pair_costs(),
     }
@@ -91,8 +112,8 @@ def show(report: dict, console: Console | None = None) -> None:
     console = console or Console()
     held, texts = report["held_out"], report["texts"]["all"]
     console.print(
-        f"Held-out text, bits per byte: target {held['target']:.2f}, 5-gram {held['5-gram']:.2f}, xz -9 {held['xz']:.2f}, "
-        f"gzip -9 {held['gzip']:.2f} ({held['nats_per_token']:.2f} nats per token).\n"
+        f"Held-out text, bits per byte: target {held['target']:.2f}, 5-gram {held['5-gram']:.2f}, "
+        f"xz -9 {held['xz']:.2f}, gzip -9 {held['gzip']:.2f} ({held['nats_per_token']:.2f} nats per token).\n"
         f"Greedy text: {texts['loop_share']:.0%} of it in loops, distinct-4 {texts['distinct_4']:.2f}."
     )
     console.print(draft_table(report))
@@ -101,12 +122,29 @@ def show(report: dict, console: Console | None = None) -> None:
 
 def draft_table(report: dict) -> Table:
     """One row a draft: size, cost, match rate, 1-TV, oracle SL."""
-    table = Table("draft", "parameters", "layers", "c", "match", "outside loops", "inside", "1-TV", "outside", "oracle SL")
+    table = Table(
+        "draft",
+        "parameters",
+        "layers",
+        "c",
+        "match",
+        "outside loops",
+        "inside",
+        "1-TV",
+        "outside",
+        "oracle SL",
+    )
     for name, rows in report["drafts"].items():
         row, size = rows["all"], report["sizes"][name]
         table.add_row(
-            name, f"{size['parameters']:,}", str(size["layers"]), f"{report['costs']['c'][name]:.3f}",
-            *(share(row[key]) for key in ("match", "match_outside", "match_inside", "overlap", "overlap_outside")),
+            name,
+            f"{size['parameters']:,}",
+            str(size["layers"]),
+            f"{report['costs']['c'][name]:.3f}",
+            *(
+                share(row[key])
+                for key in ("match", "match_outside", "match_inside", "overlap", "overlap_outside")
+            ),
             f"{row['oracle_sl']:.1f} +- {row['oracle_sl_sd']:.1f}",
         )
     return table

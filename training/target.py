@@ -1,6 +1,7 @@
 """The target: trained shallow first, where tokens are cheap, then deepened by silent layers and trained on.
 
-Depth is what makes the target's token dear beside the draft's; growing into it costs less than starting with it.
+Depth is what makes the target's token dear beside the draft's; growing into it costs less than starting with
+it.
 """
 
 from __future__ import annotations
@@ -66,34 +67,46 @@ class TargetTraining:
         set_attention(run.model, windows.length)
         step = compiled(lambda ids: next_token_loss(run.model, ids))
         run.train(
-            loss_of=lambda start: step(windows.batch(start, size).to(device())), shape=(size, windows.length),
+            loss_of=lambda start: step(windows.batch(start, size).to(device())),
+            shape=(size, windows.length),
             held_out=lambda: mean_loss(run.model, self.held_out),
-            save=lambda: save_model(run.model, target, self.tokenizer), until=until,
+            save=lambda: save_model(run.model, target, self.tokenizer),
+            until=until,
         )
 
     def train_first(self) -> TimedRun:
         """The shallow target at short context; the rates go down to those of the second part."""
         torch.manual_seed(0)
         model = self.plan.first.build().to(device())
-        run = TimedRun("target-first", model, self.plan.first_share * self.seconds,
-                       {"shape": self.plan.first, "minutes": self.seconds / 60},
-                       Rates(flat_until=0.55, last=SECOND_RATE))
+        run = TimedRun(
+            "target-first",
+            model,
+            self.plan.first_share * self.seconds,
+            {"shape": self.plan.first, "minutes": self.seconds / 60},
+            Rates(flat_until=0.55, last=SECOND_RATE),
+        )
         self.train_part(run, self.short, 1.0, TARGET)
         return run
 
     def train_deepened(self, first: TimedRun) -> None:
         """The deepened target: short context, then full context, the rates decaying to nothing."""
         model = deepen(first.model, self.plan.layers).to(device())
-        run = TimedRun("target-deepened", model, (1 - self.plan.first_share) * self.seconds,
-                       {"layers": self.plan.layers, "minutes": self.seconds / 60},
-                       Rates(SECOND_RATE * Rates.muon, SECOND_RATE * Rates.adam, 0.03, 0.05, 0.02))
+        run = TimedRun(
+            "target-deepened",
+            model,
+            (1 - self.plan.first_share) * self.seconds,
+            {"layers": self.plan.layers, "minutes": self.seconds / 60},
+            Rates(SECOND_RATE * Rates.muon, SECOND_RATE * Rates.adam, 0.03, 0.05, 0.02),
+        )
         run.position = run.position or first.position
         self.train_part(run, self.short, 1.0 - self.plan.long_share, TARGET)
         self.train_part(run, self.long, 1.0, TARGET)
 
 
 def train_target(minutes: float, plan: Plan | None = None) -> Path:
-    """Trains the target for ``minutes`` in all; returns its folder, which holds usable weights from early on."""
+    """Trains the target for ``minutes`` in all; returns its folder, which holds usable weights from early
+    on.
+    """
     training = TargetTraining(minutes, plan)
     training.train_deepened(training.train_first())
     return TARGET

@@ -17,7 +17,9 @@ CONTEXT = 1024
 
 
 def build_tokenizer(texts: list[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """Trains a byte-level BPE of ``vocabulary`` entries. ``END`` (id 0) opens a text and closes a document."""
+    """Trains a byte-level BPE of ``vocabulary`` entries. ``END`` (id 0) opens a text and closes a
+    document.
+    """
     tokenizer = Tokenizer(models.BPE())
     # Digits one by one; runs of blanks stay whole, because indentation is most of what code repeats.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -28,12 +30,17 @@ def build_tokenizer(texts: list[str], vocabulary: int = VOCABULARY) -> PreTraine
     tokenizer.train_from_iterator(
         texts, trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=[END], initial_alphabet=alphabet)
     )
-    tokenizer.post_processor = processors.Sequence([
-        processors.ByteLevel(trim_offsets=False),
-        processors.TemplateProcessing(single=f"{END} $A", pair=f"{END} $A $B", special_tokens=[(END, 0)]),
-    ])
+    tokenizer.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=False),
+            processors.TemplateProcessing(single=f"{END} $A", pair=f"{END} $A $B", special_tokens=[(END, 0)]),
+        ]
+    )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=END, eos_token=END, model_max_length=CONTEXT,
+        tokenizer_object=tokenizer,
+        bos_token=END,
+        eos_token=END,
+        model_max_length=CONTEXT,
         clean_up_tokenization_spaces=False,
     )
 

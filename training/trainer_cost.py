@@ -1,7 +1,8 @@
 """What transformers' Trainer would cost: one step of it beside one of this project's loop.
 
-Same model, batch, windows and optimiser (AdamW; Trainer takes one optimiser, this project uses two), both compiled and
-in bf16 autocast, in turns. The loop's schedule runs by the clock, which Trainer's, by steps, does not.
+Same model, batch, windows and optimiser (AdamW; Trainer takes one optimiser, this project uses two), both
+compiled and in bf16 autocast, in turns. The loop's schedule runs by the clock, which Trainer's, by steps,
+does not.
 """
 
 from __future__ import annotations
@@ -44,9 +45,18 @@ def time_trainer(shape: Shape, ids: torch.Tensor, steps: int) -> float:
     watch = _Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
-            folder, max_steps=steps + WARM_UP, per_device_train_batch_size=len(ids), bf16=True, torch_compile=True,
-            report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True, optim="adamw_torch_fused",
-            use_cpu=device().type == "cpu", learning_rate=1e-4,
+            folder,
+            max_steps=steps + WARM_UP,
+            per_device_train_batch_size=len(ids),
+            bf16=True,
+            torch_compile=True,
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+            optim="adamw_torch_fused",
+            use_cpu=device().type == "cpu",
+            learning_rate=1e-4,
         )
         rows = [{"input_ids": row, "labels": row} for row in ids] * (steps + WARM_UP)
         Trainer(make_model(shape), arguments, train_dataset=rows, callbacks=[watch]).train()
@@ -72,7 +82,9 @@ def time_loop(shape: Shape, ids: torch.Tensor, steps: int) -> float:
 def compare(steps: int, rounds: int = 2, shape: Shape | None = None) -> list[str]:
     """Times both in turns, ``rounds`` times; returns sentences."""
     shape = shape or Plan().first
-    ids = torch.randint(1, 8192, (Plan().tokens_per_step // SHORT, SHORT), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        1, 8192, (Plan().tokens_per_step // SHORT, SHORT), generator=torch.Generator().manual_seed(0)
+    )
     pairs = [(time_loop(shape, ids, steps), time_trainer(shape, ids, steps)) for _ in range(rounds)]
     loop, trainer = min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
     return [
