@@ -1,13 +1,13 @@
-"""What a policy may see of a draft step: computed in one pass over the draft's logits, on the CPU, in numpy."""
+"""What a policy may see of a draft step: computed in one pass over the draft's logits, on the CPU."""
 
 from __future__ import annotations
 
+from math import log
 from typing import Any
 
 import numpy as np
 
 TOP = 10
-NEGLIGIBLE = np.float32(1e-4)  # next to the top probability: sorting what lies below costs more than it tells
 FAR_BELOW = np.float32(-1e4)  # stands in for -inf: its exponential is 0 too, but 0 * it is not NaN
 
 
@@ -19,14 +19,20 @@ def as_rows(logits: Any) -> np.ndarray:
 
 
 class FeatureReader:
-    """Probability, entropy and top-10 of one row of logits, with buffers that are kept between calls."""
+    """Probability, entropy and top-10 of one row of logits.
+
+    Between two passes of a model the caches are cold, and what counts is how much code and memory is touched:
+    one call of torch's softmax, whose code the pass has just used, takes 12 us where numpy's max, subtract, exp
+    and sum take 48 (measured in a lane; warm, both take 7).
+    """
 
     def __init__(self, vocab_size: int, masked: bool = False) -> None:
-        """``masked``: some logits may be -inf (top-k, top-p)."""
+        """``masked``: some logits may be -inf (top-k, top-p), and the token need not be the most likely one."""
+        import torch
+
         self._masked = masked
-        self._shifted = np.empty(vocab_size, dtype=np.float32)
-        self._exp = np.empty(vocab_size, dtype=np.float32)
-        self._ones = np.ones(vocab_size, dtype=np.float32)
+        self._top = min(TOP, vocab_size)
+        self._tensor, self._softmax, self._largest = torch.from_numpy, torch.softmax, torch.topk
 
     def read(self, row: np.ndarray, token: int, needs: frozenset[str]) -> tuple[float, float, np.ndarray | None]:
         """Features of the draft's distribution softmax(row) and its choice ``token``.
@@ -40,30 +46,20 @@ class FeatureReader:
             p of ``token``; entropy in nats (0.0 where not needed); top-10 probabilities [10] float32,
             descending, or None.
         """
-        shifted = np.subtract(row, row.max(), out=self._shifted)
-        exp = np.exp(shifted, out=self._exp)
-        total = np.dot(exp, self._ones)  # several times quicker than exp.sum()
-        entropy = self._entropy(shifted, exp, total) if "entropy" in needs else 0.0
-        top10 = _largest(exp) / total if "top10" in needs else None
-        return float(exp[token] / total), entropy, top10
+        tensor = self._softmax(self._tensor(row), 0)
+        probabilities = tensor.numpy()
+        p = float(probabilities[token])
+        entropy = self._entropy(row, probabilities, token) if "entropy" in needs else 0.0
+        return p, entropy, self._top_ten(tensor) if "top10" in needs else None
 
-    def _entropy(self, shifted: np.ndarray, exp: np.ndarray, total: np.floating) -> float:
-        """H = log Z - sum(e^s s) / Z for s the logits less their maximum and Z = sum(e^s)."""
+    def _entropy(self, row: np.ndarray, probabilities: np.ndarray, token: int) -> float:
+        """H = log Z - sum(p l) for logits l, where log Z = l_i - log p_i at any likely i."""
         if self._masked:
-            shifted = np.maximum(shifted, FAR_BELOW, out=shifted)
-        weighted = np.dot(exp, shifted)
-        return max(0.0, float(np.log(total) - weighted / total))
+            token = int(row.argmax())
+            row = np.maximum(row, FAR_BELOW)
+        log_z = float(row[token]) - log(float(probabilities[token]))
+        return max(0.0, log_z - float(np.dot(probabilities, row)))
 
-
-def _largest(exp: np.ndarray) -> np.ndarray:
-    """The ten largest entries, descending; those under NEGLIGIBLE of the largest one (which is 1) are 0."""
-    near = exp[exp > NEGLIGIBLE]
-    if len(near) > 4 * TOP:
-        near = np.partition(near, len(near) - TOP)[len(near) - TOP :]
-    near.sort()
-    found = near[::-1][:TOP]
-    if len(found) == TOP:
-        return found
-    padded = np.zeros(TOP, dtype=np.float32)
-    padded[: len(found)] = found
-    return padded
+    def _top_ten(self, probabilities: Any) -> np.ndarray:
+        top = self._largest(probabilities, self._top)[0].numpy()
+        return top if len(top) == TOP else np.pad(top, (0, TOP - len(top)))
