@@ -1,0 +1,115 @@
+"""The commands whatif and evaluate, as a user types them."""
+
+import json
+
+import pytest
+
+from decoding.cli import main
+from decoding.evaluation import rules as rules_module
+from decoding.evaluation.results import load_evaluation
+from decoding.prompts import Prompt
+from decoding.trace import save_run
+from tests.runs import make_run
+from tests.toy import ToyPair
+
+
+def command(capsys, *arguments: str) -> tuple[int, str, str]:
+    """Exit status, stdout, stderr (its line breaks undone)."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    told = capsys.readouterr()
+    return ended.value.code or 0, told.out, " ".join(told.err.split())
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    path = tmp_path / "run.json"
+    save_run(make_run(), path)
+    return str(path)
+
+
+def test_whatif_shows_a_row_for_every_lane(capsys, run_file):
+    status, out, _ = command(capsys, "whatif", run_file, "--lanes", "static:1..4,confidence:0.2..0.4/0.1,oracle")
+    assert status == 0
+    for lane in ("static:1", "static:4", "confidence:0.2", "confidence:0.3", "confidence:0.4", "oracle"):
+        assert lane in out
+
+
+def test_whatif_in_json_has_the_measured_figure_beside_the_simulated_one(capsys, run_file):
+    status, out, _ = command(capsys, "whatif", run_file, "--lanes", "static:5,static:6", "--json")
+    first, second = json.loads(out)
+    assert status == 0 and first["lane"] == "static:5"
+    assert first["speedup_measured"] == pytest.approx(first["speedup_simulated"], rel=0.1)
+    assert second["speedup_measured"] is None
+
+
+def test_whatif_with_another_draft_cost(capsys, run_file):
+    dear = json.loads(command(capsys, "whatif", run_file, "--lanes", "static:5", "--json")[1])[0]
+    free = json.loads(command(capsys, "whatif", run_file, "--lanes", "static:5", "--cost-ratio", "0", "--json")[1])[0]
+    assert free["speedup_simulated"] > dear["speedup_simulated"] and free["speedup_measured"] is None
+    assert free["iterations"] == dear["iterations"]
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--lanes", "static:99"], "from 1 to 20"),
+        (["--lanes", "other/static:5"], "recorded nothing of the draft other"),
+        (["--cost-ratio", "nan"], "cost ratio"),
+        (["--cost-ratio", "-1"], "cost ratio"),
+    ],
+)
+def test_whatif_answers_bad_input_with_a_sentence(capsys, run_file, arguments, sentence):
+    status, _, err = command(capsys, "whatif", run_file, *arguments)
+    assert status == 2 and sentence in err and "Traceback" not in err
+
+
+def test_whatif_without_a_run_file(capsys, tmp_path):
+    status, _, err = command(capsys, "whatif", str(tmp_path / "none.json"))
+    assert status == 2 and "Cannot read" in err
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    """Toy models and short prompts in place of the real ones."""
+    from decoding.models import pair
+
+    def load_suite(name, split=None, limit=None):
+        return [Prompt(f"{split}-{i}", "code", split or "test", f"{split} {i}", "toy") for i in range(3)][:limit]
+
+    monkeypatch.setattr(pair, "load_pair", lambda *arguments, **options: ToyPair(agree=0.85))
+    monkeypatch.setattr(rules_module, "load_suite", load_suite)
+
+
+def test_evaluate_writes_its_reports_and_goes_on(capsys, tmp_path, toy):
+    asked = ["evaluate", "--limit", "2", "--max-new-tokens", "12", "--lanes", "static:5,oracle", "--clock-prompts", "1",
+             "--repeats", "1", "--out", str(tmp_path)]  # fmt: skip
+    status, out, err = command(capsys, *asked)
+    assert status == 0 and "Latency and speedup" in out and "Wrote" in err
+    assert {"report.md", "tables.csv", "result.json", "report.html"} <= {path.name for path in tmp_path.iterdir()}
+    first = load_evaluation(tmp_path / "result.json")
+    assert command(capsys, *asked)[0] == 0
+    assert load_evaluation(tmp_path / "result.json").rules == first.rules  # the costs were frozen, too
+
+
+def test_evaluate_in_json(capsys, tmp_path, toy):
+    status, out, _ = command(
+        capsys, "evaluate", "--limit", "1", "--max-new-tokens", "8", "--lanes", "static:5", "--clock-prompts", "0",
+        "--out", str(tmp_path), "--json",
+    )  # fmt: skip
+    assert status == 0 and json.loads(out)["schema"].startswith("speculoscope.evaluation/")
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--suite", "poems"], "There is no suite"),
+        (["--lanes", "static:0"], "autoregressive"),
+        (["--limit", "0"], "whole number"),
+        (["--drafts", "some"], "Drafts can be"),
+        (["--minutes", "-2"], "minutes"),
+    ],
+)
+def test_evaluate_answers_bad_input_with_a_sentence(capsys, toy, arguments, sentence):
+    status, _, err = command(capsys, "evaluate", *arguments)
+    assert status == 2 and sentence in err and "Traceback" not in err

@@ -1,0 +1,89 @@
+"""Figures of evaluations: computed sentences, sound JSON, inert texts, the library beside the page."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from decoding.evaluation.results import ALL
+from tests.evaluations import make_drafts, make_evaluation
+from viz.drafts_figures import draw_drafts, opposite_shapes
+from viz.evaluation_figures import draw_evaluation
+from viz.evaluation_html import LIBRARY, write_html
+
+HOSTILE = "<img src=x onerror=window.hacked=1>%{x}"
+
+
+def drawings():
+    return [*draw_evaluation(make_evaluation()), *draw_drafts(make_drafts())]
+
+
+def test_every_figure_has_a_title_axes_and_a_sentence():
+    for drawing in drawings():
+        assert drawing.title and drawing.sentence.endswith(".")
+        layout = drawing.figure.layout
+        assert layout.xaxis.title.text or layout.yaxis.title.text
+        assert drawing.figure.data
+        json.dumps(drawing.to_dict(), allow_nan=False)
+    assert len({drawing.name for drawing in drawings()}) == len(drawings())
+
+
+def test_bars_are_the_results_own_speedups():
+    result = make_evaluation()
+    bar = draw_evaluation(result)[0].figure.data[0]
+    shown = dict(zip(bar.y, bar.x))
+    for rule in result.rules:
+        assert shown[rule.label] == rule.rows[ALL].simulated.speedup.value
+
+
+def test_draft_curves_are_the_results_own_points():
+    result = make_drafts()
+    simulated, predicted, clocked = draw_drafts(result)[0].figure.data[:3]
+    points = result.drafts[0].by_sl
+    assert list(simulated.y) == [point.simulated for point in points]
+    assert list(predicted.y) == [point.predicted for point in points]
+    assert len(clocked.x) == 0
+
+
+def test_the_pair_of_opposite_shapes_is_found():
+    wide, deep = opposite_shapes(make_drafts().drafts)
+    assert (wide.name, deep.name) == ("wide", "deep")
+    assert "At about equal parameters" in draw_drafts(make_drafts())[1].sentence
+    assert opposite_shapes(make_drafts().drafts[:1]) is None
+
+
+def test_sentences_follow_the_result():
+    result = make_evaluation()
+    behind = draw_evaluation(result)[0].sentence
+    assert "behind the oracle" in behind
+    rule = result.rule("confidence:0.4").rows[ALL].simulated
+    rule.cut.low, rule.cut.value, rule.cut.high = -0.3, -0.2, -0.1
+    assert "surely slower: confidence:0.4" in draw_evaluation(result)[1].sentence.replace("static:5, ", "")
+
+
+def test_names_from_a_result_are_inert(tmp_path):
+    result = make_drafts()
+    hostile = replace(result, drafts=[replace(result.drafts[0], name=HOSTILE), *result.drafts[1:]])
+    for drawing in draw_drafts(hostile):
+        text = json.dumps(drawing.figure.to_plotly_json())
+        assert "<img" not in text and "%{x}>" not in text
+    page = write_html(hostile, tmp_path).read_text()
+    assert "<img" not in page
+
+
+def test_the_page_loads_the_library_from_beside_it(tmp_path):
+    first, second = write_html(make_evaluation(), tmp_path), write_html(make_drafts(), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "drafts-report.html", LIBRARY}
+    for path in (first, second):
+        page = path.read_text()
+        assert len(page) < 300_000 and f'src="{LIBRARY}"' in page
+        assert "https://" not in page and "var(--" not in page
+
+
+@pytest.mark.parametrize("module", ["decoding.cli.evaluate", "decoding.cli.whatif", "decoding.evaluation.results"])
+def test_decoding_imports_no_page_and_no_model_for_them(module):
+    code = f"import sys, {module}; print([m for m in ('plotly', 'gradio', 'torch', 'viz') if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
