@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from decoding.lanes import Lane, parse_lane
 
 _TITLES = {
@@ -56,6 +58,23 @@ def _oracle_caption(lane: Lane) -> str:
     return f"told beforehand where guesses fail{capped}; a ceiling, not usable"
 
 
-def lane_heading(text: str) -> dict[str, str]:
-    """A lane as the player's "started" event wants it, before anything has been decoded."""
-    return {"lane": text, "policy": parse_lane(text).policy, "name": lane_name(text), "caption": lane_caption(text)}
+_RUNNING = {
+    "tokens_per_target_pass": ("tokens per target pass", "tokens so far / target passes so far"),
+    "target_passes": ("target passes", "passes of the big model so far, one per round"),
+    "draft_passes": ("draft passes", "guesses of the small model so far"),
+    "thrown_away": ("thrown away", "rejected and dropped guesses so far"),
+}
+
+
+def lane_heading(text: str) -> dict[str, Any]:
+    """A lane as the player's "started" event wants it: nothing has been decoded yet, only counts can run."""
+    lane = parse_lane(text)
+    keys = ("target_passes",) if lane.is_plain else tuple(_RUNNING)
+    figures = [{"key": key, "label": _RUNNING[key][0], "text": "…", "formula": _RUNNING[key][1]} for key in keys]
+    return {
+        "lane": text,
+        "policy": lane.policy,
+        "name": lane_name(text),
+        "caption": lane_caption(text),
+        "figures": figures,
+    }

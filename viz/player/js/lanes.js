@@ -50,6 +50,12 @@ class Lane {
     return lastAtMost(this.iterations, t, (it) => it.t0);
   }
 
+  /** How many iterations have been checked at time t. */
+  doneAt(t) {
+    const at = this.at(t);
+    return at >= 0 && this.iterations[at].checkEnd <= t ? at + 1 : Math.max(at, 0);
+  }
+
   /** Counts up to time t: what the lane has done so far. */
   counts(upTo) {
     if (!this.sums) {

@@ -79,6 +79,7 @@ const Live = {
     this.sentence.textContent = "Decoding, one lane after another on a quiet machine; then the race plays together.";
     this.fact.textContent = "";
     this.verdict.textContent = "";
+    this.verdict.className = "sd-verdict";
     this.badge.replaceChildren(el("span", "sd-pill sd-live", "live"));
     this.lanes = data.lanes.map((lane) => new Lane(typeof lane === "string" ? { lane, name: lane } : lane));
     this.live.joiners = this.lanes.map(() => new Utf8Joiner(this.live.texts));
@@ -86,7 +87,6 @@ const Live = {
     this.thresholds = [];
     this.race.classList.add("sd-live");
     this.buildLanes(data.prompt || "");
-    this.root.style.setProperty("--sd-p", "1");
     this.select(0);
   },
 
@@ -114,8 +114,8 @@ const Live = {
         item.t[1], item.t[2], item.t[3]);
     }
     this.views[lane].build();
-    this.views[lane].show(Infinity);
-    this.views[lane].follow(model.iterations.length - 1);
+    this.views[lane].plan(Infinity);
+    this.views[lane].paint(true);
     this.strips[lane].build();
     this.showFigures(model, model.iterations.length, false);
     model.sums = null;

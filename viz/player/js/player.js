@@ -6,7 +6,7 @@ class Player {
     this.options = Object.assign({ details: null, autoplay: true, globalKeys: false }, options);
     this.lanes = []; this.views = []; this.strips = []; this.rows = []; this.columns = [];
     this.t = 0; this.total = 1; this.speed = 1; this.playing = false; this.live = null;
-    this.selected = 0; this.marked = []; this.cache = new Map(); this.cleanups = [];
+    this.selected = 0; this.turn = 0; this.marked = []; this.cache = new Map(); this.cleanups = [];
     root.classList.add("speculoscope");
     root.setAttribute("role", "region");
     root.setAttribute("aria-label", "Race of decoding rules");
@@ -52,10 +52,11 @@ class Player {
     this.marked = []; this.simulation = null; this.thresholds = [];
     this.lanes.forEach((lane, number) => this.addLane(lane, number, prompt));
     this.showDefaultColumns();
-    if (this.payload && this.payload.simulations.static) this.addSimulatedRow();
     const overlay = el("div", "sd-overlay");
-    overlay.append(el("div", "sd-playhead"));
+    this.playhead = el("div", "sd-playhead");
+    overlay.append(this.playhead);
     this.strip.append(overlay);
+    if (this.payload && this.payload.simulations.static) this.addSimulatedRow();
   }
 
   setTotal() {
@@ -137,30 +138,62 @@ class Player {
 
   render() {
     if (this.live) return;
+    this.paintTexts();
     const share = this.t / this.total;
-    this.root.style.setProperty("--sd-p", share.toFixed(5));
+    this.moveTo(share);
     this.rail.value = Math.round(share * 1000);
     const now = clockText(this.t, this.total);
     if (this.now.textContent !== now) {
       this.now.textContent = now;
       this.rail.setAttribute("aria-valuetext", now);
     }
-    this.lanes.forEach((lane, i) => this.renderLane(lane, i));
+    this.renderFigures();
     const sim = this.simulation;
     if (sim) sim.strip.node.classList.toggle("sd-fin", this.t >= sim.lane.end - 1e-9);
     this.tell();
   }
 
-  renderLane(lane, i) {
-    const done = this.views[i].show(this.t);
-    const finished = this.t >= lane.end - 1e-9;
-    if (lane.wasDone !== done || lane.wasFinished !== finished) {
-      this.strips[i].node.classList.toggle("sd-fin", finished);
+  /** All texts at once while the clock runs; while it is dragged, one text a frame, in turn: jumps cost more. */
+  paintTexts() {
+    const now = performance.now();
+    const dragged = !this.playing && now - (this.paintedAt || 0) < 60;
+    this.paintedAt = now;
+    this.waiting = this.views.filter((view) => !view.hidden);
+    for (let i = this.turn++ % Math.max(1, this.waiting.length); i > 0; i--) this.waiting.push(this.waiting.shift());
+    this.paintWaiting(dragged ? 1 : this.waiting.length);
+  }
+
+  paintWaiting(count) {
+    const views = this.waiting.splice(0, count);
+    for (const view of views) view.plan(this.t); // all reads of the layout before the first write
+    for (const view of views) view.paint(!this.hovering);
+    if (!this.waiting.length || this.later) return;
+    this.later = global.requestAnimationFrame(() => { this.later = 0; this.paintWaiting(1); });
+  }
+
+  /** Moves each veil by itself: a variable on the root would restyle every token in every frame. */
+  moveTo(share) {
+    const shift = `translateX(${(share * 100).toFixed(3)}%)`;
+    for (const strip of this.strips) strip.veil.style.transform = shift;
+    if (this.simulation) this.simulation.strip.veil.style.transform = shift;
+    this.playhead.style.transform = shift;
+    this.rail.style.setProperty("--sd-share", share.toFixed(4));
+  }
+
+  /** Flags and running counts; the counts at most ten times a second, so that they can be read. */
+  renderFigures() {
+    const now = performance.now();
+    const early = this.playing && now - (this.figuresAt || 0) < 100;
+    if (!early) this.figuresAt = now;
+    this.lanes.forEach((lane, i) => {
+      const finished = this.t >= lane.end - 1e-9;
+      const done = lane.doneAt(this.t);
+      if (lane.wasFinished !== finished) this.strips[i].node.classList.toggle("sd-fin", finished);
+      else if (early || lane.wasDone === done) return;
       this.showFigures(lane, done, finished);
       lane.wasDone = done;
       lane.wasFinished = finished;
-    }
-    if (!this.columns[i].hidden && !this.hovering) this.views[i].follow(lane.at(this.t));
+    });
   }
 
   showFigures(lane, done, finished) {

@@ -37,7 +37,7 @@ const Pointing = {
       if (!token || !token.node) return;
       token.node.classList.add("sd-same");
       this.marked.push(token.node);
-      if (i !== from && !this.playing && !this.columns[i].hidden) this.views[i].reveal(token.iteration);
+      if (i !== from && !this.playing && !this.columns[i].hidden) this.views[i].reveal(lane.keptAt[position]);
     });
   },
 
@@ -104,7 +104,7 @@ const Pointing = {
     this.isFinalOnly = on;
     this.root.classList.toggle("sd-final", on);
     this.finalOnly.setAttribute("aria-pressed", String(on));
-    for (const view of this.views) view.tops = null;
+    for (const view of this.views) view.setFinalOnly(on);
     this.render();
   },
 
@@ -127,11 +127,12 @@ const Pointing = {
     this.on(this.root, "focusout", () => { if (!this.popup.sheet) this.forget(); });
     this.on(this.strip, "pointerdown", (event) => this.grab(event));
     this.on(this.root, "sd:goto", (event) => this.goTo(event.detail || {}));
+    this.on(this.texts, "copy", (event) => this.copy(event));
     this.on(document, "keydown", (event) => this.key(event));
     const narrow = global.matchMedia(NARROW);
     this.on(narrow, "change", () => { if (this.columns.length) { this.showColumns(); this.render(); } });
     if (global.ResizeObserver) {
-      const observer = new ResizeObserver(() => { for (const view of this.views) view.tops = null; });
+      const observer = new ResizeObserver(() => { for (const view of this.views) view.forgetLayout(); });
       observer.observe(this.texts);
       this.cleanups.push(() => observer.disconnect());
     }
@@ -200,6 +201,19 @@ const Pointing = {
     acts[event.key]();
   },
 
+  /** Copying gives the text itself: no signs for blanks, nothing that was thrown away. */
+  copy(event) {
+    const selection = global.getSelection();
+    const scroller = event.target.closest ? event.target.closest(".sd-text") : null;
+    if (!scroller || !selection.rangeCount) return;
+    const range = selection.getRangeAt(0);
+    const kept = this.lanes[Number(scroller.dataset.lane)].tokens
+      .filter(({ node, fate }) => fate !== "r" && fate !== "d" && range.intersectsNode(node));
+    if (!kept.length) return;
+    event.preventDefault();
+    event.clipboardData.setData("text/plain", kept.map(({ text }) => text).join(""));
+  },
+
   /** Arrow keys inside a text: from token to token. */
   walk(event) {
     const direction = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -209,7 +223,8 @@ const Pointing = {
     const from = event.target.sdToken ?? -1;
     for (let k = from + direction; k >= 0 && k < lane.tokens.length; k += direction) {
       const { node, text, fate } = lane.tokens[k];
-      if (node.offsetParent === null || getComputedStyle(node).visibility === "hidden") continue;
+      if (k >= this.views[Number(scroller.dataset.lane)].visible) break;
+      if (node.offsetParent === null) continue; // final text only
       node.tabIndex = -1;
       node.setAttribute("role", "button");
       node.setAttribute("aria-label", `${blanksVisible(text)}, ${FATES[fate]}`);

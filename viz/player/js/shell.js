@@ -15,7 +15,7 @@ const Shell = {
     this.strip = el("div", "sd-strips");
     this.axis = el("div", "sd-axis");
     this.axis.setAttribute("aria-hidden", "true");
-    this.race.append(this.buildTransport(), this.strip, this.axis, this.buildLegend());
+    this.race.append(this.status, this.buildTransport(), this.strip, this.axis, this.buildLegend());
     this.verdict = el("p", "sd-verdict");
     this.verdict.setAttribute("aria-live", "polite");
     this.chips = el("div", "sd-chips");
@@ -25,7 +25,7 @@ const Shell = {
     bar.append(this.verdict, this.chips);
     this.texts = el("div", "sd-texts");
     this.panels = el("div", "sd-panels");
-    this.root.replaceChildren(say, this.status, this.race, bar, this.texts, this.panels);
+    this.root.replaceChildren(say, this.race, bar, this.texts, this.panels);
   },
 
   buildTransport() {
@@ -97,7 +97,7 @@ const Shell = {
 
   addColumn(lane, number, prompt, color) {
     const view = new TextView(lane, prompt, number);
-    const column = el("article", `sd-card sd-col ${color}`);
+    const column = el("article", `sd-card sd-col ${color}${lane.policy === "autoregressive" ? " sd-plain" : ""}`);
     const title = el("h3", "", lane.name);
     column.append(title, el("p", "sd-cap", lane.caption), view.scroller, this.buildFigures(lane));
     column.setAttribute("aria-label", lane.name);
@@ -150,7 +150,8 @@ const Shell = {
       const visible = narrow ? i === this.tab : this.shown[i];
       column.hidden = !visible;
       this.chips.children[i].setAttribute("aria-pressed", String(visible));
-      this.views[i].tops = null;
+      this.views[i].hidden = !visible;
+      this.views[i].forgetLayout();
     });
     const visible = this.columns.filter((column) => !column.hidden).length;
     this.texts.style.setProperty("--columns", String(Math.min(visible, 4)));

@@ -11,7 +11,8 @@ class Strip {
     this.mark = el("div", "sd-mark");
     this.flag = el("div", "sd-flag");
     const clip = el("div", "sd-clip");
-    clip.append(this.svg, this.mark, el("div", "sd-veil"));
+    this.veil = el("div", "sd-veil");
+    clip.append(this.svg, this.mark, this.veil);
     this.node.append(clip, this.flag);
     this.built = 0;
   }
@@ -22,7 +23,7 @@ class Strip {
       const it = this.lane.iterations[this.built];
       const step = (it.draftEnd - it.t0) / Math.max(1, it.drafted) * MICRO;
       for (let j = 0; j < it.drafted; j++) {
-        guesses += bar(it.t0 * MICRO + j * step, step * it.draftShare, 6.5, 5);
+        guesses += bar(it.t0 * MICRO + j * step, step * it.draftShare * 0.88, 6.5, 5);
       }
       checks += bar(it.draftEnd * MICRO, (it.checkEnd - it.draftEnd) * MICRO, 2, 14);
     }

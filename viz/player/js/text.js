@@ -2,7 +2,11 @@
 
 const BLANK = /[^\S\n]+|\n/;
 
-/** Fill a token's node: blanks of marked tokens become visible, newlines show as a sign before they break. */
+/**
+ * Fill a token's node: blanks of marked tokens become dots, newlines show as a sign before they break. The dots are
+ * letters (with a place to wrap before them) because thousands of painted ones make a frame slow; copying gives the
+ * blanks back, see Pointing.copy.
+ */
 function fillToken(node, text, fate) {
   const marked = fate !== "a" && fate !== "p";
   if (!marked && !text.includes("\n")) { node.textContent = text; return; }
@@ -16,13 +20,18 @@ function fillToken(node, text, fate) {
     if (blank === "\n") {
       node.append(el("i", "sd-nl"));
       if (fate !== "r" && fate !== "d") node.append("\n");
-    } else if (marked) node.append(el("i", "sd-sp", blank));
+    } else if (marked) node.append(el("i", "sd-sp", `\u200b${blank.replace(/\t/g, "⇥").replace(/[^⇥]/g, "·")}`));
     else node.append(blank);
     rest = rest.slice(found.index + blank.length);
   }
 }
 
-/** One lane's text: a scroller whose tokens become visible as the clock passes them. */
+const LINE = 24; // px, as in player.css
+
+/**
+ * One lane's text. It is laid out once and whole; two covers hide what has not been decoded yet. The visible tokens
+ * are always the first ones of the text, so a frame moves two boxes instead of restyling thousands of tokens.
+ */
 class TextView {
   constructor(lane, prompt, number) {
     this.lane = lane;
@@ -33,88 +42,104 @@ class TextView {
     this.scroller.dataset.lane = number;
     this.body = el("div", "sd-body");
     if (prompt) this.body.append(el("span", "sd-prompt", prompt));
-    this.scroller.append(this.body);
-    this.reset();
+    this.lineCover = el("div", "sd-cover sd-cover-line");
+    this.restCover = el("div", "sd-cover sd-cover-rest");
+    const inner = el("div", "sd-inner");
+    inner.append(this.body, this.lineCover, this.restCover);
+    this.scroller.append(inner);
+    this.built = 0;
+    this.current = -1;
+    this.visible = 0; // tokens
+    this.finalOnly = false;
+    this.forgetLayout();
   }
-
-  reset() { this.built = 0; this.shown = 0; this.current = -1; this.currentTokens = 0; this.tops = null; }
 
   /** Append the iterations that are not on the page yet. */
   build() {
     const part = document.createDocumentFragment();
     for (; this.built < this.lane.iterations.length; this.built++) {
       const it = this.lane.iterations[this.built];
-      const node = el("span", "sd-it");
-      it.node = node;
+      it.node = el("span", "sd-it");
       for (let k = it.first; k < it.first + it.fates.length; k++) {
         const token = this.lane.tokens[k];
         token.node = el("span", `sd-tk sd-${token.fate}`);
         token.node.sdToken = k;
         fillToken(token.node, token.text, token.fate);
-        node.append(token.node);
+        it.node.append(token.node);
       }
-      part.append(node);
+      part.append(it.node);
     }
     this.body.append(part);
-    this.tops = null;
+    this.forgetLayout();
   }
 
-  /** Show the state at time t. */
-  show(t) {
+  forgetLayout() { this.places = []; this.height = 0; this.painted = undefined; }
+
+  setFinalOnly(on) { this.finalOnly = on; this.forgetLayout(); }
+
+  /** What is to be seen at time t; reads the layout but writes nothing. */
+  plan(t) {
     const its = this.lane.iterations;
     const at = this.lane.at(t);
-    const done = at >= 0 && its[at].checkEnd <= t ? at + 1 : Math.max(at, 0);
-    for (; this.shown < done; this.shown++) its[this.shown].node.classList.add("sd-done");
-    for (; this.shown > done; this.shown--) its[this.shown - 1].node.classList.remove("sd-done");
-    this.showCurrent(done === at ? at : -1, t);
-    return done;
-  }
-
-  /** The iteration under way: its guesses appear one by one, their fates are still open. */
-  showCurrent(current, t) {
-    const its = this.lane.iterations;
-    if (this.current !== current) {
-      if (this.current >= 0) its[this.current].node.classList.remove("sd-now");
-      if (current >= 0) {
-        its[current].node.classList.add("sd-now");
-        for (const node of its[current].node.children) node.classList.remove("sd-on");
-      }
-      this.current = current;
-      this.currentTokens = 0;
-    }
-    if (current < 0) return;
-    const it = its[current];
-    const share = it.draftEnd > it.t0 ? (t - it.t0) / (it.draftEnd - it.t0) : 1;
-    const wanted = clamp(Math.floor(share * it.drafted), 0, it.drafted);
-    const nodes = it.node.children;
-    for (; this.currentTokens < wanted; this.currentTokens++) nodes[this.currentTokens].classList.add("sd-on");
-    for (; this.currentTokens > wanted; this.currentTokens--) nodes[this.currentTokens - 1].classList.remove("sd-on");
-  }
-
-  /** Tops are read once per layout, not once per frame. */
-  measure() {
-    if (!this.tops) {
-      this.tops = this.lane.iterations.map((it) => it.node.offsetTop);
+    const done = this.lane.doneAt(t);
+    const under = done === at ? its[at] : null;
+    this.planned = { current: under ? at : -1, visible: this.visibleTokens(done, under, t) };
+    if (!this.hidden) this.planned.place = this.place(this.planned.visible);
+    if (!this.hidden && !this.height) {
       this.height = this.scroller.clientHeight;
       this.scrolled = this.scroller.scrollTop;
     }
-    if (!this.height) this.tops = null; // not on screen
-    return this.tops !== null && this.tops.length > 0;
   }
 
-  /** Keep the head of the text in sight. */
-  follow(iteration) {
-    if (!this.measure()) return;
-    const top = this.tops[clamp(iteration, 0, this.tops.length - 1)];
-    if (top > this.scrolled + this.height - 56 || top < this.scrolled) this.scrollTo(top - this.height * 0.45);
+  visibleTokens(done, under, t) {
+    const its = this.lane.iterations;
+    if (!under) return done < its.length ? its[done].first : this.lane.tokens.length;
+    if (this.finalOnly) return under.first;
+    const share = under.draftEnd > under.t0 ? (t - under.t0) / (under.draftEnd - under.t0) : 1;
+    return under.first + clamp(Math.floor(share * under.drafted), 0, under.drafted);
   }
 
-  /** Bring an iteration into sight, wherever the reader has scrolled to. */
-  reveal(iteration) {
-    if (!this.measure()) return;
+  /** Where token k begins: {x, line}; read once per layout. Past the end: nothing is covered. */
+  place(k) {
+    while (this.finalOnly && k < this.lane.tokens.length && "rd".includes(this.lane.tokens[k].fate)) k++;
+    if (k >= this.lane.tokens.length) return null;
+    if (!this.places[k]) {
+      const node = this.lane.tokens[k].node;
+      this.places[k] = { x: node.offsetLeft, line: Math.floor((node.offsetTop + LINE / 3) / LINE) };
+    }
+    return this.places[k];
+  }
+
+  /** Write what plan() found; `follow` keeps the head of the text in sight. */
+  paint(follow) {
+    const { current, visible, place } = this.planned;
+    if (this.current !== current) {
+      if (this.current >= 0) this.lane.iterations[this.current].node.classList.remove("sd-now");
+      if (current >= 0) this.lane.iterations[current].node.classList.add("sd-now");
+      this.current = current;
+    }
+    this.visible = visible;
+    if (this.painted === place) return;
+    this.painted = place;
+    if (follow) this.follow(place);
+    this.lineCover.hidden = this.restCover.hidden = !place;
+    if (!place) return;
+    this.lineCover.style.transform = `translate(${place.x}px, ${place.line * LINE}px)`;
+    this.restCover.style.transform = `translateY(${(place.line + 1) * LINE}px)`;
+  }
+
+  follow(place) {
+    const last = place || this.place(this.lane.tokens.length - 1);
+    if (!last) return;
+    const top = last.line * LINE;
+    if (top > this.scrolled + this.height - 2 * LINE || top < this.scrolled) this.scrollTo(top - this.height * 0.45);
+  }
+
+  /** Bring a token into sight, wherever the reader has scrolled to. */
+  reveal(k) {
+    const top = (this.place(k) || { line: 0 }).line * LINE;
     const at = this.scroller.scrollTop;
-    const top = this.tops[iteration];
-    if (top > at + this.height - 48 || top < at) this.scrollTo(top - this.height * 0.4);
+    if (top > at + this.scroller.clientHeight - 2 * LINE || top < at) this.scrollTo(top - this.scroller.clientHeight * 0.4);
   }
 
   scrollTo(top) {
