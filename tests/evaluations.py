@@ -9,7 +9,15 @@ from decoding.evaluation.advice import recommend
 from decoding.evaluation.drafts import _points, _speedups, break_even_c
 from decoding.evaluation.results import ALL, DraftResult, DraftsResult, EvaluationResult, Setting
 from decoding.evaluation.samples import Sample, best_of, replay_lane, static_lanes
-from decoding.evaluation.tables import Rule, always_accepting, match_rates, oracle_lengths, pareto, rule_results
+from decoding.evaluation.tables import (
+    Rule,
+    always_accepting,
+    judge_timings,
+    match_rates,
+    oracle_lengths,
+    pareto,
+    rule_results,
+)
 from decoding.trace import Costs
 from tests.runs import make_chain, make_costs, make_machine
 
@@ -46,7 +54,7 @@ def make_evaluation() -> EvaluationResult:
         always_accept=always_accepting(samples), rules=rule_results(rules, samples, costs),
         pareto={"static": pareto(static_lanes(), samples, costs, None),
                 "confidence": pareto(["confidence:0.3", "confidence:0.6"], samples, costs, None)},
-        oracle=oracle_lengths(samples), texts_equal=(0, 0),
+        oracle=oracle_lengths(samples), texts_equal=(0, 0), perfect_judge=judge_timings(rules, samples, costs),
     )  # fmt: skip
 
 

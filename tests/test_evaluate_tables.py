@@ -23,7 +23,15 @@ from decoding.evaluation.results import (
 )
 from decoding.evaluation.samples import Sample, best_of, replay_lane, static_lanes
 from decoding.evaluation.statistics import Bootstrap
-from decoding.evaluation.tables import ClockTable, Rule, match_rates, oracle_lengths, pareto, rule_results
+from decoding.evaluation.tables import (
+    ClockTable,
+    Rule,
+    judge_timings,
+    match_rates,
+    oracle_lengths,
+    pareto,
+    rule_results,
+)
 from decoding.lanes import parse_lane
 from decoding.trace import Chain, Guesses
 from decoding.whatif import with_costs
@@ -181,6 +189,37 @@ def test_pareto_of_static_trades_discards_for_passes():
     points = pareto(static_lanes(), make_samples(6), COSTS, None)
     assert points[0].discard_rate < points[-1].discard_rate
     assert points[0].verification_rate > points[9].verification_rate
+
+
+def test_the_parts_of_the_time_add_up_to_the_latency():
+    costs = replace(COSTS, decision={"confidence": 0.03})
+    samples = make_samples(6)
+    for lane in ("static:4", "confidence:0.4", "oracle", "autoregressive"):
+        row = rule_results([Rule(lane, lane)], samples, costs)[0].rows[ALL]
+        parts = row.losses
+        whole = parts.draft_s + parts.check_s + parts.decision_s + parts.loop_s
+        assert whole == pytest.approx(row.simulated.latency_s), lane
+        assert 0 <= parts.too_long_s < whole
+
+
+def test_errors_are_told_by_kind():
+    """yyyynyyyyy under static:1: starts 0, 2, 5 and 7 stop too soon; the draft at 4 is thrown away."""
+    samples = [sample("yyyynyyyyy")]
+    lanes = ("static:1", "static:9", "oracle")
+    short, long, oracle = (rule_results([Rule(lane, lane)], samples, COSTS)[0].rows[ALL].losses for lane in lanes)
+    assert short.too_soon == pytest.approx(4 / 10)
+    assert short.too_long_s == pytest.approx((0.11 + 0.016) * COSTS.target_s / 10)
+    assert long.too_soon == 0 and long.too_long_s > short.too_long_s
+    assert oracle.too_soon == oracle.too_long_s == 0
+
+
+def test_a_perfect_classifier_lies_between_the_rules_and_the_oracle():
+    samples = make_samples(9)
+    rules = [Rule("static-opt", "static:4"), Rule("oracle", "oracle")]
+    judge = judge_timings(rules, samples, COSTS)[ALL]
+    static, oracle = (one.rows[ALL].simulated for one in rule_results(rules, samples, COSTS))
+    assert oracle.latency_s < judge.latency_s < static.latency_s
+    assert judge.cut.value == pytest.approx(1 - judge.latency_s / static.latency_s)
 
 
 def test_smoothed_costs_grow_and_are_medians():

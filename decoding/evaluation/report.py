@@ -32,6 +32,7 @@ def evaluation_tables(result: EvaluationResult) -> list[Table]:
         *([_suite_table(result, suites, clock=True)] if _clocked(result) else []),
         _prediction_table(result),
         _pass_table(result),
+        *([_losses_table(result)] if all(rule.rows[ALL].losses for rule in result.rules) else []),
         _oracle_table(result, suites),
     ]
 
@@ -120,6 +121,31 @@ def _pass_table(result: EvaluationResult) -> Table:
     return Table("Passes", note, columns, rows)
 
 
+def _losses_table(result: EvaluationResult) -> Table:
+    rows = []
+    for rule in result.rules:
+        parts = rule.rows[ALL].losses
+        seconds = (parts.draft_s, parts.check_s, parts.decision_s, parts.loop_s, parts.too_long_s)
+        rows.append([_name(rule), *(f"{1e3 * part:.3f}" for part in seconds), f"{100 * parts.too_soon:.1f}"])
+    columns = ["rule", "drafting", "checking", "deciding", "loop", "of it on drafts thrown away", "stopped too soon"]
+    note = (
+        "Simulated milliseconds per token. Stopped too soon: iterations per 100 tokens that ended although the next "
+        f"guess would have held. {_judge_sentence(result)}"
+    )
+    return Table("Where the time goes", note, columns, rows)
+
+
+def _judge_sentence(result: EvaluationResult) -> str:
+    judge = result.perfect_judge.get(ALL)
+    if judge is None:
+        return ""
+    cut = f", {judge.cut.value:+.1%} against static-opt" if judge.cut else ""
+    return (
+        f"A perfect classifier of the drafted token, with free decisions, would reach {judge.speedup.value:.2f}x{cut}: "
+        "it still drafts the token that fails."
+    )
+
+
 def _oracle_table(result: EvaluationResult, suites: Sequence[str]) -> Table:
     rows = [
         [suite, _percent(result.match_rate[suite]), f"{one.mean:.1f}", f"{one.sd:.1f}", f"{one.iterations:,}"]
@@ -198,8 +224,17 @@ def setting_lines(setting: Setting) -> list[str]:
         f"{setting.validation_prompts} validation prompts.",
         f"A target pass takes {costs.target_s * 1e3:.2f} ms, over 6 tokens {costs.check(6):.2f} and over 21 "
         f"{costs.check(21):.2f} times that; c: {drafts}; loop {costs.o:.3f}.",
+        *_decision_lines(setting),
         *setting.notes,
     ]
+
+
+def _decision_lines(setting: Setting) -> list[str]:
+    """What features and decisions cost, against a draft step."""
+    c = setting.costs.c.get(setting.draft, 0.0)
+    found = {policy: cost / c for policy, cost in setting.costs.decision.items() if cost > 0.001 * c and c}
+    told = ", ".join(f"{policy} {share:.0%}" for policy, share in found.items())
+    return [f"Features and a decision, of a draft step: {told}."] if told else []
 
 
 def times(interval: Interval) -> str:

@@ -64,6 +64,23 @@ class Prediction:
 
 
 @dataclass(slots=True)
+class Losses:
+    """Where a rule's simulated time goes, in seconds per token of text; see ``evaluation/losses.py``.
+
+    ``too_long_s`` is the part spent on drafts that were thrown away; ``too_soon`` counts, per token, iterations
+    that the rule ended although the next guess would have held.
+    """
+
+    __pydantic_config__ = _STRICT
+    draft_s: float
+    check_s: float
+    decision_s: float
+    loop_s: float
+    too_long_s: float
+    too_soon: float
+
+
+@dataclass(slots=True)
 class Row:
     """One rule on one suite: passes and simulated time over all its prompts, the clock over some."""
 
@@ -76,6 +93,7 @@ class Row:
     simulated: Timing
     clock: Timing | None = None
     prediction: Prediction | None = None
+    losses: Losses | None = None
 
 
 @dataclass(slots=True)
@@ -149,6 +167,7 @@ class EvaluationResult:
     pareto: dict[Text, list[ParetoPoint]]  # policy -> its thresholds, over all suites
     oracle: dict[Text, OracleLengths]  # by suite, and ALL
     texts_equal: tuple[int, int]  # clocked lanes whose text was the autoregressive one, of how many
+    perfect_judge: dict[Text, Timing] = field(default_factory=dict)  # by suite: a perfect classifier of drafted tokens
     schema: Literal["speculoscope.evaluation/1"] = SCHEMA
 
     def rule(self, label: str) -> RuleResult:

@@ -24,6 +24,7 @@ from .tables import (
     ClockTable,
     Rule,
     always_accepting,
+    judge_timings,
     match_rates,
     oracle_lengths,
     pareto,
@@ -169,6 +170,7 @@ def _result(
         pareto={name: pareto(steps, samples, collector.costs, heads) for name, steps in families.items()},
         oracle=oracle_lengths(samples),
         texts_equal=(sum(verdicts), len(verdicts)),
+        perfect_judge=judge_timings(rules, samples, collector.costs),
     )
 
 

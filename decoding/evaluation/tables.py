@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..lanes import parse_lane
 from ..lookahead.heads import Head
 from ..metrics import match_rate, oracle_sls
 from ..trace import Costs
 from .classify import always_accept, predict
+from .losses import PerfectJudge, losses, replay_judge
 from .results import ALL, OracleLengths, ParetoPoint, Prediction, Row, RuleResult, Timing
 from .samples import Replayed, Sample, replay_lane
 from .statistics import Bootstrap
@@ -55,33 +57,59 @@ def rule_results(
 ) -> list[RuleResult]:
     """One result per rule; the intervals of all rules rest on the same resampled prompts."""
     replayed = {rule.lane: replay_lane(rule.lane, samples, costs, heads) for rule in rules}
-    reference = next((rule.lane for rule in rules if rule.label == STATIC_OPT), None)
-    simulated = _timings(
+    reference = _reference(rules)
+    simulated = _simulated_timings(replayed, samples, costs, reference)
+    clocked = _clock_timings(clock, rules, reference) if clock else {}
+    rows = {
+        lane: _rows(one, samples, costs, simulated[lane], clocked.get(lane, {}))
+        for lane, one in replayed.items()
+    }
+    return [RuleResult(rule.label, rule.lane, rows[rule.lane]) for rule in rules]
+
+
+def judge_timings(rules: Sequence[Rule], samples: Sequence[Sample], costs: Costs) -> dict[str, Timing]:
+    """Suite -> what a perfect classifier of the drafted token would reach, beside static-opt."""
+    reference = _reference(rules)
+    replayed = {PerfectJudge.name: replay_judge(samples, costs)}
+    if reference:
+        replayed[reference] = replay_lane(reference, samples, costs)
+    return _simulated_timings(replayed, samples, costs, reference)[PerfectJudge.name]
+
+
+def _reference(rules: Sequence[Rule]) -> str | None:
+    return next((rule.lane for rule in rules if rule.label == STATIC_OPT), None)
+
+
+def _simulated_timings(
+    replayed: Mapping[str, Replayed], samples: Sequence[Sample], costs: Costs, reference: str | None
+) -> dict[str, dict[str, Timing]]:
+    return _timings(
         {lane: one.cost * costs.target_s for lane, one in replayed.items()},
         np.array([sample.n_tokens for sample in samples]),
         [sample.suite for sample in samples],
         next(iter(replayed.values())).plain * costs.target_s,
         reference,
     )
-    clocked = _clock_timings(clock, rules, reference) if clock else {}
-    rows = {
-        lane: _rows(one, samples, simulated[lane], clocked.get(lane, {})) for lane, one in replayed.items()
-    }
-    return [RuleResult(rule.label, rule.lane, rows[rule.lane]) for rule in rules]
 
 
 def _rows(
-    replayed: Replayed, samples: Sequence[Sample], simulated: dict[str, Timing], clocked: dict[str, Timing]
+    replayed: Replayed,
+    samples: Sequence[Sample],
+    costs: Costs,
+    simulated: dict[str, Timing],
+    clocked: dict[str, Timing],
 ) -> dict[str, Row]:
     rows = {}
     for suite, indices in groups([sample.suite for sample in samples]).items():
         part = replayed.pick(indices)
         chosen = [samples[index] for index in indices]
-        rows[suite] = _row(part, chosen, simulated[suite], clocked.get(suite))
+        rows[suite] = _row(part, chosen, costs, simulated[suite], clocked.get(suite))
     return rows
 
 
-def _row(replayed: Replayed, samples: Sequence[Sample], simulated: Timing, clock: Timing | None) -> Row:
+def _row(
+    replayed: Replayed, samples: Sequence[Sample], costs: Costs, simulated: Timing, clock: Timing | None
+) -> Row:
     passes = sum(one.target_passes for one in replayed.simulated)
     drafted = sum(one.draft_passes for one in replayed.simulated)
     accepted = sum(one.accepted for one in replayed.simulated)
@@ -95,6 +123,7 @@ def _row(replayed: Replayed, samples: Sequence[Sample], simulated: Timing, clock
         simulated=simulated,
         clock=clock,
         prediction=predict(replayed, samples) if drafted else None,
+        losses=losses(replayed, parse_lane(replayed.lane).policy, samples, costs),
     )
 
 

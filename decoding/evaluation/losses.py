@@ -1,0 +1,68 @@
+"""Where a rule's simulated time goes, and what its two kinds of error cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..lookahead.base import SL_CAP, LaneContext, LookaheadPolicy
+from ..trace import Costs
+from ..whatif import simulate
+from .results import Losses
+from .samples import Replayed, Sample, plain_costs
+
+
+class PerfectJudge(LookaheadPolicy):
+    """What a perfect classifier of the drafted token would do: go on while it held, stop on the one that failed.
+
+    It knows one token later than the oracle, as every rule does that judges what is already drafted.
+    """
+
+    name = "perfect-judge"
+
+    def reset(self, context: LaneContext) -> None:
+        self._holds = context.holds
+
+    def planned(self, start: int) -> int:
+        return self._holds(start) + 1
+
+
+def replay_judge(samples: Sequence[Sample], costs: Costs) -> Replayed:
+    """:class:`PerfectJudge` on every sample; its decisions are free."""
+    simulated = [
+        simulate(one.replay, costs, PerfectJudge(), max_new_tokens=one.max_new_tokens, finish=one.finish)
+        for one in samples
+    ]
+    return Replayed(PerfectJudge.name, simulated, plain_costs(samples, costs))
+
+
+def losses(replayed: Replayed, policy: str, samples: Sequence[Sample], costs: Costs) -> Losses:
+    """The parts of the simulated time per token, and the errors that a perfect rule would not have made.
+
+    ``too_long_s``: drafts thrown away, each for ``c + decision`` and the mean slope of v. ``too_soon``: iterations
+    that ended by the rule's own decision although the next guess would have held.
+    """
+    draft = samples[0].chain.draft
+    tokens = sum(one.n_tokens for one in samples)
+    c, decision = costs.c[draft], costs.decision.get(policy, 0.0)
+    drafted = sum(one.draft_passes for one in replayed.simulated)
+    passes = sum(one.target_passes for one in replayed.simulated)
+    checks = sum(costs.check(n + 1) for one in replayed.simulated for _, n, _ in one.iterations)
+    thrown = drafted - sum(one.accepted for one in replayed.simulated)
+    slope = (costs.check(SL_CAP + 1) - costs.check(1)) / SL_CAP
+    unit = costs.target_s / tokens
+    return Losses(
+        draft_s=drafted * c * unit,
+        check_s=checks * unit,
+        decision_s=drafted * decision * unit,
+        loop_s=passes * costs.o * unit,
+        too_long_s=thrown * (c + decision + slope) * unit,
+        too_soon=sum(
+            _stopped_too_soon(one, part.iterations) for one, part in zip(samples, replayed.simulated)
+        )
+        / tokens,
+    )
+
+
+def _stopped_too_soon(sample: Sample, iterations: Sequence[tuple[int, int, int]]) -> int:
+    holds = sample.replay.holds
+    return sum(n < min(SL_CAP, holds[start]) for start, n, _ in iterations if start + n + 1 < sample.n_tokens)
