@@ -47,12 +47,14 @@ def measure_costs(
         tell: called before each round; what it raises ends the measurement.
 
     Returns:
-        Medians over rounds: ``target_s`` of a pass over one token right after another one (plain decoding);
-        ``v[n - 1]`` of a pass over n tokens that follows draft steps, over ``target_s``; ``c`` of a draft step
-        that follows a target pass; ``o`` of the loop's own work in an iteration.
+        Medians over rounds, v smoothed over neighbouring n: ``target_s`` of a pass over one token right after
+        another one (plain decoding); ``v[n - 1]`` of a pass over n tokens that follows draft steps, over
+        ``target_s``; ``c`` of a draft step that follows a target pass; ``o`` of the loop's own work in an
+        iteration.
     """
-    text = _repeat_to(prompt, context or len(prompt) + 64, pair.target.max_length - MOST - 1)
     rule = Greedy(shared_vocabulary(pair, drafts))
+    room = min([pair.target.max_length, *(make_source(pair, name, rule).max_length for name in drafts)])
+    text = _repeat_to(prompt, context or len(prompt) + 64, room - MOST)
     timer = _Timer(pair, drafts, rule, text)
     lengths, rounds = timer.plan()
     for number in range(rounds):
@@ -81,9 +83,9 @@ class _Timer:
         for n in (1, 2, MOST, 1):
             once = self._check(n)
         lengths = tuple(range(1, MOST + 1)) if once * MOST * 2 < BUDGET_S else SPARSE
-        rounds = int(BUDGET_S / (once * 2 * (len(lengths) + 1)))
+        rounds = int(BUDGET_S / (once * 1.7 * (len(lengths) + 1)))
         self._checks.clear()
-        return lengths, min(7, max(3, rounds))
+        return lengths, min(9, max(4, rounds))
 
     def round(self, lengths: tuple[int, ...]) -> None:
         for _ in range(3):
@@ -98,7 +100,7 @@ class _Timer:
             self._draft(name)
 
     def costs(self) -> Costs:
-        check = {n: median(times) for n, times in sorted(self._checks.items())}
+        check = _smooth({n: median(times) for n, times in sorted(self._checks.items())})
         target_s = check[1]
         v = [_interpolate(check, n) / target_s for n in range(1, MOST + 1)]
         c = {name: median(times) / target_s for name, times in self._steps.items()}
@@ -121,6 +123,16 @@ class _Timer:
         spent = perf_counter() - before
         source.forget(len(self._text) - 1)
         self._steps[name].append(spent / STEPS)
+
+
+def _smooth(check: dict[int, float]) -> dict[int, float]:
+    """The median of each value and its two neighbours: takes a stray value away and keeps a step.
+
+    Plain decoding (n = 1) and the longest check stay as they were measured.
+    """
+    values = list(check.values())
+    inner = [median(values[at - 1 : at + 2]) for at in range(2, len(values) - 1)]
+    return dict(zip(check, [*values[:2], *inner, *values[-1:]]))
 
 
 def _interpolate(check: dict[int, float], n: int) -> float:

@@ -10,7 +10,7 @@ import pytest
 
 from decoding.chain import Cancelled
 from decoding.compare import Comparison, compare, compare_pair, finished_run
-from decoding.costs import measure_costs, measure_decision
+from decoding.costs import _smooth, measure_costs, measure_decision
 from decoding.errors import UserError
 from decoding.prepare import prepare
 from decoding.request import CompareRequest
@@ -54,7 +54,8 @@ def test_lanes_take_turns(told):
 def test_live_iterations_are_those_of_the_run(told, run):
     for lane, trace in enumerate(run.lanes):
         for repeat in range(2):
-            events = [e.data for e in told if e.kind == "iterations" and (e.data["lane"], e.data["repeat"]) == (lane, repeat)]
+            live = [e.data for e in told if e.kind == "iterations"]
+            events = [data for data in live if (data["lane"], data["repeat"]) == (lane, repeat)]
             items = [item for data in events for item in data["items"]]
             assert [data["first"] for data in events] == list(
                 np.cumsum([0, *(len(data["items"]) for data in events)])[:-1]
@@ -124,8 +125,8 @@ def test_annotations_are_the_models_own_probabilities(run):
                 if trace.draft in pair.draft_names:
                     model = pair.draft(trace.draft)
                     _check_place(model, [*before, *drafted[:index]], token.id, token.p_draft, token.draft_top)
-            n = it.n_accepted
-            _check_place(pair.target, [*before, *drafted[:n]], it.emitted.id, it.emitted.p_target, it.emitted.target_top)
+            last = it.emitted
+            _check_place(pair.target, [*before, *drafted[: it.n_accepted]], last.id, last.p_target, last.target_top)
 
 
 def _check_place(model, text, token, p, top):
@@ -164,7 +165,8 @@ def test_under_coupling_all_lanes_agree_too():
     for trace in run.lanes[1:]:
         for it in trace.iterations:
             for token in it.drafted:
-                assert token.draft_choice == token.id and (token.target_choice == token.id) >= (token.fate == "accepted")
+                assert token.draft_choice == token.id
+                assert token.target_choice == token.id or token.fate != "accepted"
 
 
 def test_under_sampling_there_is_no_verdict_and_no_chain():
@@ -290,3 +292,24 @@ def test_costs_are_positive_and_cover_every_draft():
 def test_costs_of_plain_decoding_need_no_draft():
     costs = measure_costs(ToyPair(), [], [1])
     assert costs.c == {} and costs.o > 0
+
+
+def test_smoothing_takes_a_stray_value_away_and_keeps_a_step():
+    steps = {n: 1.0 if n < 8 else 1.5 for n in range(1, 22)}
+    assert _smooth(steps) == steps
+    assert _smooth(steps | {5: 9.0}) == steps
+    assert _smooth({1: 1.0, 2: 3.0}) == {1: 1.0, 2: 3.0}
+
+
+def test_a_slow_target_is_measured_at_fewer_lengths(monkeypatch):
+    monkeypatch.setattr("decoding.costs.BUDGET_S", 1e-9)
+    pair = ToyPair()
+    costs = measure_costs(pair, ["small"], [1, 2, 3])
+    assert len(costs.v) == 21 and {9, 10, 11, 12}.isdisjoint(pair.target.passes)
+
+
+def test_contexts_that_are_nearly_full():
+    pair = ToyPair(agree=0.9, target_length=40, draft_length=20)
+    run = finished_run(request(lanes=["autoregressive", "static:5"], prompt="a" * 15, max_new_tokens=500), pair)
+    assert {trace.finish for trace in run.lanes} == {"context"} and all(trace.verdict.same for trace in run.lanes)
+    assert run_from_json(run_to_json(run)) == run
