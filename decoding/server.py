@@ -302,7 +302,8 @@ def _add_routes(app: FastAPI, backend: Backend, guarded: Any, limits: Limits) ->
             raise Refusal(400, "from must be the number of an event.")
         session = app.state.sessions.get(run)
         reader = await session.take_over(int(start))
-        return _EventsResponse(session.stream(int(start), reader), media_type="application/x-ndjson")
+        unbuffered = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # for proxies in between
+        return _EventsResponse(session.stream(int(start), reader), 200, unbuffered, "application/x-ndjson")
 
     @app.delete("/runs/{run}", dependencies=[guarded], status_code=204)
     async def cancel(run: str) -> None:

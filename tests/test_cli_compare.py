@@ -158,15 +158,19 @@ def test_a_second_ctrl_c_leaves_at_once():
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_the_worker_process_decodes_with_real_models(pair):
-    target, draft = pair
+@pytest.fixture(scope="module")
+def backend():
+    """One worker process with real models for the tests that need it."""
     backend = LocalBackend()
-    try:
-        request = CompareRequest("hello ", target=target, draft=draft, lanes=["autoregressive", "static:3"],
-                                 max_new_tokens=16, repeats=2, dtype="float32", ignore_eos=True)  # fmt: skip
-        first, second = (list(backend.compare(request, threading.Event())) for _ in range(2))
-    finally:
-        backend.close()
+    yield backend
+    backend.close()
+
+
+def test_the_worker_process_decodes_with_real_models(backend, pair):
+    target, draft = pair
+    request = CompareRequest("hello ", target=target, draft=draft, lanes=["autoregressive", "static:3"],
+                             max_new_tokens=16, repeats=2, dtype="float32", ignore_eos=True)  # fmt: skip
+    first, second = (list(backend.compare(request, threading.Event())) for _ in range(2))
     for events in (first, second):
         check_stream(events)
         assert events[-1].kind == "finished", events[-1].data
@@ -175,20 +179,16 @@ def test_the_worker_process_decodes_with_real_models(pair):
     assert [bool(found) for found in loadings] == [True, False]  # the last pair stays loaded
 
 
-def test_an_evaluation_runs_in_the_worker_process(pair):
+def test_an_evaluation_runs_in_the_worker_process(backend, pair):
     target, draft = pair
     options = {"target": target, "draft": draft, "dtype": "float32", "suite": "code", "limit": 1, "validation_limit": 1,
                "lanes": ["autoregressive", "static:2"], "max_new_tokens": 4, "clock_prompts": 0}  # fmt: skip
-    backend = LocalBackend()
     cancel = threading.Event()
     cancel.set()
-    try:
-        events = list(backend.run_job("evaluate", options, threading.Event()))
-        stopped = list(backend.run_job("evaluate", options, cancel))
-        refused = list(backend.run_job("evaluate", {"nonsense": 1}, threading.Event()))
-        unknown = list(backend.run_job("dance", {}, threading.Event()))
-    finally:
-        backend.close()
+    events = list(backend.run_job("evaluate", options, threading.Event()))
+    stopped = list(backend.run_job("evaluate", options, cancel))
+    refused = list(backend.run_job("evaluate", {"nonsense": 1}, threading.Event()))
+    unknown = list(backend.run_job("dance", {}, threading.Event()))
     check_stream(events)
     assert events[-1].kind == "finished", events[-1].data
     assert evaluation_from_dict(events[-1].data["result"]).rules
@@ -258,6 +258,15 @@ def test_markup_in_text_is_text():
     console = Console(record=True, width=100, file=io.StringIO())
     show_run(run, console)
     assert "[red]boo[/nothing]" in console.export_text()
+
+
+def test_more_lanes_than_fit_beside_each_other_go_below():
+    lanes = ("autoregressive", *(f"static:{sl}" for sl in range(1, 8)))
+    console = Console(record=True, width=80, file=io.StringIO())
+    show_run(make_run(lanes=lanes), console)
+    text = console.export_text()
+    assert text.count("Figures") == 2 and "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
 
 
 def test_kept_tokens_make_the_text():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from rich import box
@@ -24,6 +25,8 @@ FATES = {
     "bonus": ("bold cyan", "+", ""),
     "plain": ("", "", ""),
 }
+LABEL_WIDTH = 18
+RANGE_WIDTH = 9  # "2.10–3.05"
 
 
 def show_run(run: Run, console: Console) -> None:
@@ -33,7 +36,8 @@ def show_run(run: Run, console: Console) -> None:
     for trace in run.lanes:
         title = Text(f" {trace.lane} ", style="bold")
         console.print(Panel(lane_text(run, trace), title=title, title_align="left", box=box.ROUNDED))
-    console.print(figures_table(run))
+    for traces in _groups_that_fit(run.lanes, console.width):
+        console.print(figures_table(run, traces))
     console.print(time_table(run))
     for line in remarks(run):
         console.print(Text(line))
@@ -85,7 +89,7 @@ def _alone(run: Run, token: Token) -> str:
 
 def _in_a_line(text: str) -> str:
     """White space that was thrown away is shown and not obeyed."""
-    return text.replace("\n", "⏎").replace("\t", "⇥")
+    return re.sub(" {4,}", "···", text.replace("\n", "⏎").replace("\t", "⇥"))
 
 
 def _marked_breaks(text: str) -> str:
@@ -93,14 +97,28 @@ def _marked_breaks(text: str) -> str:
     return text.replace("\n", "⏎\n") if text.startswith("\n") else text
 
 
-def figures_table(run: Run) -> Table:
+def _groups_that_fit(traces: list[Trace], width: int) -> list[list[Trace]]:
+    """Lanes that stand beside each other in one table of that width."""
+    groups: list[list[Trace]] = []
+    room = 0
+    for trace in traces:
+        taken = max(len(trace.lane), RANGE_WIDTH) + 3
+        if taken > room:
+            groups.append([])
+            room = width - LABEL_WIDTH - 3
+        groups[-1].append(trace)
+        room -= taken
+    return groups
+
+
+def figures_table(run: Run, traces: list[Trace]) -> Table:
     """Figures down, lanes across."""
-    columns = [{figure.key: figure for figure in lane_figures(run, trace)} for trace in run.lanes]
+    columns = [{figure.key: figure for figure in lane_figures(run, trace)} for trace in traces]
     labels = {key: figure.label for column in columns for key, figure in column.items()}
     table = Table(box=box.SIMPLE_HEAD, title="Figures", title_justify="left", title_style="bold", pad_edge=False)
-    table.add_column("", min_width=18)
-    for trace in run.lanes:
-        table.add_column(Text(trace.lane), justify="right", no_wrap=True, min_width=9)
+    table.add_column("", min_width=LABEL_WIDTH)
+    for trace in traces:
+        table.add_column(Text(trace.lane), justify="right", no_wrap=True, min_width=RANGE_WIDTH)
     for key, label in labels.items():
         table.add_row(label, *(_cell(column[key].text) if key in column else "" for column in columns))
     return table
