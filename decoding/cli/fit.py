@@ -26,7 +26,8 @@ def fit(
 ) -> None:
     """Fit DISCO, SpecDec++ and costaware: write texts, train, calibrate, tune, and store them beside the draft."""
     from ..chain import Cancelled
-    from ..fit.run import FitOptions, fit as fit_pair
+    from ..fit.run import FitOptions
+    from ..fit.run import fit as fit_pair
 
     options = FitOptions(suite, train, validation, max_new_tokens, epochs, seed)
     with cancel_on_interrupt() as cancel, progress_bar() as progress:

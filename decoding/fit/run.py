@@ -18,6 +18,7 @@ from ..drafting import NGRAM
 from ..errors import UserError
 from ..lanes import parse_lane
 from ..lookahead.heads import FOLDER, Head
+from ..models.loading import choose_weights
 from ..lookahead.policy_files import PolicyFile, write_policy
 from ..prepare import ALL_FEATURES, Prepared, make_source, prepare, shared_vocabulary
 from ..prompts import load_suite
@@ -106,7 +107,7 @@ def write_texts(
     }
     device = pair.target.info.device
     tell("Loading the target to write many texts at once", None)
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    dtype = getattr(torch, choose_weights("auto", device))
     model = AutoModelForCausalLM.from_pretrained(target_place, dtype=dtype).to(device).eval()
     found = {}
     for split, prompts in asked.items():

@@ -15,7 +15,7 @@ def greedy_texts(
     prompts: Sequence[list[int]],
     n_tokens: int,
     eos_ids: frozenset[int] = frozenset(),
-    batch_size: int = 32,
+    batch_size: int = 64,
     report: Report = lambda share: None,
 ) -> list[list[int]]:
     """Greedy continuations of ``prompts`` (token ids), each ``n_tokens`` long or up to its end of sequence.
@@ -33,22 +33,27 @@ def greedy_texts(
 
 
 def _greedy_batch(model: torch.nn.Module, prompts: list[list[int]], n_tokens: int) -> list[list[int]]:
+    from transformers import StaticCache  # a growing cache would be copied whole at every step
+
     longest = max(map(len, prompts))
     device = next(model.parameters()).device
-    ids = torch.tensor([[0] * (longest - len(p)) + p for p in prompts], device=device)
-    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    cache, chosen = None, []
-    for _ in range(n_tokens):
+    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
+    mask = torch.ones(len(prompts), longest + n_tokens, dtype=torch.long, device=device)
+    for row, prompt in enumerate(prompts):
+        mask[row, : longest - len(prompt)] = 0
+    positions = (mask[:, :longest].cumsum(1) - 1).clamp(min=0)
+    places = torch.arange(longest, device=device)  # in the cache
+    cache = StaticCache(config=model.config, max_cache_len=longest + n_tokens)
+    chosen = []
+    for step in range(n_tokens):
         out = model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache,
-            use_cache=True, logits_to_keep=1,
-        )
+            input_ids=ids, attention_mask=mask[:, : longest + step], position_ids=positions, cache_position=places,
+            past_key_values=cache, use_cache=True, logits_to_keep=1,
+        )  # fmt: skip
         ids = out.logits[:, -1].argmax(-1, keepdim=True)
-        cache = out.past_key_values
         chosen.append(ids)
-        mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
         positions = positions[:, -1:] + 1
+        places = places[-1:] + 1
     return torch.cat(chosen, dim=1).tolist()
 
 

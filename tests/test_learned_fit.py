@@ -1,0 +1,195 @@
+"""fit: data, training, calibration, tuning, from prompts to files that load; and its sentences."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from decoding.chain import Cancelled
+from decoding.errors import UserError
+from decoding.fit import run
+from decoding.fit.calibration import Platt, calibration_error, fit_next, fit_platt, figures
+from decoding.fit.candidates import calibrated, make_head
+from decoding.fit.data import Collector, Positions, rows_of, split_texts
+from decoding.fit.run import FitOptions, fit
+from decoding.fit.texts import greedy_texts
+from decoding.fit.training import Trained, costaware_inputs, train_disco
+from decoding.lanes import parse_lane
+from decoding.lookahead.heads import GuessFeatures, load_heads
+from decoding.lookahead.policy_files import read_policy
+from decoding.lookahead.registry import make_policy
+from decoding.lookahead.repetition import LONGEST
+from decoding.models.pair import load_pair
+from decoding.prompts import Prompt
+
+from .learned_heads import make_weights
+from .tiny_pair import make_tiny_pair
+
+OPTIONS = FitOptions("code", n_train=30, n_validation=6, max_new_tokens=24, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    return make_tiny_pair(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def pair(places):
+    return load_pair(target=places[0], draft=places[1], dtype="float32", threads=1)
+
+
+@pytest.fixture
+def prompts(monkeypatch):
+    """A suite of made-up prompts; a test may change what it gives."""
+    found = {"text": lambda n: f"def f{n}(x): return x + {n * 7}"}
+
+    def load_suite(name, split=None, limit=None):
+        texts = (found["text"](n if split == "train" else 1000 + n) for n in range(limit))
+        return [Prompt(f"{split}-{n}", name, split, text, "test") for n, text in enumerate(texts)]
+
+    monkeypatch.setattr(run, "load_suite", load_suite)
+    return found
+
+
+def test_fit_writes_policies_that_load_and_decide(pair, places, prompts):
+    told = []
+    (found,) = fit(pair, places[0], [pair.default_draft], OPTIONS, lambda message, share: told.append(message))
+    heads = load_heads(found.folder, pair.fingerprint, pair.draft().info.fingerprint)
+    assert set(heads) == {"disco", "specdecpp", "costaware"} and not heads.faults
+    for lane in ("disco", "disco:0.7", "specdecpp", "specdecpp:auto", "costaware"):
+        make_policy(parse_lane(lane), heads)
+    policy = read_policy(found.folder, "disco")
+    assert policy.features == ["entropy", "top10"] and len(policy.normalisation["mean"]) == 12
+    assert policy.rule == "greedy" and policy.temperature == 0.0
+    assert policy.data["train_texts"] == 30 and policy.data["train_positions"] > 500
+    assert {"auc", "f1", "f1_always_accept", "latency", "calibration_error"} <= set(policy.metrics["validation"])
+    assert any("validation texts" in message for message in told)
+
+
+def test_a_cancelled_fit_writes_nothing(pair, places, prompts):
+    folder = pair.draft_folders[pair.default_draft] / "policies"
+    before = sorted(folder.glob("*")) if folder.exists() else []
+    stamps = [path.stat().st_mtime_ns for path in before]
+    with pytest.raises(Cancelled):
+        fit(pair, places[0], [pair.default_draft], OPTIONS, cancelled=lambda: True)
+    assert [path.stat().st_mtime_ns for path in before] == stamps
+
+
+def test_a_suite_without_a_usable_prompt_is_told(pair, places, prompts):
+    prompts["text"] = lambda n: "x" * 5000
+    with pytest.raises(UserError, match="has no usable prompt in its train split"):
+        fit(pair, places[0], [pair.default_draft], OPTIONS)
+
+
+def test_too_few_positions_are_told(pair, places, prompts):
+    few = FitOptions("code", n_train=2, n_validation=2, max_new_tokens=16)
+    with pytest.raises(UserError, match="Only 32 positions to train on"):
+        fit(pair, places[0], [pair.default_draft], few)
+
+
+def test_ngram_cannot_be_fitted(pair, places):
+    with pytest.raises(UserError, match="fit a model draft"):
+        fit(pair, places[0], ["ngram"], OPTIONS)
+
+
+def test_training_that_diverges_is_told():
+    n = 600
+    positions = _positions(n)
+    positions.entropy[5] = np.nan
+    with pytest.raises(UserError, match="Training the policy disco diverged"):
+        train_disco(positions, positions, 4, "hard", 1, 0)
+
+
+def _positions(n: int) -> Positions:
+    rng = np.random.default_rng(0)
+    p = rng.random(n).astype(np.float32)
+    return Positions(
+        text=np.repeat(np.arange(n // 20), 20), position=np.tile(np.arange(20), n // 20), p=p,
+        entropy=(1 - p) * 3, top10=np.repeat(p[:, None], 10, 1), evidence=np.zeros(n, dtype=int),
+        match=(rng.random(n) < p).astype(np.float32), overlap=p, hidden=np.zeros((n, 4), dtype=np.float16),
+        judged=np.ones(n, dtype=bool),
+    )  # fmt: skip
+
+
+# -- the parts
+
+
+def test_batched_greedy_texts_are_those_of_one_prompt_at_a_time(places, pair):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(places[0], dtype=torch.float32).eval()
+    prompts = [[5, 6, 7], [9] * 11, [3, 4], [8, 7, 6, 5, 4]]
+    together = greedy_texts(model, prompts, 12, batch_size=3)
+    alone = [greedy_texts(model, [prompt], 12)[0] for prompt in prompts]
+    assert together == alone
+    end = alone[0][4]
+    assert greedy_texts(model, prompts[:1], 12, frozenset({end}))[0] == alone[0][: alone[0].index(end) + 1]
+
+
+def test_collected_guesses_are_the_live_drafts(pair):
+    prompt, n = [5, 6, 7, 8, 9, 10], 10
+    target, draft = pair.target, pair.draft()
+    text = _greedy(target, prompt, n)
+    collector = Collector(target, draft, 257)
+    collector.add(prompt, text)
+    found = collector.positions()
+    for at in range(n):
+        draft.rewind(0)
+        row = draft.prefill(prompt + text[:at])[-1].softmax(-1)
+        assert found.match[at] == float(int(row.argmax()) == text[at])
+        assert found.p[at] == pytest.approx(float(row.max()), rel=1e-4)
+    assert found.hidden.shape == (n, draft.hidden_size) and not draft.keep_hidden
+    assert ((found.overlap > 0) & (found.overlap <= 1.00001)).all()
+
+
+def _greedy(model, prompt: list[int], n: int) -> list[int]:
+    text = [int(model.prefill(prompt)[-1].argmax())]
+    while len(text) < n:
+        text.append(int(model.extend(text[-1:])[-1].argmax()))
+    return text
+
+
+def test_a_text_is_either_trained_on_or_held_out():
+    train, held = split_texts(30, 0.1, seed=3)
+    assert sorted([*train, *held]) == list(range(30)) and len(held) == 3
+    positions = _positions(600)
+    assert set(rows_of(positions, held).text) == set(held)
+
+
+def test_platt_scaling_mends_overconfidence():
+    rng = np.random.default_rng(0)
+    true = rng.random(20_000)
+    outcome = (rng.random(20_000) < true).astype(float)
+    logits = 3.0 * np.log(true / (1 - true)) + 0.5  # three times too sure
+    said = 1 / (1 + np.exp(-logits))
+    platt = fit_platt(said, outcome)
+    assert platt.slope == pytest.approx(1 / 3, abs=0.03)
+    assert calibration_error(platt.apply(said), outcome) < 0.02 < calibration_error(said, outcome)
+    assert figures(platt.apply(said), outcome)["auc"] == pytest.approx(figures(said, outcome)["auc"], abs=1e-4)
+
+
+def test_outcomes_of_one_kind_leave_probabilities_alone():
+    assert fit_platt(np.array([0.2, 0.9]), np.ones(2)) == Platt(1.0, 0.0)
+    alpha, beta = fit_next(np.array([0.2, 0.9]), np.ones(2))
+    assert beta == 0.0 and alpha > 5
+
+
+@pytest.mark.parametrize("policy", ["disco", "specdecpp", "costaware"])
+def test_calibration_is_folded_into_the_heads_last_layer(policy):
+    trained = Trained(make_weights(policy), 0.0, {"depth": 2}, {})
+    platt = Platt(0.5, 0.3)
+    rng = np.random.default_rng(0)
+    features = GuessFeatures(
+        position=np.arange(6), guess=[1, 2, 1, 2, 1, 3], given=[1, 2, 1, 2, 1, 3], before=[3], p=rng.random(6),
+        entropy=rng.random(6), top10=rng.random((6, 10)), hidden=rng.normal(size=(6, 4)),
+    )  # fmt: skip
+    before = make_head(policy, trained).score_chain(features)
+    after = make_head(policy, calibrated(policy, trained, platt)).score_chain(features)
+    np.testing.assert_allclose(after, platt.apply(before), rtol=1e-4)
+
+
+def test_evidence_becomes_inputs():
+    inputs = costaware_inputs(np.array([0, 3, LONGEST + 3]), np.array([1.0, 1.0, 2.0]))
+    run = np.log1p(3)
+    np.testing.assert_allclose(inputs, [[1, 0, 0, 0, 0], [1, run, 1, run, 1], [2, run, -1, -run, -2]], rtol=1e-6)
