@@ -176,7 +176,7 @@ def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int
         return 0.0
     policy = prepared.policy(lane)
     draft = prepared.draft_of(lane)
-    policy.reset(LaneContext(draft, costs, n_tokens))
+    policy.reset(LaneContext(draft, costs, n_tokens, prompt=prepared.prompt))
     prepared.rule.reset()
     source = prepared.source(draft, policy.needs)
     prefill(prepared.pair.target, prepared.prompt)
