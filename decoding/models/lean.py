@@ -72,25 +72,27 @@ class LeanModel:
         self.length = 0
         self.keep_hidden = False
         self.last_hidden: torch.Tensor | None = None
+        self._eps = config.rms_norm_eps
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
         self._head_epsilon = torch.tensor((self.head_dim * config.rms_norm_eps) ** 0.5, device=self.device)
         with torch.inference_mode():
             self._take_weights(hf_model, _linear_form(weights, self.device))
             self._make_tables(hf_model)
-            kind = BagAttention if self.device.type == "cpu" else DenseAttention
-            self._attention: Attention = kind(
-                len(self.blocks), self.n_heads, self.n_kv_heads, self.head_dim, self.max_length, PREFILL_CHUNK,
-                self.dtype, self.device)
+            self._attention: Attention = self._make_attention()
 
     # -- construction
+
+    def _make_attention(self) -> Attention:
+        kind = BagAttention if self.device.type == "cpu" else DenseAttention
+        return kind(len(self.blocks), self.n_heads, self.n_kv_heads, self.head_dim, self.max_length, PREFILL_CHUNK,
+                    self.dtype, self.device)
 
     def _take_weights(self, hf_model: Any, form: Callable[..., Linear]) -> None:
         def cast(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.detach().to(self.device, self.dtype)
 
         def norm(module: Any) -> torch.Tensor:
-            weight = cast(module.weight).float()
-            return weight * weight.shape[-1] ** 0.5
+            return self._norm_weight(cast(module.weight))
 
         def linear(*modules: Any) -> Linear:
             weight = torch.cat([cast(module.weight) for module in modules])
@@ -114,6 +116,10 @@ class LeanModel:
                 down=linear(mlp.down_proj),
                 qk_norm=self._query_key_norm(attention, norm),
             ))
+
+    def _norm_weight(self, weight: torch.Tensor) -> torch.Tensor:
+        """A norm's weight as ``_norm`` wants it."""
+        return weight.float() * weight.shape[-1] ** 0.5
 
     def _query_key_norm(self, attention: Any, norm: Callable) -> torch.Tensor | None:
         if not hasattr(attention, "q_norm"):
@@ -164,17 +170,19 @@ class LeanModel:
 
     def _forward(self, ids: list[int]) -> torch.Tensor:
         """Final-norm output of ``ids`` (at most PREFILL_CHUNK of them), [n, hidden]; appends them to the cache."""
-        n, start = len(ids), self.length
-        end = start + n
-        plan = self._attention.plan(start, n)
-        cos, sin = self.cos[start:end], self.sin[start:end]
+        start, end = self.length, self.length + len(ids)
         x = F.embedding(torch.tensor(ids, device=self.device), self.embedding)
+        hidden = self._run_blocks(x, self.cos[start:end], self.sin[start:end], self._attention.plan(start, len(ids)))
+        self.length = end
+        return hidden
+
+    def _run_blocks(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan) -> torch.Tensor:
+        """All layers and the final norm: embeddings [n, hidden] -> [n, hidden]."""
         for layer, block in enumerate(self.blocks):
             attended = self._attend(block, layer, self._norm(x, block.attention_norm), cos, sin, plan)
             x = block.out.plus(attended, x)
             h = self._norm(x, block.mlp_norm)
             x = block.down.plus(block.up.times(h, block.gate.silu(h)), x)
-        self.length = end
         return self._norm(x, self.final_norm)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: torch.Tensor | None = None) -> torch.Tensor:

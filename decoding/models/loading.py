@@ -15,6 +15,7 @@ from ..fingerprint import fingerprint
 from ..trace import ModelInfo
 from .base import CachedModel
 from .checks import check_config
+from .cuda import CudaModel
 from .lean import LeanModel, is_lean
 from .transformers_engine import TransformersModel, refusal
 
@@ -101,7 +102,7 @@ def load_model(folder: Path, *, name: str, source: str, weights: str, device: st
     info = describe_model(hf_model, name, source, mark or fingerprint(folder))
     info.engine, info.dtype, info.device, info.threads = "lean" if lean else "transformers", weights, device, threads
     if lean:
-        return LeanModel(hf_model, info, weights, device)
+        return LeanModel(hf_model, info, weights) if device == "cpu" else CudaModel(hf_model, info, weights, device)
     return TransformersModel(hf_model if spread else hf_model.to(device), info)
 
 

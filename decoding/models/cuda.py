@@ -1,0 +1,256 @@
+"""The CUDA engine: Llama-shaped models over fixed buffers, so that every pass can be a CUDA graph.
+
+A pass reads its input (place in the text, ids) from one device buffer and is shaped by two bucket sizes alone: how many
+rows it computes, how many keys it sees. Rows beyond the ids are padding: they write keys at places that no later pass
+sees before it has overwritten them, because what a row sees ends at its own place. Rewinding is therefore a change of one
+number. All of this runs on a CPU as well, without graphs: that is how it is tested.
+
+Beside :class:`~decoding.models.base.CachedModel` it offers greedy work that never brings logits to the host:
+``draft_step`` (a proposal and its features in one small copy), ``draft_chain`` (K proposals, nothing copied) and
+``check_chain`` (a check of such a chain with the acceptance on the device; the iteration's one copy).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..trace import ModelInfo
+from .attention import Plan, grouped_attention, whole_blocks
+from .base import DEFAULT_MAX_LENGTH, check_room
+from .cuda_graphs import GraphRunner
+from .lean import LeanModel
+
+ROW_BUCKETS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
+MAX_ROWS = ROW_BUCKETS[-1]
+TOP = 10
+_PLACE, _N_DRAFTED, _IDS = 0, 1, 2  # layout of the input buffer
+
+
+def row_bucket(n: int) -> int:
+    """The least number of rows that a pass over ``n`` ids computes."""
+    return next(rows for rows in ROW_BUCKETS if rows >= n)
+
+
+def key_bucket(length: int, capacity: int) -> int:
+    """How many keys a pass reads that ends at ``length``: a power of two times 256, at most the capacity."""
+    keys = 256
+    while keys < length:
+        keys *= 2
+    return min(keys, capacity)
+
+
+@dataclass(slots=True)
+class Drafted:
+    """Proposals that still lie on the device, [n] int64; good until the draft's next chain."""
+
+    tokens: torch.Tensor
+
+    def __len__(self) -> int:
+        return self.tokens.shape[0]
+
+
+@dataclass(slots=True)
+class DraftStep:
+    """One greedy proposal: its probability, the entropy (nats) and the ten highest probabilities, descending."""
+
+    token: int
+    p: float
+    entropy: float
+    top10: list[float]
+
+
+class FixedAttention:
+    """A KV cache [2, Hkv, capacity, d] a layer that is written and masked by places held on the device."""
+
+    def __init__(self, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, max_length: int,
+                 dtype: torch.dtype, device: torch.device) -> None:
+        self.capacity = whole_blocks(max_length + MAX_ROWS)
+        self._keys = torch.arange(self.capacity, device=device)
+        shape = (2, n_kv_heads, self.capacity, head_dim)
+        self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(n_layers)]
+        self._seen = torch.zeros((), dtype=dtype, device=device)
+        self._unseen = torch.full((), float("-inf"), dtype=dtype, device=device)
+
+    def plan(self, start: int, n: int) -> Plan:
+        places = torch.arange(start, start + n, device=self._keys.device)
+        return self.plan_at(places, key_bucket(start + n, self.capacity))
+
+    def plan_at(self, places: torch.Tensor, n_keys: int) -> Plan:
+        """``places`` [n] int64: row i writes there and sees all keys up to there."""
+        mask = torch.where(self._keys[:n_keys] <= places[:, None], self._seen, self._unseen)
+        return Plan(0, places.shape[0], mask, places)
+
+    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+               plan: Plan) -> torch.Tensor:
+        cache = self.layers[layer]
+        cache[0].index_copy_(1, plan.indices, key.transpose(0, 1))
+        cache[1].index_copy_(1, plan.indices, value.transpose(0, 1))
+        keys, values = cache[:, None, :, : plan.mask.shape[1]].unbind(0)
+        return grouped_attention(query, keys, values, plan.mask)
+
+
+class CudaModel(LeanModel):
+    """A Llama-shaped model whose passes are CUDA graphs (on a CPU, or with ``graphs`` off: plain calls)."""
+
+    def __init__(self, hf_model: Any, info: ModelInfo, weights: str, device: str = "cuda",
+                 max_length: int = DEFAULT_MAX_LENGTH, graphs: bool = True) -> None:
+        super().__init__(hf_model, info, weights, device, max_length)
+        with torch.inference_mode():
+            self._input = torch.zeros(_IDS + MAX_ROWS, dtype=torch.int64, device=self.device)
+            self._offsets = torch.arange(MAX_ROWS, device=self.device)
+        self._runner = GraphRunner(self.device, graphs)
+        info.engine = "cuda-graphs" if self._runner.records else "lean, fixed buffers"
+
+    @property
+    def note(self) -> str | None:
+        """A sentence where graphs could not be recorded, else None."""
+        return self._runner.note
+
+    def _make_attention(self) -> FixedAttention:
+        return FixedAttention(len(self.blocks), self.n_heads, self.n_kv_heads, self.head_dim, self.max_length,
+                              self.dtype, self.device)
+
+    def _norm_weight(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: torch.Tensor | None = None) -> torch.Tensor:
+        """One kernel on CUDA. A weight [heads, d] norms each head by itself."""
+        if weight.dim() == 1:
+            return F.rms_norm(x, weight.shape, weight, self._eps)
+        return F.rms_norm(x, weight.shape[-1:], None, self._eps) * weight
+
+    # -- a cached model
+
+    @torch.inference_mode()
+    def extend(self, ids: list[int]) -> torch.Tensor:
+        """Logits after each of ``ids``, [n, vocab] float32 on the device; appends them to the cache."""
+        check_room(self.length, len(ids), self.max_length)
+        logits, hidden = [], []
+        for first in range(0, len(ids), MAX_ROWS):
+            part = ids[first : first + MAX_ROWS]
+            out_logits, out_hidden = self._pass(part)[:2]
+            logits.append(out_logits[: len(part)].float())
+            hidden.append(out_hidden[: len(part)].float())
+        self.last_hidden = torch.cat(hidden) if self.keep_hidden else None
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    # -- greedy work on the device
+
+    @torch.inference_mode()
+    def draft_step(self, ids: list[int], vocab: int) -> DraftStep:
+        """Append ``ids`` (up to 32) and propose the next token of the first ``vocab``, with its features."""
+        check_room(self.length, len(ids), self.max_length)
+        n, rows = len(ids), row_bucket(len(ids))
+        keys = key_bucket(self.length + rows, self._attention.capacity)
+        self._fill(ids)
+        out = self._runner.run(("step", rows, n, keys, vocab), lambda: self._step(rows, n, keys, vocab))
+        self.length += n
+        features, hidden = out
+        self.last_hidden = hidden.float() if self.keep_hidden else None
+        token, p, entropy, *top = features.tolist()
+        return DraftStep(int(token), p, entropy, top)
+
+    @torch.inference_mode()
+    def draft_chain(self, ids: list[int], n: int, vocab: int) -> Drafted:
+        """Append ``ids`` and propose ``n`` tokens, each the first choice after the one before; no copy to the host.
+
+        The last proposal is not in the cache afterwards.
+        """
+        check_room(self.length, len(ids) + n - 1, self.max_length)
+        if len(ids) > 2:  # graphs are kept for the usual one or two unread tokens only
+            self.extend(ids[:-1])
+            ids = ids[-1:]
+        rows = len(ids)
+        keys = key_bucket(self.length + rows + n, self._attention.capacity)
+        self._fill(ids)
+        tokens = self._runner.run(("chain", rows, n, keys, vocab), lambda: self._chain(rows, n, keys, vocab))
+        self.length += rows + n - 1
+        self.last_hidden = None
+        return Drafted(tokens)
+
+    @torch.inference_mode()
+    def check_chain(self, last: int, drafted: Drafted, vocab: int) -> tuple[list[int], list[int], int]:
+        """Check proposals that lie on the device after the token ``last``: one pass, one small copy.
+
+        Returns the proposals, the target's own first choices (one more), and how many proposals are accepted.
+        """
+        n = len(drafted)
+        check_room(self.length, n + 1, self.max_length)
+        rows = row_bucket(n + 1)
+        keys = key_bucket(self.length + rows, self._attention.capacity)
+        self._fill([last], n)
+        self._input[_IDS + 1 : _IDS + 1 + n].copy_(drafted.tokens)
+        found = self._runner.run(("check", rows, keys, vocab), lambda: self._check(rows, keys, vocab))
+        self.length += n + 1
+        self.last_hidden = None
+        n_accepted, *columns = found.tolist()
+        return columns[1 : n + 1], columns[rows : rows + n + 1], n_accepted
+
+    @torch.inference_mode()
+    def choices(self, ids: list[int], vocab: int) -> list[int]:
+        """Append ``ids`` and return the first choice after each, of the first ``vocab`` tokens."""
+        if len(ids) > MAX_ROWS:
+            return self.extend(ids)[:, :vocab].argmax(-1).tolist()
+        return self.check_chain(ids[0], Drafted(torch.tensor(ids[1:], device=self.device, dtype=torch.int64)),
+                                vocab)[1]
+
+    # -- the passes themselves: they read the input buffer and nothing else that changes
+
+    def _pass(self, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = row_bucket(len(ids))
+        keys = key_bucket(self.length + rows, self._attention.capacity)
+        self._fill(ids)
+        out = self._runner.run(("pass", rows, keys), lambda: self._rows(self._first_ids(rows), 0, keys))
+        self.length += len(ids)
+        return out
+
+    def _fill(self, ids: list[int], n_drafted: int = 0) -> None:
+        """Write the input buffer. The copy is from ordinary memory: CUDA has read it when this returns."""
+        given = torch.tensor([self.length, n_drafted, *ids])
+        self._input[: len(given)].copy_(given)
+
+    def _first_ids(self, rows: int) -> torch.Tensor:
+        return self._input[_IDS : _IDS + rows]
+
+    def _rows(self, ids: torch.Tensor, offset: int, keys: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and final-norm output of ``ids`` [rows], which stand ``offset`` after the pass' place."""
+        places = self._input[_PLACE] + self._offsets[: len(ids)] + offset
+        turns = places.clamp(max=self.max_length - 1)  # padding may lie beyond the tables
+        cos, sin = self.cos.index_select(0, turns), self.sin.index_select(0, turns)
+        x = F.embedding(ids, self.embedding)
+        hidden = self._run_blocks(x, cos, sin, self._attention.plan_at(places, keys))
+        return self.head(hidden), hidden
+
+    def _step(self, rows: int, n: int, keys: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """[token, p, entropy, top 10] as float32 (ids stay exact below 2^24), and the last hidden state."""
+        logits, hidden = self._rows(self._first_ids(rows), 0, keys)
+        row = logits[n - 1, :vocab].float()
+        log_p = torch.log_softmax(row, -1)
+        token, p = row.argmax(), log_p.exp()
+        entropy = -torch.special.xlogy(p, p).sum()
+        top = F.pad(p.topk(min(TOP, vocab)).values, (0, max(0, TOP - vocab)))
+        head = torch.stack([token.float(), p[token], entropy])
+        return torch.cat([head, top]), hidden[n - 1 : n]
+
+    def _chain(self, rows: int, n: int, keys: int, vocab: int) -> torch.Tensor:
+        logits, _ = self._rows(self._first_ids(rows), 0, keys)
+        token = logits[-1:, :vocab].argmax(-1)
+        tokens = [token]
+        for index in range(n - 1):
+            logits, _ = self._rows(token, rows + index, keys)
+            token = logits[:, :vocab].argmax(-1)
+            tokens.append(token)
+        return torch.cat(tokens)
+
+    def _check(self, rows: int, keys: int, vocab: int) -> torch.Tensor:
+        """[accepted, ids of all rows, choices of all rows] int64; padding after the proposals is never accepted."""
+        ids = self._first_ids(rows)
+        logits, _ = self._rows(ids, 0, keys)
+        choices = logits[:, :vocab].argmax(-1)
+        held = (ids[1:] == choices[:-1]) & (self._offsets[: rows - 1] < self._input[_N_DRAFTED])
+        accepted = held.long().cumprod(0).sum()
+        return torch.cat([accepted[None], ids, choices])
