@@ -31,7 +31,7 @@ from decoding.trace import (
 from decoding.whatif import Replay, simulate
 
 LANES = ("autoregressive", "static:5", "disco:0.6", "oracle")
-PIECES = (
+PIECES = (  # noqa: SIM905
     "def| fibonacci|(|n|)|:|\n|    |if| n| <| 2| return| None| self|.|value| =| [|]| for| in| range|len|(self"
     "|):\n|        |\n\n| +| -| 1| 0|,| and| or| not| else|:\n|import| numpy| as| np| is| the| sum| of| a| list"
     '| """|Return| True| False|print|f|\'|_|__init__| class| Node| left| right|\t|  # | x| y| **| %| ==| raise'
@@ -82,7 +82,10 @@ def make_run(
     alternatives: int = 5,
     identifier: str = "synthetic",
 ) -> Run:
-    """A run over ``lanes`` (autoregressive, static:N, heuristic, confidence:T, disco:T, oracle), one draft "shallow"."""
+    """A run with one draft, "shallow".
+
+    Lanes: autoregressive, static:N, heuristic, confidence:T, disco:T, oracle. ``size="large"``: 2,000 tokens.
+    """
     if size == "large":
         n_tokens, alternatives = 2000, 2
     random_ = random.Random(seed)
