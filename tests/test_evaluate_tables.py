@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from decoding.cost_curves import smooth_costs
 from decoding.errors import UserError
 from decoding.evaluation.advice import recommend, transformers_settings, vllm_settings
 from decoding.evaluation.classify import always_accept, auc_of, predict
-from decoding.evaluation.collect import smooth_costs
 from decoding.evaluation.drafts import break_even_c, candidates, clock_speedups
 from decoding.evaluation.files import markdown, ship, shipped_evaluation, tables_of, write_report
 from decoding.evaluation.options import EvaluationOptions, check_options, options_from_dict

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..acceptance import make_rule
 from ..chain import Cancelled
 from ..compare import chain_of
+from ..cost_curves import smooth_costs
 from ..costs import measure_costs, measure_decision
 from ..drafting import NGRAM
 from ..errors import UserError
@@ -271,24 +272,6 @@ def _prepare_all(pair: Pair, drafts: Sequence[str], prompt: Prompt, max_new_toke
     prepared = prepare(request, pair)
     rule = make_rule(request, shared_vocabulary(pair, list(drafts)), max_new_tokens)
     return replace(prepared, rule=rule, heads={draft: load_heads_of(pair, draft) for draft in drafts})
-
-
-def smooth_costs(measured: Sequence[Costs]) -> Costs:
-    """Medians of several measurements; v made to grow, by isotonic regression.
-
-    One run's v(n) is good to some percent, and the tuning of static-opt would pick the SL whose v happened to be
-    measured low. Reading more tokens never takes a pass less work.
-    """
-    from sklearn.isotonic import isotonic_regression
-
-    v = [median(column) for column in zip(*(costs.v for costs in measured))]
-    grown = [float(value) for value in isotonic_regression(v)]
-    return Costs(
-        target_s=median(costs.target_s for costs in measured),
-        v=[value / grown[0] for value in grown],
-        c={name: median(costs.c[name] for costs in measured) for name in measured[0].c},
-        o=median(costs.o for costs in measured),
-    )
 
 
 def _free_costs(drafts: Sequence[str]) -> Costs:
