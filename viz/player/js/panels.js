@@ -76,7 +76,8 @@ class ThresholdPanel {
     this.node.open = Boolean(data.open);
     this.node.append(el("summary", "", data.title), el("p", "sd-mute", data.explanation));
     this.plot = el("div", "sd-plot");
-    this.plot.setAttribute("role", "img");
+    this.plot.setAttribute("role", "group"); // scrolls on phones, so it must take the focus
+    this.plot.tabIndex = 0;
     const label = el("label", "sd-threshold-label");
     this.value = el("span");
     this.slider = el("input", "sd-slider");

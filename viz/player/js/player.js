@@ -6,7 +6,7 @@ class Player {
     this.options = Object.assign({ details: null, autoplay: true, globalKeys: false }, options);
     this.lanes = []; this.views = []; this.strips = []; this.rows = []; this.columns = [];
     this.t = 0; this.total = 1; this.speed = 1; this.playing = false; this.live = null;
-    this.selected = 0; this.turn = 0; this.marked = []; this.cache = new Map(); this.cleanups = [];
+    this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new Map(); this.cleanups = [];
     root.classList.add("speculoscope");
     root.setAttribute("role", "region");
     root.setAttribute("aria-label", "Race of decoding rules");
@@ -167,8 +167,8 @@ class Player {
     const views = this.waiting.splice(0, count);
     for (const view of views) view.plan(this.t); // all reads of the layout before the first write
     for (const view of views) view.paint(!this.hovering);
-    if (!this.waiting.length || this.later) return;
-    this.later = global.requestAnimationFrame(() => { this.later = 0; this.paintWaiting(1); });
+    global.cancelAnimationFrame(this.later);
+    if (this.waiting.length) this.later = global.requestAnimationFrame(() => this.paintWaiting(1));
   }
 
   /** Moves each veil by itself: a variable on the root would restyle every token in every frame. */
@@ -228,6 +228,7 @@ class Player {
   destroy() {
     this.pause();
     clearTimeout(this.timer);
+    global.cancelAnimationFrame(this.later);
     this.cleanups.forEach((act) => act());
     this.root.replaceChildren();
   }

@@ -46,7 +46,7 @@ function blanksVisible(text) {
 
 function topTable(title, rows) {
   const box = el("div", "sd-top");
-  box.append(el("h5", "", title));
+  box.append(el("p", "sd-mute", title));
   const list = el("ol");
   for (const [text, p] of rows.slice(0, 5)) {
     const row = el("li");

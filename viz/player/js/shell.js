@@ -98,7 +98,7 @@ const Shell = {
   addColumn(lane, number, prompt, color) {
     const view = new TextView(lane, prompt, number);
     const column = el("article", `sd-card sd-col ${color}${lane.policy === "autoregressive" ? " sd-plain" : ""}`);
-    const title = el("h3", "", lane.name);
+    const title = el("h2", "", lane.name);
     column.append(title, el("p", "sd-cap", lane.caption), view.scroller, this.buildFigures(lane));
     column.setAttribute("aria-label", lane.name);
     view.build();

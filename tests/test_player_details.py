@@ -1,0 +1,104 @@
+"""What the pop-up says of a token, under each rule; and that no text can leave the exported page's JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from decoding.errors import UserError
+from decoding.trace import TokenText
+from tests.runs import make_run
+from viz.player.details import token_details
+from viz.player.export import export_html, json_for_script
+
+
+def first(run, fate, lane=1):
+    for i, iteration in enumerate(run.lanes[lane].iterations):
+        tokens = iteration.drafted + ([iteration.emitted] if iteration.emitted else [])
+        for index, token in enumerate(tokens):
+            if token.fate == fate:
+                return lane, i, index, token
+    raise AssertionError(f"no {fate} token")
+
+
+@pytest.fixture(scope="module")
+def run():
+    return make_run(lanes=("autoregressive", "static:5", "disco:0.6"))
+
+
+@pytest.mark.parametrize("fate", ["accepted", "rejected", "dropped", "correction", "bonus"])
+def test_every_fate_has_its_reason(run, fate):
+    lane, i, index, token = first(run, fate)
+    details = token_details(run, lane, i, index)
+    assert details["fate"] == fate
+    assert details["text"] == run.vocab[token.id].text or run.vocab[token.id].bytes
+    assert details["why"].endswith(".")
+    assert f"iteration {i + 1}" in details["where"]
+
+
+def test_greedy_tells_both_first_choices(run):
+    run.vocab[1000] = TokenText(" left")
+    run.vocab[1001] = TokenText(" right\n")
+    lane, i, index, token = first(run, "rejected")
+    token.draft_choice, token.target_choice = 1000, 1001
+    why = token_details(run, lane, i, index)["why"]
+    assert why == "The small model's first choice is “·left”, the big model's is “·right↵”."
+
+
+def test_the_policy_tells_score_and_threshold(run):
+    trace = run.lanes[2]
+    i = next(k for k, it in enumerate(trace.iterations) if it.n_drafted > 1 and it.stop == "policy")
+    last = trace.iterations[i].n_drafted - 1
+    token = trace.iterations[i].drafted[last]
+    expected = f"Rule: score {token.score:.3f} against the threshold 0.600: then checked."
+    assert token_details(run, 2, i, last)["policy"] == expected
+    assert token_details(run, 2, i, 0)["policy"].endswith("guessed on.")
+
+
+def test_sampling_tells_p_q_ratio_and_draw():
+    run = make_run(rule="sampling")
+    lane, i, index, token = first(run, "rejected")
+    token.p_draft, token.p_target, token.accept_probability, token.draw = 0.8, 0.2, 0.25, 0.9
+    details = token_details(run, lane, i, index)
+    assert details["why"] == "Kept with probability min(1, p/q) = 0.250; the draw 0.900 is not under it: rejected."
+    assert ["ratio p/q", "0.250"] in details["rows"] and ["draw", "0.900"] in details["rows"]
+
+
+def test_coupling_tells_of_the_shared_noise():
+    run = make_run(rule="coupling")
+    lane, i, index, _ = first(run, "rejected")
+    details = token_details(run, lane, i, index)
+    assert "under the same noise" in details["why"]
+    assert details["rows"][-1][0] == "shared noise"
+
+
+@pytest.mark.parametrize("place", [(9, 0, 0), (0, 99999, 0), (0, 0, 50), (-1, 0, 0), (0, -1, 0)])
+def test_a_token_that_is_not_there_is_a_sentence(run, place):
+    with pytest.raises(UserError, match="no such token"):
+        token_details(run, *place)
+
+
+def test_details_are_plain_data_for_every_token_of_a_hostile_run():
+    run = make_run(hostile=True)
+    for lane, trace in enumerate(run.lanes):
+        for i, iteration in enumerate(trace.iterations):
+            for index in range(iteration.n_drafted + (iteration.emitted is not None)):
+                json.dumps(token_details(run, lane, i, index), allow_nan=False)
+
+
+def test_no_text_can_end_the_json_block():
+    hostile = "</script><!--\u2028\u2029 & <b>"
+    written = json_for_script({"text": hostile})
+    assert not re.search("[<>&\u2028\u2029]", written)
+    assert json.loads(written) == {"text": hostile}
+
+
+def test_the_export_is_one_file_that_asks_for_nothing_else():
+    page = export_html(make_run(hostile=True))
+    assert page.count("<script") == 4 and page.count("</script>") == 4
+    assert "default-src 'none'" in page
+    code = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.S)
+    assert "window.hacked" not in code
+    assert not re.search(r"""(?:src|href)\s*=|@import|url\(|https?://(?!www\.w3\.org)""", code)

@@ -1,0 +1,151 @@
+"""The player's payload: what it says must be what the run says, and small."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from decoding import metrics
+from decoding.text import pieces
+from decoding.trace import Verdict
+from decoding.whatif import simulate_lane
+from tests.runs import make_run
+from viz.player.names import lane_caption, lane_heading, lane_name
+from viz.player.payload import TICKS_PER_SECOND, player_payload
+from viz.player.sentences import check_fact, opening, verdict
+from viz.player.sweeps import THRESHOLDS
+
+LANES = ("autoregressive", "static:5", "confidence:0.5", "disco:0.6", "oracle")
+
+
+@pytest.fixture(scope="module")
+def run():
+    return make_run(lanes=LANES)
+
+
+@pytest.fixture(scope="module")
+def payload(run):
+    return player_payload(run, origin="recorded")
+
+
+def kept_text(payload, lane):
+    strings = payload["strings"]
+    kept = []
+    for fates, texts in zip(lane["fates"], lane["texts"]):
+        kept += [strings[text] for fate, text in zip(fates, texts) if fate not in "rd"]
+    return "".join(kept)
+
+
+def test_kept_tokens_of_every_lane_spell_its_output(run, payload):
+    for trace, lane in zip(run.lanes, payload["lanes"]):
+        assert kept_text(payload, lane) == "".join(pieces(trace.output, run.vocab))
+
+
+def test_split_characters_are_whole_in_every_lane():
+    run = make_run(lanes=LANES, hostile=True, seed=3)
+    payload = player_payload(run)
+    texts = {kept_text(payload, lane) for lane in payload["lanes"]}
+    assert texts == {"".join(pieces(run.lanes[0].output, run.vocab))}
+
+
+def test_fates_and_times_are_those_of_the_median_repeat(run, payload):
+    for trace, lane in zip(run.lanes, payload["lanes"]):
+        repeat = trace.repeats[metrics.median_repeat(trace)]
+        assert sum(lane["times"]) / TICKS_PER_SECOND == pytest.approx(repeat.decode_s, rel=1e-3)
+        assert [fates.count("a") for fates in lane["fates"]] == [it.n_accepted for it in trace.iterations]
+        assert lane["starts"] == [it.start for it in trace.iterations]
+
+
+def test_simulated_static_lanes_are_the_what_ifs(run, payload):
+    options = payload["simulations"]["static"]["options"]
+    assert [option["value"] for option in options] == list(range(1, 21))
+    for option in (options[0], options[6], options[19]):
+        expected = simulate_lane(run, option["lane"])
+        assert list(zip(option["sl"], option["accepted"])) == [(n, a) for _, n, a in expected.iterations]
+        assert option["speedup"] == pytest.approx(expected.speedup, abs=1e-4)
+    best = metrics.static_opt(run)
+    assert options[payload["simulations"]["static"]["best"]]["value"] == best[0]
+
+
+def test_simulated_plain_decoding_takes_as_long_as_the_measured_one(run, payload):
+    costs = payload["simulations"]["sources"]["shallow"]["costs"]
+    simulated = len(run.baseline.output) * (costs["v"][0] + costs["o"]) * costs["unit_s"]
+    assert simulated == pytest.approx(sum(payload["lanes"][0]["times"]) / TICKS_PER_SECOND, rel=1e-6)
+
+
+def test_threshold_panels_replay_the_lane_as_it_ran(run, payload):
+    panels = payload["thresholds"]
+    assert [panel["name"] for panel in panels] == ["Confidence 0.5", "DISCO 0.6"]
+    for panel, trace in zip(panels, (run.lanes[2], run.lanes[3])):
+        assert {option["value"] for option in panel["options"]} >= set(THRESHOLDS)
+        as_run = panel["options"][panel["initial"]]
+        assert as_run["sl"] == [it.n_drafted for it in trace.iterations]
+        assert as_run["accepted"] == [it.n_accepted for it in trace.iterations]
+        recorded = [token.score for it in trace.iterations for token in it.drafted]
+        for shown, score in zip(as_run["scores"], recorded, strict=True):
+            assert shown is None or shown == pytest.approx(100 * score, abs=0.51)
+
+
+def test_a_run_without_chains_has_no_simulation():
+    run = make_run(rule="sampling")
+    run.chains.clear()
+    for trace in run.lanes:
+        trace.verdict = Verdict(same=None)
+    payload = player_payload(run)
+    assert payload["simulations"] == {} and payload["thresholds"] == []
+    assert payload["verdict"]["kind"] == "free"
+
+
+def test_four_lanes_of_two_thousand_tokens_stay_under_a_megabyte_and_a_half():
+    wire = json.dumps(player_payload(make_run(size="large")), separators=(",", ":"))
+    assert len(wire) < 1_500_000
+
+
+def test_the_first_sentence_is_the_runs(run):
+    name, ratio = max(
+        ((trace.lane, metrics.speedup(run, trace).median) for trace in run.lanes[1:4]), key=lambda pair: pair[1]
+    )
+    assert opening(run) == f"Here: the same 88 tokens, {ratio:.1f}× sooner ({lane_name(name)})."
+    assert f"{run.costs.check(6):.2f} times" in check_fact(run)
+
+
+def test_the_first_sentence_is_honest_when_slower_or_alone():
+    slow = make_run(lanes=("autoregressive", "static:15"), match=0.3, c=0.6)
+    ratio = metrics.speedup(slow, slow.lanes[1]).median
+    assert ratio < 1 and f"{1 / ratio:.1f}× later" in opening(slow)
+    assert "nothing to be sooner than" in opening(make_run(lanes=("static:5", "oracle")))
+    assert "by the big model alone" in opening(make_run(lanes=("autoregressive",)))
+
+
+def test_one_verdict_names_what_differs():
+    run = make_run()
+    assert verdict(run) == {"kind": "same", "text": "Same text in all four lanes."}
+    run.lanes[1].verdict = Verdict(same=False, first_difference=12, gap=3e-5, near_tie=True)
+    told = verdict(run)
+    assert told["kind"] == "differs"
+    assert told["text"] == (
+        "Static 5 differs from output position 12 on: there the big model's two best tokens are 3e-05 logits apart"
+        " in bfloat16, a near tie."
+    )
+
+
+@pytest.mark.parametrize(
+    ("lane", "name"),
+    [
+        ("autoregressive", "Plain"),
+        ("wide-1x384/static:5", "Static 5 · wide-1x384"),
+        ("specdecpp:auto", "SpecDec++ auto"),
+        ("oracle:best", "Oracle best"),
+        ("ngram/static:10", "Static 10 · ngram"),
+    ],
+)
+def test_names_and_captions(lane, name):
+    assert lane_name(lane) == name
+    assert lane_heading(lane)["caption"] == lane_caption(lane) != ""
+
+
+def test_every_text_stands_once(payload):
+    strings = payload["strings"]
+    assert len(strings) == len(set(strings))
+    assert max(text for lane in payload["lanes"] for texts in lane["texts"] for text in texts) < len(strings)

@@ -1,0 +1,64 @@
+"""The player's colours: readable in both themes, and no hue with two meanings."""
+
+from __future__ import annotations
+
+import colorsys
+import re
+from itertools import combinations
+
+import pytest
+
+from viz.player.assets import player_css, player_js
+
+TEXT = ("ink", "mute", "acc", "rej", "drop", "cor", "bon")
+GROUNDS = ("bg", "card", "soft")
+FATES, LANES, PASSES = ("acc", "rej", "cor", "bon"), ("l1", "l2", "l3"), ("guess",)
+
+
+def themes():
+    """Every block of colour variables, by its number: light, dark by class, dark by the system's wish."""
+    blocks = re.findall(r"\{([^{}]*--sd-bg:[^{}]*)\}", player_css())
+    return [dict(re.findall(r"--sd-([\w-]+):\s*(#[0-9a-f]{6})", block)) for block in blocks]
+
+
+def rgb(color):
+    return [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+
+
+def luminance(color):
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in rgb(color)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_the_three_blocks_are_there_and_both_dark_ones_agree():
+    light, by_class, by_system = themes()
+    assert by_class == by_system != light
+
+
+@pytest.mark.parametrize("theme", themes()[:2], ids=["light", "dark"])
+def test_text_reaches_aa_on_every_ground(theme):
+    low = {(a, b): contrast(theme[a], theme[b]) for a in TEXT for b in GROUNDS if contrast(theme[a], theme[b]) < 4.5}
+    assert low == {}
+
+
+@pytest.mark.parametrize("theme", themes()[:2], ids=["light", "dark"])
+def test_marks_of_lanes_and_passes_stand_out(theme):
+    for name in ("l0", *LANES, "check"):
+        assert contrast(theme[name], theme["card"]) >= 3, name
+
+
+@pytest.mark.parametrize("theme", themes()[:2], ids=["light", "dark"])
+def test_no_hue_has_two_meanings(theme):
+    hues = {name: 360 * colorsys.rgb_to_hsv(*rgb(theme[name]))[0] for name in FATES + LANES + PASSES}
+    for one, other in combinations(hues, 2):
+        apart = abs(hues[one] - hues[other])
+        assert min(apart, 360 - apart) >= 15, (one, other)
+
+
+def test_the_script_writes_text_only_as_text():
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", player_js())
