@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from .acceptance import AcceptanceRule, Greedy
+from .checking import make_checker
 from .clock import POLICY, make_clock
 from .drafting import NGRAM, prefill
-from .features import as_rows
 from .limits import Limits
 from .lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
 from .lookahead.static import Static
@@ -69,8 +68,9 @@ class _Timer:
 
     def __init__(self, pair: Pair, drafts: list[str], rule: AcceptanceRule, text: list[int]) -> None:
         self._target = pair.target
-        self._rule = rule
         self._text = text
+        self._clock = make_clock(pair.target.info.device)
+        self._checker = make_checker(pair.target, None, rule)
         self._sources = {name: make_source(pair, name, rule) for name in drafts}
         self._checks: dict[int, list[float]] = {}
         self._steps: dict[str, list[float]] = {name: [] for name in drafts}
@@ -109,18 +109,19 @@ class _Timer:
     def _check(self, n: int) -> float:
         tokens = (self._text[-1:] + self._text)[:n]
         tokens += [self._text[-1]] * (n - len(tokens))
-        before = perf_counter()
-        self._rule.check(as_rows(self._target.extend(tokens)), tokens[1:], 0)
-        spent = perf_counter() - before
+        state = DraftState(tokens=tokens[1:])
+        self._clock.begin()
+        self._checker.check(tokens[0], state)
+        spent = sum(self._clock.end())
         self._target.rewind(len(self._text) - 1)
         self._checks.setdefault(n, []).append(spent)
         return spent
 
     def _draft(self, name: str) -> None:
         source, state = self._sources[name], DraftState()
-        before = perf_counter()
+        self._clock.begin()
         source.chain(self._text, state, STEPS, frozenset())
-        spent = perf_counter() - before
+        spent = sum(self._clock.end())
         source.forget(len(self._text) - 1)
         self._steps[name].append(spent / STEPS)
 

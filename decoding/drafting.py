@@ -29,8 +29,11 @@ class DraftSource(Protocol):
     def read_features(self, state: DraftState) -> None:
         """Fill in what the policy needs to know of the last proposal."""
 
-    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> None:
-        """Propose ``n`` tokens, fewer where one of ``ends`` is among them or nothing is left to propose."""
+    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
+        """Propose ``n`` tokens, fewer where one of ``ends`` is among them; False where nothing was left to propose.
+
+        A source on a device (:mod:`decoding.device_drafting`) leaves ``state.tokens`` to be filled by the check.
+        """
 
     def forget(self, length: int) -> None:
         """Only the first ``length`` tokens of the text still hold."""
@@ -56,16 +59,19 @@ class ModelDraft:
         prefill(self._model, prompt)
 
     def step(self, text: list[int], state: DraftState) -> bool:
-        """One pass over what the model has not seen: the last proposal, or at first the end of the text.
+        """One pass over what the model has not seen."""
+        row = as_rows(self._model.extend(self._unseen(text, state)))[-1]
+        token, self._shaped = self._rule.propose(row, state.start + len(state.tokens))
+        state.tokens.append(token)
+        return True
+
+    def _unseen(self, text: list[int], state: DraftState) -> list[int]:
+        """What the model has not read yet: the last proposal, or at first the end of the text.
 
         That end is one token after a rejection, two after full acceptance (the last proposal and the bonus),
         more after iterations without a draft.
         """
-        unseen = [state.tokens[-1]] if state.tokens else text[self._model.length :]
-        self._row = as_rows(self._model.extend(unseen))[-1]
-        token, self._shaped = self._rule.propose(self._row, state.start + len(state.tokens))
-        state.tokens.append(token)
-        return True
+        return [state.tokens[-1]] if state.tokens else text[self._model.length :]
 
     def read_features(self, state: DraftState) -> None:
         needs = self._needs
@@ -87,11 +93,12 @@ class ModelDraft:
             state.hidden.append(hidden)
         state.proposer.append(hidden)
 
-    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> None:
+    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
         for _ in range(n):
             self.step(text, state)
             if state.tokens[-1] in ends:
-                return
+                break
+        return True
 
     def forget(self, length: int) -> None:
         if self._model.length > length:
@@ -133,10 +140,13 @@ class NgramDraft:
         state.p.append(1.0)
         state.entropy.append(0.0)
 
-    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> None:
+    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
         for _ in range(n):
-            if not self.step(text, state) or state.tokens[-1] in ends:
-                return
+            if not self.step(text, state):
+                return False
+            if state.tokens[-1] in ends:
+                break
+        return True
 
     def forget(self, length: int) -> None:
         while len(self._seen) > length:

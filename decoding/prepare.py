@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .acceptance import AcceptanceRule, make_rule
+from .device_drafting import DeviceDraft, works_on_device
 from .drafting import NGRAM, DraftSource, ModelDraft, NgramDraft
 from .errors import UserError
 from .lanes import LEARNED, Lane, parse_lane
@@ -55,7 +56,11 @@ class Prepared:
 
 def make_source(pair: Pair, draft: str, rule: AcceptanceRule, needs: frozenset[str] = frozenset()) -> DraftSource:
     """The draft named ``draft`` of ``pair``, or prompt lookup for "ngram"."""
-    return NgramDraft(rule) if draft == NGRAM else ModelDraft(draft, pair.draft(draft), rule, needs)
+    if draft == NGRAM:
+        return NgramDraft(rule)
+    model = pair.draft(draft)
+    on_device = works_on_device(model, rule) and works_on_device(pair.target, rule)
+    return (DeviceDraft if on_device else ModelDraft)(draft, model, rule, needs)
 
 
 def shared_vocabulary(pair: Pair, drafts: list[str]) -> int:

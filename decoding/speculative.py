@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .acceptance import AcceptanceRule
+from .checking import make_checker
 from .clock import CHECK, DRAFT, POLICY, Clock, Times
 from .drafting import DraftSource
-from .features import as_rows
 from .limits import Limits
 from .lookahead.base import DraftState, LookaheadPolicy
 from .trace import Finish, StopReason
@@ -63,6 +63,7 @@ def speculative_decode(
     """
     text = list(prompt)
     state = DraftState(text=text)
+    checker = make_checker(target, draft, rule)
     finish: Finish | None = None
     while finish is None and not cancelled():
         clock.begin()
@@ -74,8 +75,7 @@ def speculative_decode(
         stop, decisions = _propose(text, draft, policy, state, most, bound, limits.ends, clock)
 
         # The target reads them all in one pass; the rule accepts a prefix and adds the target's own token.
-        logits = as_rows(target.extend([text[-1], *state.tokens]))
-        n_accepted, emitted = rule.check(logits, state.tokens, start)
+        n_accepted, emitted = checker.check(text[-1], state)
         clock.lap(CHECK)
 
         # The text takes what it needs of them, and both models forget the rest.
@@ -92,7 +92,7 @@ def speculative_decode(
             drafted=state.tokens[:],
             n_accepted=min(n_accepted, n_kept),
             emitted=emitted if n_kept > n_accepted else None,
-            stop=stop,
+            stop="eos" if state.tokens and state.tokens[-1] in limits.ends else stop,
             decisions=decisions,
             draws=rule.draws,
             times=clock.end(),
@@ -127,11 +127,12 @@ def _propose(
     planned = policy.planned(state.start)
     if planned is not None:
         clock.lap(POLICY)
-        n = min(planned, most)
-        if n > 0:
-            draft.chain(text, state, n, ends)
+        stop: StopReason = "policy" if planned <= most else bound
+        if min(planned, most) > 0:
+            if not draft.chain(text, state, min(planned, most), ends):
+                stop = "exhausted"
             clock.lap(DRAFT)
-        return _why(state, n, ends, "policy" if planned <= most else bound), []
+        return stop, []
 
     decisions: list[Decision] = []
     while len(state.tokens) < most:
@@ -149,10 +150,3 @@ def _propose(
         if state.tokens[-1] in ends:
             return "eos", decisions
     return bound, decisions
-
-
-def _why(state: DraftState, n: int, ends: frozenset[int], otherwise: StopReason) -> StopReason:
-    """Why a planned chain of ``n`` stopped where it did."""
-    if state.tokens and state.tokens[-1] in ends:
-        return "eos"
-    return "exhausted" if len(state.tokens) < n else otherwise
