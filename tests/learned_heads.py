@@ -21,7 +21,8 @@ LEDGER = rows_to_json(
 TUNED = {
     "disco": {"threshold": 0.5, "sl_max": 8},
     "specdecpp": {"threshold": 0.5, "ledger": LEDGER},
-    "costaware": {"next": [0.1, 0.9], "first": {"start": 0.8, "held": 0.9, "missed": 0.7}, "ledger": LEDGER},
+    "costaware": {"next": [0.1, 0.9], "first": {"start": 0.8, "held": 0.9, "missed": 0.7}, "sl_max": 12,
+                  "ledger": LEDGER},
 }
 
 

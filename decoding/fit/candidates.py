@@ -79,7 +79,7 @@ def make_head(policy: str, trained: Trained, tuned: dict[str, Any] | None = None
         depth = int(trained.architecture["depth"])
         return SpecDecHead(w["block"], w["bias"], w["out"], float(w["scale"][0]), depth, tuned or {"threshold": 0.5})
     row = Row(0.5, 2, (0, 1))
-    provisional = {"first": dict.fromkeys(("start", "held", "missed"), 0.9), "next": [0.0, 1.0]}
+    provisional = {"first": dict.fromkeys(("start", "held", "missed"), 0.9), "next": [0.0, 1.0], "sl_max": SL_CAP}
     return CostAwareHead(w["table"], tuned or provisional | {"ledger": rows_to_json([row])})
 
 
@@ -141,7 +141,7 @@ def _tune_disco(one: _Calibrated) -> tuple[str, Fitted]:
         return one.bench.latency(one.bench.row(policy, threshold), "disco")
 
     by_threshold = sorted((latency(t, SL_CAP), t) for t in tuning.DISCO_THRESHOLDS)
-    best = min((latency(t, cap), t, cap) for _, t in by_threshold[:5] for cap in tuning.DISCO_CAPS)
+    best = min((latency(t, cap), t, cap) for _, t in by_threshold[:5] for cap in tuning.CAPS)
     tuned = {"threshold": float(best[1]), "sl_max": int(best[2])}
     return one.candidate.column, _fitted(one, tuned, best[0])
 
@@ -167,19 +167,27 @@ def choose_costaware(candidates: Sequence[Candidate], recorded: list[Recorded], 
 
 def _tune_costaware(one: _Calibrated) -> tuple[str, Fitted]:
     alpha, beta = fit_next(*tuning.following(one.recorded, "costaware"))
-    tuned = {"next": [alpha, beta], "first": tuning.first_guesses(one.recorded)}
+    first = tuning.first_guesses(one.recorded)
+    return one.candidate.column, min(
+        (_tune_ledger(one, {"next": [alpha, beta], "first": first, "sl_max": cap}) for cap in tuning.LONG_CAPS),
+        key=lambda fitted: fitted.latency,
+    )
+
+
+def _tune_ledger(one: _Calibrated, tuned: dict[str, Any]) -> Fitted:
     head = make_head("costaware", one.trained, tuned)
     rows = [one.bench.row(CostAware(head, t), t) for t in tuning.COSTAWARE_THRESHOLDS]
     tuned["ledger"] = rows_to_json(rows)
     draft = one.recorded[0].chain.draft
-    lam = long_run_latency(rows, one.costs, draft)
     latency = one.bench.latency(one.bench.row(CostAware(make_head("costaware", one.trained, tuned)), 0.0), "costaware")
-    one.figures |= {
-        "long_run_latency": round(lam, 5),
+    told = {
+        "long_run_latency": round(long_run_latency(rows, one.costs, draft), 5),
         "least_latency_of_the_ledger": round(min(one.bench.latency(row, "costaware") for row in rows), 5),
         "thresholds_here": [round(t, 4) for t in costaware_thresholds(rows, one.costs, draft)[:3]],
     }
-    return one.candidate.column, _fitted(one, tuned, latency)
+    fitted = _fitted(one, tuned, latency)
+    fitted.figures = one.figures | told
+    return fitted
 
 
 def _fitted(one: _Calibrated, tuned: dict[str, Any], latency: float) -> Fitted:

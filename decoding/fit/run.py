@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..chain import Cancelled, record_chain
+from ..cost_curves import smooth_costs
 from ..costs import measure_costs, measure_decision
 from ..drafting import NGRAM
 from ..errors import UserError
@@ -188,7 +189,7 @@ class _Job:
         """The cost curves here, with what a decision of each candidate costs, by its column."""
         self.tell("measuring what passes and decisions cost here", None)
         prepared = self._prepared(texts)
-        costs = measure_costs(self.pair, [self.draft], texts[0][0])
+        costs = smooth_costs([measure_costs(self.pair, [self.draft], prompt) for prompt, _ in texts[:5]])
         decision = {}
         for one in candidates:
             prepared.heads = {self.draft: {one.policy: one.head}}
@@ -230,8 +231,8 @@ def _choose(
 def _file(
     job: _Job, fitted: Fitted, static_latency: float, yardsticks: dict[str, object], data: dict[str, object]
 ) -> PolicyFile:
-    gain = static_latency / fitted.latency - 1.0
-    metrics = {"validation": fitted.figures | {"latency": fitted.latency, "gain_over_static_opt": gain}}
+    below = 1.0 - fitted.latency / static_latency
+    metrics = {"validation": fitted.figures | {"latency": fitted.latency, "below_static_opt": round(below, 5)}}
     return PolicyFile(
         policy=fitted.policy,
         draft=job.draft,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..lookahead.base import SL_CAP, LookaheadPolicy
+from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, LookaheadPolicy
 from ..lookahead.ledger import Row
 from ..lookahead.oracle import Oracle
 from ..lookahead.static import Static
@@ -15,8 +15,9 @@ from ..trace import Chain, Costs, Finish, Guesses
 from ..whatif import Replay, simulate
 
 DISCO_THRESHOLDS = (*np.round(np.arange(0.05, 0.95, 0.05), 3), 0.93, 0.95, 0.97, 0.98, 0.99)
-DISCO_CAPS = (4, 6, 8, 10, 12, 14, 16, 20)
+CAPS = (4, 6, 8, 10, 12, 14, 16, SL_CAP, 28, 40, SL_CAP_LEARNED)
 SPECDEC_THRESHOLDS = (0.02, 0.04, 0.06, 0.08, *np.round(np.arange(0.1, 0.96, 0.05), 3), 0.97, 0.99)
+LONG_CAPS = (SL_CAP, 32, SL_CAP_LEARNED)
 COSTAWARE_THRESHOLDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.07, *np.round(np.arange(0.1, 0.96, 0.05), 3), 1.0)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..trace import Costs
 
-SL_CAP = 20
+SL_CAP = 20  # of static rules and those whose source says so
+SL_CAP_LEARNED = 64  # the most that fitting may choose as SL_max of a learned rule
 
 
 @dataclass(slots=True)

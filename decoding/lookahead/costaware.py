@@ -36,7 +36,7 @@ import numpy as np
 from ..errors import UserError
 from ..lanes import Lane
 from ..trace import Costs
-from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from .disco import sigmoid
 from .heads import GuessFeatures
 from .ledger import Row, rows_from_json
@@ -94,6 +94,7 @@ class CostAware(LookaheadPolicy):
         """``threshold``: a constant in place of m(n) / lam, with which ``fit`` fills the ledger."""
         self._head = head
         self._constant = threshold
+        self.cap = int(head.tuned["sl_max"])
         self._alpha, self._beta = head.tuned["next"]
         self._first: dict[str, float] = head.tuned["first"]
 
@@ -105,10 +106,10 @@ class CostAware(LookaheadPolicy):
         self._last = "start"
         self._held = 1.0
         if self._constant is not None:
-            self._thresholds = [self._constant] * (SL_CAP + 1)
+            self._thresholds = [self._constant] * (self.cap + 1)
         else:
             rows = rows_from_json(self._head.tuned["ledger"], self.name)
-            self._thresholds = thresholds(rows, context.costs, context.draft)
+            self._thresholds = thresholds(rows, context.costs, context.draft, self.cap)
 
     def should_draft(self, state: DraftState) -> bool:
         n = len(state.tokens)
@@ -172,10 +173,10 @@ def long_run_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:
     return lam
 
 
-def thresholds(rows: Sequence[Row], costs: Costs, draft: str) -> list[float]:
-    """m(n) / lam for n = 0 .. SL_CAP."""
+def thresholds(rows: Sequence[Row], costs: Costs, draft: str, longest: int = SL_CAP) -> list[float]:
+    """m(n) / lam for n = 0 .. ``longest``."""
     lam = long_run_latency(rows, costs, draft)
-    return [marginal(n, costs, draft) / lam for n in range(SL_CAP + 1)]
+    return [marginal(n, costs, draft) / lam for n in range(longest + 1)]
 
 
 def make_policy(lane: Lane, head: CostAwareHead) -> CostAware:
@@ -190,5 +191,6 @@ def head_from(policy: PolicyFile) -> CostAwareHead:
     sound = sound and {"start", "held", "missed"} <= set(first)
     if not sound or not all(isinstance(x, int | float) and math.isfinite(x) for x in numbers):
         raise UserError("The file of the policy costaware is damaged: fit again with python -m decoding fit.")
+    policy.chosen("sl_max", 1, SL_CAP_LEARNED)
     rows_from_json(policy.tuned.get("ledger"), "costaware")
     return CostAwareHead(policy.weight("table", N_EVIDENCE, N_POINTS), policy.tuned)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..lanes import Lane
-from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .base import SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from .heads import GuessFeatures
 from .policy_files import PolicyFile
 
@@ -108,5 +108,5 @@ def head_from(policy: PolicyFile) -> DiscoHead:
     if width < 1:
         raise UserError("The file of the policy disco lacks its weights: fit again with python -m decoding fit.")
     policy.chosen("threshold", 0.0, 1.0)
-    policy.chosen("sl_max", 1, SL_CAP)
+    policy.chosen("sl_max", 1, SL_CAP_LEARNED)
     return DiscoHead(policy.weight("first", width, N_INPUTS + 1), policy.weight("second", width + 1), policy.tuned)
