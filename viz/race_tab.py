@@ -80,7 +80,7 @@ def build_race_tab(
 def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
     with gr.Row(elem_classes="sp-ask", equal_height=True):
         prompt = gr.Textbox(
-            first.prompt, label="Continue this text", lines=1, max_lines=12, scale=6, elem_id="prompt",
+            first.prompt, label="Continue this text", lines=2, max_lines=3, scale=6, elem_id="prompt",
             placeholder="Type the beginning of a text; the models go on from there",
         )  # fmt: skip
         run = gr.Button("Run", variant="primary", scale=0, min_width=96, elem_id="run")

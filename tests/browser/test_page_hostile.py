@@ -1,0 +1,122 @@
+"""Hostile text on every path into the page: it is shown as text or refused with a sentence, and nothing executes."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import expect
+
+from decoding.trace import run_to_json
+from tests.page_fakes import ScriptedBackend
+from tests.page_server import LANES, page_at, write_recordings
+from tests.runs import HOSTILE, make_run
+
+WAIT = 30_000
+SPLIT = "".join(HOSTILE)
+VISIBLE = [text for text in HOSTILE if text.isprintable()]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    """A page whose models write hostile text and whose only recording is hostile as well."""
+    hostile = make_run(identifier="hostile", hostile=True, lanes=LANES, prompt=SPLIT.replace("\x00", ""))
+    folder = write_recordings(tmp_path_factory.mktemp("recordings"), hostile)
+    with page_at(ScriptedBackend(pause_s=0.001, hostile=True), folder) as url:
+        yield url
+
+
+def unharmed(page) -> None:
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("#race img, #race script, #race svg[onload], #race [onmouseover]").count() == 0
+    assert page.faults == []
+    assert page.elsewhere == []
+
+
+def test_recorded_model_output_prompt_and_title(visit, url):
+    page = visit(url)
+    expect(page.locator(".sd-text:visible").first).to_contain_text("<script>window.hacked=1</script>", timeout=WAIT)
+    page.locator("#example input").click()
+    expect(page.locator("#example [role=option], [role=listbox] [role=option]").first).to_be_visible(timeout=WAIT)
+    page.keyboard.press("Escape")
+    page.locator(".sd-rail").focus()
+    page.keyboard.press("End")
+    page.locator(".sd-text:visible .sd-done .sd-tk", has_text="onerror").first.hover()
+    expect(page.locator(".sd-pop")).to_be_visible(timeout=WAIT)
+    page.locator(".sp-plots").scroll_into_view_if_needed()
+    expect(page.locator(".sp-figure")).to_have_count(3, timeout=WAIT)
+    unharmed(page)
+
+
+def test_live_model_output_and_typed_prompt(visit, url):
+    page = visit(url)
+    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    page.locator("#prompt textarea").fill("".join(VISIBLE))
+    page.locator("#max-new-tokens input").fill("60")
+    page.locator("#max-new-tokens input").blur()
+    page.locator("#run").click()
+    expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator(".sd-text:visible").first).to_contain_text("${window.hacked=1}", timeout=WAIT)
+    for kind in ("Copy as command", "Copy link"):
+        page.get_by_role("button", name=kind).click()
+        expect(page.locator(".sp-copied")).to_be_visible(timeout=WAIT)
+    unharmed(page)
+
+
+def test_typed_lanes(visit, url):
+    page = visit(url)
+    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    for lane in ("<img src=x onerror=window.hacked=1>", "${window.hacked=1}"):
+        page.locator("#lanes input").fill(lane)
+        page.locator("#lanes input").press("Enter")
+    page.locator("#run").click()
+    expect(page.locator(".sp-fault")).to_contain_text("There is no policy '<img src=x onerror", timeout=WAIT)
+    unharmed(page)
+
+
+def test_query_parameters(visit, url):
+    text = quote("<script>window.hacked=1</script><img src=x onerror=window.hacked=1>${window.hacked=1}{{7*7}}`" + SPLIT)
+    names = ("prompt", "lanes", "run", "t", "rule", "pair", "seed", "stop", "theme", "view", "__proto__", "__theme")
+    for query in ("&".join(f"{name}={text}" for name in names), "&".join(f"{name}={text}" for name in names[3:])):
+        page = visit(f"{url}?{query}")
+        expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+        expect(page.locator(".sp-fault")).to_contain_text("The link's rule was left out", timeout=WAIT)
+        unharmed(page)
+
+
+def test_an_opened_run(visit, url, tmp_path):
+    page = visit(url)
+    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    run = make_run(identifier="evil", hostile=True, lanes=("autoregressive", "static:5"))
+    run.machine.processor = "<img src=x onerror=window.hacked=1>${window.hacked=1}"
+    run.pair.name = "{{7*7}}<script>window.hacked=1</script>"
+    path = tmp_path / "evil.json"
+    path.write_text(run_to_json(run))
+    page.locator(".sp-file").set_input_files(path)
+    expect(page.locator(".sd-badge")).to_contain_text("imported", timeout=WAIT)
+    expect(page.locator(".sd-badge")).to_contain_text("<img src=x onerror")
+    unharmed(page)
+    data = json.loads(run_to_json(run))
+    data["lanes"][1]["lane"] = "static:5<img src=x onerror=window.hacked=1>"
+    path.write_text(json.dumps(data))
+    page.locator(".sp-file").set_input_files(path)
+    expect(page.locator(".sp-take .sp-note")).to_contain_text("static:5<img", timeout=WAIT)
+    unharmed(page)
+
+
+def test_a_prompt_of_a_hundred_thousand_characters_runs_and_a_longer_one_is_refused(visit, url):
+    page = visit(url)
+    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    page.locator("#max-new-tokens input").fill("20")
+    page.locator("#max-new-tokens input").blur()
+    page.locator("#prompt textarea").fill("x" * 100_000)
+    page.locator("#run").click()
+    expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    page.locator("#prompt textarea").fill("x" * 100_001)
+    page.locator("#run").click()
+    expect(page.locator(".sp-fault")).to_contain_text("100,001 characters", timeout=WAIT)
+    unharmed(page)

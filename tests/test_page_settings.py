@@ -1,0 +1,96 @@
+"""The form's other shapes: links and command lines, and what is left out of hostile ones."""
+
+from __future__ import annotations
+
+import subprocess
+from urllib.parse import parse_qsl
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.errors import UserError
+from decoding.request import CompareRequest
+from viz.settings import FIELDS, Settings, command_line, link_query, read_settings, settings_of
+
+from .runs import HOSTILE
+
+PROMPTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), min_size=1, max_size=60)
+REQUESTS = st.builds(
+    CompareRequest,
+    prompt=PROMPTS.filter(str.strip),
+    lanes=st.lists(st.sampled_from(["autoregressive", "static:5", "ngram/static:10", "oracle"]), min_size=1, unique=True),
+    max_new_tokens=st.integers(1, 4096),
+    temperature=st.sampled_from([0.3, 1.0, 2.0]),
+    top_p=st.sampled_from([1.0, 0.9]),
+    rule=st.sampled_from(["coupling", "sampling"]),
+    seed=st.integers(0, 2**31 - 1),
+    ignore_eos=st.booleans(),
+    stop=st.lists(st.sampled_from(["\t", "END", "a b"]), max_size=2),
+)
+
+
+@given(REQUESTS)
+def test_a_link_gives_the_request_back(request_):
+    query = dict(parse_qsl(link_query(request_), keep_blank_values=True))
+    restored, faults = read_settings(query, Settings(), "link")
+    assert faults == []
+    assert restored.request() == request_
+
+
+@given(REQUESTS)
+@settings(max_examples=30, deadline=None)
+def test_a_shell_reads_the_command_as_it_was_meant(request_):
+    line = command_line(request_)
+    assert "\n" not in line
+    words = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, env={"LC_ALL": "C.UTF-8"})
+    read = words.stdout.decode().split("\0")[:-1]
+    assert read[:4] == ["python", "-m", "decoding", "compare"]
+    assert f"--prompt={request_.prompt}" in read and f"--lanes={','.join(request_.lanes)}" in read
+
+
+def test_settings_and_request_are_each_other_s_inverse():
+    request = CompareRequest(prompt="x", lanes=["static:3"], stop=["a", "b"], seed=5)
+    assert settings_of(request).request() == request
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_values_stay_text_or_are_left_out_with_a_sentence(text):
+    values = dict.fromkeys(FIELDS, text)
+    read, faults = read_settings(values, Settings(), "link")
+    assert read.prompt == text
+    named = " ".join(faults)
+    for name in ("max_new_tokens", "temperature", "rule", "seed", "repeats", "top_k", "top_p", "dtype", "ignore_eos"):
+        assert f"The link's {name} was left out" in named
+        assert getattr(read, name) == getattr(Settings(), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("seed", "1e400"), ("seed", "nan"), ("seed", "-1"), ("seed", True), ("temperature", "inf"), ("top_p", "2"),
+     ("lanes", ",".join(f"static:{n}" for n in range(1, 12))), ("lanes", [1]), ("lanes", ""), ("prompt", "x" * 100_001),
+     ("prompt", 5), ("max_new_tokens", "1.5"), ("max_new_tokens", "9" * 5000), ("stop", None), ("ignore_eos", "yes")],
+)  # fmt: skip
+def test_what_does_not_fit_is_left_out(name, value):
+    read, faults = read_settings({name: value}, Settings(), "link")
+    assert len(faults) == 1 and faults[0].startswith(f"The link's {name} was left out: it ")
+    assert read == Settings()
+
+
+def test_unknown_names_are_ignored():
+    assert read_settings({"__class__": "x", "theme": "y"}, Settings(), "link") == (Settings(), [])
+
+
+def test_a_very_long_prompt_does_not_go_into_the_link():
+    query = link_query(CompareRequest(prompt="é" * 5000, seed=3))
+    assert query == "seed=3"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({"max_new_tokens": None}, "whole number"), ({"max_new_tokens": 2.5}, "whole number"), ({"lanes": []}, "No lane"),
+     ({"prompt": " "}, "prompt is empty"), ({"temperature": 0.5}, "greedy rule"), ({"target": "x"}, "both a target")],
+)  # fmt: skip
+def test_a_form_that_cannot_run_says_why(changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        Settings(**{"prompt": "x", **changes}).request()
