@@ -1,0 +1,116 @@
+"""The loop on an engine that keeps greedy work on its device; here the CUDA engine without graphs, on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from decoding.checking import DeviceChecker, HostChecker, make_checker
+from decoding.compare import finished_run
+from decoding.device_drafting import DeviceDraft, Waiting
+from decoding.drafting import ModelDraft, NgramDraft
+from decoding.lanes import parse_lane
+from decoding.lookahead.base import DraftState
+from decoding.lookahead.registry import make_policy
+from decoding.models.cuda import CudaModel
+from decoding.models.pair import load_pair
+from decoding.prepare import make_source, prepare
+from decoding.request import CompareRequest
+from decoding.whatif import simulate
+
+from .test_core_lossless import make_lively_pair
+
+DRAFTING = ["static:1", "static:6", "heuristic", "confidence:0.1", "entropy:0.9", "oracle", "ngram/static:3"]
+LANES = ["autoregressive", *DRAFTING]
+PROMPT = "def f(x):\n    return"
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """The same weights twice: on the lean engine, and on fixed buffers with the work on the device."""
+    from transformers import LlamaForCausalLM
+
+    target, draft = make_lively_pair(tmp_path_factory.mktemp("pair"))
+    lean, fixed = (load_pair(target=target, draft=draft, dtype="float32", device="cpu") for _ in range(2))
+    for place, name in ((target, None), (draft, "draft")):
+        model = fixed.draft(name) if name else fixed.target
+        made = CudaModel(LlamaForCausalLM.from_pretrained(place, dtype=torch.float32), model.info, "float32", "cpu")
+        if name:
+            fixed._drafts[name] = made
+        else:
+            fixed.target = made
+    return lean, fixed
+
+
+def run(pair, **more):
+    settings = {"prompt": PROMPT, "lanes": LANES, "max_new_tokens": 50, "repeats": 1, **more}
+    return finished_run(CompareRequest(**settings), pair)
+
+
+def shape(trace):
+    return [(it.start, [token.id for token in it.drafted], it.n_accepted, it.stop) for it in trace.iterations]
+
+
+def test_the_same_iterations_as_on_the_host(pairs):
+    lean, fixed = (run(pair) for pair in pairs)
+    for one, other in zip(lean.lanes, fixed.lanes):
+        assert other.verdict.same and one.output == other.output
+        assert shape(one) == shape(other), one.lane
+    fates = {token.fate for trace in fixed.lanes for it in trace.iterations for token in it.drafted}
+    assert fates == {"accepted", "rejected", "dropped"}
+
+
+def test_its_what_if_equals_its_lanes(pairs):
+    found = run(pairs[1])
+    for trace in found.lanes[1:]:
+        simulated = simulate(found.chains[trace.draft], found.costs, make_policy(parse_lane(trace.lane)))
+        assert simulated.iterations == [(it.start, it.n_drafted, it.n_accepted) for it in trace.iterations]
+
+
+def test_the_end_of_sequence_within_a_chain_on_the_device(pairs):
+    text = run(pairs[1]).lanes[0].output
+    for pair in pairs:
+        pair.tokenizer.eos_ids = frozenset({text[17]})
+    try:
+        lean, fixed = (run(pair) for pair in pairs)
+    finally:
+        for pair in pairs:
+            pair.tokenizer.eos_ids = frozenset({256})
+    assert fixed.lanes[0].finish == "eos"
+    for one, other in zip(lean.lanes, fixed.lanes):
+        assert shape(one) == shape(other) and other.finish == "eos" and other.output == one.output
+
+
+def test_an_uncapped_oracle_goes_step_by_step_beyond_the_longest_graph(pairs):
+    fixed = pairs[1]
+    prepared = prepare(CompareRequest(PROMPT, lanes=["oracle"], max_new_tokens=60), fixed)
+    source = prepared.source("draft")
+    source.start(prepared.prompt)
+    state = DraftState()
+    assert source.chain(list(prepared.prompt), state, 30, frozenset()) and len(state.tokens) == 30
+    assert source.take_waiting() is None
+    source.forget(len(prepared.prompt) - 1)
+    state.begin(0)
+    assert source.chain(list(prepared.prompt), state, 20, frozenset()) and not state.tokens
+    assert source.take_waiting() is not None and source.take_waiting() is None
+
+
+def test_who_works_where(pairs):
+    greedy = prepare(CompareRequest(PROMPT, lanes=["static:2"]), pairs[1])
+    assert isinstance(greedy.source("draft"), DeviceDraft)
+    assert isinstance(make_checker(pairs[1].target, None, greedy.rule), DeviceChecker)
+    assert isinstance(make_source(pairs[1], "ngram", greedy.rule), NgramDraft)
+    coupled = prepare(CompareRequest(PROMPT, lanes=["static:2"], rule="coupling", temperature=1.0), pairs[1])
+    assert type(coupled.source("draft")) is ModelDraft
+    assert isinstance(make_checker(pairs[1].target, None, coupled.rule), HostChecker)
+    assert isinstance(make_checker(pairs[0].target, None, greedy.rule), HostChecker)
+
+
+def test_the_other_rules_work_with_the_engine_too(pairs):
+    found = run(pairs[1], rule="coupling", temperature=0.8)
+    assert all(trace.verdict.same for trace in found.lanes)
+
+
+def test_a_chain_is_cut_after_an_end():
+    assert Waiting(None, frozenset({7})).cut([1, 7, 3, 7]) == [1, 7]
+    assert Waiting(None, frozenset()).cut([1, 7]) == [1, 7]
