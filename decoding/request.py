@@ -99,6 +99,8 @@ def check_request(request: CompareRequest) -> CompareRequest:
         raise UserError("The prompt is empty: type some text for the models to continue.")
     if len(request.prompt) > MAX_PROMPT_CHARS:
         raise UserError(f"The prompt has {len(request.prompt):,} characters; at most {MAX_PROMPT_CHARS:,} are read.")
+    if any(not _is_whole_text(text) for text in (request.prompt, *request.stop)):
+        raise UserError("The prompt holds half of a character (a lone surrogate): paste the text again.")
     if "\x00" in request.prompt:
         raise UserError("The prompt holds NUL bytes, so it looks like a binary file: paste text instead.")
     if not request.lanes:
@@ -117,6 +119,15 @@ def check_request(request: CompareRequest) -> CompareRequest:
     if any(not stop for stop in request.stop) or len(request.stop) > 8:
         raise UserError("Give at most 8 stop strings, none of them empty.")
     return request
+
+
+def _is_whole_text(text: str) -> bool:
+    """Can it be written as UTF-8? A run file could not hold it otherwise, nor a tokenizer read it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_whole(name: str, value: int, low: int, high: int) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.errors import UserError
+from decoding.request import CompareRequest, check_request
 from decoding.trace import (
     MAX_FILE_BYTES,
     TokenText,
@@ -190,3 +191,10 @@ def test_hostile_texts_survive_as_they_are():
     again = run_from_json(run_to_json(run))
     assert {entry.text for entry in again.vocab.values()} >= set(HOSTILE)
     assert asdict(again) == asdict(run)
+
+
+@pytest.mark.parametrize("changes", [{"prompt": "x\ud800"}, {"stop": ["\udfff"]}])
+def test_half_characters_are_refused_before_anything_runs(changes):
+    """A run with one in it could be written and never be read again."""
+    with pytest.raises(UserError, match="half of a character"):
+        check_request(CompareRequest(**{"prompt": "x", **changes}))
