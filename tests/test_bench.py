@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from decoding.bench import against, runs
 from decoding.bench.against import bench_pair, figures_of, interleave, ratio_of, ratios_of
 from decoding.bench.contenders import GenerateContender, LaneContender, Reading, assisted_settings, never_ending
+from decoding.bench.floor import floor_bytes
+from decoding.bench.shapes import Shape, make_models, make_pair, random_prompts
 from decoding.costs import measure_costs
 from decoding.errors import UserError
 from decoding.models.loading import load_hf_model
@@ -122,6 +124,30 @@ def test_the_command_prints_json(models, monkeypatch, tmp_path):
     assert len(report["figures"]) == 7 and report["same_text"] == 1
     result = CliRunner().invoke(application, ["--limit", "1", "--repeats", "1", "--max-new-tokens", "8"])
     assert "same text on 1 of 1" in result.output
+
+
+def test_shaped_pairs_agree_until_noise_parts_them():
+    shape = Shape("tiny", hidden=32, intermediate=48, heads=2, kv_heads=1, layers=4, draft_layers=1, vocab=100,
+                  context=400)
+    rates = []
+    for noise in (0.0, 0.3, 3.0):
+        hf_models = make_models(shape, "cpu", torch.float32, noise)
+        pair = make_pair(shape, *hf_models, "cpu", "float32")
+        text = random_prompts(100, 1, 200)[0]
+        with torch.no_grad():
+            choices = [model(torch.tensor([text])).logits[0].argmax(-1) for model in hf_models]
+        rates.append(float((choices[0] == choices[1]).float().mean()))
+        assert pair.target.info.layers == 4 and pair.draft().info.layers == 1
+    assert rates[0] == 1.0 > rates[1] > rates[2]
+    report = runs.bench_shape(shape, "cpu", "float32", 1, 1, 8, lambda message, fraction: None)
+    assert report.same_text == 1 and report.pair == "tiny" and [one.name for one in report.passes] == ["target", "draft"]
+
+
+def test_the_floor_counts_what_a_pass_reads(models):
+    pair = models[0]
+    info, context = pair.target.info, 50
+    cache = 2 * info.layers * 2 * 32 * 4 * context
+    assert floor_bytes(pair.target, context) == (info.parameters - info.vocab_size * 64) * 4 + cache
 
 
 @pytest.mark.parametrize("options", [dict(against="vllm"), dict(limit=0), dict(max_new_tokens=1)])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..costs import measure_costs
 from ..lanes import parse_lane
 from ..lookahead.heads import FOLDER as POLICIES_FOLDER
+from .floor import PassTime, measure_bandwidth, pass_times
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 
 if TYPE_CHECKING:
@@ -69,10 +70,11 @@ class Report:
     dtype: str
     device: str
     figures: list[Figure]
-    ratios: list[Ratio]
+    ratios: list[Ratio] = field(default_factory=list)
     growth: list[Growth] = field(default_factory=list)
     n_prompts: int = 0
     same_text: int = 0
+    passes: list[PassTime] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -81,16 +83,20 @@ def bench_pair(pair: Pair, hf_target: Any, hf_draft: Any, prompts: list[list[int
     """Our lanes on ``pair`` against transformers on the same weights. ``prompts``: token ids each."""
     costs = measure_costs(pair, [pair.default_draft], prompts[0])
     ours: list[Contender] = [LaneContender(lane, pair, costs, pair.target.info.threads) for lane in lanes_of(pair)]
-    theirs = transformers_contenders(hf_target, hf_draft)
+    theirs = transformers_contenders(hf_target, hf_draft, compiled=pair.target.info.device.startswith("cuda"))
     choices = (1, cores) if cores > 1 and pair.target.info.device == "cpu" else (pair.target.info.threads,)
     for contender in theirs:
         tell(f"Choosing threads for {contender.name}", None)
         contender.choose_threads(prompts[0], min(24, max_new_tokens), choices)
     readings = interleave([*ours, *theirs], prompts, max_new_tokens, repeats, tell)
     info = pair.target.info
-    report = Report(pair.name, info.dtype, info.device, figures_of([*ours, *theirs], readings), [], [], len(prompts))
+    report = Report(pair.name, info.dtype, info.device, figures_of([*ours, *theirs], readings))
     report.ratios = ratios_of(report.figures, readings)
+    report.n_prompts = len(prompts)
     report.same_text = sum(_same(readings, index) for index in range(len(prompts)))
+    report.passes = pass_times(pair, len(prompts[0]) + max_new_tokens // 2, measure_bandwidth(info.device))
+    models = (pair.target, pair.draft())
+    report.notes = [note for note in (getattr(model, "note", None) for model in models) if note]
     return report
 
 
@@ -101,13 +107,15 @@ def lanes_of(pair: Pair) -> list[str]:
     return [PLAIN, STATIC, *RULES, *there]
 
 
-def transformers_contenders(hf_target: Any, hf_draft: Any) -> list[GenerateContender]:
+def transformers_contenders(hf_target: Any, hf_draft: Any, compiled: bool = False) -> list[GenerateContender]:
+    """transformers' ways to write the same text; ``compiled`` adds its static cache, which it compiles on CUDA."""
     never_ending(hf_target), never_ending(hf_draft)
     defaults = assisted_settings(hf_draft)
     five = {"num_assistant_tokens": 5, "num_assistant_tokens_schedule": "constant",
             "assistant_confidence_threshold": 0.0}
+    static = [GenerateContender("hf generate static", hf_target, options={"cache_implementation": "static"})]
     return [GenerateContender(GENERATE, hf_target), GenerateContender(ASSISTED, hf_target, hf_draft, five),
-            GenerateContender(ASSISTED_DEFAULTS, hf_target, hf_draft, defaults)]
+            GenerateContender(ASSISTED_DEFAULTS, hf_target, hf_draft, defaults), *(static if compiled else [])]
 
 
 Readings = dict[str, list[list[Reading]]]  # contender -> prompt -> repeat

@@ -13,6 +13,7 @@ from ..models.pair import find_places, load_pair
 from ..pairs import PairDescription, find_pair, name_pair
 from ..prompts import load_suite
 from .against import Report, Tell, bench_pair, measure_growth
+from .shapes import SHAPES, Shape, make_models, make_pair, random_prompts
 
 if TYPE_CHECKING:
     from ..models.pair import Pair
@@ -31,7 +32,19 @@ def bench_all(pair: str, target: str, draft: str, *, limit: int, repeats: int, m
                         max_new_tokens=max_new_tokens, repeats=repeats, cores=cores, tell=tell)
     tell("Measuring how time grows with the context", None)
     report.growth = measure_growth(loaded, _long_text(loaded), repeats)
-    return [report]
+    shapes = SHAPES if device.startswith("cuda") and not target else ()
+    return [report, *(bench_shape(shape, device, weights, limit, repeats, max_new_tokens, tell) for shape in shapes)]
+
+
+def bench_shape(shape: Shape, device: str, weights: str, limit: int, repeats: int, max_new_tokens: int, tell: Tell
+                ) -> Report:
+    """The report of a pair of that shape with random weights."""
+    tell(f"Making a {shape.name} pair", None)
+    dtype = torch.float32 if weights == "float32" else torch.bfloat16
+    models = make_models(shape, device, dtype)
+    pair = make_pair(shape, *models, device, weights)
+    prompts = random_prompts(shape.vocab, limit)
+    return bench_pair(pair, *models, prompts, max_new_tokens=max_new_tokens, repeats=repeats, cores=1, tell=tell)
 
 
 def _transformers_models(described: PairDescription, weights: str, device: str, tell: Tell) -> tuple[Any, Any]:

@@ -69,6 +69,9 @@ def _show(report: Report) -> None:
     for growth in report.growth:
         out.print(f"{growth.lane}: {growth.short_ms:.2f} ms an iteration at context 100, {growth.long_ms:.2f} at 900: "
                   f"[bold]{growth.ratio:.2f}x[/bold]")
+    for one in report.passes:
+        out.print(f"one {one.name} pass: {one.ms:.3f} ms; its bytes alone take {one.floor_ms:.3f} ms "
+                  f"({one.ms / one.floor_ms:.1f}x)")
     out.print(f"All contenders wrote the same text on {report.same_text} of {report.n_prompts} prompts.")
     for note in report.notes:
         out.print(note)

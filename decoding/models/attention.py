@@ -103,7 +103,7 @@ class BagAttention:
     bags, so a row's bits do not depend on how many rows are read with it. Long prompts go through grouped_attention.
     """
 
-    MAX_ROWS = 32  # beyond, matrix products win; the engine cuts checking passes to this many rows
+    MAX_ROWS = 72  # the engine cuts checks to this many rows: one of a learned rule has up to 65
 
     def __init__(self, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, max_length: int, max_rows: int,
                  dtype: torch.dtype, device: torch.device) -> None:

@@ -80,6 +80,10 @@ class LeanModel:
             self._make_tables(hf_model)
             self._attention: Attention = self._make_attention()
 
+    @property
+    def cache_bytes_per_token(self) -> int:
+        return 2 * len(self.blocks) * self.n_kv_heads * self.head_dim * self.dtype.itemsize
+
     # -- construction
 
     def _make_attention(self) -> Attention:
@@ -101,6 +105,7 @@ class LeanModel:
             return form(weight, bias)
 
         self.embedding = cast(hf_model.model.embed_tokens.weight)
+        self.tied = hf_model.lm_head.weight is hf_model.model.embed_tokens.weight
         self.final_norm = norm(hf_model.model.norm)
         self.head = linear(hf_model.lm_head)
         self.blocks = []

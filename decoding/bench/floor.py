@@ -1,0 +1,73 @@
+"""How near a pass comes to the time that reading its bytes takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from ..models.base import CachedModel
+    from ..models.pair import Pair
+
+_ITEM = {"float32": 4, "bfloat16": 2, "int8": 1}
+_PROBE_BYTES = {"cpu": 2**28, "cuda": 2**31}
+
+
+@dataclass(slots=True)
+class PassTime:
+    """One pass over one token: its time, and the time that its weights and keys take to be read once."""
+
+    name: str
+    ms: float
+    floor_ms: float
+
+
+def measure_bandwidth(device: str, rounds: int = 5) -> float:
+    """Bytes a second that a large copy reads and writes together, the best of ``rounds``."""
+    kind = device.split(":")[0]
+    source = torch.ones(_PROBE_BYTES[kind] // 8, dtype=torch.float32, device=device)
+    copy = torch.empty_like(source)
+    return 2 * source.nbytes / min(_time(lambda: copy.copy_(source), device) for _ in range(rounds + 1))
+
+
+def pass_times(pair: Pair, context: int, bandwidth: float, rounds: int = 30) -> list[PassTime]:
+    """Target and default draft, one token at ``context``."""
+    return [PassTime(name, _pass_s(model, context, rounds) * 1e3, floor_bytes(model, context) / bandwidth * 1e3)
+            for name, model in (("target", pair.target), ("draft", pair.draft()))]
+
+
+def floor_bytes(model: CachedModel, context: int) -> int:
+    """Bytes of the weights that a pass over one token reads (one embedding row, not all), and of its keys and values."""
+    info = model.info
+    item = _ITEM.get(info.dtype, 2)
+    tied = getattr(model, "tied", False)
+    embedding = 0 if tied else info.vocab_size * info.hidden_size
+    cache = getattr(model, "cache_bytes_per_token", 0) * context
+    return (info.parameters - embedding) * item + cache
+
+
+def _pass_s(model: CachedModel, context: int, rounds: int) -> float:
+    text = [1] * min(context, model.max_length - 2)
+    model.prefill(text)
+    times = []
+    for _ in range(rounds):
+        times.append(_time(lambda: model.extend([1]), model.info.device))
+        model.rewind(len(text))
+    return median(times)
+
+
+def _time(work, device: str) -> float:
+    _wait(device)
+    before = perf_counter()
+    work()
+    _wait(device)
+    return perf_counter() - before
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()

@@ -1,0 +1,102 @@
+"""Pairs of the usual sizes with random weights, for speed alone: no download, and drafts that agree as often as asked.
+
+The target's late layers have zero output projections, so that they cost what they cost and change nothing; the draft is
+the early layers. Then draft and target agree always, and noise on the draft's head lowers the match rate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..models.base import CachedModel
+from ..models.cuda import CudaModel
+from ..models.lean import LeanModel
+from ..models.loading import describe_model
+from ..models.pair import Pair
+from ..trace import TokenText
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a target; its draft has the first ``draft_layers`` of its ``layers``."""
+
+    name: str
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    layers: int
+    draft_layers: int
+    vocab: int = 128_256
+    context: int = 4096
+
+
+SHAPES = (
+    Shape("1B/0.15B-shaped", 2048, 8192, 32, 8, 16, 2),  # Llama 3.2 1B; its embeddings come on top of the 0.15B
+    Shape("8B/1B-shaped", 4096, 14336, 32, 8, 32, 4),  # Llama 3.1 8B
+)
+NOISE = 0.2  # of the draft's head, in standard deviations of its weights
+
+
+def make_models(shape: Shape, device: str, dtype: torch.dtype, noise: float = NOISE, seed: int = 0) -> tuple[Any, Any]:
+    """transformers' modules of target and draft."""
+    torch.manual_seed(seed)
+    target, draft = (_random_llama(shape, layers, device, dtype) for layers in (shape.layers, shape.draft_layers))
+    with torch.no_grad():
+        for layer in target.model.layers[shape.draft_layers :]:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        draft.load_state_dict({name: value for name, value in target.state_dict().items()
+                               if name in draft.state_dict()})
+        head = draft.lm_head.weight
+        head.add_(torch.randn_like(head) * head.std() * noise)
+    return target, draft
+
+
+def _random_llama(shape: Shape, layers: int, device: str, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    config = LlamaConfig(
+        vocab_size=shape.vocab, hidden_size=shape.hidden, intermediate_size=shape.intermediate,
+        num_hidden_layers=layers, num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=shape.context, tie_word_embeddings=False)
+    with torch.device(device):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+
+
+def make_pair(shape: Shape, hf_target: Any, hf_draft: Any, device: str, weights: str) -> Pair:
+    """The pair on our own engine for ``device``."""
+    threads = torch.get_num_threads()
+
+    def engine(name: str, hf_model: Any) -> CachedModel:
+        info = describe_model(hf_model, name, "random weights", "random")
+        info.dtype, info.device, info.threads, info.engine = weights, device, threads, "lean"
+        return LeanModel(hf_model, info, weights) if device == "cpu" else CudaModel(hf_model, info, weights, device)
+
+    draft = engine("early layers", hf_draft)
+    return Pair(shape.name, NoText(), engine(shape.name, hf_target), "early-layers", ["early-layers"],
+                lambda name: draft)  # type: ignore[arg-type]
+
+
+class NoText:
+    """Stands in for a tokenizer where ids mean nothing."""
+
+    eos_ids: frozenset[int] = frozenset()
+    has_chat_template = False
+
+    def encode(self, text: str) -> list[int]:
+        return [1]
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(map(str, ids))
+
+    def token_text(self, token: int) -> TokenText:
+        return TokenText(str(token))
+
+
+def random_prompts(vocab: int, n: int, length: int = 128) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(0, vocab, (n, length), generator=generator).tolist()
