@@ -43,7 +43,7 @@ def test_recorded_model_output_prompt_and_title(visit, url):
     page.keyboard.press("Escape")
     page.locator(".sd-rail").focus()
     page.keyboard.press("End")
-    page.locator(".sd-text:visible .sd-done .sd-tk", has_text="onerror").first.hover()
+    page.locator(".sd-text:visible .sd-tk", has_text="onerror").first.hover()
     expect(page.locator(".sd-pop")).to_be_visible(timeout=WAIT)
     page.locator(".sp-plots").scroll_into_view_if_needed()
     expect(page.locator(".sp-figure")).to_have_count(3, timeout=WAIT)
