@@ -12,10 +12,12 @@ from .console import visible
 
 
 def show_table(table: Table, console: Console) -> None:
-    """Print ``table``; numbers to the right, the first column never broken."""
-    shown = RichTable(box=box.SIMPLE_HEAD, title=visible(table.title), title_justify="left", title_style="bold")
+    """Print ``table``; numbers to the right; a narrow terminal breaks cells, and loses nothing."""
+    shown = RichTable(
+        box=box.SIMPLE_HEAD, title=visible(table.title), title_justify="left", title_style="bold", pad_edge=False
+    )
     for number, column in enumerate(table.columns):
-        shown.add_column(Text(visible(column)), justify="right" if number else "left", no_wrap=not number)
+        shown.add_column(Text(visible(column)), justify="right" if number else "left", overflow="fold")
     for row in table.rows:
         shown.add_row(*(Text(visible(cell)) for cell in row))
     console.print(shown)

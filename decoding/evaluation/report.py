@@ -26,10 +26,10 @@ class Table:
 def evaluation_tables(result: EvaluationResult) -> list[Table]:
     """The papers' tables for one pair and draft."""
     suites = [ALL, *result.setting.prompts]
+    clocks = [False, True] if _clocked(result) else [False]
     return [
-        _latency_table(result),
-        _suite_table(result, suites, clock=False),
-        *([_suite_table(result, suites, clock=True)] if _clocked(result) else []),
+        *(_latency_table(result, clock) for clock in clocks),
+        *(_suite_table(result, suites, clock) for clock in clocks),
         _prediction_table(result),
         _pass_table(result),
         *([_losses_table(result)] if all(rule.rows[ALL].losses for rule in result.rules) else []),
@@ -37,34 +37,27 @@ def evaluation_tables(result: EvaluationResult) -> list[Table]:
     ]
 
 
-def _latency_table(result: EvaluationResult) -> Table:
-    oracle = next((rule.rows[ALL] for rule in result.rules if rule.lane == "oracle"), None)
-    rows = []
-    for rule in result.rules:
-        row = rule.rows[ALL]
-        cells = [*_timing_cells(row.simulated), _behind(row.simulated, oracle.simulated if oracle else None)]
-        cells += [*_timing_cells(row.clock), _behind(row.clock, oracle.clock if oracle else None)]
-        rows.append([_name(rule), *cells])
-    tokens = next(iter(result.rules)).rows[ALL].simulated
+def _latency_table(result: EvaluationResult, clock: bool) -> Table:
+    oracle = next((_timing(rule, ALL, clock) for rule in result.rules if rule.lane == "oracle"), None)
+    timings = [(rule, _timing(rule, ALL, clock)) for rule in result.rules]
+    rows = [[_name(rule), *_timing_cells(timing, oracle)] for rule, timing in timings if timing]
+    first = next(timing for _, timing in timings if timing)
+    if clock:
+        title, how = "Latency and speedup on the clock", _clock_note(result)
+    else:
+        title = "Latency and speedup"
+        how = f"Simulated from chains and cost curves: {first.prompts} prompts, {first.tokens:,} tokens"
     note = (
-        f"All suites. Simulated: {tokens.prompts} prompts, {tokens.tokens:,} tokens, from the chains and the cost "
-        f"curves. On the clock: {_clock_note(result)}. Ahead: latency below static-opt's; behind: above the oracle's. "
-        "Square brackets: 95% bootstrap intervals over prompts."
+        f"{how}. Ahead: latency below static-opt's; behind: above the oracle's. Square brackets: 95% bootstrap "
+        "intervals over prompts."
     )
-    parts = ["ms per token", "speedup", "ahead of static-opt", "behind the oracle"]
-    columns = ["rule", *parts, *(f"clock: {part}" for part in parts)]
-    return Table("Latency and speedup", note, columns, rows)
+    return Table(title, note, ["rule", "ms/token", "speedup", "ahead of static-opt", "behind oracle"], rows)
 
 
-def _timing_cells(timing: Timing | None) -> list[str]:
-    if timing is None:
-        return ["", "", ""]
+def _timing_cells(timing: Timing, oracle: Timing | None) -> list[str]:
     cut = percent_interval(timing.cut) if timing.cut else ""
-    return [f"{timing.latency_s * 1e3:.2f}", times(timing.speedup), cut]
-
-
-def _behind(timing: Timing | None, oracle: Timing | None) -> str:
-    return f"{timing.latency_s / oracle.latency_s - 1:+.1%}" if timing and oracle else ""
+    behind = f"{timing.latency_s / oracle.latency_s - 1:+.1%}" if oracle else ""
+    return [f"{timing.latency_s * 1e3:.2f}", times(timing.speedup), cut, behind]
 
 
 def _suite_table(result: EvaluationResult, suites: Sequence[str], clock: bool) -> Table:
@@ -116,7 +109,7 @@ def _pass_table(result: EvaluationResult) -> Table:
                 f"{row.discard_rate:.3f}", f"{row.verification_rate:.3f}",
             ]
         )  # fmt: skip
-    columns = ["rule", "target passes", "draft passes", "tokens per target pass", "discard rate", "verification rate"]
+    columns = ["rule", "target passes", "draft passes", "tokens per pass", "discard rate", "verification rate"]
     note = "Over all test prompts. Discard rate: drafts thrown away / tokens; verification: target passes / tokens."
     return Table("Passes", note, columns, rows)
 
@@ -127,10 +120,11 @@ def _losses_table(result: EvaluationResult) -> Table:
         parts = rule.rows[ALL].losses
         seconds = (parts.draft_s, parts.check_s, parts.decision_s, parts.loop_s, parts.too_long_s)
         rows.append([_name(rule), *(f"{1e3 * part:.3f}" for part in seconds), f"{100 * parts.too_soon:.1f}"])
-    columns = ["rule", "drafting", "checking", "deciding", "loop", "of it on drafts thrown away", "stopped too soon"]
+    columns = ["rule", "drafting", "checking", "deciding", "loop", "thrown away", "stopped too soon"]
     note = (
-        "Simulated milliseconds per token. Stopped too soon: iterations per 100 tokens that ended although the next "
-        f"guess would have held. {_judge_sentence(result)}"
+        "Simulated milliseconds per token; thrown away: the part of it on drafts that did not hold. Stopped too "
+        "soon: iterations per 100 tokens that ended although the next guess would have held. "
+        f"{_judge_sentence(result)}"
     )
     return Table("Where the time goes", note, columns, rows)
 
@@ -163,12 +157,10 @@ def _clocked(result: EvaluationResult) -> bool:
 
 
 def _clock_note(result: EvaluationResult) -> str:
-    timing = next((rule.rows[ALL].clock for rule in result.rules if rule.rows[ALL].clock), None)
-    if timing is None:
-        return "nothing was run"
+    timing = next(rule.rows[ALL].clock for rule in result.rules if rule.rows[ALL].clock)
     same, total = result.texts_equal
     return (
-        f"{timing.prompts} prompts, at most {result.setting.clock_repeats} repeats round robin, medians; "
+        f"On the clock: {timing.prompts} prompts, at most {result.setting.clock_repeats} repeats round robin, medians; "
         f"text equal to plain decoding's in {same} of {total} lanes"
     )
 
@@ -232,7 +224,7 @@ def setting_lines(setting: Setting) -> list[str]:
 def _decision_lines(setting: Setting) -> list[str]:
     """What features and decisions cost, against a draft step."""
     c = setting.costs.c.get(setting.draft, 0.0)
-    found = {policy: cost / c for policy, cost in setting.costs.decision.items() if cost > 0.001 * c and c}
+    found = {policy: cost / c for policy, cost in setting.costs.decision.items() if c and cost >= 0.005 * c}
     told = ", ".join(f"{policy} {share:.0%}" for policy, share in found.items())
     return [f"Features and a decision, of a draft step: {told}."] if told else []
 
