@@ -11,8 +11,6 @@ from .lookahead.base import SL_CAP, DraftState
 from .lookahead.heads import GuessFeatures, Head
 from .trace import Chain, Guesses
 
-TAIL = SL_CAP - 1  # the mistake itself is the first of at most SL_CAP drafted tokens
-
 
 class Cancelled(Exception):
     """The visitor no longer wants it."""
@@ -25,6 +23,7 @@ def record_chain(
     *,
     max_new_tokens: int,
     ends: frozenset[int] = frozenset(),
+    longest: int = SL_CAP,
     heads: Mapping[str, Head] | None = None,
     hidden_size: int = 0,
     cancelled: Callable[[], bool] = lambda: False,
@@ -36,6 +35,7 @@ def record_chain(
         prompt, output: ids; ``output`` is the target's own text.
         max_new_tokens: the run's token limit; nothing beyond it is ever drafted.
         ends: end-of-sequence ids, after which a draft says nothing.
+        longest: the highest cap of any rule that is to be replayed: no tail need be longer.
         heads: by policy name; their acceptance probabilities are recorded beside the guesses.
         hidden_size: of the draft, for states that do not exist (see below).
 
@@ -51,7 +51,7 @@ def record_chain(
             raise Cancelled
         state = DraftState()
         state.begin(start)
-        right = _guess_until_wrong(source, prompt, output, state, max_new_tokens, ends)
+        right = _guess_until_wrong(source, prompt, output, state, longest, max_new_tokens, ends)
         recorder.add(state, right)
         start += right + 1
         source.forget(len(prompt) + min(start, len(output)) - 1)
@@ -63,15 +63,19 @@ def _guess_until_wrong(
     prompt: list[int],
     output: list[int],
     state: DraftState,
+    longest: int,
     max_new_tokens: int,
     ends: frozenset[int],
 ) -> int:
-    """Fill ``state`` with guesses up to the first wrong one and its tail. Returns how many were right."""
+    """Fill ``state`` with guesses up to the first wrong one and its tail. Returns how many were right.
+
+    The mistake itself is the first of at most ``longest`` tokens that an iteration may draft from there.
+    """
     text = state.text = prompt + output[: state.start]
     right = 0
     wrong = 0
     room = source.max_length - len(text) + 1  # guesses that fit the draft's context
-    while wrong <= TAIL and len(state.tokens) < room:
+    while wrong < longest and len(state.tokens) < room:
         position = state.position
         last = max_new_tokens - (2 if wrong else 1)  # the last token of a text is never drafted after a mistake
         if position > last or not source.step(text, state):

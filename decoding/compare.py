@@ -21,6 +21,7 @@ from .events import Event, Kind
 from .features import as_rows
 from .lane_run import LaneRun
 from .lanes import Lane
+from .lookahead.base import SL_CAP
 from .machine import describe_machine, gpu_name
 from .prepare import ALL_FEATURES, Prepared, model_info, prepare
 from .request import CompareRequest
@@ -276,6 +277,7 @@ def chain_of(prepared: Prepared, draft: str, output: list[int], cancelled: Cance
         output,
         max_new_tokens=prepared.limits.max_new_tokens,
         ends=prepared.limits.ends,
+        longest=max([SL_CAP, *(int(head.tuned.get("sl_max", SL_CAP)) for head in heads.values())]),
         heads=heads,
         hidden_size=0 if draft == NGRAM else prepared.pair.draft(draft).hidden_size,
         cancelled=cancelled,

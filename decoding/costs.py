@@ -12,7 +12,7 @@ from .checking import make_checker
 from .clock import POLICY, make_clock
 from .drafting import NGRAM, prefill
 from .limits import Limits
-from .lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from .lookahead.static import Static
 from .prepare import Prepared, make_source, shared_vocabulary
 from .speculative import speculative_decode
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from .lanes import Lane
     from .models.pair import Pair
 
-MOST = SL_CAP + 1  # tokens of the longest check that a capped policy asks for
-SPARSE = (1, 2, 3, 5, 8, 13, MOST)  # lengths that are measured where a target pass is slow
+MOST = SL_CAP + 1  # tokens of the longest check of a rule with the usual cap
+LONG = (32, 48, SL_CAP_LEARNED + 1)  # of those with a higher one; between them v is interpolated
+SPARSE = (1, 2, 3, 5, 8, 13, MOST)  # lengths up to MOST that are measured where a target pass is slow
 STEPS = 4  # draft steps before each measured check, as in an iteration
 BUDGET_S = 1.5
 LOOP_TOKENS = 48
@@ -39,7 +40,7 @@ def measure_costs(
     context: int | None = None,
     tell: Tell = lambda message, fraction: None,
 ) -> Costs:
-    """Time target passes over 1 .. 21 tokens and steps of each draft, interleaved as they are in a lane.
+    """Time target passes over 1 to 21 tokens and some longer ones, and steps of each draft, interleaved as in a lane.
 
     Args:
         prompt: ids; repeated up to ``context`` tokens (default: the prompt and 64 more), where all is timed.
@@ -53,9 +54,10 @@ def measure_costs(
     """
     rule = Greedy(shared_vocabulary(pair, drafts))
     room = min([pair.target.max_length, *(make_source(pair, name, rule).max_length for name in drafts)])
-    text = _repeat_to(prompt, context or len(prompt) + 64, room - MOST)
+    long = LONG if room - LONG[-1] >= len(prompt) else ()
+    text = _repeat_to(prompt, context or len(prompt) + 64, room - max((*long, MOST)))
     timer = _Timer(pair, drafts, rule, text)
-    lengths, rounds = timer.plan()
+    lengths, rounds = timer.plan(long)
     for number in range(rounds):
         tell("Measuring what passes cost", number / rounds)
         timer.round(lengths)
@@ -78,14 +80,14 @@ class _Timer:
         for source in self._sources.values():
             source.start(text)
 
-    def plan(self) -> tuple[tuple[int, ...], int]:
-        """Warm up, and choose lengths and rounds that fit the budget."""
+    def plan(self, long: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+        """Warm up, and choose lengths (``long`` ones included) and rounds that fit the budget."""
         for n in (1, 2, MOST, 1):
             once = self._check(n)
-        lengths = tuple(range(1, MOST + 1)) if once * MOST * 2 < BUDGET_S else SPARSE
-        rounds = int(BUDGET_S / (once * 1.7 * (len(lengths) + 1)))
+        short = tuple(range(1, MOST + 1)) if once * MOST * 2 < BUDGET_S else SPARSE
+        rounds = int(BUDGET_S / (once * (1.7 * (len(short) + 1) + 3 * len(long))))
         self._checks.clear()
-        return lengths, min(9, max(4, rounds))
+        return short + long, min(9, max(4, rounds))
 
     def round(self, lengths: tuple[int, ...]) -> None:
         for _ in range(3):
@@ -102,7 +104,7 @@ class _Timer:
     def costs(self) -> Costs:
         check = _smooth({n: median(times) for n, times in sorted(self._checks.items())})
         target_s = check[1]
-        v = [_interpolate(check, n) / target_s for n in range(1, MOST + 1)]
+        v = [_interpolate(check, n) / target_s for n in range(1, max(check) + 1)]
         c = {name: median(times) / target_s for name, times in self._steps.items()}
         return Costs(target_s=target_s, v=v, c=c, o=0.0)
 

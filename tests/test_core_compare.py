@@ -91,7 +91,7 @@ def test_the_run_is_whole(run):
     assert all(len(trace.repeats) == 2 for trace in run.lanes)
     assert set(run.chains) == {"small", "ngram", "weak"} == set(run.costs.c) == set(run.pair.drafts)
     assert all(chain.target == run.lanes[0].output for chain in run.chains.values())
-    assert len(run.costs.v) == 21 and run.costs.v[0] == 1.0
+    assert len(run.costs.v) == 65 and run.costs.v[0] == 1.0
     assert set(run.costs.decision) == {"autoregressive", "static", "confidence", "oracle", "heuristic"}
 
 
@@ -282,7 +282,7 @@ def test_costs_are_positive_and_cover_every_draft():
     pair = ToyPair()
     costs = measure_costs(pair, ["small", "ngram"], [1, 2, 3], context=50)
     assert costs.target_s > 0 and costs.o > 0 and set(costs.c) == {"small", "ngram"}
-    assert len(costs.v) == 21 and all(v > 0 for v in costs.v)
+    assert len(costs.v) == 65 and all(v > 0 for v in costs.v)
     prepared = prepare(request(), pair)
     lanes = {lane.text: lane for lane in prepared.lanes}
     assert measure_decision(prepared, lanes["oracle"], costs) == 0.0
@@ -305,7 +305,7 @@ def test_a_slow_target_is_measured_at_fewer_lengths(monkeypatch):
     monkeypatch.setattr("decoding.costs.BUDGET_S", 1e-9)
     pair = ToyPair()
     costs = measure_costs(pair, ["small"], [1, 2, 3])
-    assert len(costs.v) == 21 and {9, 10, 11, 12}.isdisjoint(pair.target.passes)
+    assert len(costs.v) == 65 and {9, 10, 11, 12}.isdisjoint(pair.target.passes)
 
 
 def test_contexts_that_are_nearly_full():
