@@ -107,8 +107,8 @@ def _positions(n: int) -> Positions:
     return Positions(
         text=np.repeat(np.arange(n // 20), 20), position=np.tile(np.arange(20), n // 20), p=p,
         entropy=(1 - p) * 3, top10=np.repeat(p[:, None], 10, 1), evidence=np.zeros(n, dtype=int),
-        match=(rng.random(n) < p).astype(np.float32), overlap=p, hidden=np.zeros((n, 4), dtype=np.float16),
-        judged=np.ones(n, dtype=bool),
+        match=(rng.random(n) < p).astype(np.float32), overlap=p, mixed=np.zeros((n, 4), dtype=np.float16),
+        judged=np.ones(n, dtype=bool), clean=np.zeros((n, 4), dtype=np.float16),
     )  # fmt: skip
 
 
@@ -139,7 +139,17 @@ def test_collected_guesses_are_the_live_drafts(pair):
         row = draft.prefill(prompt + text[:at])[-1].softmax(-1)
         assert found.match[at] == float(int(row.argmax()) == text[at])
         assert found.p[at] == pytest.approx(float(row.max()), rel=1e-4)
-    assert found.hidden.shape == (n, draft.hidden_size) and not draft.keep_hidden
+    assert not draft.keep_hidden
+    draft.keep_hidden = True
+    for at in range(n):
+        draft.rewind(0)
+        guess = int(draft.prefill(prompt + text[:at])[-1].argmax())
+        draft.extend([guess])
+        np.testing.assert_allclose(found.clean[at], draft.last_hidden[-1].numpy(), rtol=2e-3, atol=2e-3)
+    draft.keep_hidden = False
+    assert found.mixed.shape == (n, draft.hidden_size)
+    agree = found.match > 0.5
+    assert found.judged[agree].all(), "where both say the same, the guess was the input"
     assert ((found.overlap > 0) & (found.overlap <= 1.00001)).all()
 
 

@@ -24,7 +24,8 @@ from .tuning import Bench, Recorded
 
 HELD_OUT = 0.1  # share of the training texts that only tell the loss
 DISCO = [(32, "hard"), (32, "soft")]  # width, labels
-SPECDEC = [(0, REJECTED_WEIGHT), (1, REJECTED_WEIGHT), (3, REJECTED_WEIGHT), (1, 1.0)]  # depth D, w_rej
+SPECDEC = [("mixed", 3), ("mixed", 1), ("clean", 0), ("clean", 1), ("clean", 3)]  # context, depth D
+SPECDEC_EPOCHS = 5  # more fits the training texts only
 COSTAWARE_WIDTH = 24
 
 
@@ -61,9 +62,10 @@ def train_candidates(positions: Positions, epochs: int, seed: int) -> list[Candi
     for width, labels in DISCO:
         trained = train_disco(train, held, width, labels, epochs, seed)
         found.append(Candidate("disco", f"disco {width} {labels}", trained, make_head("disco", trained)))
-    for depth, weight in SPECDEC:
-        trained = train_specdecpp(train, held, depth, weight, epochs, seed)
-        column = f"specdecpp D={depth} w={weight:g}"
+    for context, depth in SPECDEC:
+        rounds = min(epochs, SPECDEC_EPOCHS)
+        trained = train_specdecpp(train, held, context, depth, REJECTED_WEIGHT, rounds, seed)
+        column = f"specdecpp {context} D={depth}"
         found.append(Candidate("specdecpp", column, trained, make_head("specdecpp", trained)))
     trained = train_costaware(train, held, COSTAWARE_WIDTH, epochs, seed)
     found.append(Candidate("costaware", "costaware", trained, make_head("costaware", trained)))

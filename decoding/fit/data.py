@@ -3,6 +3,10 @@
 As in DISCO: at each prefix of the target's text the draft proposes ONE token, accepted or not. As in SpecDec++: the
 draft reads a mixture of the target's tokens and its own guesses, and its hidden states where a guess was the input
 are labelled with that guess's acceptance. One parallel pass of the draft over a text gives all positions at once.
+
+The mixture puts wrong guesses into the context of later ones, which never happens to a live draft before its first
+mistake. So there are states of a second kind as well, "clean": each guess read after the target's own text, which
+costs one more draft step for each wrong guess.
 """
 
 from __future__ import annotations
@@ -37,8 +41,9 @@ class Positions:
     evidence: np.ndarray  # codes of Repetition
     match: np.ndarray  # 0 or 1: the guess is the target's token
     overlap: np.ndarray  # 1 - TV(draft, target)
-    hidden: np.ndarray  # [n, hidden] float16, of the mixed pass, with input ``Z``
-    judged: np.ndarray  # bool: Z is the guess, so that ``hidden`` has the label ``match``
+    mixed: np.ndarray  # [n, hidden] float16: states of the mixed pass, whose input is guess or target's token
+    judged: np.ndarray  # bool: the guess was that input, so that ``mixed`` has the label ``match``
+    clean: np.ndarray  # [n, hidden] float16: states whose input is the guess, after the target's own text
 
     def __len__(self) -> int:
         return len(self.text)
@@ -76,8 +81,9 @@ class Collector:
                 evidence=np.array(evidence_along(prompt, text, guesses.tolist())),
                 match=match.astype(np.float32),
                 overlap=self._overlap(prompt, reads, logits),
-                hidden=self._states(prompt, mixed.tolist()),
+                mixed=self._states(prompt, mixed.tolist()),
                 judged=mixed == guesses,
+                clean=self._clean_states(prompt, text, guesses.tolist()),
             )
         )
 
@@ -91,12 +97,25 @@ class Collector:
         p, q = (torch.from_numpy(one).softmax(-1) for one in (target, draft_logits))
         return torch.minimum(p, q).sum(-1).numpy()
 
-    def _states(self, prompt: list[int], mixed: list[int]) -> np.ndarray:
-        """Hidden states of the draft with each token of ``mixed`` as its input, [n, hidden] float16."""
+    def _clean_states(self, prompt: list[int], text: list[int], guesses: list[int]) -> np.ndarray:
+        """The pass over the text has read all right guesses; each wrong one is read in its place, the last first."""
+        states = self._states(prompt, text)
+        model = self._draft
+        model.keep_hidden = True
+        for index in reversed(range(len(text))):
+            if guesses[index] != text[index]:
+                model.rewind(len(prompt) + index)
+                model.extend([guesses[index]])
+                states[index] = as_rows(model.last_hidden)[-1]
+        model.keep_hidden = False
+        return states
+
+    def _states(self, prompt: list[int], tokens: list[int]) -> np.ndarray:
+        """Hidden states of the draft with each of ``tokens`` as its input, [n, hidden] float16."""
         model = self._draft
         model.keep_hidden = True
         try:
-            _logits_along(model, prompt, [prompt[-1], *mixed])
+            _logits_along(model, prompt, [prompt[-1], *tokens])
             return as_rows(model.last_hidden)[1:].astype(np.float16)
         finally:
             model.keep_hidden = False

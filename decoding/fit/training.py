@@ -72,16 +72,17 @@ class ResidualHead(nn.Module):
 
 
 def train_specdecpp(
-    train: Positions, held: Positions, depth: int, weight: float, epochs: int, seed: int
+    train: Positions, held: Positions, context: str, depth: int, weight: float, epochs: int, seed: int
 ) -> Trained:
-    """The head on hidden states of the mixed pass; loss where a guess was the input, ``weight`` on rejections."""
-    train, held = train.take(np.flatnonzero(train.judged)), held.take(np.flatnonzero(held.judged))
-    inputs, held_inputs = train.hidden.astype(np.float32), held.hidden.astype(np.float32)
+    """The head on hidden states of guesses in a "mixed" (published) or "clean" context; ``weight`` on rejections."""
+    if context == "mixed":
+        train, held = train.take(np.flatnonzero(train.judged)), held.take(np.flatnonzero(held.judged))
+    inputs, held_inputs = (getattr(one, context).astype(np.float32) for one in (train, held))
     scale = np.float32(inputs.std() + 1e-6)
     torch.manual_seed(seed)
     net = ResidualHead(inputs.shape[1], depth)
     weights = np.where(train.match > 0.5, 1.0, weight).astype(np.float32)
-    _train(net, inputs / scale, train.match, weights, epochs, 1e-3, "specdecpp", decay=0.1)
+    _train(net, inputs / scale, train.match, weights, epochs, 1e-3, "specdecpp", decay=0.3)
     loss = _loss(net, held_inputs / scale, held.match, "specdecpp")
     out = net.out.weight.detach().numpy()[0]
     found = {
@@ -90,7 +91,7 @@ def train_specdecpp(
         "out": np.append(out, net.out.bias.item()).astype(np.float32),
         "scale": np.array([scale], dtype=np.float32),
     }
-    architecture = {"depth": depth, "shared": True, "w_rej": weight, "epochs": epochs}
+    architecture = {"depth": depth, "shared": True, "context": context, "w_rej": weight, "epochs": epochs}
     return Trained(found, loss, architecture, {"scale": float(scale)})
 
 
