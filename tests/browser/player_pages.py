@@ -1,0 +1,57 @@
+"""Exported runs opened in the browser, for the player's tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decoding.trace import Run
+from tests.fakes import scripted_events
+from viz.player.export import export_html
+from viz.player.names import lane_heading
+from viz.player.payload import player_payload
+
+LANES = ("autoregressive", "static:5", "confidence:0.5", "oracle")
+
+
+def open_export(browser, folder, run: Run, **options: Any):
+    """The page of ``run``'s export, its clock stopped at 0; ``page.faults`` collects errors and requests."""
+    file = folder / "run.html"
+    file.write_text(export_html(run), encoding="utf-8")
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+    page = context.new_page()
+    page.faults = []
+    page.on("pageerror", lambda error: page.faults.append(str(error)))
+    page.on("console", lambda message: message.type == "error" and page.faults.append(message.text))
+    page.on("request", lambda request: request.url.startswith("http") and page.faults.append(request.url))
+    page.goto(file.as_uri())
+    page.wait_for_selector(".sd-text:visible")
+    return page
+
+
+def stop_at(page, share: float) -> None:
+    page.evaluate("share => { player.pause(); player.seek(share * player.total); }", share)
+    page.wait_for_timeout(120)  # texts follow a moment later while the clock is dragged
+
+
+def live_events(run: Run) -> list[dict[str, Any]]:
+    """The events of ``run`` as the page's session hands them to the player."""
+    events = []
+    for kind, data in scripted_events(run):
+        if kind == "started":
+            data = {"lanes": [lane_heading(lane) for lane in data["lanes"]], "prompt": run.settings.prompt}
+        if kind == "finished":
+            data = {"payload": player_payload(run, origin="live")}
+        events.append({"kind": kind, "data": data})
+    return events
+
+
+def apply_events(page, events: list[dict[str, Any]], first: int = 0, run: str = "live") -> int:
+    """Hand over ``events`` as one delta; returns the number of the event wanted next."""
+    return page.evaluate("delta => player.apply(delta)", {"run": run, "seq": first, "events": events})
+
+
+def lane_text(page, lane: int) -> str:
+    """The kept text of a lane, as a reader would copy it."""
+    return page.evaluate(
+        "lane => player.lanes[lane].tokens.filter(t => !'rd'.includes(t.fate)).map(t => t.text).join('')", lane
+    )

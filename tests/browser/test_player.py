@@ -1,0 +1,243 @@
+"""The player in a real browser: clock, texts, strips, details, simulations."""
+
+from __future__ import annotations
+
+import pytest
+
+from decoding.text import whole_text
+from decoding.whatif import simulate_lane
+from tests.browser.player_pages import LANES, lane_text, open_export, stop_at
+from tests.runs import make_run
+from viz.player.details import token_details
+
+
+@pytest.fixture(scope="module")
+def run():
+    return make_run(lanes=LANES)
+
+
+@pytest.fixture
+def page(browser, tmp_path, run):
+    page = open_export(browser, tmp_path, run)
+    yield page
+    assert page.faults == []
+    page.context.close()
+
+
+def clock(page) -> float:
+    return page.evaluate("player.t")
+
+
+def shown_where(page, lane: int, iteration: int) -> str:
+    """What lies on top at the middle of the iteration's first token: "token" or "cover"."""
+    return page.evaluate(
+        """([lane, iteration]) => {
+          const node = player.lanes[lane].tokens[player.lanes[lane].iterations[iteration].first].node;
+          node.scrollIntoView({block: "center"});
+          const box = node.getClientRects()[0];
+          const top = document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2);
+          return top.closest(".sd-tk") ? "token" : top.closest(".sd-cover") ? "cover" : top.className;
+        }""",
+        [lane, iteration],
+    )
+
+
+def test_it_plays_by_itself_about_eight_seconds(page):
+    page.wait_for_function("player.t > 0")
+    seconds = page.evaluate("player.total / player.speed")
+    assert 5.5 < seconds < 11
+    assert page.locator(".sd-speed option:checked").inner_text() in ("1/10 of real time", "1/12 of real time")
+    assert "sooner" in page.locator(".sd-sentence").inner_text()
+    assert "times what producing one costs" in page.locator(".sd-fact").inner_text()
+    assert page.locator(".sd-badge").inner_text().startswith("recorded")
+    assert page.locator(".sd-verdict").inner_text() == "Same text in all four lanes."
+
+
+def test_figures_appear_when_they_are_true(page):
+    end = page.evaluate("player.lanes[1].end")
+    page.evaluate("t => { player.pause(); player.seek(t); }", end * 0.98)
+    flag, figure = page.locator(".sd-flag").nth(1), page.locator(".sd-col").nth(1).locator(".sd-fig b").first
+    assert not flag.is_visible() and figure.inner_text() == "…"
+    page.evaluate("t => player.seek(t)", end)
+    page.wait_for_timeout(150)
+    assert flag.is_visible() and "×" in flag.inner_text()
+    assert figure.inner_text().startswith(f"{page.evaluate('player.lanes[1].speedup.median'):.2f}×")
+
+
+def test_only_what_is_decoded_is_seen(page):
+    stop_at(page, 0.2)
+    done = page.evaluate("player.lanes[1].doneAt(player.t)")
+    assert shown_where(page, 1, done - 1) == "token"
+    assert shown_where(page, 1, done + 2) == "cover"
+    stop_at(page, 1)
+    assert shown_where(page, 1, done + 2) == "token"
+
+
+def test_open_guesses_have_no_fate_yet(page):
+    iteration = page.evaluate("""() => {
+      const its = player.lanes[1].iterations, i = its.findIndex((it) => it.fates.includes("r"));
+      player.pause(); player.seek((its[i].draftEnd + its[i].checkEnd) / 2); return i; }""")
+    page.wait_for_timeout(120)
+    struck = "i => getComputedStyle(player.lanes[1].iterations[i].node.querySelector('.sd-r')).textDecorationLine"
+    assert page.evaluate(struck, iteration) == "none"
+    page.evaluate("i => player.seek(player.lanes[1].iterations[i].end)", iteration)
+    page.wait_for_timeout(120)
+    assert page.evaluate(struck, iteration) == "line-through"
+
+
+def test_keyboard_drives_the_clock(page):
+    page.locator(".sd-play").focus()
+    page.keyboard.press("Home")
+    assert clock(page) == 0
+    page.evaluate("player.select(1)")
+    ends = page.evaluate("player.lanes[1].iterations.map((it) => it.end)")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert clock(page) == pytest.approx(ends[1])
+    page.keyboard.press("ArrowLeft")
+    assert clock(page) == pytest.approx(ends[0])
+    page.keyboard.press("End")
+    assert clock(page) == page.evaluate("player.total")
+    speed = page.evaluate("player.speed")
+    page.keyboard.press("+")
+    assert page.evaluate("player.speed") > speed
+    page.keyboard.press("-")
+    assert page.evaluate("player.speed") == speed
+    page.locator(".sd-name").nth(1).focus()
+    page.keyboard.press("?")
+    assert "previous, next iteration" in page.locator(".sd-pop").inner_text()
+    page.keyboard.press("Escape")
+    assert not page.locator(".sd-pop").is_visible()
+
+
+def test_space_plays_and_pauses_from_the_rail(page):
+    page.evaluate("player.pause()")
+    page.locator(".sd-rail").focus()
+    page.keyboard.press(" ")
+    assert page.evaluate("player.playing")
+    page.keyboard.press(" ")
+    assert not page.evaluate("player.playing")
+
+
+def test_strips_and_rail_scrub(page):
+    page.evaluate("player.pause()")
+    box = page.locator(".sd-clip").nth(2).bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 8)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 8)
+    page.mouse.up()
+    assert clock(page) == pytest.approx(page.evaluate("player.total") / 2, rel=0.01)
+    page.locator(".sd-rail").fill("250")
+    assert clock(page) == pytest.approx(page.evaluate("player.total") / 4, rel=0.01)
+
+
+def test_hover_marks_the_same_position_in_every_lane_and_tells_why(page, run):
+    stop_at(page, 1)
+    trace = run.lanes[1]
+    i = next(k for k, it in enumerate(trace.iterations) if any(t.fate == "rejected" for t in it.drafted))
+    index = trace.iterations[i].n_accepted
+    position = trace.iterations[i].start + index
+    node = page.evaluate_handle("([i, k]) => player.lanes[1].iterations[i].node.children[k]", [i, index]).as_element()
+    node.scroll_into_view_if_needed()
+    node.hover()
+    pop = page.locator(".sd-pop")
+    pop.wait_for(state="visible")
+    told = token_details(run, 1, i, index)
+    assert told["why"] in pop.inner_text() and told["where"] in pop.inner_text()
+    marked = page.evaluate("player.marked.map((n) => n.sdToken)")
+    expected = page.evaluate("p => player.lanes.map((lane) => lane.keptAt[p])", position)
+    assert marked == expected and len(marked) == len(LANES)
+    page.mouse.move(2, 2)
+    pop.wait_for(state="hidden")
+    assert page.locator(".sd-same").count() == 0
+
+
+def test_figures_explain_themselves(page):
+    stop_at(page, 1)
+    page.locator(".sd-col:visible .sd-fig", has_text="tokens per target pass").first.focus()
+    assert "1 + accepted / iterations" in page.locator(".sd-pop").inner_text()
+
+
+def test_arrows_walk_through_a_text(page, run):
+    stop_at(page, 1)
+    page.locator(".sd-text:visible").first.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.sdToken") == 2
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").endswith(
+        run.lanes[1].iterations[0].drafted[2].fate
+    )
+    page.locator(".sd-pop").wait_for(state="visible")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("document.activeElement.sdToken") == 1
+
+
+def test_final_text_only_leaves_the_text(page):
+    stop_at(page, 1)
+    assert page.locator(".sd-text:visible .sd-r").first.is_visible()
+    page.get_by_role("button", name="final text only").click()
+    assert page.locator(".sd-text .sd-r:visible, .sd-text .sd-d:visible").count() == 0
+    assert page.get_by_role("button", name="final text only").get_attribute("aria-pressed") == "true"
+
+
+def test_every_lane_shows_the_text_of_its_run(page, run):
+    for number, trace in enumerate(run.lanes):
+        assert lane_text(page, number) == whole_text(trace.output, run.vocab)
+
+
+def test_copying_gives_the_text_itself(page, run):
+    stop_at(page, 1)
+    copied = page.evaluate("""() => {
+      getSelection().selectAllChildren(player.views[1].body);
+      const event = new ClipboardEvent("copy", {clipboardData: new DataTransfer(), bubbles: true, cancelable: true});
+      player.views[1].body.dispatchEvent(event);
+      return event.clipboardData.getData("text/plain"); }""")
+    assert copied == whole_text(run.lanes[1].output, run.vocab)
+
+
+def test_the_sl_slider_answers_from_the_what_if(page, run):
+    slider = page.get_by_label("SL of a simulated static lane")
+    slider.fill("11")  # the twelfth: SL 12
+    expected = simulate_lane(run, "static:12")
+    note = page.locator(".sd-sim-note").inner_text()
+    assert f"Always guessing 12: {expected.speedup:.2f}×, {expected.target_passes} target passes" in note
+    assert "simulated" in page.locator(".sd-race .sd-sim").inner_text()
+    assert page.evaluate("player.simulation.lane.keptAt.length") == len(run.lanes[0].output)
+    assert page.evaluate("player.total") >= page.evaluate("player.simulation.lane.end") - 1e-9
+
+
+def test_the_threshold_slider_re_simulates(page, run):
+    page.locator(".sd-threshold summary").first.click()
+    page.locator(".sd-threshold input").first.fill("3")  # 0.20
+    expected = simulate_lane(run, "confidence:0.2")
+    text = page.locator(".sd-threshold p").nth(1).inner_text()
+    assert f"Simulated at 0.20: {expected.speedup:.2f}×, {expected.target_passes} target passes" in text
+    assert page.locator(".sd-threshold .sd-dot-a").first.get_attribute("d")
+
+
+def test_the_page_is_linked_both_ways(page, run):
+    page.evaluate("""() => { player.pause(); window.heard = [];
+      player.root.addEventListener("sd:position", (event) => window.heard.push(event.detail));
+      player.root.dispatchEvent(new CustomEvent("sd:goto", {detail: {lane: "static:5", position: 40}})); }""")
+    token = page.evaluate("(() => { const l = player.lanes[1]; return l.tokens[l.keptAt[40]].iteration; })()")
+    assert clock(page) == pytest.approx(page.evaluate("i => player.lanes[1].iterations[i].end", token))
+    assert page.evaluate("window.heard.at(-1).lane") == "static:5"
+    page.evaluate("player.goTo({lane: 'no such lane', position: 1e9})")
+    page.evaluate("player.goTo({lane: 'oracle', iteration: 2})")
+    assert clock(page) == pytest.approx(page.evaluate("player.lanes[3].iterations[2].end"))
+
+
+def test_texts_can_be_chosen(page):
+    chips = page.locator(".sd-chip")
+    assert page.locator(".sd-col:visible").count() == 3
+    chips.nth(0).click()
+    assert page.locator(".sd-col:visible").count() == 4
+    for number in range(4):
+        chips.nth(number).click()
+    assert page.locator(".sd-col:visible").count() == 1  # the last one stays
+
+
+def test_destroy_leaves_nothing_behind(page):
+    page.evaluate("player.destroy()")
+    assert page.locator("#player").inner_html() == ""
+    page.keyboard.press(" ")

@@ -1,0 +1,142 @@
+"""The player where it lives: live runs, hostile texts, phones, themes, reduced motion, assistive technology."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from decoding.text import whole_text
+from tests.browser.player_pages import LANES, apply_events, lane_text, live_events, open_export, stop_at
+from tests.runs import make_run
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+
+
+@pytest.fixture
+def opened(browser, tmp_path):
+    """opened(run, **context options): its export's page; closed, and found without faults, at the end."""
+    pages = []
+
+    def open_run(run, **options):
+        pages.append(open_export(browser, tmp_path, run, **options))
+        return pages[-1]
+
+    yield open_run
+    for page in pages:
+        assert page.faults == []
+        page.context.close()
+
+
+def test_a_live_run_shows_who_is_on_the_clock_and_then_races(opened):
+    run = make_run(lanes=LANES, n_tokens=40, repeats=2)
+    page = opened(run)
+    events = live_events(run)
+    static = next(i for i, e in enumerate(events) if e["kind"] == "lane_started" and e["data"]["lane"] == 1)
+    wanted = apply_events(page, events[: static + 4])
+    assert "On the clock: Static 5" in page.locator(".sd-status").inner_text()
+    assert page.locator(".sd-onclock").inner_text().startswith("Static 5")
+    assert page.evaluate("player.lanes.map((lane) => lane.iterations.length)") == [40, 3, 0, 0]
+    assert page.locator(".sd-flag:visible").count() == 0  # no speedup before it is true
+    apply_events(page, events[wanted:], first=wanted)
+    page.wait_for_function("player.playing && player.t > 0")
+    assert page.locator(".sd-badge").inner_text().startswith("live")
+    assert not page.locator(".sd-status").is_visible()
+
+
+def test_a_delta_twice_counts_once_and_a_gap_is_told(opened):
+    run = make_run(lanes=LANES, n_tokens=30, repeats=1)
+    page = opened(run)
+    events = live_events(run)
+    page.evaluate("() => { window.gaps = []; player.options.onGap = (run, seq) => window.gaps.push([run, seq]); }")
+    apply_events(page, events[:10])
+    before = page.evaluate("player.lanes[0].iterations.length")
+    apply_events(page, events[5:10], first=5)
+    assert page.evaluate("player.lanes[0].iterations.length") == before
+    assert apply_events(page, events[20:25], first=20) == 10
+    assert page.evaluate("window.gaps") == [["live", 10]]
+    apply_events(page, events[8:25], first=8)
+    assert page.evaluate("player.expected") == 25
+
+
+def test_live_texts_join_split_characters(opened):
+    run = make_run(lanes=LANES, n_tokens=80, repeats=1, hostile=True, seed=5)
+    page = opened(run)
+    apply_events(page, live_events(run)[:-1])
+    for lane, trace in enumerate(run.lanes):
+        shown = lane_text(page, lane)
+        assert shown == whole_text(trace.output, run.vocab) or shown == whole_text(trace.output, run.vocab)[:-1]
+
+
+@pytest.mark.parametrize("kind", ["cancelled", "failed"])
+def test_a_stop_and_a_failure_are_sentences(opened, kind):
+    run = make_run(lanes=LANES, n_tokens=30, repeats=1)
+    page = opened(run)
+    sentence = "The worker ran out of memory: choose a smaller pair."
+    apply_events(page, [*live_events(run)[:20], {"kind": kind, "data": {"message": sentence}}])
+    text = page.locator(".sd-status").inner_text()
+    assert text == (sentence if kind == "failed" else "Stopped. What had been decoded until then stays on the page.")
+
+
+def test_hostile_texts_are_shown_and_never_run(opened):
+    run = make_run(lanes=LANES, hostile=True, n_tokens=120)
+    page = opened(run)
+    stop_at(page, 1)
+    assert whole_text(run.lanes[1].output, run.vocab) == lane_text(page, 1)
+    assert "<script>window.hacked=1</script>" in page.locator(".sd-col:visible .sd-prompt").first.inner_text()
+    for node in page.locator(".sd-col:visible .sd-tk").all()[:12]:
+        node.dispatch_event("pointerover", {"pointerType": "mouse", "bubbles": True})
+    page.wait_for_timeout(300)
+    apply_events(page, live_events(run))
+    assert page.evaluate("[window.hacked, document.querySelectorAll('#player img, #player script').length]") == [
+        None,
+        0,
+    ]
+
+
+def test_reduced_motion_starts_at_the_end_and_stands_still(opened):
+    page = opened(make_run(lanes=LANES), reduced_motion="reduce")
+    assert page.evaluate("[player.playing, player.t === player.total]") == [False, True]
+
+
+def test_strips_and_the_tops_of_three_texts_fit_a_laptop(opened):
+    page = opened(make_run(lanes=LANES))
+    tops = [box.bounding_box()["y"] for box in page.locator(".sd-text:visible").all()]
+    assert len(tops) == 3 and max(tops) < 560
+    assert page.evaluate("document.documentElement.scrollWidth") == 1280
+
+
+def test_a_phone_has_tabs_and_a_sheet(opened):
+    page = opened(make_run(lanes=LANES), **PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    stop_at(page, 1)
+    assert page.locator(".sd-col:visible").count() == 1
+    page.locator(".sd-chip").nth(3).tap()
+    assert page.locator(".sd-col:visible h2").inner_text() == "Oracle"
+    page.locator(".sd-col:visible .sd-tk").nth(6).tap()
+    sheet = page.locator(".sd-pop.sd-sheet")
+    sheet.wait_for(state="visible")
+    box = sheet.bounding_box()
+    assert box["x"] == 0 and box["width"] == 390 and round(box["y"] + box["height"]) == 844
+    page.get_by_role("button", name="Close").tap()
+    assert not sheet.is_visible()
+    rail, play = page.locator(".sd-rail").bounding_box(), page.locator(".sd-play").bounding_box()
+    assert rail["y"] > play["y"] + play["height"] - 1  # a row of its own
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [{}, PHONE], ids=["laptop", "phone"])
+def test_axe_finds_nothing_serious(opened, scheme, size):
+    page = opened(make_run(lanes=LANES), color_scheme=scheme, bypass_csp=True, **size)
+    stop_at(page, 0.7)
+    for summary in page.locator("summary").all():
+        summary.click()
+    found = Axe().run(page).response["violations"]
+    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+
+
+def test_the_dark_class_of_an_ancestor_darkens(opened):
+    page = opened(make_run(lanes=LANES), color_scheme="light")
+    ground = "getComputedStyle(document.querySelector('.sd-race')).backgroundColor"
+    light = page.evaluate(ground)
+    page.evaluate("document.body.classList.add('dark')")
+    assert page.evaluate(ground) != light
