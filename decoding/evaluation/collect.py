@@ -114,10 +114,10 @@ class Collector:
 
     # -- costs
 
-    def measure(self, lanes: Sequence[str]) -> Told:
-        """The cost curves and what decisions cost, measured once and then frozen in the folder."""
+    def measure(self, lanes: Sequence[str], name: str) -> Told:
+        """The cost curves and what decisions cost, measured once and then frozen in the folder as ``name``."""
         key = {**self._key, "drafts": sorted(self.drafts), "heads": self._digests()}
-        lines = Lines(self._folder / "costs.jsonl", key, stale="restart")
+        lines = Lines(self._folder / f"{name}.jsonl", key, stale="restart")
         if not lines.records:
             yield Progress("costs", "Measuring what draft steps, checks and decisions cost", 0.0)
             costs = smooth_costs([self._measure_on(prompt) for prompt in self._spread(COST_PROMPTS)])
@@ -185,16 +185,10 @@ class Collector:
         """Lane -> {decode_s, prefill_s, tokens, same}: one decoding of each."""
         prepared = self._prepared(prompt)
         expected = self._by_prompt[prompt.id]["output"]
-        chains: dict[str, Chain] = {}
         found = {}
         for text in [*lanes[turn % len(lanes) :], *lanes[: turn % len(lanes)]]:
             lane = parse_lane(text)
-            chain = None
-            if lane.is_oracle:
-                draft = prepared.draft_of(lane)
-                if draft not in chains:
-                    chains[draft] = chain_of(prepared, draft, expected, self._cancel)
-                chain = chains[draft]
+            chain = self._chain(prompt, prepared.draft_of(lane)) if lane.is_oracle else None
             run = LaneRun(prepared, lane, self.costs, chain).run(self._cancel)
             self._check_cancel()
             found[text] = {
@@ -204,6 +198,10 @@ class Collector:
                 "same": run.output == expected,
             }
         return found
+
+    def _chain(self, prompt: Prompt, draft: str) -> Chain:
+        records = self._lines(draft).records
+        return chain_from_plain(next(record["chain"] for record in records if record["prompt"] == prompt.id))
 
     def readings(self, lanes: Sequence[str], name: str) -> list[dict[str, Any]]:
         """The visits of :meth:`clock` so far: {prompt, repeat, lanes: {lane: reading}}."""

@@ -65,7 +65,7 @@ def _evaluate(
     options: EvaluationOptions, collector: Collector, validation: list[Prompt], test: list[Prompt]
 ) -> Iterator[Progress | DraftsResult]:
     decided = ["heuristic", "confidence:0.4", "entropy"]
-    yield from collector.measure([*decided, *_learned(collector, collector.pair.default_draft)])
+    yield from collector.measure([*decided, *_learned(collector, collector.pair.default_draft)], "costs-drafts")
     yield from collector.collect_chains(validation, "Validation")
     yield from collector.collect_chains(test, options.split.capitalize())
     lanes = ["autoregressive", *(f"{draft}/static:{sl}" for draft in collector.drafts for sl in CLOCKED_SLS)]

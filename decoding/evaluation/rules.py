@@ -72,7 +72,7 @@ def _evaluate(
     options: EvaluationOptions, collector: Collector, draft: str, validation: list[Prompt], test: list[Prompt]
 ) -> Iterator[Progress | EvaluationResult]:
     lanes, notes = usable_lanes(options.lanes, collector, draft)
-    yield from collector.measure([lane for lane in lanes if lane != STATIC_OPT])
+    yield from collector.measure([lane for lane in lanes if lane != STATIC_OPT], "costs")
     yield from collector.collect_chains(validation, "Validation")
     yield from collector.collect_chains(test, options.split.capitalize())
     yield Progress("tables", "Tuning static-opt on the validation prompts", 0.0)
