@@ -179,6 +179,21 @@ def test_a_full_line_refuses_with_a_sentence():
         backend.close()
 
 
+def test_a_process_that_cannot_be_started_is_a_sentence_for_everyone(monkeypatch):
+    def refuse(*arguments):
+        raise OSError(12, "Cannot allocate memory")
+
+    backend = LocalBackend(ScriptedRunner)
+    with monkeypatch.context() as patched:
+        patched.setattr(local, "WorkerProcess", refuse)
+        for _ in range(2):
+            events = run(backend)
+            check_stream(events)
+            assert events[-1].data["message"].endswith("could not be started: Cannot allocate memory.")
+    assert run(backend)[-1].kind == "finished"
+    backend.close()
+
+
 def test_a_public_deployment_grants_less(monkeypatch):
     monkeypatch.setenv("SPECULOSCOPE_PUBLIC", "1")
     backend = LocalBackend(ScriptedRunner)

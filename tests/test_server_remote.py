@@ -323,10 +323,12 @@ def test_the_front_end_of_a_remote_backend_needs_no_torch(port):
         import sys, threading
         for name in ("torch", "transformers"):
             sys.modules[name] = None
+        import app
         from decoding.backends import choose_backend
         from tests.fakes import small_request
         backend = choose_backend(url="http://127.0.0.1:{port}")
+        app.build_page(backend)
         events = list(backend.compare(small_request(), threading.Event()))
         assert events[-1].kind == "finished", events[-1]
     """)
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -25,10 +25,10 @@ class Cancelled(Exception):
 class Backend(Protocol):
     """Runs comparisons and other long jobs, here or elsewhere.
 
-    The streams never raise for bad input or a broken machine: they begin with ``queued``, are numbered from 0
-    without gaps, hold JSON-ready data, and end with exactly one of ``finished``, ``cancelled`` and ``failed``
-    (a sentence). Setting ``cancel`` ends the run between two iterations; closing the stream does so as well
-    and frees its place in the queue.
+    The streams never raise for bad input or a broken machine: they begin with ``queued`` unless the request is
+    refused at once, are numbered from 0 without gaps, hold JSON-ready data, and end with exactly one of
+    ``finished``, ``cancelled`` and ``failed`` (a sentence). Setting ``cancel`` ends the run between two
+    iterations; closing the stream does so as well and frees its place in the queue.
     """
 
     name: str

@@ -196,9 +196,19 @@ class LocalBackend:
         message = {"job": job.number, "kind": job.kind, "options": job.options, "run": job.run_id}
         if self._worker is None or not self._worker.send(message):
             job.tell("progress", stage="loading", message="Starting the process that runs the models", fraction=None)
-            self._worker = WorkerProcess(self._target, self._on_message, self._on_end)
+            self._worker = self._start_worker(job)
+            if self._worker is None:
+                return self._next()
             self._worker.send(message)  # if it is gone already, _on_end tells
         self._tell_places()
+
+    def _start_worker(self, job: _Job) -> WorkerProcess | None:
+        try:
+            return WorkerProcess(self._target, self._on_message, self._on_end)
+        except OSError as error:
+            job.over = True
+            job.tell("failed", message=f"The process that runs the models could not be started: {error.strerror}.")
+            return None
 
     def _tell_places(self) -> None:
         for place, job in enumerate(self._line, start=int(self._running is not None)):
