@@ -4,8 +4,8 @@ One code for Llama, Mistral without window, Qwen2, Qwen3 and SmolLM: pre-norm bl
 query/key norms where the family has them) and a gated SiLU MLP. The weights are taken from a loaded transformers model,
 the rotary tables from its own rotary module, so that every scaling is right.
 
-Batch-invariance (design decision 5): on the CPU, in bfloat16 and int8, a row's bits do not depend on how many rows are
-read in the same call: neither the packed linears nor the attention (attention.py) look across rows.
+Batch-invariance (design decision 5): on the CPU a row's bits do not depend on how many rows are read in the same call:
+neither the packed linears nor the attention (attention.py) look across rows.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def has_window(config: Any) -> bool:
 class LeanModel:
     """A Llama-shaped :class:`~decoding.models.base.CachedModel` (float32, packed bfloat16 or int8 weights).
 
-    ``weights``: "float32", "bfloat16" or "int8". On a CUDA device every linear is dense.
+    ``weights``: "float32", "bfloat16" or "int8", the last two on a CPU with bfloat16 instructions.
     """
 
     def __init__(self, hf_model: Any, info: ModelInfo, weights: str, device: str = "cpu",
@@ -215,6 +215,6 @@ class LeanModel:
 
 
 def _linear_form(weights: str, device: torch.device) -> Callable[..., Linear]:
-    if device.type != "cpu" or weights == "float32":
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return DenseLinear
-    return {"bfloat16": PackedLinear, "int8": Int8Linear}[weights]
+    return Int8Linear if weights == "int8" else PackedLinear
