@@ -123,17 +123,20 @@
       this.note.setAttribute("role", "status");
       this.body = document.createElement("div");
       node.replaceChildren(this.note, this.body);
-      new IntersectionObserver((seen) => {
-        this.visible = seen.some((one) => one.isIntersecting);
+      this.sight = new IntersectionObserver((seen) => {
+        this.visible = seen[seen.length - 1].isIntersecting;
         this.refresh();
-      }, { rootMargin: "200px" }).observe(node);
+      });
       player.addEventListener("sd:position", (event) => this.position(event.detail));
       onTheme(() => this.redraw());
     }
 
+    /** Draw `run` once the plots are in sight; asked anew, since the player above may just have grown. */
     show(run) {
       this.run = run;
-      this.refresh();
+      this.visible = false;
+      this.sight.disconnect();
+      requestAnimationFrame(() => requestAnimationFrame(() => this.sight.observe(this.node)));
     }
 
     async refresh() {

@@ -1,0 +1,88 @@
+"""How the page behaves in other windows: axe, a phone, dark, keyboard only, and how much goes over the wire."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+WAIT = 30_000
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+
+
+def opened(visit, url: str, **options):
+    page = visit(url, **options)
+    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    page.locator(".sp-plots").scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 3", timeout=WAIT)
+    return page
+
+
+def serious(page, scope: str) -> list[str]:
+    results = Axe().run(page, context=scope).response
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:160]}"
+        for one in results["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize("options", [{}, {"color_scheme": "dark"}, PHONE], ids=["light", "dark", "phone"])
+def test_axe_finds_nothing_serious_in_the_race_and_its_plots(visit, page_url, options):
+    page = opened(visit, page_url, **options)
+    assert serious(page, "#race") == []
+    assert page.faults == []
+
+
+def test_axe_finds_nothing_serious_in_the_other_tabs(visit, page_url):
+    page = opened(visit, page_url)
+    for tab, place in (("Evaluation", "#report-evaluate"), ("Drafts", "#report-drafts")):
+        page.get_by_role("tab", name=tab).click()
+        expect(page.locator(place)).to_be_visible(timeout=WAIT)
+        assert serious(page, place) == []
+
+
+def test_dark_colours_reach_the_plots(visit, page_url):
+    page = opened(visit, page_url, color_scheme="dark")
+    expect(page.locator("body.dark")).to_be_attached()
+    ink = page.evaluate("getComputedStyle(document.querySelector('.sp-canvas')).getPropertyValue('--sd-mute').trim()")
+    assert page.evaluate("document.querySelector('.sp-canvas').layout.font.color") == ink
+    page.evaluate("document.body.classList.remove('dark')")
+    page.wait_for_function(f"document.querySelector('.sp-canvas').layout.font.color !== '{ink}'", timeout=WAIT)
+
+
+def test_a_phone_needs_no_sideways_scrolling(visit, page_url):
+    page = opened(visit, page_url, **PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator(".sd-text:visible").count() == 1  # one text at a time
+    assert page.faults == []
+
+
+def test_keyboard_only_a_visitor_reaches_run_and_the_player(visit, page_url):
+    page = visit(page_url)
+    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate(
+                "(() => { const n = document.activeElement; return n.id || n.className || n.closest('[id]')?.id })()"
+            )
+        )
+    names = " ".join(map(str, reached))
+    for wanted in ("run", "sd-play", "sd-rail", "sp-button"):
+        assert wanted in names
+
+
+def test_nothing_comes_from_elsewhere_and_plotly_only_when_it_is_needed(visit, page_url):
+    asked = []
+    page = visit(page_url)
+    page.on("request", lambda request: asked.append(request.url))
+    page.reload()
+    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    page.wait_for_timeout(500)
+    assert not any("plotly" in url for url in asked)
+    page.locator(".sp-plots").scroll_into_view_if_needed()
+    page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 3", timeout=WAIT)
+    assert [url for url in asked if "plotly.min.js" in url] == [f"{page_url}speculoscope/plotly.min.js"]
+    assert page.elsewhere == []
