@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from .backends.base import Backend
 from .backends.remote import RemoteBackend
@@ -34,6 +35,12 @@ class SoakResult:
     @property
     def is_clean(self) -> bool:
         return self.lost == 0 and self.mixed == 0 and self.ends["finished"] == self.runs
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "runs": self.runs, "events": self.events, "cuts": self.cuts, "ends": dict(self.ends), "lost": self.lost,
+            "mixed": self.mixed, "sentences": dict(self.sentences), "clean": self.is_clean,
+        }  # fmt: skip
 
 
 def soak(

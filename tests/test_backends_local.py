@@ -240,7 +240,7 @@ def test_a_run_that_does_not_heed_cancel_is_ended(monkeypatch):
         while next(stream).kind != "iterations":
             pass
         cancel.set()
-        assert list(stream)[-1].kind == "failed"
+        assert list(stream)[-1].kind == "cancelled"
         assert run(backend)[-1].kind == "finished"
     finally:
         backend.close()

@@ -25,7 +25,7 @@ from decoding.pairs import PairDescription
 from decoding.prompts import Prompt
 from decoding.request import CompareRequest
 from decoding.trace import Verdict, load_run
-from tests.fakes import ScriptedRunner, check_stream
+from tests.fakes import FakeBackend, ScriptedRunner, check_stream
 from tests.runs import make_run
 from tests.tiny_pair import make_tiny_pair
 
@@ -241,6 +241,16 @@ def test_serve_serves_and_ends_on_a_signal():
     server.send_signal(signal.SIGINT)
     server.wait(timeout=20)
     assert "Traceback" not in server.stderr.read()
+
+
+def test_soak_counts_and_its_status_tells(capsys, monkeypatch):
+    monkeypatch.setattr("decoding.backends.local.LocalBackend", lambda **options: FakeBackend())
+    status, out, err = run_main(capsys, "soak", "--runs", "4", "--json", "--cut-after", "0.2")
+    counts = json.loads(out)
+    assert status == 0, err
+    assert (counts["runs"], counts["lost"], counts["mixed"], counts["ends"]) == (4, 0, 0, {"finished": 4})
+    status, out, err = run_main(capsys, "soak", "--runs", "2", "--lanes", "static:x")
+    assert status == 1 and "'failed': 2" in out and "2 failed:" in err
 
 
 def test_fates_have_marks_and_text_cannot_steer_the_terminal():

@@ -66,7 +66,7 @@ class Numbering:
         self.run = run_id or new_run_id()
         self._next = 0
 
-    def __call__(self, kind: Kind, **data: Any) -> Event:
+    def __call__(self, kind: Kind, /, **data: Any) -> Event:
         self._next += 1
         return Event(self.run, self._next - 1, kind, data)
 

@@ -33,6 +33,7 @@ class _Job:
     run_id: str
     inbox: queue.Queue[tuple[Kind, dict[str, Any]]] = field(default_factory=lambda: queue.Queue(INBOX_SIZE))
     abandoned: bool = False  # nobody reads it any more
+    cancelled: bool = False  # its reader wants no more of it
     over: bool = False  # its last event has come
 
     def tell(self, kind: Kind, **data: Any) -> None:
@@ -163,7 +164,8 @@ class LocalBackend:
                 self._line.remove(job)
                 self._tell_places()
                 return True
-            if job is self._running and not job.over and self._worker is not None:
+            if job is self._running and not (job.over or job.cancelled) and self._worker is not None:
+                job.cancelled = True
                 self._worker.send({"cancel": job.number})
                 self._end_if_unheeded(job)
             return False
@@ -240,10 +242,13 @@ class LocalBackend:
                 return
             self._worker = None
             job = self._running
-            if job is not None:
-                why = "The program was closed." if self._closed else _crash_sentence(worker)
-                job.tell("failed", message=why)
-                self._next()
+            if job is None:
+                return
+            if job.cancelled:
+                job.tell("cancelled")
+            else:
+                job.tell("failed", message="The program was closed." if self._closed else _crash_sentence(worker))
+            self._next()
 
     def _next(self) -> None:
         """The running job is over: on with the line (lock held)."""

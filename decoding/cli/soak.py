@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -40,7 +39,7 @@ def soak(
             told=lambda so_far: progress.update(bar, completed=so_far.runs),
         )  # fmt: skip
     if as_json:
-        print_json(asdict(result) | {"clean": result.is_clean})
+        print_json(result.to_dict())
     else:
         out.print(
             f"{result.runs} runs, {result.events} events, {result.cuts} connections cut: "
