@@ -34,31 +34,95 @@ class PairDescription:
         return self.int8_drafts if isinstance(self.int8_drafts, bool) else draft in self.int8_drafts
 
 
-def _preset(name: str, title: str, target: str, draft: str, description: str, *, gated: bool = False,
-            chat: bool = False, refused: str = "") -> PairDescription:
+def _preset(
+    name: str,
+    title: str,
+    target: str,
+    draft: str,
+    description: str,
+    *,
+    gated: bool = False,
+    chat: bool = False,
+    refused: str = "",
+) -> PairDescription:
     short = draft.rsplit("/", 1)[-1]
     reason = refused or (f"Gated: accept the licence at https://huggingface.co/{target} and log in." if gated else "")
-    return PairDescription(name, title, "preset", target, {short: draft}, short, description,
-                           loadable=not refused, reason=reason, chat=chat)
+    return PairDescription(
+        name,
+        title,
+        "preset",
+        target,
+        {short: draft},
+        short,
+        description,
+        loadable=not refused,
+        reason=reason,
+        chat=chat,
+    )
 
 
 _PICKLES = "Its weights are published as pickles only, and only safetensors are loaded."
 
 PRESETS: tuple[PairDescription, ...] = (
-    _preset("smollm2", "SmolLM2 1.7B with 135M", "HuggingFaceTB/SmolLM2-1.7B-Instruct",
-            "HuggingFaceTB/SmolLM2-135M-Instruct", "The smallest usual pair; runs on a CPU.", chat=True),
-    _preset("qwen2.5-7b", "Qwen2.5 7B with 0.5B", "Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct",
-            "A common pair of today.", chat=True),
-    _preset("qwen2.5-coder-7b", "Qwen2.5-Coder 7B with 0.5B", "Qwen/Qwen2.5-Coder-7B-Instruct",
-            "Qwen/Qwen2.5-Coder-0.5B-Instruct", "A common pair of today, for code.", chat=True),
-    _preset("llama-3.1-8b", "Llama 3.1 8B with Llama 3.2 1B", "meta-llama/Llama-3.1-8B-Instruct",
-            "meta-llama/Llama-3.2-1B-Instruct", "A common pair of today.", gated=True, chat=True),
-    _preset("starcoder", "StarCoder 15B with tiny_starcoder_py", "bigcode/starcoder", "bigcode/tiny_starcoder_py",
-            "From the DISCO paper (Mamou et al. 2024).", gated=True),
-    _preset("llama-2-70b", "Llama 2 70B chat with 7B chat", "meta-llama/Llama-2-70b-chat-hf",
-            "meta-llama/Llama-2-7b-chat-hf", "From the SpecDec++ paper (Huang et al. 2024).", gated=True, chat=True),
-    _preset("vicuna-13b", "Vicuna 13B v1.3 with vicuna-68m", "lmsys/vicuna-13b-v1.3", "double7/vicuna-68m",
-            "From the DISCO paper (Mamou et al. 2024).", chat=True, refused=_PICKLES),
+    _preset(
+        "smollm2",
+        "SmolLM2 1.7B with 135M",
+        "HuggingFaceTB/SmolLM2-1.7B-Instruct",
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "The smallest usual pair; runs on a CPU.",
+        chat=True,
+    ),
+    _preset(
+        "qwen2.5-7b",
+        "Qwen2.5 7B with 0.5B",
+        "Qwen/Qwen2.5-7B-Instruct",
+        "Qwen/Qwen2.5-0.5B-Instruct",
+        "A common pair of today.",
+        chat=True,
+    ),
+    _preset(
+        "qwen2.5-coder-7b",
+        "Qwen2.5-Coder 7B with 0.5B",
+        "Qwen/Qwen2.5-Coder-7B-Instruct",
+        "Qwen/Qwen2.5-Coder-0.5B-Instruct",
+        "A common pair of today, for code.",
+        chat=True,
+    ),
+    _preset(
+        "llama-3.1-8b",
+        "Llama 3.1 8B with Llama 3.2 1B",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "meta-llama/Llama-3.2-1B-Instruct",
+        "A common pair of today.",
+        gated=True,
+        chat=True,
+    ),
+    _preset(
+        "starcoder",
+        "StarCoder 15B with tiny_starcoder_py",
+        "bigcode/starcoder",
+        "bigcode/tiny_starcoder_py",
+        "From the DISCO paper (Mamou et al. 2024).",
+        gated=True,
+    ),
+    _preset(
+        "llama-2-70b",
+        "Llama 2 70B chat with 7B chat",
+        "meta-llama/Llama-2-70b-chat-hf",
+        "meta-llama/Llama-2-7b-chat-hf",
+        "From the SpecDec++ paper (Huang et al. 2024).",
+        gated=True,
+        chat=True,
+    ),
+    _preset(
+        "vicuna-13b",
+        "Vicuna 13B v1.3 with vicuna-68m",
+        "lmsys/vicuna-13b-v1.3",
+        "double7/vicuna-68m",
+        "From the DISCO paper (Mamou et al. 2024).",
+        chat=True,
+        refused=_PICKLES,
+    ),
 )
 
 
@@ -78,10 +142,18 @@ def name_pair(target: str, draft: str) -> PairDescription:
         raise UserError("Name both a target and a draft, or neither to use a pair by its name.")
     if is_public():
         names = ", ".join(pair.name for pair in describe_pairs() if pair.loadable)
-        raise UserError(f"This public page loads known pairs only: {names}. To use your own, run Speculoscope yourself.")
+        raise UserError(
+            f"This public page loads known pairs only: {names}. To use your own, run Speculoscope yourself."
+        )
     short = Path(draft).name
-    return PairDescription(name=f"{Path(target).name} + {short}", title="", kind="named", target=target,
-                           drafts={short: draft}, default_draft=short)
+    return PairDescription(
+        name=f"{Path(target).name} + {short}",
+        title="",
+        kind="named",
+        target=target,
+        drafts={short: draft},
+        default_draft=short,
+    )
 
 
 def embedded_pairs(models: Path | None = None) -> list[PairDescription]:
@@ -105,9 +177,16 @@ def read_pair(folder: Path) -> PairDescription:
         drafts = {str(name): str(folder / place) for name, place in data["drafts"].items()}
         fitted = {name: _fitted(Path(place)) for name, place in drafts.items()}
         pair = PairDescription(
-            name=data.get("name", folder.name), title=data.get("title", folder.name), kind="embedded",
-            target=str(folder / data["target"]), drafts=drafts, default_draft=data["default_draft"],
-            description=data.get("description", ""), int8_drafts=data.get("int8_drafts", False), fitted=fitted)
+            name=data.get("name", folder.name),
+            title=data.get("title", folder.name),
+            kind="embedded",
+            target=str(folder / data["target"]),
+            drafts=drafts,
+            default_draft=data["default_draft"],
+            description=data.get("description", ""),
+            int8_drafts=data.get("int8_drafts", False),
+            fitted=fitted,
+        )
     except (KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{folder.name}/pair.json does not describe a pair: {error} is missing or wrong.") from error
     if pair.default_draft not in pair.drafts:

@@ -10,7 +10,13 @@ from typer.testing import CliRunner
 
 from decoding.bench import against, runs
 from decoding.bench.against import bench_pair, figures_of, interleave, ratio_of, ratios_of
-from decoding.bench.contenders import GenerateContender, LaneContender, Reading, assisted_settings, never_ending
+from decoding.bench.contenders import (
+    GenerateContender,
+    LaneContender,
+    Reading,
+    assisted_settings,
+    never_ending,
+)
 from decoding.bench.floor import floor_bytes
 from decoding.bench.shapes import Shape, make_models, make_pair, random_prompts
 from decoding.costs import measure_costs
@@ -34,10 +40,19 @@ def test_all_contenders_write_the_same_text(models):
     report = bench_pair(pair, hf_target, hf_draft, prompts, max_new_tokens=12, repeats=2, cores=1)
     assert report.same_text == report.n_prompts == 2
     names = [figure.name for figure in report.figures]
-    assert names == ["autoregressive", "static:5", "heuristic", "confidence:0.4", "hf generate", "hf assisted 5",
-                     "hf assisted"]
+    assert names == [
+        "autoregressive",
+        "static:5",
+        "heuristic",
+        "confidence:0.4",
+        "hf generate",
+        "hf assisted 5",
+        "hf assisted",
+    ]
     assert [(ratio.ours, ratio.theirs) for ratio in report.ratios][:2] == [
-        ("autoregressive", "hf generate"), ("static:5", "hf assisted 5")]
+        ("autoregressive", "hf generate"),
+        ("static:5", "hf assisted 5"),
+    ]
     for figure in report.figures:
         assert 0 < figure.low <= figure.tokens_per_s <= figure.high
         assert (figure.shares is None) == figure.name.startswith("hf ")
@@ -47,12 +62,16 @@ def test_all_contenders_write_the_same_text(models):
 def test_assisted_settings_reach_the_draft(models):
     _, hf_target, hf_draft = models
     defaults = assisted_settings(hf_draft)
-    five = {"num_assistant_tokens": 5, "num_assistant_tokens_schedule": "constant",
-            "assistant_confidence_threshold": 0.0}
+    five = {
+        "num_assistant_tokens": 5,
+        "num_assistant_tokens_schedule": "constant",
+        "assistant_confidence_threshold": 0.0,
+    }
     never_ending(hf_target)
     steps = []
     handle = hf_target.register_forward_pre_hook(
-        lambda module, args, kwargs: steps.append(kwargs["input_ids"].shape[1]), with_kwargs=True)
+        lambda module, args, kwargs: steps.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
     try:
         GenerateContender("five", hf_target, hf_draft, five)._time([1, 2, 3], 30)
     finally:
@@ -92,14 +111,22 @@ class Scripted:
 
 
 def test_ratios_pair_the_same_prompt_and_repeat():
-    contenders = [Scripted("autoregressive", 20, 30, 60), Scripted("hf generate", 10, 10, 20),
-                  Scripted("static:5", 1), Scripted("heuristic", 5), Scripted("disco", 9), Scripted("hf assisted", 3)]
+    contenders = [
+        Scripted("autoregressive", 20, 30, 60),
+        Scripted("hf generate", 10, 10, 20),
+        Scripted("static:5", 1),
+        Scripted("heuristic", 5),
+        Scripted("disco", 9),
+        Scripted("hf assisted", 3),
+    ]
     readings = interleave(contenders, [[1]], 10, 3, lambda message, fraction: None)
     ratio = ratio_of("autoregressive", "hf generate", readings)
     assert (ratio.low, ratio.median, ratio.high) == pytest.approx((2.0, 3.0, 3.0))
     figures = figures_of(contenders, readings)
     assert [(one.ours, one.theirs) for one in ratios_of(figures, readings)] == [
-        ("autoregressive", "hf generate"), ("disco", "hf assisted")]
+        ("autoregressive", "hf generate"),
+        ("disco", "hf assisted"),
+    ]
     assert figures[0].tokens_per_s == pytest.approx(30) and figures[0].end_to_end == pytest.approx(15)
     assert figures[0].shares == pytest.approx([0.25, 0.5, 0.0, 0.25])
 
@@ -109,8 +136,9 @@ def test_growth_is_left_out_where_the_context_is_short(models):
 
 
 def test_the_command_prints_json(models, monkeypatch, tmp_path):
-    from decoding.cli import bench as command
     import typer
+
+    from decoding.cli import bench as command
 
     pair, hf_target, hf_draft = models
     monkeypatch.setattr(runs, "load_pair", lambda *args, **kwargs: pair)
@@ -127,8 +155,17 @@ def test_the_command_prints_json(models, monkeypatch, tmp_path):
 
 
 def test_shaped_pairs_agree_until_noise_parts_them():
-    shape = Shape("tiny", hidden=32, intermediate=48, heads=2, kv_heads=1, layers=4, draft_layers=1, vocab=100,
-                  context=400)
+    shape = Shape(
+        "tiny",
+        hidden=32,
+        intermediate=48,
+        heads=2,
+        kv_heads=1,
+        layers=4,
+        draft_layers=1,
+        vocab=100,
+        context=400,
+    )
     rates = []
     for noise in (0.0, 0.3, 3.0):
         hf_models = make_models(shape, "cpu", torch.float32, noise)
@@ -140,7 +177,9 @@ def test_shaped_pairs_agree_until_noise_parts_them():
         assert pair.target.info.layers == 4 and pair.draft().info.layers == 1
     assert rates[0] == 1.0 > rates[1] > rates[2]
     report = runs.bench_shape(shape, "cpu", "float32", 1, 1, 8, lambda message, fraction: None)
-    assert report.same_text == 1 and report.pair == "tiny" and [one.name for one in report.passes] == ["target", "draft"]
+    assert (
+        report.same_text == 1 and report.pair == "tiny" and [one.name for one in report.passes] == ["target", "draft"]
+    )
 
 
 def test_the_floor_counts_what_a_pass_reads(models):

@@ -20,8 +20,16 @@ VOCAB, LIMIT = 64, 320
 
 def make(kind, layers: int = 2, seed: int = 0, family=LlamaConfig, kv_heads: int = 2):
     torch.manual_seed(seed)
-    config = family(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=layers, head_dim=16,
-                    num_attention_heads=4, num_key_value_heads=kv_heads, max_position_embeddings=LIMIT)
+    config = family(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        head_dim=16,
+        num_attention_heads=4,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=LIMIT,
+    )
     hf_model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():  # so that first choices depend on the text
         hf_model.get_input_embeddings().weight.mul_(30)
@@ -40,7 +48,10 @@ def models():
 
 @pytest.mark.parametrize("family, kv_heads", [(LlamaConfig, 4), (LlamaConfig, 1), (Qwen3Config, 2)])
 def test_it_agrees_with_the_lean_engine(family, kv_heads):
-    fixed, lean = make(CudaModel, family=family, kv_heads=kv_heads), make(LeanModel, family=family, kv_heads=kv_heads)
+    fixed, lean = (
+        make(CudaModel, family=family, kv_heads=kv_heads),
+        make(LeanModel, family=family, kv_heads=kv_heads),
+    )
     assert isinstance(fixed, CachedModel) and fixed.info.engine != "cuda-graphs"
     for model in (fixed, lean):
         model.keep_hidden = True
@@ -92,7 +103,7 @@ def test_chain_and_check_do_what_single_steps_do(n, n_unseen, prompt, wrong):
     target.rewind(len(text) - 1)
     tokens, choices, n_accepted = target.check_chain(text[-1], Drafted(drafted.tokens), VOCAB)
     assert tokens == drafted.tokens.tolist() and len(choices) == n + 1
-    assert n_accepted == min(wrong, n) and choices[: n_accepted] == expected[:n_accepted]
+    assert n_accepted == min(wrong, n) and choices[:n_accepted] == expected[:n_accepted]
     assert target.length == len(text) + n
     target.rewind(len(text) - 1)
     assert target.choices([text[-1], *tokens], VOCAB) == choices
@@ -114,8 +125,12 @@ def test_the_end_of_the_context(models):
     fixed, _ = models
     fixed.prefill(ids(LIMIT - 3))
     assert fixed.extend(ids(3)).isfinite().all()  # the bucket's padding lies beyond the context
-    for call in (lambda: fixed.extend([1]), lambda: fixed.draft_step([1], VOCAB), lambda: fixed.choices([1], VOCAB),
-                 lambda: fixed.draft_chain([1], 2, VOCAB)):
+    for call in (
+        lambda: fixed.extend([1]),
+        lambda: fixed.draft_step([1], VOCAB),
+        lambda: fixed.choices([1], VOCAB),
+        lambda: fixed.draft_chain([1], 2, VOCAB),
+    ):
         with pytest.raises(UserError, match="context ends"):
             call()
 

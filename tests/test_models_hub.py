@@ -46,8 +46,11 @@ class FakeHub:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     base = tmp_path_factory.mktemp("models")
-    return {"big": make_model(base / "big", hidden=64), "small": make_model(base / "small"),
-            "other": make_model(base / "other", words="aa bb")}
+    return {
+        "big": make_model(base / "big", hidden=64),
+        "small": make_model(base / "small"),
+        "other": make_model(base / "other", words="aa bb"),
+    }
 
 
 @pytest.fixture
@@ -57,8 +60,14 @@ def hub(folders, tmp_path):
 
 def test_a_pair_is_downloaded_with_progress_and_runs(hub):
     told = []
-    pair = load_pair(target="org/big", draft="org/small", dtype="float32", device="cpu", hub=hub,
-                     progress=lambda message, fraction: told.append((message, fraction)))
+    pair = load_pair(
+        target="org/big",
+        draft="org/small",
+        dtype="float32",
+        device="cpu",
+        hub=hub,
+        progress=lambda message, fraction: told.append((message, fraction)),
+    )
     assert pair.target.info.source == "org/big" and pair.target.info.fingerprint == "hub-0123456789abcdef"
     assert pair.draft_names == ["small"] and pair.draft().hidden_size == 32
     shares = [fraction for message, fraction in told if message.startswith("Downloading org/big")]
@@ -94,10 +103,16 @@ def test_a_longer_vocabulary_of_the_same_tokens_is_no_other_tokenizer(folders):
     assert pair.draft().vocab_size == pair.target.vocab_size + 2
 
 
-@pytest.mark.parametrize("change, words", [
-    ({"auto_map": {"AutoModelForCausalLM": "evil.Model"}}, "code from its own repository, which is never run"),
-    ({"model_type": None}, "names no model_type"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (
+            {"auto_map": {"AutoModelForCausalLM": "evil.Model"}},
+            "code from its own repository, which is never run",
+        ),
+        ({"model_type": None}, "names no model_type"),
+    ],
+)
 def test_bad_configs_are_refused_before_the_weights(folders, hub, tmp_path, change, words):
     place = tmp_path / "changed"
     shutil.copytree(folders["small"], place)
@@ -161,8 +176,14 @@ def test_a_public_deployment_loads_known_pairs_only(folders, hub, monkeypatch):
 
 
 def test_memory_of_an_8b_model():
-    config = dict(dtype="bfloat16", num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8,
-                  hidden_size=4096, max_position_embeddings=131072)
+    config = dict(
+        dtype="bfloat16",
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        hidden_size=4096,
+        max_position_embeddings=131072,
+    )
     on_gpu = estimate_memory(config, 16_060_000_000, "bfloat16", "cuda", 8192)
     assert on_gpu.weights == 16_060_000_000
     assert on_gpu.cache == 2 * 32 * 8 * 128 * 8192 * 2
@@ -186,9 +207,19 @@ def test_presets_are_named_and_sound():
         pairs.find_pair("nonsense")
 
 
-@pytest.mark.parametrize("place, expected", [
-    ("Qwen/Qwen2.5-7B", True), ("models/x/y", False), ("./a/b", False), ("name", False), ("../a", False),
-    ("a/..", False), ("https://x/y", False), ("a/b c", False)])
+@pytest.mark.parametrize(
+    "place, expected",
+    [
+        ("Qwen/Qwen2.5-7B", True),
+        ("models/x/y", False),
+        ("./a/b", False),
+        ("name", False),
+        ("../a", False),
+        ("a/..", False),
+        ("https://x/y", False),
+        ("a/b c", False),
+    ],
+)
 def test_hub_ids(place, expected):
     assert is_hub_id(place) is expected
 
@@ -197,8 +228,14 @@ def test_embedded_pairs_are_read_from_disk(folders, tmp_path):
     place = tmp_path / "pairs" / "mini"
     shutil.copytree(folders["big"], place / "target")
     shutil.copytree(folders["small"], place / "drafts" / "one")
-    described = {"name": "mini", "title": "Mini", "target": "target", "drafts": {"one": "drafts/one"},
-                 "default_draft": "one", "int8_drafts": ["one"]}
+    described = {
+        "name": "mini",
+        "title": "Mini",
+        "target": "target",
+        "drafts": {"one": "drafts/one"},
+        "default_draft": "one",
+        "int8_drafts": ["one"],
+    }
     (place / "pair.json").write_text(json.dumps(described))
     (tmp_path / "pairs" / "index.json").write_text('{"default": "mini"}')
     found = pairs.embedded_pairs(tmp_path / "pairs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config, Qwen3Config)
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config, Qwen3Config
 
 from decoding.errors import UserError
 from decoding.models.base import CachedModel
@@ -12,10 +12,23 @@ from decoding.models.lean import LeanModel, is_lean
 from decoding.models.loading import describe_model, has_bf16_instructions
 from decoding.models.transformers_engine import TransformersModel, refusal
 
-SHAPE = dict(vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-             max_position_embeddings=256, tie_word_embeddings=False)
-LLAMA3_SCALING = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
-                      high_freq_factor=4.0, original_max_position_embeddings=64)
+SHAPE = dict(
+    vocab_size=128,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    max_position_embeddings=256,
+    tie_word_embeddings=False,
+)
+LLAMA3_SCALING = dict(
+    rope_type="llama3",
+    rope_theta=10000.0,
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)
 CONFIGS = {
     "llama": LlamaConfig(**SHAPE, num_key_value_heads=4),
     "llama-grouped": LlamaConfig(**SHAPE, num_key_value_heads=2, attention_bias=True, head_dim=32),
@@ -134,8 +147,15 @@ def test_limits_are_told_in_a_sentence():
 
 
 def test_opt_with_its_learned_positions_runs_on_the_general_engine():
-    config = OPTConfig(vocab_size=128, hidden_size=64, ffn_dim=96, num_hidden_layers=2, num_attention_heads=4,
-                       max_position_embeddings=128, word_embed_proj_dim=64)
+    config = OPTConfig(
+        vocab_size=128,
+        hidden_size=64,
+        ffn_dim=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+        word_embed_proj_dim=64,
+    )
     hf_model = random_model(config)
     assert not is_lean(config) and refusal(hf_model) is None
     model, text = general(hf_model), ids(30)
@@ -155,6 +175,7 @@ def test_models_that_cannot_be_rewound_are_refused():
     from transformers import MambaConfig
 
     stateful = AutoModelForCausalLM.from_config(
-        MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, state_size=4))
+        MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, state_size=4)
+    )
     with pytest.raises(UserError, match="running state"):
         general(stateful)

@@ -17,9 +17,17 @@ def make_model(folder: Path, words: str = "", hidden: int = 32) -> Path:
     raw = RawTokenizer(models.BPE(vocab=vocab, merges=[]))
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="<s>").save_pretrained(folder)
-    config = LlamaConfig(vocab_size=len(vocab), hidden_size=hidden, intermediate_size=48, num_hidden_layers=1,
-                         num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=128, bos_token_id=0,
-                         eos_token_id=0)
+    config = LlamaConfig(
+        vocab_size=len(vocab),
+        hidden_size=hidden,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     torch.manual_seed(hidden)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ..costs import measure_costs
 from ..lanes import parse_lane
 from ..lookahead.heads import FOLDER as POLICIES_FOLDER
-from .floor import PassTime, measure_bandwidth, pass_times
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
+from .floor import PassTime, measure_bandwidth, pass_times
 
 if TYPE_CHECKING:
     from ..models.pair import Pair
@@ -78,8 +78,17 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
 
-def bench_pair(pair: Pair, hf_target: Any, hf_draft: Any, prompts: list[list[int]], *, max_new_tokens: int,
-               repeats: int, cores: int, tell: Tell = lambda message, fraction: None) -> Report:
+def bench_pair(
+    pair: Pair,
+    hf_target: Any,
+    hf_draft: Any,
+    prompts: list[list[int]],
+    *,
+    max_new_tokens: int,
+    repeats: int,
+    cores: int,
+    tell: Tell = lambda message, fraction: None,
+) -> Report:
     """Our lanes on ``pair`` against transformers on the same weights. ``prompts``: token ids each."""
     costs = measure_costs(pair, [pair.default_draft], prompts[0])
     ours: list[Contender] = [LaneContender(lane, pair, costs, pair.target.info.threads) for lane in lanes_of(pair)]
@@ -111,11 +120,18 @@ def transformers_contenders(hf_target: Any, hf_draft: Any, compiled: bool = Fals
     """transformers' ways to write the same text; ``compiled`` adds its static cache, which it compiles on CUDA."""
     never_ending(hf_target), never_ending(hf_draft)
     defaults = assisted_settings(hf_draft)
-    five = {"num_assistant_tokens": 5, "num_assistant_tokens_schedule": "constant",
-            "assistant_confidence_threshold": 0.0}
+    five = {
+        "num_assistant_tokens": 5,
+        "num_assistant_tokens_schedule": "constant",
+        "assistant_confidence_threshold": 0.0,
+    }
     static = [GenerateContender("hf generate static", hf_target, options={"cache_implementation": "static"})]
-    return [GenerateContender(GENERATE, hf_target), GenerateContender(ASSISTED, hf_target, hf_draft, five),
-            GenerateContender(ASSISTED_DEFAULTS, hf_target, hf_draft, defaults), *(static if compiled else [])]
+    return [
+        GenerateContender(GENERATE, hf_target),
+        GenerateContender(ASSISTED, hf_target, hf_draft, five),
+        GenerateContender(ASSISTED_DEFAULTS, hf_target, hf_draft, defaults),
+        *(static if compiled else []),
+    ]
 
 
 Readings = dict[str, list[list[Reading]]]  # contender -> prompt -> repeat
@@ -141,8 +157,17 @@ def figures_of(contenders: list[Contender], readings: Readings) -> list[Figure]:
         flat = [reading for repeats in readings[contender.name] for reading in repeats]
         speeds = [reading.tokens_per_s for reading in flat]
         end_to_end = median(len(reading.output) / reading.total_s for reading in flat)
-        figures.append(Figure(contender.name, median(speeds), min(speeds), max(speeds), end_to_end,
-                              contender.threads, _shares(flat)))
+        figures.append(
+            Figure(
+                contender.name,
+                median(speeds),
+                min(speeds),
+                max(speeds),
+                end_to_end,
+                contender.threads,
+                _shares(flat),
+            )
+        )
     return figures
 
 
@@ -165,8 +190,11 @@ def ratios_of(figures: list[Figure], readings: Readings) -> list[Ratio]:
 
 
 def ratio_of(ours: str, theirs: str, readings: Readings) -> Ratio:
-    ratios = [a.tokens_per_s / b.tokens_per_s
-              for mine, other in zip(readings[ours], readings[theirs]) for a, b in zip(mine, other)]
+    ratios = [
+        a.tokens_per_s / b.tokens_per_s
+        for mine, other in zip(readings[ours], readings[theirs])
+        for a, b in zip(mine, other)
+    ]
     return Ratio(ours, theirs, median(ratios), min(ratios), max(ratios))
 
 
@@ -175,8 +203,7 @@ def _same(readings: Readings, index: int) -> bool:
     return all(output == outputs[0] for output in outputs)
 
 
-def measure_growth(pair: Pair, text: list[int], repeats: int, lanes: tuple[str, ...] = (PLAIN, STATIC)
-                   ) -> list[Growth]:
+def measure_growth(pair: Pair, text: list[int], repeats: int, lanes: tuple[str, ...] = (PLAIN, STATIC)) -> list[Growth]:
     """Iteration times around 100 and 900 tokens of context, interleaved; [] where the context is too short.
 
     Per iteration, not per token: how many tokens are accepted depends on the text, not on the engine.

@@ -36,12 +36,14 @@ def measure_bandwidth(device: str, rounds: int = 5) -> float:
 
 def pass_times(pair: Pair, context: int, bandwidth: float, rounds: int = 30) -> list[PassTime]:
     """Target and default draft, one token at ``context``."""
-    return [PassTime(name, _pass_s(model, context, rounds) * 1e3, floor_bytes(model, context) / bandwidth * 1e3)
-            for name, model in (("target", pair.target), ("draft", pair.draft()))]
+    return [
+        PassTime(name, _pass_s(model, context, rounds) * 1e3, floor_bytes(model, context) / bandwidth * 1e3)
+        for name, model in (("target", pair.target), ("draft", pair.draft()))
+    ]
 
 
 def floor_bytes(model: CachedModel, context: int) -> int:
-    """Bytes of the weights that a pass over one token reads (one embedding row, not all), and of its keys and values."""
+    """Bytes that a pass over one token reads: its weights (of the embedding one row) and its keys and values."""
     info = model.info
     item = _ITEM.get(info.dtype, 2)
     tied = getattr(model, "tied", False)

@@ -19,8 +19,19 @@ if TYPE_CHECKING:
     from ..models.pair import Pair
 
 
-def bench_all(pair: str, target: str, draft: str, *, limit: int, repeats: int, max_new_tokens: int, device: str,
-              dtype: str, cores: int, tell: Tell) -> list[Report]:
+def bench_all(
+    pair: str,
+    target: str,
+    draft: str,
+    *,
+    limit: int,
+    repeats: int,
+    max_new_tokens: int,
+    device: str,
+    dtype: str,
+    cores: int,
+    tell: Tell,
+) -> list[Report]:
     """One report for the pair that is named ("" is the default); on CUDA also those of the shaped pairs."""
     device = choose_device(device)
     weights = choose_weights(dtype, device)
@@ -28,16 +39,27 @@ def bench_all(pair: str, target: str, draft: str, *, limit: int, repeats: int, m
     loaded = load_pair(pair, target, draft, dtype=weights, device=device, progress=tell)
     room = loaded.target.max_length - max_new_tokens - 1
     prompts = [loaded.encode_prompt(one.prompt)[-room:] for one in load_suite("all", "test", limit)]
-    report = bench_pair(loaded, *_transformers_models(described, weights, device, tell), prompts,
-                        max_new_tokens=max_new_tokens, repeats=repeats, cores=cores, tell=tell)
+    report = bench_pair(
+        loaded,
+        *_transformers_models(described, weights, device, tell),
+        prompts,
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        cores=cores,
+        tell=tell,
+    )
     tell("Measuring how time grows with the context", None)
     report.growth = measure_growth(loaded, _long_text(loaded), repeats)
     shapes = SHAPES if device.startswith("cuda") and not target else ()
-    return [report, *(bench_shape(shape, device, weights, limit, repeats, max_new_tokens, tell) for shape in shapes)]
+    return [
+        report,
+        *(bench_shape(shape, device, weights, limit, repeats, max_new_tokens, tell) for shape in shapes),
+    ]
 
 
-def bench_shape(shape: Shape, device: str, weights: str, limit: int, repeats: int, max_new_tokens: int, tell: Tell
-                ) -> Report:
+def bench_shape(
+    shape: Shape, device: str, weights: str, limit: int, repeats: int, max_new_tokens: int, tell: Tell
+) -> Report:
     """The report of a pair of that shape with random weights."""
     tell(f"Making a {shape.name} pair", None)
     dtype = torch.float32 if weights == "float32" else torch.bfloat16

@@ -49,8 +49,9 @@ def make_models(shape: Shape, device: str, dtype: torch.dtype, noise: float = NO
         for layer in target.model.layers[shape.draft_layers :]:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
-        draft.load_state_dict({name: value for name, value in target.state_dict().items()
-                               if name in draft.state_dict()})
+        draft.load_state_dict(
+            {name: value for name, value in target.state_dict().items() if name in draft.state_dict()}
+        )
         head = draft.lm_head.weight
         head.add_(torch.randn_like(head) * head.std() * noise)
     return target, draft
@@ -60,9 +61,15 @@ def _random_llama(shape: Shape, layers: int, device: str, dtype: torch.dtype) ->
     from transformers import AutoModelForCausalLM, LlamaConfig
 
     config = LlamaConfig(
-        vocab_size=shape.vocab, hidden_size=shape.hidden, intermediate_size=shape.intermediate,
-        num_hidden_layers=layers, num_attention_heads=shape.heads, num_key_value_heads=shape.kv_heads,
-        max_position_embeddings=shape.context, tie_word_embeddings=False)
+        vocab_size=shape.vocab,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=shape.context,
+        tie_word_embeddings=False,
+    )
     with torch.device(device):
         return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
 
@@ -77,8 +84,14 @@ def make_pair(shape: Shape, hf_target: Any, hf_draft: Any, device: str, weights:
         return LeanModel(hf_model, info, weights) if device == "cpu" else CudaModel(hf_model, info, weights, device)
 
     draft = engine("early layers", hf_draft)
-    return Pair(shape.name, NoText(), engine(shape.name, hf_target), "early-layers", ["early-layers"],
-                lambda name: draft)  # type: ignore[arg-type]
+    return Pair(
+        shape.name,
+        NoText(),
+        engine(shape.name, hf_target),
+        "early-layers",
+        ["early-layers"],
+        lambda name: draft,
+    )  # type: ignore[arg-type]
 
 
 class NoText:

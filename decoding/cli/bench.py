@@ -42,8 +42,17 @@ def bench(
             bar.update(task, description=message, completed=fraction or 0.0, total=None if fraction is None else 1.0)
 
         reports = bench_all(
-            pair, target, draft, limit=limit, repeats=repeats, max_new_tokens=max_new_tokens, device=device,
-            dtype=dtype, cores=os.cpu_count() or 1, tell=tell)
+            pair,
+            target,
+            draft,
+            limit=limit,
+            repeats=repeats,
+            max_new_tokens=max_new_tokens,
+            device=device,
+            dtype=dtype,
+            cores=os.cpu_count() or 1,
+            tell=tell,
+        )
     if as_json:
         print_json([_plain(report) for report in reports])
         return
@@ -61,17 +70,24 @@ def _plain(report: Report) -> dict[str, Any]:
 def _show(report: Report) -> None:
     out.print(f"[bold]{report.pair}[/bold], {report.dtype}, {report.device}")
     out.print(_speeds(report.figures))
-    out.print("tokens/s without the prompt, median and range; all: with the prompt; thr.: CPU threads; "
-              "draft ... rest: where the time goes.")
+    out.print(
+        "tokens/s without the prompt, median and range; all: with the prompt; thr.: CPU threads; "
+        "draft ... rest: where the time goes."
+    )
     for ratio in report.ratios:
-        out.print(f"{ratio.ours} / {ratio.theirs}: [bold]{ratio.median:.2f}x[/bold] "
-                  f"({ratio.low:.2f} to {ratio.high:.2f})")
+        out.print(
+            f"{ratio.ours} / {ratio.theirs}: [bold]{ratio.median:.2f}x[/bold] ({ratio.low:.2f} to {ratio.high:.2f})"
+        )
     for growth in report.growth:
-        out.print(f"{growth.lane}: {growth.short_ms:.2f} ms an iteration at context 100, {growth.long_ms:.2f} at 900: "
-                  f"[bold]{growth.ratio:.2f}x[/bold]")
+        out.print(
+            f"{growth.lane}: {growth.short_ms:.2f} ms an iteration at context 100, {growth.long_ms:.2f} at 900: "
+            f"[bold]{growth.ratio:.2f}x[/bold]"
+        )
     for one in report.passes:
-        out.print(f"one {one.name} pass: {one.ms:.3f} ms; its bytes alone take {one.floor_ms:.3f} ms "
-                  f"({one.ms / one.floor_ms:.1f}x)")
+        out.print(
+            f"one {one.name} pass: {one.ms:.3f} ms; its bytes alone take {one.floor_ms:.3f} ms "
+            f"({one.ms / one.floor_ms:.1f}x)"
+        )
     out.print(f"All contenders wrote the same text on {report.same_text} of {report.n_prompts} prompts.")
     for note in report.notes:
         out.print(note)
@@ -80,12 +96,28 @@ def _show(report: Report) -> None:
 
 def _speeds(figures: list[Figure]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for column, justify in (("", "left"), ("tokens/s", "right"), ("from", "right"), ("to", "right"),
-                            ("all", "right"), ("thr.", "right"), ("draft", "right"), ("check", "right"),
-                            ("policy", "right"), ("rest", "right")):
+    for column, justify in (
+        ("", "left"),
+        ("tokens/s", "right"),
+        ("from", "right"),
+        ("to", "right"),
+        ("all", "right"),
+        ("thr.", "right"),
+        ("draft", "right"),
+        ("check", "right"),
+        ("policy", "right"),
+        ("rest", "right"),
+    ):
         table.add_column(column, justify=justify, no_wrap=True)
     for figure in figures:
         shares = [f"{share:.1%}" for share in figure.shares or []]
-        table.add_row(figure.name, f"{figure.tokens_per_s:.1f}", f"{figure.low:.1f}", f"{figure.high:.1f}",
-                      f"{figure.end_to_end:.1f}", str(figure.threads), *shares)
+        table.add_row(
+            figure.name,
+            f"{figure.tokens_per_s:.1f}",
+            f"{figure.low:.1f}",
+            f"{figure.high:.1f}",
+            f"{figure.end_to_end:.1f}",
+            str(figure.threads),
+            *shares,
+        )
     return table

@@ -25,12 +25,15 @@ def pairs(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, noth
         table.add_column(column, overflow="fold")
     for index, pair in enumerate(described):
         name = Text(pair.name + (" (default)" if index == 0 and pair.kind == "embedded" else ""), style="bold")
-        drafts = ", ".join(f"{draft}*" if draft == pair.default_draft and len(pair.drafts) > 1 else draft
-                           for draft in pair.drafts)
+        drafts = ", ".join(
+            f"{draft}*" if draft == pair.default_draft and len(pair.drafts) > 1 else draft for draft in pair.drafts
+        )
         table.add_row(name, Text(_shown(pair, pair.target)), Text(drafts), _loads(pair))
     out.print(table)
-    out.print("* the default draft. ngram (prompt lookup) is a draft of every pair. "
-              "Any other pair: --target FOLDER-OR-HUB-ID --draft FOLDER-OR-HUB-ID.")
+    out.print(
+        "* the default draft. ngram (prompt lookup) is a draft of every pair. "
+        "Any other pair: --target FOLDER-OR-HUB-ID --draft FOLDER-OR-HUB-ID."
+    )
 
 
 def _shown(pair: PairDescription, place: str) -> str:

@@ -30,8 +30,9 @@ class Plan:
 class Attention(Protocol):
     def plan(self, start: int, n: int) -> Plan: ...
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-               plan: Plan) -> torch.Tensor: ...
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan
+    ) -> torch.Tensor: ...
 
 
 class CausalBand:
@@ -57,8 +58,17 @@ def whole_blocks(length: int) -> int:
 class DenseAttention:
     """Through torch's scaled_dot_product_attention, over a cache [2, Hkv, capacity, d] a layer."""
 
-    def __init__(self, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, max_length: int, max_rows: int,
-                 dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        n_layers: int,
+        n_heads: int,
+        n_kv_heads: int,
+        head_dim: int,
+        max_length: int,
+        max_rows: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         self.n_groups, self.n_kv_heads = n_heads // n_kv_heads, n_kv_heads
         capacity = whole_blocks(max_length)
         self._band = CausalBand(capacity, max_rows, dtype, device)
@@ -69,8 +79,9 @@ class DenseAttention:
     def plan(self, start: int, n: int) -> Plan:
         return Plan(start, n, self._band.mask(start, n))
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-               plan: Plan) -> torch.Tensor:
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan
+    ) -> torch.Tensor:
         cache, n = self._layers[layer], plan.n
         cache[0, :, plan.start : plan.start + n] = key.transpose(0, 1)
         cache[1, :, plan.start : plan.start + n] = value.transpose(0, 1)
@@ -78,8 +89,9 @@ class DenseAttention:
         return grouped_attention(query, keys, values, plan.mask)
 
 
-def grouped_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
-                      ) -> torch.Tensor:
+def grouped_attention(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
     """Query [n, Hq, d] over keys and values [1, Hkv, keys, d] -> [n, Hq d].
 
     The heads of a group become further rows of one head, so that keys are never copied for them.
@@ -96,17 +108,27 @@ def grouped_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Ten
 class BagAttention:
     """For few rows on a CPU: both products as weighted sums of table rows (``embedding_bag``).
 
-    ``scores = q K^T`` is, for every query row, the sum of the d rows of K^T weighted by q; ``p V`` the sum of the rows of
-    V weighted by p. torch's embedding_bag streams a table through a generated kernel at nearly the memory's speed, where
-    its attention and its small matrix products spend most of their time rearranging keys: at 960 keys, 4 heads and one
-    bfloat16 row on one thread 56 microseconds against 200, with six rows 112 against 250. A bag knows nothing of other
-    bags, so a row's bits do not depend on how many rows are read with it. Long prompts go through grouped_attention.
+    ``scores = q K^T`` is, for every query row, the sum of the d rows of K^T weighted by q; ``p V`` the sum of the
+    rows of V weighted by p. torch's embedding_bag streams a table through a generated kernel at nearly the memory's
+    speed, where its attention and its small matrix products spend most of their time rearranging keys: at 960 keys,
+    4 heads and one bfloat16 row on one thread 56 microseconds against 200, with six rows 112 against 250. A bag knows
+    nothing of other bags, so a row's bits do not depend on how many rows are read with it. Long prompts go through
+    grouped_attention.
     """
 
     MAX_ROWS = 72  # the engine cuts checks to this many rows: one of a learned rule has up to 65
 
-    def __init__(self, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, max_length: int, max_rows: int,
-                 dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        n_layers: int,
+        n_heads: int,
+        n_kv_heads: int,
+        head_dim: int,
+        max_length: int,
+        max_rows: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         self.n_heads, self.n_kv_heads, self.head_dim = n_heads, n_kv_heads, head_dim
         self.n_groups = n_heads // n_kv_heads
         self.scale = head_dim**-0.5
@@ -138,8 +160,9 @@ class BagAttention:
         value_bags = torch.arange(self.n_kv_heads * rows, dtype=torch.int32) * n_keys
         return key_rows, key_bags, value_rows, value_bags
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-               plan: Plan) -> torch.Tensor:
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan
+    ) -> torch.Tensor:
         self._write(layer, key, value, plan.start, plan.n)
         if plan.indices is None:
             return self._attend_densely(layer, query, plan)
@@ -155,8 +178,9 @@ class BagAttention:
         seen = self._sum_bags(self._value_tables[layer], value_rows, value_bags, p.view(-1))
         return seen.view(self.n_kv_heads, groups, n, d).permute(2, 0, 1, 3).reshape(n, self.n_heads * d)
 
-    def _sum_bags(self, table: torch.Tensor, indices: torch.Tensor, bags: torch.Tensor, weights: torch.Tensor
-                  ) -> torch.Tensor:
+    def _sum_bags(
+        self, table: torch.Tensor, indices: torch.Tensor, bags: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
         return self._bag(table, indices, bags, False, 0, False, weights, False, -1)[0]
 
     def _write(self, layer: int, key: torch.Tensor, value: torch.Tensor, start: int, n: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import UserError
 from .tokenizer import Tokenizer
 
-_PROBE = "def f(x):\n    return  x ** 2  # naïve — 漢字 🙂\n\nThe quick brown fox, 1,234.5 times; it's \"done\"!\t"
+_PROBE = 'def f(x):\n    return  x ** 2  # naïve — 漢字 🙂\n\nThe quick brown fox, 1,234.5 times; it\'s "done"!\t'
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 _SPARE = 1.1  # activations, buffers, the runtime itself
 
@@ -32,8 +32,10 @@ def check_same_tokenizer(target: Tokenizer, draft: Tokenizer, target_name: str, 
     differing = [id for id in first.keys() & second.keys() if first[id] != second[id]]
     if differing or target.encode_plain(_PROBE) != draft.encode_plain(_PROBE):
         what = f"{len(differing):,} tokens differ" if differing else "they cut the same text differently"
-        raise UserError(f"{target_name} and {draft_name} have different tokenizers ({what}): a draft must speak its "
-                        "target's tokens. Choose a draft of the same family.")
+        raise UserError(
+            f"{target_name} and {draft_name} have different tokenizers ({what}): a draft must speak its "
+            "target's tokens. Choose a draft of the same family."
+        )
 
 
 @dataclass(slots=True)
@@ -91,5 +93,7 @@ def check_memory(name: str, need: int, free: int | None, device: str) -> None:
     """Refuse what will not fit (UserError)."""
     if free is not None and need > free:
         where = "of memory" if device == "cpu" else "of memory on the GPU"
-        raise UserError(f"{name} needs about {need / 1e9:.1f} GB {where}; {free / 1e9:.1f} GB are free. Choose a "
-                        "smaller pair, or a machine with more memory.")
+        raise UserError(
+            f"{name} needs about {need / 1e9:.1f} GB {where}; {free / 1e9:.1f} GB are free. Choose a "
+            "smaller pair, or a machine with more memory."
+        )

@@ -1,9 +1,9 @@
 """The CUDA engine: Llama-shaped models over fixed buffers, so that every pass can be a CUDA graph.
 
-A pass reads its input (place in the text, ids) from one device buffer and is shaped by two bucket sizes alone: how many
-rows it computes, how many keys it sees. Rows beyond the ids are padding: they write keys at places that no later pass
-sees before it has overwritten them, because what a row sees ends at its own place. Rewinding is therefore a change of one
-number. All of this runs on a CPU as well, without graphs: that is how it is tested.
+A pass reads its input (place in the text, ids) from one device buffer and is shaped by two bucket sizes alone: how
+many rows it computes, how many keys it sees. Rows beyond the ids are padding: they write keys at places that no later
+pass sees before it has overwritten them, because what a row sees ends at its own place. Rewinding is therefore a change
+of one number. All of this runs on a CPU as well, without graphs: that is how it is tested.
 
 Beside :class:`~decoding.models.base.CachedModel` it offers greedy work that never brings logits to the host:
 ``draft_step`` (a proposal and its features in one small copy), ``draft_chain`` (K proposals, nothing copied) and
@@ -66,8 +66,16 @@ class DraftStep:
 class FixedAttention:
     """A KV cache [2, Hkv, capacity, d] a layer that is written and masked by places held on the device."""
 
-    def __init__(self, n_layers: int, n_heads: int, n_kv_heads: int, head_dim: int, max_length: int,
-                 dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        n_layers: int,
+        n_heads: int,
+        n_kv_heads: int,
+        head_dim: int,
+        max_length: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         self.capacity = whole_blocks(max_length + MAX_ROWS)
         self._keys = torch.arange(self.capacity, device=device)
         shape = (2, n_kv_heads, self.capacity, head_dim)
@@ -84,8 +92,9 @@ class FixedAttention:
         mask = torch.where(self._keys[:n_keys] <= places[:, None], self._seen, self._unseen)
         return Plan(0, places.shape[0], mask, places)
 
-    def attend(self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-               plan: Plan) -> torch.Tensor:
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan
+    ) -> torch.Tensor:
         cache = self.layers[layer]
         cache[0].index_copy_(1, plan.indices, key.transpose(0, 1))
         cache[1].index_copy_(1, plan.indices, value.transpose(0, 1))
@@ -96,8 +105,15 @@ class FixedAttention:
 class CudaModel(LeanModel):
     """A Llama-shaped model whose passes are CUDA graphs (on a CPU, or with ``graphs`` off: plain calls)."""
 
-    def __init__(self, hf_model: Any, info: ModelInfo, weights: str, device: str = "cuda",
-                 max_length: int = DEFAULT_MAX_LENGTH, graphs: bool = True) -> None:
+    def __init__(
+        self,
+        hf_model: Any,
+        info: ModelInfo,
+        weights: str,
+        device: str = "cuda",
+        max_length: int = DEFAULT_MAX_LENGTH,
+        graphs: bool = True,
+    ) -> None:
         super().__init__(hf_model, info, weights, device, max_length)
         with torch.inference_mode():
             self._input = torch.zeros(_IDS + MAX_ROWS, dtype=torch.int64, device=self.device)
@@ -111,8 +127,15 @@ class CudaModel(LeanModel):
         return self._runner.note
 
     def _make_attention(self) -> FixedAttention:
-        return FixedAttention(len(self.blocks), self.n_heads, self.n_kv_heads, self.head_dim, self.max_length,
-                              self.dtype, self.device)
+        return FixedAttention(
+            len(self.blocks),
+            self.n_heads,
+            self.n_kv_heads,
+            self.head_dim,
+            self.max_length,
+            self.dtype,
+            self.device,
+        )
 
     def _norm_weight(self, weight: torch.Tensor) -> torch.Tensor:
         return weight
@@ -195,8 +218,7 @@ class CudaModel(LeanModel):
         """Append ``ids`` and return the first choice after each, of the first ``vocab`` tokens."""
         if len(ids) > MAX_ROWS:
             return self.extend(ids)[:, :vocab].argmax(-1).tolist()
-        return self.check_chain(ids[0], Drafted(torch.tensor(ids[1:], device=self.device, dtype=torch.int64)),
-                                vocab)[1]
+        return self.check_chain(ids[0], Drafted(torch.tensor(ids[1:], device=self.device, dtype=torch.int64)), vocab)[1]
 
     # -- the passes themselves: they read the input buffer and nothing else that changes
 

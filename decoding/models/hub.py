@@ -8,17 +8,28 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Protocol
+from typing import Any, Protocol
 
 from ..errors import UserError
 from .checks import check_config, check_same_tokenizer
 
 MAX_DOWNLOAD_BYTES = 160 * 10**9  # a 70B model in bfloat16 has 141 GB
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}$")
-_SMALL_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-                "special_tokens_map.json", "vocab.json", "merges.txt", "added_tokens.json", "chat_template.jinja")
+_SMALL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
 _INDEX = "model.safetensors.index.json"
 
 Tell = Callable[[str, float | None], None]
@@ -72,8 +83,9 @@ def inspect(hub: Hub, name: str, tell: Tell) -> Found:
         raise UserError(f"{name} has no safetensors weights, and no other kind is loaded: choose another model.")
     size = sum(repository.weights.values())
     if size > MAX_DOWNLOAD_BYTES:
-        raise UserError(f"{name} has {size / 1e9:.0f} GB of weights; at most {MAX_DOWNLOAD_BYTES / 1e9:.0f} GB are "
-                        "downloaded.")
+        raise UserError(
+            f"{name} has {size / 1e9:.0f} GB of weights; at most {MAX_DOWNLOAD_BYTES / 1e9:.0f} GB are downloaded."
+        )
     if "config.json" not in repository.files:
         raise UserError(f"{name} is not a transformers model: it has no config.json.")
     for file in _SMALL_FILES:
@@ -111,16 +123,22 @@ def _check_disk(found: Found, total: int) -> None:
     missing = sum(size for file, size in found.repository.weights.items() if not (found.folder / file).exists())
     free = shutil.disk_usage(found.folder).free
     if missing > 0.95 * free:
-        raise UserError(f"{found.repository.name} needs {missing / 1e9:.1f} GB on the disk; {free / 1e9:.1f} GB are "
-                        "free. Free some space or choose a smaller model.")
+        raise UserError(
+            f"{found.repository.name} needs {missing / 1e9:.1f} GB on the disk; {free / 1e9:.1f} GB are "
+            "free. Free some space or choose a smaller model."
+        )
 
 
 def check_pair(target: Found, draft: Found) -> None:
     """Refuse a draft whose tokens are not the target's, before either is downloaded (UserError)."""
     from .pair import load_tokenizer
 
-    check_same_tokenizer(load_tokenizer(target.folder), load_tokenizer(draft.folder),
-                         target.repository.name, draft.repository.name)
+    check_same_tokenizer(
+        load_tokenizer(target.folder),
+        load_tokenizer(draft.folder),
+        target.repository.name,
+        draft.repository.name,
+    )
 
 
 class HuggingFaceHub:
@@ -150,8 +168,12 @@ class HuggingFaceHub:
                 on_bytes(int(n or 0))
                 return super().update(n)
 
-        return Path(self._ask(repository.name, lambda: hf_hub_download(
-            repository.name, file, revision=repository.revision, tqdm_class=Counter)))
+        return Path(
+            self._ask(
+                repository.name,
+                lambda: hf_hub_download(repository.name, file, revision=repository.revision, tqdm_class=Counter),
+            )
+        )
 
     def _ask(self, name: str, question: Callable[[], Any]) -> Any:
         import httpx
@@ -160,16 +182,22 @@ class HuggingFaceHub:
         try:
             return question()
         except errors.GatedRepoError as error:
-            raise UserError(f"{name} is gated: accept its licence at https://huggingface.co/{name}, then log in on "
-                            "this machine (hf auth login, or set HF_TOKEN) and try again.") from error
+            raise UserError(
+                f"{name} is gated: accept its licence at https://huggingface.co/{name}, then log in on "
+                "this machine (hf auth login, or set HF_TOKEN) and try again."
+            ) from error
         except errors.RepositoryNotFoundError as error:
-            raise UserError(f"There is no model {name} on the Hub (or it is private and you are not logged in): "
-                            "check its spelling.") from error
+            raise UserError(
+                f"There is no model {name} on the Hub (or it is private and you are not logged in): check its spelling."
+            ) from error
         except errors.LocalEntryNotFoundError as error:
-            raise UserError(f"{name} is not on this machine and the Hub cannot be reached: check the network.") from error
+            raise UserError(
+                f"{name} is not on this machine and the Hub cannot be reached: check the network."
+            ) from error
         except (errors.HfHubHTTPError, httpx.HTTPError, OSError) as error:
-            raise UserError(f"The Hub did not give {name}: {type(error).__name__}. Check the network and try "
-                            "again.") from error
+            raise UserError(
+                f"The Hub did not give {name}: {type(error).__name__}. Check the network and try again."
+            ) from error
 
 
 class _Nowhere:

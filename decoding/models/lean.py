@@ -10,8 +10,9 @@ neither the packed linears nor the attention (attention.py) look across rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -59,8 +60,14 @@ class LeanModel:
     ``weights``: "float32", "bfloat16" or "int8", the last two on a CPU with bfloat16 instructions.
     """
 
-    def __init__(self, hf_model: Any, info: ModelInfo, weights: str, device: str = "cpu",
-                 max_length: int = DEFAULT_MAX_LENGTH) -> None:
+    def __init__(
+        self,
+        hf_model: Any,
+        info: ModelInfo,
+        weights: str,
+        device: str = "cpu",
+        max_length: int = DEFAULT_MAX_LENGTH,
+    ) -> None:
         config = hf_model.config
         self.info = info
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
@@ -88,8 +95,16 @@ class LeanModel:
 
     def _make_attention(self) -> Attention:
         kind = BagAttention if self.device.type == "cpu" else DenseAttention
-        return kind(len(self.blocks), self.n_heads, self.n_kv_heads, self.head_dim, self.max_length, PREFILL_CHUNK,
-                    self.dtype, self.device)
+        return kind(
+            len(self.blocks),
+            self.n_heads,
+            self.n_kv_heads,
+            self.head_dim,
+            self.max_length,
+            PREFILL_CHUNK,
+            self.dtype,
+            self.device,
+        )
 
     def _take_weights(self, hf_model: Any, form: Callable[..., Linear]) -> None:
         def cast(tensor: torch.Tensor) -> torch.Tensor:
@@ -111,16 +126,18 @@ class LeanModel:
         self.blocks = []
         for layer in hf_model.model.layers:
             attention, mlp = layer.self_attn, layer.mlp
-            self.blocks.append(Block(
-                attention_norm=norm(layer.input_layernorm),
-                qkv=linear(attention.q_proj, attention.k_proj, attention.v_proj),
-                out=linear(attention.o_proj),
-                mlp_norm=norm(layer.post_attention_layernorm),
-                gate=linear(mlp.gate_proj),
-                up=linear(mlp.up_proj),
-                down=linear(mlp.down_proj),
-                qk_norm=self._query_key_norm(attention, norm),
-            ))
+            self.blocks.append(
+                Block(
+                    attention_norm=norm(layer.input_layernorm),
+                    qkv=linear(attention.q_proj, attention.k_proj, attention.v_proj),
+                    out=linear(attention.o_proj),
+                    mlp_norm=norm(layer.post_attention_layernorm),
+                    gate=linear(mlp.gate_proj),
+                    up=linear(mlp.up_proj),
+                    down=linear(mlp.down_proj),
+                    qk_norm=self._query_key_norm(attention, norm),
+                )
+            )
 
     def _norm_weight(self, weight: torch.Tensor) -> torch.Tensor:
         """A norm's weight as ``_norm`` wants it."""
@@ -197,10 +214,15 @@ class LeanModel:
         and hypot(|x|, sqrt(size * eps)) adds its epsilon.
         """
         size = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
-        return torch.mul(torch.div(x, torch.hypot(size, self._epsilon if epsilon is None else epsilon)), weight, out=torch.empty_like(x))
+        return torch.mul(
+            torch.div(x, torch.hypot(size, self._epsilon if epsilon is None else epsilon)),
+            weight,
+            out=torch.empty_like(x),
+        )
 
-    def _attend(self, block: Block, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor,
-                plan: Plan) -> torch.Tensor:
+    def _attend(
+        self, block: Block, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan
+    ) -> torch.Tensor:
         """Rotary attention of x [n, hidden] -> [n, Hq d], not yet projected."""
         n, d = x.shape[0], self.head_dim
         n_turned = self.n_heads + self.n_kv_heads

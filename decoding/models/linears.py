@@ -7,8 +7,8 @@ Three storage forms share one face: ``__call__(x)``, ``silu(x)``, ``times(x, oth
 - Packed: for the CPU, weights laid out once for oneDNN. One pass over 1 to 16 rows costs about the same (on one
   thread, 256 to 1,024 features: 32 to 60 microseconds in bfloat16, 60 to 100 in float32, where the plain product takes
   100 to 330), and a row's bits do not depend on how many rows come with it (checked in tests/test_models_lean.py).
-- Int8: weight-only, one scale per output row; half the bytes to read. Row-invariant too. For drafts only: on a target it
-  would be another model.
+- Int8: weight-only, one scale per output row; half the bytes to read. Row-invariant too. For drafts only: on a target
+  it would be another model.
 """
 
 from __future__ import annotations

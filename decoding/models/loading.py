@@ -30,7 +30,7 @@ def has_bf16_instructions() -> bool:
 
 
 def choose_device(device: str) -> str:
-    """"auto" is CUDA where there is one. Raises UserError where the named device is not there."""
+    """ "auto" is CUDA where there is one. Raises UserError where the named device is not there."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
@@ -87,8 +87,17 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def load_model(folder: Path, *, name: str, source: str, weights: str, device: str = "cpu",
-               threads: int = 1, mark: str = "", spread: bool = False) -> CachedModel:
+def load_model(
+    folder: Path,
+    *,
+    name: str,
+    source: str,
+    weights: str,
+    device: str = "cpu",
+    threads: int = 1,
+    mark: str = "",
+    spread: bool = False,
+) -> CachedModel:
     """Load the model in ``folder`` on the fastest engine that fits it.
 
     ``weights``: "float32", "bfloat16" or "int8" (lean engine on the CPU only; bfloat16 elsewhere); ``mark``: its
@@ -100,7 +109,12 @@ def load_model(folder: Path, *, name: str, source: str, weights: str, device: st
     if weights == "int8" and not (lean and device == "cpu"):
         weights = "bfloat16"
     info = describe_model(hf_model, name, source, mark or fingerprint(folder))
-    info.engine, info.dtype, info.device, info.threads = "lean" if lean else "transformers", weights, device, threads
+    info.engine, info.dtype, info.device, info.threads = (
+        "lean" if lean else "transformers",
+        weights,
+        device,
+        threads,
+    )
     if lean:
         return LeanModel(hf_model, info, weights) if device == "cpu" else CudaModel(hf_model, info, weights, device)
     return TransformersModel(hf_model if spread else hf_model.to(device), info)
@@ -120,7 +134,13 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
     options = {"device_map": "auto"} if spread else {}
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, local_files_only=True, trust_remote_code=False, **options)
+            folder,
+            dtype=dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            **options,
+        )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise UserError(f"{folder.name} could not be loaded: {str(error).splitlines()[0][:200]}") from error
     reason = refusal(model)
@@ -133,8 +153,15 @@ def describe_model(hf_model: Any, name: str, source: str, mark: str) -> ModelInf
     """Size and origin of a loaded model; the engine fields are filled in by whoever runs it."""
     config = hf_model.config
     return ModelInfo(
-        name=name, source=source, fingerprint=mark,
+        name=name,
+        source=source,
+        fingerprint=mark,
         parameters=sum(parameter.numel() for parameter in hf_model.parameters()),
-        layers=config.num_hidden_layers, hidden_size=config.hidden_size, vocab_size=config.vocab_size,
-        engine="transformers", dtype="float32", device="cpu", threads=1,
+        layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        engine="transformers",
+        dtype="float32",
+        device="cpu",
+        threads=1,
     )

@@ -3,24 +3,41 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from ..errors import UserError
 from ..pairs import PairDescription, find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, check_same_tokenizer, estimate_memory, free_memory
 from .hub import Hub, HuggingFaceHub, Tell, check_pair, download, inspect, is_hub_id
-from .loading import choose_device, choose_weights, gpu_count, load_model, read_config, set_threads, weight_bytes
+from .loading import (
+    choose_device,
+    choose_weights,
+    gpu_count,
+    load_model,
+    read_config,
+    set_threads,
+    weight_bytes,
+)
 from .tokenizer import Tokenizer
 
 
 class Pair:
     """One target, one tokenizer, and drafts that are loaded when they are first asked for."""
 
-    def __init__(self, name: str, tokenizer: Tokenizer, target: CachedModel, default_draft: str,
-                 draft_names: list[str], load_draft: Callable[[str], CachedModel], chat: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        tokenizer: Tokenizer,
+        target: CachedModel,
+        default_draft: str,
+        draft_names: list[str],
+        load_draft: Callable[[str], CachedModel],
+        chat: bool = False,
+    ) -> None:
         self.name, self.tokenizer, self.target = name, tokenizer, target
         self.default_draft, self.draft_names = default_draft, draft_names
         self.chat = chat
@@ -39,8 +56,9 @@ class Pair:
         name = name or self.default_draft
         if name not in self._drafts:
             if name not in self.draft_names:
-                raise UserError(f"The pair {self.name} has no draft {name}. "
-                                f"It has: {', '.join(self.draft_names)}, ngram.")
+                raise UserError(
+                    f"The pair {self.name} has no draft {name}. It has: {', '.join(self.draft_names)}, ngram."
+                )
             self._drafts[name] = self._load_draft(name)
         return self._drafts[name]
 
@@ -62,8 +80,16 @@ class Place:
     mark: str = ""
 
 
-def load_pair(name: str = "", target: str = "", draft: str = "", dtype: str = "auto", device: str = "auto",
-              threads: int | None = None, progress: Tell | None = None, hub: Hub | None = None) -> Pair:
+def load_pair(
+    name: str = "",
+    target: str = "",
+    draft: str = "",
+    dtype: str = "auto",
+    device: str = "auto",
+    threads: int | None = None,
+    progress: Tell | None = None,
+    hub: Hub | None = None,
+) -> Pair:
     """Load a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
 
     ``dtype``: "auto", "float32", "bfloat16"; "auto" gives int8 weights to the drafts that the pair marks so (CPU).
@@ -79,8 +105,16 @@ def load_pair(name: str = "", target: str = "", draft: str = "", dtype: str = "a
 
     def load(which: str, place: Place, form: str, spread: bool = False) -> CachedModel:
         tell(f"Loading {which}", None)
-        return load_model(place.folder, name=which, source=place.source, weights=form, device=device,
-                          threads=threads, mark=place.mark, spread=spread)
+        return load_model(
+            place.folder,
+            name=which,
+            source=place.source,
+            weights=form,
+            device=device,
+            threads=threads,
+            mark=place.mark,
+            spread=spread,
+        )
 
     def load_draft(which: str) -> CachedModel:
         form = "int8" if dtype == "auto" and weights == "bfloat16" and described.is_int8(which) else weights
@@ -89,8 +123,15 @@ def load_pair(name: str = "", target: str = "", draft: str = "", dtype: str = "a
     first = places[described.target]
     tokenizer = load_tokenizer(first.folder)
     model = load(Path(described.target).name, first, weights, spread)
-    pair = Pair(described.name, tokenizer, model, described.default_draft, list(described.drafts), load_draft,
-                described.chat and tokenizer.has_chat_template)
+    pair = Pair(
+        described.name,
+        tokenizer,
+        model,
+        described.default_draft,
+        list(described.drafts),
+        load_draft,
+        described.chat and tokenizer.has_chat_template,
+    )
     pair.target_folder = first.folder
     pair.draft_folders = {which: Path(place) for which, place in described.drafts.items() if Path(place).is_dir()}
     pair.draft()
@@ -109,8 +150,9 @@ def find_places(described: PairDescription, hub: Hub, tell: Tell) -> dict[str, P
         if described.target in found and draft in found:
             check_pair(found[described.target], found[draft])
         elif described.kind != "embedded":
-            folders = [found[name].folder if name in found else local_folder(name)
-                       for name in (described.target, draft)]
+            folders = [
+                found[name].folder if name in found else local_folder(name) for name in (described.target, draft)
+            ]
             check_same_tokenizer(*map(load_tokenizer, folders), *map(show, (described.target, draft)))
     places = {}
     for name in names:

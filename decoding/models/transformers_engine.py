@@ -73,12 +73,15 @@ class TransformersModel:
     def _forward(self, ids: list[int], keep: int) -> torch.Tensor:
         """One pass over ``ids``; logits of the last ``keep`` of them, [keep, vocab] float32."""
         rows = torch.tensor([ids], device=self._device)
-        out = self._model(input_ids=rows, past_key_values=self._cache, use_cache=True,
-                          output_hidden_states=self.keep_hidden)
+        out = self._model(
+            input_ids=rows, past_key_values=self._cache, use_cache=True, output_hidden_states=self.keep_hidden
+        )
         self.length += len(ids)
         if self._cache.get_seq_length() != self.length:
-            raise UserError(f"The model type {self._model.config.model_type} does not keep its past in the cache "
-                            "that it is given, so it cannot be rewound: choose another model.")
+            raise UserError(
+                f"The model type {self._model.config.model_type} does not keep its past in the cache "
+                "that it is given, so it cannot be rewound: choose another model."
+            )
         self.last_hidden = out.hidden_states[-1][0, -keep:].float() if self.keep_hidden else None
         return out.logits[0, -keep:].float()
 
@@ -103,8 +106,9 @@ class RewindableLayer(DynamicLayer):
         self.is_initialized = True
         self.keep(0)
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-               ) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append the new states; returns views of all keys and values."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
