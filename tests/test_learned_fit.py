@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from decoding.chain import Cancelled
+from decoding.cli import main
 from decoding.errors import UserError
 from decoding.fit import run
 from decoding.fit.calibration import Platt, calibration_error, fit_next, fit_platt, figures
@@ -203,3 +206,31 @@ def test_evidence_becomes_inputs():
     inputs = costaware_inputs(np.array([0, 3, LONGEST + 3]), np.array([1.0, 1.0, 2.0]))
     run = np.log1p(3)
     np.testing.assert_allclose(inputs, [[1, 0, 0, 0, 0], [1, run, 1, run, 1], [2, run, -1, -run, -2]], rtol=1e-6)
+
+
+# -- the command
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--pair", "nothing-like-it"], "There is no pair nothing-like-it"),
+        (["--target", "somewhere"], "Name the draft's folder as well"),
+        (["--target", "/no/such/target", "--draft", "/no/such/draft"], "There is no folder"),
+    ],
+)
+def test_the_command_answers_bad_input_with_a_sentence(arguments, sentence, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", *arguments])
+    assert stopped.value.code == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_command_fits_and_shows_what_validation_says(places, prompts, capsys):
+    few = ["--suite", "code", "--train", "30", "--validation", "4", "--max-new-tokens", "20", "--epochs", "1"]
+    with pytest.raises(SystemExit) as stopped:
+        main(["fit", "--target", places[0], "--draft", places[1], *few, "--json"])
+    assert stopped.value.code == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["policy"] for row in rows] == ["disco", "specdecpp", "costaware"]
+    assert all(0 < row["latency"] for row in rows)
