@@ -216,6 +216,8 @@ def test_recordings_are_made_checked_and_kept_in_order(capsys, pair, tmp_path, m
     assert [trace.lane for trace in backend.load("two").lanes] == ["autoregressive", "static:2", "confidence:0.4"]
     status, _, err = run_main(capsys, *words, "--only", "three")
     assert status == 2 and "one, two" in err
+    described.kind = "preset"
+    assert "models/" in run_main(capsys, *words)[2]
 
 
 def test_serve_refuses_what_cannot_listen(capsys):

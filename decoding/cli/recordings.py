@@ -27,6 +27,8 @@ def recordings(
 ) -> None:
     """Record the showcase prompts, for the page's first paint and for visitors without a GPU."""
     prompts, described = load_showcase(), find_pair(pair)
+    if described.kind != "embedded":
+        raise UserError("Recordings are made with a pair whose weights lie under models/: train one, or name it.")
     if check:
         raise typer.Exit(_check(folder, prompts, described))
     chosen = _choose(prompts, only)
