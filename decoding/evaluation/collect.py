@@ -219,9 +219,6 @@ class Collector:
         for lines in (self._texts, *self._chains.values()):
             lines.close()
 
-    def has_head(self, policy: str, draft: str) -> bool:
-        return policy in self._base.heads.get(draft, {})
-
     def heads(self, draft: str) -> dict[str, Any]:
         return self._base.heads.get(draft, {})
 

@@ -96,7 +96,7 @@ def _evaluate(
 
 
 def _learned(collector: Collector, draft: str) -> list[str]:
-    return [policy for policy in LEARNED if collector.has_head(policy, draft)]
+    return [policy for policy in LEARNED if policy in collector.heads(draft)]
 
 
 def candidates(draft: str, learned: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from ..chain import Cancelled
 from ..errors import UserError
 from ..lanes import LEARNED, parse_lane
+from ..lookahead.heads import need_head
 from ..prompts import Prompt, load_suite
 from .collect import Collector
 from .options import EvaluationOptions, check_options
@@ -93,12 +94,12 @@ def usable_lanes(asked: Sequence[str], collector: Collector, draft: str) -> tupl
     lanes, notes = ["autoregressive"], []
     for text in asked:
         policy = text if text == STATIC_OPT else parse_lane(text).policy
-        if policy in LEARNED and not collector.has_head(policy, draft):
-            notes.append(
-                f"{text} was left out: nothing is fitted for the draft {draft} (python -m decoding fit)."
-            )
-        else:
+        try:
+            if policy in LEARNED:
+                need_head(policy, collector.heads(draft))
             lanes.append(text)
+        except UserError as error:
+            notes.append(f"{text} was left out. {error}")
     return list(dict.fromkeys(lanes)), notes
 
 
