@@ -14,7 +14,6 @@ from .page_fakes import ScriptedBackend
 from .page_server import page_at, write_recordings
 
 
-
 @pytest.fixture(scope="module")
 def backend():
     return ScriptedBackend(pause_s=0.002)

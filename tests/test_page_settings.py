@@ -19,7 +19,7 @@ PROMPTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="
 REQUESTS = st.builds(
     CompareRequest,
     prompt=PROMPTS.filter(str.strip),
-    lanes=st.lists(st.sampled_from(["autoregressive", "static:5", "ngram/static:10", "oracle"]), min_size=1, unique=True),
+    lanes=st.lists(st.sampled_from(["autoregressive", "static:5", "ngram/static:10"]), min_size=1, unique=True),
     max_new_tokens=st.integers(1, 4096),
     temperature=st.sampled_from([0.3, 1.0, 2.0]),
     top_p=st.sampled_from([1.0, 0.9]),

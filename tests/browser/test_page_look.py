@@ -14,7 +14,7 @@ def opened(visit, url: str, **options):
     page = visit(url, **options)
     expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
     page.locator(".sp-plots").scroll_into_view_if_needed()
-    page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 3", timeout=WAIT)
+    page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2", timeout=WAIT)
     return page
 
 
@@ -83,6 +83,6 @@ def test_nothing_comes_from_elsewhere_and_plotly_only_when_it_is_needed(visit, p
     page.wait_for_timeout(500)
     assert not any("plotly" in url for url in asked)
     page.locator(".sp-plots").scroll_into_view_if_needed()
-    page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 3", timeout=WAIT)
+    page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2", timeout=WAIT)
     assert [url for url in asked if "plotly.min.js" in url] == [f"{page_url}speculoscope/plotly.min.js"]
     assert page.elsewhere == []

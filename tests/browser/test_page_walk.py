@@ -129,6 +129,9 @@ def test_plots_come_with_sentences_and_are_linked_both_ways(page):
         position,
     )
     assert abs(left - wanted) < 2
+    page.get_by_role("button", name="over iterations").first.click()
+    expect(page.locator(".sp-figure:visible h3").first).to_contain_text("over iterations")
+    expect(page.locator(".sp-figure:visible .main-svg").first).to_be_visible(timeout=WAIT)
 
 
 def test_a_run_can_be_taken_along_and_brought_back(page, tmp_path):

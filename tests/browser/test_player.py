@@ -6,7 +6,7 @@ import pytest
 
 from decoding.text import whole_text
 from decoding.whatif import simulate_lane
-from tests.browser.player_pages import LANES, lane_text, open_export, stop_at
+from tests.browser.player_pages import LANES, lane_text, open_export, stop_at, wait_until
 from tests.runs import make_run
 from viz.player.details import token_details
 
@@ -16,12 +16,20 @@ def run():
     return make_run(lanes=LANES)
 
 
-@pytest.fixture
-def page(browser, tmp_path, run):
-    page = open_export(browser, tmp_path, run)
+@pytest.fixture(scope="module")
+def opened(browser, tmp_path_factory, run):
+    page = open_export(browser, tmp_path_factory.mktemp("player"), run)
     yield page
-    assert page.faults == []
     page.context.close()
+
+
+@pytest.fixture
+def page(opened):
+    """The run as it is just after the page has opened, playing."""
+    opened.mouse.move(2, 2)
+    opened.evaluate("player.setFinalOnly(false); player.load(player.payload);")
+    yield opened
+    assert opened.faults == []
 
 
 def clock(page) -> float:
@@ -43,7 +51,7 @@ def shown_where(page, lane: int, iteration: int) -> str:
 
 
 def test_it_plays_by_itself_about_eight_seconds(page):
-    page.wait_for_function("player.t > 0")
+    wait_until(page, "player.t > 0")
     seconds = page.evaluate("player.total / player.speed")
     assert 5.5 < seconds < 11
     assert page.locator(".sd-speed option:checked").inner_text() in ("1/10 of real time", "1/12 of real time")
@@ -204,6 +212,19 @@ def test_the_sl_slider_answers_from_the_what_if(page, run):
     assert "simulated" in page.locator(".sd-race .sd-sim").inner_text()
     assert page.evaluate("player.simulation.lane.keptAt.length") == len(run.lanes[0].output)
     assert page.evaluate("player.total") >= page.evaluate("player.simulation.lane.end") - 1e-9
+
+
+def test_the_simulated_lane_shows_its_text_too(page, run):
+    stop_at(page, 1)
+    page.get_by_label("SL of a simulated static lane").fill("1")
+    page.locator(".sd-chip-sim").click()
+    column = page.locator(".sd-col-sim")
+    assert column.locator("h2").inner_text() == "Static 2, simulated"
+    kept = page.evaluate("player.simulation.lane.tokens.filter(t => !'rd'.includes(t.fate)).map(t => t.text).join('')")
+    assert kept == whole_text(run.lanes[0].output, run.vocab)
+    assert column.locator(".sd-r").count() == sum(a < n for _, n, a in simulate_lane(run, "static:2").iterations)
+    page.get_by_label("SL of a simulated static lane").fill("3")
+    assert column.locator("h2").inner_text() == "Static 4, simulated"
 
 
 def test_the_threshold_slider_re_simulates(page, run):

@@ -6,7 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from decoding.text import whole_text
-from tests.browser.player_pages import LANES, apply_events, lane_text, live_events, open_export, stop_at
+from tests.browser.player_pages import LANES, apply_events, lane_text, live_events, open_export, stop_at, wait_until
 from tests.runs import make_run
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
@@ -38,7 +38,7 @@ def test_a_live_run_shows_who_is_on_the_clock_and_then_races(opened):
     assert page.evaluate("player.lanes.map((lane) => lane.iterations.length)") == [40, 3, 0, 0]
     assert page.locator(".sd-flag:visible").count() == 0  # no speedup before it is true
     apply_events(page, events[wanted:], first=wanted)
-    page.wait_for_function("player.playing && player.t > 0")
+    wait_until(page, "player.playing && player.t > 0")
     assert page.locator(".sd-badge").inner_text().startswith("live")
     assert not page.locator(".sd-status").is_visible()
 

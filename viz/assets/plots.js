@@ -158,19 +158,46 @@
       for (const old of this.drawings) library.purge(old.canvas);
       this.drawings = figures.map((about) => new Drawing(about));
       this.body.replaceChildren(...this.drawings.map((one) => one.node));
-      for (const one of this.drawings) {
-        await one.draw(library);
-        one.onPoint((goal) => {
-          this.player.dispatchEvent(new CustomEvent("sd:goto", { detail: goal }));
-          this.position(goal); // the player tells of the iteration that its clock has come to, the next one
-        });
+      this.offerChoices(library);
+      for (const one of this.drawings) if (!one.node.hidden) await this.drawOne(one, library);
+    }
+
+    async drawOne(one, library) {
+      const first = !one.drawn;
+      await one.draw(library);
+      if (!first) return;
+      one.onPoint((goal) => {
+        this.player.dispatchEvent(new CustomEvent("sd:goto", { detail: goal }));
+        this.position(goal); // the player tells of the iteration that its clock has come to, the next one
+      });
+    }
+
+    /** Drawings that name each other's `choice` stand in one place, with buttons to change between them. */
+    offerChoices(library) {
+      const several = this.drawings.filter((one) => one.about.choice);
+      for (const shown of several) {
+        const row = document.createElement("div");
+        row.className = "sp-choices";
+        row.setAttribute("role", "group");
+        row.setAttribute("aria-label", "Form of this plot");
+        for (const other of several) {
+          const choose = global.SpeculoscopePage.button("sp-button", other.about.choice, async () => {
+            for (const one of several) one.node.hidden = one !== other;
+            await this.drawOne(other, library);
+            other.node.querySelector("[aria-pressed=true]").focus();
+          });
+          choose.setAttribute("aria-pressed", String(other === shown));
+          row.append(choose);
+        }
+        shown.node.prepend(row);
+        shown.node.hidden = shown !== several[0];
       }
     }
 
     async redraw() {
       if (!this.drawings.length) return;
       const library = await load();
-      for (const one of this.drawings) await one.draw(library);
+      for (const one of this.drawings) if (!one.node.hidden) await one.draw(library);
     }
 
     position({ position }) {

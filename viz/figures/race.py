@@ -27,13 +27,18 @@ INK, MUTED = "var(--sd-ink)", "var(--sd-mute)"
 
 @dataclass(slots=True)
 class Drawing:
-    """A figure as the page shows it. ``follow``: the player's positions can be marked in it (one row a lane)."""
+    """A figure as the page shows it.
+
+    ``follow``: the player's position can be marked in it. ``choice``: its name among the drawings that are forms of
+    one another, of which one is shown at a time; "" for those that always are.
+    """
 
     name: str
     title: str
     sentence: str
     figure: go.Figure
     follow: bool = False
+    choice: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -41,6 +46,7 @@ class Drawing:
             "title": self.title,
             "sentence": self.sentence,
             "follow": self.follow,
+            "choice": self.choice,
             "figure": self.figure.to_plotly_json(),
         }
 
@@ -75,7 +81,8 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
     figure.update_xaxes(title_text="position in the text (tokens)", row=len(drafting), col=1)
     figure.update_layout(height=ROW_PX * len(drafting) + 92, barmode="overlay", **_layout())
     title = "How far each rule looked ahead, along the text"
-    return Drawing("lookahead", title, lookahead_sentence([trace for _, trace in drafting]), figure, follow=True)
+    sentence = lookahead_sentence([trace for _, trace in drafting])
+    return Drawing("lookahead", title, sentence, figure, follow=True, choice="along the text")
 
 
 def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar | go.Scatter]:
@@ -175,8 +182,9 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
     figure.update_xaxes(title_text="iteration", rangemode="tozero")
     figure.update_yaxes(title_text="SL (tokens guessed)", rangemode="tozero")
     figure.update_layout(height=320, **_layout())
-    title = "SL of each iteration (the form of the DISCO paper's figure 2)"
-    return Drawing("iterations", title, iterations_sentence([trace for _, trace in drafting]), figure)
+    title = "How far each rule looked ahead, over iterations (as figure 2 of the DISCO paper)"
+    sentence = iterations_sentence([trace for _, trace in drafting])
+    return Drawing("iterations", title, sentence, figure, choice="over iterations")
 
 
 def iterations_sentence(traces: list[Trace]) -> str:
