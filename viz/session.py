@@ -9,6 +9,7 @@ last one carries the finished run's payload.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import logging
 import secrets
@@ -50,7 +51,8 @@ class Feed:
         Closing this iterator cancels the job.
         """
         self._loop, self._ready = asyncio.get_running_loop(), asyncio.Event()
-        threading.Thread(target=self._pump, name="feed", daemon=True).start()
+        context = contextvars.copy_context()  # ZeroGPU finds the visitor, whose quota it is, in the context
+        threading.Thread(target=context.run, args=(self._pump,), name="feed", daemon=True).start()
         try:
             last = False
             while not last:
