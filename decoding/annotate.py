@@ -45,9 +45,7 @@ class Annotator:
         self._top = top
         self._views: dict[tuple[str, tuple[int, ...]], Views] = {}
 
-    def iterations(
-        self, raw: list[RawIteration], draft: str | None, chain: Chain | None
-    ) -> list[Iteration]:
+    def iterations(self, raw: list[RawIteration], draft: str | None, chain: Chain | None) -> list[Iteration]:
         """The iterations of one lane as the run file has them."""
         output = [token for iteration in raw for token in iteration.tokens]
         target = self._look("", self._prepared.pair.target, output, raw)
@@ -141,9 +139,7 @@ def _tokens_at(raw: list[RawIteration]) -> dict[int, set[int]]:
     return found
 
 
-def _dress(
-    raw: RawIteration, target: Views, said: Views | None, draft: str | None, chain: Chain | None
-) -> Iteration:
+def _dress(raw: RawIteration, target: Views, said: Views | None, draft: str | None, chain: Chain | None) -> Iteration:
     drafted = [_drafted_token(raw, index, target, said, draft) for index in range(len(raw.drafted))]
     first = raw.decisions[0] if raw.decisions else (None, None)
     holds = None
@@ -160,9 +156,7 @@ def _dress(
     )
 
 
-def _drafted_token(
-    raw: RawIteration, index: int, target: Views, said: Views | None, draft: str | None
-) -> Token:
+def _drafted_token(raw: RawIteration, index: int, target: Views, said: Views | None, draft: str | None) -> Token:
     wrong = tuple(raw.drafted[raw.n_accepted : index])
     key = (raw.start + index, wrong)
     token = Token(id=raw.drafted[index], fate=fate_of(raw, index))

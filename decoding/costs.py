@@ -153,9 +153,7 @@ def _repeat_to(prompt: list[int], length: int, most: int) -> list[int]:
     return text[: max(1, min(length, most))]
 
 
-def _measure_loop(
-    pair: Pair, drafts: list[str], rule: AcceptanceRule, prompt: list[int], costs: Costs
-) -> float:
+def _measure_loop(pair: Pair, drafts: list[str], rule: AcceptanceRule, prompt: list[int], costs: Costs) -> float:
     """o: the median of what an iteration takes beside draft, check and policy, over ``target_s``."""
     draft = next((name for name in drafts if name != NGRAM), None)
     source = make_source(pair, draft, rule) if draft else None
@@ -186,8 +184,6 @@ def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int
     source.start(prepared.prompt)
     limits = replace(prepared.limits, max_new_tokens=min(n_tokens, prepared.limits.max_new_tokens))
     clock = make_clock(prepared.pair.target.info.device)
-    decode = speculative_decode(
-        prepared.pair.target, source, policy, prepared.rule, prepared.prompt, limits, clock
-    )
+    decode = speculative_decode(prepared.pair.target, source, policy, prepared.rule, prepared.prompt, limits, clock)
     spent = [it.times[POLICY] / len(it.drafted) for it in decode if it.drafted]
     return median(spent) / costs.target_s if spent else 0.0

@@ -95,12 +95,16 @@ def _expand(part: str) -> list[str]:
         return [part]
     match = _RANGE.fullmatch(argument)
     if not match:
-        raise UserError(f"'{_short(part)}' is not a range: write for instance static:1..16 or confidence:0.2..0.8/0.05.")
+        raise UserError(
+            f"'{_short(part)}' is not a range: write for instance static:1..16 or confidence:0.2..0.8/0.05."
+        )
     low, high = float(match[1]), float(match[2])
     whole = "." not in match[1] + match[2]
     step = float(match[3]) if match[3] else (1.0 if whole else 0.05)
     if step <= 0 or high < low:
-        raise UserError(f"The range '{_short(part)}' is empty: its end must not lie below its start, its step not at 0.")
+        raise UserError(
+            f"The range '{_short(part)}' is empty: its end must not lie below its start, its step not at 0."
+        )
     count = int((high - low) / step + 1e-6) + 1
     if count > MAX_EXPANDED:
         raise UserError(f"The range '{_short(part)}' makes {count} lanes, more than {MAX_EXPANDED}: use a larger step.")

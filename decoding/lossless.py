@@ -100,9 +100,7 @@ class _Checker:
         self._heads: dict[str, Head] = load_heads_of(pair, pair.default_draft)
         self.rules = [*RULES, *self._heads]
         needs = frozenset({"p", "entropy"}).union(*(head.needs for head in self._heads.values()))
-        self._sources = {
-            name: make_source(pair, name, self._rule, needs) for name in (pair.default_draft, NGRAM)
-        }
+        self._sources = {name: make_source(pair, name, self._rule, needs) for name in (pair.default_draft, NGRAM)}
 
     def start(self, prompt: list[int]) -> None:
         """Read ``prompt`` and find out, for the oracles, what the draft will say along the text."""

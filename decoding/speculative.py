@@ -100,9 +100,7 @@ def speculative_decode(
         )
 
 
-def _most(
-    policy: LookaheadPolicy, draft: DraftSource | None, wanted: int, n_text: int
-) -> tuple[int, StopReason]:
+def _most(policy: LookaheadPolicy, draft: DraftSource | None, wanted: int, n_text: int) -> tuple[int, StopReason]:
     """The most tokens to draft now, and what bounds them: the tokens wanted (less the target's own), the
     policy's cap, or the draft's context."""
     most, bound = wanted - 1, "limit"

@@ -262,9 +262,7 @@ def test_the_loop_reads_as_the_algorithm_says():
     prefill(pair.target, prepared.prompt)
     source.start(prepared.prompt)
     iterations = list(
-        speculative_decode(
-            pair.target, source, Static(4), prepared.rule, prepared.prompt, prepared.limits, CpuClock()
-        )
+        speculative_decode(pair.target, source, Static(4), prepared.rule, prepared.prompt, prepared.limits, CpuClock())
     )
     assert sum(len(it.tokens) for it in iterations) == 20
     assert [it.finish for it in iterations][-1] == "length" and not any(it.finish for it in iterations[:-1])

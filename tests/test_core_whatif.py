@@ -16,9 +16,7 @@ from decoding.whatif import simulate
 
 from .toy import ToyPair
 
-COSTS = Costs(
-    target_s=0.005, v=[1 + 0.03 * n for n in range(21)], c={"small": 0.12, "ngram": 0.0, "weak": 0.1}, o=0.02
-)
+COSTS = Costs(target_s=0.005, v=[1 + 0.03 * n for n in range(21)], c={"small": 0.12, "ngram": 0.0, "weak": 0.1}, o=0.02)
 LANES = [
     *(f"static:{n}" for n in (1, 2, 4, 7, 20)),
     "heuristic",
@@ -58,9 +56,7 @@ def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, stop,
     chain = chain_of(prepared, prepared.draft_of(prepared.lanes[0]), reference.output)
     live = LaneRun(prepared, prepared.lanes[0], COSTS, chain).run()
     assert live.output == reference.output
-    simulated = simulate(
-        chain, COSTS, make_policy(prepared.lanes[0]), max_new_tokens=n, finish=reference.finish
-    )
+    simulated = simulate(chain, COSTS, make_policy(prepared.lanes[0]), max_new_tokens=n, finish=reference.finish)
     assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
 
 
