@@ -24,6 +24,7 @@ POLICIES = (
     "costaware",
 )
 LEARNED = ("disco", "specdecpp", "costaware")
+THRESHOLDED = ("confidence", "entropy", "disco", "specdecpp")
 MAX_EXPANDED = 400
 
 _DRAFT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
@@ -119,12 +120,11 @@ def _check_argument(lane: Lane) -> None:
         _check_static(lane)
     if policy in ("heuristic", "costaware") and argument:
         raise UserError(f"The policy {policy} takes no value: write just {policy}.")
-    if policy in ("confidence", "entropy", "disco", "specdecpp") and argument:
-        if not (policy == "specdecpp" and argument == "auto") and not _within(number, 0.0, 1.0):
-            raise UserError(f"The threshold of {policy} must be from 0 to 1, not '{_short(argument)}'.")
-    if policy == "oracle" and argument and argument != "best":
-        if not _is_whole(argument, 1, 10_000):
-            raise UserError(f"'{_short(lane.text)}': give the oracle a cap (oracle:20), the word best, or nothing.")
+    is_auto = policy == "specdecpp" and argument == "auto"
+    if policy in THRESHOLDED and argument and not is_auto and not _within(number, 0.0, 1.0):
+        raise UserError(f"The threshold of {policy} must be from 0 to 1, not '{_short(argument)}'.")
+    if policy == "oracle" and argument not in (None, "best") and not _is_whole(argument, 1, 10_000):
+        raise UserError(f"'{_short(lane.text)}': give the oracle a cap (oracle:20), the word best, or nothing.")
 
 
 def _check_static(lane: Lane) -> None:
