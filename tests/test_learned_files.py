@@ -43,7 +43,9 @@ def test_nothing_fitted_says_fit_first(tmp_path):
         need_head("disco", heads)
 
 
-@pytest.mark.parametrize("target, draft, what", [("x" * 16, DRAFT, "another target"), (TARGET, "x" * 16, "another draft")])
+@pytest.mark.parametrize(
+    "target, draft, what", [("x" * 16, DRAFT, "another target"), (TARGET, "x" * 16, "another draft")]
+)
 def test_policies_of_other_weights_are_refused_only_where_their_lane_is_asked_for(folder, target, draft, what):
     heads = load_heads(folder, target, draft)
     assert heads == {}

@@ -12,7 +12,7 @@ from decoding.chain import Cancelled
 from decoding.cli import main
 from decoding.errors import UserError
 from decoding.fit import run
-from decoding.fit.calibration import Platt, calibration_error, fit_next, fit_platt, figures
+from decoding.fit.calibration import Platt, calibration_error, figures, fit_next, fit_platt
 from decoding.fit.candidates import calibrated, make_head
 from decoding.fit.data import Collector, Positions, rows_of, split_texts
 from decoding.fit.run import FitOptions, fit
@@ -233,4 +233,4 @@ def test_the_command_fits_and_shows_what_validation_says(places, prompts, capsys
     assert stopped.value.code == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["policy"] for row in rows] == ["disco", "specdecpp", "costaware"]
-    assert all(0 < row["latency"] for row in rows)
+    assert all(row["latency"] > 0 for row in rows)

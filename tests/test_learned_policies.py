@@ -84,7 +84,7 @@ def test_costaware_weighs_the_next_token_against_its_cost():
     policy = CostAware(head)
     policy.reset(CONTEXT)
     limits = thresholds(rows_from_json(LEDGER, "costaware"), COSTS, "small")
-    assert policy.should_draft(known("costaware", [])) == (0.8 > limits[0])
+    assert policy.should_draft(known("costaware", [])) == (limits[0] < 0.8)
     assert (policy.score, policy.threshold) == (0.8, limits[0])
     policy.should_draft(known("costaware", [0.9]))
     alpha, beta = TUNED["costaware"]["next"]

@@ -111,7 +111,9 @@ class _Calibrated:
     figures: dict[str, float]
 
 
-def _calibrate(candidates: Sequence[Candidate], policy: str, recorded: list[Recorded], costs: Costs) -> list[_Calibrated]:
+def _calibrate(
+    candidates: Sequence[Candidate], policy: str, recorded: list[Recorded], costs: Costs
+) -> list[_Calibrated]:
     found = []
     for one in candidates:
         if one.policy != policy:

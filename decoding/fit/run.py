@@ -19,8 +19,8 @@ from ..drafting import NGRAM
 from ..errors import UserError
 from ..lanes import parse_lane
 from ..lookahead.heads import FOLDER, Head
-from ..models.loading import choose_weights
 from ..lookahead.policy_files import PolicyFile, write_policy
+from ..models.loading import choose_weights
 from ..prepare import ALL_FEATURES, Prepared, make_source, prepare, shared_vocabulary
 from ..prompts import load_suite
 from ..request import CompareRequest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,7 +139,8 @@ def _train(
     w = None if weights is None else torch.from_numpy(weights)
     optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=decay)
     steps = epochs * math.ceil(len(x) / BATCH)
-    schedule: Callable[[int], float] = lambda step: max(0.02, 1.0 - step / steps)
+    def schedule(step: int) -> float:
+        return max(0.02, 1.0 - step / steps)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
     total = 0.0
     for _ in range(epochs):

@@ -40,7 +40,7 @@ from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPoli
 from .disco import sigmoid
 from .heads import GuessFeatures
 from .ledger import Row, rows_from_json
-from .policy_files import PolicyFile
+from .policy_files import AGAIN, PolicyFile
 from .repetition import N_EVIDENCE, Repetition, evidence_along
 
 LOWEST, HIGHEST, POINTS_PER_UNIT = -6.0, 14.0, 2  # of logit p in the table
@@ -190,7 +190,7 @@ def head_from(policy: PolicyFile) -> CostAwareHead:
     numbers = [*first.values(), *following] if sound else []
     sound = sound and {"start", "held", "missed"} <= set(first)
     if not sound or not all(isinstance(x, int | float) and math.isfinite(x) for x in numbers):
-        raise UserError("The file of the policy costaware is damaged: fit again with python -m decoding fit.")
+        raise UserError(f"The file of the policy costaware is damaged: {AGAIN}.")
     policy.chosen("sl_max", 1, SL_CAP_LEARNED)
     rows_from_json(policy.tuned.get("ledger"), "costaware")
     return CostAwareHead(policy.weight("table", N_EVIDENCE, N_POINTS), policy.tuned)

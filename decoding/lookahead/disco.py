@@ -17,7 +17,7 @@ from ..errors import UserError
 from ..lanes import Lane
 from .base import SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from .heads import GuessFeatures
-from .policy_files import PolicyFile
+from .policy_files import AGAIN, PolicyFile
 
 TOP = 10
 N_INPUTS = TOP + 2  # top-10 probabilities, entropy, position
@@ -106,7 +106,7 @@ def head_from(policy: PolicyFile) -> DiscoHead:
     """The head in a policy file. Raises UserError where it is damaged."""
     width = len(policy.weights.get("second", np.zeros(1))) - 1
     if width < 1:
-        raise UserError("The file of the policy disco lacks its weights: fit again with python -m decoding fit.")
+        raise UserError(f"The file of the policy disco lacks its weights: {AGAIN}.")
     policy.chosen("threshold", 0.0, 1.0)
     policy.chosen("sl_max", 1, SL_CAP_LEARNED)
     return DiscoHead(policy.weight("first", width, N_INPUTS + 1), policy.weight("second", width + 1), policy.tuned)

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..trace import Costs
+from .policy_files import AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def rows_from_json(data: Any, policy: str) -> list[Row]:
     try:
         rows = [Row(float(t), int(n), tuple(int(count) for count in counts)) for t, n, counts in data]
     except (TypeError, ValueError) as error:
-        raise UserError(f"The ledger of the policy {policy} is damaged: fit again with python -m decoding fit.") from error
+        raise UserError(f"The ledger of the policy {policy} is damaged: {AGAIN}.") from error
     if not rows or any(row.n_tokens < 1 or not sum(row.histogram) for row in rows):
-        raise UserError(f"The ledger of the policy {policy} is empty: fit again with python -m decoding fit.")
+        raise UserError(f"The ledger of the policy {policy} is empty: {AGAIN}.")
     return rows

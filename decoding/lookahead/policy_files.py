@@ -69,7 +69,7 @@ def exists(folder: Path, policy: str) -> bool:
 
 
 def write_policy(folder: Path, policy: PolicyFile) -> None:
-    """Write both files, each whole or not at all, weights first; no reader takes old weights for new. Raises OSError."""
+    """Write both files, each whole or not at all; no reader takes old weights for new ones. Raises OSError."""
     _check_finite(policy)
     folder.mkdir(parents=True, exist_ok=True)
     weights = save({name: np.ascontiguousarray(array) for name, array in policy.weights.items()})

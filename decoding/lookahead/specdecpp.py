@@ -18,7 +18,7 @@ from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
 from .disco import sigmoid
 from .heads import GuessFeatures
 from .ledger import cheapest, rows_from_json
-from .policy_files import PolicyFile
+from .policy_files import AGAIN, PolicyFile
 
 SHORTEST = 2  # published bounds: 2 <= SL <= 20
 
@@ -113,7 +113,7 @@ def head_from(policy: PolicyFile) -> SpecDecHead:
     """The head in a policy file. Raises UserError where it is damaged."""
     depth = policy.architecture.get("depth")
     if not isinstance(depth, int) or not 0 <= depth <= 16:
-        raise UserError("The file of the policy specdecpp has no sound depth: fit again with python -m decoding fit.")
+        raise UserError(f"The file of the policy specdecpp has no sound depth: {AGAIN}.")
     policy.chosen("threshold", 0.0, 1.0)
     rows_from_json(policy.tuned.get("ledger"), "specdecpp")
     bias = policy.weight("bias", None)
