@@ -107,7 +107,7 @@ def test_evaluate_in_json(capsys, tmp_path, toy):
         (["--lanes", "static:0"], "autoregressive"),
         (["--limit", "0"], "whole number"),
         (["--drafts", "some"], "Drafts can be"),
-        (["--minutes", "-2"], "minutes"),
+        (["--minutes", "-2"], "Minutes must be"),
     ],
 )
 def test_evaluate_answers_bad_input_with_a_sentence(capsys, toy, arguments, sentence):

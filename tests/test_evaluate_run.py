@@ -138,6 +138,13 @@ def test_no_time_on_the_clock_leaves_the_simulation(tmp_path):
     assert all(rule.rows[ALL].clock is None for rule in result.rules)
 
 
+def test_with_no_time_for_chains_one_prompt_of_each_split_is_done(tmp_path):
+    first = run(tmp_path, replace(OPTIONS, chain_minutes=0.0))[1]
+    assert first.setting.validation_prompts == 1 and sum(first.setting.prompts.values()) == 1
+    again = run(tmp_path)[1]
+    assert sum(again.setting.prompts.values()) == 4
+
+
 def test_the_test_split_picks_nothing(tmp_path, monkeypatch):
     """With other test prompts static-opt stays what validation chose."""
     chosen = run(tmp_path / "a", replace(OPTIONS, clock_prompts=0))[1].static_opt

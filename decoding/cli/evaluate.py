@@ -37,6 +37,9 @@ def evaluate(
     clock_prompts: Annotated[int, typer.Option(help="How many prompts also run on the clock.")] = 40,
     repeats: Annotated[int, typer.Option(help="How often each of them.")] = 2,
     minutes: Annotated[float | None, typer.Option(help="The clock stops after so many minutes.")] = 10.0,
+    chain_minutes: Annotated[
+        float | None, typer.Option(help="So long to collect texts; default: all prompts.")
+    ] = None,
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Working folder and reports; goes on from there.")
     ] = None,
@@ -51,7 +54,7 @@ def evaluate(
             pair=pair, target=target, draft=draft if target else "", dtype=dtype, suite=suite, split=split, limit=limit,
             validation_limit=validation_limit, lanes=[lane.strip() for lane in lanes.split(",") if lane.strip()],
             max_new_tokens=max_new_tokens, clock_prompts=clock_prompts, repeats=repeats, minutes=minutes,
-            draft_name="" if target else draft, drafts=drafts,
+            chain_minutes=chain_minutes, draft_name="" if target else draft, drafts=drafts,
         )
     )  # fmt: skip
     with cancel_on_interrupt() as cancel:

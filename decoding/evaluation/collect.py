@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..acceptance import make_rule
@@ -65,16 +66,21 @@ class Collector:
 
     # -- texts and chains
 
-    def collect_chains(self, prompts: Sequence[Prompt], label: str) -> Told:
-        """The target's text of each prompt and every draft's chain along it, as far as they are not there yet."""
+    def collect_chains(self, prompts: Sequence[Prompt], label: str, minutes: float | None) -> Told:
+        """The target's text of each prompt and every draft's chain along it, as far as they are not there yet.
+
+        ``minutes`` over, the rest is left for another time; at least one prompt is done.
+        """
+        out_of_time = deadline(minutes)
         done = {draft: {record["prompt"] for record in self._lines(draft).records} for draft in self.drafts}
         for number, prompt in enumerate(prompts):
             missing = [draft for draft in self.drafts if prompt.id not in done[draft]]
-            if missing or prompt.id not in self._by_prompt:
+            if missing:
                 self._check_cancel()
-                yield Progress(
-                    "chains", f"{label}: prompt {number + 1} of {len(prompts)}", number / len(prompts)
-                )
+                if number and out_of_time():
+                    return
+                told = f"{label}: prompt {number + 1} of {len(prompts)}"
+                yield Progress("chains", told, number / len(prompts))
                 self._collect_prompt(prompt, missing)
 
     def _collect_prompt(self, prompt: Prompt, missing: Sequence[str]) -> None:
@@ -95,6 +101,11 @@ class Collector:
         self._texts.add(record)
         self._by_prompt[prompt.id] = record
         return record
+
+    def ready(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """Those of ``prompts`` that have a text and the chains of all drafts."""
+        done = [{record["prompt"] for record in self._lines(draft).records} for draft in self.drafts]
+        return [prompt for prompt in prompts if all(prompt.id in ids for ids in done)]
 
     def samples(self, prompts: Sequence[Prompt], draft: str) -> list[Sample]:
         """The chains of ``draft`` along the texts of ``prompts``; empty texts are left out."""
@@ -156,9 +167,9 @@ class Collector:
         lanes: Sequence[str],
         repeats: int,
         name: str,
-        out_of_time: Callable[[], bool],
+        minutes: float | None,
     ) -> Told:
-        """Run every lane on every prompt, ``repeats`` times round robin, until ``out_of_time()``.
+        """Run every lane on every prompt, ``repeats`` times round robin, until ``minutes`` are over.
 
         A visit is one prompt under all lanes, one after the other, in an order that turns from visit to visit so
         that no lane always follows the same one. Visits that are there already are not repeated.
@@ -166,7 +177,7 @@ class Collector:
         lines = self._clock_lines(lanes, name)
         done = {(record["prompt"], record["repeat"]) for record in lines.records}
         visits = [(prompt, repeat) for repeat in range(repeats) for prompt in prompts]
-        warm = False
+        out_of_time, warm = deadline(minutes), False
         for number, (prompt, repeat) in enumerate(visits):
             if (prompt.id, repeat) in done:
                 continue
@@ -267,6 +278,12 @@ def _prepare_all(pair: Pair, drafts: Sequence[str], prompt: Prompt, max_new_toke
     prepared = prepare(request, pair)
     rule = make_rule(request, shared_vocabulary(pair, list(drafts)), max_new_tokens)
     return replace(prepared, rule=rule, heads={draft: load_heads_of(pair, draft) for draft in drafts})
+
+
+def deadline(minutes: float | None) -> Callable[[], bool]:
+    """Are ``minutes`` over, from now on? Never for None."""
+    end = None if minutes is None else monotonic() + 60 * minutes
+    return lambda: end is not None and monotonic() >= end
 
 
 def _free_costs(drafts: Sequence[str]) -> Costs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from .collect import Collector
 from .options import EvaluationOptions, check_options
 from .progress import Progress
 from .results import ALL, DraftResult, DraftsResult, Interval, SlPoint
+from .rules import collect
 from .samples import Replayed, Sample, best_of, replay_lane, static_lanes
 from .setting import describe_setting
 from .statistics import Bootstrap
@@ -66,17 +66,11 @@ def _evaluate(
 ) -> Iterator[Progress | DraftsResult]:
     decided = ["heuristic", "confidence:0.4", "entropy"]
     yield from collector.measure([*decided, *_learned(collector, collector.pair.default_draft)], "costs-drafts")
-    yield from collector.collect_chains(validation, "Validation")
-    yield from collector.collect_chains(test, options.split.capitalize())
+    yield from collect(options, collector, validation, test)
+    validation, test = collector.ready(validation), collector.ready(test)
     lanes = ["autoregressive", *(f"{draft}/static:{sl}" for draft in collector.drafts for sl in CLOCKED_SLS)]
-    began = monotonic()
-    yield from collector.clock(
-        test[: options.clock_prompts],
-        lanes,
-        options.repeats,
-        "clock-drafts",
-        lambda: options.minutes is not None and monotonic() - began >= 60 * options.minutes,
-    )
+    clocked = test[: options.clock_prompts]
+    yield from collector.clock(clocked, lanes, options.repeats, "clock-drafts", options.minutes)
     readings = collector.readings(lanes, "clock-drafts")
     found = []
     for number, draft in enumerate(collector.drafts):

@@ -38,6 +38,8 @@ class EvaluationOptions:
     ``limit``: test prompts in all, suites taking turns (None: all of them); ``validation_limit`` likewise for
     those on which static-opt is tuned (None: as many as ``limit``). ``clock_prompts``: how many of the test
     prompts also run on the clock, ``repeats`` times each, until ``minutes`` are over (None: without end).
+    ``chain_minutes`` bounds the collecting of texts and chains likewise, a third of it for validation; the prompts
+    that did not fit are left out, and a second evaluation in the same folder goes on with them.
     ``drafts``: "" evaluates the rules with one draft (``draft_name``, "" being the pair's default), "all"
     every draft of the pair.
     """
@@ -56,6 +58,7 @@ class EvaluationOptions:
     clock_prompts: int = 40
     repeats: int = 2
     minutes: float | None = 10.0
+    chain_minutes: float | None = None
     draft_name: Short = ""
     drafts: Short = ""
 
@@ -92,8 +95,9 @@ def check_options(options: EvaluationOptions) -> EvaluationOptions:
     _check_count("The number of new tokens", options.max_new_tokens, 2, 4096)
     _check_count("The number of clock prompts", options.clock_prompts, 0, 100_000)
     _check_count("The number of repeats", options.repeats, 1, 50)
-    if options.minutes is not None and not 0.0 <= options.minutes <= 10_000:
-        raise UserError(f"The minutes on the clock must be a number from 0 to 10000, not {options.minutes}.")
+    for minutes in (options.minutes, options.chain_minutes):
+        if minutes is not None and not 0.0 <= minutes <= 10_000:
+            raise UserError(f"Minutes must be a number from 0 to 10000, not {minutes}.")
     if not options.lanes:
         raise UserError("No lane was named: leave the lanes out to evaluate all rules.")
     for lane in options.lanes:

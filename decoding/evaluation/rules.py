@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,12 +73,13 @@ def _evaluate(
 ) -> Iterator[Progress | EvaluationResult]:
     lanes, notes = usable_lanes(options.lanes, collector, draft)
     yield from collector.measure([lane for lane in lanes if lane != STATIC_OPT], "costs")
-    yield from collector.collect_chains(validation, "Validation")
-    yield from collector.collect_chains(test, options.split.capitalize())
+    yield from collect(options, collector, validation, test)
+    validation, test = collector.ready(validation), collector.ready(test)
     yield Progress("tables", "Tuning static-opt on the validation prompts", 0.0)
     static_opt = best_of(static_lanes(), collector.samples(validation, draft), collector.costs)
     rules = name_rules(lanes, static_opt)
-    yield from _clock(options, collector, _lanes_of(rules), test[: options.clock_prompts])
+    clocked = test[: options.clock_prompts]
+    yield from collector.clock(clocked, _lanes_of(rules), options.repeats, "clock", options.minutes)
     yield Progress("tables", "Computing the tables", 0.5)
     samples = collector.samples(test, draft)
     if not samples:
@@ -87,6 +87,16 @@ def _evaluate(
     yield _result(
         options, collector, draft, rules, samples, len(validation), notes, int(static_opt.split(":")[1])
     )
+
+
+def collect(
+    options: EvaluationOptions, collector: Collector, validation: Sequence[Prompt], test: Sequence[Prompt]
+) -> Iterator[Progress]:
+    """Texts and chains of both splits; of ``chain_minutes`` a third is for validation."""
+    minutes = options.chain_minutes
+    parts = (None, None) if minutes is None else (minutes / 3, minutes * 2 / 3)
+    yield from collector.collect_chains(validation, "Validation", parts[0])
+    yield from collector.collect_chains(test, options.split.capitalize(), parts[1])
 
 
 def usable_lanes(asked: Sequence[str], collector: Collector, draft: str) -> tuple[list[str], list[str]]:
@@ -114,17 +124,6 @@ def name_rules(lanes: Sequence[str], static_opt: str) -> list[Rule]:
 def _lanes_of(rules: Sequence[Rule]) -> list[str]:
     """The lanes behind the rules, each once: static-opt may be static:5."""
     return list(dict.fromkeys(rule.lane for rule in rules))
-
-
-def _clock(
-    options: EvaluationOptions, collector: Collector, lanes: list[str], prompts: Sequence[Prompt]
-) -> Iterator[Progress]:
-    began = monotonic()
-
-    def out_of_time() -> bool:
-        return options.minutes is not None and monotonic() - began >= 60 * options.minutes
-
-    yield from collector.clock(prompts, lanes, options.repeats, "clock", out_of_time)
 
 
 def clock_table(
