@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from decoding.evaluation.results import ALL, Interval
+from decoding.evaluation.report import Table, setting_lines
+from decoding.evaluation.results import Setting
 
-
-@dataclass(slots=True)
-class Table:
-    """``columns`` are (heading, explanation on hover); the first cell of each row is its heading."""
-
-    caption: str
-    columns: list[tuple[str, str]]
-    rows: list[list[str]]
+from .figures.race import Drawing
 
 
 @dataclass(slots=True)
 class Section:
+    """``drawings`` are dicts as :meth:`viz.figures.race.Drawing.to_dict` gives them."""
+
     title: str
     sentences: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    drawings: list[dict[str, Any]] = field(default_factory=list)  # {name, title, sentence, figure}
+    drawings: list[dict[str, Any]] = field(default_factory=list)
     code: list[tuple[str, str]] = field(default_factory=list)  # (what it is, the text to copy)
 
 
@@ -38,20 +33,19 @@ class Report:
         return asdict(self)
 
 
-def interval_text(interval: Interval | None, form: str = "{:.2f}") -> str:
-    """``2.41 [2.30, 2.52]``; "" where there is none."""
-    if interval is None:
-        return ""
-    return f"{form.format(interval.value)} [{form.format(interval.low)}, {form.format(interval.high)}]"
+def make_report(setting: Setting, first: Section, tables: list[Table], drawings: list[Drawing]) -> Report:
+    """``first`` with the main table and the figures under it, then the other tables and how it was measured."""
+    first.tables, first.drawings = tables[:1], [drawing.to_dict() for drawing in drawings]
+    sections = [first]
+    if tables[1:]:
+        sections.append(Section("More tables", tables=tables[1:]))
+    sections.append(Section("How this was measured", setting_lines(setting)))
+    return Report(stamp(setting), sections)
 
 
-def percent_text(interval: Interval | None) -> str:
-    """``+10.9% [7.8, 13.7]``; "" where there is none."""
-    if interval is None:
-        return ""
-    return f"{interval.value:+.1%} [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
-
-
-def suites_of(groups: Sequence[str]) -> list[str]:
-    """All suites, the row over all of them first."""
-    return [ALL, *sorted(one for one in groups if one != ALL)]
+def stamp(setting: Setting) -> str:
+    machine = setting.machine
+    where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
+    return " · ".join(
+        [f"{setting.pair} with draft {setting.draft}", where, setting.target_dtype, setting.created[:10]]
+    )

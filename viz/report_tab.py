@@ -20,9 +20,7 @@ from decoding.prompts import SUITES
 
 from .choices import pair_choices
 from .desk import answered
-from .drafts_figures import draw_drafts
 from .drafts_tab import drafts_report
-from .evaluation_figures import draw_evaluation
 from .evaluation_tab import evaluation_report
 from .report import Report
 from .session import Feed, Visits, told
@@ -49,18 +47,20 @@ class Kind:
     describe: Callable[[Any], Report]
     options: dict[str, Any]
 
+    def report(self, result: Any) -> dict[str, Any]:
+        """The tab's content for ``result``, as plain JSON."""
+        return json.loads(json.dumps(self.describe(result).to_dict()))
+
 
 EVALUATE = Kind(
     "evaluate", "", "Which rule is fastest on prompts never seen before, and how sure is that?",
     "python -m decoding evaluate --suite all --split test --ship",
-    load_evaluation, evaluation_from_dict,
-    lambda result: evaluation_report(result, [drawing.to_dict() for drawing in draw_evaluation(result)]), {},
+    load_evaluation, evaluation_from_dict, evaluation_report, {},
 )  # fmt: skip
 DRAFTS = Kind(
     "drafts", "-drafts", "Every draft of the pair, every SL: which draft is best here, and how far should it guess?",
     "python -m decoding evaluate --suite all --split test --drafts all --ship",
-    load_drafts, drafts_from_dict,
-    lambda result: drafts_report(result, [drawing.to_dict() for drawing in draw_drafts(result)]), {"drafts": "all"},
+    load_drafts, drafts_from_dict, drafts_report, {"drafts": "all"},
 )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def _shipped(kind: Kind, pair: str, folder: Path) -> Callable[[dict], dict]:
             raise UserError(
                 f"No results are shipped for this pair yet. Measure some below, or in a terminal: {kind.command}"
             )
-        return kind.describe(kind.load(path)).to_dict()
+        return kind.report(kind.load(path))
 
     @answered
     def shipped(query: dict) -> dict:
@@ -146,5 +146,5 @@ def job_options(kind: Kind, pair: Any, suite: Any, limit: Any, clock: Any, minut
 def _finish(kind: Kind, event: Event) -> Event:
     if event.kind != "finished":
         return event
-    report = kind.describe(kind.from_dict(event.data["result"]))
-    return Event(event.run, event.seq, "finished", {"report": json.loads(json.dumps(report.to_dict()))})
+    report = kind.report(kind.from_dict(event.data["result"]))
+    return Event(event.run, event.seq, "finished", {"report": report})

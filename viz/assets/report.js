@@ -4,12 +4,11 @@
 
   const { ask, el, button, Status } = global.SpeculoscopePage;
 
-  function table({ caption, columns, rows }) {
+  function table({ title, note, columns, rows }) {
     const node = el("table", "sp-table"), head = el("tr"), body = el("tbody"), top = el("thead");
-    for (const [title, meaning] of columns) {
-      const cell = el("th", meaning ? "sp-explained" : "", title);
+    for (const text of columns) {
+      const cell = el("th", "", text);
       cell.scope = "col";
-      if (meaning) cell.title = meaning;
       head.append(cell);
     }
     for (const cells of rows) {
@@ -22,23 +21,15 @@
       body.append(row);
     }
     top.append(head);
-    node.append(el("caption", "", caption), top, body);
+    node.append(top, body);
     const holder = el("div", "sp-scroll");
     holder.tabIndex = 0;
     holder.setAttribute("role", "group");
-    holder.setAttribute("aria-label", caption);
-    holder.append(node, explanations(columns));
-    return holder;
-  }
-
-  /** What the columns mean, for those who cannot hover. */
-  function explanations(columns) {
-    const explained = columns.filter(([, meaning]) => meaning);
-    if (!explained.length) return el("span");
-    const node = el("details", "sp-meanings"), list = el("dl");
-    node.append(el("summary", "", "What the columns mean"), list);
-    for (const [title, meaning] of explained) list.append(el("dt", "", title), el("dd", "", meaning));
-    return node;
+    holder.setAttribute("aria-label", title);
+    holder.append(node);
+    const whole = el("div", "sp-tabled");
+    whole.append(el("h3", "", title), holder, el("p", "sp-note", note));
+    return whole;
   }
 
   function code([title, text]) {
