@@ -237,6 +237,9 @@ class LeanModel:
 
 
 def _linear_form(weights: str, device: torch.device) -> Callable[..., Linear]:
-    if device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return DenseLinear
-    return Int8Linear if weights == "int8" else PackedLinear
+    if weights == "int8":
+        return Int8Linear
+    packs = device.type == "cpu" and torch.backends.mkldnn.is_available()
+    if packs and weights == "bfloat16":  # asked for on a CPU that cannot multiply it: slow, but it runs
+        packs = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return PackedLinear if packs else DenseLinear

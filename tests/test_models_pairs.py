@@ -1,0 +1,153 @@
+"""The pairs command, chat prompts, the real Hub's errors, and what happens where one GPU is too small."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import huggingface_hub
+import pytest
+from huggingface_hub import errors
+from transformers import AutoTokenizer
+from typer.testing import CliRunner
+
+from decoding import pairs
+from decoding.errors import UserError
+from decoding.models import loading
+from decoding.models import pair as pair_module
+from decoding.models.checks import estimate_memory
+from decoding.models.hub import HuggingFaceHub, Repository
+from decoding.models.pair import Place, check_fit, load_pair, load_tokenizer
+from decoding.models.tokenizer import Tokenizer
+from tests.tiny_models import make_model
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    base = tmp_path_factory.mktemp("models")
+    return {"big": make_model(base / "big", hidden=64), "small": make_model(base / "small")}
+
+
+def test_the_pairs_command_lists_presets_and_why_some_do_not_load():
+    import typer
+
+    from decoding.cli.pairs import pairs as command
+
+    application = typer.Typer()
+    application.command()(command)
+    result = CliRunner().invoke(application, ["--json"])
+    listed = {pair["name"]: pair for pair in json.loads(result.stdout)}
+    assert listed["smollm2"]["loadable"] and "Gated" in listed["llama-3.1-8b"]["reason"]
+    assert not listed["vicuna-13b"]["loadable"]
+    assert not any(str(pairs.MODELS) in json.dumps(pair) for pair in listed.values())
+    assert "smollm2" in CliRunner().invoke(application, []).output
+
+
+def test_a_chat_template_wraps_the_prompt_and_adds_no_second_bos(folders, tmp_path):
+    hf = AutoTokenizer.from_pretrained(folders["small"])
+    hf.chat_template = "{{ bos_token }}[{{ messages[0]['content'] }}]{% if add_generation_prompt %}>{% endif %}"
+    tokenizer = Tokenizer(hf)
+    assert tokenizer.chat("hi") == "<s>[hi]>"
+    assert tokenizer.encode(tokenizer.chat("hi")) == [0, *tokenizer.encode_plain("[hi]>")]
+    plain = load_tokenizer(folders["small"])
+    assert not plain.has_chat_template and plain.chat("hi") == "hi"
+
+
+def answer(status: int) -> httpx.Response:
+    return httpx.Response(status, request=httpx.Request("GET", "https://hub.invalid/api"))
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (errors.GatedRepoError("no", response=answer(403)), "is gated: accept its licence"),
+        (errors.RepositoryNotFoundError("no", response=answer(404)), "There is no model a/b"),
+        (errors.LocalEntryNotFoundError("no"), "the Hub cannot be reached"),
+        (errors.HfHubHTTPError("no", response=answer(500)), "did not give a/b"),
+        (httpx.ConnectError("no"), "did not give a/b: ConnectError"),
+    ],
+)
+def test_errors_of_the_hub_become_sentences(monkeypatch, error, words):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fail)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
+    with pytest.raises(UserError, match=words):
+        HuggingFaceHub().look("a/b")
+    with pytest.raises(UserError, match=words):
+        HuggingFaceHub().fetch(Repository("a/b", "main", {}), "config.json", lambda n: None)
+
+
+def test_bytes_of_a_download_are_counted(monkeypatch, tmp_path):
+    def download(name, file, *, revision, tqdm_class):
+        with tqdm_class(total=30, initial=0, unit="B", desc=file, name="huggingface_hub.x") as bar:
+            bar.update(10)
+            bar.update(20)
+        return str(tmp_path / file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    counted: list[int] = []
+    path = HuggingFaceHub().fetch(Repository("a/b", "main", {}), "x.safetensors", counted.append)
+    assert path == tmp_path / "x.safetensors" and sum(counted) == 30
+
+
+def places_of(folders):
+    described = pairs.name_pair(str(folders["big"]), str(folders["small"]))
+    return described, {str(folder): Place(folder, folder.name) for folder in folders.values()}
+
+
+@pytest.mark.parametrize("gpus, free, spreads", [(1, 1.1, False), (2, 1.1, False), (2, 0.6, True)])
+def test_a_target_too_large_for_one_gpu_goes_over_several(folders, monkeypatch, gpus, free, spreads):
+    """``free`` memory on each GPU, as a share of what the pair needs."""
+    described, places = places_of(folders)
+    need = sum(
+        estimate_memory(loading.read_config(place.folder), loading.weight_bytes(place.folder), "bfloat16", "cuda", 8192)
+        .peak for place in places.values()
+    )  # fmt: skip
+    monkeypatch.setattr(pair_module, "gpu_count", lambda: gpus)
+    monkeypatch.setattr(pair_module, "free_memory", lambda device: int(free * need))
+    assert check_fit(*places_of(folders), "bfloat16", "cuda") is spreads
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_what_fits_on_no_gpu_is_refused(folders, monkeypatch, gpus):
+    monkeypatch.setattr(pair_module, "gpu_count", lambda: gpus)
+    monkeypatch.setattr(pair_module, "free_memory", lambda device: 1000)
+    with pytest.raises(UserError, match="of memory on the GPU"):
+        check_fit(*places_of(folders), "bfloat16", "cuda")
+
+
+def test_spreading_needs_accelerate(folders, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(loading.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="install accelerate"):
+        loading.load_hf_model(folders["big"], torch.float32, spread=True)
+
+
+def test_devices_dtypes_and_drafts_that_are_not_there(folders):
+    names = dict(target=str(folders["big"]), draft=str(folders["small"]))
+    with pytest.raises(UserError, match="There is no CUDA device here"):
+        load_pair(**names, device="cuda")
+    with pytest.raises(UserError, match="must be auto, cpu or cuda"):
+        load_pair(**names, device="tpu")
+    with pytest.raises(UserError, match="must be auto, float32 or bfloat16"):
+        load_pair(**names, dtype="float64", device="cpu")
+    pair = load_pair(**names, device="cpu", dtype="bfloat16")
+    assert pair.target.info.dtype == "bfloat16" and list(pair.loaded_drafts) == ["small"]
+    with pytest.raises(UserError, match="has no draft tiny. It has: small, ngram"):
+        pair.draft("tiny")
+
+
+def test_embedded_drafts_run_in_int8_unless_a_dtype_is_asked_for(folders, monkeypatch):
+    described = pairs.PairDescription(
+        "mini", "Mini", "embedded", str(folders["big"]), {"a": str(folders["small"]), "b": str(folders["small"])},
+        "a", int8_drafts=["a"],
+    )  # fmt: skip
+    monkeypatch.setattr(pair_module, "find_pair", lambda name: described)
+    monkeypatch.setattr(loading, "has_bf16_instructions", lambda: True)
+    pair = load_pair("mini", device="cpu")
+    assert (pair.draft("a").info.dtype, pair.draft("b").info.dtype) == ("int8", "bfloat16")
+    assert pair.draft("a").info.source == "mini/small"
+    assert load_pair("mini", device="cpu", dtype="bfloat16").draft("a").info.dtype == "bfloat16"
