@@ -24,7 +24,7 @@ def evaluate(
     limit: Annotated[
         int | None, typer.Option(help="Prompts of the split, suites taking turns; default: all.")
     ] = None,
-    validation_limit: Annotated[int | None, typer.Option(help="Validation prompts; default: as many as --limit.")] = None,
+    validation_limit: Annotated[int | None, typer.Option(help="Validation prompts; default: as --limit.")] = None,
     lanes: Annotated[str, typer.Option(help="Comma-separated rules; static-opt is tuned on validation.")] = ",".join(
         RULES
     ),
