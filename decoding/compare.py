@@ -246,8 +246,15 @@ class Comparison:
             repeats=[_repeat(run) for run in self._kept[index]],
             finish=first.finish,
             verdict=self._verdict(first.output),
-            notes=self._notes[index],
+            notes=[*self._engine_notes(draft), *self._notes[index]],
         )
+
+    def _engine_notes(self, draft: str | None) -> list[str]:
+        """What the engines have to say of themselves, such as that no CUDA graph could be recorded."""
+        pair = self.prepared.pair
+        models = [pair.target] if draft in (None, NGRAM) else [pair.target, pair.draft(draft)]
+        notes = (getattr(model, "note", None) for model in models)
+        return [note[:400] for note in dict.fromkeys(notes) if note]
 
     def _verdict(self, output: list[int]) -> Verdict:
         if self._reference is None:

@@ -313,3 +313,10 @@ def test_contexts_that_are_nearly_full():
     run = finished_run(request(lanes=["autoregressive", "static:5"], prompt="a" * 15, max_new_tokens=500), pair)
     assert {trace.finish for trace in run.lanes} == {"context"} and all(trace.verdict.same for trace in run.lanes)
     assert run_from_json(run_to_json(run)) == run
+
+
+def test_what_an_engine_says_of_itself_is_in_the_notes():
+    pair = ToyPair()
+    pair.target.note = "No graph could be recorded."
+    run = finished_run(request(lanes=["autoregressive", "ngram/static:2"], repeats=1), pair)
+    assert all(trace.notes == ["No graph could be recorded."] for trace in run.lanes)

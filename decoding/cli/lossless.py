@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from math import inf
+from time import monotonic
 from typing import Annotated
 
 import typer
@@ -18,6 +20,7 @@ def lossless(
     limit: Annotated[int, typer.Option(help="How many prompts.", min=1)] = 100,
     max_new_tokens: Annotated[int, typer.Option(help="The token limit.", min=1)] = 32,
     longest: Annotated[int, typer.Option(help="SL caps from 1 up to this one.", min=1, max=20)] = 16,
+    minutes: Annotated[float | None, typer.Option(help="Begin no further prompt after so many minutes.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON, nothing else.")] = False,
 ) -> None:
     """Compare every policy under SL 1..16 with transformers' generate(do_sample=False), in float32."""
@@ -29,12 +32,15 @@ def lossless(
     loaded = load_pair(pair, target, draft, dtype="float32", device="cpu")
     prompts = [loaded.encode_prompt(text) for text in texts]
     counts = Counts()
+    deadline = monotonic() + 60 * minutes if minutes is not None else inf
     with progress_bar() as progress:
         bar = progress.add_task("Comparing", total=len(prompts))
         reference = transformers_reference(loaded.target_folder)
         for counts in check_lossless(loaded, reference, prompts, max_new_tokens, range(1, longest + 1)):
             told = f"{counts.equal} of {counts.compared} texts equal"
             progress.update(bar, completed=counts.prompts, description=told)
+            if monotonic() > deadline:
+                break
     if as_json:
         print_json(asdict(counts))
     else:
