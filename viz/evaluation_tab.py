@@ -37,8 +37,8 @@ def _static_sentence(result: EvaluationResult, rule: RuleResult) -> str:
     timing = rule.rows[ALL].simulated
     return (
         f"The best static SL, chosen on {result.setting.validation_prompts} validation prompts, is "
-        f"{result.static_opt}: {timing.speedup.value:.2f} times as fast as plain decoding over {timing.prompts} test prompts "
-        "(simulated)."
+        f"{result.static_opt}: {timing.speedup.value:.2f} times as fast as plain decoding over {timing.prompts} test "
+        "prompts (simulated)."
     )
 
 

@@ -1,0 +1,88 @@
+"""The race's figures show what the run holds."""
+
+from __future__ import annotations
+
+import json
+
+from decoding.metrics import speedup, thrown_away
+from viz.figures.race import draw_run, plain, static_speedups
+
+from .runs import HOSTILE, make_run
+
+LANES = ("autoregressive", "static:5", "confidence:0.5", "oracle")
+
+
+def drawn(run):
+    return {drawing.name: drawing for drawing in draw_run(run)}
+
+
+def test_the_lookahead_figure_has_every_iteration_of_every_drafting_lane():
+    run = make_run(lanes=LANES)
+    figure = drawn(run)["lookahead"].figure
+    bars = [trace for trace in figure.data if trace.type == "bar"]
+    for row, trace in enumerate(run.lanes[1:]):
+        outline, fill = bars[2 * row : 2 * row + 2]
+        assert list(outline.x) == [it.start for it in trace.iterations]
+        assert list(outline.y) == [it.n_drafted for it in trace.iterations]
+        assert list(fill.y) == [it.n_accepted for it in trace.iterations]
+        assert [facts[:2] for facts in outline.customdata] == [[row + 1, it.start] for it in trace.iterations]
+        ends = [x + width for x, width in zip(outline.x, outline.width)]
+        assert all(end <= start for end, start in zip(ends, outline.x[1:]))  # bars do not overlap
+
+
+def test_ticks_stand_where_guesses_would_have_held():
+    run = make_run(lanes=LANES)
+    ticks = next(trace for trace in drawn(run)["lookahead"].figure.data if trace.type == "scatter")
+    top = max(y for y in ticks.y if y is not None)
+    expected = [it.holds for it in run.lanes[1].iterations]
+    assert [min(held, top) for held in expected] == [y for y in ticks.y[::3]]
+
+
+def test_without_a_chain_there_are_no_ticks_and_no_what_if():
+    run = make_run(lanes=LANES[:2])
+    run.chains = {}
+    for trace in run.lanes:
+        for iteration in trace.iterations:
+            iteration.holds = None
+    drawings = drawn(run)
+    assert set(drawings) == {"lookahead", "iterations"}
+    assert not [trace for trace in drawings["lookahead"].figure.data if trace.type == "scatter"]
+    assert "would have held" not in drawings["lookahead"].sentence
+
+
+def test_the_speedup_figure_has_the_what_if_and_the_lanes_as_measured():
+    run = make_run(lanes=LANES)
+    drawing = drawn(run)["speedup"]
+    line, *points = drawing.figure.data
+    curve = static_speedups(run, "shallow")
+    assert list(line.x) == list(range(1, 21)) and list(line.y) == list(curve.values())
+    assert [point.y[0] for point in points] == [speedup(run, trace).median for trace in run.lanes[1:]]
+    assert points[0].x[0] == 5
+    best = max(curve, key=curve.get)
+    assert f"would have been {best}: {curve[best]:.2f} times" in drawing.sentence
+
+
+def test_sentences_count_what_the_run_counts():
+    run = make_run(lanes=LANES)
+    sentence = drawn(run)["lookahead"].sentence
+    assert f"Static 5 threw away {thrown_away(run.lanes[1])} of" in sentence
+    assert f"Confidence 0.5 threw away {thrown_away(run.lanes[2])} of" in sentence
+
+
+def test_a_run_without_drafting_lanes_has_no_figures():
+    assert draw_run(make_run(lanes=("autoregressive",))) == []
+
+
+def test_a_slow_draft_is_told_honestly():
+    run = make_run(lanes=LANES[:2], c=3.0)
+    assert "no static SL pays" in drawn(run)["speedup"].sentence
+
+
+def test_labels_are_safe_in_plotly():
+    for text in HOSTILE:
+        assert "<" not in plain(text) and "%{" not in plain(text)
+
+
+def test_figures_are_plain_json():
+    for drawing in draw_run(make_run(lanes=LANES)):
+        json.dumps(drawing.to_dict())

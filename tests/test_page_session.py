@@ -1,0 +1,155 @@
+"""From a backend's events to the page's deltas: merged, numbered, kept for those who missed some, and stoppable."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+
+from decoding.backends.recorded import RecordedBackend
+from decoding.events import Event
+from decoding.request import CompareRequest
+from viz.session import BROKEN, Feed, Visits, merged, race_feed, told
+from viz.store import RunStore
+
+from .page_fakes import ScriptedBackend
+from .runs import HOSTILE
+
+REQUEST = CompareRequest(prompt="def f():", lanes=["autoregressive", "static:5"], max_new_tokens=40, repeats=2)
+
+
+def iterations(lane: int, repeat: int, first: int, ids: list[int]) -> Event:
+    items = [{"d": [], "e": [token, "plain"], "start": first + i, "t": [0, 1, 0, 0]} for i, token in enumerate(ids)]
+    texts = {str(token): [str(token), None] for token in ids}
+    return Event("r", 0, "iterations", dict(lane=lane, repeat=repeat, first=first, items=items, texts=texts))
+
+
+def test_neighbouring_iterations_of_a_lane_become_one_event():
+    events = [iterations(0, 0, 0, [5, 6]), iterations(0, 0, 2, [7]), Event("r", 3, "lane_finished", {"lane": 0})]
+    batch = merged([*events, iterations(1, 0, 0, [5])])
+    assert [event["kind"] for event in batch] == ["iterations", "lane_finished", "iterations"]
+    assert [item["e"][0] for item in batch[0]["data"]["items"]] == [5, 6, 7]
+    assert set(batch[0]["data"]["texts"]) == {"5", "6", "7"}
+    assert len(events[0].data["items"]) == 2  # what the backend holds is left alone
+
+
+def test_later_repeats_and_heartbeats_are_not_sent():
+    batch = merged([iterations(0, 1, 0, [5]), Event("r", 1, "heartbeat", {}), Event("r", 2, "cancelled", {})])
+    assert [event["kind"] for event in batch] == ["cancelled"]
+
+
+def collect(feed: Feed, visits: Visits | None = None, until=lambda deltas: False) -> list[dict]:
+    async def run() -> list[dict]:
+        found = []
+        stream = (visits or Visits()).deltas(feed, "ann", "race")
+        async for text in stream:
+            found.append(json.loads(text))
+            if until(found):
+                await stream.aclose()
+                break
+        return found
+
+    return asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def store(tmp_path) -> RunStore:
+    return RunStore(RecordedBackend(tmp_path))
+
+
+def test_a_race_is_told_in_numbered_deltas_and_ends_with_its_payload(tmp_path):
+    runs = store(tmp_path)
+    deltas = collect(race_feed(ScriptedBackend(pause_s=0.002), runs, REQUEST))
+    number = 0
+    for delta in deltas:
+        assert delta["seq"] == number
+        number += len(delta["events"])
+    events = [event for delta in deltas for event in delta["events"]]
+    assert [event["kind"] for event in events][:2] == ["queued", "started"]
+    started = events[1]["data"]
+    assert [lane["name"] for lane in started["lanes"]] == ["Plain", "Static 5"] and started["repeats"] == 2
+    assert events[-1]["kind"] == "finished"
+    payload = events[-1]["data"]["payload"]
+    run = runs.get(payload["id"])
+    assert run.settings.prompt == REQUEST.prompt and runs.origin(run.id) == "live"
+    sent = [item for e in events if e["kind"] == "iterations" and e["data"]["lane"] == 1 for item in e["data"]["items"]]
+    assert len(sent) == len(run.lanes[1].iterations)
+
+
+def test_deltas_come_at_most_some_fifteen_times_a_second(tmp_path):
+    deltas = collect(race_feed(ScriptedBackend(pause_s=0.0005), store(tmp_path), REQUEST))
+    told_iterations = sum(event["kind"] == "iterations" for delta in deltas for event in delta["events"])
+    assert told_iterations < 40  # the backend told more than 100
+
+
+def test_what_was_missed_can_be_asked_for_while_the_race_goes_on(tmp_path):
+    visits, asked = Visits(), {}
+
+    def until(deltas: list[dict]) -> bool:
+        if len(deltas) == 4:
+            asked["again"] = [json.loads(text) for text in visits.missed(deltas[-1]["run"], deltas[2]["seq"])]
+            asked["seen"] = deltas[2:]
+            return True
+        return False
+
+    collect(race_feed(ScriptedBackend(pause_s=0.01), store(tmp_path), REQUEST), visits, until)
+    assert asked["again"] == asked["seen"]
+    assert visits.missed("unknown", 0) == []
+
+
+def test_closing_the_stream_cancels_the_job_and_forgets_it(tmp_path):
+    visits = Visits()
+    feed = race_feed(ScriptedBackend(pause_s=0.01), store(tmp_path), REQUEST)
+    collect(feed, visits, until=lambda deltas: len(deltas) == 2)
+    assert feed.cancel.is_set()
+    assert visits.missed(feed.run, 0) == []
+
+
+def test_stop_by_one_visitor_and_task_leaves_the_others(tmp_path):
+    backends = {name: ScriptedBackend(pause_s=0.01) for name in ("ann", "bob", "ann's other task")}
+    visits, runs = Visits(), store(tmp_path)
+
+    async def follow(name: str, visitor: str, task: str) -> str:
+        feed = race_feed(backends[name], runs, REQUEST)
+        last = ""
+        async for text in visits.deltas(feed, visitor, task):
+            last = json.loads(text)["events"][-1]["kind"]
+        return last
+
+    async def all_of_them() -> list[str]:
+        jobs = [follow("ann", "1", "race"), follow("bob", "2", "race"), follow("ann's other task", "1", "evaluate")]
+        tasks = [asyncio.create_task(job) for job in jobs]
+        await asyncio.sleep(0.4)
+        visits.stop("1", "race")
+        return await asyncio.wait_for(asyncio.gather(*tasks), 30)
+
+    assert asyncio.run(all_of_them()) == ["cancelled", "finished", "finished"]
+
+
+def test_faults_become_sentences(tmp_path):
+    def broken(cancel: threading.Event):
+        yield Event("r", 0, "queued", {"place": 0})
+        raise RuntimeError("secret path /home/someone")
+
+    def endless_silence(cancel: threading.Event):
+        return iter(())
+
+    for start, sentence in ((broken, BROKEN), (endless_silence, "ended without a result")):
+        last = collect(Feed(start, finish=lambda event: event))[-1]["events"][-1]
+        assert last["kind"] == "failed" and sentence in last["data"]["message"]
+        assert "secret" not in last["data"]["message"]
+
+
+def test_a_run_that_does_not_hold_together_is_not_shown(tmp_path):
+    def lying(cancel: threading.Event):
+        yield Event("r", 0, "finished", {"run": {"schema": "speculoscope.run/1"}})
+
+    backend = type("Lying", (), {"compare": lambda self, request, cancel: lying(cancel)})()
+    feed = race_feed(backend, store(tmp_path), REQUEST)
+    last = collect(feed)[-1]["events"][-1]
+    assert last["kind"] == "failed" and "not a Speculoscope run" in last["data"]["message"]
+
+
+def test_deltas_hold_no_markup():
+    for text in HOSTILE:
+        written = told("failed", message=text)
+        assert "<" not in written and json.loads(written)["events"][0]["data"]["message"] == text

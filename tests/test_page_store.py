@@ -1,0 +1,125 @@
+"""Kept runs, the table of a run, and what the browser may ask the server."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from decoding.backends.recorded import RecordedBackend
+from decoding.errors import UserError
+from decoding.trace import run_to_json, save_run
+from viz.desk import answers
+from viz.session import Visits
+from viz.store import MAX_UPLOAD_BYTES, OPENED, RunStore
+from viz.table import run_csv
+
+from .runs import HOSTILE, make_run
+
+LANES = ("autoregressive", "static:5", "oracle")
+
+
+@pytest.fixture
+def store(tmp_path):
+    save_run(make_run(identifier="first", lanes=LANES), tmp_path / "first.json")
+    return RunStore(RecordedBackend(tmp_path), keep=3, warm=2)
+
+
+@pytest.fixture
+def desk(store):
+    return {function.__name__: function for function in answers(store, Visits())}
+
+
+def test_runs_come_from_the_recordings_or_from_those_added(store):
+    assert store.get("first").id == "first" and store.origin("first") == "recorded"
+    mine = make_run(identifier="mine", lanes=LANES)
+    store.add(mine)
+    assert store.get("mine") == mine and store.origin("mine") == "live"
+
+
+def test_only_the_last_few_are_kept_and_the_rest_are_a_sentence(store):
+    for number in range(5):
+        store.add(make_run(identifier=f"run{number}", lanes=LANES, n_tokens=20))
+    assert store.get("run2").id == "run2" and len(store._warm) <= 2
+    with pytest.raises(UserError, match="not kept here"):
+        store.get("run0")
+
+
+@pytest.mark.parametrize("name", ["../first", "", "a" * 65, None, 5, "first.json", *HOSTILE])
+def test_a_name_that_is_none_is_refused(store, name):
+    with pytest.raises(UserError):
+        store.get(name)
+
+
+def test_an_opened_run_never_takes_another_s_name(store):
+    run = store.open(run_to_json(make_run(identifier="first", lanes=LANES, n_tokens=20)))
+    assert run.id.startswith(OPENED) and store.origin(run.id) == "imported"
+    assert len(store.get("first").lanes[0].output) == 88
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", "\ud800", "x" * (MAX_UPLOAD_BYTES + 1), 5, None, "[" * 200_000])
+def test_a_file_that_is_no_run_is_refused(store, text):
+    with pytest.raises(UserError):
+        store.open(text)
+
+
+def test_the_table_has_a_row_per_token_and_no_cell_that_begins_a_formula():
+    run = make_run(hostile=True, lanes=LANES)
+    run.vocab[0].text = "=HYPERLINK(1)"
+    rows = list(csv.DictReader(io.StringIO(run_csv(run))))
+    tokens = [
+        token
+        for trace in run.lanes
+        for it in trace.iterations
+        for token in [*it.drafted, *([it.emitted] if it.emitted else [])]
+    ]
+    assert [int(row["id"]) for row in rows] == [token.id for token in tokens]
+    assert [json.loads(row["text"]) for row in rows] == [run.vocab[token.id].text for token in tokens]
+    assert not any(row[name][:1] in "=+-@" for row in rows for name in ("lane", "text", "fate"))
+    kept = [int(row["id"]) for row in rows if row["lane"] == "static:5" and row["fate"] not in ("rejected", "dropped")]
+    assert kept == run.lanes[1].output
+    assert [int(row["position"]) for row in rows if row["lane"] == "autoregressive"] == list(range(88))
+
+
+def test_the_desk_answers_and_all_of_it_is_plain_json(desk):
+    payload = desk["open_run"]({"run": "first"})["payload"]
+    assert payload["id"] == "first" and payload["badge"]["kind"] == "recorded"
+    assert desk["details"]({"run": "first", "lane": 1, "iteration": 0, "index": 0})["fate"]
+    assert len(desk["figures"]({"run": "first"})["figures"]) == 3
+    for kind, mime in (("json", "application/json"), ("csv", "text/csv"), ("html", "text/html")):
+        file = desk["take"]({"run": "first", "kind": kind})
+        assert file["name"] == f"speculoscope-first.{kind}" and file["mime"] == mime and file["text"]
+    assert desk["take"]({"run": "first", "kind": "command"})["text"].startswith("python -m decoding compare")
+    assert desk["take"]({"run": "first", "kind": "link", "t": 1.5})["text"] == "run=first&t=1.500"
+    opened = desk["open_file"]({"text": run_to_json(make_run(lanes=LANES))})["payload"]
+    assert opened["badge"]["kind"] == "imported"
+    assert "prompt=" in desk["take"]({"run": opened["id"], "kind": "link"})["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "query"),
+    [
+        ("open_run", {"run": "../../etc/passwd"}), ("open_run", {}), ("open_run", []), ("open_run", "x"),
+        ("details", {"run": "first", "lane": 99, "iteration": 0, "index": 0}),
+        ("details", {"run": "first", "lane": -1, "iteration": 0, "index": 0}),
+        ("details", {"run": "first", "lane": True, "iteration": 0, "index": 0}),
+        ("details", {"run": "first", "lane": 1, "iteration": 10**9, "index": 0}),
+        ("details", {"run": "first", "lane": 1, "iteration": 0, "index": "0"}),
+        ("figures", {"run": None}), ("take", {"run": "first", "kind": "exe"}),
+        ("take", {"run": "first", "kind": ["json"]}),
+        ("missed", {"run": "first", "first": -1}), ("missed", {"run": "first"}), ("open_file", {"text": {}}),
+        ("open_file", None),
+    ],
+)  # fmt: skip
+def test_a_malformed_question_is_answered_with_a_sentence(desk, name, query):
+    answer = desk[name](query)
+    assert set(answer) == {"error"} and answer["error"].endswith((".", ")")), answer
+    assert "our fault" not in answer["error"]
+
+
+def test_hostile_runs_are_taken_along_whole(desk):
+    opened = desk["open_file"]({"text": run_to_json(make_run(hostile=True, lanes=LANES))})["payload"]
+    page = desk["take"]({"run": opened["id"], "kind": "html"})["text"]
+    assert "<script>window.hacked" not in page and "</script><script>" not in page
