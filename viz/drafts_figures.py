@@ -92,7 +92,8 @@ def draw_by_cost(result: DraftsResult) -> Drawing:
             "<extra></extra>",
         )  # fmt: skip
     figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
-    figure.update_xaxes(title_text="c: cost of a draft step (target passes)", rangemode="tozero")
+    dearest = max(draft.c for draft in result.drafts)
+    figure.update_xaxes(title_text="c: cost of a draft step (target passes)", range=[-0.02 * dearest, 1.2 * dearest])
     figure.update_yaxes(title_text="speedup at the best static SL (times)", rangemode="tozero")
     figure.update_layout(height=380, **BASE)
     title = "What a draft costs and what it brings"
