@@ -22,8 +22,8 @@ lint: .venv/.dev
 refresh: .venv/.run
 	$(BIN)/python -m decoding fit
 	$(BIN)/python -m training report --write-cards
-	$(BIN)/python -m decoding evaluate --suite all --split test --out evaluation
-	$(BIN)/python -m decoding evaluate --suite all --split test --drafts all --out evaluation
+	$(BIN)/python -m decoding evaluate --suite all --split test --ship
+	$(BIN)/python -m decoding evaluate --suite all --split test --drafts all --ship
 	$(BIN)/python -m decoding recordings
 
 .venv/bin/python:
