@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from decoding.compare import chain_of
 from decoding.lane_run import LaneRun
 from decoding.lanes import parse_lane
-from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
+from decoding.lookahead.base import DraftState, LaneContext
 from decoding.lookahead.costaware import CostAware, long_run_latency, marginal, thresholds
 from decoding.lookahead.disco import Disco
 from decoding.lookahead.heads import GuessFeatures
@@ -100,7 +100,7 @@ def test_costaware_weighs_the_next_token_against_its_cost():
 def test_the_long_run_latency_is_a_fixed_point_of_the_rule():
     rows = rows_from_json(LEDGER, "costaware")
     lam = long_run_latency(rows, COSTS, "small")
-    typical = np.mean([marginal(n, COSTS, "small") for n in range(SL_CAP)])
+    typical = marginal(1, COSTS, "small")
     at = [row.threshold for row in rows]
     latencies = [row.latency(COSTS, "small", "costaware") for row in rows]
     assert np.interp(typical / lam, at, latencies) == pytest.approx(lam, rel=1e-6)

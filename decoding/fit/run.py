@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str, float | None], None]
 Texts = list[tuple[list[int], list[int]]]  # prompt and the target's text
+COST_PROMPTS = 3
 SHORTEST = 8  # tokens of a text that is used
 MIN_POSITIONS = 500  # fewer tell nothing
 
@@ -87,11 +88,14 @@ def fit(
 
 
 def _fit_draft(job: _Job, texts: dict[str, Texts]) -> list[PolicyFile]:
+    readings = job.read_costs(texts["validation"])
     positions = job.collect(texts["train"])
+    readings += job.read_costs(texts["validation"])
     job.tell("training the heads", None)
     candidates = train_candidates(positions, job.options.epochs, job.options.seed)
     recorded = job.record(texts["validation"], {one.column: one.head for one in candidates})
-    costs = job.measure(texts["validation"], candidates)
+    readings += job.read_costs(texts["validation"])
+    costs = job.with_decisions(smooth_costs(readings), texts["validation"], candidates)
     job.tell("tuning on the validation split", None)
     return _choose(job, candidates, recorded, costs, _data(job.options, texts, positions))
 
@@ -185,11 +189,15 @@ class _Job:
             found.append(Recorded(chain, self.options.max_new_tokens, finish))
         return found
 
-    def measure(self, texts: Texts, candidates: list[Candidate]) -> Costs:
-        """The cost curves here, with what a decision of each candidate costs, by its column."""
-        self.tell("measuring what passes and decisions cost here", None)
+    def read_costs(self, texts: Texts) -> list[Costs]:
+        """The cost curves here, now, on a few prompts: read at several stages, so that no busy moment decides."""
+        self.tell("measuring what passes cost here", None)
+        return [measure_costs(self.pair, [self.draft], prompt) for prompt, _ in texts[:COST_PROMPTS]]
+
+    def with_decisions(self, costs: Costs, texts: Texts, candidates: list[Candidate]) -> Costs:
+        """``costs`` with what features and a decision of each candidate cost, by its column."""
+        self.tell("measuring what decisions cost here", None)
         prepared = self._prepared(texts)
-        costs = smooth_costs([measure_costs(self.pair, [self.draft], prompt) for prompt, _ in texts[:5]])
         decision = {}
         for one in candidates:
             prepared.heads = {self.draft: {one.policy: one.head}}

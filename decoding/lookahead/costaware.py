@@ -154,11 +154,16 @@ class CostAware(LookaheadPolicy):
 def marginal(n: int, costs: Costs, draft: str) -> float:
     """m(n): what drafting one more after ``n`` costs, in target passes.
 
-    The first token pays v(2) - v(1); the others pay the mean slope of v, whose single steps are mostly noise.
+    The first token pays v(2) - v(1); the others pay the slope of v, by least squares: its single steps are noise.
     """
-    first, last = costs.check(2), costs.check(SL_CAP + 1)
-    step = first - costs.check(1) if n == 0 else (last - first) / (SL_CAP - 1)
+    step = costs.check(2) - costs.check(1) if n == 0 else _slope(costs)
     return costs.c[draft] + costs.decision.get(CostAware.name, 0.0) + step
+
+
+def _slope(costs: Costs) -> float:
+    """Of v(n) over n = 2 .. SL_CAP + 1."""
+    n = np.arange(2, SL_CAP + 2)
+    return float(np.polyfit(n, [costs.check(int(one)) for one in n], 1)[0])
 
 
 def long_run_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:
@@ -167,7 +172,7 @@ def long_run_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:
     at = [row.threshold for row in order]
     latencies = [row.latency(costs, draft, CostAware.name) for row in order]
     lam = min(latencies)
-    typical = sum(marginal(n, costs, draft) for n in range(SL_CAP)) / SL_CAP
+    typical = marginal(1, costs, draft)  # one threshold stands for all: they differ only before the first token
     for _ in range(ROUNDS):
         lam = 0.5 * (lam + float(np.interp(typical / lam, at, latencies)))
     return lam
@@ -176,7 +181,7 @@ def long_run_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:
 def thresholds(rows: Sequence[Row], costs: Costs, draft: str, longest: int = SL_CAP) -> list[float]:
     """m(n) / lam for n = 0 .. ``longest``."""
     lam = long_run_latency(rows, costs, draft)
-    return [marginal(n, costs, draft) / lam for n in range(longest + 1)]
+    return [marginal(0, costs, draft) / lam] + [marginal(1, costs, draft) / lam] * longest
 
 
 def make_policy(lane: Lane, head: CostAwareHead) -> CostAware:
