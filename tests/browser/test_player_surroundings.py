@@ -83,9 +83,9 @@ def test_hostile_texts_are_shown_and_never_run(opened):
     stop_at(page, 1)
     assert whole_text(run.lanes[1].output, run.vocab) == lane_text(page, 1)
     assert "<script>window.hacked=1</script>" in page.locator(".sd-col:visible .sd-prompt").first.inner_text()
-    for node in page.locator(".sd-col:visible .sd-tk").all()[:12]:
-        node.dispatch_event("pointerover", {"pointerType": "mouse", "bubbles": True})
-    page.wait_for_timeout(300)
+    page.evaluate("""async () => {
+      for (const token of player.lanes[1].tokens) await player.showToken(player.tokenOf(token.node)); }""")
+    assert page.locator(".sd-pop").is_visible()
     apply_events(page, live_events(run))
     assert page.evaluate("[window.hacked, document.querySelectorAll('#player img, #player script').length]") == [
         None,

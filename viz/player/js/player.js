@@ -56,7 +56,7 @@ class Player {
     this.playhead = el("div", "sd-playhead");
     overlay.append(this.playhead);
     this.strip.append(overlay);
-    if (this.payload && this.payload.simulations.static) this.addSimulatedRow();
+    if (this.payload && this.payload.simulations.static) this.addSimulatedRow(prompt);
   }
 
   setTotal() {
@@ -148,8 +148,6 @@ class Player {
       this.rail.setAttribute("aria-valuetext", now);
     }
     this.renderFigures();
-    const sim = this.simulation;
-    if (sim) sim.strip.node.classList.toggle("sd-fin", this.t >= sim.lane.end - 1e-9);
     this.tell();
   }
 
@@ -185,16 +183,23 @@ class Player {
     const now = performance.now();
     const early = this.playing && now - (this.figuresAt || 0) < 100;
     if (!early) this.figuresAt = now;
-    this.lanes.forEach((lane, i) => {
+    this.shownLanes().forEach((lane, i) => {
       const finished = this.t >= lane.end - 1e-9;
       const done = lane.doneAt(this.t);
-      if (lane.wasFinished !== finished) this.strips[i].node.classList.toggle("sd-fin", finished);
+      if (lane.wasFinished !== finished) this.stripAt(i).node.classList.toggle("sd-fin", finished);
       else if (early || lane.wasDone === done) return;
       this.showFigures(lane, done, finished);
       lane.wasDone = done;
       lane.wasFinished = finished;
     });
   }
+
+  /** The measured lanes and, last, the simulated one. */
+  shownLanes() { return this.simulation ? this.lanes.concat(this.simulation.lane) : this.lanes; }
+
+  laneAt(number) { return this.lanes[number] || this.simulation.lane; }
+
+  stripAt(number) { return this.strips[number] || this.simulation.strip; }
 
   showFigures(lane, done, finished) {
     if (!lane.figureNodes || !lane.figureNodes.length) return;
@@ -221,7 +226,7 @@ class Player {
 
   emit(lane, position) {
     this.root.dispatchEvent(new CustomEvent("sd:position", {
-      bubbles: true, detail: { lane: this.lanes[lane].lane, position, t: this.t },
+      bubbles: true, detail: { lane: this.laneAt(lane).lane, position, t: this.t },
     }));
   }
 

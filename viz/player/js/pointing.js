@@ -31,9 +31,9 @@ const Pointing = {
   mark(position, from) {
     for (const node of this.marked) node.classList.remove("sd-same");
     this.marked = [];
-    this.lanes.forEach((lane, i) => {
+    this.shownLanes().forEach((lane, i) => {
       const token = position == null ? null : lane.tokens[lane.keptAt[position]];
-      this.strips[i].highlight(token ? token.iteration : -1);
+      this.stripAt(i).highlight(token ? token.iteration : -1);
       if (!token || !token.node) return;
       token.node.classList.add("sd-same");
       this.marked.push(token.node);
@@ -46,7 +46,7 @@ const Pointing = {
     const scroller = token ? token.closest(".sd-text") : null;
     if (!scroller || token.sdToken == null) return null;
     const lane = Number(scroller.dataset.lane);
-    return { lane, node: token, token: this.lanes[lane].tokens[token.sdToken] };
+    return { lane, node: token, token: this.laneAt(lane).tokens[token.sdToken] };
   },
 
   async showToken({ lane, node, token }) {
@@ -60,9 +60,9 @@ const Pointing = {
   async fetchDetails(lane, token) {
     const basic = {
       text: token.text, fate: FATES[token.fate],
-      where: `${this.lanes[lane].name} · output position ${token.position} · iteration ${token.iteration + 1}`,
+      where: `${this.laneAt(lane).name} · output position ${token.position} · iteration ${token.iteration + 1}`,
     };
-    if (!this.options.details || this.live) return basic;
+    if (!this.options.details || !this.lanes[lane] || this.live) return basic;
     const key = `${lane}/${token.iteration}/${token.index}`;
     if (!this.cache.has(key)) {
       try {
@@ -84,7 +84,7 @@ const Pointing = {
   showFigure(node) {
     this.wanted = null;
     const { label, formula, text } = node.sdFigure;
-    const lane = this.lanes.find((one) => (one.figureNodes || []).some((x) => x.figure === node.sdFigure));
+    const lane = this.shownLanes().find((one) => (one.figureNodes || []).some((x) => x.figure === node.sdFigure));
     const known = node.sdKnown || (lane && lane.wasFinished);
     const head = el("div", "sd-pop-head");
     head.append(el("b", "", label), el("span", "sd-mute", known ? text : "once the lane has finished"));
@@ -207,7 +207,7 @@ const Pointing = {
     const scroller = event.target.closest ? event.target.closest(".sd-text") : null;
     if (!scroller || !selection.rangeCount) return;
     const range = selection.getRangeAt(0);
-    const kept = this.lanes[Number(scroller.dataset.lane)].tokens
+    const kept = this.laneAt(Number(scroller.dataset.lane)).tokens
       .filter(({ node, fate }) => fate !== "r" && fate !== "d" && range.intersectsNode(node));
     if (!kept.length) return;
     event.preventDefault();
@@ -219,7 +219,7 @@ const Pointing = {
     const direction = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     const scroller = event.target.closest(".sd-text");
     if (!direction) return false;
-    const lane = this.lanes[Number(scroller.dataset.lane)];
+    const lane = this.laneAt(Number(scroller.dataset.lane));
     const from = event.target.sdToken ?? -1;
     for (let k = from + direction; k >= 0 && k < lane.tokens.length; k += direction) {
       const { node, text, fate } = lane.tokens[k];

@@ -101,6 +101,7 @@ const Shell = {
     const title = el("h2", "", lane.name);
     column.append(title, el("p", "sd-cap", lane.caption), view.scroller, this.buildFigures(lane));
     column.setAttribute("aria-label", lane.name);
+    view.finalOnly = Boolean(this.isFinalOnly);
     view.build();
     this.views.push(view);
     this.columns.push(column);
@@ -155,6 +156,7 @@ const Shell = {
     });
     const visible = this.columns.filter((column) => !column.hidden).length;
     this.texts.style.setProperty("--columns", String(Math.min(visible, 4)));
+    this.refreshSimulatedText();
   },
 
   buildAxis() {

@@ -1,7 +1,9 @@
 // The SL slider: a static lane that was never run, answered at once from the what-if.
 
+const REPLAYED = "simulated: the recorded guesses replayed under this SL, at the cost curves measured when the run began";
+
 const Simulation = {
-  addSimulatedRow() {
+  addSimulatedRow(prompt) {
     const source = this.payload.simulations.static;
     const row = el("div", "sd-row sd-sim");
     const label = el("label", "sd-name");
@@ -16,9 +18,23 @@ const Simulation = {
     this.strip.append(row);
     const note = el("p", "sd-sim-note");
     this.axis.after(note);
-    this.simulation = { source, row, holder, text, slider, note };
+    this.simulation = { source, prompt, number: this.lanes.length, row, holder, text, slider, note };
+    this.addSimulatedColumn();
     slider.addEventListener("input", () => this.simulate(Number(slider.value)));
     this.simulate(source.initial);
+  },
+
+  /** Its text is built only where somebody looks at it. */
+  addSimulatedColumn() {
+    const { number } = this.simulation;
+    const column = el("article", "sd-card sd-col sd-col-sim");
+    this.columns.push(column);
+    this.views.push(new TextView(new Lane({}), "", number));
+    this.texts.append(column);
+    this.shown.push(false);
+    this.simulation.chip = button("sd-chip sd-chip-sim", "", "", () => this.toggleColumn(number));
+    this.chips.append(this.simulation.chip);
+    this.showColumns();
   },
 
   simulate(choice) {
@@ -26,20 +42,56 @@ const Simulation = {
     const option = sim.source.options[choice];
     const source = this.payload.simulations.sources[sim.source.draft];
     sim.lane = laneFromSimulation(source, option, this.payload.strings);
+    sim.lane.figures = simulatedFigures(sim.lane, option);
+    sim.lane.caption = `what always guessing ${option.value} would have done here`;
     sim.strip = simulatedStrip(sim.lane, option);
     sim.holder.replaceWith(sim.strip.node);
     sim.holder = sim.strip.node;
     sim.text.replaceChildren(el("span", "", `SL ${option.value}`), el("em", "", "simulated"));
+    sim.chip.textContent = sim.lane.name;
     sim.slider.setAttribute("aria-valuetext", `SL ${option.value}, simulated ${times(option.speedup)}`);
-    const best = sim.source.options[sim.source.best];
-    const counts = sim.lane.counts(sim.lane.iterations.length);
-    sim.note.textContent = `Always guessing ${option.value}: ${times(option.speedup)}, `
-      + `${counts.passes} target passes, ${counts.thrown} of ${counts.drafted} guesses thrown away. `
-      + (choice === sim.source.best ? "The best static SL of this run."
-        : `Best static SL of this run: ${best.value}, ${times(best.speedup)}.`);
+    sim.note.textContent = this.simulatedNote(option, choice);
+    sim.stale = true;
     this.setTotal();
+    this.refreshSimulatedText();
     this.render();
+  },
+
+  simulatedNote(option, choice) {
+    const { source, lane } = this.simulation;
+    const best = source.options[source.best];
+    const counts = lane.counts(lane.iterations.length);
+    return `Always guessing ${option.value}: ${times(option.speedup)}, ${counts.passes} target passes, ${counts.thrown} `
+      + `of ${counts.drafted} guesses thrown away. ` + (choice === source.best ? "The best static SL of this run."
+      : `Best static SL of this run: ${best.value}, ${times(best.speedup)}.`);
+  },
+
+  refreshSimulatedText() {
+    const sim = this.simulation;
+    if (!sim || !sim.stale || this.columns[sim.number].hidden) return;
+    sim.stale = false;
+    const view = new TextView(sim.lane, sim.prompt, sim.number);
+    view.finalOnly = Boolean(this.isFinalOnly);
+    view.build();
+    this.views[sim.number] = view;
+    const heading = [el("h2", "", sim.lane.name), el("p", "sd-cap", sim.lane.caption)];
+    this.columns[sim.number].replaceChildren(...heading, view.scroller, this.buildFigures(sim.lane));
+    this.columns[sim.number].setAttribute("aria-label", sim.lane.name);
   },
 };
 
 Object.assign(Player.prototype, Simulation);
+
+function simulatedFigures(lane, option) {
+  const { passes, drafted, thrown, kept } = lane.counts(lane.iterations.length);
+  const figure = (key, label, text, formula) => ({ key, label, text: String(text), formula });
+  return [
+    figure("speedup", "speedup", times(option.speedup), REPLAYED),
+    figure("tokens_per_target_pass", "tokens per target pass", (kept / passes).toFixed(2),
+      `tokens / target passes = ${kept} / ${passes}; ${REPLAYED}`),
+    figure("target_passes", "target passes", passes, REPLAYED),
+    figure("draft_passes", "draft passes", drafted, REPLAYED),
+    figure("thrown_away", "thrown away", `${thrown} (${Math.round(100 * thrown / Math.max(1, drafted))}%)`,
+      `rejected and dropped, of ${drafted} drafted; ${REPLAYED}`),
+  ];
+}

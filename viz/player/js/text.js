@@ -1,30 +1,28 @@
 // The text of one lane, following the clock.
 
-const BLANK = /[^\S\n]+|\n/;
-
 /**
- * Fill a token's node: blanks of marked tokens become dots, newlines show as a sign before they break. The dots are
- * letters (with a place to wrap before them) because thousands of painted ones make a frame slow; copying gives the
- * blanks back, see Pointing.copy.
+ * A token's nodes: the blanks of marked tokens become dots, newlines show as a sign before they break. The dots are
+ * letters, with a place to wrap before them, because thousands of painted ones make a frame slow; copying gives the
+ * blanks back, see Pointing.copy. A last newline stands outside of the token's node, or its box would go on, empty,
+ * in the next line.
  */
-function fillToken(node, text, fate) {
+function tokenNodes(text, fate, number) {
+  const node = el("span", `sd-tk sd-${fate}`);
+  node.sdToken = number;
   const marked = fate !== "a" && fate !== "p";
-  if (!marked && !text.includes("\n")) { node.textContent = text; return; }
-  let rest = text;
-  while (rest) {
-    const found = BLANK.exec(rest);
-    const plain = found ? rest.slice(0, found.index) : rest;
-    if (plain) node.append(plain);
-    if (!found) break;
-    const blank = found[0];
-    if (blank === "\n") {
-      node.append(el("i", "sd-nl"));
-      if (fate !== "r" && fate !== "d") node.append("\n");
-    } else if (marked) node.append(el("i", "sd-sp", `\u200b${blank.replace(/\t/g, "⇥").replace(/[^⇥]/g, "·")}`));
-    else node.append(blank);
-    rest = rest.slice(found.index + blank.length);
+  const thrown = fate === "r" || fate === "d";
+  const breaks = text.endsWith("\n") && !thrown;
+  for (const part of text.split(/(\n|[^\S\n]+)/)) {
+    if (part === "\n") node.append(el("i", "sd-nl"), thrown ? "" : "\n");
+    else if (marked && part && !part.trim()) node.append(el("i", "sd-sp", dots(part)));
+    else if (part) node.append(part);
   }
+  if (breaks) node.lastChild.remove();
+  return [marked && /^[^\S\n]/.test(text) ? MAY_WRAP : "", node, breaks ? "\n" : ""];
 }
+
+const MAY_WRAP = "\u200b";
+const dots = (blanks) => blanks.replace(/\t/g, "⇥").replace(/[^⇥]/g, "·");
 
 const LINE = 24; // px, as in player.css
 
@@ -62,10 +60,9 @@ class TextView {
       it.node = el("span", "sd-it");
       for (let k = it.first; k < it.first + it.fates.length; k++) {
         const token = this.lane.tokens[k];
-        token.node = el("span", `sd-tk sd-${token.fate}`);
-        token.node.sdToken = k;
-        fillToken(token.node, token.text, token.fate);
-        it.node.append(token.node);
+        const nodes = tokenNodes(token.text, token.fate, k);
+        token.node = nodes[1];
+        it.node.append(...nodes);
       }
       part.append(it.node);
     }
@@ -132,7 +129,7 @@ class TextView {
     const last = place || this.place(this.lane.tokens.length - 1);
     if (!last) return;
     const top = last.line * LINE;
-    if (top > this.scrolled + this.height - 2 * LINE || top < this.scrolled) this.scrollTo(top - this.height * 0.45);
+    if (top > this.scrolled + this.height - 2 * LINE || top < this.scrolled) this.scrollTo(top - this.height * 0.55);
   }
 
   /** Bring a token into sight, wherever the reader has scrolled to. */
