@@ -49,17 +49,22 @@ def soak(
     clients: int = 4,
     cut_after_s: tuple[float, float] = (0.01, 0.4),
     seed: int = 0,
+    cancel: threading.Event | None = None,
     told: Callable[[SoakResult], None] = lambda result: None,
 ) -> SoakResult:
     """Run ``requests`` through ``backend`` served on loopback, ``clients`` at a time, behind a proxy that cuts.
 
-    Every connection lives a random time within ``cut_after_s``. The prompts must differ from each other.
+    Every connection lives a random time within ``cut_after_s``. The prompts must differ from each other. Setting
+    ``cancel`` ends it early; runs that were cut short by that do not count.
     """
+    cancel = cancel or threading.Event()
     result, adding = SoakResult(), threading.Lock()
     limits = Limits(max_runs=clients + 1, any_model=True)
 
     def follow(request: CompareRequest) -> None:
-        events = list(remote.compare(request, threading.Event()))
+        events = [] if cancel.is_set() else list(remote.compare(request, cancel))
+        if cancel.is_set():
+            return
         with adding:
             judge(events, request, result)
             told(result)

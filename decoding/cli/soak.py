@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..request import CompareRequest
-from .console import err, out, print_json, progress_bar
+from .console import cancel_on_interrupt, err, out, print_json, progress_bar
 
 
 def soak(
@@ -17,7 +17,7 @@ def soak(
     draft: Annotated[str, typer.Option(help="Its draft.")] = "",
     lanes: Annotated[str, typer.Option(help="Comma-separated lanes.")] = "autoregressive,static:5",
     max_new_tokens: Annotated[int, typer.Option(help="The token limit of each run.")] = 16,
-    cut_after: Annotated[float, typer.Option(help="The longest life of a connection, in seconds.")] = 0.4,
+    cut_after: Annotated[float, typer.Option(help="The longest life of a connection, in seconds.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the cuts.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
@@ -32,10 +32,10 @@ def soak(
         )
         for i in range(runs)
     ]  # fmt: skip
-    with progress_bar() as progress:
+    with cancel_on_interrupt() as cancel, progress_bar() as progress:
         bar = progress.add_task("Comparisons behind a cutting proxy", total=runs)
         result = run_soak(
-            LocalBackend(max_waiting=clients + 1), requests, clients, (0.01, cut_after), seed,
+            LocalBackend(max_waiting=clients + 1), requests, clients, (0.01, cut_after), seed, cancel,
             told=lambda so_far: progress.update(bar, completed=so_far.runs),
         )  # fmt: skip
     if as_json:
