@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 from decoding.evaluation.advice import recommend
-from decoding.evaluation.drafts import _points, _speedups, break_even_c
+from decoding.evaluation.drafts import break_even_c, sl_points, speedups_by_suite
 from decoding.evaluation.results import ALL, DraftResult, DraftsResult, EvaluationResult, Setting
 from decoding.evaluation.samples import Sample, best_of, replay_lane, static_lanes
 from decoding.evaluation.tables import (
@@ -71,11 +71,11 @@ def make_drafts(c: float = 0.1) -> DraftsResult:
         sl = int(best.rpartition(":")[2])
         sweep = [replay_lane(lane, samples, costs) for lane in static_lanes(name)]
         rates = match_rates(samples)
-        gain = _speedups(sweep[sl - 1], samples)
+        gain = speedups_by_suite(sweep[sl - 1], samples)
         found.append(
             DraftResult(
                 name, f"synthetic/{name}", parameters, layers, width, "int8", costs.c[name], rates, sl, best, gain,
-                gain, 0.004, break_even_c(sweep, costs), _points(name, sweep, rates[ALL], costs, []),
+                gain, 0.004, break_even_c(sweep, costs), sl_points(name, sweep, rates[ALL], costs, []),
             )
         )  # fmt: skip
     setting = make_setting(costs, make_samples(9))

@@ -129,16 +129,16 @@ def _draft_result(
         match_rate=rates,
         best_sl=int(best_static.rpartition(":")[2]),
         best_lane=best_lane,
-        static_speedup=_speedups(sweep[int(best_static.rpartition(":")[2]) - 1], samples),
-        speedup=_speedups(best, samples),
+        static_speedup=speedups_by_suite(sweep[int(best_static.rpartition(":")[2]) - 1], samples),
+        speedup=speedups_by_suite(best, samples),
         p95_token_s=float(np.percentile(best.cost / best.tokens, 95) * costs.target_s),
         break_even_c=break_even_c(sweep, costs),
-        by_sl=_points(draft, sweep, rates[ALL], costs, readings),
+        by_sl=sl_points(draft, sweep, rates[ALL], costs, readings),
         by_suite=_by_suite(sweep, samples),
     )
 
 
-def _speedups(replayed: Replayed, samples: Sequence[Sample]) -> dict[str, Interval]:
+def speedups_by_suite(replayed: Replayed, samples: Sequence[Sample]) -> dict[str, Interval]:
     found = {}
     for suite, indices in groups([sample.suite for sample in samples]).items():
         part = replayed.pick(indices)
@@ -151,7 +151,7 @@ def _by_suite(sweep: Sequence[Replayed], samples: Sequence[Sample]) -> dict[str,
     return {suite: [one.pick(indices).speedup for one in sweep] for suite, indices in parts.items()}
 
 
-def _points(
+def sl_points(
     draft: str, sweep: Sequence[Replayed], match: float, costs: Costs, readings: Sequence[dict[str, Any]]
 ) -> list[SlPoint]:
     """Simulated, predicted and measured speedup of SL 1, 2, ...
