@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..costs import measure_costs
 from ..lanes import parse_lane
-from ..lookahead.heads import FOLDER as POLICIES_FOLDER
+from ..prepare import load_heads_of
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 from .floor import PassTime, measure_bandwidth, pass_times
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 PLAIN, STATIC = "autoregressive", "static:5"
 GENERATE, ASSISTED, ASSISTED_DEFAULTS = "hf generate", "hf assisted 5", "hf assisted"
 RULES = ("heuristic", "confidence:0.4")  # dynamic lanes that need no fitting
-FITTED = ("disco", "specdecpp", "costaware")
 GROWTH_SHORT, GROWTH_LONG, GROWTH_TOKENS = 100, 900, 48
 
 Tell = Callable[[str, float | None], None]
@@ -111,9 +110,7 @@ def bench_pair(
 
 def lanes_of(pair: Pair) -> list[str]:
     """Plain, static, and every dynamic lane that runs on this pair's default draft."""
-    folder = pair.draft_folders.get(pair.default_draft)
-    there = [] if folder is None else [one for one in FITTED if list((folder / POLICIES_FOLDER).glob(f"{one}.*"))]
-    return [PLAIN, STATIC, *RULES, *there]
+    return [PLAIN, STATIC, *RULES, *load_heads_of(pair, pair.default_draft)]
 
 
 def transformers_contenders(hf_target: Any, hf_draft: Any, compiled: bool = False) -> list[GenerateContender]:
