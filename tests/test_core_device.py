@@ -25,6 +25,12 @@ LANES = ["autoregressive", *DRAFTING]
 PROMPT = "def f(x):\n    return"
 
 
+@pytest.fixture(autouse=True)
+def few_measurements(monkeypatch):
+    """What passes cost does not matter here."""
+    monkeypatch.setattr("decoding.costs.BUDGET_S", 0.02)
+
+
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
     """The same weights twice: on the lean engine, and on fixed buffers with the work on the device."""

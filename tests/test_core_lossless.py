@@ -18,6 +18,12 @@ LIVELY = 0.6  # spread of the random weights with which the text does not repeat
 PROMPTS = ["def f(x):\n    return", "aaaa bbbb aaaa", "é"]
 
 
+@pytest.fixture(autouse=True)
+def few_measurements(monkeypatch):
+    """What passes cost does not matter here."""
+    monkeypatch.setattr("decoding.costs.BUDGET_S", 0.02)
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     return make_lively_pair(tmp_path_factory.mktemp("pair"))
