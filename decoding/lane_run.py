@@ -67,14 +67,6 @@ class LaneRun:
         return self.iterations[-1].finish or "cancelled" if self.iterations else "cancelled"
 
     @property
-    def stops_above(self) -> bool:
-        return self._policy.stops_above
-
-    @property
-    def policy_name(self) -> str:
-        return self._policy.name
-
-    @property
     def decode_s(self) -> float:
         return sum(sum(iteration.times) for iteration in self.iterations)
 
