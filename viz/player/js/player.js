@@ -154,7 +154,7 @@ class Player {
   /** All texts at once while the clock runs; while it is dragged, one text a frame, in turn: jumps cost more. */
   paintTexts() {
     const now = performance.now();
-    const dragged = !this.playing && now - (this.paintedAt || 0) < 60;
+    const dragged = !this.playing && now - (this.paintedAt || 0) < 250;
     this.paintedAt = now;
     this.waiting = this.views.filter((view) => !view.hidden);
     for (let i = this.turn++ % Math.max(1, this.waiting.length); i > 0; i--) this.waiting.push(this.waiting.shift());
