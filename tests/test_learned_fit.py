@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
 from decoding.chain import Cancelled
 from decoding.cli import main
@@ -55,9 +54,9 @@ def prompts(monkeypatch):
     return found
 
 
-def test_fit_writes_policies_that_load_and_decide(pair, places, prompts):
+def test_fit_writes_policies_that_load_and_decide(pair, prompts):
     told = []
-    (found,) = fit(pair, places[0], [pair.default_draft], OPTIONS, lambda message, share: told.append(message))
+    (found,) = fit(pair, [pair.default_draft], OPTIONS, lambda message, share: told.append(message))
     heads = load_heads(found.folder, pair.fingerprint, pair.draft().info.fingerprint)
     assert set(heads) == {"disco", "specdecpp", "costaware"} and not heads.faults
     for lane in ("disco", "disco:0.7", "specdecpp", "specdecpp:auto", "costaware"):
@@ -70,30 +69,30 @@ def test_fit_writes_policies_that_load_and_decide(pair, places, prompts):
     assert any("validation texts" in message for message in told)
 
 
-def test_a_cancelled_fit_writes_nothing(pair, places, prompts):
+def test_a_cancelled_fit_writes_nothing(pair, prompts):
     folder = pair.draft_folders[pair.default_draft] / "policies"
     before = sorted(folder.glob("*")) if folder.exists() else []
     stamps = [path.stat().st_mtime_ns for path in before]
     with pytest.raises(Cancelled):
-        fit(pair, places[0], [pair.default_draft], OPTIONS, cancelled=lambda: True)
+        fit(pair, [pair.default_draft], OPTIONS, cancelled=lambda: True)
     assert [path.stat().st_mtime_ns for path in before] == stamps
 
 
-def test_a_suite_without_a_usable_prompt_is_told(pair, places, prompts):
+def test_a_suite_without_a_usable_prompt_is_told(pair, prompts):
     prompts["text"] = lambda n: "x" * 5000
     with pytest.raises(UserError, match="has no usable prompt in its train split"):
-        fit(pair, places[0], [pair.default_draft], OPTIONS)
+        fit(pair, [pair.default_draft], OPTIONS)
 
 
-def test_too_few_positions_are_told(pair, places, prompts):
+def test_too_few_positions_are_told(pair, prompts):
     few = FitOptions("code", n_train=2, n_validation=2, max_new_tokens=16)
     with pytest.raises(UserError, match="Only 32 positions to train on"):
-        fit(pair, places[0], [pair.default_draft], few)
+        fit(pair, [pair.default_draft], few)
 
 
-def test_ngram_cannot_be_fitted(pair, places):
+def test_ngram_cannot_be_fitted(pair):
     with pytest.raises(UserError, match="fit a model draft"):
-        fit(pair, places[0], ["ngram"], OPTIONS)
+        fit(pair, ["ngram"], OPTIONS)
 
 
 def test_training_that_diverges_is_told():
@@ -118,16 +117,12 @@ def _positions(n: int) -> Positions:
 # -- the parts
 
 
-def test_batched_greedy_texts_are_those_of_one_prompt_at_a_time(places, pair):
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(places[0], dtype=torch.float32).eval()
+def test_texts_are_the_targets_own(pair):
     prompts = [[5, 6, 7], [9] * 11, [3, 4], [8, 7, 6, 5, 4]]
-    together = greedy_texts(model, prompts, 12, batch_size=3)
-    alone = [greedy_texts(model, [prompt], 12)[0] for prompt in prompts]
-    assert together == alone
-    end = alone[0][4]
-    assert greedy_texts(model, prompts[:1], 12, frozenset({end}))[0] == alone[0][: alone[0].index(end) + 1]
+    shares = []
+    texts = greedy_texts(pair, pair.default_draft, prompts, 12, shares.append)
+    assert texts == [_greedy(pair.target, prompt, 12) for prompt in prompts]
+    assert shares == [0.0, 0.25, 0.5, 0.75]
 
 
 def test_collected_guesses_are_the_live_drafts(pair):

@@ -36,9 +36,9 @@ def fit(
         def tell(message: str, fraction: float | None) -> None:
             progress.update(bar, description=message, total=None if fraction is None else 1.0, completed=fraction or 0)
 
-        loaded, place, drafts = _load(pair, target, draft)
+        loaded, drafts = _load(pair, target, draft)
         try:
-            found = fit_pair(loaded, place, drafts, options, tell, cancel.is_set)
+            found = fit_pair(loaded, drafts, options, tell, cancel.is_set)
         except Cancelled:
             err.print("Cancelled: nothing was written for the draft in work.")
             raise typer.Exit(CANCELLED) from None
@@ -51,8 +51,8 @@ def fit(
         err.print(f"{one.draft}: fitted in {one.seconds:.0f} s, written into {one.folder.name} beside the draft.")
 
 
-def _load(pair: str, target: str, draft: str) -> tuple[Any, str, list[str]]:
-    """The pair, where its target lies, and the drafts to fit."""
+def _load(pair: str, target: str, draft: str) -> tuple[Any, list[str]]:
+    """The pair, and the drafts to fit."""
     from ..models.pair import load_pair
     from ..pairs import find_pair
 
@@ -60,11 +60,11 @@ def _load(pair: str, target: str, draft: str) -> tuple[Any, str, list[str]]:
         if not draft:
             raise UserError("Name the draft's folder as well: --target FOLDER --draft FOLDER.")
         loaded = load_pair(target=target, draft=draft)
-        return loaded, target, [loaded.default_draft]
+        return loaded, [loaded.default_draft]
     described = find_pair(pair)
     loaded = load_pair(described.name)
     drafts = list(described.drafts) if draft == "all" else [draft or described.default_draft]
-    return loaded, described.target, drafts
+    return loaded, drafts
 
 
 def _row(draft: str, policy: Any) -> dict[str, Any]:

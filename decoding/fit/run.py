@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from ..chain import Cancelled, record_chain
 from ..cost_curves import smooth_costs
@@ -20,7 +19,6 @@ from ..errors import UserError
 from ..lanes import parse_lane
 from ..lookahead.heads import FOLDER, Head
 from ..lookahead.policy_files import PolicyFile, write_policy
-from ..models.loading import choose_weights
 from ..prepare import ALL_FEATURES, Prepared, make_source, prepare, shared_vocabulary
 from ..prompts import load_suite
 from ..request import CompareRequest
@@ -64,7 +62,6 @@ class Fit:
 
 def fit(
     pair: Pair,
-    target_place: str,
     drafts: Sequence[str],
     options: FitOptions,
     tell: Tell = lambda message, fraction: None,
@@ -72,12 +69,11 @@ def fit(
 ) -> list[Fit]:
     """Fit DISCO, SpecDec++ and costaware for each of ``drafts`` and write them beside the draft.
 
-    ``target_place`` is the folder (or Hub id) of the target, which transformers loads to write many texts at once.
     Raises UserError, Cancelled.
     """
     folders = [_folder(pair, draft) for draft in drafts]
     began = perf_counter()
-    texts = write_texts(pair, target_place, options, tell, cancelled)
+    texts = write_texts(pair, pair.default_draft, options, tell, cancelled)
     found = []
     for draft, folder in zip(drafts, folders, strict=True):
         policies = _fit_draft(_Job(pair, draft, options, tell, cancelled), texts)
@@ -101,19 +97,13 @@ def _fit_draft(job: _Job, texts: dict[str, Texts]) -> list[PolicyFile]:
 
 
 def write_texts(
-    pair: Pair, target_place: str, options: FitOptions, tell: Tell, cancelled: Callable[[], bool]
+    pair: Pair, draft: str, options: FitOptions, tell: Tell, cancelled: Callable[[], bool]
 ) -> dict[str, Texts]:
-    """The target's greedy text after the prompts of both splits."""
-    from transformers import AutoModelForCausalLM
-
+    """The target's greedy text after the prompts of both splits, with the help of ``draft``."""
     asked = {
         "train": _prompts(pair, options, "train", options.n_train),
         "validation": _prompts(pair, options, "validation", options.n_validation),
     }
-    device = pair.target.info.device
-    tell("Loading the target to write many texts at once", None)
-    dtype = getattr(torch, choose_weights("auto", device))
-    model = AutoModelForCausalLM.from_pretrained(target_place, dtype=dtype).to(device).eval()
     found = {}
     for split, prompts in asked.items():
 
@@ -122,7 +112,7 @@ def write_texts(
                 raise Cancelled
             tell(f"The target writes {split} texts", share)
 
-        texts = greedy_texts(model, prompts, options.max_new_tokens, frozenset(pair.tokenizer.eos_ids), report=report)
+        texts = greedy_texts(pair, draft, prompts, options.max_new_tokens, report)
         found[split] = [(p, text) for p, text in zip(prompts, texts, strict=True) if len(text) >= SHORTEST]
         if not found[split]:
             raise UserError(f"The target ends every {split} text at once: there is nothing to fit on.")

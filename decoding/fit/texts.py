@@ -1,62 +1,46 @@
-"""The target's own greedy text over many prompts at once: what the heads are trained on."""
+"""The target's own greedy text over many prompts: what the heads are trained on, written by speculative decoding.
+
+The loop is several times quicker than plain decoding, and batches of prompts gain nothing over it on a CPU; what it
+writes is what the target writes in every lane.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-import torch
+from ..acceptance import Greedy
+from ..clock import make_clock
+from ..drafting import prefill
+from ..limits import Limits
+from ..lookahead.base import LaneContext
+from ..lookahead.confidence import Confidence
+from ..prepare import make_source, shared_vocabulary
+from ..speculative import speculative_decode
+from ..trace import Costs
+
+if TYPE_CHECKING:
+    from ..models.pair import Pair
 
 Report = Callable[[float], None]  # told the share done, 0 to 1
+UNUSED_COSTS = Costs(target_s=1.0, v=[1.0], c={}, o=0.0)  # the rule that drafts here asks for none
 
 
-@torch.inference_mode()
 def greedy_texts(
-    model: torch.nn.Module,
-    prompts: Sequence[list[int]],
-    n_tokens: int,
-    eos_ids: frozenset[int] = frozenset(),
-    batch_size: int = 64,
-    report: Report = lambda share: None,
+    pair: Pair, draft: str, prompts: Sequence[list[int]], n_tokens: int, report: Report = lambda share: None
 ) -> list[list[int]]:
-    """Greedy continuations of ``prompts`` (token ids), each ``n_tokens`` long or up to its end of sequence.
-
-    ``model`` is a transformers causal LM. Prompts of like length share a batch, padded on the left.
-    """
-    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-    texts: list[list[int]] = [[] for _ in prompts]
-    for first in range(0, len(order), batch_size):
-        rows = order[first : first + batch_size]
-        for row, text in zip(rows, _greedy_batch(model, [prompts[i] for i in rows], n_tokens), strict=True):
-            texts[row] = _until_end(text, eos_ids)
-        report(min(1.0, (first + batch_size) / len(order)))
+    """The target's greedy continuations of ``prompts`` (token ids), each ``n_tokens`` long or up to its end."""
+    rule = Greedy(shared_vocabulary(pair, [draft]))
+    policy = Confidence()
+    source = make_source(pair, draft, rule, policy.needs)
+    limits = Limits(n_tokens, frozenset(pair.tokenizer.eos_ids))
+    texts = []
+    for number, prompt in enumerate(prompts):
+        report(number / len(prompts))
+        policy.reset(LaneContext(draft, UNUSED_COSTS, n_tokens))
+        prefill(pair.target, prompt)
+        source.start(prompt)
+        clock = make_clock(pair.target.info.device)
+        decode = speculative_decode(pair.target, source, policy, rule, prompt, limits, clock)
+        texts.append([token for iteration in decode for token in iteration.tokens])
     return texts
-
-
-def _greedy_batch(model: torch.nn.Module, prompts: list[list[int]], n_tokens: int) -> list[list[int]]:
-    from transformers import StaticCache  # a growing cache would be copied whole at every step
-
-    longest = max(map(len, prompts))
-    device = next(model.parameters()).device
-    ids = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts], device=device)
-    mask = torch.ones(len(prompts), longest + n_tokens, dtype=torch.long, device=device)
-    for row, prompt in enumerate(prompts):
-        mask[row, : longest - len(prompt)] = 0
-    positions = (mask[:, :longest].cumsum(1) - 1).clamp(min=0)
-    places = torch.arange(longest, device=device)  # in the cache
-    cache = StaticCache(config=model.config, max_cache_len=longest + n_tokens)
-    chosen = []
-    for step in range(n_tokens):
-        out = model(
-            input_ids=ids, attention_mask=mask[:, : longest + step], position_ids=positions, cache_position=places,
-            past_key_values=cache, use_cache=True, logits_to_keep=1,
-        )  # fmt: skip
-        ids = out.logits[:, -1].argmax(-1, keepdim=True)
-        chosen.append(ids)
-        positions = positions[:, -1:] + 1
-        places = places[-1:] + 1
-    return torch.cat(chosen, dim=1).tolist()
-
-
-def _until_end(text: list[int], eos_ids: frozenset[int]) -> list[int]:
-    ends = [i for i, token in enumerate(text) if token in eos_ids]
-    return text[: ends[0] + 1] if ends else text
