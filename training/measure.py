@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
-from training.greedy_texts import greedy_texts
 from decoding.prompts import SUITES, Prompt, load_suite
 from training.architecture import load_tokenizer_of
 from training.baselines import bits_per_byte, compressed_bits, five_gram_bits
 from training.corpus import read_documents
+from training.greedy_texts import greedy_texts
 from training.loop import device
 from training.loops import distinct, inside_loops, runs_that_hold
 from training.tokenizer import CONTEXT, VOCABULARY
