@@ -37,6 +37,9 @@ def test_a_live_run_shows_who_is_on_the_clock_and_then_races(opened):
     assert page.locator(".sd-onclock").inner_text().startswith("Static 5")
     assert page.evaluate("player.lanes.map((lane) => lane.iterations.length)") == [40, 3, 0, 0]
     assert page.locator(".sd-flag:visible").count() == 0  # no speedup before it is true
+    drafted = sum(it.n_drafted for it in run.lanes[1].iterations[:3])
+    assert f"draft passes {drafted}" in page.locator(".sd-col").nth(1).inner_text().replace("\n", " ")
+    assert page.locator(".sd-col:visible .sd-prompt").last.is_visible()
     apply_events(page, events[wanted:], first=wanted)
     wait_until(page, "player.playing && player.t > 0")
     assert page.locator(".sd-badge").inner_text().startswith("live")

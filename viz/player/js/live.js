@@ -75,7 +75,7 @@ const Live = {
     this.pause();
     this.forget();
     this.payload = null;
-    this.live = { texts: new Map(), joiners: [] };
+    this.live = { texts: new Map(), joiners: [], scaled: false };
     this.sentence.textContent = "Decoding, one lane after another on a quiet machine; then the race plays together.";
     this.fact.textContent = "";
     this.verdict.textContent = "";
@@ -93,15 +93,13 @@ const Live = {
   startLane({ lane, repeat }) {
     if (!this.live) return;
     this.rows.forEach((row, i) => row.classList.toggle("sd-onclock", i === lane));
-    this.live.lane = lane;
     const again = repeat > 0 ? `, repeat ${repeat + 1} (for the range of its speedup)` : "";
-    this.tellStatus(`On the clock: ${this.lanes[lane].name}${again}. The others wait: run at once, they would slow each other.`);
-    if (repeat === 0 && !this.shown[lane]) this.openColumn(lane);
+    this.tellStatus(`On the clock: ${this.lanes[lane].name}${again}. `
+      + "The others wait: run at once, they would slow each other.");
+    if (repeat === 0) this.shown[lane] = true;
     this.tab = lane;
     this.showColumns();
   },
-
-  openColumn(lane) { this.shown[lane] = true; },
 
   addIterations({ lane, repeat, items, texts }) {
     if (!this.live) return;
@@ -110,15 +108,20 @@ const Live = {
     const model = this.lanes[lane];
     for (const item of items) {
       const all = item.e ? item.d.concat([item.e]) : item.d;
-      model.add(all.map((one) => LETTERS[one[1]]).join(""), this.live.joiners[lane].join(all), item.start, ...item.t.slice(0, 1),
-        item.t[1], item.t[2], item.t[3]);
+      const fates = all.map(([, fate]) => LETTERS[fate]).join("");
+      model.add(fates, this.live.joiners[lane].join(all), item.start, ...item.t); // draft, check, policy, rest
     }
+    model.sums = null;
     this.views[lane].build();
     this.views[lane].plan(Infinity);
     this.views[lane].paint(true);
     this.strips[lane].build();
     this.showFigures(model, model.iterations.length, false);
-    model.sums = null;
+    this.stretchAxis(lane);
+  },
+
+  /** The axis grows in steps, so that the strips do not shrink all the time. */
+  stretchAxis(lane) {
     const needed = Math.max(...this.lanes.map((one) => one.end));
     if (needed > this.total * 0.98 || !this.live.scaled) {
       this.live.scaled = true;

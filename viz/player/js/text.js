@@ -42,6 +42,7 @@ class TextView {
     if (prompt) this.body.append(el("span", "sd-prompt", prompt));
     this.lineCover = el("div", "sd-cover sd-cover-line");
     this.restCover = el("div", "sd-cover sd-cover-rest");
+    this.lineCover.hidden = this.restCover.hidden = true;
     const inner = el("div", "sd-inner");
     inner.append(this.body, this.lineCover, this.restCover);
     this.scroller.append(inner);
