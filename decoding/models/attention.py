@@ -184,6 +184,11 @@ class BagAttention:
         return self._bag(table, indices, bags, False, 0, False, weights, False, -1)[0]
 
     def _write(self, layer: int, key: torch.Tensor, value: torch.Tensor, start: int, n: int) -> None:
+        if n == 1:  # most passes: two plain copies
+            block, place = divmod(start, KEY_BLOCK)
+            self._keys[layer][block, :, :, place] = key[0]
+            self._values[layer][:, start] = value[0]
+            return
         self._values[layer][:, start : start + n] = value.transpose(0, 1)
         keys, turned, done = self._keys[layer], key.permute(1, 2, 0), 0
         while done < n:

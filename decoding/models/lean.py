@@ -230,7 +230,7 @@ class LeanModel:
         turned = heads[:, :n_turned]
         if block.qk_norm is not None:
             turned = self._norm(turned, block.qk_norm, self._head_epsilon)
-        swapped = turned.unflatten(-1, (2, d // 2)).flip(-2).flatten(-2)
+        swapped = turned.view(n, n_turned, 2, d // 2).flip(2).view(n, n_turned, d)
         turned = torch.addcmul(turned * cos, swapped, sin)
         query, key = turned[:, : self.n_heads], turned[:, self.n_heads :]
         return self._attention.attend(layer, query, key, heads[:, n_turned:], plan)
