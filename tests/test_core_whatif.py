@@ -56,7 +56,8 @@ def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, stop,
     chain = chain_of(prepared, prepared.draft_of(prepared.lanes[0]), reference.output)
     live = LaneRun(prepared, prepared.lanes[0], COSTS, chain).run()
     assert live.output == reference.output
-    simulated = simulate(chain, COSTS, make_policy(prepared.lanes[0]), max_new_tokens=n, finish=reference.finish)
+    limit = prepared.limits.max_new_tokens  # n, or what the context leaves of it
+    simulated = simulate(chain, COSTS, make_policy(prepared.lanes[0]), max_new_tokens=limit, finish=reference.finish)
     assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
 
 
