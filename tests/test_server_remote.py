@@ -296,10 +296,10 @@ def test_a_backend_that_raises_ends_the_run_with_a_sentence():
 
 
 def test_nothing_is_lost_or_mixed_when_connections_are_cut():
-    requests = [small_request(f"run {i} #slow", seed=i, max_new_tokens=12) for i in range(12)]
+    requests = [small_request(f"run {i} #slow", seed=i, max_new_tokens=12, repeats=1) for i in range(10)]
     result = soak(LocalBackend(ScriptedRunner), requests, clients=4, cut_after_s=(0.005, 0.15))
     assert result.is_clean, result
-    assert result.cuts >= 12
+    assert result.cuts >= 10
 
 
 def test_the_soak_notices_what_goes_wrong():
