@@ -241,7 +241,7 @@ def test_serve_serves_and_ends_on_a_signal():
     assert health["status"] == "ok"
     assert httpx.get(f"http://127.0.0.1:{port}/pairs").status_code == 401
     server.send_signal(signal.SIGINT)
-    server.wait(timeout=20)
+    server.wait(timeout=60)
     assert "Traceback" not in server.stderr.read()
 
 

@@ -26,13 +26,13 @@ BODY = {"kind": "compare", "options": {"prompt": "x", "lanes": ["autoregressive"
 
 @pytest.fixture(scope="module")
 def port():
-    with served(LocalBackend(ScriptedRunner), Limits(heartbeat_s=0.05, grace_s=0.5)) as port:
+    with served(LocalBackend(ScriptedRunner), Limits(heartbeat_s=0.05)) as port:
         yield port
 
 
 @pytest.fixture
 def remote(port):
-    backend = RemoteBackend(f"http://127.0.0.1:{port}", patience_s=0.3)
+    backend = RemoteBackend(f"http://127.0.0.1:{port}")
     yield backend
     backend.close()
 
@@ -51,7 +51,7 @@ def idle(port):
     return "nothing is running" in httpx.get(f"http://127.0.0.1:{port}/health").json()["backend"]
 
 
-def wait_until(condition, seconds=10.0):
+def wait_until(condition, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
@@ -95,12 +95,12 @@ def test_a_reader_that_goes_away_ends_its_run(remote, port):
     wait_until(lambda: idle(port))
 
 
-def test_a_run_that_nobody_reads_ends_after_the_time_of_grace(port):
+def test_a_run_that_nobody_reads_ends_after_the_time_of_grace():
     body = {"kind": "compare", "options": {"prompt": "#slow", "max_new_tokens": 2000, "lanes": ["autoregressive"]}}
-    assert httpx.put(f"http://127.0.0.1:{port}/runs/unread-one", json=body).status_code == 201
-    assert not idle(port)
-    wait_until(lambda: idle(port))
-    assert httpx.get(f"http://127.0.0.1:{port}/runs/unread-one/events").status_code == 404
+    with served(LocalBackend(ScriptedRunner), Limits(grace_s=0.3)) as port:
+        assert httpx.put(f"http://127.0.0.1:{port}/runs/unread-one", json=body).status_code == 201
+        wait_until(lambda: idle(port))
+        assert httpx.get(f"http://127.0.0.1:{port}/runs/unread-one/events").status_code == 404
 
 
 def test_a_broken_connection_within_grace_resumes_where_it_broke(port):
@@ -236,7 +236,7 @@ def test_a_killed_server_is_a_sentence_and_what_had_arrived_stays():
     server = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     port = int(server.stdout.readline())
     events = []
-    remote = RemoteBackend(f"http://127.0.0.1:{port}", patience_s=0.3)
+    remote = RemoteBackend(f"http://127.0.0.1:{port}", patience_s=1.0)
     for event in remote.compare(small_request("#slow", max_new_tokens=4000), threading.Event()):
         events.append(event)
         if event.kind == "iterations":
@@ -331,4 +331,4 @@ def test_the_front_end_of_a_remote_backend_needs_no_torch(port):
         events = list(backend.compare(small_request(), threading.Event()))
         assert events[-1].kind == "finished", events[-1]
     """)
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=170)
