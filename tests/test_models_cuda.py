@@ -136,7 +136,7 @@ def test_the_end_of_the_context(models):
 
 
 def test_buckets():
-    assert [row_bucket(n) for n in (1, 2, 3, 5, 7, 9, 21, 32)] == [1, 2, 4, 6, 8, 12, 24, 32]
+    assert [row_bucket(n) for n in (1, 2, 8, 9, 16, 21, 32)] == [8, 8, 8, 16, 16, 24, 32]
     assert [key_bucket(n, 1152) for n in (1, 256, 257, 600, 1025, 1152)] == [256, 256, 512, 1024, 1152, 1152]
 
 
