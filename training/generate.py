@@ -1,8 +1,9 @@
 """Text that the target writes, with what it thought at every token: what a draft must learn.
 
-Prompts are cuts from training files and the prompts of the suites' train split; half of the batches go on
-greedily, half at temperature 0.7. Beside the ids the target's ``TOP`` most probable tokens are kept at every
-position, prompt included, so that drafts are distilled without running the target again.
+Prompts are cuts from training files and the prompts of the suites' train split; half of the texts go on
+greedily, half at temperature 0.7; some windows of the corpus are only read. Beside the ids the target's
+``TOP`` most probable tokens are kept at every position, prompt included, so that drafts are distilled
+without running the target again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ GENERATED = BUILD / "generated"
 LENGTH = 320
 TOP = 32
 BATCH = 192
-PREFIXES = {"greedy": (96, 128, 160, 192), "sampled": (32, 64, 96, 160)}
+PREFIXES = {"sampled": (32, 64, 96, 160), "greedy": (96, 128, 160, 192), "corpus": (LENGTH,)}
+KINDS = ("sampled", "greedy", "sampled", "greedy", "corpus")
 """Lengths of prompts in tokens. Greedy text loops sooner or later, so it is given less room."""
 TEMPERATURE = 0.7
 SUITE_SHARE = 0.25
@@ -138,8 +140,8 @@ def generate(target: Path, minutes: float, batch: int = BATCH) -> int:
     pool = PromptPool(tokenizer, seed=number)
     with tqdm(total=round(60 * minutes), desc="generate", unit="s") as bar:
         while time.monotonic() - begun < 60 * minutes:
-            kind = "greedy" if number % 2 else "sampled"
-            length = PREFIXES[kind][number // 2 % len(PREFIXES[kind])]
+            kind = KINDS[number % len(KINDS)]
+            length = PREFIXES[kind][number % len(PREFIXES[kind])]
             noise = torch.Generator(device()).manual_seed(number)
             temperature = TEMPERATURE if kind == "sampled" else 0.0
             ids, top_ids, top_logp = write_batch(
