@@ -30,7 +30,12 @@ def open_export(browser, folder, run: Run, **options: Any):
 
 def stop_at(page, share: float) -> None:
     page.evaluate("share => { player.pause(); player.seek(share * player.total); }", share)
-    page.wait_for_timeout(120)  # texts follow a moment later while the clock is dragged
+    settle(page)
+
+
+def settle(page) -> None:
+    """Texts follow a few frames later where one seek comes soon after another."""
+    wait_until(page, "player.waiting.length === 0")
 
 
 def wait_until(page, expression: str) -> None:

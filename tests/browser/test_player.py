@@ -6,7 +6,7 @@ import pytest
 
 from decoding.text import whole_text
 from decoding.whatif import simulate_lane
-from tests.browser.player_pages import LANES, lane_text, open_export, stop_at, wait_until
+from tests.browser.player_pages import LANES, lane_text, open_export, settle, stop_at, wait_until
 from tests.runs import make_run
 from viz.player.details import token_details
 
@@ -67,7 +67,7 @@ def test_figures_appear_when_they_are_true(page):
     flag, figure = page.locator(".sd-flag").nth(1), page.locator(".sd-col").nth(1).locator(".sd-fig b").first
     assert not flag.is_visible() and figure.inner_text() == "…"
     page.evaluate("t => player.seek(t)", end)
-    page.wait_for_timeout(150)
+    settle(page)
     assert flag.is_visible() and "×" in flag.inner_text()
     assert figure.inner_text().startswith(f"{page.evaluate('player.lanes[1].speedup.median'):.2f}×")
 
@@ -85,11 +85,11 @@ def test_open_guesses_have_no_fate_yet(page):
     iteration = page.evaluate("""() => {
       const its = player.lanes[1].iterations, i = its.findIndex((it) => it.fates.includes("r"));
       player.pause(); player.seek((its[i].draftEnd + its[i].checkEnd) / 2); return i; }""")
-    page.wait_for_timeout(120)
+    settle(page)
     struck = "i => getComputedStyle(player.lanes[1].iterations[i].node.querySelector('.sd-r')).textDecorationLine"
     assert page.evaluate(struck, iteration) == "none"
     page.evaluate("i => player.seek(player.lanes[1].iterations[i].end)", iteration)
-    page.wait_for_timeout(120)
+    settle(page)
     assert page.evaluate(struck, iteration) == "line-through"
 
 

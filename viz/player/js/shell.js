@@ -51,7 +51,8 @@ const Shell = {
     this.speeds = el("select", "sd-speed");
     this.speeds.setAttribute("aria-label", "Speed of the replay");
     this.speeds.addEventListener("change", () => { this.speed = Number(this.speeds.value); });
-    this.finalOnly = button("sd-toggle", "final text only", "", () => this.setFinalOnly(!this.isFinalOnly));
+    this.finalOnly = button("sd-toggle", "final text", "", () => this.setFinalOnly(!this.isFinalOnly));
+    this.finalOnly.append(el("span", "sd-wide", " only"));
     this.finalOnly.setAttribute("aria-pressed", "false");
     this.help = button("sd-help", "?", "Keyboard shortcuts", () => this.showKeys());
     const rail = el("span", "sd-rail-box");
