@@ -27,8 +27,14 @@ def main() -> None:
         backend = choose_backend(url=options.backend, recorded=options.recorded)
     except UserError as error:
         parser.error(str(error))
+    page = build_page(backend)
     try:
-        serve(build_page(backend), server_name=options.host, server_port=options.port)
+        where = {"server_name": options.host, "server_port": options.port}
+        _, url, _ = serve(page, **where, prevent_thread_lock=True, quiet=True)
+        print(f"Speculoscope is at {url} (Ctrl-C ends it).", flush=True)
+        page.block_thread()
+    except OSError as error:
+        parser.error(str(error))
     finally:
         backend.close()
 

@@ -94,7 +94,11 @@
     begin(value) {
       const query = new URLSearchParams(global.location.search);
       const run = query.get("run"), t = parseFloat(query.get("t"));
-      if (run == null || this.begun) { if (value) this.receive(value); return; }
+      if (run == null) {
+        if (value) this.receive(value);
+        else this.status.say("No recorded run is shipped here yet: press Run to make one.");
+        return;
+      }
       this.open(run, Number.isFinite(t) ? t : null).catch((error) => {
         if (value) this.receive(value);
         this.queue = this.queue.then(() => this.status.say(error.message, "fault"));

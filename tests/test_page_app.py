@@ -1,0 +1,65 @@
+"""app.py as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "app.py", *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_it_says_where_the_page_is_serves_it_and_ends_on_ctrl_c():
+    port = free_port()
+    process = start("--recorded", "--port", str(port))
+    try:
+        line = process.stdout.readline()
+        assert f"Speculoscope is at http://127.0.0.1:{port}" in line, line
+        html = urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=20).read().decode()
+        assert "Speculoscope" in html and "cdn." not in html.lower()
+        for closed in ("monitoring", "monitoring/summary"):
+            try:
+                status = urllib.request.urlopen(f"http://127.0.0.1:{port}/{closed}", timeout=20).status
+            except urllib.error.HTTPError as error:
+                status = error.code
+            assert status in (403, 404)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) is not None
+    finally:
+        process.kill()
+
+
+def test_a_taken_port_and_a_wrong_address_are_sentences():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = start("--recorded", "--port", str(taken.getsockname()[1]))
+        told, _ = process.communicate(timeout=60)
+    assert process.returncode == 2 and "Traceback" not in told and "port" in told
+    process = start("--backend", "not an address")
+    told, _ = process.communicate(timeout=60)
+    assert process.returncode == 2 and "Traceback" not in told
+
+
+def test_without_torch_the_page_still_starts():
+    """The models live in the worker: the process that serves the page never imports torch."""
+    code = "import sys, app; assert 'torch' not in sys.modules, 'torch was imported'"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
