@@ -183,7 +183,7 @@ async def _cancel_all() -> None:
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
-        while data := await reader.read(2048):
+        while data := await reader.read(65536):
             writer.write(data)
             await writer.drain()
         writer.write_eof()
