@@ -9,11 +9,13 @@ import pytest
 
 from decoding.errors import UserError
 from decoding.evaluation.results import ALL, save_result
+from decoding.fingerprint import fingerprint
 from viz.drafts_tab import drafts_report
 from viz.evaluation_tab import evaluation_report
-from viz.report_tab import DRAFTS, EVALUATE, _shipped, job_options
+from viz.report_tab import DRAFTS, EVALUATE, _shipped, is_stale, job_options
 
 from .evaluations import make_drafts, make_evaluation
+from .page_fakes import fake_pair
 
 
 def test_the_evaluation_s_sentences_are_its_figures():
@@ -40,21 +42,30 @@ def test_the_drafts_advice_comes_with_settings_to_copy():
     content = json.loads(json.dumps(drafts_report(result).to_dict()))
     first = content["sections"][0]
     assert [text for _, text in first["code"]] == [result.recommendation.transformers, result.recommendation.vllm]
-    best = max(result.drafts, key=lambda draft: draft.speedup[ALL].value)
-    assert best.name in first["sentences"][-1] and f"{best.speedup[ALL].value:.2f}" in first["sentences"][-1]
+    assert first["sentences"] == result.recommendation.sentences
 
 
 @pytest.mark.parametrize(("kind", "make"), [(EVALUATE, make_evaluation), (DRAFTS, make_drafts)])
 def test_the_tab_opens_with_the_shipped_file(tmp_path, kind, make):
-    shipped = _shipped(kind, "toy", tmp_path)
+    shipped = _shipped(kind, fake_pair(), tmp_path)
     assert "No results are shipped" in shipped({})["error"]
     save_result(make(), tmp_path / f"toy{kind.ending}.json")
     assert shipped({})["report"]["sections"][0]["sentences"]
 
 
+def test_figures_of_other_weights_say_so(tmp_path):
+    pair, setting = fake_pair(), make_evaluation().setting
+    assert not is_stale(setting, pair)  # no weights lie here, so nothing is known
+    pair.target = str(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert is_stale(setting, pair)
+    setting.target_fingerprint = fingerprint(tmp_path)
+    assert not is_stale(setting, pair)
+
+
 def test_a_broken_shipped_file_is_a_sentence(tmp_path):
     (tmp_path / "toy.json").write_text("{")
-    assert "not an evaluation" in _shipped(EVALUATE, "toy", tmp_path)({})["error"]
+    assert "not an evaluation" in _shipped(EVALUATE, fake_pair(), tmp_path)({})["error"]
 
 
 def test_the_form_asks_for_what_the_job_knows():

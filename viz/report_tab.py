@@ -14,8 +14,10 @@ import gradio as gr
 
 from decoding.backends.base import Backend
 from decoding.errors import UserError
-from decoding.evaluation.results import drafts_from_dict, evaluation_from_dict, load_drafts, load_evaluation
+from decoding.evaluation.results import Setting, drafts_from_dict, evaluation_from_dict, load_drafts, load_evaluation
 from decoding.events import Event
+from decoding.fingerprint import fingerprint
+from decoding.pairs import PairDescription
 from decoding.prompts import SUITES
 
 from .choices import pair_choices
@@ -70,11 +72,6 @@ def build_report_tab(kind: Kind, backend: Backend, visits: Visits, folder: Path 
     gr.HTML(
         html_template=f"<p class='speculoscope sp-intro'>{kind.intro}</p>", js_on_load=None, apply_default_css=False
     )
-    view = gr.HTML(
-        "", html_template=TEMPLATE, apply_default_css=False, elem_id=f"report-{kind.job}",
-        js_on_load="window.SpeculoscopePage.report(element, props, watch, server);",
-        server_functions=[_shipped(kind, pairs[0].name if pairs else "", folder)],
-    )  # fmt: skip
     with gr.Accordion("Measure again here", open=False, elem_classes="sp-settings"), gr.Row(elem_classes="sp-ask"):
         pair = gr.Dropdown([("the default pair", ""), *pair_choices(pairs)], value="", label="Pair of models")
         suite = gr.Dropdown(["all", *SUITES], value="all", label="Prompts")
@@ -83,26 +80,42 @@ def build_report_tab(kind: Kind, backend: Backend, visits: Visits, folder: Path 
         minutes = gr.Number(2, label="minutes on the clock at most", minimum=0, maximum=60, min_width=110)
         run = gr.Button("Run here", variant="primary", scale=0, min_width=110)
         stop = gr.Button("Stop", variant="stop", scale=0, min_width=110, visible=False)
+    view = gr.HTML(
+        "", html_template=TEMPLATE, apply_default_css=False, elem_id=f"report-{kind.job}",
+        js_on_load="window.SpeculoscopePage.report(element, props, watch, server);",
+        server_functions=[_shipped(kind, pairs[0] if pairs else None, folder)],
+    )  # fmt: skip
     _wire(kind, backend, visits, [pair, suite, limit, clock, minutes], view, run, stop)
 
 
-def _shipped(kind: Kind, pair: str, folder: Path) -> Callable[[dict], dict]:
+def _shipped(kind: Kind, pair: PairDescription | None, folder: Path) -> Callable[[dict], dict]:
     """The server function that answers with the shipped results, read once."""
 
     @functools.cache
     def report() -> dict[str, Any]:
-        path = folder / f"{pair}{kind.ending}.json"
-        if not pair or not path.is_file():
+        path = folder / f"{pair.name}{kind.ending}.json" if pair else None
+        if path is None or not path.is_file():
             raise UserError(
-                f"No results are shipped for this pair yet. Measure some below, or in a terminal: {kind.command}"
+                f"No results are shipped for this pair yet. Measure some above, or in a terminal: {kind.command}"
             )
-        return kind.report(kind.load(path))
+        result = kind.load(path)
+        content = kind.report(result)
+        if is_stale(result.setting, pair):
+            content["stamp"] += " · made with other weights than those here now: measure again"
+        return content
 
     @answered
     def shipped(query: dict) -> dict:
         return {"report": report()}
 
     return shipped
+
+
+def is_stale(setting: Setting, pair: PairDescription) -> bool:
+    """Were the figures made with other weights than those that lie here? False where none lie here."""
+    places = (pair.target, setting.target_fingerprint), (pair.drafts.get(setting.draft, ""), setting.draft_fingerprint)
+    here = [(place, made_with) for place, made_with in places if place and Path(place, "config.json").is_file()]
+    return any(fingerprint(place) != made_with for place, made_with in here)
 
 
 def _wire(kind: Kind, backend: Backend, visits: Visits, inputs: list, view: gr.HTML, run: gr.Button, stop: gr.Button):
