@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 
 from rich.console import Console
 from rich.table import Table
@@ -109,7 +110,7 @@ def make_report(limit: int) -> dict:
 
 def show(report: dict, console: Console | None = None) -> None:
     """Prints the report as tables."""
-    console = console or Console()
+    console = console or (Console() if sys.stdout.isatty() else Console(width=140))
     held, texts = report["held_out"], report["texts"]["all"]
     console.print(
         f"Held-out text, bits per byte: target {held['target']:.2f}, 5-gram {held['5-gram']:.2f}, "
