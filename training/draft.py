@@ -38,7 +38,7 @@ class Recipe:
 
 # The target's odd layers are the copies that deepened it: what it knows is mostly in the even ones.
 RECIPES: dict[str, Recipe] = {
-    "default-2x256": Recipe(Shape(2, 256, 704), (0, 14), "the default, made of the target's first and last own layer"),
+    "default-2x256": Recipe(Shape(2, 256, 704), (0, 14), "the default: two of the target's own layers"),
     "tiny-1x128": Recipe(Shape(1, 128, 352), note="the cheapest that is still useful"),
     "small-1x192": Recipe(Shape(1, 192, 528), note="one narrow layer"),
     "wide-1x256": Recipe(Shape(1, 256, 704), (14,), "as many parameters as deep-3x192, in one layer"),

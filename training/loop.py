@@ -1,4 +1,9 @@
-"""The training loop: by the clock, resumable, logged. One function for the target and for every draft."""
+"""The training loop: by the clock, resumable, logged. One function for the target and for every draft.
+
+It is not transformers' Trainer: that took 18% longer a step on two cores (``python -m training
+measure-trainer``), takes one optimiser where Muon and AdamW are two, and schedules by steps where this
+goes by the clock.
+"""
 
 from __future__ import annotations
 
