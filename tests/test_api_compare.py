@@ -6,9 +6,12 @@ import json
 import threading
 
 import pytest
+from gradio.utils import diff
 from gradio_client import Client
+from gradio_client.utils import apply_diff
 
 from decoding.trace import run_from_json
+from viz.api import keyed_items
 
 from .page_fakes import ScriptedBackend
 from .page_server import page_at, write_recordings
@@ -42,6 +45,17 @@ def test_compare_streams_numbered_events_and_ends_with_the_run(url):
     assert {event["run"] for event in events} == {run.id}
 
 
+def test_clients_can_apply_gradio_s_differences_between_events():
+    def event(lengths, first):
+        items = [{"start": 0, "d": [[i, "accepted"] for i in range(n)], "e": None} for n in lengths]
+        return keyed_items({"kind": "iterations", "data": {"lane": 0, "first": first, "items": items}})
+
+    before, after = event([5, 4, 6], 0), event([1, 0], 3)
+    same_places = event([1, 0, 2], 0)
+    assert apply_diff(before, diff(before, after)) == after
+    assert apply_diff(before, diff(before, same_places)) == same_places
+
+
 def test_the_streamed_tokens_are_the_run_s(url):
     job = connect(url).submit(
         prompt="x", lanes=["autoregressive", "static:3"], max_new_tokens=40, repeats=2, api_name="/compare"
@@ -51,7 +65,7 @@ def test_the_streamed_tokens_are_the_run_s(url):
         item
         for event in events
         if event["kind"] == "iterations" and event["data"]["lane"] == 1
-        for item in event["data"]["items"]
+        for item in event["data"]["items"].values()
     ]
     trace = events[-1]["data"]["run"]["lanes"][1]
     assert [item["start"] for item in items] == [iteration["start"] for iteration in trace["iterations"]]

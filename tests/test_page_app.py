@@ -18,6 +18,7 @@ def start(*arguments: str) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "app.py", *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
     )  # fmt: skip
 
 

@@ -14,7 +14,20 @@ from .session import Feed
 DESCRIPTION = """Decode one prompt under several lookahead policies and compare them.
 
 Streams events {run, seq, kind, data}; the last one is finished (data.run is the whole run file), cancelled, or
-failed (data.message says why)."""
+failed (data.message says why). In events of kind iterations, data.items is keyed by the iteration's index."""
+
+
+def keyed_items(event: dict[str, Any]) -> dict[str, Any]:
+    """``event`` with its list of iterations as a dict by iteration index ("0", "1", ...).
+
+    Gradio sends what changed since the last event, and shifts the deletions within a list that lies in a list
+    once too often (gradio.utils.diff): a client would fail on the next event with shorter lists.
+    """
+    data = event["data"]
+    if event["kind"] != "iterations":
+        return event
+    first = data["first"]
+    return {**event, "data": {**data, "items": {str(first + i): item for i, item in enumerate(data["items"])}}}
 
 
 def make_compare(backend: Backend) -> Callable[..., AsyncIterator[dict[str, Any]]]:
@@ -51,7 +64,7 @@ def make_compare(backend: Backend) -> Callable[..., AsyncIterator[dict[str, Any]
         feed = Feed(lambda cancel: backend.compare(request, cancel), finish=lambda event: event)
         async for batch in feed.batches():
             for event in batch:
-                yield {"run": feed.run, "seq": seq, **event}
+                yield {"run": feed.run, "seq": seq, **keyed_items(event)}
                 seq += 1
 
     return compare

@@ -214,8 +214,8 @@ def draw_static_speedups(run: Run) -> Drawing:
         if trace.draft and measured and trace.iterations:
             figure.add_trace(_lane_point(index, trace, measured))
     figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
-    figure.update_xaxes(title_text="SL (static), mean SL (other rules): tokens", range=[0, _widest(run)])
-    figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
+    figure.update_xaxes(title_text="SL, or mean SL (tokens)", range=[0, _widest(run)])
+    figure.update_yaxes(title_text="speedup (times plain)", rangemode="tozero")
     figure.update_layout(height=340, **_layout())
     return Drawing("speedup", "What every static SL would have given", speedup_sentence(run, curves), figure)
 

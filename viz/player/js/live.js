@@ -133,6 +133,7 @@ const Live = {
 
   endLive(text) {
     this.tellStatus(text);
+    if (this.live) this.sentence.textContent = "This run did not reach its end, so there is nothing to compare.";
     this.rows.forEach((row) => row.classList.remove("sd-onclock"));
   },
 };
