@@ -15,7 +15,7 @@ from .request import DEFAULT_LANES, CompareRequest
 from .trace import Run, save_run
 
 STAND_IN = "confidence:0.4"  # recorded where a learned policy is asked for that was not fitted
-MAX_BYTES = 400_000
+MAX_BYTES = 600_000
 
 
 def plan_recording(prompt: Prompt, pair: PairDescription, max_new_tokens: int, repeats: int) -> CompareRequest:
