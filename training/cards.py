@@ -139,7 +139,7 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         f"tokens, {run.get('minutes')} minutes on a shared CPU ({run.get('tokens', 0) / 1e6:.1f} "
         "million tokens, repeats "
         "included), on text that the target wrote, half greedily and half at temperature 0.7, "
-        "with the prompts.",
+        "the prompts included, and on windows of the corpus.",
         "",
         data_lines(facts),
         "\n## How well it guesses\n",
