@@ -18,8 +18,8 @@ BF16_DRAFTS = ("half-6x256",)
 
 
 def copy_model(source: Path, target: Path) -> None:
-    """Copies a model's files unless the same weights stand there; a card and fitted policies stay beside
-    them.
+    """Copies a model's files unless the same weights stand there. A card stays; policies of other weights
+    go.
     """
     if target.is_dir() and any(target.glob("*.safetensors")) and fingerprint(source) == fingerprint(target):
         return
