@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.events import Event
@@ -38,6 +39,12 @@ def test_later_repeats_and_heartbeats_are_not_sent():
     assert [event["kind"] for event in batch] == ["cancelled"]
 
 
+def in_own_loop(coroutine):
+    """Run ``coroutine`` to its end in a thread of its own: the tests' browser keeps a loop running in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
+
+
 def collect(feed: Feed, visits: Visits | None = None, until=lambda deltas: False) -> list[dict]:
     async def run() -> list[dict]:
         found = []
@@ -49,7 +56,7 @@ def collect(feed: Feed, visits: Visits | None = None, until=lambda deltas: False
                 break
         return found
 
-    return asyncio.run(asyncio.wait_for(run(), 30))
+    return in_own_loop(run())
 
 
 def store(tmp_path) -> RunStore:
@@ -122,7 +129,7 @@ def test_stop_by_one_visitor_and_task_leaves_the_others(tmp_path):
         visits.stop("1", "race")
         return await asyncio.wait_for(asyncio.gather(*tasks), 30)
 
-    assert asyncio.run(all_of_them()) == ["cancelled", "finished", "finished"]
+    assert in_own_loop(all_of_them()) == ["cancelled", "finished", "finished"]
 
 
 def test_faults_become_sentences(tmp_path):
