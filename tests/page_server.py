@@ -34,5 +34,16 @@ def page_at(backend: Backend, recordings: Path) -> Iterator[str]:
     try:
         yield url
     finally:
-        page.close(verbose=False)
+        close(page)
         backend.close()
+
+
+def close(page) -> None:
+    """Gradio sets an asyncio event of the server's thread from this one; where its waiters change meanwhile, it
+    raises with the event set, and a second call goes on from there."""
+    try:
+        page.close(verbose=False)
+    except RuntimeError as error:
+        if "mutated during iteration" not in str(error):
+            raise
+        page.close(verbose=False)

@@ -13,6 +13,8 @@ from tests.page_fakes import ScriptedBackend
 from tests.page_server import LANES, page_at, write_recordings
 from tests.runs import HOSTILE, make_run
 
+from .pointing import point_at
+
 WAIT = 30_000
 SPLIT = "".join(HOSTILE)
 VISIBLE = [text for text in HOSTILE if text.isprintable()]
@@ -43,8 +45,7 @@ def test_recorded_model_output_prompt_and_title(visit, url):
     page.keyboard.press("Escape")
     page.locator(".sd-rail").focus()
     page.keyboard.press("End")
-    page.locator(".sd-text:visible .sd-tk", has_text="onerror").first.hover()
-    expect(page.locator(".sd-pop")).to_be_visible(timeout=WAIT)
+    point_at(page, page.locator(".sd-text:visible .sd-tk", has_text="onerror").first)
     page.locator(".sp-plots").scroll_into_view_if_needed()
     expect(page.locator(".sp-figure")).to_have_count(3, timeout=WAIT)
     unharmed(page)

@@ -11,6 +11,8 @@ from decoding.trace import run_from_json, run_to_json
 from tests.page_server import first_run
 from tests.runs import make_run
 
+from .pointing import point_at
+
 WAIT = 30_000  # ms; the tests' machine may be busy
 
 
@@ -68,8 +70,7 @@ def test_run_replay_step_hover(page):
     expect(page.locator(".sd-clock").first).not_to_have_text(at)
     page.locator(".sd-rail").focus()
     page.keyboard.press("End")
-    page.locator(".sd-text:visible .sd-tk").first.hover()
-    expect(page.locator(".sd-pop")).to_be_visible(timeout=WAIT)
+    point_at(page, page.locator(".sd-text:visible .sd-tk").first)
     expect(page.locator(".sd-pop")).to_contain_text("position")
     expect(page.locator(".sd-pop")).to_contain_text("Big model would say", timeout=WAIT)  # fetched when asked
 
