@@ -19,6 +19,9 @@ from .events import Event
 from .request import CompareRequest
 from .server import Limits, create_app
 
+# Of both sides: what is tried is whether breaks lose anything, not how soon somebody loses heart on a busy machine.
+PATIENCE_S = 120.0
+
 
 @dataclass(slots=True)
 class SoakResult:
@@ -54,12 +57,13 @@ def soak(
 ) -> SoakResult:
     """Run ``requests`` through ``backend`` served on loopback, ``clients`` at a time, behind a proxy that cuts.
 
-    Every connection lives a random time within ``cut_after_s``. The prompts must differ from each other. Setting
-    ``cancel`` ends it early; runs that were cut short by that do not count.
+    Every connection lives a random time within ``cut_after_s``, longer where the machine is so busy that shorter
+    ones carry nothing (see :class:`_Lives`). The prompts must differ from each other. Setting ``cancel`` ends it
+    early; runs that were cut short by that do not count.
     """
     cancel = cancel or threading.Event()
     result, adding = SoakResult(), threading.Lock()
-    limits = Limits(max_runs=clients + 1, any_model=True)
+    limits = Limits(max_runs=clients + 1, any_model=True, grace_s=PATIENCE_S)
 
     def follow(request: CompareRequest) -> None:
         events = [] if cancel.is_set() else list(remote.compare(request, cancel))
@@ -70,7 +74,7 @@ def soak(
             told(result)
 
     with served(backend, limits) as port, _cutting_proxy(port, cut_after_s, seed, result) as cut:
-        remote = RemoteBackend(f"http://127.0.0.1:{cut}", patience_s=30.0)
+        remote = RemoteBackend(f"http://127.0.0.1:{cut}", patience_s=PATIENCE_S)
         with ThreadPoolExecutor(clients) as pool:
             list(pool.map(follow, requests))
         remote.close()
@@ -134,7 +138,7 @@ def served(backend: Backend, limits: Limits, token: str = "") -> Iterator[int]:
 def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, result: SoakResult) -> Iterator[int]:
     """A TCP proxy before ``port`` that cuts each connection after a random time, in the midst of a line or not."""
     loop, ready = asyncio.new_event_loop(), threading.Event()
-    draw = random.Random(seed)
+    lives = _Lives(*cut_after_s, seed)
     ports: list[int] = []
 
     async def join(client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter) -> None:
@@ -142,12 +146,14 @@ def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, resul
         try:
             server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
             writers.append(server_writer)
+            answered = asyncio.Event()
             ways += [
                 loop.create_task(_copy(client_reader, server_writer)),
-                loop.create_task(_copy(server_reader, client_writer)),
+                loop.create_task(_copy(server_reader, client_writer, answered)),
             ]
-            _, cut = await asyncio.wait(ways, timeout=draw.uniform(*cut_after_s))
+            _, cut = await asyncio.wait(ways, timeout=lives.draw())
             result.cuts += bool(cut)
+            lives.observe(answered.is_set())
         except (asyncio.CancelledError, OSError):
             pass  # the trial is over
         finally:
@@ -174,6 +180,25 @@ def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, resul
         loop.close()
 
 
+class _Lives:
+    """How long connections live, in seconds: uniform within ``shortest`` and ``longest``, whatever they carry.
+
+    On a machine so busy that even the longest life ends before the first answer, no client could ever get on. So
+    the span doubles with each connection that was cut unanswered, and halves with each answer, back to where it began.
+    """
+
+    def __init__(self, shortest: float, longest: float, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._span = shortest, longest
+        self._longer = 1.0
+
+    def draw(self) -> float:
+        return self._longer * self._random.uniform(*self._span)
+
+    def observe(self, answered: bool) -> None:
+        self._longer = max(1.0, self._longer / 2) if answered else 2 * self._longer
+
+
 async def _cancel_all() -> None:
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
@@ -181,9 +206,13 @@ async def _cancel_all() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begun: asyncio.Event | None = None
+) -> None:
     try:
         while data := await reader.read(65536):
+            if begun is not None:
+                begun.set()
             writer.write(data)
             await writer.drain()
         writer.write_eof()

@@ -18,7 +18,7 @@ from decoding.backends.remote import RemoteBackend
 from decoding.errors import UserError
 from decoding.request import Grant
 from decoding.server import Limits
-from decoding.soak import SoakResult, judge, served, soak
+from decoding.soak import SoakResult, _Lives, judge, served, soak
 from tests.fakes import FakeBackend, ScriptedRunner, check_stream, small_request
 
 BODY = {"kind": "compare", "options": {"prompt": "x", "lanes": ["autoregressive"], "max_new_tokens": 8}}
@@ -300,6 +300,17 @@ def test_nothing_is_lost_or_mixed_when_connections_are_cut():
     result = soak(LocalBackend(ScriptedRunner), requests, clients=4, cut_after_s=(0.005, 0.15))
     assert result.is_clean, result
     assert result.cuts >= 10
+
+
+def test_on_a_busy_machine_the_cuts_let_something_through():
+    """No life within the span is long enough for an answer, and still all runs come to their ends."""
+    requests = [small_request(f"run {i}", max_new_tokens=4, repeats=1) for i in range(2)]
+    result = soak(LocalBackend(ScriptedRunner), requests, clients=2, cut_after_s=(0.001, 0.002))
+    assert result.is_clean and result.cuts > 2, result
+    lives = _Lives(1.0, 1.0, seed=0)
+    for answered, life in ((False, 2.0), (False, 4.0), (True, 2.0), (True, 1.0), (True, 1.0)):
+        lives.observe(answered)
+        assert lives.draw() == life
 
 
 def test_the_soak_notices_what_goes_wrong():
