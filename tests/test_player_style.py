@@ -8,11 +8,12 @@ from itertools import combinations
 
 import pytest
 
+from viz.figures.race import N_COLOURS
 from viz.player.assets import player_css, player_js
 
 TEXT = ("ink", "mute", "acc", "rej", "drop", "cor", "bon")
 GROUNDS = ("bg", "card", "soft")
-FATES, LANES, PASSES = ("acc", "rej", "cor", "bon"), ("l1", "l2", "l3"), ("guess",)
+FATES, LANES, PASSES = ("acc", "rej", "cor", "bon"), tuple(f"l{n}" for n in range(1, N_COLOURS)), ("guess",)
 
 
 def themes():

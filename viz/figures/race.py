@@ -22,6 +22,7 @@ from decoding.whatif import Replay
 from ..player.names import lane_name
 
 ROW_PX = 104  # height of one lane's row
+N_COLOURS = 8  # of lanes, in player.css
 INK, MUTED = "var(--sd-ink)", "var(--sd-mute)"
 
 
@@ -64,7 +65,7 @@ def draw_run(run: Run) -> list[Drawing]:
 
 def lane_colour(index: int) -> str:
     """The player's colour of lane ``index``."""
-    return f"var(--sd-l{index % 4})"
+    return f"var(--sd-l{index % N_COLOURS})"
 
 
 # -- how far each lane looked ahead ----------------------------------------------------------------------
@@ -238,7 +239,9 @@ def _lane_point(index: int, trace: Trace, measured) -> go.Scatter:
     )  # fmt: skip
 
 
-_SYMBOLS = ("square", "circle", "triangle-up", "diamond")  # as the player marks its lanes
+_SYMBOLS = (  # as the player marks its lanes
+    "square", "circle", "triangle-up", "diamond", "triangle-down", "circle-open", "square-open", "cross",
+)  # fmt: skip
 
 
 def _static_sl(trace: Trace) -> int:
