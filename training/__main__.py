@@ -67,20 +67,24 @@ def generate(minutes: float = MINUTES) -> None:
 
 
 @app.command()
-def draft(minutes: float = MINUTES, name: str = "default-2x256", loss: str = "kl") -> None:
-    """Distil one draft; losses: kl, tv, ce."""
+def draft(
+    minutes: float = MINUTES,
+    name: str = "default-2x256",
+    loss: str = "kl",
+    tokens: int = typer.Option(None, min=1, help="Stop after so many tokens, not by the clock."),
+) -> None:
+    """Distil one draft, or go on with it: time and tokens count from its beginning. Losses: kl, tv, ce."""
     from training.draft import train_draft
 
-    train_draft(name, minutes, loss)
+    train_draft(name, minutes, loss, tokens)
 
 
 @app.command()
 def ladder(minutes: float = MINUTES) -> None:
     """Distil the five drafts for comparison, each for so many minutes."""
-    from training.draft import LADDER, train_draft
+    from training.draft import train_ladder
 
-    for name in LADDER:
-        train_draft(name, minutes)
+    train_ladder(minutes)
 
 
 @app.command()

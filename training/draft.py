@@ -18,7 +18,7 @@ from decoding.fingerprint import fingerprint
 from training.architecture import Shape, load_model, load_tokenizer_of, save_model
 from training.distillation import LOSSES
 from training.generate import TOP, Texts, read_generated
-from training.loop import Rates, TimedRun, compiled, device, hidden_states, logits_of, set_attention
+from training.loop import Rates, TimedRun, compiled, device, hidden_states, last_of_log, logits_of, set_attention
 from training.places import BUILD
 from training.target import TARGET
 
@@ -29,11 +29,15 @@ KEPT_BACK = 96
 
 @dataclass(frozen=True)
 class Recipe:
-    """A draft: its shape, and the target's layers that it starts from (none: random layers)."""
+    """A draft: its shape, and the target's layers that it starts from (none: random layers).
+
+    ``as_long_as`` names the draft whose number of tokens it is trained on, for a fair comparison of the two.
+    """
 
     shape: Shape
     layers: tuple[int, ...] = ()
     note: str = ""
+    as_long_as: str = ""
 
 
 # The target's odd layers are the copies that deepened it: what it knows is mostly in the even ones.
@@ -41,7 +45,7 @@ RECIPES: dict[str, Recipe] = {
     "default-2x256": Recipe(Shape(2, 256, 704), (0, 14), "the default: two of the target's own layers"),
     "tiny-1x128": Recipe(Shape(1, 128, 352), note="the cheapest that is still useful"),
     "small-1x192": Recipe(Shape(1, 192, 528), note="one narrow layer"),
-    "wide-1x256": Recipe(Shape(1, 256, 704), (14,), "as many parameters as deep-3x192, in one layer"),
+    "wide-1x256": Recipe(Shape(1, 256, 704), (14,), "as many parameters as deep-3x192, in one layer", "deep-3x192"),
     "deep-3x192": Recipe(Shape(3, 192, 512), note="as many parameters as wide-1x256, in three layers"),
     "half-6x256": Recipe(Shape(6, 256, 704), (0, 2, 6, 8, 12, 14), "about half of the target's cost"),
 }
@@ -127,10 +131,11 @@ def distil(
     loss: str,
     settings: dict,
     save: Callable[[], None],
+    tokens: int | None = None,
     windows: int = 12,
 ) -> float:
-    """Distils for ``minutes``; returns the match rate on kept-back windows. See TimedRun for what is
-    resumed.
+    """Distils for ``minutes``, or on so many ``tokens``; returns the match rate on kept-back windows. See
+    TimedRun for what is resumed.
     """
     draft.to(device())
     set_attention(draft, batches.texts.ids.shape[1])
@@ -138,9 +143,8 @@ def distil(
     def step(ids: Tensor, *target: Tensor) -> Tensor:
         return LOSSES[loss](logits_of(draft, hidden_states(draft, ids)).flatten(0, 1), *target)
 
-    run = TimedRun(
-        name, draft, 60 * minutes, settings, Rates(muon=0.015, adam=2e-3, warmup=0.02, flat_until=0.25)
-    )
+    rates = Rates(muon=0.015, adam=2e-3, warmup=0.02, flat_until=0.25)
+    run = TimedRun(name, draft, 60 * minutes, settings, rates, tokens)
     fast = compiled(step)
     run.train(
         lambda start: fast(*batches.batch(start, windows)),
@@ -151,15 +155,20 @@ def distil(
     return match_rate(draft, batches)
 
 
-def train_draft(name: str, minutes: float, loss: str = "kl") -> Path:
-    """Trains the draft called ``name`` on all that the target has written; returns its folder."""
+def train_draft(name: str, minutes: float, loss: str = "kl", tokens: int | None = None) -> Path:
+    """Trains the draft called ``name`` on all that the target has written; returns its folder.
+
+    ``minutes`` (or ``tokens``, where given) count from its very beginning: with more of them a finished draft
+    is trained further.
+    """
     if name not in RECIPES:
         raise UserError(f"There is no draft {name!r}. Drafts: {', '.join(RECIPES)}.")
     if loss not in LOSSES:
         raise UserError(f"There is no loss {loss!r}. Losses: {', '.join(LOSSES)}.")
     tokenizer, target = load_tokenizer_of(TARGET), load_model(TARGET)
     draft, folder = start_draft(RECIPES[name], target), DRAFTS / name
-    settings = {"recipe": RECIPES[name], "minutes": minutes, "loss": loss, "target": fingerprint(TARGET)}
+    recipe = RECIPES[name]
+    settings = {"shape": recipe.shape, "layers": recipe.layers, "loss": loss, "target": fingerprint(TARGET)}
     distil(
         f"draft-{name}",
         draft,
@@ -168,8 +177,16 @@ def train_draft(name: str, minutes: float, loss: str = "kl") -> Path:
         loss,
         settings,
         lambda: save_model(draft, folder, tokenizer),
+        tokens,
     )
     return folder
+
+
+def train_ladder(minutes: float) -> None:
+    """Trains the five drafts for comparison for ``minutes`` each, or on as many tokens as another saw."""
+    for name in sorted(LADDER, key=lambda name: bool(RECIPES[name].as_long_as)):
+        other = RECIPES[name].as_long_as
+        train_draft(name, minutes, tokens=last_of_log(f"draft-{other}")["tokens"] if other else None)
 
 
 def compare_losses(minutes: float) -> dict[str, float]:

@@ -10,7 +10,8 @@ from decoding.errors import UserError
 from decoding.fingerprint import fingerprint
 from training.draft import DEFAULT, DRAFTS, RECIPES
 from training.files import replacing_file, replacing_folder
-from training.places import CORPUS, LOGS, MODELS, PAIR, PAIR_NAME
+from training.loop import last_of_log
+from training.places import CORPUS, MODELS, PAIR, PAIR_NAME
 from training.target import TARGET
 
 BF16_DRAFTS = ("half-6x256",)
@@ -35,21 +36,6 @@ def write_json(path: Path, content: object) -> None:
     with replacing_file(path) as file:
         json.dump(content, file, indent=1)
         file.write("\n")
-
-
-def last_of_log(name: str) -> dict:
-    """The last figures of a run's log: steps, seconds, tokens, and its last figure on kept-back text."""
-    path = LOGS / f"{name}.jsonl"
-    if not path.is_file():
-        return {}
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    measured = [row["held_out"] for row in rows if "held_out" in row]
-    return {
-        "steps": rows[-1]["step"],
-        "minutes": round(rows[-1]["elapsed"] / 60, 1),
-        "tokens": rows[-1]["tokens"],
-        "kept_back": measured[-1] if measured else None,
-    }
 
 
 def training_facts() -> dict:

@@ -29,7 +29,7 @@ CHECKPOINTS = BUILD / "checkpoints"
 CHECKPOINT_EVERY = 120.0
 LOG_EVERY = 20.0
 LONGEST_STEP = 30.0
-"""A step longer than this (compilation, a suspended machine) counts as this long: see ``TimedRun``."""
+"""A step longer than this (a suspended machine) counts as this long: see ``TimedRun``."""
 
 
 @dataclass(frozen=True)
@@ -88,19 +88,42 @@ def mean_loss(model: LlamaForCausalLM, windows: Tensor, batch: int = 8) -> float
     return float(torch.stack(losses).mean())
 
 
-class TimedRun:
-    """A run of ``seconds`` of training time that survives being killed.
+def last_of_log(name: str) -> dict:
+    """The last figures of a run's log: steps, seconds, tokens, and its last figure on kept-back text."""
+    path = LOGS / f"{name}.jsonl"
+    if not path.is_file():
+        return {}
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    measured = [row["held_out"] for row in rows if "held_out" in row]
+    return {
+        "steps": rows[-1]["step"],
+        "minutes": round(rows[-1]["elapsed"] / 60, 1),
+        "tokens": rows[-1]["tokens"],
+        "kept_back": measured[-1] if measured else None,
+    }
 
-    ``loss_of(start)`` gives the loss of the step whose first window has the number ``start``;
-    ``windows_per_step`` moves that number on. Time counts per step and without the compilation, so that a
-    resumed run ends where an undisturbed one would. ``settings`` name the configuration: a checkpoint of
-    another one is refused.
+
+class TimedRun:
+    """A run of ``seconds`` of training time, or of ``wanted_tokens`` where they are given, that survives
+    being killed.
+
+    Time counts per step and without the compilation, so that a resumed run ends where an undisturbed one
+    would. ``settings`` name the configuration: a checkpoint of another one is refused. Where they do not hold
+    the run's length, a longer run goes on from a finished shorter one: the rates rise to where they stand at
+    that share of the longer one and decay again.
     """
 
     def __init__(
-        self, name: str, model: LlamaForCausalLM, seconds: float, settings: dict, rates: Rates
+        self,
+        name: str,
+        model: LlamaForCausalLM,
+        seconds: float,
+        settings: dict,
+        rates: Rates,
+        wanted_tokens: int | None = None,
     ) -> None:
         self.name, self.model, self.seconds, self.rates = name, model, seconds, rates
+        self.wanted_tokens = wanted_tokens
         self.settings = json.loads(json.dumps(settings, default=str))
         self.optimisers = make_optimisers(model, rates.muon, rates.adam)
         self.path = CHECKPOINTS / f"{name}.pt"
@@ -124,6 +147,11 @@ class TimedRun:
             saved[key] for key in ("elapsed", "steps", "position", "tokens")
         )
 
+    @property
+    def share(self) -> float:
+        """How much of the run is over, from 0 to 1."""
+        return self.tokens / self.wanted_tokens if self.wanted_tokens else self.elapsed / self.seconds
+
     def checkpoint(self) -> None:
         """Writes weights, optimiser states and position beside, then renames."""
         state = {
@@ -146,9 +174,11 @@ class TimedRun:
             file.write(json.dumps(row) + "\n")
 
     def step(self, loss_of: Callable[[int], Tensor], shape: tuple[int, int]) -> float:
-        """One update on ``shape`` = (windows, tokens per window); returns the loss."""
-        share = self.elapsed / self.seconds
-        set_rates(self.optimisers, rate_at(share, self.rates.warmup, self.rates.flat_until, self.rates.last))
+        """One update on ``shape`` = (windows, tokens per window); returns the loss.
+
+        ``loss_of(start)`` gives the loss of the step whose first window has the number ``start``.
+        """
+        set_rates(self.optimisers, rate_at(self.share, self.rates.warmup, self.rates.flat_until, self.rates.last))
         loss = loss_of(self.position)
         loss.backward()
         for optimiser in self.optimisers:
@@ -167,25 +197,26 @@ class TimedRun:
         save: Callable[[], None],
         until: float = 1.0,
     ) -> None:
-        """Steps until ``until`` (a share of the time) has passed; logs, checkpoints and saves usable
+        """Steps until ``until`` (a share of the run) has passed; logs, checkpoints and saves usable
         weights.
         """
         self.model.train()
         last_log = last_checkpoint = time.monotonic()
         recent: list[float] = []
-        with tqdm(
-            total=round(until * self.seconds), initial=round(self.elapsed), desc=self.name, unit="s"
-        ) as bar:
-            while self.elapsed < until * self.seconds:
+        compiling = True
+        with tqdm(total=100, initial=round(100 * self.share), desc=self.name, unit="%") as bar:
+            while self.share < until:
                 begun = time.monotonic()
                 recent.append(self.step(loss_of, shape))
                 if not math.isfinite(recent[-1]):
                     raise UserError(
                         f"{self.name}: the loss is no longer finite at step {self.steps}. Lower the rates."
                     )
-                took = min(time.monotonic() - begun, LONGEST_STEP)
-                self.elapsed += took
-                bar.update(took)
+                # The first step compiles: it counts nothing.
+                self.elapsed += 0.0 if compiling else min(time.monotonic() - begun, LONGEST_STEP)
+                compiling = False
+                bar.n = round(100 * self.share, 1)
+                bar.update(0)
                 now = time.monotonic()
                 if now - last_log > LOG_EVERY:
                     self.log(loss=sum(recent) / len(recent))
