@@ -31,12 +31,13 @@ def test_a_live_run_shows_who_is_on_the_clock_and_then_races(opened):
     run = make_run(lanes=LANES, n_tokens=40, repeats=2)
     page = opened(run)
     events = live_events(run)
-    static = next(i for i, e in enumerate(events) if e["kind"] == "lane_started" and e["data"]["lane"] == 1)
-    wanted = apply_events(page, events[: static + 4])
+    start = next(i for i, e in enumerate(events) if e["kind"] == "lane_started" and e["data"]["lane"] == 1)
+    wanted = apply_events(page, events[: start + 4])
     assert "On the clock: Static 5" in page.locator(".sd-status").inner_text()
     assert page.locator(".sd-onclock").inner_text().startswith("Static 5")
     assert page.evaluate("player.lanes.map((lane) => lane.iterations.length)") == [40, 3, 0, 0]
-    assert page.locator(".sd-flag:visible").count() == 0  # no speedup before it is true
+    plain, static, *others = [flag.inner_text() for flag in page.locator(".sd-row:not(.sd-sim) .sd-flag").all()]
+    assert plain.endswith("ms") and static == "on the clock" and others == ["", ""]  # no speedup before it is true
     drafted = sum(it.n_drafted for it in run.lanes[1].iterations[:3])
     assert f"draft passes {drafted}" in page.locator(".sd-col").nth(1).inner_text().replace("\n", " ")
     assert page.locator(".sd-col:visible .sd-prompt").last.is_visible()
@@ -70,14 +71,43 @@ def test_live_texts_join_split_characters(opened):
         assert shown == whole_text(trace.output, run.vocab) or shown == whole_text(trace.output, run.vocab)[:-1]
 
 
-@pytest.mark.parametrize("kind", ["cancelled", "failed"])
-def test_a_stop_and_a_failure_are_sentences(opened, kind):
+SENTENCE = "The worker ran out of memory: choose a smaller pair."
+
+
+@pytest.mark.parametrize(("kind", "how"), [("cancelled", "Stopped"), ("failed", "Ended early")])
+def test_what_a_stopped_run_had_decoded_can_be_replayed(opened, kind, how):
     run = make_run(lanes=LANES, n_tokens=30, repeats=1)
     page = opened(run)
-    sentence = "The worker ran out of memory: choose a smaller pair."
-    apply_events(page, [*live_events(run)[:20], {"kind": kind, "data": {"message": sentence}}])
-    text = page.locator(".sd-status").inner_text()
-    assert text == (sentence if kind == "failed" else "Stopped. What had been decoded until then stays on the page.")
+    events = live_events(run)
+    static = next(i for i, e in enumerate(events) if e["kind"] == "lane_started" and e["data"]["lane"] == 1)
+    apply_events(page, [*events[: static + 4], {"kind": kind, "data": {"message": SENTENCE}}])
+    decoded = run.lanes[1].iterations[:3]
+    tokens = sum(len(iteration.tokens) for iteration in decoded)
+    assert page.locator(".sd-sentence").inner_text() == f"{how} after {30 + tokens} tokens in 2 of 4 lanes."
+    assert "Figures of unfinished lanes are not given." in page.locator(".sd-fact").inner_text()
+    assert page.locator(".sd-status").is_visible() == (kind == "failed")
+    flags = [flag.inner_text() for flag in page.locator(".sd-row .sd-flag").all()]
+    assert flags[1:] == ["unfinished", "not begun", "not begun"]
+    page.locator(".sd-chip").nth(0).click()
+    assert "target passes30" in page.locator(".sd-col").nth(0).inner_text().replace("\n", "")
+    column = page.locator(".sd-col").nth(1).inner_text()
+    assert "passes" not in column and f"Unfinished: it got to {tokens} tokens." in column
+    page.locator(".sd-rail").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")  # to the end of the chosen lane's first iteration: the last one begun
+    assert page.evaluate("player.t - player.lanes[1].iterations[0].end") == pytest.approx(0)
+    page.get_by_role("button", name="Play (space)").click()
+    wait_until(page, "player.t >= player.total")
+    apply_events(page, live_events(run), run="next")
+    wait_until(page, "player.playing")
+    assert page.locator(".sd-sentence").inner_text().startswith("Here:")
+
+
+def test_a_run_stopped_before_its_first_token_says_so(opened):
+    page = opened(make_run(lanes=LANES))
+    events = live_events(make_run(lanes=LANES, n_tokens=30))
+    apply_events(page, [*events[:1], {"kind": "cancelled", "data": {}}])
+    assert page.locator(".sd-sentence").inner_text() == "Stopped before the first token."
 
 
 def test_hostile_texts_are_shown_and_never_run(opened):

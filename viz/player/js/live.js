@@ -57,10 +57,10 @@ const Live = {
       progress: () => this.tellStatus(data.message, data.fraction),
       lane_started: () => this.startLane(data),
       iterations: () => this.addIterations(data),
-      lane_finished: () => {},
+      lane_finished: () => this.finishLane(data),
       finished: () => this.load(data.payload),
-      cancelled: () => this.endLive("Stopped. What had been decoded until then stays on the page."),
-      failed: () => this.endLive(data.message),
+      cancelled: () => this.endLive("Stopped"),
+      failed: () => { this.endLive("Ended early"); this.tellStatus(data.message); },
     };
     if (acts[kind]) acts[kind]();
   },
@@ -75,9 +75,10 @@ const Live = {
     this.pause();
     this.forget();
     this.payload = null;
-    this.live = { texts: new Map(), joiners: [], scaled: false };
-    this.sentence.textContent = "Decoding, one lane after another on a quiet machine; then the race plays together.";
-    this.fact.textContent = "";
+    this.partial = false;
+    this.live = { texts: new Map(), joiners: [], scaled: false, repeats: data.repeats || 1 };
+    this.sentence.textContent = "Decoding, one lane after another; then the race plays together.";
+    this.fact.textContent = "Run at once, the lanes would slow each other.";
     this.verdict.textContent = "";
     this.verdict.className = "sd-verdict";
     this.badge.replaceChildren(el("span", "sd-pill sd-live", "live"));
@@ -93,12 +94,31 @@ const Live = {
   startLane({ lane, repeat }) {
     if (!this.live) return;
     this.rows.forEach((row, i) => row.classList.toggle("sd-onclock", i === lane));
-    const again = repeat > 0 ? `, repeat ${repeat + 1} (for the range of its speedup)` : "";
-    this.tellStatus(`On the clock: ${this.lanes[lane].name}${again}. `
-      + "The others wait: run at once, they would slow each other.");
-    if (repeat === 0) this.shown[lane] = true;
+    const again = repeat > 0 ? `, repeat ${repeat + 1} of ${this.live.repeats} (for the range of its speedup)` : "";
+    this.tellStatus(`On the clock: ${this.lanes[lane].name}${again}.`, this.shareDone(lane, repeat));
+    this.flag(lane, "on the clock");
+    if (repeat) return;
     this.tab = lane;
+    const last = Math.max(lane, 2); // the lane on the clock is always among the three in sight
+    this.shown = this.lanes.map((_, i) => i > last - 3 && i <= last);
     this.showColumns();
+  },
+
+  shareDone(lane, repeat) {
+    return (repeat * this.lanes.length + lane) / (this.live.repeats * this.lanes.length);
+  },
+
+  /** What stands behind a lane's strip: that it is on the clock, then the time it took. */
+  flag(lane, text) {
+    this.strips[lane].flag.lastChild.textContent = text;
+  },
+
+  finishLane({ lane, repeat, decode_s: seconds }) {
+    if (!this.live) return;
+    const model = this.lanes[lane];
+    if (repeat === 0) model.decoded = clockText(seconds, seconds);
+    this.flag(lane, model.decoded || "");
+    this.rows[lane].classList.add("sd-decoded");
   },
 
   addIterations({ lane, repeat, items, texts }) {
@@ -131,10 +151,56 @@ const Live = {
     } else this.strips[lane].scale(this.total);
   },
 
-  endLive(text) {
-    this.tellStatus(text);
-    if (this.live) this.sentence.textContent = "This run did not reach its end, so there is nothing to compare.";
+  /** The run did not reach its end: what has been decoded becomes a replay, without what only a whole run tells. */
+  endLive(how) {
+    if (!this.live) { this.tellStatus(`${how}.`); return; }
     this.rows.forEach((row) => row.classList.remove("sd-onclock"));
+    const begun = this.lanes.filter((lane) => lane.iterations.length);
+    if (!begun.length) {
+      this.sentence.textContent = `${how} before the first token.`;
+      this.fact.textContent = "";
+      this.status.hidden = true;
+      return;
+    }
+    this.live = null;
+    this.partial = true;
+    this.race.classList.remove("sd-live");
+    this.status.hidden = true;
+    this.sayPartial(how, begun);
+    this.lanes.forEach((lane, i) => this.closeLane(lane, i));
+    this.setTotal();
+    this.speed = fittingSpeed(this.total);
+    this.fillSpeeds();
+    this.select(this.lanes.indexOf(begun[begun.length - 1]));
+    this.seek(this.total);
+  },
+
+  sayPartial(how, begun) {
+    const tokens = begun.reduce((sum, lane) => sum + lane.counts(lane.iterations.length).kept, 0);
+    const lanes = begun.length < this.lanes.length ? `${begun.length} of ${this.lanes.length}` : `${begun.length}`;
+    this.sentence.textContent = `${how} after ${tokens} ${tokens === 1 ? "token" : "tokens"} in ${lanes} `
+      + `${this.lanes.length === 1 ? "lane" : "lanes"}.`;
+    const whole = this.lanes.every((lane) => lane.decoded);
+    this.fact.textContent = "What was decoded can be replayed. " + (whole
+      ? "Speedups are not given: the repeats that they are measured on are missing."
+      : "Figures of unfinished lanes are not given.");
+  },
+
+  closeLane(lane, number) {
+    this.rows[number].classList.remove("sd-decoded");
+    this.flag(number, lane.decoded || (lane.iterations.length ? "unfinished" : "not begun"));
+    const { passes, drafted, thrown, kept } = lane.counts(lane.iterations.length);
+    const values = {
+      target_passes: passes, draft_passes: drafted, thrown_away: thrown, tokens_per_target_pass: (kept / passes).toFixed(2),
+    };
+    for (const { figure, value } of lane.figureNodes) {
+      if (lane.decoded) figure.text = String(values[figure.key]);
+      else value.closest(".sd-fig").hidden = true;
+    }
+    if (lane.decoded) return;
+    this.rows[number].classList.add("sd-open");
+    const note = lane.iterations.length ? `Unfinished: it got to ${kept} tokens.` : "Its turn had not come.";
+    this.columns[number].querySelector(".sd-figs").append(el("p", "sd-note", note));
   },
 };
 

@@ -21,6 +21,7 @@ class Player {
     this.pause();
     this.popup.hide();
     this.live = null;
+    this.partial = false; // a run that was stopped: nobody keeps its details
     this.cache.clear();
     this.payload = payload;
     this.lanes = payload.lanes.map((lane) => laneFromPayload(lane, payload.strings));

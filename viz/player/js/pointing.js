@@ -62,7 +62,7 @@ const Pointing = {
       text: token.text, fate: FATES[token.fate],
       where: `${this.laneAt(lane).name} · output position ${token.position} · iteration ${token.iteration + 1}`,
     };
-    if (!this.options.details || !this.lanes[lane] || this.live) return basic;
+    if (!this.options.details || !this.lanes[lane] || this.live || this.partial) return basic;
     const key = `${lane}/${token.iteration}/${token.index}`;
     if (!this.cache.has(key)) {
       try {

@@ -127,6 +127,7 @@ class TextView {
   }
 
   follow(place) {
+    if (!this.lane.tokens.length) return;
     const last = place || this.place(this.lane.tokens.length - 1);
     if (!last) return;
     const top = last.line * LINE;
