@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,7 +17,7 @@ from training.corpus import (
     Document,
     DuplicateFilter,
     extract_prose,
-    find_sources,
+    find_packages,
     gather,
     is_permissive,
     is_usable,
@@ -73,7 +76,7 @@ def test_a_package_becomes_documents_and_a_manifest_row(tmp_path, monkeypatch):
         },
     )
     make_package(tmp_path, "copyleft", "GPL-3.0", {"copyleft/a.py": CODE})
-    documents, manifest = gather(find_sources([tmp_path]), 1_000_000)
+    documents, manifest = gather(find_packages([tmp_path]), 1_000_000)
     assert {(d.kind, d.path) for d in documents} == {("code", "good/a.py"), ("tests", "good/tests/test_a.py")}
     assert [(row["package"], row["licence"], row["files"]) for row in manifest] == [
         ("good", "MIT", {"code": 1, "tests": 1})
@@ -81,11 +84,28 @@ def test_a_package_becomes_documents_and_a_manifest_row(tmp_path, monkeypatch):
 
 
 def test_nothing_usable_is_told_in_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "standard_library", lambda: corpus.Source("python", "3", "PSF-2.0", (), ""))
     monkeypatch.setattr(corpus, "CORPUS", tmp_path / "corpus")
-    with pytest.raises(UserError, match="Nothing usable"):
-        corpus.build_corpus([tmp_path])
+    make_package(tmp_path / "bad", "copyleft", "GPL-3.0", {"copyleft/a.py": CODE})
+    for folder in (tmp_path, tmp_path / "absent", tmp_path / "bad"):
+        with pytest.raises(UserError, match=f"Nothing usable in {folder}: .*pip install"):
+            corpus.build_corpus([folder])
     assert not (tmp_path / "corpus").exists()
+
+
+def test_a_killed_or_failed_installation_of_packages_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "CORPUS_PACKAGES", tmp_path / "packages")
+    codes = iter([1, 0])
+
+    def pip(command, check):
+        (Path(command[command.index("--target") + 1]) / "half").write_text("")
+        return subprocess.CompletedProcess(command, next(codes))
+
+    monkeypatch.setattr(corpus.subprocess, "run", pip)
+    with pytest.raises(UserError, match="pip could not install"):
+        corpus.install_packages(["good==1.0"])
+    assert not list(tmp_path.iterdir())
+    corpus.install_packages(["good==1.0"])
+    assert [path.name for path in tmp_path.iterdir()] == ["packages"]
 
 
 def test_prose_is_the_longer_docstrings():

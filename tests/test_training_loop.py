@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+from contextlib import contextmanager
+
 import pytest
 import torch
 from torch import nn
@@ -57,21 +60,74 @@ def test_a_checkpoint_of_another_configuration_is_refused():
         make_run(settings={"shape": Shape(1, 64, 96)})
 
 
-def test_a_full_disk_leaves_the_good_checkpoint(monkeypatch):
+@contextmanager
+def full_disk(room=2_000):
+    """No file may grow beyond ``room`` bytes: a write fails as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_leaves_the_good_checkpoint():
     run = make_run()
     run.checkpoint()
     before = run.path.read_bytes()
     take_steps(run, 1)
-
-    def full(state, file):
-        file.write(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(UserError, match="No space left"):
+    with pytest.raises(UserError, match=r"Could not write run.pt: File too large. Free some space"), full_disk():
         run.checkpoint()
     assert run.path.read_bytes() == before
     assert [path.name for path in run.path.parent.iterdir()] == ["run.pt"]
+
+
+@pytest.mark.parametrize("room", [2_000, 50_000])
+def test_a_full_disk_leaves_the_good_model(tmp_path, room):
+    tokenizer, folder = build_tokenizer(["def f(x): return x"] * 3, 290), tmp_path / "model"
+    save_model(tiny(), folder, tokenizer)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(UserError, match="Could not write model"), full_disk(room):
+        save_model(tiny(1), folder, tokenizer)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("content", [b"garbage", b"PK", b""])
+def test_a_damaged_checkpoint_is_told(content):
+    run = make_run()
+    run.checkpoint()
+    run.path.write_bytes(content)
+    with pytest.raises(UserError, match="run.pt cannot be read. Remove it"):
+        make_run()
+
+
+def train(run, saved):
+    def loss_of(start):
+        return next_token_loss(run.model, torch.full((1, 9), start % VOCABULARY))
+
+    run.train(loss_of, (1, 8), lambda: 1.0, lambda: saved.append(run.tokens))
+
+
+def test_a_run_ends_on_its_tokens_and_a_longer_one_goes_on():
+    saved = []
+    for wanted in (24, 24, 80):
+        run = TimedRun("run", tiny(), 1e9, {"shape": TINY}, Rates(), wanted)
+        train(run, saved)
+    assert saved == [24, 80], "a finished run is neither trained nor saved again"
+    assert (run.steps, run.position) == (10, 10)
+    assert loop.last_of_log("run")["tokens"] == 80
+
+
+def test_what_a_checkpoint_calls_done_is_saved():
+    run = TimedRun("run", tiny(), 1e9, {"shape": TINY}, Rates(), 16)
+
+    def killed():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.train(lambda start: run.model.model.norm.weight.sum(), (1, 8), lambda: 1.0, killed)
+    assert TimedRun("run", tiny(), 1e9, {"shape": TINY}, Rates(), 16).share == 0
 
 
 def test_training_ends_by_the_clock_with_weights_saved():
@@ -160,5 +216,25 @@ def test_a_failed_save_leaves_the_good_model(tmp_path):
     with pytest.raises(UserError), files.replacing_folder(target) as folder:
         (folder / "weights").write_text("half")
         raise OSError(28, "No space left on device")
+    assert (target / "weights").read_text() == "good"
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_swap_killed_between_its_renames_is_undone(tmp_path):
+    target = tmp_path / "model"
+    files.before_of(target).mkdir()
+    (files.before_of(target) / "weights").write_text("good")
+    with pytest.raises(UserError), files.replacing_folder(target):
+        assert (target / "weights").read_text() == "good"
+        raise OSError(28, "No space left on device")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_swap_that_fails_halfway_is_undone(tmp_path):
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "weights").write_text("good")
+    with pytest.raises(UserError), files.replacing_folder(target) as folder:
+        folder.rmdir()  # so that the second rename fails
     assert (target / "weights").read_text() == "good"
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

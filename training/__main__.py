@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -17,12 +18,17 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 MINUTES = typer.Option(..., min=0.01, help="Training time in minutes.")
 
 
+FOLDERS = typer.Option(
+    None, "--folder", help="Folder of installed packages, in place of those of corpus.toml; repeatable."
+)
+
+
 @app.command()
-def corpus() -> None:
+def corpus(folders: list[Path] = FOLDERS) -> None:
     """Gather source code and prose from installed permissive packages into build/corpus."""
     from training.corpus import build_corpus
 
-    manifest = build_corpus()
+    manifest = build_corpus(folders)
     typer.echo(
         f"{len(manifest['packages'])} packages; characters: train {manifest['train']['characters']:,}, "
         f"held out {manifest['held_out']['characters']:,}."
@@ -36,8 +42,8 @@ def tokenizer() -> None:
     from training.tokenizer import train_tokenizer
     from training.tokens import forget_tokens
 
-    train_tokenizer()
     forget_tokens()
+    train_tokenizer()
     encode_corpus()
 
 
@@ -137,16 +143,22 @@ def measure_trainer(steps: int = typer.Option(12, min=2)) -> None:
 
 
 @app.command(name="all")
-def all_steps(minutes: float = MINUTES) -> None:
-    """Everything, from the corpus to the cards, in about so many minutes."""
+def all_steps(minutes: float = MINUTES, folders: list[Path] = FOLDERS) -> None:
+    """Everything, from the corpus to the cards: so many minutes of training, and some of preparing and
+    measuring.
+    """
     from training.places import CORPUS
-    from training.tokens import has_tokens
+    from training.target import encode_corpus
+    from training.tokenizer import train_tokenizer
+    from training.tokens import forget_tokens, has_tokens
 
     if not (CORPUS / "manifest.json").is_file():
-        corpus()
+        corpus(folders)
     if not has_tokens():
-        tokenizer()
+        forget_tokens()
+        train_tokenizer()
         prompts()
+        encode_corpus()  # last: with the tokens there, all three are done
     target(0.55 * minutes)
     generate(0.1 * minutes)
     draft(0.2 * minutes, "default-2x256", "kl")
@@ -156,10 +168,12 @@ def all_steps(minutes: float = MINUTES) -> None:
 
 
 def main() -> None:
-    """Runs the command line; a UserError is told as a sentence, without a traceback."""
+    """Runs the command line; bad input and trouble with files are told in a sentence, without a
+    traceback.
+    """
     try:
         app()
-    except UserError as error:
+    except (UserError, OSError) as error:
         typer.echo(str(error), err=True)
         sys.exit(1)
 

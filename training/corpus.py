@@ -28,7 +28,7 @@ import tomlkit
 from tqdm import tqdm
 
 from decoding.errors import UserError
-from training.files import replacing_file
+from training.files import replacing_file, replacing_folder
 from training.places import CORPUS, CORPUS_PACKAGES, CORPUS_TOML
 
 HELD_OUT_PERCENT = 4
@@ -90,11 +90,12 @@ def install_packages(packages: Iterable[str]) -> None:
     if CORPUS_PACKAGES.exists() and any(CORPUS_PACKAGES.iterdir()):
         return
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-compile", "-q", "--target"]
-    done = subprocess.run([*command, str(CORPUS_PACKAGES), *packages], check=False)
-    if done.returncode:
-        raise UserError(
-            "pip could not install the corpus packages. Check the network, or shorten training/corpus.toml."
-        )
+    with replacing_folder(CORPUS_PACKAGES) as folder:
+        if subprocess.run([*command, str(folder), *packages], check=False).returncode:
+            raise UserError(
+                "pip could not install the corpus packages. Check the network and the free space, or shorten "
+                "training/corpus.toml."
+            )
 
 
 def licence_of(distribution: Distribution) -> str:
@@ -116,8 +117,8 @@ def is_permissive(licence: str) -> bool:
     return bool(PERMISSIVE.search(licence)) and not COPYLEFT.search(licence)
 
 
-def find_sources(folders: Iterable[Path], leave_out: Iterable[str] = ()) -> Iterator[Source]:
-    """The permissive packages installed in the folders (the first folder wins), and the standard library."""
+def find_packages(folders: Iterable[Path], leave_out: Iterable[str] = ()) -> Iterator[Source]:
+    """The permissive packages installed in the folders; the first folder wins."""
     seen: set[str] = set(leave_out)
     for distribution in distributions(path=[str(folder) for folder in folders]):
         name = (distribution.metadata["Name"] or "").lower()
@@ -129,7 +130,6 @@ def find_sources(folders: Iterable[Path], leave_out: Iterable[str] = ()) -> Iter
         yield Source(
             name, distribution.version, licence, tuple(files), distribution.metadata.get_payload() or ""
         )
-    yield standard_library()
 
 
 def standard_library() -> Source:
@@ -282,22 +282,22 @@ def read_documents(name: str) -> list[Document]:
 def build_corpus(folders: list[Path] | None = None) -> dict:
     """Gathers, splits and writes the corpus; returns the manifest.
 
-    Raises UserError when the folders hold nothing usable.
+    ``folders`` hold installed packages (default: the environment's and those of ``corpus.toml``); the
+    standard library joins them. Raises UserError when there is nothing usable in them.
     """
     settings = read_settings()
-    if folders is None:
+    if not folders:
         install_packages(settings["packages"])
         folders = [Path(sysconfig.get_paths()["purelib"]), CORPUS_PACKAGES]
-    documents, packages = gather(
-        list(find_sources(folders, settings["leave_out"])), settings["characters_per_package"]
-    )
+    found = list(find_packages(folders, settings["leave_out"]))
+    if not any(read_text(path) for source in found for _, path in source.files if path.suffix in SUFFIXES):
+        raise nothing_usable(folders)
+    documents, packages = gather([*found, standard_library()], settings["characters_per_package"])
     random.Random(0).shuffle(documents)
     held_out = [document for document in documents if document.held_out]
     train = [document for document in documents if not document.held_out]
     if not train or not held_out:
-        raise UserError(
-            f"Nothing usable in {', '.join(map(str, folders))}: no permissive package with Python files."
-        )
+        raise nothing_usable(folders)
     manifest = {
         "train": {"documents": len(train), "characters": write_documents(CORPUS / "train.jsonl", train)},
         "held_out": {
@@ -309,3 +309,11 @@ def build_corpus(folders: list[Path] | None = None) -> dict:
     with replacing_file(CORPUS / "manifest.json") as file:
         json.dump(manifest, file, indent=1)
     return manifest
+
+
+def nothing_usable(folders: Iterable[Path]) -> UserError:
+    """What to say of folders without a document."""
+    return UserError(
+        f"Nothing usable in {', '.join(map(str, folders))}: no package under a permissive licence with Python "
+        "files. Name a folder that pip has installed packages into (`pip install --target FOLDER ...`)."
+    )

@@ -1,4 +1,8 @@
-"""Puts trained weights where the project ships them, with ``pair.json`` and the facts of their training."""
+"""Puts trained weights where the project ships them, with ``pair.json`` and the facts of their training.
+
+The pair changes as a whole: it is put together beside and renamed, so that a killed or failed installation
+never leaves a target with another one's drafts.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from decoding.errors import UserError
 from decoding.fingerprint import fingerprint
 from training.draft import DEFAULT, DRAFTS, RECIPES
 from training.files import replacing_file, replacing_folder
-from training.loop import last_of_log
+from training.loop import CHECKPOINTS, last_of_log, read_checkpoint
 from training.places import CORPUS, MODELS, PAIR, PAIR_NAME
 from training.target import TARGET
 
@@ -22,13 +26,21 @@ def copy_model(source: Path, target: Path) -> None:
     """Copies a model's files unless the same weights stand there. A card stays; policies of other weights
     go.
     """
-    if target.is_dir() and any(target.glob("*.safetensors")) and fingerprint(source) == fingerprint(target):
+    if any(target.glob("*.safetensors")) and fingerprint(source) == fingerprint(target):
         return
-    with replacing_folder(target) as folder:
-        for file in source.iterdir():
-            shutil.copyfile(file, folder / file.name)
-        if (target / "README.md").is_file():
-            shutil.copyfile(target / "README.md", folder / "README.md")
+    for old in target.rglob("*"):
+        if old.is_file() and old != target / "README.md":
+            old.unlink()
+    copy_files(source, target)
+
+
+def copy_files(source: Path, target: Path) -> None:
+    """Copies a folder's files, deep ones too, into another one."""
+    for file in sorted(source.rglob("*")):
+        if file.is_file():
+            place = target / file.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, place)
 
 
 def write_json(path: Path, content: object) -> None:
@@ -54,19 +66,39 @@ def training_facts() -> dict:
 
 
 def install() -> Path:
-    """Copies the target and the drafts distilled from it into ``models/<pair>``; returns that folder."""
+    """Copies the target and the drafts distilled from it into ``models/<pair>``; returns that folder.
+
+    Raises UserError where there is no target or no draft, or a draft was distilled from other weights.
+    """
     if not (TARGET / "config.json").is_file():
         raise UserError("There is no trained target yet. Run `python -m training target` first.")
-    copy_model(TARGET, PAIR / "target")
-    drafts = [name for name in RECIPES if (DRAFTS / name / "config.json").is_file()]
-    for name in drafts:
-        copy_model(DRAFTS / name, PAIR / "drafts" / name)
-    if drafts:
-        write_json(PAIR / "pair.json", describe(drafts))
-        write_json(MODELS / "index.json", {"default": PAIR_NAME})
-    write_json(PAIR / "training.json", training_facts())
-    shutil.copyfile(CORPUS / "manifest.json", PAIR / "corpus.json")
+    drafts = drafts_of(fingerprint(TARGET))
+    with replacing_folder(PAIR) as pair:
+        if PAIR.is_dir():
+            copy_files(PAIR, pair)
+        copy_model(TARGET, pair / "target")
+        for name in drafts:
+            copy_model(DRAFTS / name, pair / "drafts" / name)
+        write_json(pair / "pair.json", describe(drafts))
+        write_json(pair / "training.json", training_facts())
+        shutil.copyfile(CORPUS / "manifest.json", pair / "corpus.json")
+    write_json(MODELS / "index.json", {"default": PAIR_NAME})
     return PAIR
+
+
+def drafts_of(target: str) -> list[str]:
+    """The trained drafts; UserError where there is none or one learned from another target."""
+    drafts = [name for name in RECIPES if (DRAFTS / name / "config.json").is_file()]
+    if not drafts:
+        raise UserError("There is no trained draft yet. Run `python -m training draft` first.")
+    for name in drafts:
+        path = CHECKPOINTS / f"draft-{name}.pt"
+        if path.is_file() and read_checkpoint(path)["settings"]["target"] != target:
+            raise UserError(
+                f"The draft {name} learned from another target. Remove {path.name} and train it again "
+                f"(`python -m training draft --name {name}`), or remove its folder from build/drafts."
+            )
+    return drafts
 
 
 def describe(drafts: list[str]) -> dict:

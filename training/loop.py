@@ -7,12 +7,15 @@ goes by the clock.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -21,12 +24,13 @@ from tqdm import tqdm
 from transformers import LlamaForCausalLM
 
 from decoding.errors import UserError
-from training.files import replacing_file
+from training.files import replacing_file, telling_trouble
 from training.optimisers import make_optimisers, rate_at, set_rates
 from training.places import BUILD, LOGS
 
 CHECKPOINTS = BUILD / "checkpoints"
 CHECKPOINT_EVERY = 120.0
+CHECKPOINT_KEYS = ("settings", "model", "optimisers", "elapsed", "steps", "position", "tokens")
 LOG_EVERY = 20.0
 LONGEST_STEP = 30.0
 """A step longer than this (a suspended machine) counts as this long: see ``TimedRun``."""
@@ -103,6 +107,15 @@ def last_of_log(name: str) -> dict:
     }
 
 
+def read_checkpoint(path: Path) -> dict:
+    """A run's saved state; UserError where the file is damaged."""
+    try:
+        saved = torch.load(path, weights_only=True, map_location=device())
+        return {key: saved[key] for key in CHECKPOINT_KEYS}
+    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError) as error:
+        raise UserError(f"The checkpoint {path.name} cannot be read. Remove it to start anew.") from error
+
+
 class TimedRun:
     """A run of ``seconds`` of training time, or of ``wanted_tokens`` where they are given, that survives
     being killed.
@@ -134,7 +147,7 @@ class TimedRun:
         """Goes on from this run's checkpoint when there is one."""
         if not self.path.is_file():
             return
-        saved = torch.load(self.path, weights_only=True, map_location=device())
+        saved = read_checkpoint(self.path)
         if saved["settings"] != self.settings:
             raise UserError(
                 f"The checkpoint {self.path.name} belongs to another configuration ({saved['settings']}, not "
@@ -163,15 +176,20 @@ class TimedRun:
             "position": self.position,
             "tokens": self.tokens,
         }
+        # Through memory: torch hides a full disk's OSError when it writes the file itself.
+        content = io.BytesIO()
+        torch.save(state, content)
         with replacing_file(self.path, "wb") as file:
-            torch.save(state, file)
+            file.write(content.getbuffer())
 
     def log(self, **figures: float) -> None:
         """Appends one JSON line to ``build/logs/<name>.jsonl``."""
-        LOGS.mkdir(parents=True, exist_ok=True)
         row = {"step": self.steps, "elapsed": round(self.elapsed, 1), "tokens": self.tokens} | figures
-        with (LOGS / f"{self.name}.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        path = LOGS / f"{self.name}.jsonl"
+        with telling_trouble(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
 
     def step(self, loss_of: Callable[[int], Tensor], shape: tuple[int, int]) -> float:
         """One update on ``shape`` = (windows, tokens per window); returns the loss.
@@ -197,9 +215,12 @@ class TimedRun:
         save: Callable[[], None],
         until: float = 1.0,
     ) -> None:
-        """Steps until ``until`` (a share of the run) has passed; logs, checkpoints and saves usable
-        weights.
+        """Steps until ``until`` (a share of the run) has passed; logs, saves usable weights, checkpoints.
+
+        Weights are saved first: what a checkpoint calls done is saved, so nothing is done for it again.
         """
+        if self.share >= until:
+            return
         self.model.train()
         last_log = last_checkpoint = time.monotonic()
         recent: list[float] = []
@@ -223,10 +244,12 @@ class TimedRun:
                     bar.set_postfix(loss=f"{sum(recent) / len(recent):.3f}")
                     recent, last_log = [], now
                 if now - last_checkpoint > CHECKPOINT_EVERY:
-                    self.log(held_out=held_out())
-                    self.checkpoint()
-                    save()
+                    self.keep(held_out(), save)
                     last_checkpoint = time.monotonic()
-        self.log(held_out=held_out())
-        self.checkpoint()
+        self.keep(held_out(), save)
+
+    def keep(self, held_out: float, save: Callable[[], None]) -> None:
+        """Logs the figure on kept-back text, saves usable weights and a checkpoint."""
+        self.log(held_out=held_out)
         save()
+        self.checkpoint()

@@ -108,7 +108,8 @@ def cut_suite(suite: str, documents: list[Document], tokenizer: PreTrainedTokeni
         chosen = [(d, cut) for d, cut in turns if not (cut in seen or seen.add(cut))][: WANTED[split]]
         if len(chosen) < WANTED[split]:
             raise UserError(
-                f"Held-out files give only {len(chosen)} of {WANTED[split]} prompts for {suite}/{split}."
+                f"Held-out files give only {len(chosen)} of {WANTED[split]} prompts for {suite}/{split}. "
+                "Give the corpus more packages."
             )
         prompts += [
             Prompt(f"{suite}-{split}-{number:03d}", suite, split, cut, f"{d.package}: {d.path}")
