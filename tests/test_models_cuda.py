@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +15,10 @@ from decoding.models.base import CachedModel
 from decoding.models.cuda import CudaModel, Drafted, key_bucket, row_bucket
 from decoding.models.cuda_graphs import GraphRunner
 from decoding.models.lean import LeanModel
+from decoding.models.linears import DenseLinear
 from decoding.models.loading import describe_model
+
+from .fake_cuda import fake_cuda
 
 VOCAB, LIMIT = 64, 320
 
@@ -140,27 +145,116 @@ def test_buckets():
     assert [key_bucket(n, 1152) for n in (1, 256, 257, 600, 1025, 1152)] == [256, 256, 512, 1024, 1152, 1152]
 
 
-def test_a_capture_that_fails_falls_back_with_a_sentence(monkeypatch):
+@pytest.fixture
+def cuda(monkeypatch):
+    monkeypatch.setattr("decoding.models.lean._linear_form", lambda weights, device: DenseLinear)  # as on a GPU
+    with fake_cuda(monkeypatch) as cuda:
+        yield cuda
+
+
+def recording(model: CudaModel) -> CudaModel:
+    """``model`` with graphs, as on a GPU."""
+    model._runner.records = True
+    model.info.engine = "cuda-graphs"
+    return model
+
+
+def test_replayed_graphs_do_what_single_steps_do(cuda):
+    """Random accept patterns on graphs that were recorded elsewhere in the text: nothing is baked in, nothing leaks."""
+    draft, target = (recording(make(CudaModel, layers=1)) for _ in range(2))
+    lean = make(LeanModel, layers=1)
+    draft.keep_hidden = lean.keep_hidden = True
+    draw = random.Random(0)
+    for n_prompt in (1, 20, 235):  # the last one grows out of the first bucket of keys
+        text = ids(n_prompt, seed=n_prompt)
+        for model in (draft, target):
+            model.prefill(text[:-1]) if text[1:] else model.rewind(0)
+        while len(text) < n_prompt + 40:
+            text = one_iteration(draw, text, draft, target, lean)
+    assert sum(graph.replays > 1 for graph in cuda.graphs) > 5 and draft.note is None
+    assert draft.info.engine == target.info.engine == "cuda-graphs"
+
+
+def one_iteration(draw, text, draft, target, lean):
+    """Draft step by step or in a chain, spoil a proposal, check, keep what held: each against the lean engine."""
+    n = draw.choice((1, 3, 5, 9))
+    lean.prefill(text[:-1]) if text[1:] else lean.rewind(0)
+    expected, token = [], text[-1]
+    for _ in range(n):
+        row = lean.extend([token])[0, :60]
+        expected.append(token := int(row.argmax()))
+    if draw.random() < 0.5:
+        drafted = draft.draft_chain(text[draft.length :], n, 60)
+    else:
+        unread, steps = text[draft.length :], []
+        for _ in range(n):
+            step = draft.draft_step(unread, 60)
+            steps, unread = [*steps, step.token], [step.token]
+        assert step.p == pytest.approx(float(row.softmax(-1).max()), abs=1e-5)
+        torch.testing.assert_close(draft.last_hidden, lean.last_hidden, atol=1e-4, rtol=0)
+        drafted = Drafted(torch.tensor(steps))
+    assert drafted.tokens.tolist() == expected
+    wrong = draw.randint(0, n)
+    spoiled = drafted.tokens.clone()
+    spoiled[wrong : wrong + 1] = (spoiled[wrong : wrong + 1] + 1) % 60
+    tokens, choices, n_accepted = target.check_chain(text[-1], Drafted(spoiled), 60)
+    assert n_accepted == wrong and tokens == spoiled.tolist() and choices[:wrong] == expected[:wrong]
+    text = text + tokens[:wrong] + [choices[wrong]]
+    target.rewind(len(text) - 1)
+    draft.rewind(min(draft.length, len(text) - 1))
+    return text
+
+
+def test_a_long_reading_outlasts_the_launches_that_it_takes(cuda):
+    """More rows than one graph has: each launch overwrites what the last one returned."""
+    fixed, lean = recording(make(CudaModel)), make(LeanModel)
+    fixed.keep_hidden = lean.keep_hidden = True
+    for model in (fixed, lean):
+        model.prefill(ids(5))
+    got, expected = fixed.extend(ids(70)), lean.extend(ids(70))
+    kept = fixed.last_hidden
+    fixed.extend(ids(3)), fixed.rewind(9), fixed.choices(ids(30), VOCAB)
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
+    torch.testing.assert_close(kept, lean.last_hidden, atol=1e-4, rtol=0)
+
+
+def test_graphs_are_few(cuda):
+    """One a bucket, whatever the place in the text and the number of unread tokens."""
+    model = recording(make(CudaModel))
+    for place in (5, 60, 130):
+        for n in (1, 2, 7):
+            model.prefill(ids(place)), model.draft_step(ids(n), VOCAB)
+            model.prefill(ids(place)), model.draft_chain(ids(n), 5, VOCAB)
+            model.prefill(ids(place)), model.choices(ids(n), VOCAB)
+    assert len(cuda.graphs) == 3
+
+
+def test_a_capture_that_fails_falls_back_with_a_sentence(cuda):
+    fixed, lean = recording(make(CudaModel)), make(LeanModel)
+    cuda.fail = RuntimeError("operation not permitted when stream is capturing\nmore")
+    for model in (fixed, lean):
+        model.prefill(ids(5))
+    torch.testing.assert_close(fixed.extend(ids(3)), lean.extend(ids(3)), atol=1e-4, rtol=0)
+    assert fixed.note.endswith("slower: operation not permitted when stream is capturing")
+    assert fixed.info.engine == "lean, fixed buffers" and cuda.current is cuda.default
+
+
+def test_what_reads_a_number_back_cannot_be_recorded(cuda):
+    """The stand-in is as strict as CUDA: this is what the engine's own passes must never do."""
     runner = GraphRunner(torch.device("cpu"))
     assert not runner.records
     runner.records = True  # as on a GPU
-
-    def fail(function):
-        raise RuntimeError("operation not permitted when stream is capturing\nmore")
-
-    monkeypatch.setattr(runner, "_record", fail)
-    assert runner.run("key", lambda: 7) == 7 and not runner.records
-    assert runner.note.endswith("slower: operation not permitted when stream is capturing")
+    row, index = torch.arange(4), torch.tensor(2)
+    assert runner.run("key", lambda: row[index]) == 2
+    assert "capturing" in runner.note and cuda.graphs == []
 
 
-def test_a_recorded_key_is_replayed(monkeypatch):
-    class Graph:
-        replays = 0
-
-        def replay(self):
-            self.replays += 1
-
-    graph, runner = Graph(), GraphRunner(torch.device("cpu"))
-    runner.records = True
-    monkeypatch.setattr(runner, "_record", lambda function: (graph, function()))
-    assert [runner.run("key", lambda: "result") for _ in range(3)] == ["result"] * 3 and graph.replays == 3
+def test_a_head_that_is_the_embedding_takes_its_memory_once():
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    hf_model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = CudaModel(hf_model, describe_model(hf_model, "test", "test", "none"), "float32", "cpu")
+    assert model.head.weight.data_ptr() == model.embedding.data_ptr()

@@ -42,11 +42,17 @@ class Jobs:
         yield from guarded(lambda: job(options, run_id, cancel))
 
     def preload(self, request: CompareRequest) -> None:
-        """Load the pair of ``request`` with all its drafts, for processes that are forked later."""
-        for _ in self._load(request, lambda: False):
-            pass
-        for name in self._pair.draft_names:
-            self._pair.draft(name)
+        """Load the pair of ``request`` with all its drafts, for processes that are forked later.
+
+        In the calling thread: ZeroGPU's stand-in for CUDA works in no other.
+        """
+        from ..models.pair import load_pair
+
+        key = self._key_of(request)
+        pair = load_pair(*key, device=self._device)
+        for name in pair.draft_names:
+            pair.draft(name)
+        self._pair, self._key = pair, key
 
     def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
         from ..compare import compare_pair
@@ -75,6 +81,10 @@ class Jobs:
                     return
         yield "cancelled", {}
 
+    @staticmethod
+    def _key_of(request: CompareRequest | EvaluationOptions) -> tuple[str, ...]:
+        return request.pair, request.target, request.draft, request.dtype
+
     def _load(self, request: CompareRequest | EvaluationOptions, cancel: Cancel) -> Told:
         """Make the pair asked for the loaded one, telling how it goes. Raises UserError, Cancelled.
 
@@ -84,7 +94,7 @@ class Jobs:
 
         from ..models.pair import load_pair
 
-        key = (request.pair, request.target, request.draft, request.dtype)
+        key = self._key_of(request)
         if self._pair is not None and key == self._key:
             return
         self._pair = self._key = None  # frees the memory of the last pair before the next one takes its own

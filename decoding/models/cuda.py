@@ -12,6 +12,7 @@ Beside :class:`~decoding.models.base.CachedModel` it offers greedy work that nev
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from .attention import Plan, grouped_attention, whole_blocks
 from .base import DEFAULT_MAX_LENGTH, check_room
 from .cuda_graphs import GraphRunner
 from .lean import LeanModel
+from .linears import DenseLinear
 
 # Weights are read once whatever the number of rows, so that 8 cost about what one costs; and with the same shapes
 # libraries take the same kernels, so that plain decoding and checks of up to 8 tokens should round alike.
@@ -30,7 +32,8 @@ ROW_BUCKETS = (8, 16, 24, 32)
 LEAST_ROWS = ROW_BUCKETS[0]
 MAX_ROWS = ROW_BUCKETS[-1]
 TOP = 10
-_PLACE, _N_DRAFTED, _IDS = 0, 1, 2  # layout of the input buffer
+_PLACE, _LAST, _IDS = 0, 1, 2  # layout of the input buffer: place in the text, index of the last id, ids
+_GRAPHS, _EAGER = "cuda-graphs", "lean, fixed buffers"
 
 
 def row_bucket(n: int) -> int:
@@ -48,7 +51,7 @@ def key_bucket(length: int, capacity: int) -> int:
 
 @dataclass(slots=True)
 class Drafted:
-    """Proposals that still lie on the device, [n] int64; good until the draft's next chain."""
+    """Proposals that still lie on the device, [n] int64; good until the draft's next pass."""
 
     tokens: torch.Tensor
 
@@ -121,8 +124,10 @@ class CudaModel(LeanModel):
         with torch.inference_mode():
             self._input = torch.zeros(_IDS + MAX_ROWS, dtype=torch.int64, device=self.device)
             self._offsets = torch.arange(MAX_ROWS, device=self.device)
+            if self.tied:  # one copy on the device serves both
+                self.head = DenseLinear(self.embedding)
         self._runner = GraphRunner(self.device, graphs)
-        info.engine = "cuda-graphs" if self._runner.records else "lean, fixed buffers"
+        info.engine = _GRAPHS if self._runner.records else _EAGER
 
     @property
     def note(self) -> str | None:
@@ -159,9 +164,10 @@ class CudaModel(LeanModel):
         for first in range(0, len(ids), MAX_ROWS):
             part = ids[first : first + MAX_ROWS]
             out_logits, out_hidden = self._pass(part)[:2]
-            logits.append(out_logits[: len(part)].float())
-            hidden.append(out_hidden[: len(part)].float())
-        self.last_hidden = torch.cat(hidden) if self.keep_hidden else None
+            logits.append(_lasting(out_logits[: len(part)]))
+            if self.keep_hidden:
+                hidden.append(_lasting(out_hidden[: len(part)]))
+        self.last_hidden = torch.cat(hidden) if hidden else None
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     # -- greedy work on the device
@@ -170,13 +176,12 @@ class CudaModel(LeanModel):
     def draft_step(self, ids: list[int], vocab: int) -> DraftStep:
         """Append ``ids`` (up to 32) and propose the next token of the first ``vocab``, with its features."""
         check_room(self.length, len(ids), self.max_length)
-        n, rows = len(ids), row_bucket(len(ids))
+        rows = row_bucket(len(ids))
         keys = key_bucket(self.length + rows, self._attention.capacity)
         self._fill(ids)
-        out = self._runner.run(("step", rows, n, keys, vocab), lambda: self._step(rows, n, keys, vocab))
-        self.length += n
-        features, hidden = out
-        self.last_hidden = hidden.float() if self.keep_hidden else None
+        features, hidden = self._launch(("step", rows, keys, vocab), lambda: self._step(rows, keys, vocab))
+        self.length += len(ids)
+        self.last_hidden = _lasting(hidden) if self.keep_hidden else None
         token, p, entropy, *top = features.tolist()
         return DraftStep(int(token), p, entropy, top)
 
@@ -187,14 +192,13 @@ class CudaModel(LeanModel):
         The last proposal is not in the cache afterwards.
         """
         check_room(self.length, len(ids) + n - 1, self.max_length)
-        if len(ids) > 2:  # graphs are kept for the usual one or two unread tokens only
+        if len(ids) > LEAST_ROWS:  # usual are one or two: chains are recorded for one number of rows only
             self.extend(ids[:-1])
             ids = ids[-1:]
-        n_ids = len(ids)
-        keys = key_bucket(self.length + n_ids + n + LEAST_ROWS, self._attention.capacity)
+        keys = key_bucket(self.length + len(ids) + n + LEAST_ROWS, self._attention.capacity)
         self._fill(ids)
-        tokens = self._runner.run(("chain", n_ids, n, keys, vocab), lambda: self._chain(n_ids, n, keys, vocab))
-        self.length += n_ids + n - 1
+        tokens = self._launch(("chain", n, keys, vocab), lambda: self._chain(n, keys, vocab))
+        self.length += len(ids) + n - 1
         self.last_hidden = None
         return Drafted(tokens)
 
@@ -206,22 +210,28 @@ class CudaModel(LeanModel):
         """
         n = len(drafted)
         check_room(self.length, n + 1, self.max_length)
-        rows = row_bucket(n + 1)
-        keys = key_bucket(self.length + rows, self._attention.capacity)
         self._fill([last], n)
         self._input[_IDS + 1 : _IDS + 1 + n].copy_(drafted.tokens)
-        found = self._runner.run(("check", rows, keys, vocab), lambda: self._check(rows, keys, vocab))
-        self.length += n + 1
-        self.last_hidden = None
-        n_accepted, *columns = found.tolist()
-        return columns[1 : n + 1], columns[rows : rows + n + 1], n_accepted
+        return self._read_check(n, vocab)
 
     @torch.inference_mode()
     def choices(self, ids: list[int], vocab: int) -> list[int]:
         """Append ``ids`` and return the first choice after each, of the first ``vocab`` tokens."""
         if len(ids) > MAX_ROWS:
             return self.extend(ids)[:, :vocab].argmax(-1).tolist()
-        return self.check_chain(ids[0], Drafted(torch.tensor(ids[1:], device=self.device, dtype=torch.int64)), vocab)[1]
+        check_room(self.length, len(ids), self.max_length)
+        self._fill(ids)
+        return self._read_check(len(ids) - 1, vocab)[1]
+
+    def _read_check(self, n: int, vocab: int) -> tuple[list[int], list[int], int]:
+        """The check of a token and ``n`` proposals in the input buffer; as ``check_chain``."""
+        rows = row_bucket(n + 1)
+        keys = key_bucket(self.length + rows, self._attention.capacity)
+        found = self._launch(("check", rows, keys, vocab), lambda: self._check(rows, keys, vocab))
+        self.length += n + 1
+        self.last_hidden = None
+        n_accepted, *columns = found.tolist()
+        return columns[1 : n + 1], columns[rows : rows + n + 1], n_accepted
 
     # -- the passes themselves: they read the input buffer and nothing else that changes
 
@@ -229,20 +239,32 @@ class CudaModel(LeanModel):
         rows = row_bucket(len(ids))
         keys = key_bucket(self.length + rows, self._attention.capacity)
         self._fill(ids)
-        out = self._runner.run(("pass", rows, keys), lambda: self._rows(self._first_ids(rows), 0, keys))
+        out = self._launch(("pass", rows, keys), lambda: self._rows(self._first_ids(rows), 0, keys))
         self.length += len(ids)
         return out
 
-    def _fill(self, ids: list[int], n_drafted: int = 0) -> None:
-        """Write the input buffer. The copy is from ordinary memory: CUDA has read it when this returns."""
-        given = torch.tensor([self.length, n_drafted, *ids])
+    def _launch(self, key: tuple, work: Callable[[], Any]) -> Any:
+        out = self._runner.run(key, work)
+        if self._runner.note:
+            self.info.engine = _EAGER
+        return out
+
+    def _fill(self, ids: list[int], last: int | None = None) -> None:
+        """Write the input buffer; ``last``: index of the last id that counts, where not all are given here.
+
+        The copy is from ordinary memory: CUDA has read it when this returns.
+        """
+        given = torch.tensor([self.length, len(ids) - 1 if last is None else last, *ids])
         self._input[: len(given)].copy_(given)
 
     def _first_ids(self, rows: int) -> torch.Tensor:
         return self._input[_IDS : _IDS + rows]
 
-    def _rows(self, ids: torch.Tensor, offset: int, keys: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits and final-norm output of ``ids`` [rows], which stand ``offset`` after the pass' place."""
+    def _last(self) -> torch.Tensor:
+        return self._input[_LAST : _LAST + 1]
+
+    def _rows(self, ids: torch.Tensor, offset: torch.Tensor | int, keys: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and final-norm output of ``ids`` [rows], which stand ``offset`` (one number) after the pass' place."""
         places = self._input[_PLACE] + self._offsets[: len(ids)] + offset
         turns = places.clamp(max=self.max_length - 1)  # padding may lie beyond the tables
         cos, sin = self.cos.index_select(0, turns), self.sin.index_select(0, turns)
@@ -250,24 +272,25 @@ class CudaModel(LeanModel):
         hidden = self._run_blocks(x, cos, sin, self._attention.plan_at(places, keys))
         return self.head(hidden), hidden
 
-    def _step(self, rows: int, n: int, keys: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """[token, p, entropy, top 10] as float32 (ids stay exact below 2^24), and the last hidden state."""
-        logits, hidden = self._rows(self._first_ids(rows), 0, keys)
-        row = logits[n - 1, :vocab].float()
-        log_p = torch.log_softmax(row, -1)
-        token, p = row.argmax(), log_p.exp()
-        entropy = -torch.special.xlogy(p, p).sum()
-        top = F.pad(p.topk(min(TOP, vocab)).values, (0, max(0, TOP - vocab)))
-        head = torch.stack([token.float(), p[token], entropy])
-        return torch.cat([head, top]), hidden[n - 1 : n]
+    def _step(self, rows: int, keys: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """[token, p, entropy, top 10] as float32 (ids stay exact below 2^24), and the last hidden state [1, hidden].
 
-    def _chain(self, n_ids: int, n: int, keys: int, vocab: int) -> torch.Tensor:
+        No indexing by a tensor of one number: torch would bring it to the host, which no recording survives.
+        """
+        logits, hidden = self._rows(self._first_ids(rows), 0, keys)
+        row = logits.index_select(0, self._last())[0, :vocab].float()
+        token, p = row.argmax(-1, keepdim=True), torch.softmax(row, -1)
+        entropy = -torch.special.xlogy(p, p).sum(0, keepdim=True)
+        top = F.pad(p.topk(min(TOP, vocab)).values, (0, max(0, TOP - vocab)))
+        return torch.cat([token.float(), p.gather(0, token), entropy, top]), hidden.index_select(0, self._last())
+
+    def _chain(self, n: int, keys: int, vocab: int) -> torch.Tensor:
         """``n`` first choices in a row; each pass after the first reads one token (and copies of it as padding)."""
-        logits, _ = self._rows(self._first_ids(row_bucket(n_ids)), 0, keys)
-        token = logits[n_ids - 1 : n_ids, :vocab].argmax(-1)
+        logits, _ = self._rows(self._first_ids(LEAST_ROWS), 0, keys)
+        token = logits.index_select(0, self._last())[:, :vocab].argmax(-1)
         tokens = [token]
-        for index in range(n - 1):
-            logits, _ = self._rows(token.expand(LEAST_ROWS), n_ids + index, keys)
+        for index in range(1, n):
+            logits, _ = self._rows(token.expand(LEAST_ROWS), self._last() + index, keys)
             token = logits[:1, :vocab].argmax(-1)
             tokens.append(token)
         return torch.cat(tokens)
@@ -277,6 +300,11 @@ class CudaModel(LeanModel):
         ids = self._first_ids(rows)
         logits, _ = self._rows(ids, 0, keys)
         choices = logits[:, :vocab].argmax(-1)
-        held = (ids[1:] == choices[:-1]) & (self._offsets[: rows - 1] < self._input[_N_DRAFTED])
+        held = (ids[1:] == choices[:-1]) & (self._offsets[: rows - 1] < self._last())
         accepted = held.long().cumprod(0).sum()
         return torch.cat([accepted[None], ids, choices])
+
+
+def _lasting(rows: torch.Tensor) -> torch.Tensor:
+    """A float32 copy of what a graph returned, which its next launch overwrites."""
+    return rows.to(torch.float32, copy=True)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 
 _WARM_UP = 3  # runs before recording: libraries choose their kernels and allocate their workspaces
+_ONE_AT_A_TIME = threading.Lock()  # torch allows one recording in a process (torch.cuda.graph)
 
 
 class GraphRunner:
     """Runs functions that read and write fixed buffers only; replays them as CUDA graphs where it can.
 
-    One graph a key, recorded when the key is first seen, all in one memory pool (they never run at once). What a
-    graph returns is overwritten by its next launch: copy what must last. Recording is thread-local, so that other
-    threads (a page's server) may use CUDA meanwhile. Where recording fails, everything runs eagerly from then on and
-    ``note`` says so in a sentence; on other devices nothing is ever recorded.
+    One graph a key, recorded when the key is first seen, all on one stream and in one memory pool (they never run at
+    once). What a graph returns lasts until the next launch of any of them, whose scratch memory it may be: copy what
+    must last longer. Recording is thread-local, so that other threads (a page's server) may use CUDA meanwhile. Where
+    recording fails, everything runs eagerly from then on and ``note`` says so in a sentence; on other devices nothing
+    is ever recorded.
     """
 
     def __init__(self, device: torch.device, record: bool = True) -> None:
@@ -24,6 +27,7 @@ class GraphRunner:
         self.records = record and device.type == "cuda"
         self.note: str | None = None
         self._graphs: dict[Hashable, tuple[Any, Any]] = {}
+        self._stream: Any = None
         self._pool: Any = None
 
     def run(self, key: Hashable, function: Callable[[], Any]) -> Any:
@@ -32,7 +36,8 @@ class GraphRunner:
             return function()
         if key not in self._graphs:
             try:
-                self._graphs[key] = self._record(function)
+                with _ONE_AT_A_TIME, torch.cuda.device(self.device):  # a thread's own device may be another
+                    self._graphs[key] = self._record(function)
             except RuntimeError as error:
                 self._give_up(error)
                 return function()
@@ -41,24 +46,25 @@ class GraphRunner:
         return result
 
     def _record(self, function: Callable[[], Any]) -> tuple[Any, Any]:
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP):
-                function()
-        torch.cuda.current_stream(self.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._shared_pool(), capture_error_mode="thread_local"):
-            result = function()
+        """Warm up and record on one stream, so that workspaces are allocated before and not in the recording."""
+        if self._stream is None:
+            self._stream, self._pool = torch.cuda.Stream(self.device), torch.cuda.graph_pool_handle()
+        stream, before = self._stream, torch.cuda.current_stream(self.device)
+        stream.wait_stream(before)
+        try:
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UP):
+                    function()
+            before.wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+                result = function()
+        finally:
+            torch.cuda.set_stream(before)  # a recording that breaks off would leave its own one in place
         return graph, result
-
-    def _shared_pool(self) -> Any:
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
-        return self._pool
 
     def _give_up(self, error: RuntimeError) -> None:
         self.records = False
         self._graphs.clear()
-        reason = str(error).splitlines()[0][:150]
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:150]
         self.note = f"CUDA graphs could not be recorded here, so passes run eagerly and slower: {reason}"

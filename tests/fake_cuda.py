@@ -1,0 +1,163 @@
+"""CUDA without a GPU: streams, events and above all graphs that record and replay, over tensors of the CPU.
+
+A recording notes every operation with the very tensors and numbers that it was given, and a replay does the same
+operations into the same tensors. So a length, a place or a threshold that was baked into a graph, a buffer that moved,
+or a result that somebody kept too long shows here as a wrong text. What recordings forbid raises as it does on a GPU.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from time import perf_counter
+from types import SimpleNamespace
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# They bring a number to the host, make a shape of data, or bring new data to the device.
+FORBIDDEN = (
+    "aten.item", "aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.unique", "aten.is_nonzero",
+    "aten.equal", "aten.lift_fresh", "aten.repeat_interleave.Tensor", "aten.index.Tensor", "aten.bincount",
+)  # fmt: skip
+
+
+def tensors_in(tree) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def is_new(tensor: torch.Tensor, given) -> bool:
+    """Has ``tensor`` memory of its own, and is not a view of what was ``given``, or that very thing?"""
+    return tensor.untyped_storage().data_ptr() not in {one.untyped_storage().data_ptr() for one in tensors_in(given)}
+
+
+class Recording(TorchDispatchMode):
+    def __init__(self, work: list) -> None:
+        super().__init__()
+        self.work = work
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if str(func).startswith(FORBIDDEN):
+            raise RuntimeError(f"operation not permitted when stream is capturing: {func}")
+        out = func(*args, **kwargs)
+        kept = [one if is_new(one, (args, kwargs)) else None for one in tensors_in(out)]
+        self.work.append((func, args, kwargs, kept))
+        return out
+
+
+class FakeGraph:
+    """A CUDA graph: ``replay`` does the recorded work again, and what other graphs of its pool returned is gone."""
+
+    def __init__(self) -> None:
+        self.work: list = []
+        self.replays = 0
+        self.pool: list[FakeGraph] = []
+
+    def replay(self) -> None:
+        self.replays += 1
+        with torch.inference_mode():
+            for other in self.pool:
+                if other is not self:
+                    other.spoil()
+            for func, args, kwargs, kept in self.work:
+                again = tensors_in(func(*args, **kwargs))
+                for tensor, new in zip(kept, again):
+                    if tensor is not None:
+                        tensor.copy_(new)
+
+    def spoil(self) -> None:
+        """All memory that the recording took may be another one's scratch memory."""
+        for *_, kept in self.work:
+            for tensor in kept:
+                if tensor is not None:
+                    tensor.fill_(float("nan") if tensor.is_floating_point() else 1)
+
+
+class FakeCuda:
+    """Stands in for ``torch.cuda``; ``graphs`` holds what was recorded, ``current`` the stream that is current."""
+
+    def __init__(self) -> None:
+        self.graphs: list[FakeGraph] = []
+        self.events = self.waits = 0
+        self.fail: RuntimeError | None = None  # what the end of a recording raises, as CUDA does
+        self.default = self.current = self.Stream()
+        self._pools: dict[object, list[FakeGraph]] = {}
+
+    def Stream(self, device=None):
+        return SimpleNamespace(wait_stream=lambda other: None)
+
+    def current_stream(self, device=None):
+        return self.current
+
+    def set_stream(self, stream) -> None:
+        self.current = stream
+
+    @contextmanager
+    def stream(self, stream):
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+    @contextmanager
+    def device(self, device):
+        yield
+
+    def graph_pool_handle(self):
+        handle = object()
+        self._pools[handle] = []
+        return handle
+
+    CUDAGraph = FakeGraph
+
+    @contextmanager
+    def graph(self, graph, pool, stream, capture_error_mode):
+        assert capture_error_mode == "thread_local" and stream is not self.default
+        self.current = stream  # as torch: not given back where the recording fails
+        with Recording(graph.work):
+            yield
+        if self.fail:
+            raise self.fail
+        self.current = self.default
+        graph.pool = self._pools[pool]
+        graph.pool.append(graph)
+        self.graphs.append(graph)
+
+    def synchronize(self, device=None) -> None:
+        self.waits += 1
+
+    def get_device_name(self, device=None) -> str:
+        return "a stand-in for a GPU"
+
+    def Event(self, enable_timing):
+        assert enable_timing
+        self.events += 1
+        return FakeEvent(self)
+
+
+class FakeEvent:
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda, self._at, self._waited = cuda, None, False
+
+    def record(self, stream) -> None:
+        assert stream is self._cuda.default, "the work of a run goes to one stream"
+        self._at = perf_counter()
+
+    def synchronize(self) -> None:
+        self._waited = True
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        assert self._at is not None and end._at is not None
+        return (end._at - self._at) * 1e3
+
+
+@contextmanager
+def fake_cuda(monkeypatch):
+    """Put a FakeCuda in the place of ``torch.cuda``'s streams, graphs and events."""
+    cuda = FakeCuda()
+    for name in (
+        "Stream", "current_stream", "set_stream", "stream", "device", "graph_pool_handle", "CUDAGraph", "graph",
+        "synchronize", "get_device_name", "Event",
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
+    yield cuda
