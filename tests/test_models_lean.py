@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTCo
 from decoding.errors import UserError
 from decoding.models.base import CachedModel
 from decoding.models.lean import LeanModel, is_lean
+from decoding.models.linears import Int8Head
 from decoding.models.loading import describe_model, has_bf16_instructions
 from decoding.models.transformers_engine import TransformersModel, refusal
 
@@ -130,6 +131,20 @@ def test_smaller_weights_stay_close_to_float32(weights):
     exact, small = lean(hf_model).prefill(text), lean(hf_model, weights).prefill(text)
     error = (exact - small).abs().max() / exact.std()
     assert 0 < error < (0.05 if weights == "bfloat16" else 0.15)
+
+
+def test_the_int8_head_rounds_each_row_for_itself():
+    generator = torch.Generator().manual_seed(5)
+    weight, x = torch.randn(300, 64, generator=generator), torch.randn(9, 64, generator=generator) * 3
+    x[4] *= 100.0  # a loud row must not make its neighbours coarse
+    x[7] = 0.0
+    head = Int8Head(weight.bfloat16(), bias=torch.arange(300.0))
+    logits = head(x.bfloat16())
+    assert logits.dtype == torch.float32
+    assert torch.equal(logits, torch.cat([head(row[None].bfloat16()) for row in x]))
+    assert torch.equal(logits[7], torch.arange(300.0))
+    exact = x @ weight.T + torch.arange(300.0)
+    assert ((logits - exact).abs().amax(1) <= 0.02 * (x @ weight.T).abs().amax(1)).all()
 
 
 def test_limits_are_told_in_a_sentence():

@@ -99,10 +99,10 @@ def grouped_attention(
     n, n_heads, d = query.shape
     n_kv_heads = keys.shape[1]
     groups = n_heads // n_kv_heads
-    rows = query.view(n, n_kv_heads, groups, d).permute(1, 2, 0, 3).reshape(1, n_kv_heads, groups * n, d)
+    rows = query.transpose(0, 1).reshape(1, n_kv_heads, groups * n, d)
     mask = mask if groups == 1 else torch.cat([mask] * groups)
     seen = F.scaled_dot_product_attention(rows, keys, values, attn_mask=mask)
-    return seen.view(n_kv_heads, groups, n, d).permute(2, 0, 1, 3).reshape(n, n_heads * d)
+    return seen.view(n_heads, n, d).transpose(0, 1).reshape(n, n_heads * d)
 
 
 class BagAttention:
@@ -166,17 +166,15 @@ class BagAttention:
         self._write(layer, key, value, plan.start, plan.n)
         if plan.indices is None:
             return self._attend_densely(layer, query, plan)
-        n, d, groups, n_keys = plan.n, self.head_dim, self.n_groups, plan.mask.shape[1]
+        n, n_keys = plan.mask.shape
         blocks = n_keys // KEY_BLOCK
         key_rows, key_bags, value_rows, value_bags = plan.indices
-        rows = query.view(n, self.n_kv_heads, groups, d).permute(1, 2, 0, 3)
-        weights = rows.expand(blocks, -1, -1, -1, -1).reshape(-1)
+        weights = query.transpose(0, 1).expand(blocks, -1, -1, -1).reshape(-1)
         scores = self._sum_bags(self._key_tables[layer], key_rows, key_bags, weights)
-        scores = scores.view(blocks, self.n_kv_heads, groups, n, KEY_BLOCK).permute(1, 2, 3, 0, 4)
-        scores = scores.reshape(self.n_kv_heads, groups, n, n_keys)
+        scores = scores.view(blocks, -1, KEY_BLOCK).transpose(0, 1).reshape(self.n_heads, n, n_keys)
         p = torch.softmax(torch.add(plan.mask, scores, alpha=self.scale), -1)
         seen = self._sum_bags(self._value_tables[layer], value_rows, value_bags, p.view(-1))
-        return seen.view(self.n_kv_heads, groups, n, d).permute(2, 0, 1, 3).reshape(n, self.n_heads * d)
+        return seen.view(self.n_heads, n, -1).transpose(0, 1).reshape(n, -1)
 
     def _sum_bags(
         self, table: torch.Tensor, indices: torch.Tensor, bags: torch.Tensor, weights: torch.Tensor

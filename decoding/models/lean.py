@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from ..trace import ModelInfo
 from .attention import Attention, BagAttention, DenseAttention, Plan
 from .base import DEFAULT_MAX_LENGTH, check_prompt, check_rewind, check_room
-from .linears import DenseLinear, Int8Linear, Linear, PackedLinear
+from .linears import DenseLinear, Int8Head, Int8Linear, Linear, PackedLinear
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 ROW_CHUNK = BagAttention.MAX_ROWS  # rows of one checking pass
@@ -83,7 +83,8 @@ class LeanModel:
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
         self._head_epsilon = torch.tensor((self.head_dim * config.rms_norm_eps) ** 0.5, device=self.device)
         with torch.inference_mode():
-            self._take_weights(hf_model, _linear_form(weights, self.device))
+            form = _linear_form(weights, self.device)
+            self._take_weights(hf_model, form, Int8Head if form is Int8Linear else form)
             self._make_tables(hf_model)
             self._attention: Attention = self._make_attention()
 
@@ -106,14 +107,14 @@ class LeanModel:
             self.device,
         )
 
-    def _take_weights(self, hf_model: Any, form: Callable[..., Linear]) -> None:
+    def _take_weights(self, hf_model: Any, form: Callable[..., Linear], head_form: Callable[..., Any]) -> None:
         def cast(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.detach().to(self.device, self.dtype)
 
         def norm(module: Any) -> torch.Tensor:
             return self._norm_weight(cast(module.weight))
 
-        def linear(*modules: Any) -> Linear:
+        def linear(*modules: Any, form: Callable[..., Any] = form) -> Any:
             weight = torch.cat([cast(module.weight) for module in modules])
             biases = [module.bias for module in modules]
             bias = None if biases[0] is None else torch.cat([cast(one) for one in biases])
@@ -122,7 +123,7 @@ class LeanModel:
         self.embedding = cast(hf_model.model.embed_tokens.weight)
         self.tied = hf_model.lm_head.weight is hf_model.model.embed_tokens.weight
         self.final_norm = norm(hf_model.model.norm)
-        self.head = linear(hf_model.lm_head)
+        self.head = linear(hf_model.lm_head, form=head_form)
         self.blocks = []
         for layer in hf_model.model.layers:
             attention, mlp = layer.self_attn, layer.mlp
@@ -193,10 +194,16 @@ class LeanModel:
     def _forward(self, ids: list[int]) -> torch.Tensor:
         """Final-norm output of ``ids`` (at most PREFILL_CHUNK of them), [n, hidden]; appends them to the cache."""
         start, end = self.length, self.length + len(ids)
-        x = F.embedding(torch.tensor(ids, device=self.device), self.embedding)
+        x = self._embed(ids)
         hidden = self._run_blocks(x, self.cos[start:end], self.sin[start:end], self._attention.plan(start, len(ids)))
         self.length = end
         return hidden
+
+    def _embed(self, ids: list[int]) -> torch.Tensor:
+        """Embeddings [n, hidden]; of a single token a view of its row, which spares two operations."""
+        if len(ids) == 1:
+            return self.embedding[ids[0]][None]
+        return F.embedding(torch.tensor(ids, device=self.device), self.embedding)
 
     def _run_blocks(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan) -> torch.Tensor:
         """All layers and the final norm: embeddings [n, hidden] -> [n, hidden]."""
@@ -230,8 +237,7 @@ class LeanModel:
         turned = heads[:, :n_turned]
         if block.qk_norm is not None:
             turned = self._norm(turned, block.qk_norm, self._head_epsilon)
-        swapped = turned.view(n, n_turned, 2, d // 2).flip(2).view(n, n_turned, d)
-        turned = torch.addcmul(turned * cos, swapped, sin)
+        turned = torch.addcmul(turned * cos, turned.roll(d // 2, -1), sin)
         query, key = turned[:, : self.n_heads], turned[:, self.n_heads :]
         return self._attention.attend(layer, query, key, heads[:, n_turned:], plan)
 

@@ -9,6 +9,8 @@ Three storage forms share one face: ``__call__(x)``, ``silu(x)``, ``times(x, oth
   100 to 330), and a row's bits do not depend on how many rows come with it (checked in tests/test_models_lean.py).
 - Int8: weight-only, one scale per output row; half the bytes to read. Row-invariant too. For drafts only: on a target
   it would be another model.
+
+Int8Head, for a draft's large last product, rounds what comes in as well: its sums are of integers.
 """
 
 from __future__ import annotations
@@ -81,10 +83,7 @@ class Int8Linear:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.n_out = weight.shape[0]
-        scale = weight.float().abs().amax(dim=1).clamp_min(1e-8) / 127.0
-        scale = scale.to(torch.bfloat16)
-        levels = (weight.float() / scale.float()[:, None]).round().clamp(-127, 127)
-        self.weight, self.scale = levels.to(torch.int8).contiguous(), scale
+        self.weight, self.scale = _round_rows(weight)
         self.bias = None if bias is None else bias.to(torch.bfloat16)
         self._matmul = torch.ops.aten._weight_int8pack_mm.default
 
@@ -100,3 +99,33 @@ class Int8Linear:
 
     def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return self(x).add_(other)
+
+
+class Int8Head:
+    """[n, in] -> float32 logits [n, out]: int8 weights and int8 inputs, each row with a scale of its own.
+
+    A draft's head holds most of its weights, and turning them into floats takes longer than reading them: for
+    8,192 x 256 on one thread 72 microseconds, with integer products (AVX512-VNNI) 25. The inputs' rounding moves a
+    logit by some 0.03 where logits reach 20. Sums of integers are exact, so a row's bits depend on nothing but the row.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.n_out = weight.shape[0]
+        levels, scale = _round_rows(weight)
+        self._columns, self.scale = levels.t(), scale.float()
+        self.bias = None if bias is None else bias.float()
+        self._matmul = torch.ops.aten._int_mm.default
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        step = torch.linalg.vector_norm(x, torch.inf, -1, True, dtype=torch.float32).mul_(1 / 127)
+        levels = torch.div(x, step).round_().to(torch.int8)
+        y = torch.mul(self._matmul(levels, self._columns), self.scale).mul_(step)
+        return y if self.bias is None else y.add_(self.bias)
+
+
+def _round_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """``weight`` [out, in] as int8 levels, symmetric, and the bfloat16 scale [out] of each row."""
+    scale = weight.float().abs().amax(dim=1).clamp_min(1e-8) / 127.0
+    scale = scale.to(torch.bfloat16)
+    levels = (weight.float() / scale.float()[:, None]).round().clamp(-127, 127)
+    return levels.to(torch.int8).contiguous(), scale
