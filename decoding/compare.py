@@ -232,6 +232,7 @@ class Comparison:
             chains=self._chains,
             lanes=lanes,
             vocab=_vocabulary(lanes, self._chains, prepared.pair.tokenizer.token_text),
+            token_limit=prepared.limits.max_new_tokens,
         )
 
     def _make_trace(self, index: int, lane: Lane, annotator: Annotator) -> Trace:

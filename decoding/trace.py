@@ -280,6 +280,7 @@ class Run:
     chains: dict[ShortText, Chain]  # by draft name; empty under plain speculative sampling
     lanes: Annotated[list[Trace], Field(max_length=MAX_LANES)]
     vocab: dict[TokenId, TokenText]  # every id that the run mentions, once
+    token_limit: Count | None = None  # new tokens: those asked for, or what the context left; None: not recorded
     schema: Literal["speculoscope.run/1"] = SCHEMA
 
     def lane(self, name: str) -> Trace:

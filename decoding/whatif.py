@@ -118,7 +118,8 @@ def simulate(
     Args:
         chain: the chain, or its Replay where many policies are simulated on it.
         costs: the frozen cost curves, see :func:`with_costs` for others.
-        max_new_tokens: the run's token limit; it matters only where the text ended before it.
+        max_new_tokens: the token limit as it ran (asked for, or left by the context); it matters only where the
+            text ended before it.
         finish: how the text ended. "eos" and "stop" leave room up to ``max_new_tokens``.
 
     Returns:
@@ -239,7 +240,8 @@ def sweep(
 def ending(run: Run) -> dict[str, object]:
     """How the text of ``run`` ended, as keywords of :func:`simulate`."""
     trace = run.baseline or run.lanes[0]
-    return {"max_new_tokens": run.settings.max_new_tokens, "finish": trace.finish}
+    limit = run.settings.max_new_tokens if run.token_limit is None else run.token_limit
+    return {"max_new_tokens": limit, "finish": trace.finish}
 
 
 def _draft_of(run: Run, lane: Lane) -> str:

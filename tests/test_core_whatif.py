@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.compare import chain_of
+from decoding.compare import chain_of, finished_run
 from decoding.lane_run import LaneRun
 from decoding.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
 from decoding.prepare import prepare
 from decoding.request import CompareRequest
-from decoding.trace import Costs
-from decoding.whatif import simulate
+from decoding.trace import Costs, run_from_json, run_to_json
+from decoding.whatif import simulate, simulate_lane
 
 from .toy import ToyPair
 
@@ -59,6 +60,22 @@ def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, stop,
     limit = prepared.limits.max_new_tokens  # n, or what the context leaves of it
     simulated = simulate(chain, COSTS, make_policy(prepared.lanes[0]), max_new_tokens=limit, finish=reference.finish)
     assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
+
+
+@pytest.mark.parametrize("seed, eos", [(4, 7), (11, 3), (15, 3), (26, 3)])
+def test_a_run_remembers_the_limit_that_the_context_left(seed, eos):
+    """The text ends with its end-of-sequence token right where the context ends it too: nothing is drafted there."""
+    lanes = ["autoregressive", "static:1", "static:4", "oracle", "oracle:best"]
+    request = CompareRequest("abcdabc", lanes=lanes, max_new_tokens=60, repeats=1)
+    prepared = prepare(request, ToyPair(0.6, seed=seed, eos=eos))
+    length = len(LaneRun(prepared, prepared.lanes[0], COSTS).run().output)
+    assert 25 <= length < 60, "long enough to measure cost curves in"
+    run = finished_run(request, ToyPair(0.6, seed=seed, eos=eos, target_length=7 + length - 1))
+    assert run.lanes[0].finish == "eos" and run.token_limit == length
+    read = run_from_json(run_to_json(run))
+    for trace in run.lanes:
+        live = [(it.start, len(it.drafted), it.n_accepted) for it in trace.iterations]
+        assert simulate_lane(read, trace.lane).iterations == live, trace.lane
 
 
 def test_an_oracle_is_never_beaten_by_its_own_draft():
