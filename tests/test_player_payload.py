@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import pytest
 
 from decoding import metrics
+from decoding.lanes import parse_lane
+from decoding.lookahead.registry import make_policy
 from decoding.text import pieces
 from decoding.trace import Verdict
 from decoding.whatif import simulate_lane
+from tests import runs
+from tests.learned_heads import make_heads
 from tests.runs import make_run
+from viz.player import sweeps
 from viz.player.names import lane_caption, lane_heading, lane_name
 from viz.player.payload import TICKS_PER_SECOND, player_payload
 from viz.player.sentences import check_fact, opening, verdict
@@ -85,6 +91,48 @@ def test_threshold_panels_replay_the_lane_as_it_ran(run, payload):
         recorded = [token.score for it in trace.iterations for token in it.drafted]
         for shown, score in zip(as_run["scores"], recorded, strict=True):
             assert shown is None or shown == pytest.approx(100 * score, abs=0.51)
+
+
+@pytest.fixture
+def cost_aware(monkeypatch):
+    """A run with a costaware lane, whose head is installed."""
+    heads = make_heads()
+    made = make_run(lanes=("autoregressive", "static:5"))
+    chain = made.chains["shallow"]
+    for guesses in (chain.along, *chain.tails.values()):
+        guesses.scores["costaware"] = list(guesses.p)
+    monkeypatch.setattr(runs, "make_policy", lambda lane: make_policy(parse_lane(lane), heads))
+    monkeypatch.setattr(sweeps, "heads_of", lambda run, draft: heads)
+    made.lanes.append(runs.make_trace("costaware", chain, made.costs, made.settings, "length", Random(1), 5))
+    return made
+
+
+def test_the_cost_aware_rule_is_replayed_at_multiples_of_its_threshold(cost_aware):
+    (panel,) = player_payload(cost_aware)["thresholds"]
+    trace = cost_aware.lanes[-1]
+    as_run = panel["options"][panel["initial"]]
+    assert as_run["value"] == 1.0 and as_run["told"] == "1 times its threshold"
+    assert as_run["sl"] == [it.n_drafted for it in trace.iterations] and any(as_run["sl"])
+    for option in panel["options"]:
+        asked = [(score, line) for score, line in zip(option["scores"], option["thresholds"], strict=True) if line]
+        one = option["value"] * max(line for line in as_run["thresholds"] if line)
+        assert all(line == pytest.approx(min(one, 1000), rel=0.1, abs=2) for _, line in asked)
+        assert len(asked) <= sum(option["sl"]) and all(score is not None for score, _ in asked)
+    drafted = [sum(option["sl"]) for option in panel["options"]]
+    assert drafted[0] > sum(as_run["sl"]) > drafted[-1]  # a lower bar lets more guesses pass
+    assert panel["options"][panel["best"]]["speedup"] == max(option["speedup"] for option in panel["options"])
+
+
+def test_no_panel_where_the_cost_aware_rule_has_been_fitted_anew(cost_aware, monkeypatch):
+    heads = make_heads()
+    heads["costaware"].tuned = {**heads["costaware"].tuned, "next": [-4.0, 0.1]}
+    monkeypatch.setattr(sweeps, "heads_of", lambda run, draft: heads)
+    assert player_payload(cost_aware)["thresholds"] == []
+
+
+def test_no_panel_where_the_pair_of_the_cost_aware_rule_is_not_here(cost_aware, monkeypatch):
+    monkeypatch.undo()  # the pair "synthetic" is installed nowhere
+    assert player_payload(cost_aware)["thresholds"] == []
 
 
 def test_a_run_without_chains_has_no_simulation():

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import UserError
-from ..lanes import LEARNED, Lane, expand_lanes
-from ..lookahead.heads import FOLDER, Head, load_heads
+from ..fitted import heads_of
+from ..lanes import LEARNED, expand_lanes
 from ..metrics import Spread, speedup
 from ..trace import Run, load_run
 from ..whatif import Simulated, simulate_lane
@@ -30,25 +30,13 @@ def whatif(
         raise UserError(f"The cost ratio must be a number of at least 0, not {cost_ratio}.")
     run = load_run(run_file)
     asked = expand_lanes(lanes)
-    found = {lane.text: simulate_lane(run, lane, heads_of(run, lane), cost_ratio) for lane in asked}
+    heads = {lane.draft: heads_of(run, lane.draft) for lane in asked if lane.policy in LEARNED}
+    found = {lane.text: simulate_lane(run, lane, heads.get(lane.draft), cost_ratio) for lane in asked}
     measured = {} if cost_ratio is not None else _measured(run)
     if as_json:
         print_json([_plain(lane, one, measured.get(lane)) for lane, one in found.items()])
     else:
         _show(run, found, measured, cost_ratio)
-
-
-def heads_of(run: Run, lane: Lane) -> dict[str, Head]:
-    """The heads fitted for the lane's draft, if it needs one. Raises UserError where they are of other weights."""
-    if lane.policy not in LEARNED:
-        return {}
-    from ..pairs import find_pair
-
-    name = lane.draft or run.pair.default_draft
-    draft, pair = run.pair.drafts.get(name), find_pair(run.pair.name)
-    if draft is None or name not in pair.drafts:
-        return {}
-    return load_heads(Path(pair.drafts[name]) / FOLDER, run.pair.target.fingerprint, draft.fingerprint)
 
 
 def _measured(run: Run) -> dict[str, Spread]:

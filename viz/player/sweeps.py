@@ -1,10 +1,17 @@
-"""Threshold policies replayed at many thresholds, with every guess's score: the data of the threshold panel."""
+"""Threshold policies replayed at many thresholds, with every guess's score: the data of the threshold panel.
+
+A rule whose threshold is one number is replayed at other numbers; ``costaware``, whose threshold follows from the
+measured costs and the guesses already made, at multiples of it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from decoding.lanes import Lane, parse_lane
+from decoding.errors import UserError
+from decoding.fitted import heads_of
+from decoding.lanes import parse_lane
 from decoding.lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
 from decoding.lookahead.registry import make_policy
 from decoding.trace import Run, Trace
@@ -12,31 +19,58 @@ from decoding.whatif import Replay, Simulated, ending, simulate
 
 from .names import lane_name
 
+SCALED = "costaware"
 SWEPT = ("confidence", "entropy", "disco", "specdecpp")  # those that compare one score with one threshold
 THRESHOLDS = tuple(round(0.05 * k, 2) for k in range(1, 20))
+FACTORS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)
+MOST = 4  # panels, so that the payload of many lanes stays small
 
 
 class ScoreKeeper(LookaheadPolicy):
-    """Asks another policy and keeps the score on which it decided after each guess."""
+    """Asks another policy and keeps the score and the threshold on which it decided after each guess."""
 
     def __init__(self, policy: LookaheadPolicy) -> None:
         self.policy = policy
         self.name, self.needs, self.cap = policy.name, policy.needs, policy.cap
         self.scores: list[list[float | None]] = []
+        self.thresholds: list[list[float | None]] = []
 
     def reset(self, context: LaneContext) -> None:
-        self._open: list[float | None] = []
+        self._open: list[tuple[float | None, float | None]] = []
         self.policy.reset(context)
 
     def should_draft(self, state: DraftState) -> bool:
         wanted = self.policy.should_draft(state)
         if state.n_drafted:
-            self._open.append(self.policy.score)
+            self._open.append((self.policy.score, self.policy.threshold))
         return wanted
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
-        self.scores.append(self._open)
+        self.scores.append([score for score, _ in self._open])
+        self.thresholds.append([threshold for _, threshold in self._open])
         self._open = []
+        self.policy.observe(n_drafted, n_accepted)
+
+
+class ScaledThreshold(LookaheadPolicy):
+    """A policy that decides by its own score, but against ``factor`` times its threshold."""
+
+    def __init__(self, policy: LookaheadPolicy, factor: float) -> None:
+        self.policy, self.factor = policy, factor
+        self.name, self.needs, self.cap = policy.name, policy.needs, policy.cap
+
+    def reset(self, context: LaneContext) -> None:
+        self.policy.reset(context)
+
+    def should_draft(self, state: DraftState) -> bool:
+        wanted = self.policy.should_draft(state)
+        self.score, self.threshold = self.policy.score, self.policy.threshold
+        if self.score is None or self.threshold is None:
+            return wanted
+        self.threshold *= self.factor
+        return self.score < self.threshold if self.policy.stops_above else self.score > self.threshold
+
+    def observe(self, n_drafted: int, n_accepted: int) -> None:
         self.policy.observe(n_drafted, n_accepted)
 
 
@@ -54,31 +88,72 @@ class _ChainHead:
 
 
 def threshold_panels(run: Run) -> list[dict[str, Any]]:
-    """One panel per lane of ``run`` whose rule compares a score with a threshold, at most three."""
-    panels = [_panel(run, trace) for trace in run.lanes if trace.policy in SWEPT and trace.draft in run.chains]
-    return [panel for panel in panels if panel][:3]
+    """One panel per lane of ``run`` whose rule compares a score with a threshold, at most MOST."""
+    lanes = [trace for trace in run.lanes if trace.draft in run.chains and run.chains[trace.draft].target]
+    makers = {SCALED: _scaled_panel, **dict.fromkeys(SWEPT, _panel)}
+    panels = (makers[trace.policy](run, trace) for trace in lanes if trace.policy in makers)
+    return [panel for panel in panels if panel][:MOST]
 
 
 def _panel(run: Run, trace: Trace) -> dict[str, Any] | None:
+    """A rule with one number as its threshold, at other numbers."""
     lane, chain = parse_lane(trace.lane), run.chains[trace.draft]
-    if not chain.target or (lane.policy in ("disco", "specdecpp") and lane.policy not in chain.along.scores):
+    if lane.policy in ("disco", "specdecpp") and lane.policy not in chain.along.scores:
         return None
     as_run = _threshold_of(trace)
     values = sorted({*THRESHOLDS, *([round(as_run, 4)] if as_run is not None else [])})
     heads = {name: _ChainHead(name, _longest(trace)) for name in chain.along.scores}
-    options = [_option(run, lane, Replay(chain), heads, value) for value in values]
-    best = max(range(len(options)), key=lambda i: options[i]["speedup"])
-    initial = values.index(round(as_run, 4)) if as_run is not None else best
-    name = lane_name(trace.lane)
+    prefix = f"{lane.draft}/" if lane.draft else ""
+
+    def policy(value: float) -> LookaheadPolicy:
+        return make_policy(parse_lane(f"{prefix}{lane.policy}:{value:g}"), heads)
+
+    panel = _swept(run, trace, values, policy)
+    best = panel["options"][panel["best"]]
+    panel["initial"] = values.index(round(as_run, 4)) if as_run is not None else panel["best"]
+    panel["best_text"] = f"Best for this run, with hindsight: {best['value']:.2f}, {best['speedup']:.2f}×." + (
+        f" It ran with {as_run:.2f}." if as_run is not None else ""
+    )
+    return panel
+
+
+def _scaled_panel(run: Run, trace: Trace) -> dict[str, Any] | None:
+    """A rule with a threshold of its own making, at multiples of it.
+
+    None where its head is not installed here, or is another than the one that the lane ran with: then its replay
+    would not be the lane.
+    """
+    try:
+        heads = heads_of(run, trace.draft)
+    except UserError:
+        return None
+    if SCALED not in heads or SCALED not in run.chains[trace.draft].along.scores:
+        return None
+    lane = parse_lane(trace.lane)
+    panel = _swept(run, trace, list(FACTORS), lambda factor: ScaledThreshold(make_policy(lane, heads), factor))
+    panel["initial"] = FACTORS.index(1.0)
+    if panel["options"][panel["initial"]]["sl"] != [iteration.n_drafted for iteration in trace.iterations]:
+        return None
+    for option in panel["options"]:
+        option["told"] = f"{option['value']:g} times its threshold"
+    best = panel["options"][panel["best"]]
+    panel["best_text"] = f"Best for this run, with hindsight: {best['told']}, {best['speedup']:.2f}×."
+    return panel
+
+
+def _swept(
+    run: Run, trace: Trace, values: list[float], policy: Callable[[float], LookaheadPolicy]
+) -> dict[str, Any]:
+    """What all panels have: the lane replayed under ``policy(value)`` for each value."""
+    replay, name = Replay(run.chains[trace.draft]), lane_name(trace.lane)
+    options = [_option(run, trace, replay, policy(value), value) for value in values]
     return {
         "draft": trace.draft,
         "name": name,
         "title": f"{name}: each guess's score against the threshold",
-        "explanation": _EXPLANATIONS[lane.policy],
+        "explanation": _EXPLANATIONS[trace.policy],
         "options": options,
-        "initial": initial,
-        "best_text": f"Best for this run, with hindsight: {values[best]:.2f}, {options[best]['speedup']:.2f}×."
-        + (f" It ran with {as_run:.2f}." if as_run is not None else ""),
+        "best": max(range(len(options)), key=lambda i: options[i]["speedup"]),
     }
 
 
@@ -88,6 +163,8 @@ _EXPLANATIONS = {
     "disco": "The score is the classifier's probability that the guess holds: under the line, it stops and checks.",
     "specdecpp": "The score is the probability that at least one guess of this round fails: over the line, it stops "
     "and checks.",
+    "costaware": "The score is the probability that all guesses of this round and the next one hold. The line is the "
+    "cost of one more guess over the average cost of a token, both measured: under it, the rule stops and checks.",
 }
 
 
@@ -103,27 +180,26 @@ def _longest(trace: Trace) -> int:
     return max(capped, default=SL_CAP)
 
 
-def _option(run: Run, lane: Lane, replay: Replay, heads: dict[str, _ChainHead], value: float) -> dict[str, Any]:
-    prefix = f"{lane.draft}/" if lane.draft else ""
-    text = f"{prefix}{lane.policy}:{value:g}"
-    keeper = ScoreKeeper(make_policy(parse_lane(text), heads))
+def _option(run: Run, trace: Trace, replay: Replay, policy: LookaheadPolicy, value: float) -> dict[str, Any]:
+    keeper = ScoreKeeper(policy)
     simulated = simulate(replay, run.costs, keeper, **ending(run))
-    return {
+    option = {
         "value": value,
-        "lane": text,
-        "name": f"{lane_name(text)}, simulated",
         "sl": [n for _, n, _ in simulated.iterations],
         "accepted": [a for _, _, a in simulated.iterations],
-        "scores": _scores(keeper, simulated),
+        "scores": _hundredths(keeper.scores, simulated),
         "speedup": round(simulated.speedup, 4),
-        "decision": run.costs.decision.get(lane.policy, 0.0),
+        "decision": run.costs.decision.get(trace.policy, 0.0),
     }
+    if trace.policy == SCALED:
+        option["thresholds"] = _hundredths(keeper.thresholds, simulated)
+    return option
 
 
-def _scores(keeper: ScoreKeeper, simulated: Simulated) -> list[int | None]:
-    """Scores in hundredths, one per drafted token; None where the rule was not asked after it (cap, limit)."""
+def _hundredths(kept: list[list[float | None]], simulated: Simulated) -> list[int | None]:
+    """In hundredths, one per drafted token; None where the rule was not asked after it (cap, limit)."""
     found: list[int | None] = []
-    for (_, n, _), scores in zip(simulated.iterations, keeper.scores):
-        padded = (scores + [None] * n)[:n]
-        found += [None if score is None else round(100 * score) for score in padded]
+    for (_, n, _), values in zip(simulated.iterations, kept):
+        padded = (values + [None] * n)[:n]
+        found += [None if value is None else round(100 * min(value, 10.0)) for value in padded]
     return found

@@ -102,11 +102,12 @@ class ThresholdPanel {
     this.holder = this.strip.node;
     this.scale(this.player.total);
     const counts = this.lane.counts(this.lane.iterations.length);
-    this.value.textContent = `threshold ${option.value.toFixed(2)}`;
-    this.sentence.textContent = `Simulated at ${option.value.toFixed(2)}: ${times(option.speedup)}, ${counts.passes} target `
+    const told = option.told || option.value.toFixed(2);
+    this.value.textContent = option.told ? `threshold × ${option.value}` : `threshold ${told}`;
+    this.sentence.textContent = `Simulated at ${told}: ${times(option.speedup)}, ${counts.passes} target `
       + `passes, ${counts.thrown} of ${counts.drafted} guesses thrown away. ${this.data.best_text}`;
     this.slider.setAttribute("aria-valuetext", this.sentence.textContent);
-    this.plot.setAttribute("aria-label", `Scores of ${counts.drafted} guesses against the threshold ${option.value}`);
+    this.plot.setAttribute("aria-label", `Scores of ${counts.drafted} guesses against the threshold: ${told}`);
     this.draw(option);
   }
 
@@ -119,13 +120,14 @@ class ThresholdPanel {
     const x = (position) => left + (width - left - 6) * position / n;
     const y = (score) => top + (height - top - bottom) * (1 - clamp(score, 0, 1));
     const paths = { a: "", r: "", d: "" };
-    let k = 0;
+    let k = 0, bars = option.thresholds ? "" : `M${left} ${y(option.value)}H${width}`;
     for (const it of this.lane.iterations) {
       for (let j = 0; j < it.drafted; j++, k++) {
         const score = option.scores[k];
         if (score == null) continue;
         const [px, py] = [x(it.start + j).toFixed(1), y(score / 100).toFixed(1)];
         paths[it.fates[j]] += `M${px} ${py}${it.fates[j] === "r" ? CROSS : RING}`;
+        if (option.thresholds) bars += `M${x(it.start + j - 0.5).toFixed(1)} ${y(option.thresholds[k] / 100).toFixed(1)}H${x(it.start + j + 0.5).toFixed(1)}`;
       }
     }
     const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true", focusable: "false" });
@@ -133,7 +135,7 @@ class ThresholdPanel {
       picture.append(svg("path", { class: "sd-grid", d: `M${left} ${y(score)}H${width}` }));
       picture.append(label(score.toString(), 26, y(score) + 4, "end"));
     }
-    const bar = svg("path", { class: "sd-bar-line", d: `M${left} ${y(option.value)}H${width}` });
+    const bar = svg("path", { class: option.thresholds ? "sd-bar-line sd-bar-steps" : "sd-bar-line", d: bars });
     for (const fate of "adr") picture.append(svg("path", { class: `sd-dot sd-dot-${fate}`, d: paths[fate] }));
     picture.append(bar, label("output position", width - 6, height - 4, "end"), label("0", left, height - 4, "start"));
     this.plot.replaceChildren(picture);
