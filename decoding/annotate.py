@@ -14,6 +14,7 @@ from .prepare import Prepared
 from .sampling import softmax
 from .speculative import RawIteration
 from .trace import Chain, Iteration, Token
+from .whatif import Replay
 
 CHUNK = 32  # rows of logits held at once
 
@@ -45,14 +46,24 @@ class Annotator:
         self._top = top
         self._views: dict[tuple[str, tuple[int, ...]], Views] = {}
 
-    def iterations(self, raw: list[RawIteration], draft: str | None, chain: Chain | None) -> list[Iteration]:
-        """The iterations of one lane as the run file has them."""
+    def iterations(
+        self, raw: list[RawIteration], draft: str | None, chain: Chain | None, policy: str = ""
+    ) -> list[Iteration]:
+        """The iterations of one lane as the run file has them.
+
+        Where ``policy`` trusted a token without asking its head, the score that the head gives it is the chain's.
+        """
         output = [token for iteration in raw for token in iteration.tokens]
         target = self._look("", self._prepared.pair.target, output, raw)
         said = None
         if draft is not None and draft != NGRAM:
             said = self._look(draft, self._prepared.pair.draft(draft), output, raw)
-        return [_dress(iteration, target, said, draft, chain) for iteration in raw]
+        found = [_dress(iteration, target, said, draft, chain) for iteration in raw]
+        if chain is not None:
+            replay = Replay(chain)
+            for iteration in found:
+                _fill_scores(iteration, replay, policy)
+        return found
 
     def _look(self, name: str, model: Any, output: list[int], raw: list[RawIteration]) -> Views:
         views = self._views.setdefault((name, tuple(output)), {})
@@ -154,6 +165,16 @@ def _dress(raw: RawIteration, target: Views, said: Views | None, draft: str | No
         threshold=_number(first[1]),
         holds=holds,
     )
+
+
+def _fill_scores(iteration: Iteration, replay: Replay, policy: str) -> None:
+    """Scores of tokens that a decision was taken on (they have a threshold) without looking at them."""
+    reach = replay.reach[iteration.start] if iteration.start < replay.n_tokens else 0
+    for index, token in enumerate(iteration.drafted[:reach]):
+        if token.score is None and token.threshold is not None:
+            guesses, at = replay.guess(iteration.start, index)
+            if policy in guesses.scores:
+                token.score = _number(guesses.scores[policy][at])
 
 
 def _drafted_token(raw: RawIteration, index: int, target: Views, said: Views | None, draft: str | None) -> Token:

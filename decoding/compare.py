@@ -243,7 +243,7 @@ class Comparison:
             policy=lane.policy,
             draft=draft,
             output=first.output,
-            iterations=annotator.iterations(first.iterations, draft, self._chain_of(lane)),
+            iterations=annotator.iterations(first.iterations, draft, self._chain_of(lane), lane.policy),
             repeats=[_repeat(run) for run in self._kept[index]],
             finish=first.finish,
             verdict=self._verdict(first.output),

@@ -22,5 +22,6 @@ def smooth_costs(measured: Sequence[Costs]) -> Costs:
         target_s=median(costs.target_s for costs in measured),
         v=[value / grown[0] for value in grown],
         c={name: median(costs.c[name] for costs in measured) for name in measured[0].c},
+        first={name: median(costs.first[name] for costs in measured) for name in measured[0].first},
         o=median(costs.o for costs in measured),
     )

@@ -7,6 +7,8 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from .acceptance import AcceptanceRule, Greedy
 from .checking import make_checker
 from .clock import POLICY, make_clock
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 MOST = SL_CAP + 1  # tokens of the longest check of a rule with the usual cap
 LONG = (32, 48, SL_CAP_LEARNED + 1)  # of those with a higher one; between them v is interpolated
 SPARSE = (1, 2, 3, 5, 8, 13, MOST)  # lengths up to MOST that are measured where a target pass is slow
-STEPS = 4  # draft steps before each measured check, as in an iteration
+STEPS = 8  # draft steps before each measured check, as in an iteration
 BUDGET_S = 1.5
 LOOP_TOKENS = 48
 
@@ -49,8 +51,9 @@ def measure_costs(
     Returns:
         Medians over rounds, v smoothed over neighbouring n: ``target_s`` of a pass over one token right after
         another one (plain decoding); ``v[n - 1]`` of a pass over n tokens that follows draft steps, over
-        ``target_s``; ``c`` of a draft step that follows a target pass; ``o`` of the loop's own work in an
-        iteration.
+        ``target_s``; ``c`` of a draft step that follows another one, and ``first`` of what the step right after a
+        target pass takes beyond that: the pass has put the draft's weights out of the caches, and a c with that
+        in it would overprice long iterations (both from chains of 1 and of STEPS steps); ``o`` of the loop's own work in an iteration.
     """
     rule = Greedy(shared_vocabulary(pair, drafts))
     room = min([pair.target.max_length, *(make_source(pair, name, rule).max_length for name in drafts)])
@@ -75,7 +78,7 @@ class _Timer:
         self._checker = make_checker(pair.target, None, rule)
         self._sources = {name: make_source(pair, name, rule) for name in drafts}
         self._checks: dict[int, list[float]] = {}
-        self._steps: dict[str, list[float]] = {name: [] for name in drafts}
+        self._chains: dict[str, dict[int, list[float]]] = {name: {1: [], STEPS: []} for name in drafts}
         prefill(self._target, text)
         for source in self._sources.values():
             source.start(text)
@@ -85,30 +88,35 @@ class _Timer:
         for n in (1, 2, MOST, 1):
             once = self._check(n)
         short = tuple(range(1, MOST + 1)) if once * MOST * 2 < BUDGET_S else SPARSE
-        rounds = int(BUDGET_S / (once * (1.7 * (len(short) + 1) + 3 * len(long))))
+        rounds = int(BUDGET_S / (once * (2.0 * (len(short) + 4) + 3 * len(long))))
         self._checks.clear()
         return short + long, min(9, max(4, rounds))
 
     def round(self, lengths: tuple[int, ...]) -> None:
         for _ in range(3):
             self._check(1)
-        first = next(iter(self._sources), None)
+        names = list(self._sources)
         for n in lengths[1:]:
-            if first:
-                self._draft(first)
+            if names:
+                self._draft(names[0], STEPS)
             self._check(n)
-        for name in list(self._sources)[1:]:
-            self._check(STEPS + 1)
-            self._draft(name)
+        for name in names:
+            for steps in (1, STEPS, 1):
+                self._check(2, keep=False)
+                self._draft(name, steps)
 
     def costs(self) -> Costs:
         check = _smooth({n: median(times) for n, times in sorted(self._checks.items())})
         target_s = check[1]
         v = [_interpolate(check, n) / target_s for n in range(1, max(check) + 1)]
-        c = {name: median(times) / target_s for name, times in self._steps.items()}
-        return Costs(target_s=target_s, v=v, c=c, o=0.0)
+        begun = {name: median(chains[1]) for name, chains in self._chains.items()}
+        steps = {name: max(0.0, median(chains[STEPS]) - begun[name]) / (STEPS - 1)
+                 for name, chains in self._chains.items()}  # fmt: skip
+        c = {name: step / target_s for name, step in steps.items()}
+        first = {name: max(0.0, begun[name] - step) / target_s for name, step in steps.items()}
+        return Costs(target_s=target_s, v=v, c=c, o=0.0, first=first)
 
-    def _check(self, n: int) -> float:
+    def _check(self, n: int, keep: bool = True) -> float:
         tokens = (self._text[-1:] + self._text)[:n]
         tokens += [self._text[-1]] * (n - len(tokens))
         state = DraftState(tokens=tokens[1:])
@@ -116,16 +124,17 @@ class _Timer:
         self._checker.check(tokens[0], state)
         spent = sum(self._clock.end())
         self._target.rewind(len(self._text) - 1)
-        self._checks.setdefault(n, []).append(spent)
+        if keep:
+            self._checks.setdefault(n, []).append(spent)
         return spent
 
-    def _draft(self, name: str) -> None:
+    def _draft(self, name: str, steps: int) -> None:
         source, state = self._sources[name], DraftState()
         self._clock.begin()
-        source.chain(self._text, state, STEPS, frozenset())
+        source.chain(self._text, state, steps, frozenset())
         spent = sum(self._clock.end())
         source.forget(len(self._text) - 1)
-        self._steps[name].append(spent / STEPS)
+        self._chains[name][steps].append(spent)
 
 
 def _smooth(check: dict[int, float]) -> dict[int, float]:
@@ -185,5 +194,15 @@ def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int
     limits = replace(prepared.limits, max_new_tokens=min(n_tokens, prepared.limits.max_new_tokens))
     clock = make_clock(prepared.pair.target.info.device)
     decode = speculative_decode(prepared.pair.target, source, policy, prepared.rule, prepared.prompt, limits, clock)
-    spent = [it.times[POLICY] / len(it.drafted) for it in decode if it.drafted]
-    return median(spent) / costs.target_s if spent else 0.0
+    spent = sorted((it.times[POLICY] / len(it.drafted), len(it.drafted)) for it in decode if it.drafted)
+    return _trimmed_mean(spent) / costs.target_s if spent else 0.0
+
+
+def _trimmed_mean(weighed: list[tuple[float, int]]) -> float:
+    """Mean of (value, weight), ascending, without the twentieth of the weight at the top: there the machine was busy.
+
+    A lazy rule's decisions are cheap in long iterations and dear in short ones; a median would take one for all.
+    """
+    values, weights = np.array(weighed, dtype=float).T
+    kept = np.clip(0.95 * weights.sum() - (np.cumsum(weights) - weights), 0.0, weights)
+    return float(np.average(values, weights=kept))

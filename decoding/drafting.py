@@ -78,7 +78,7 @@ class ModelDraft:
         if not needs:
             return
         if needs & {"p", "entropy", "top10"}:
-            p, entropy, top10 = self._reader.read(self._shaped, state.tokens[-1], needs)
+            p, entropy, top10 = self._reader.read(self._shaped, state.tokens[-1], needs, state.sure)
             state.p.append(p)
             if "entropy" in needs:
                 state.entropy.append(entropy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import log
+from math import inf, log
 from typing import Any
 
 import numpy as np
@@ -34,13 +34,16 @@ class FeatureReader:
         self._top = min(TOP, vocab_size)
         self._tensor, self._softmax, self._largest = torch.from_numpy, torch.softmax, torch.topk
 
-    def read(self, row: np.ndarray, token: int, needs: frozenset[str]) -> tuple[float, float, np.ndarray | None]:
+    def read(
+        self, row: np.ndarray, token: int, needs: frozenset[str], sure: float = inf
+    ) -> tuple[float, float, np.ndarray | None]:
         """Features of the draft's distribution softmax(row) and its choice ``token``.
 
         Args:
             row: [vocab] float32 logits, processed by the rule (at temperature 0: as they are).
             token: what the draft chose.
             needs: "entropy" and "top10" are computed only where asked for.
+            sure: and not for a token of at least this probability.
 
         Returns:
             p of ``token``; entropy in nats (0.0 where not needed); top-10 probabilities [10] float32,
@@ -49,6 +52,8 @@ class FeatureReader:
         tensor = self._softmax(self._tensor(row), 0)
         probabilities = tensor.numpy()
         p = float(probabilities[token])
+        if p >= sure:
+            return p, 0.0, None
         entropy = self._entropy(row, probabilities, token) if "entropy" in needs else 0.0
         return p, entropy, self._top_ten(tensor) if "top10" in needs else None
 

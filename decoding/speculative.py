@@ -134,7 +134,7 @@ def _propose(
 
     decisions: list[Decision] = []
     while len(state.tokens) < most:
-        if state.tokens:
+        if state.tokens and policy.looks(state):
             draft.read_features(state)
         more = policy.should_draft(state)
         decisions.append((policy.score, policy.threshold))

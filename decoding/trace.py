@@ -201,8 +201,8 @@ class Machine:
 class Costs:
     """The cost curves, measured at the start of a run and then frozen.
 
-    An iteration of n drafted tokens costs ``n*c + v(n+1) + o`` (plus its decisions), in units of
-    ``target_s``, the median seconds of a target pass over one token.
+    An iteration of n > 0 drafted tokens costs ``first + n*c + v(n+1) + o`` (plus its decisions), in units of
+    ``target_s``, the median seconds of a target pass over one token; one without a draft costs ``v(1) + o``.
     """
 
     __pydantic_config__ = _STRICT
@@ -211,6 +211,9 @@ class Costs:
     c: dict[ShortText, Ratio]  # draft name -> t_draft / t_target
     o: Ratio  # the loop's own work per iteration
     decision: dict[ShortText, Ratio] = field(default_factory=dict)  # policy name -> features and one decision
+    # draft name -> what the first draft step of an iteration costs beyond c: the target's pass has just taken
+    # the caches, and the draft may have two tokens to read. Runs recorded without it hold it in c.
+    first: dict[ShortText, Ratio] = field(default_factory=dict)
 
     def check(self, n_tokens: int) -> float:
         """v(n): cost of a target pass over ``n_tokens``; beyond the measured range on its last slope."""
@@ -223,7 +226,11 @@ class Costs:
         """Cost of one iteration with ``n_drafted`` tokens, in units of ``target_s``."""
         c = self.c[draft] if draft else 0.0
         decision = self.decision.get(policy, 0.0) if policy else 0.0
-        return n_drafted * (c + decision) + self.check(n_drafted + 1) + self.o
+        return self.start(n_drafted, draft) + n_drafted * (c + decision) + self.check(n_drafted + 1) + self.o
+
+    def start(self, n_drafted: int, draft: str | None) -> float:
+        """What drafting at all costs an iteration beyond c for each token."""
+        return self.first.get(draft, 0.0) if draft and n_drafted else 0.0
 
 
 @dataclass(slots=True)

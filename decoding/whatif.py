@@ -191,9 +191,16 @@ def with_costs(
     return replace(
         costs,
         c=costs.c if c is None else {**costs.c, draft: c},
+        first=costs.first if c is None else {**costs.first, draft: _scaled_first(costs, draft, c)},
         v=costs.v if v is None else v,
         o=costs.o if o is None else o,
     )
+
+
+def _scaled_first(costs: Costs, draft: str, c: float) -> float:
+    """A draft that is cheaper by some factor starts an iteration cheaper by it, too."""
+    first, known = costs.first.get(draft, 0.0), costs.c[draft]
+    return first * c / known if known else first
 
 
 def static_sweep(

@@ -75,7 +75,7 @@ def make_drafts(c: float = 0.1) -> DraftsResult:
         found.append(
             DraftResult(
                 name, f"synthetic/{name}", parameters, layers, width, "int8", costs.c[name], rates, sl, best, gain,
-                gain, 0.004, break_even_c(sweep, costs), sl_points(name, sweep, rates[ALL], costs, []),
+                gain, 0.004, break_even_c(sweep, costs, name), sl_points(name, sweep, rates[ALL], costs, []),
             )
         )  # fmt: skip
     setting = make_setting(costs, make_samples(9))

@@ -8,9 +8,10 @@ from decoding.lookahead.costaware import N_POINTS, CostAwareHead
 from decoding.lookahead.disco import N_INPUTS, DiscoHead
 from decoding.lookahead.ledger import Row, rows_to_json
 from decoding.lookahead.policy_files import PolicyFile
-from decoding.lookahead.repetition import N_EVIDENCE
+from decoding.lookahead.repetition import LONGEST, N_EVIDENCE
 from decoding.lookahead.specdecpp import SpecDecHead
 
+FLAT_FROM = 3  # repetitions of so many tokens need no p
 LEDGER = rows_to_json(
     [
         Row(0.2, 100, (0, 0, 2, 4, 6, 8)),
@@ -19,7 +20,7 @@ LEDGER = rows_to_json(
     ]
 )
 TUNED = {
-    "disco": {"threshold": 0.5, "sl_max": 8},
+    "disco": {"threshold": 0.5, "sl_max": 8, "sure": 0.6},
     "specdecpp": {"threshold": 0.5, "ledger": LEDGER},
     "costaware": {"next": [0.1, 0.9], "first": {"start": 0.8, "held": 0.9, "missed": 0.7}, "sl_max": 12,
                   "ledger": LEDGER},
@@ -38,7 +39,9 @@ def make_weights(policy: str, seed: int = 0, hidden_size: int = 4) -> dict[str, 
         block = some(hidden_size, hidden_size) * 0.3
         return {"block": block, "bias": some(hidden_size), "out": some(hidden_size + 1),
                 "scale": np.array([3.0], dtype=np.float32)}  # fmt: skip
-    return {"table": some(N_EVIDENCE, N_POINTS) + 1.0}
+    table = some(N_EVIDENCE, N_POINTS) + 1.0
+    table[FLAT_FROM : LONGEST + 1] = table[FLAT_FROM : LONGEST + 1, :1]
+    return {"table": table}
 
 
 def make_head(policy: str, seed: int = 0, hidden_size: int = 4):

@@ -283,6 +283,7 @@ def test_costs_are_positive_and_cover_every_draft():
     costs = measure_costs(pair, ["small", "ngram"], [1, 2, 3], context=50)
     assert costs.target_s > 0 and costs.o > 0 and set(costs.c) == {"small", "ngram"}
     assert len(costs.v) == 65 and all(v > 0 for v in costs.v)
+    assert set(costs.first) == set(costs.c) and all(first >= 0 for first in costs.first.values())
     prepared = prepare(request(), pair)
     lanes = {lane.text: lane for lane in prepared.lanes}
     assert measure_decision(prepared, lanes["oracle"], costs) == 0.0

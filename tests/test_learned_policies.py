@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from decoding.compare import chain_of
 from decoding.lane_run import LaneRun
 from decoding.lanes import parse_lane
 from decoding.lookahead.base import DraftState, LaneContext
-from decoding.lookahead.costaware import CostAware, long_run_latency, marginal, thresholds
+from decoding.lookahead.costaware import CostAware, long_run_latency, marginal, threshold
 from decoding.lookahead.disco import Disco
 from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.ledger import rows_from_json
@@ -23,7 +25,7 @@ from decoding.request import CompareRequest
 from decoding.trace import Costs
 from decoding.whatif import simulate
 
-from .learned_heads import LEDGER, TUNED, make_head, make_heads
+from .learned_heads import FLAT_FROM, LEDGER, TUNED, make_head, make_heads
 from .toy import ToyPair
 
 COSTS = Costs(target_s=0.005, v=[1 + 0.02 * n for n in range(21)], c={"small": 0.1}, o=0.02)
@@ -32,7 +34,7 @@ CONTEXT = LaneContext("small", COSTS, 100)
 
 def known(policy: str, scores: list[float]) -> DraftState:
     """A state of tokens whose acceptance probabilities are known without running the head."""
-    return DraftState(tokens=list(range(len(scores))), scores={policy: scores})
+    return DraftState(tokens=list(range(len(scores))), p=[0.5] * len(scores), scores={policy: scores})
 
 
 # -- the rules
@@ -83,9 +85,9 @@ def test_costaware_weighs_the_next_token_against_its_cost():
     head = make_head("costaware")
     policy = CostAware(head)
     policy.reset(CONTEXT)
-    limits = thresholds(rows_from_json(LEDGER, "costaware"), COSTS, "small")
-    assert policy.should_draft(known("costaware", [])) == (limits[0] < 0.8)
-    assert (policy.score, policy.threshold) == (0.8, limits[0])
+    limit = threshold(rows_from_json(LEDGER, "costaware"), COSTS, "small")
+    assert policy.should_draft(known("costaware", [])) == (limit < 0.8)
+    assert (policy.score, policy.threshold) == (0.8, limit)
     policy.should_draft(known("costaware", [0.9]))
     alpha, beta = TUNED["costaware"]["next"]
     following = 1 / (1 + np.exp(-(alpha + beta * np.log(0.9 / 0.1))))
@@ -100,17 +102,53 @@ def test_costaware_weighs_the_next_token_against_its_cost():
 def test_the_long_run_latency_is_a_fixed_point_of_the_rule():
     rows = rows_from_json(LEDGER, "costaware")
     lam = long_run_latency(rows, COSTS, "small")
-    typical = marginal(1, COSTS, "small")
+    m = marginal(COSTS, "small")
     at = [row.threshold for row in rows]
     latencies = [row.latency(COSTS, "small", "costaware") for row in rows]
-    assert np.interp(typical / lam, at, latencies) == pytest.approx(lam, rel=1e-6)
-    assert thresholds(rows, COSTS, "small")[3] == pytest.approx((0.1 + 0.02) / lam)
+    assert np.interp(m / lam, at, latencies) == pytest.approx(lam, rel=1e-6)
+    assert threshold(rows, COSTS, "small") == pytest.approx((0.1 + 0.02) / lam)
 
 
 def test_a_dearer_draft_raises_costawares_thresholds():
     rows = rows_from_json(LEDGER, "costaware")
-    cheap, dear = (thresholds(rows, Costs(0.005, COSTS.v, {"small": c}, 0.02), "small")[1] for c in (0.05, 0.5))
+    cheap, dear = (threshold(rows, Costs(0.005, COSTS.v, {"small": c}, 0.02), "small") for c in (0.05, 0.5))
     assert cheap < dear
+
+
+def test_costaware_never_drafts_where_plain_decoding_is_cheaper():
+    rows = rows_from_json(LEDGER, "costaware")
+    hopeless = replace(COSTS, first={"small": 9.0})
+    assert long_run_latency(rows, hopeless, "small") > hopeless.iteration(0, None)
+    policy = CostAware(make_head("costaware"))
+    policy.reset(replace(CONTEXT, costs=hopeless))
+    assert threshold(rows, hopeless, "small") == 1.0 and not policy.should_draft(known("costaware", []))
+
+
+def test_a_dear_start_is_no_reason_to_check_at_once():
+    """The step from v(1) to v(2) and the first draft step are paid for all that follow, not for the first token."""
+    rows = rows_from_json(LEDGER, "costaware")
+    steep = replace(COSTS, v=[1.0, *(v + 0.2 for v in COSTS.v[1:])], first={"small": 0.1})
+    policy = CostAware(make_head("costaware"))
+    policy.reset(replace(CONTEXT, costs=steep))
+    m = steep.check(2) - steep.check(1) + steep.c["small"] + steep.first["small"]
+    assert 0.8 * long_run_latency(rows, steep, "small") < m and policy.should_draft(known("costaware", []))
+
+
+def test_disco_asks_for_nothing_more_where_p_is_sure():
+    policy = Disco(make_head("disco"), 0.4, 12, sure=0.6)
+    policy.reset(CONTEXT)
+    state = DraftState(tokens=[], p=[])
+    policy.should_draft(state)
+    assert state.sure == 0.6
+    state.tokens, state.p = [5], [0.7]
+    assert policy.should_draft(state) and policy.score is None and policy.threshold == 0.4
+
+
+def test_costaware_looks_at_p_only_outside_of_long_repetitions():
+    head = make_head("costaware")
+    assert [head.needs_p(code) for code in (0, FLAT_FROM - 1, FLAT_FROM, LONGEST, LONGEST + 1)] == [
+        True, True, False, False, True]  # fmt: skip
+    assert head.logit(FLAT_FROM, 0.1) == head.logit(FLAT_FROM, 0.99) != head.logit(FLAT_FROM - 1, 0.99)
 
 
 # -- evidence of repetition

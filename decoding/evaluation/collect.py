@@ -156,7 +156,7 @@ class Collector:
             for text in lanes:
                 self._check_cancel()
                 lane = parse_lane(text)
-                found.setdefault(lane.policy, []).append(measure_decision(prepared, lane, costs))
+                found.setdefault(lane.policy, []).append(measure_decision(prepared, lane, costs, prepared.limits.max_new_tokens))
         return {policy: median(values) for policy, values in found.items()}
 
     # -- the clock
@@ -292,7 +292,13 @@ def _free_costs(drafts: Sequence[str]) -> Costs:
 
 
 def _costs_to_plain(costs: Costs) -> dict[str, Any]:
-    return {"target_s": costs.target_s, "v": list(costs.v), "c": dict(costs.c), "o": costs.o}
+    return {
+        "target_s": costs.target_s,
+        "v": list(costs.v),
+        "c": dict(costs.c),
+        "first": dict(costs.first),
+        "o": costs.o,
+    }
 
 
 def _digest(folder: Path) -> str:

@@ -132,7 +132,7 @@ def _draft_result(
         static_speedup=speedups_by_suite(sweep[int(best_static.rpartition(":")[2]) - 1], samples),
         speedup=speedups_by_suite(best, samples),
         p95_token_s=float(np.percentile(best.cost / best.tokens, 95) * costs.target_s),
-        break_even_c=break_even_c(sweep, costs),
+        break_even_c=break_even_c(sweep, costs, draft),
         by_sl=sl_points(draft, sweep, rates[ALL], costs, readings),
         by_suite=_by_suite(sweep, samples),
     )
@@ -157,14 +157,18 @@ def sl_points(
     """Simulated, predicted and measured speedup of SL 1, 2, ...
 
     The prediction is the throughput model's with every guess holding independently with the match rate:
-    ``(1 - m^(n+1)) / (1 - m) (v(1) + o) / (n c + v(n+1) + o)``.
+    ``(1 - m^(n+1)) / (1 - m) (v(1) + o) / (first + n c + v(n+1) + o)``.
     """
     clocked = clock_speedups(readings)
+
+    def checking(n: int) -> float:  # the first draft step's surplus is paid once an iteration, like the check
+        return costs.check(n) + costs.start(n - 1, draft)
+
     return [
         SlPoint(
             sl=sl,
             simulated=replayed.speedup,
-            predicted=theory.speedup(match, sl, costs.c[draft], costs.check, costs.o),
+            predicted=theory.speedup(match, sl, costs.c[draft], checking, costs.o),
             clock=clocked.get(f"{draft}/static:{sl}"),
         )
         for sl, replayed in enumerate(sweep, start=1)
@@ -181,18 +185,19 @@ def clock_speedups(readings: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {lane: plain / spent for lane, spent in totals.items() if spent > 0}
 
 
-def break_even_c(sweep: Sequence[Replayed], costs: Costs) -> float:
+def break_even_c(sweep: Sequence[Replayed], costs: Costs, draft: str) -> float:
     """The draft cost at which the best static SL gains nothing: the largest over SLs n of
 
-        ``(tokens (v(1) + o) - sum over iterations of (v(n'+1) + o)) / drafted tokens``
+        ``(tokens (v(1) + o) - sum over iterations of (v(n'+1) + o)) / (drafted tokens + first / c iterations)``
 
     with n' the SL of each iteration as it came; 0 where even a free draft gains nothing.
     """
-    return max(0.0, *(_break_even(replayed, costs) for replayed in sweep[:SL_CAP]))
+    return max(0.0, *(_break_even(replayed, costs, draft) for replayed in sweep[:SL_CAP]))
 
 
-def _break_even(replayed: Replayed, costs: Costs) -> float:
-    drafted = sum(one.draft_passes for one in replayed.simulated)
-    checking: Mapping[int, float] = {n: costs.check(n + 1) + costs.o for n in range(SL_CAP + 1)}
-    spent = sum(checking[n] for one in replayed.simulated for _, n, _ in one.iterations)
-    return (float(replayed.plain.sum()) - spent) / drafted if drafted else 0.0
+def _break_even(replayed: Replayed, costs: Costs, draft: str) -> float:
+    lengths = [n for one in replayed.simulated for _, n, _ in one.iterations]
+    checks = sum(costs.check(n + 1) + costs.o for n in lengths)
+    c = costs.c[draft]
+    drafted = sum(n + (costs.start(n, draft) / c if c else 0.0) for n in lengths)  # first steps count for more
+    return (float(replayed.plain.sum()) - checks) / drafted if drafted else 0.0

@@ -10,16 +10,17 @@ import numpy as np
 
 from ..lookahead.base import SL_CAP
 from ..lookahead.costaware import CostAware, CostAwareHead, long_run_latency
-from ..lookahead.costaware import thresholds as costaware_thresholds
+from ..lookahead.costaware import threshold as costaware_threshold
 from ..lookahead.disco import Disco, DiscoHead
 from ..lookahead.heads import Head
 from ..lookahead.ledger import Row, rows_to_json
+from ..lookahead.repetition import LONGEST
 from ..lookahead.specdecpp import SpecDecHead, SpecDecPlusPlus
 from ..trace import Costs
 from . import tuning
 from .calibration import Platt, figures, fit_next, fit_platt
 from .data import Positions, rows_of, split_texts
-from .training import REJECTED_WEIGHT, Trained, train_costaware, train_disco, train_specdecpp
+from .training import REJECTED_WEIGHT, Trained, flatten, train_costaware, train_disco, train_specdecpp
 from .tuning import Bench, Recorded
 
 HELD_OUT = 0.1  # share of the training texts that only tell the loss
@@ -27,6 +28,9 @@ DISCO = [(32, "hard"), (32, "soft")]  # width, labels
 SPECDEC = [("mixed", 3), ("mixed", 1), ("clean", 0), ("clean", 1), ("clean", 3)]  # context, depth D
 SPECDEC_EPOCHS = 5  # more fits the training texts only
 COSTAWARE_WIDTH = 24
+FLAT_FROM = (8, 16, 32, LONGEST + 1)  # repetitions of that length tell the chance without p
+SURE_STEPS = np.arange(0.5, 1.0, 0.01)  # of p, from which on DISCO may trust a token unseen
+CHANGED = 1e-3  # of decisions, at most, by that
 
 
 @dataclass(slots=True)
@@ -68,7 +72,10 @@ def train_candidates(positions: Positions, epochs: int, seed: int) -> list[Candi
         column = f"specdecpp {context} D={depth}"
         found.append(Candidate("specdecpp", column, trained, make_head("specdecpp", trained)))
     trained = train_costaware(train, held, COSTAWARE_WIDTH, epochs, seed)
-    found.append(Candidate("costaware", "costaware", trained, make_head("costaware", trained)))
+    for run in FLAT_FROM:
+        flat = flatten(trained, run)
+        column = f"costaware flat from {run}" if run <= LONGEST else "costaware"
+        found.append(Candidate("costaware", column, flat, make_head("costaware", flat)))
     return found
 
 
@@ -146,8 +153,15 @@ def _tune_disco(one: _Calibrated) -> tuple[str, Fitted]:
 
     by_threshold = sorted((latency(t, SL_CAP), t) for t in tuning.DISCO_THRESHOLDS)
     best = min((latency(t, cap), t, cap) for _, t in by_threshold[:5] for cap in tuning.CAPS)
-    tuned = {"threshold": float(best[1]), "sl_max": int(best[2])}
+    tuned = {"threshold": float(best[1]), "sl_max": int(best[2]), "sure": sure_probability(one.recorded, best[1])}
     return one.candidate.column, _fitted(one, tuned, best[0])
+
+
+def sure_probability(recorded: Sequence[Recorded], threshold: float) -> float:
+    """The least p from which on the classifier goes on, but for CHANGED of all guesses; above 1 where there is none."""
+    p, scores = (np.concatenate(column) for column in zip(*(tuning.everywhere(one.chain, "disco") for one in recorded)))
+    stops = p[scores < threshold]
+    return next((round(float(least), 2) for least in SURE_STEPS if (stops >= least).sum() <= CHANGED * len(p)), 2.0)
 
 
 def choose_specdecpp(candidates: Sequence[Candidate], recorded: list[Recorded], costs: Costs) -> Fitted:
@@ -157,10 +171,16 @@ def choose_specdecpp(candidates: Sequence[Candidate], recorded: list[Recorded], 
 
 
 def _tune_specdecpp(one: _Calibrated) -> tuple[str, Fitted]:
-    rows = [one.bench.row(SpecDecPlusPlus(one.candidate.head, t), t) for t in tuning.SPECDEC_THRESHOLDS]
+    return one.candidate.column, min(
+        (_tune_specdecpp_cap(one, cap) for cap in tuning.LONG_CAPS), key=lambda fitted: fitted.latency
+    )
+
+
+def _tune_specdecpp_cap(one: _Calibrated, longest: int) -> Fitted:
+    head = make_head("specdecpp", one.candidate.trained, {"threshold": 0.5, "sl_max": longest})
+    rows = [one.bench.row(SpecDecPlusPlus(head, t), t) for t in tuning.SPECDEC_THRESHOLDS]
     latency, threshold = min((one.bench.latency(row, "specdecpp"), row.threshold) for row in rows)
-    tuned = {"threshold": threshold, "ledger": rows_to_json(rows)}
-    return one.candidate.column, _fitted(one, tuned, latency)
+    return _fitted(one, {"threshold": threshold, "sl_max": longest, "ledger": rows_to_json(rows)}, latency)
 
 
 def choose_costaware(candidates: Sequence[Candidate], recorded: list[Recorded], costs: Costs) -> Fitted:
@@ -187,7 +207,7 @@ def _tune_ledger(one: _Calibrated, tuned: dict[str, Any]) -> Fitted:
     told = {
         "long_run_latency": round(long_run_latency(rows, one.costs, draft), 5),
         "least_latency_of_the_ledger": round(min(one.bench.latency(row, "costaware") for row in rows), 5),
-        "thresholds_here": [round(t, 4) for t in costaware_thresholds(rows, one.costs, draft)[:3]],
+        "threshold_here": round(costaware_threshold(rows, one.costs, draft), 4),
     }
     fitted = _fitted(one, tuned, latency)
     fitted.figures = one.figures | told

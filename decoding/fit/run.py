@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 Tell = Callable[[str, float | None], None]
 Texts = list[tuple[list[int], list[int]]]  # prompt and the target's text
 COST_PROMPTS = 3
+DECISION_PROMPTS = 5
 SHORTEST = 8  # tokens of a text that is used
 MIN_POSITIONS = 500  # fewer tell nothing
 
@@ -187,13 +189,14 @@ class _Job:
     def with_decisions(self, costs: Costs, texts: Texts, candidates: list[Candidate]) -> Costs:
         """``costs`` with what features and a decision of each candidate cost, by its column."""
         self.tell("measuring what decisions cost here", None)
-        prepared = self._prepared(texts)
-        decision = {}
-        for one in candidates:
+        found: dict[str, list[float]] = {one.column: [] for one in candidates}
+        for one, (prompt, _) in product(candidates, texts[:DECISION_PROMPTS]):
+            self._check()
+            prepared = replace(self._prepared(texts), prompt=prompt)
             prepared.heads = {self.draft: {one.policy: one.head}}
             lane = parse_lane(f"{self.draft}/{one.policy}")
-            decision[one.column] = float(np.median([measure_decision(prepared, lane, costs) for _ in range(3)]))
-        return replace(costs, decision=decision)
+            found[one.column].append(measure_decision(prepared, lane, costs, self.options.max_new_tokens))
+        return replace(costs, decision={column: float(np.median(values)) for column, values in found.items()})
 
     def _prepared(self, texts: Texts) -> Prepared:
         """A request's machinery without a request: one validation prompt under the greedy rule."""

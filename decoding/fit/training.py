@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from sklearn.isotonic import isotonic_regression
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -107,7 +108,28 @@ def train_costaware(train: Positions, held: Positions, width: int, epochs: int, 
     with torch.inference_mode():
         table = net(torch.from_numpy((grid - mean) / std))[:, 0].numpy().reshape(N_EVIDENCE, N_POINTS)
     told = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the table"}
-    return Trained({"table": table.astype(np.float32)}, loss, {"width": width, "epochs": epochs}, told)
+    weights = {"table": table.astype(np.float32), "alone": _logits_by_run(train)}
+    return Trained(weights, loss, {"width": width, "epochs": epochs}, told)
+
+
+def _logits_by_run(train: Positions) -> np.ndarray:
+    """Logit of the chance that a token holds which goes on with a repetition of r tokens, r = 0 .. LONGEST [float32].
+
+    By isotonic regression over r; one failure more than was seen (Laplace), so that no chance is 1.
+    """
+    agreeing = train.evidence <= LONGEST
+    held = np.bincount(train.evidence[agreeing], train.match[agreeing], LONGEST + 1)
+    seen = np.bincount(train.evidence[agreeing], minlength=LONGEST + 1)
+    chance = isotonic_regression((held + 1.0) / (seen + 2.0), sample_weight=seen + 2.0)
+    return np.log(chance / (1.0 - chance)).astype(np.float32)
+
+
+def flatten(trained: Trained, run: int) -> Trained:
+    """The head of costaware that asks for no probability in repetitions of ``run`` tokens and more."""
+    table = trained.weights["table"].copy()
+    for longer in range(run, LONGEST + 1):
+        table[longer] = trained.weights["alone"][longer]
+    return replace(trained, weights={"table": table}, architecture=trained.architecture | {"flat_from_run": run})
 
 
 def costaware_inputs(evidence: np.ndarray, logit_p: np.ndarray) -> np.ndarray:

@@ -47,6 +47,13 @@ def along(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np.nda
     return scores, np.concatenate([held(one.chain) for one in recorded])
 
 
+def everywhere(chain: Chain, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """(p, score) of all guesses that a rule can see: along the text, and after each mistake."""
+    lists = [chain.along, *chain.tails.values()]
+    return tuple(np.concatenate([np.array(part) for part in parts])
+                 for parts in zip(*((one.p, one.scores[column]) for one in lists)))  # fmt: skip
+
+
 def held(chain: Chain) -> np.ndarray:
     """1.0 where the guess is the target's token, else 0.0."""
     return np.array([a == b for a, b in zip(chain.along.choice, chain.target, strict=True)], dtype=np.float64)

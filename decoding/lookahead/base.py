@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,9 @@ class DraftState:
     ``hidden[i]`` is the draft's last hidden state with drafted token i as its *input*: it exists one draft
     step later than the token, so the list may be one shorter. ``scores[head]`` holds acceptance
     probabilities that are known without running the head (what-if replays); a live lane leaves it empty.
+
+    Features are computed late: in a live lane those of tokens that a policy did not look at are missing, and
+    entropy and top-10 of those with p >= ``sure`` too, so that a policy reads the last entry and no other.
     """
 
     start: int = 0  # output position of the iteration's first draft token
@@ -33,6 +37,7 @@ class DraftState:
     proposer: list[np.ndarray] = field(default_factory=list)  # needs "proposer": [hidden_size] float32
     hidden: list[np.ndarray] = field(default_factory=list)  # needs "hidden": [hidden_size] float32
     scores: dict[str, list[float]] = field(default_factory=dict)
+    sure: float = math.inf  # a policy's: a token of this p needs no more features
 
     @property
     def n_drafted(self) -> int:
@@ -85,6 +90,10 @@ class LookaheadPolicy:
     def planned(self, start: int) -> int | None:
         """The SL of the coming iteration where it depends on nothing drafted; None: ask step by step."""
         return None
+
+    def looks(self, state: DraftState) -> bool:
+        """Asked in live lanes before each decision: must the features of the last drafted token be computed for it?"""
+        return True
 
     def should_draft(self, state: DraftState) -> bool:
         """Draft another token? Asked before every draft step, the first included."""

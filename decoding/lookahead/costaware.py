@@ -1,28 +1,34 @@
 """costaware: draft another token exactly while it is expected to save more time than it costs.
 
-An iteration that drafts n tokens takes T = n (c + d) + v(n + 1) + o (in target passes; d: features and decision) and
-gives N = 1 + (accepted) tokens. Iterations renew the process, so by the renewal-reward theorem the long-run time
-per token of a rule is E[T] / E[N]; call its least value, over all rules, lam. Then min over rules of
-E[T - lam N] is 0, and a rule attains lam exactly if it attains that minimum: within an iteration it pays time and is
-paid lam a token. With n tokens drafted, one more costs
+An iteration that drafts n > 0 tokens takes T = first + n (c + d) + v(n + 1) + o (in target passes; d: features and
+decision; first: what the first draft step takes longer) and gives N = 1 + (accepted) tokens. Iterations renew the
+process, so by the renewal-reward theorem the long-run time per token of a rule is E[T] / E[N]; call its least value,
+over all rules, lam. Then min over rules of E[T - lam N] is 0, and a rule attains lam exactly if it attains that
+minimum: within an iteration it pays time and is paid lam a token. One more draft costs
 
-    m(n) = c + d + v(n + 2) - v(n + 1)
+    m = c + d + (slope of v)
 
-and adds a token exactly if all n hold *and the next one holds*; with S that probability given all that was seen,
+and adds a token exactly if all n drafted ones hold *and the next one holds*; with S that probability given all that
+was seen,
 
-    draft on  <=>  S * lam > m(n)  <=>  S > m(n) / lam.
+    draft on  <=>  S * lam > m  <=>  S > m / lam.
 
-S is a product that falls from token to token while m(n) hardly moves: once the rule says stop it would say so ever
-after, the "monotone case", in which looking one step ahead is optimal (Chow and Robbins, 1961). lam is the fixed point
-of the rule itself: lam = latency of the rule with thresholds m(n) / lam. It is found from the validation split's
-ledger, which tells how often the rule drafted n tokens at each threshold, under the costs at hand.
+The slope is v's over its whole range, by least squares: its single steps are noise. S is a product that falls from
+token to token while m stays: once the rule says stop it would say so ever after, the "monotone case", in which looking
+one step ahead is optimal (Chow and Robbins, 1961). Only the first token is another matter: it pays ``first`` and the
+step from v(1) to v(2) on behalf of all that follow it. Drafting at all pays exactly if the rule's lam is below plain
+decoding's v(1) + o; then the first token is asked no more than the others, and else the rule never drafts. lam is the
+fixed point of the rule itself: lam = latency of the rule with the threshold m / lam. It is found from the validation
+split's ledger, which tells how often the rule drafted n tokens at each threshold, under the costs at hand.
 
 S = a_1 ... a_n b, with a_i the calibrated probability that token i holds given that those before it hold, and b that
 of the next token, which is not drafted yet: logit b = alpha + beta logit a_n. Before the first token, b depends on
 how the last iteration ended.
 
 The head reads what costs nearly nothing: the draft's probability of its token, and whether the token goes on with a
-repetition of the text (:mod:`.repetition`). A small network was trained on them; its logits are kept as a table.
+repetition of the text (:mod:`.repetition`). A small network was trained on them; its logits are kept as a table. Long
+in a repetition the probability tells nothing more: there the table's rows are flat, and a live lane does not compute
+it. From which length on, validation latency decides.
 """
 
 from __future__ import annotations
@@ -41,7 +47,7 @@ from .disco import sigmoid
 from .heads import GuessFeatures
 from .ledger import Row, rows_from_json
 from .policy_files import AGAIN, PolicyFile
-from .repetition import N_EVIDENCE, Repetition, evidence_along
+from .repetition import LONGEST, N_EVIDENCE, Repetition, evidence_along
 
 LOWEST, HIGHEST, POINTS_PER_UNIT = -6.0, 14.0, 2  # of logit p in the table
 N_POINTS = int((HIGHEST - LOWEST) * POINTS_PER_UNIT) + 1
@@ -58,12 +64,19 @@ class CostAwareHead:
         """``table`` [N_EVIDENCE, N_POINTS] float32."""
         self.tuned = tuned
         self._rows: list[list[float]] = table.tolist()  # Python floats: one cell is read at a time
+        self._sure = _first_flat(self._rows)
+
+    def needs_p(self, evidence: int) -> bool:
+        """False where the repetition alone tells the chance."""
+        return not self._sure <= evidence <= LONGEST
 
     def logit(self, evidence: int, p: float) -> float:
         """Logit of the probability that a token holds which the draft gave probability ``p``."""
+        row = self._rows[evidence]
+        if self._sure <= evidence <= LONGEST:
+            return row[0]
         at = grid_position(p)
         left = int(at)
-        row = self._rows[evidence]
         if left >= N_POINTS - 1:
             return row[-1]
         low = row[left]
@@ -76,6 +89,14 @@ class CostAwareHead:
         return np.array([sigmoid(logit) for logit in logits])
 
 
+def _first_flat(rows: Sequence[Sequence[float]]) -> int:
+    """The run of agreeing tokens from which on no row depends on p; LONGEST + 1 where the longest does."""
+    first = LONGEST + 1
+    while first > 1 and min(rows[first - 1]) == max(rows[first - 1]):
+        first -= 1
+    return first
+
+
 def grid_position(p: float) -> float:
     """Where logit(p) lies in the table, from 0 to N_POINTS - 1."""
     if p >= 1.0:
@@ -85,13 +106,13 @@ def grid_position(p: float) -> float:
 
 
 class CostAware(LookaheadPolicy):
-    """Draft on while S > m(n) / lam; see the module."""
+    """Draft on while S > m / lam; see the module."""
 
     name = "costaware"
     needs = CostAwareHead.needs
 
     def __init__(self, head: CostAwareHead, threshold: float | None = None) -> None:
-        """``threshold``: a constant in place of m(n) / lam, with which ``fit`` fills the ledger."""
+        """``threshold``: a constant in place of m / lam, with which ``fit`` fills the ledger."""
         self._head = head
         self._constant = threshold
         self.cap = int(head.tuned["sl_max"])
@@ -105,11 +126,20 @@ class CostAware(LookaheadPolicy):
         self._read = len(context.prompt)  # tokens of the text that the repetition has for sure
         self._last = "start"
         self._held = 1.0
-        if self._constant is not None:
-            self._thresholds = [self._constant] * (self.cap + 1)
-        else:
+        self._evidence = 0
+        self._threshold = self._constant
+        if self._constant is None:
             rows = rows_from_json(self._head.tuned["ledger"], self.name)
-            self._thresholds = thresholds(rows, context.costs, context.draft, self.cap)
+            self._threshold = threshold(rows, context.costs, context.draft)
+
+    def looks(self, state: DraftState) -> bool:
+        """Reads on in the text, which tells whether p is needed."""
+        if len(state.tokens) == 1:
+            self._catch_up(state.text)
+        token = state.tokens[-1]
+        self._evidence = self._repetition.evidence(token)
+        self._repetition.push(token)
+        return self._head.needs_p(self._evidence)
 
     def should_draft(self, state: DraftState) -> bool:
         n = len(state.tokens)
@@ -117,25 +147,21 @@ class CostAware(LookaheadPolicy):
             self._held = 1.0
             self.score = self._first[self._last]
         else:
-            a = self._acceptance(state, n - 1)
+            a = self._acceptance(state)
             self._held *= a
             self.score = self._held * self._next(a)
-        self.threshold = self._thresholds[n]
+        self.threshold = self._threshold
         return self.score > self.threshold
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
         self._last = "held" if n_accepted == n_drafted else "missed"
 
-    def _acceptance(self, state: DraftState, index: int) -> float:
+    def _acceptance(self, state: DraftState) -> float:
         known = state.scores.get("costaware")
         if known:
-            return known[index]
-        repetition, token = self._repetition, state.tokens[index]
-        if index == 0:
-            self._catch_up(state.text)
-        evidence = repetition.evidence(token)
-        repetition.push(token)
-        return sigmoid(self._head.logit(evidence, state.p[index]))
+            return known[-1]
+        p = state.p[-1] if state.p else 0.0  # of an earlier token, or none, where it does not matter
+        return sigmoid(self._head.logit(self._evidence, p))
 
     def _catch_up(self, text: Sequence[int]) -> None:
         """What was drafted last time and is not in the text is taken back; what came instead is read."""
@@ -151,13 +177,9 @@ class CostAware(LookaheadPolicy):
         return sigmoid(self._alpha + self._beta * math.log(a / (1.0 - a)))
 
 
-def marginal(n: int, costs: Costs, draft: str) -> float:
-    """m(n): what drafting one more after ``n`` costs, in target passes.
-
-    The first token pays v(2) - v(1); the others pay the slope of v, by least squares: its single steps are noise.
-    """
-    step = costs.check(2) - costs.check(1) if n == 0 else _slope(costs)
-    return costs.c[draft] + costs.decision.get(CostAware.name, 0.0) + step
+def marginal(costs: Costs, draft: str) -> float:
+    """m: what drafting one more costs, in target passes."""
+    return costs.c[draft] + costs.decision.get(CostAware.name, 0.0) + _slope(costs)
 
 
 def _slope(costs: Costs) -> float:
@@ -167,21 +189,21 @@ def _slope(costs: Costs) -> float:
 
 
 def long_run_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:
-    """lam: the fixed point lam = latency(thresholds m / lam), in target passes a token, linear between the rows."""
+    """lam: the fixed point lam = latency(threshold m / lam), in target passes a token, linear between the rows."""
     order = sorted(rows, key=lambda row: row.threshold)
     at = [row.threshold for row in order]
     latencies = [row.latency(costs, draft, CostAware.name) for row in order]
     lam = min(latencies)
-    typical = marginal(1, costs, draft)  # one threshold stands for all: they differ only before the first token
+    m = marginal(costs, draft)
     for _ in range(ROUNDS):
-        lam = 0.5 * (lam + float(np.interp(typical / lam, at, latencies)))
+        lam = 0.5 * (lam + float(np.interp(m / lam, at, latencies)))
     return lam
 
 
-def thresholds(rows: Sequence[Row], costs: Costs, draft: str, longest: int = SL_CAP) -> list[float]:
-    """m(n) / lam for n = 0 .. ``longest``."""
+def threshold(rows: Sequence[Row], costs: Costs, draft: str) -> float:
+    """m / lam; 1, which no chance exceeds, where plain decoding is cheaper than the rule at its best."""
     lam = long_run_latency(rows, costs, draft)
-    return [marginal(0, costs, draft) / lam] + [marginal(1, costs, draft) / lam] * longest
+    return min(1.0, marginal(costs, draft) / lam) if lam < costs.iteration(0, None) else 1.0
 
 
 def make_policy(lane: Lane, head: CostAwareHead) -> CostAware:

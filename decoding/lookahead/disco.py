@@ -4,6 +4,10 @@ C_i = FFN(Concat(Top_k(y_i), Ent(y_i), i)) with k = 10 and two layers; draft on 
 stays under SL_max. ``i`` counts from the start of generation (the paper's appendix D). The token that fell
 below the threshold is checked all the same. Width, threshold and SL_max are not published: ours are in the JSON
 beside the weights, chosen on the validation split.
+
+Most tokens are so likely (p, the first of the top-10) that the classifier would go on whatever the other features
+are: from the probability ``sure`` on, found on validation together with the threshold, a live lane neither computes
+them nor asks it.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ class DiscoHead:
     """FFN 12 -> width -> 1 with ReLU; the normalisation of its inputs is folded into the first layer."""
 
     name = "disco"
-    needs = frozenset({"top10", "entropy"})
+    needs = frozenset({"p", "top10", "entropy"})
 
     def __init__(self, first: np.ndarray, second: np.ndarray, tuned: dict[str, Any]) -> None:
         """``first`` [width, 13] and ``second`` [width + 1]: the last column and the last entry are biases."""
@@ -64,9 +68,11 @@ class Disco(LookaheadPolicy):
     name = "disco"
     needs = DiscoHead.needs
 
-    def __init__(self, head: DiscoHead, threshold: float, longest: int) -> None:
+    def __init__(self, head: DiscoHead, threshold: float, longest: int, sure: float = math.inf) -> None:
+        """``sure``: a token of this probability is trusted unseen."""
         self._head = head
         self._threshold = threshold
+        self._sure = sure
         self.cap = longest
 
     def reset(self, context: LaneContext) -> None:
@@ -76,14 +82,18 @@ class Disco(LookaheadPolicy):
         n = len(state.tokens)
         if n == 0:
             self.score = self.threshold = None
+            state.sure = self._sure
             return True
         known = state.scores.get("disco")
+        trusted = state.p[-1] >= self._sure
         if known:
             self.score = known[n - 1]
+        elif trusted:
+            self.score = None  # nobody asked; a trace has it from the chain
         else:
             self.score = self._head.score(state.top10[-1], state.entropy[-1], state.start + n - 1)
         self.threshold = self._threshold
-        return self.score >= self._threshold
+        return trusted or self.score >= self._threshold
 
 
 def scaled_position(position: int) -> float:
@@ -97,9 +107,11 @@ def sigmoid(logit: float) -> float:
 
 
 def make_policy(lane: Lane, head: DiscoHead) -> Disco:
-    """``disco`` as tuned on validation, or ``disco:T`` with another threshold."""
-    threshold = head.tuned["threshold"] if lane.number is None else lane.number
-    return Disco(head, threshold, int(head.tuned["sl_max"]))
+    """``disco`` as tuned on validation, or ``disco:T`` with another threshold, for which no p is known to be sure."""
+    longest = int(head.tuned["sl_max"])
+    if lane.number is not None:
+        return Disco(head, lane.number, longest)
+    return Disco(head, head.tuned["threshold"], longest, head.tuned.get("sure", math.inf))
 
 
 def head_from(policy: PolicyFile) -> DiscoHead:
@@ -109,4 +121,6 @@ def head_from(policy: PolicyFile) -> DiscoHead:
         raise UserError(f"The file of the policy disco lacks its weights: {AGAIN}.")
     policy.chosen("threshold", 0.0, 1.0)
     policy.chosen("sl_max", 1, SL_CAP_LEARNED)
+    if "sure" in policy.tuned:
+        policy.chosen("sure", 0.0, 2.0)
     return DiscoHead(policy.weight("first", width, N_INPUTS + 1), policy.weight("second", width + 1), policy.tuned)

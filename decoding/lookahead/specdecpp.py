@@ -4,6 +4,7 @@ A head on the draft's last hidden state gives the probability that the token whi
 accepted: D residual blocks x + SiLU(W x + b) that share their weights, then a linear layer to two classes. With
 ``cum`` the product of these probabilities, stop once 1 - cum > h. The alignment is the published code's: after
 Y_k was sampled only Y_1 .. Y_{k-1} have been an input, so Y_k counts as certain; at least two tokens are drafted.
+The published longest SL is 20; here it is tuned with the threshold, and may be longer where texts hold for longer.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import numpy as np
 
 from ..errors import UserError
 from ..lanes import Lane
-from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from .disco import sigmoid
 from .heads import GuessFeatures
 from .ledger import cheapest, rows_from_json
 from .policy_files import AGAIN, PolicyFile
 
-SHORTEST = 2  # published bounds: 2 <= SL <= 20
+SHORTEST = 2  # published: 2 <= SL <= 20, of which fitting may raise the upper bound
 
 
 class SpecDecHead:
@@ -73,12 +74,12 @@ class SpecDecPlusPlus(LookaheadPolicy):
 
     name = "specdecpp"
     needs = SpecDecHead.needs
-    cap = SL_CAP
     stops_above = True
 
     def __init__(self, head: SpecDecHead, threshold: float | None) -> None:
         """``threshold`` None: the one that is cheapest under the run's cost curves (``specdecpp:auto``)."""
         self._head = head
+        self.cap = int(head.tuned.get("sl_max", SL_CAP))
         self._fixed = threshold
         self._threshold = threshold if threshold is not None else head.tuned["threshold"]
 
@@ -115,6 +116,8 @@ def head_from(policy: PolicyFile) -> SpecDecHead:
     if not isinstance(depth, int) or not 0 <= depth <= 16:
         raise UserError(f"The file of the policy specdecpp has no sound depth: {AGAIN}.")
     policy.chosen("threshold", 0.0, 1.0)
+    if "sl_max" in policy.tuned:
+        policy.chosen("sl_max", SHORTEST, SL_CAP_LEARNED)
     rows_from_json(policy.tuned.get("ledger"), "specdecpp")
     bias = policy.weight("bias", None)
     size = len(bias)

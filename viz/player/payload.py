@@ -170,8 +170,9 @@ def _source(run: Run, chain: Chain, strings: Strings) -> dict[str, Any]:
     return {
         "target": strings.add(pieces(chain.target, run.vocab)),
         "tails": tails,
-        "costs": {"unit_s": _unit_seconds(run), "c": run.costs.c[chain.draft], "v": run.costs.v, "o": run.costs.o},
-    }
+        "costs": {"unit_s": _unit_seconds(run), "c": run.costs.c[chain.draft], "v": run.costs.v, "o": run.costs.o,
+                  "first": run.costs.first.get(chain.draft, 0.0)},
+    }  # fmt: skip
 
 
 def _unit_seconds(run: Run) -> float:

@@ -98,7 +98,7 @@ function laneFromSimulation(source, option, strings) {
       fates += sl === 0 ? "p" : sl > accepted ? "c" : "b";
     }
     const unit = costs.unit_s;
-    lane.add(fates, texts.map((k) => strings[k]), start, sl * costs.c * unit, v(sl + 1) * unit,
+    lane.add(fates, texts.map((k) => strings[k]), start, (sl * costs.c + (sl ? costs.first : 0)) * unit, v(sl + 1) * unit,
       sl * (option.decision || 0) * unit, costs.o * unit);
     start += accepted + 1;
   });
