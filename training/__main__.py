@@ -16,6 +16,7 @@ from decoding.errors import UserError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 MINUTES = typer.Option(..., min=0.01, help="Training time in minutes.")
+INHERIT = typer.Option(False, "--inherit", help="Start from the weights in build/drafts, of an earlier target.")
 
 
 FOLDERS = typer.Option(
@@ -64,6 +65,14 @@ def target(minutes: float = MINUTES) -> None:
 
 
 @app.command()
+def unloop(minutes: float = MINUTES) -> None:
+    """Teach the target to leave its loops: unlikelihood on what it repeats, beside the corpus."""
+    from training.unloop import train_unlooped
+
+    train_unlooped(minutes)
+
+
+@app.command()
 def generate(minutes: float = MINUTES) -> None:
     """Let the target write the text that drafts learn from."""
     from training.generate import generate as write
@@ -78,19 +87,20 @@ def draft(
     name: str = "default-2x256",
     loss: str = "kl",
     tokens: int = typer.Option(None, min=1, help="Stop after so many tokens, not by the clock."),
+    inherit: bool = INHERIT,
 ) -> None:
     """Distil one draft, or go on with it: time and tokens count from its beginning. Losses: kl, tv, ce."""
     from training.draft import train_draft
 
-    train_draft(name, minutes, loss, tokens)
+    train_draft(name, minutes, loss, tokens, inherit)
 
 
 @app.command()
-def ladder(minutes: float = MINUTES) -> None:
+def ladder(minutes: float = MINUTES, inherit: bool = INHERIT) -> None:
     """Distil the five drafts for comparison, each for so many minutes."""
     from training.draft import train_ladder
 
-    train_ladder(minutes)
+    train_ladder(minutes, inherit)
 
 
 @app.command()

@@ -155,11 +155,14 @@ def distil(
     return match_rate(draft, batches)
 
 
-def train_draft(name: str, minutes: float, loss: str = "kl", tokens: int | None = None) -> Path:
+def train_draft(
+    name: str, minutes: float, loss: str = "kl", tokens: int | None = None, inherit: bool = False
+) -> Path:
     """Trains the draft called ``name`` on all that the target has written; returns its folder.
 
     ``minutes`` (or ``tokens``, where given) count from its very beginning: with more of them a finished draft
-    is trained further.
+    is trained further. ``inherit``: it starts from the weights in ``build/drafts``, which learned from the
+    target as it was before it was itself trained on, instead of from the target's layers.
     """
     if name not in RECIPES:
         raise UserError(f"There is no draft {name!r}. Drafts: {', '.join(RECIPES)}.")
@@ -169,6 +172,9 @@ def train_draft(name: str, minutes: float, loss: str = "kl", tokens: int | None 
     draft, folder = start_draft(RECIPES[name], target), DRAFTS / name
     recipe = RECIPES[name]
     settings = {"shape": recipe.shape, "layers": recipe.layers, "loss": loss, "target": fingerprint(TARGET)}
+    if inherit:
+        settings["inherits"] = True
+        draft = load_model(folder)
     distil(
         f"draft-{name}",
         draft,
@@ -182,11 +188,11 @@ def train_draft(name: str, minutes: float, loss: str = "kl", tokens: int | None 
     return folder
 
 
-def train_ladder(minutes: float) -> None:
+def train_ladder(minutes: float, inherit: bool = False) -> None:
     """Trains the five drafts for comparison for ``minutes`` each, or on as many tokens as another saw."""
     for name in sorted(LADDER, key=lambda name: bool(RECIPES[name].as_long_as)):
         other = RECIPES[name].as_long_as
-        train_draft(name, minutes, tokens=last_of_log(f"draft-{other}")["tokens"] if other else None)
+        train_draft(name, minutes, tokens=last_of_log(f"draft-{other}")["tokens"] if other else None, inherit=inherit)
 
 
 def compare_losses(minutes: float) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Text that the target writes, with what it thought at every token: what a draft must learn.
 
-Prompts are cuts from training files and the prompts of the suites' train split; half of the texts go on
-greedily, half at temperature 0.7; some windows of the corpus are only read. Beside the ids the target's
+Prompts are cuts from training files and the prompts of the suites' train split; three texts in four go on
+greedily, the others at temperature 0.7; some windows of the corpus are only read. Beside the ids the target's
 ``TOP`` most probable tokens are kept at every position, prompt included, so that drafts are distilled
 without running the target again.
 """
@@ -34,7 +34,7 @@ LENGTH = 320
 TOP = 32
 BATCH = 192
 PREFIXES = {"sampled": (32, 64, 96, 160), "greedy": (96, 128, 160, 192), "corpus": (LENGTH,)}
-KINDS = ("sampled", "greedy", "sampled", "greedy", "corpus")
+KINDS = ("greedy", "sampled", "greedy", "greedy", "corpus")
 """Lengths of prompts in tokens. Greedy text loops sooner or later, so it is given less room."""
 TEMPERATURE = 0.7
 SUITE_SHARE = 0.25
