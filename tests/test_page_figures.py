@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from decoding.metrics import speedup, thrown_away
 from viz.figures.race import draw_run, plain, static_speedups
 
@@ -30,12 +32,16 @@ def test_the_lookahead_figure_has_every_iteration_of_every_drafting_lane():
         assert all(end <= start for end, start in zip(ends, outline.x[1:]))  # bars do not overlap
 
 
-def test_ticks_stand_where_guesses_would_have_held():
-    run = make_run(lanes=LANES)
-    ticks = next(trace for trace in drawn(run)["lookahead"].figure.data if trace.type == "scatter")
-    top = max(y for y in ticks.y if y is not None)
-    expected = [it.holds for it in run.lanes[1].iterations]
-    assert [min(held, top) for held in expected] == [y for y in ticks.y[::3]]
+def test_ticks_and_arrows_stand_where_guesses_would_have_held():
+    run = make_run(lanes=("autoregressive", "static:2"), n_tokens=200)
+    figure = drawn(run)["lookahead"].figure
+    ticks, arrows = (trace for trace in figure.data if trace.type == "scatter")
+    shown = {x: y for x, y in zip(ticks.x, ticks.y) if x in {it.start for it in run.lanes[1].iterations}}
+    top = figure.layout.yaxis.range[1] / 1.08
+    iterations = run.lanes[1].iterations
+    assert shown == {it.start: it.holds for it in iterations if it.holds <= top}
+    assert list(arrows.text) == [f"would have held: {it.holds}" for it in iterations if it.holds > top]
+    assert set(arrows.y) == {pytest.approx(top)}
 
 
 def test_without_a_chain_there_are_no_ticks_and_no_what_if():

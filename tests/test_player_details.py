@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from decoding.errors import UserError
 from decoding.trace import TokenText
 from tests.runs import make_run
+from viz import assets as page_assets
+from viz.player import assets
+from viz.player.assets import SECTIONS, player_css, player_js
 from viz.player.details import token_details
 from viz.player.export import export_html, json_for_script
 
@@ -95,9 +99,20 @@ def test_no_text_can_end_the_json_block():
     assert json.loads(written) == {"text": hostile}
 
 
+def test_the_player_is_one_script_that_holds_every_section():
+    written = {file.stem for file in (Path(assets.__file__).parent / "js").iterdir()}
+    assert written == set(SECTIONS)
+    assert player_js().count("global.Speculoscope =") == 1
+    assert not re.search(r"^\s*(import|export)\b|\brequire\(", player_js(), flags=re.M)
+    assert player_js() in page_assets.head() and player_css() in page_assets.head()  # the dashboard's are the same
+
+
 def test_the_export_is_one_file_that_asks_for_nothing_else():
     page = export_html(make_run(hostile=True))
-    assert page.count("<script") == 4 and page.count("</script>") == 4
+    assert page.count("<script") == 4 and page.count("</script>") == 4  # two of data, the player, its start
+    assert re.findall(r"<style>\n(.*?)\n</style>", page, flags=re.S) == [player_css()]
+    scripts = re.findall(r"<script>\n(.*?)\n</script>", page, flags=re.S)
+    assert scripts[0] == player_js() and "class " not in scripts[1] and len(scripts) == 2
     assert "default-src 'none'" in page
     code = re.sub(r'<script type="application/json".*?</script>', "", page, flags=re.S)
     assert "window.hacked" not in code

@@ -111,7 +111,7 @@ def test_the_cost_aware_rule_is_replayed_at_multiples_of_its_threshold(cost_awar
     (panel,) = player_payload(cost_aware)["thresholds"]
     trace = cost_aware.lanes[-1]
     as_run = panel["options"][panel["initial"]]
-    assert as_run["value"] == 1.0 and as_run["told"] == "1 times its threshold"
+    assert as_run["value"] == 1.0 and as_run["told"] == "its own threshold"
     assert as_run["sl"] == [it.n_drafted for it in trace.iterations] and any(as_run["sl"])
     for option in panel["options"]:
         asked = [(score, line) for score, line in zip(option["scores"], option["thresholds"], strict=True) if line]

@@ -102,19 +102,32 @@ def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar 
         name="accepted (fill)", legendgroup="accepted", showlegend=legend, **where, **shared,
     )  # fmt: skip
     if any(it.holds is not None for it in iterations):
-        yield _holds_ticks(iterations, _top(trace), legend)
+        top = _top(trace)
+        yield _holds_ticks([it for it in iterations if (it.holds or 0) <= top], legend)
+        beyond = [it for it in iterations if (it.holds or 0) > top]
+        if beyond:
+            yield _holds_beyond(beyond, top)
 
 
-def _holds_ticks(iterations: list[Iteration], top: float, legend: bool) -> go.Scatter:
+def _holds_ticks(iterations: list[Iteration], legend: bool) -> go.Scatter:
     x: list[float | None] = []
     y: list[float | None] = []
     for it in iterations:
         if it.holds is not None:
             x += [it.start, it.start + _width(it), None]
-            y += [min(it.holds, top)] * 2 + [None]
+            y += [it.holds] * 2 + [None]
     return go.Scatter(
         x=x, y=y, mode="lines", line={"color": INK, "width": 1.8}, hoverinfo="skip",
-        name="would have held (tick)", legendgroup="holds", showlegend=legend,
+        name="would have held (tick; arrow: beyond)", legendgroup="holds", showlegend=legend,
+    )  # fmt: skip
+
+
+def _holds_beyond(iterations: list[Iteration], top: float) -> go.Scatter:
+    """Arrows where so many guesses would have held that the tick lies above the row."""
+    return go.Scatter(
+        x=[it.start + _width(it) / 2 for it in iterations], y=[top] * len(iterations), mode="markers",
+        marker={"color": INK, "symbol": "arrow-up", "size": 8}, legendgroup="holds", showlegend=False,
+        text=[f"would have held: {it.holds}" for it in iterations], hovertemplate="%{text}<extra></extra>",
     )  # fmt: skip
 
 

@@ -1,4 +1,9 @@
-"""The player's script and style, as they are put into a page."""
+"""The player as it ships: one framework-free script and one stylesheet, ``player_js()`` and ``player_css()``.
+
+The dashboard and the exported HTML files hold the same two texts, whole and unchanged; nothing else draws a race. The
+script is written in sections, ``js/*.js``, which share one scope and are of no use alone; joining them is all that is
+done to them.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,16 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-JS_PARTS = (
+SECTIONS = (
     "helpers", "lanes", "text", "strip", "popup", "panels", "player", "shell", "simulation", "pointing", "live",
 )  # fmt: skip
 
 
 @cache
 def player_js() -> str:
-    """The player as one script: its parts, joined in the order in which they build on each other."""
-    parts = [(HERE / "js" / f"{name}.js").read_text(encoding="utf-8") for name in JS_PARTS]
-    body = "\n".join([*parts, "global.Speculoscope = { mount: (root, options) => new Player(root, options) };"])
+    """The script: its sections, joined in the order in which they build on each other."""
+    sections = [(HERE / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SECTIONS]
+    body = "\n".join([*sections, "global.Speculoscope = { mount: (root, options) => new Player(root, options) };"])
     return f'(function () {{\n"use strict";\n{body}\n}})();\n'
 
 
