@@ -157,6 +157,7 @@ def all_steps(minutes: float = MINUTES, folders: list[Path] = FOLDERS) -> None:
     """Everything, from the corpus to the cards: so many minutes of training, and some of preparing and
     measuring.
     """
+    from training.draft import DEFAULT, train_draft, train_ladder
     from training.places import CORPUS
     from training.target import encode_corpus
     from training.tokenizer import train_tokenizer
@@ -169,10 +170,11 @@ def all_steps(minutes: float = MINUTES, folders: list[Path] = FOLDERS) -> None:
         train_tokenizer()
         prompts()
         encode_corpus()  # last: with the tokens there, all three are done
-    target(0.55 * minutes)
-    generate(0.1 * minutes)
-    draft(0.2 * minutes, "default-2x256", "kl")
-    ladder(0.03 * minutes)
+    target(0.45 * minutes)
+    unloop(0.15 * minutes)
+    generate(0.08 * minutes)
+    train_draft(DEFAULT, 0.17 * minutes)
+    train_ladder(0.03 * minutes)
     install()
     report(write_cards=True, limit=20)
 

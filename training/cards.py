@@ -80,7 +80,8 @@ def target_card(report: dict, facts: dict, chosen: list[dict[str, str]]) -> str:
             "silent copies of its layers "
             "(block expansion, Wu et al. 2024), the last part at context 1,024. Muon for "
             "matrices, AdamW for the rest, "
-            "bf16 autocast.",
+            "bf16 autocast."
+            + unloop_line(parts.get("unlooped", {})),
             "\n## Held-out loss\n",
             f"Bits per byte of {held['bytes']:,} bytes of held-out files: **{held['target']:.2f}** "
             f"({held['nats_per_token']:.2f} nats per token). On the same text: 5-gram over the "
@@ -104,6 +105,16 @@ def target_card(report: dict, facts: dict, chosen: list[dict[str, str]]) -> str:
     )
 
 
+def unloop_line(run: dict) -> str:
+    """What the part against loops was; nothing where there was none."""
+    if not run:
+        return ""
+    return (
+        f" Of this, {run['minutes']:.0f} minutes taught it to leave loops: sequence-level unlikelihood (Welleck et al. "
+        f"2019) on greedy texts of its own, beside {run['tokens'] / 1e6:.1f} million tokens of the corpus."
+    )
+
+
 def continuation_lines(row: dict[str, str]) -> str:
     """One chosen continuation as an indented block, with the reader's remark."""
     prompt = row["prompt"].splitlines()
@@ -121,6 +132,7 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         if RECIPES[name].layers
         else "from random layers"
     )
+    before = facts.get("drafts_before", {}).get(name)
     table = [
         f"| {suite} | {share(row['match'])} | {share(row['match_outside'])} | {share(row['match_inside'])} "
         f"| {share(row['overlap'])} | {share(row['overlap_outside'])} | {share(row['overlap_inside'])} "
@@ -138,8 +150,9 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         "target's 32 most probable "
         f"tokens, {run.get('minutes')} minutes on a shared CPU ({run.get('tokens', 0) / 1e6:.1f} "
         "million tokens, repeats "
-        "included), on text that the target wrote, half greedily and half at temperature 0.7, "
-        "the prompts included, and on windows of the corpus.",
+        "included), on text that the target wrote, three parts greedily and one at temperature 0.7, "
+        "the prompts included, and on windows of the corpus."
+        + (inherited_line(before) if before else ""),
         "",
         data_lines(facts),
         "\n## How well it guesses\n",
@@ -156,6 +169,14 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         lines += ["\n## Losses compared\n", loss_lines(facts["losses"])]
     return "\n".join(
         [*lines, "\n## Not good for\n", "Anything but guessing what this target writes next.", ""]
+    )
+
+
+def inherited_line(before: dict) -> str:
+    """What a draft had learned from the target as it was before its own last training."""
+    return (
+        f" Before that it had learned for {before['minutes']} minutes ({before['tokens'] / 1e6:.1f} million tokens) "
+        "from the target as it was before it was taught to leave loops."
     )
 
 

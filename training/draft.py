@@ -18,8 +18,19 @@ from decoding.fingerprint import fingerprint
 from training.architecture import Shape, load_model, load_tokenizer_of, save_model
 from training.distillation import LOSSES
 from training.generate import TOP, Texts, read_generated
-from training.loop import Rates, TimedRun, compiled, device, hidden_states, last_of_log, logits_of, set_attention
-from training.places import BUILD
+from training.loop import (
+    CHECKPOINTS,
+    Rates,
+    TimedRun,
+    compiled,
+    device,
+    hidden_states,
+    last_of_log,
+    logits_of,
+    read_checkpoint,
+    set_attention,
+)
+from training.places import BUILD, LOGS
 from training.target import TARGET
 
 DRAFTS = BUILD / "drafts"
@@ -174,6 +185,7 @@ def train_draft(
     settings = {"shape": recipe.shape, "layers": recipe.layers, "loss": loss, "target": fingerprint(TARGET)}
     if inherit:
         settings["inherits"] = True
+        set_aside(name, settings["target"])
         draft = load_model(folder)
     distil(
         f"draft-{name}",
@@ -186,6 +198,15 @@ def train_draft(
         tokens,
     )
     return folder
+
+
+def set_aside(name: str, target: str) -> None:
+    """What a draft learned from an earlier target ends there: its log gets another name, its checkpoint goes."""
+    checkpoint, log = CHECKPOINTS / f"draft-{name}.pt", LOGS / f"draft-{name}.jsonl"
+    if checkpoint.is_file() and read_checkpoint(checkpoint)["settings"].get("target") != target:
+        checkpoint.unlink()
+        if log.is_file():
+            log.replace(LOGS / f"draft-{name}-before.jsonl")
 
 
 def train_ladder(minutes: float, inherit: bool = False) -> None:

@@ -59,8 +59,9 @@ def training_facts() -> dict:
             "held_out": manifest["held_out"],
             "packages": len(manifest["packages"]),
         },
-        "target": {part: last_of_log(f"target-{part}") for part in ("first", "deepened")},
+        "target": {part: last_of_log(f"target-{part}") for part in ("first", "deepened", "unlooped")},
         "drafts": {name: last_of_log(f"draft-{name}") for name in RECIPES},
+        "drafts_before": {name: last_of_log(f"draft-{name}-before") for name in RECIPES},
         "losses": {loss: last_of_log(f"loss-{loss}") for loss in ("kl", "tv", "ce")},
     }
 
