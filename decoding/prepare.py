@@ -34,6 +34,7 @@ class Prepared:
     limits: Limits
     rule: AcceptanceRule
     heads: dict[str, dict[str, Head]] = field(default_factory=dict)
+    recorded: set[str] = field(default_factory=set)  # lanes whose graphs were recorded off the clock
 
     def draft_of(self, lane: Lane) -> str | None:
         """Name of the lane's draft; None for plain decoding."""

@@ -152,6 +152,24 @@ def test_it_is_chosen_on_zerogpu_with_the_models_loaded_at_the_start(zerogpu, mo
     assert loaded == [("cuda", "")]
 
 
+def test_the_models_are_loaded_in_the_thread_that_started(monkeypatch):
+    """The stand-in for CUDA of a Space's main process is there for one thread only."""
+    from decoding.backends.jobs import Jobs
+    from decoding.models import pair
+
+    threads = []
+
+    def load_pair(*key, device):
+        threads.append(threading.current_thread())
+        return SimpleNamespace(draft_names=["a", "b"], draft=lambda name: threads.append(threading.current_thread()))
+
+    monkeypatch.setattr(pair, "load_pair", load_pair)
+    jobs = Jobs(device="cuda")
+    jobs.preload(small_request())
+    assert threads == [threading.main_thread()] * 3
+    assert list(jobs._load(small_request(), lambda: False)) == [] and len(threads) == 3  # the fork finds it loaded
+
+
 def test_elsewhere_the_decorator_does_nothing(zerogpu, monkeypatch):
     monkeypatch.setattr(zerogpu.spaces, "GPU", lambda duration: lambda task: task)
     assert compare(zerogpu.ZeroGPUBackend(ScriptedRunner()))[-1].kind == "finished"

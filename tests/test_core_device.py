@@ -9,15 +9,19 @@ from decoding.checking import DeviceChecker, HostChecker, make_checker
 from decoding.compare import finished_run
 from decoding.device_drafting import DeviceDraft, Waiting
 from decoding.drafting import ModelDraft, NgramDraft
+from decoding.lane_run import LaneRun
 from decoding.lanes import parse_lane
 from decoding.lookahead.base import DraftState
 from decoding.lookahead.registry import make_policy
 from decoding.models.cuda import CudaModel
+from decoding.models.linears import DenseLinear
 from decoding.models.pair import load_pair
 from decoding.prepare import make_source, prepare
 from decoding.request import CompareRequest
+from decoding.trace import Costs
 from decoding.whatif import simulate
 
+from .fake_cuda import fake_cuda
 from .test_core_lossless import make_lively_pair
 
 DRAFTING = ["static:1", "static:6", "heuristic", "confidence:0.1", "entropy:0.9", "oracle", "ngram/static:3"]
@@ -99,6 +103,52 @@ def test_an_uncapped_oracle_goes_step_by_step_beyond_the_longest_graph(pairs):
     state.begin(0)
     assert source.chain(list(prepared.prompt), state, 20, frozenset()) and not state.tokens
     assert source.take_waiting() is not None and source.take_waiting() is None
+
+
+@pytest.fixture
+def graph_pair(tmp_path, monkeypatch):
+    """The same weights on fixed buffers whose passes are recorded and replayed, timed by CUDA's events."""
+    from transformers import LlamaForCausalLM
+
+    monkeypatch.setattr("decoding.models.lean._linear_form", lambda weights, device: DenseLinear)
+    with fake_cuda(monkeypatch) as cuda:
+        target, draft = make_lively_pair(tmp_path)
+        pair = load_pair(target=target, draft=draft, dtype="float32", device="cpu")
+        made = []
+        for place, model in ((target, pair.target), (draft, pair.draft())):
+            hf_model = LlamaForCausalLM.from_pretrained(place, dtype=torch.float32)
+            made.append(CudaModel(hf_model, model.info, "float32", "cpu"))
+            made[-1]._runner.records, made[-1].info.device = True, "cuda"
+        pair.target, pair._drafts[pair.default_draft] = made
+        yield pair, cuda
+
+
+def test_a_comparison_on_recorded_graphs(pairs, graph_pair):
+    pair, cuda = graph_pair
+    lanes = ["static:3", "confidence:0.1"]
+    found = run(pair, lanes=lanes, max_new_tokens=12)
+    expected = run(pairs[0], lanes=lanes, max_new_tokens=12)
+    for one, other in zip(expected.lanes, found.lanes):
+        assert other.verdict.same and one.output == other.output and shape(one) == shape(other)
+        assert other.notes == []
+        assert all(min(repeat.check_s) > 0 for repeat in other.repeats)
+    assert found.machine.gpu == "a stand-in for a GPU" and cuda.graphs and cuda.waits
+    assert pair.target.note is None and pair.draft().note is None
+
+
+def test_graphs_are_recorded_off_the_clock(graph_pair):
+    """A lane that is timed finds all its graphs there, however far its text grows."""
+    pair, cuda = graph_pair
+    prepared = prepare(CompareRequest("x" * 230, lanes=["static:3"], max_new_tokens=40), pair)
+    costs = Costs(target_s=1.0, v=[1.0] * 21, c={"draft": 0.1}, o=0.0)
+    lane = LaneRun(prepared, parse_lane("static:3"), costs)
+    timed = lane.decode()
+    next(timed)
+    recorded = len(cuda.graphs)
+    assert recorded > 3
+    assert len([1 for _ in timed]) > 3 and len(lane.output) == 40 and len(cuda.graphs) == recorded
+    LaneRun(prepared, parse_lane("static:3"), costs).run()
+    assert len(cuda.graphs) == recorded
 
 
 def test_who_works_where(pairs):

@@ -258,3 +258,14 @@ def test_a_head_that_is_the_embedding_takes_its_memory_once():
     hf_model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model = CudaModel(hf_model, describe_model(hf_model, "test", "test", "none"), "float32", "cpu")
     assert model.head.weight.data_ptr() == model.embedding.data_ptr()
+
+
+def test_its_tensors_can_be_exchanged_later():
+    """ZeroGPU loads on a stand-in for CUDA and puts the real memory in afterwards, in a fork."""
+    model = make(CudaModel)
+    tensors = [model.embedding, model.cos, model._input, *model._attention.layers, model.blocks[0].attention_norm]
+    assert not any(tensor.is_inference() for tensor in tensors)
+    expected = model.prefill(ids(9))
+    for tensor in tensors:
+        tensor.data = tensor.data.clone()
+    torch.testing.assert_close(model.prefill(ids(9)), expected)

@@ -111,6 +111,8 @@ class FixedAttention:
 class CudaModel(LeanModel):
     """A Llama-shaped model whose passes are CUDA graphs (on a CPU, or with ``graphs`` off: plain calls)."""
 
+    _building = torch.no_grad  # ZeroGPU exchanges the data of tensors later on, which inference tensors do not bear
+
     def __init__(
         self,
         hf_model: Any,
@@ -121,7 +123,7 @@ class CudaModel(LeanModel):
         graphs: bool = True,
     ) -> None:
         super().__init__(hf_model, info, weights, device, max_length)
-        with torch.inference_mode():
+        with self._building():
             self._input = torch.zeros(_IDS + MAX_ROWS, dtype=torch.int64, device=self.device)
             self._offsets = torch.arange(MAX_ROWS, device=self.device)
             if self.tied:  # one copy on the device serves both
@@ -133,6 +135,10 @@ class CudaModel(LeanModel):
     def note(self) -> str | None:
         """A sentence where graphs could not be recorded, else None."""
         return self._runner.note
+
+    @property
+    def records_graphs(self) -> bool:
+        return self._runner.records
 
     def _make_attention(self) -> FixedAttention:
         return FixedAttention(

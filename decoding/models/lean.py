@@ -60,6 +60,8 @@ class LeanModel:
     ``weights``: "float32", "bfloat16" or "int8", the last two on a CPU with bfloat16 instructions.
     """
 
+    _building = torch.inference_mode  # weights and buffers are made under it
+
     def __init__(
         self,
         hf_model: Any,
@@ -82,7 +84,7 @@ class LeanModel:
         self._eps = config.rms_norm_eps
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
         self._head_epsilon = torch.tensor((self.head_dim * config.rms_norm_eps) ** 0.5, device=self.device)
-        with torch.inference_mode():
+        with self._building():
             form = _linear_form(weights, self.device)
             self._take_weights(hf_model, form, Int8Head if form is Int8Linear else form)
             self._make_tables(hf_model)

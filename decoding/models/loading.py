@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,13 @@ def choose_device(device: str) -> str:
     """ "auto" is CUDA where there is one. Raises UserError where the named device is not there."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if device.startswith("cuda") and not torch.cuda.is_available():
+    named = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", device)
+    if named is None:
+        raise UserError(f"The device must be auto, cpu, cuda or one of several such as cuda:1, not {device[:40]}.")
+    if device != "cpu" and not torch.cuda.is_available():
         raise UserError("There is no CUDA device here: run on the CPU (device cpu), or on a machine that has one.")
-    if device.split(":")[0] not in ("cpu", "cuda"):
-        raise UserError(f"The device must be auto, cpu or cuda, not {device}.")
+    if int(named[1] or 0) >= max(1, gpu_count()):
+        raise UserError(f"There is no device {device} here: the last one is cuda:{gpu_count() - 1}.")
     return device
 
 
