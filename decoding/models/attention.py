@@ -1,4 +1,4 @@
-"""Attention of the lean engine over its own KV cache: two ways, one face.
+"""Attention of the lean engine over its own KV cache, on a CPU (that of the CUDA engine is in cuda.py).
 
 ``plan(start, n)`` prepares what all layers of one pass share; ``attend(layer, query, key, value, plan)`` writes the new
 keys and values and returns softmax(Q K^T / sqrt(d)) V. Shapes: query [n, Hq, d], key and value [n, Hkv, d], result
@@ -15,6 +15,19 @@ import torch
 import torch.nn.functional as F
 
 KEY_BLOCK = 128  # keys are read in whole blocks of this many
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What an attention makes its cache for. ``n_heads`` are the query heads; max_length in tokens."""
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    max_length: int
+    dtype: torch.dtype
+    device: torch.device
 
 
 @dataclass(slots=True)
@@ -55,40 +68,6 @@ def whole_blocks(length: int) -> int:
     return -(-length // KEY_BLOCK) * KEY_BLOCK
 
 
-class DenseAttention:
-    """Through torch's scaled_dot_product_attention, over a cache [2, Hkv, capacity, d] a layer."""
-
-    def __init__(
-        self,
-        n_layers: int,
-        n_heads: int,
-        n_kv_heads: int,
-        head_dim: int,
-        max_length: int,
-        max_rows: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.n_groups, self.n_kv_heads = n_heads // n_kv_heads, n_kv_heads
-        capacity = whole_blocks(max_length)
-        self._band = CausalBand(capacity, max_rows, dtype, device)
-        # zeros: a mask cannot hide a NaN
-        shape = (2, n_kv_heads, capacity, head_dim)
-        self._layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(n_layers)]
-
-    def plan(self, start: int, n: int) -> Plan:
-        return Plan(start, n, self._band.mask(start, n))
-
-    def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan
-    ) -> torch.Tensor:
-        cache, n = self._layers[layer], plan.n
-        cache[0, :, plan.start : plan.start + n] = key.transpose(0, 1)
-        cache[1, :, plan.start : plan.start + n] = value.transpose(0, 1)
-        keys, values = cache[:, None, :, : plan.mask.shape[1]].unbind(0)
-        return grouped_attention(query, keys, values, plan.mask)
-
-
 def grouped_attention(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
@@ -118,28 +97,21 @@ class BagAttention:
 
     MAX_ROWS = 72  # the engine cuts checks to this many rows: one of a learned rule has up to 65
 
-    def __init__(
-        self,
-        n_layers: int,
-        n_heads: int,
-        n_kv_heads: int,
-        head_dim: int,
-        max_length: int,
-        max_rows: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.n_heads, self.n_kv_heads, self.head_dim = n_heads, n_kv_heads, head_dim
-        self.n_groups = n_heads // n_kv_heads
-        self.scale = head_dim**-0.5
-        self._capacity = whole_blocks(max_length)
-        self._band = CausalBand(self._capacity, max_rows, dtype, device)
-        blocks = self._capacity // KEY_BLOCK
-        # keys lie transposed in blocks, [block, Hkv, d, KEY_BLOCK]; values as they come, [Hkv, capacity, d]
-        self._keys = [torch.zeros(blocks, n_kv_heads, head_dim, KEY_BLOCK, dtype=dtype) for _ in range(n_layers)]
-        self._values = [torch.zeros(n_kv_heads, self._capacity, head_dim, dtype=dtype) for _ in range(n_layers)]
+    def __init__(self, shape: CacheShape, max_rows: int) -> None:
+        """``max_rows``: of one pass over a prompt."""
+        self.n_heads, self.n_kv_heads, self.head_dim = shape.n_heads, shape.n_kv_heads, shape.head_dim
+        self.n_groups = shape.n_heads // shape.n_kv_heads
+        self.scale = shape.head_dim**-0.5
+        self._capacity = whole_blocks(shape.max_length)
+        self._band = CausalBand(self._capacity, max_rows, shape.dtype, shape.device)
+        # Keys lie transposed in blocks, [block, Hkv, d, KEY_BLOCK]; values as they come, [Hkv, capacity, d].
+        # Zeros: a mask cannot hide a NaN.
+        keys = (self._capacity // KEY_BLOCK, shape.n_kv_heads, shape.head_dim, KEY_BLOCK)
+        values = (shape.n_kv_heads, self._capacity, shape.head_dim)
+        self._keys = [torch.zeros(keys, dtype=shape.dtype) for _ in range(shape.n_layers)]
+        self._values = [torch.zeros(values, dtype=shape.dtype) for _ in range(shape.n_layers)]
         self._key_tables = [one.view(-1, KEY_BLOCK) for one in self._keys]
-        self._value_tables = [one.view(-1, head_dim) for one in self._values]
+        self._value_tables = [one.view(-1, shape.head_dim) for one in self._values]
         self._indices = lru_cache(maxsize=24)(self._make_indices)
         self._bag = torch.ops.aten._embedding_bag_forward_only.default
 

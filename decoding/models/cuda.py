@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from ..trace import ModelInfo
-from .attention import Plan, grouped_attention, whole_blocks
+from .attention import CacheShape, Plan, grouped_attention, whole_blocks
 from .base import DEFAULT_MAX_LENGTH, check_room
 from .cuda_graphs import GraphRunner
 from .lean import LeanModel
@@ -72,20 +72,12 @@ class DraftStep:
 class FixedAttention:
     """A KV cache [2, Hkv, capacity, d] a layer that is written and masked by places held on the device."""
 
-    def __init__(
-        self,
-        n_layers: int,
-        n_heads: int,
-        n_kv_heads: int,
-        head_dim: int,
-        max_length: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        self.capacity = whole_blocks(max_length + MAX_ROWS)
+    def __init__(self, shape: CacheShape) -> None:
+        dtype, device = shape.dtype, shape.device
+        self.capacity = whole_blocks(shape.max_length + MAX_ROWS)
         self._keys = torch.arange(self.capacity, device=device)
-        shape = (2, n_kv_heads, self.capacity, head_dim)
-        self.layers = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(n_layers)]
+        layer = (2, shape.n_kv_heads, self.capacity, shape.head_dim)
+        self.layers = [torch.zeros(layer, dtype=dtype, device=device) for _ in range(shape.n_layers)]
         self._seen = torch.zeros((), dtype=dtype, device=device)
         self._unseen = torch.full((), float("-inf"), dtype=dtype, device=device)
 
@@ -141,15 +133,7 @@ class CudaModel(LeanModel):
         return self._runner.records
 
     def _make_attention(self) -> FixedAttention:
-        return FixedAttention(
-            len(self.blocks),
-            self.n_heads,
-            self.n_kv_heads,
-            self.head_dim,
-            self.max_length,
-            self.dtype,
-            self.device,
-        )
+        return FixedAttention(self._cache_shape())
 
     def _norm_weight(self, weight: torch.Tensor) -> torch.Tensor:
         return weight

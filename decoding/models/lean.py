@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from ..trace import ModelInfo
-from .attention import Attention, BagAttention, DenseAttention, Plan
+from .attention import Attention, BagAttention, CacheShape, Plan
 from .base import DEFAULT_MAX_LENGTH, check_prompt, check_rewind, check_room
 from .linears import DenseLinear, Int8Head, Int8Linear, Linear, PackedLinear
 
@@ -97,16 +97,11 @@ class LeanModel:
     # -- construction
 
     def _make_attention(self) -> Attention:
-        kind = BagAttention if self.device.type == "cpu" else DenseAttention
-        return kind(
-            len(self.blocks),
-            self.n_heads,
-            self.n_kv_heads,
-            self.head_dim,
-            self.max_length,
-            PREFILL_CHUNK,
-            self.dtype,
-            self.device,
+        return BagAttention(self._cache_shape(), PREFILL_CHUNK)
+
+    def _cache_shape(self) -> CacheShape:
+        return CacheShape(
+            len(self.blocks), self.n_heads, self.n_kv_heads, self.head_dim, self.max_length, self.dtype, self.device
         )
 
     def _take_weights(self, hf_model: Any, form: Callable[..., Linear], head_form: Callable[..., Any]) -> None:
