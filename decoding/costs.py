@@ -53,7 +53,8 @@ def measure_costs(
         another one (plain decoding); ``v[n - 1]`` of a pass over n tokens that follows draft steps, over
         ``target_s``; ``c`` of a draft step that follows another one, and ``first`` of what the step right after a
         target pass takes beyond that: the pass has put the draft's weights out of the caches, and a c with that
-        in it would overprice long iterations (both from chains of 1 and of STEPS steps); ``o`` of the loop's own work in an iteration.
+        in it would overprice long iterations (both from chains of 1 and of STEPS steps); ``o`` of the loop's own work in
+        an iteration.
     """
     rule = Greedy(shared_vocabulary(pair, drafts))
     room = min([pair.target.max_length, *(make_source(pair, name, rule).max_length for name in drafts)])

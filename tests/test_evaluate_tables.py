@@ -9,7 +9,7 @@ import pytest
 from decoding.cost_curves import smooth_costs
 from decoding.errors import UserError
 from decoding.evaluation.advice import recommend, transformers_settings, vllm_settings
-from decoding.evaluation.classify import always_accept, auc_of, predict
+from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
 from decoding.evaluation.drafts import break_even_c, candidates, clock_speedups
 from decoding.evaluation.files import markdown, ship, shipped_evaluation, tables_of, write_report
 from decoding.evaluation.options import EvaluationOptions, check_options, options_from_dict
@@ -22,7 +22,7 @@ from decoding.evaluation.results import (
     save_result,
 )
 from decoding.evaluation.samples import Sample, best_of, replay_lane, static_lanes
-from decoding.evaluation.statistics import Bootstrap
+from decoding.evaluation.statistics import Bootstrap, clock_noise
 from decoding.evaluation.tables import (
     ClockTable,
     Rule,
@@ -157,10 +157,36 @@ def test_suites_add_up_to_all():
     assert sum(row[suite].simulated.prompts for suite in suites) == 12
 
 
+def test_the_clocks_noise_is_told_apart_from_the_spread_of_prompts():
+    rng = np.random.default_rng(3)
+    ours, theirs = rng.uniform(1, 9, 200), rng.uniform(1, 9, 200)  # prompts differ a lot, clocks a little
+    busy = rng.normal(1.0, 0.2, 200)  # both lanes of a visit
+    cuts = []
+    for _ in range(400):
+        readings = [2.0 * part * rng.normal(1.0, 0.03, 200) for part in (ours, theirs)]
+        cuts.append(readings[0].sum() / readings[1].sum())
+    told = clock_noise(*readings, ours, theirs)
+    assert told == pytest.approx(1.96 * np.std(cuts), rel=0.3)
+    assert clock_noise(2.0 * ours, 3.0 * theirs, ours, theirs) == pytest.approx(0.0, abs=1e-12)
+    assert clock_noise(ours * busy, ours * busy, ours, ours) == pytest.approx(0.0, abs=1e-12)
+    assert told < Bootstrap(200).cut(ours, theirs).value - Bootstrap(200).cut(ours, theirs).low
+
+
+def test_the_best_f1_of_a_score_is_that_of_its_best_threshold():
+    found = best_f1([sample("yynyn", [0.9, 0.8, 0.6, 0.7, 0.1])])
+    assert found["confidence"] == pytest.approx(1.0) and "disco" not in found
+    assert best_f1([sample("ynyn", [0.5] * 4)])["confidence"] == pytest.approx(2 / 3)  # always-accept's
+
+
+def test_a_report_says_what_is_left_to_gain():
+    text = markdown(make_evaluation())
+    assert "Above static-opt's F1 there are " in text and "behind the oracle: it still drafts" in text
+
+
 def test_the_clock_is_kept_apart_from_the_simulation():
     samples = make_samples(6)
     clock = ClockTable(
-        ["a", "b"], ["code", "prose"], np.array([10, 30]),
+        ["p0", "p1"], ["code", "prose"], np.array([10, 30]),
         {"autoregressive": np.array([1.0, 3.0]), "static:4": np.array([0.5, 1.5])},
     )  # fmt: skip
     rules = [Rule("autoregressive", "autoregressive"), Rule("static-opt", "static:4"), Rule("oracle", "oracle")]
@@ -168,6 +194,7 @@ def test_the_clock_is_kept_apart_from_the_simulation():
     assert static.rows[ALL].clock.speedup.value == pytest.approx(2.0)
     assert static.rows[ALL].clock.latency_s == pytest.approx(0.05)
     assert plain.rows[ALL].clock.cut.value == pytest.approx(-1.0)
+    assert plain.rows[ALL].clock.cut_noise > 0 and static.rows[ALL].clock.cut_noise is None
     assert oracle.rows[ALL].clock is None and static.rows["tests"].clock is None
 
 

@@ -156,7 +156,8 @@ class Collector:
             for text in lanes:
                 self._check_cancel()
                 lane = parse_lane(text)
-                found.setdefault(lane.policy, []).append(measure_decision(prepared, lane, costs, prepared.limits.max_new_tokens))
+                spent = measure_decision(prepared, lane, costs, prepared.limits.max_new_tokens)
+                found.setdefault(lane.policy, []).append(spent)
         return {policy: median(values) for policy, values in found.items()}
 
     # -- the clock

@@ -7,7 +7,9 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from ..trace import Costs
 from .results import ALL, DraftsResult, EvaluationResult, Interval, RuleResult, Setting, Timing
+from .tables import STATIC_OPT
 
 
 @dataclass(slots=True)
@@ -51,13 +53,25 @@ def _latency_table(result: EvaluationResult, clock: bool) -> Table:
         f"{how}. Ahead: latency below static-opt's; behind: above the oracle's. Square brackets: 95% bootstrap "
         "intervals over prompts."
     )
-    return Table(title, note, ["rule", "ms/token", "speedup", "ahead of static-opt", "behind oracle"], rows)
+    columns = ["rule", "ms/token", "speedup", "ahead of static-opt", "behind oracle"]
+    if any(timing.cut_noise is not None for _, timing in timings if timing):
+        note += (
+            " Timing: half of the 95% interval of being ahead that the clock's noise alone leaves, given these "
+            "prompts. All figures are ratios of sums over prompts."
+        )
+        columns.append("timing")
+        rows = [[*row, _noise_cell(timing)] for row, timing in zip(rows, (one for _, one in timings if one))]
+    return Table(title, note, columns, rows)
 
 
 def _timing_cells(timing: Timing, oracle: Timing | None) -> list[str]:
     cut = percent_interval(timing.cut) if timing.cut else ""
     behind = f"{timing.latency_s / oracle.latency_s - 1:+.1%}" if oracle else ""
     return [f"{timing.latency_s * 1e3:.2f}", times(timing.speedup), cut, behind]
+
+
+def _noise_cell(timing: Timing) -> str:
+    return "" if timing.cut_noise is None else f"\u00b1 {timing.cut_noise:.1%}"
 
 
 def _suite_table(result: EvaluationResult, suites: Sequence[str], clock: bool) -> Table:
@@ -95,8 +109,21 @@ def _prediction_table(result: EvaluationResult) -> Table:
     note = (
         "Does the rule foretell which guesses hold? One prediction per output position: a drafted token is predicted "
         "to hold, the one that ended an iteration to fail. A high match rate makes F1 cheap: compare always-accept."
+        f"{_f1_sentence(result)}"
     )
     return Table("Accept prediction", note, ["rule", "F1", "precision", "recall", "AUC of the score"], rows)
+
+
+def _f1_sentence(result: EvaluationResult) -> str:
+    """What is left to gain in F1: the room above static-opt, and what the scores could reach."""
+    opt = next((rule.rows[ALL].prediction for rule in result.rules if rule.label == STATIC_OPT), None)
+    if opt is None or not result.best_f1:
+        return ""
+    best = ", ".join(f"{policy} {_percent(value)}" for policy, value in result.best_f1.items())
+    return (
+        f" Above static-opt's F1 there are {100 * (1 - opt.f1):.1f} points in all. The highest F1 that any threshold "
+        f"of a score would give along these texts: {best}; always-accept: {_percent(result.always_accept[ALL].f1)}."
+    )
 
 
 def _pass_table(result: EvaluationResult) -> Table:
@@ -135,9 +162,14 @@ def _judge_sentence(result: EvaluationResult) -> str:
         return ""
     cut = f", {judge.cut.value:+.1%} against static-opt" if judge.cut else ""
     return (
-        f"A perfect classifier of the drafted token, with free decisions, would reach {judge.speedup.value:.2f}x{cut}: "
-        "it still drafts the token that fails."
+        f"A perfect classifier of the drafted token, with free decisions, would reach {judge.speedup.value:.2f}x{cut}"
+        f"{_behind_oracle(result, judge)}: it still drafts the token that fails."
     )
+
+
+def _behind_oracle(result: EvaluationResult, judge: Timing) -> str:
+    oracle = next((rule.rows[ALL].simulated for rule in result.rules if rule.lane == "oracle"), None)
+    return f", {judge.latency_s / oracle.latency_s - 1:.1%} behind the oracle" if oracle else ""
 
 
 def _oracle_table(result: EvaluationResult, suites: Sequence[str]) -> Table:
@@ -215,10 +247,15 @@ def setting_lines(setting: Setting) -> list[str]:
         f"{', '.join(f'{suite} {n}' for suite, n in setting.prompts.items())}; whatever had to be chosen was chosen on "
         f"{setting.validation_prompts} validation prompts.",
         f"A target pass takes {costs.target_s * 1e3:.2f} ms, over 6 tokens {costs.check(6):.2f} and over 21 "
-        f"{costs.check(21):.2f} times that; c: {drafts}; loop {costs.o:.3f}.",
+        f"{costs.check(21):.2f} times that; c: {drafts}{_first_told(costs)}; loop {costs.o:.3f}.",
         *_decision_lines(setting),
         *setting.notes,
     ]
+
+
+def _first_told(costs: Costs) -> str:
+    first = ", ".join(f"{name} {value:.3f}" for name, value in costs.first.items() if value >= 0.0005)
+    return f"; the first draft step of an iteration takes more by: {first}" if first else ""
 
 
 def _decision_lines(setting: Setting) -> list[str]:

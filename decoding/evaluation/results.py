@@ -40,7 +40,8 @@ class Timing:
     """One rule's time on one suite, simulated from chains and cost curves, or read off the clock.
 
     ``p95_token_s``: the 95th percentile over prompts of the time per token. ``cut``: see the module;
-    None for static-opt itself and where static-opt was not timed.
+    None for static-opt itself and where static-opt was not timed. ``cut_noise``: half of the 95% interval that the
+    clock's noise alone leaves to ``cut``, given these prompts.
     """
 
     __pydantic_config__ = _STRICT
@@ -50,6 +51,7 @@ class Timing:
     p95_token_s: float
     speedup: Interval
     cut: Interval | None = None
+    cut_noise: float | None = None
 
 
 @dataclass(slots=True)
@@ -167,7 +169,8 @@ class EvaluationResult:
     pareto: dict[Text, list[ParetoPoint]]  # policy -> its thresholds, over all suites
     oracle: dict[Text, OracleLengths]  # by suite, and ALL
     texts_equal: tuple[int, int]  # clocked lanes whose text was the autoregressive one, of how many
-    perfect_judge: dict[Text, Timing] = field(default_factory=dict)  # by suite: a perfect classifier of drafted tokens
+    perfect_judge: dict[Text, Timing] = field(default_factory=dict)  # by suite: a perfect classifier of drafts
+    best_f1: dict[Text, float] = field(default_factory=dict)  # policy -> F1 at its score's best threshold, for show
     schema: Literal["speculoscope.evaluation/1"] = SCHEMA
 
     def rule(self, label: str) -> RuleResult:

@@ -16,7 +16,7 @@ from .classify import always_accept, predict
 from .losses import PerfectJudge, losses, replay_judge
 from .results import ALL, OracleLengths, ParetoPoint, Prediction, Row, RuleResult, Timing
 from .samples import Replayed, Sample, replay_lane
-from .statistics import Bootstrap
+from .statistics import Bootstrap, clock_noise
 
 STATIC_OPT = "static-opt"
 PLACES = 20
@@ -60,6 +60,8 @@ def rule_results(
     reference = _reference(rules)
     simulated = _simulated_timings(replayed, samples, costs, reference)
     clocked = _clock_timings(clock, rules, reference) if clock else {}
+    if clocked and reference:
+        _add_noise(clocked, clock, replayed, samples, reference)
     rows = {
         lane: _rows(one, samples, costs, simulated[lane], clocked.get(lane, {}))
         for lane, one in replayed.items()
@@ -160,6 +162,26 @@ def _clock_timings(
         return {}
     seconds = {rule.lane: clock.seconds[rule.lane] for rule in rules if rule.lane in clock.seconds}
     return _timings(seconds, clock.tokens, clock.suites, clock.seconds["autoregressive"], reference)
+
+
+def _add_noise(
+    clocked: Mapping[str, Mapping[str, Timing]],
+    clock: ClockTable,
+    replayed: Mapping[str, Replayed],
+    samples: Sequence[Sample],
+    reference: str,
+) -> None:
+    """Fill in ``cut_noise`` of every timing that has a ``cut``."""
+    place = {sample.prompt: index for index, sample in enumerate(samples)}
+    rows = [place[prompt] for prompt in clock.prompts]
+    simulated = {lane: replayed[lane].cost[rows] for lane in clocked}
+    for suite, indices in groups(clock.suites).items():
+        for lane, timings in clocked.items():
+            if timings[suite].cut is not None:
+                timings[suite].cut_noise = clock_noise(
+                    clock.seconds[lane][indices], clock.seconds[reference][indices],
+                    simulated[lane][indices], simulated[reference][indices],
+                )  # fmt: skip
 
 
 def always_accepting(samples: Sequence[Sample]) -> dict[str, Prediction]:

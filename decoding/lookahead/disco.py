@@ -31,7 +31,7 @@ class DiscoHead:
     """FFN 12 -> width -> 1 with ReLU; the normalisation of its inputs is folded into the first layer."""
 
     name = "disco"
-    needs = frozenset({"p", "top10", "entropy"})
+    needs = frozenset({"top10", "entropy"})  # p, their largest, comes with them
 
     def __init__(self, first: np.ndarray, second: np.ndarray, tuned: dict[str, Any]) -> None:
         """``first`` [width, 13] and ``second`` [width + 1]: the last column and the last entry are biases."""
