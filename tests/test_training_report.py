@@ -12,8 +12,9 @@ import pytest
 from decoding.fingerprint import fingerprint
 from decoding.pairs import embedded_pairs
 from training.baselines import bits_per_byte, compressed_bits, five_gram_bits
+from training.cards import suite_lines
 from training.loops import distinct, inside_loops, runs_that_hold
-from training.measure import Along, summarise
+from training.measure import Along, error_outside, summarise
 from training.places import PAIR, PAIR_NAME
 
 
@@ -75,6 +76,36 @@ def test_figures_inside_and_outside_of_loops():
     assert row["overlap_outside"] == pytest.approx(0.5)
     assert (row["oracle_sl"], row["oracle_sl_sd"]) == (1.5, 0.5)
     assert row["oracle_sl_outside"] == 1.0
+
+
+def along(hits):
+    hits = np.array(hits, bool)
+    return Along("code", hits, np.ones(len(hits)), np.zeros(len(hits), bool))
+
+
+def test_the_error_of_a_match_rate_is_that_over_texts():
+    assert error_outside([along([1, 0])] * 5) == 0.0
+    alone = [along([bit]) for bit in (1, 1, 1, 0)]
+    assert error_outside(alone) == pytest.approx(np.std([1, 1, 1, 0], ddof=1) / 2)
+    assert error_outside([along([bit] * 50) for bit in (1, 1, 1, 0)]) == pytest.approx(error_outside(alone))
+    assert error_outside(alone[:1]) is None
+
+
+@pytest.mark.parametrize(("error", "verdict"), [(0.01, "more than chance"), (0.1, "no more than chance")])
+def test_the_card_tells_whether_suites_differ(error, verdict):
+    rows = {
+        suite: {
+            "match_outside": rate,
+            "match_outside_error": error,
+            "match_inside": 0.99,
+            "loop_share": share,
+            "oracle_sl": 10 * share,
+        }
+        for suite, rate, share in (("code", 0.8, 0.5), ("prose", 0.7, 0.9))
+    }
+    text = suite_lines(rows)
+    assert f", {verdict} explains" in text and "from 0.700 (prose) to 0.800 (code)" in text
+    assert "50% (code) to 90% (prose)" in text
 
 
 def test_the_report_and_the_cards_belong_to_the_shipped_weights():

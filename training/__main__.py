@@ -123,7 +123,7 @@ def install() -> None:
 @app.command()
 def report(
     write_cards: bool = typer.Option(False, help="Write the figures into the model cards."),
-    limit: int = typer.Option(20, min=1, help="Test prompts of each suite."),
+    limit: int = typer.Option(80, min=1, help="Test prompts of each suite."),
 ) -> None:
     """Measure the shipped pair, print the figures and keep them as report.json."""
     from training.cards import write_cards as write
@@ -176,7 +176,7 @@ def all_steps(minutes: float = MINUTES, folders: list[Path] = FOLDERS) -> None:
     train_draft(DEFAULT, 0.17 * minutes)
     train_ladder(0.03 * minutes)
     install()
-    report(write_cards=True, limit=20)
+    report(write_cards=True, limit=80)
 
 
 def main() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 
 from training.continuations import chosen_continuations
 from training.draft import DEFAULT, RECIPES
 from training.files import replacing_file
+from training.measure import NEW_TOKENS
 from training.places import PAIR, PAIR_NAME
 from training.report import share
 
@@ -19,20 +21,57 @@ library_name: transformers
 """
 TAIL_LINES = 8
 """Lines of a prompt that the card shows."""
+FARTHEST_APART = 2.57
+"""Standard errors between the highest and the lowest of four equal means that chance exceeds once in
+twenty (Tukey's studentised range, 3.63, over the square root of two).
+"""
 
 
 def write_cards(report: dict) -> None:
-    """Writes a README.md beside the target's and each draft's weights."""
+    """Writes a README.md beside the target's and each draft's weights, and one of the pair."""
     facts = json.loads((PAIR / "training.json").read_text())
     write_card("target", target_card(report, facts, chosen_continuations()))
     for name in report["drafts"]:
         write_card(f"drafts/{name}", draft_card(name, report, facts))
+    write_card(".", pair_card(report))
 
 
 def write_card(place: str, text: str) -> None:
     """Replaces the card in a folder of the pair."""
     with replacing_file(PAIR / place / "README.md") as file:
         file.write(text)
+
+
+def pair_card(report: dict) -> str:
+    """The pair's own README: what is in the folder, and each model's figures in a row."""
+    head = ["model", "parameters", "layers", "c", "match", "outside loops", "oracle SL", "held-out bits per byte"]
+    sizes, held = report["sizes"], report["held_out"]
+    rows = [table_row("[target](target)", sizes["target"], *["-"] * 4, f"{held['target']:.2f}")]
+    for name, figures in report["drafts"].items():
+        row = figures["all"]
+        sl = f"{row['oracle_sl']:.1f} ± {row['oracle_sl_sd']:.1f}"
+        figures = f"{report['costs']['c'][name]:.3f}", share(row["match"]), share(row["match_outside"]), sl
+        rows.append(table_row(f"[{name}](drafts/{name})", sizes[name], *figures, f"{held['drafts'][name]:.2f}"))
+    return "\n".join(
+        [
+            f"# {PAIR_NAME}\n",
+            "A target and its drafts for showing speculative decoding on a CPU. Each folder has a model card.\n",
+            "| " + " | ".join(head) + " |",
+            "| --- " * len(head) + "|",
+            *rows,
+            "",
+            f"Along the target's greedy text after {report['prompts_per_suite']} test prompts of each suite. "
+            f"c: a draft's step over the target's, median of {report['costs']['measurements']} measurements. "
+            "`report.json` holds all figures, `training.json` what the training logs tell, `corpus.json` the "
+            "packages, versions and licences of the corpus, `pair.json` what is loaded.",
+            "",
+        ]
+    )
+
+
+def table_row(name: str, size: dict, *cells: str) -> str:
+    """One row of the pair's table."""
+    return f"| {name} | {size['parameters']:,} | {size['layers']} | {' | '.join(cells)} |"
 
 
 def size_line(size: dict, mark: str) -> str:
@@ -148,21 +187,30 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         "\n## Training\n",
         f"It started {start} and from its embeddings, and was distilled by forward KL over the "
         "target's 32 most probable "
-        f"tokens, {run.get('minutes')} minutes on a shared CPU ({run.get('tokens', 0) / 1e6:.1f} "
-        "million tokens, repeats "
-        "included), on text that the target wrote, three parts greedily and one at temperature 0.7, "
+        f"tokens, {run.get('minutes')} minutes on a shared CPU ({run.get('steps', 0):,} steps, "
+        f"{run.get('tokens', 0) / 1e6:.1f} million tokens, repeats included), on text that "
+        "the target wrote, three parts greedily and one at temperature 0.7, "
         "the prompts included, and on windows of the corpus."
         + (inherited_line(before) if before else ""),
         "",
         data_lines(facts),
+        "\n## Held-out loss\n",
+        f"{report['held_out']['drafts'][name]:.2f} bits per byte of held-out files (the target: "
+        f"{report['held_out']['target']:.2f}). It learned mostly from what the target writes: on kept-back "
+        f"windows of that, its first choice is the target's in {share(run.get('kept_back'))} of the places.",
         "\n## How well it guesses\n",
-        "Along the target's greedy text on test prompts; 1-TV is the acceptance probability of "
+        f"Along the target's greedy text of up to {NEW_TOKENS} tokens after {report['prompts_per_suite']} test "
+        f"prompts of each suite ({rows['all']['tokens']:,} tokens); 1-TV is the acceptance probability of "
         "speculative sampling:\n",
         "| suite | match | outside loops | inside | 1-TV | outside loops | inside | oracle SL |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
         *table,
         "",
-        f"Measured cost ratio **c = {costs['c'][name]:.3f}** ({costs['draft_dtype'][name]} beside a "
+        suite_lines({suite: row for suite, row in rows.items() if suite != "all"}),
+        "",
+        f"Measured cost ratio **c = {costs['c'][name]:.3f}**, median of {costs['measurements']} measurements, "
+        f"quartiles {costs['c_spread'][name][0]:.3f} and {costs['c_spread'][name][1]:.3f} "
+        f"({costs['draft_dtype'][name]} beside a "
         f"{costs['target_dtype']} target, {costs['threads']} threads, {costs['machine']}).",
     ]
     if name == DEFAULT and all(facts["losses"].get(loss) for loss in ("kl", "tv", "ce")):
@@ -177,6 +225,28 @@ def inherited_line(before: dict) -> str:
     return (
         f" Before that it had learned for {before['minutes']} minutes ({before['tokens'] / 1e6:.1f} million tokens) "
         "from the target as it was before it was taught to leave loops."
+    )
+
+
+def suite_lines(rows: dict[str, dict]) -> str:
+    """How the suites differ, and whether by more than chance: outside of loops, and in their share of
+    loops.
+    """
+    known = {suite: row for suite, row in rows.items() if row["match_outside_error"] is not None}
+    if len(known) < 2:
+        return "Too few texts leave loops to compare the suites there."
+    low, high = (pick(known, key=lambda suite: known[suite]["match_outside"]) for pick in (min, max))
+    gap = known[high]["match_outside"] - known[low]["match_outside"]
+    error = math.hypot(known[high]["match_outside_error"], known[low]["match_outside_error"])
+    verdict = "more than chance explains" if gap > FARTHEST_APART * error else "no more than chance explains"
+    few, many = (pick(rows, key=lambda suite: rows[suite]["loop_share"]) for pick in (min, max))
+    return (
+        f"Outside loops the match rate goes from {share(known[low]['match_outside'])} ({low}) to "
+        f"{share(known[high]['match_outside'])} ({high}): {gap:.3f} with a standard error of {error:.3f}, {verdict}. "
+        f"Of the text {rows[few]['loop_share']:.0%} ({few}) to {rows[many]['loop_share']:.0%} ({many}) lies inside "
+        f"loops; there the draft matches {share(rows[few]['match_inside'])} and "
+        f"{share(rows[many]['match_inside'])} of it, and the oracle's mean SL over all of the text is "
+        f"{rows[few]['oracle_sl']:.1f} and {rows[many]['oracle_sl']:.1f}."
     )
 
 

@@ -136,10 +136,10 @@ def generate(target: Path, minutes: float, batch: int = BATCH) -> int:
     decoder = BatchDecoder(model, batch, LENGTH)
     files = batches_in(folder)
     number, tokens = len(files), 0
-    begun = time.monotonic() - (seconds_of(files[-1]) if files else 0)
     pool = PromptPool(tokenizer, seed=number)
+    begun = time.monotonic() - (seconds_of(files[-1]) if files else 0)
     with tqdm(total=round(60 * minutes), desc="generate", unit="s") as bar:
-        while time.monotonic() - begun < 60 * minutes:
+        while not number or time.monotonic() - begun < 60 * minutes:  # one batch at least
             kind = KINDS[number % len(KINDS)]
             length = PREFIXES[kind][number % len(PREFIXES[kind])]
             noise = torch.Generator(device()).manual_seed(number)

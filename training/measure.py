@@ -96,7 +96,8 @@ def go_along(
 def summarise(alongs: Sequence[Along]) -> dict[str, float]:
     """Match rate and 1-TV over all tokens, outside and inside of loops; mean and deviation of the oracle SL.
 
-    ``oracle_sl_outside`` counts the same over the text up to its first loop.
+    ``match_outside_error`` is the standard error of the match rate outside; ``oracle_sl_outside`` counts the
+    oracle's SLs over the text up to its first loop.
     """
     hits, overlap, in_loop = (
         np.concatenate([getattr(a, key) for a in alongs]) for key in ("hits", "overlap", "in_loop")
@@ -108,6 +109,7 @@ def summarise(alongs: Sequence[Along]) -> dict[str, float]:
         "loop_share": float(in_loop.mean()),
         "match": float(hits.mean()),
         "match_outside": mean_of(hits[~in_loop]),
+        "match_outside_error": error_outside(alongs),
         "match_inside": mean_of(hits[in_loop]),
         "overlap": float(overlap.mean()),
         "overlap_outside": mean_of(overlap[~in_loop]),
@@ -117,6 +119,21 @@ def summarise(alongs: Sequence[Along]) -> dict[str, float]:
         "oracle_sl_outside": mean_of(np.array(before)),
         "oracle_sl_outside_sd": float(np.std(before)) if before else 0.0,
     }
+
+
+def error_outside(alongs: Sequence[Along]) -> float | None:
+    """Standard error of the match rate outside of loops, texts as clusters; None for fewer than two texts.
+
+    Tokens of one text are alike, so texts are what is drawn: the linearised variance of a ratio of two sums
+    (Cochran 1977, "Sampling Techniques", section 6.5).
+    """
+    tokens = np.array([float((~a.in_loop).sum()) for a in alongs])
+    hits = np.array([float(a.hits[~a.in_loop].sum()) for a in alongs])
+    if len(alongs) < 2 or not tokens.sum():
+        return None
+    residuals = hits - hits.sum() / tokens.sum() * tokens
+    spread = len(alongs) / (len(alongs) - 1) * float((residuals**2).sum())
+    return spread**0.5 / float(tokens.sum())
 
 
 def first_true(flags: np.ndarray) -> int:
@@ -150,29 +167,41 @@ def text_figures(texts: Sequence[Text]) -> dict[str, dict[str, float]]:
 
 
 @torch.inference_mode()
-def held_out_figures(
-    target: LlamaForCausalLM, folder: Path, seen: int, characters: int = 300_000
-) -> dict[str, float]:
-    """Bits per byte of held-out text under the target, gzip -9, xz -9, and a 5-gram that saw ``seen`` tokens.
+def nats_per_token(model: LlamaForCausalLM, ids: Sequence[int], bos: int) -> float:
+    """Cross-entropy of ids, cut into windows of the whole context, each opened by the BOS, nothing carried
+    over.
+    """
+    nats = 0.0
+    for start in range(0, len(ids), CONTEXT - 1):
+        window = torch.tensor([[bos, *ids[start : start + CONTEXT - 1]]], device=device())
+        logits = model(input_ids=window[:, :-1], use_cache=False).logits[0].float()
+        nats += float(torch.nn.functional.cross_entropy(logits, window[0, 1:], reduction="sum"))
+    return nats / len(ids)
 
-    The text is cut into windows of the target's whole context, each opened by the BOS, nothing carried over.
+
+def held_out_figures(
+    target: LlamaForCausalLM,
+    drafts: dict[str, LlamaForCausalLM],
+    folder: Path,
+    seen: int,
+    characters: int = 300_000,
+) -> dict:
+    """Bits per byte of held-out text under the target, each draft, gzip -9, xz -9, and a 5-gram that saw
+    ``seen`` tokens.
     """
     tokenizer, text = load_tokenizer_of(folder), ""
     for document in read_documents("held_out"):
         text += document.text[: characters - len(text)]
-    ids = tokenizer(text, verbose=False).input_ids[1:]
-    nats = 0.0
-    for start in range(0, len(ids), CONTEXT - 1):
-        window = torch.tensor([[tokenizer.bos_token_id, *ids[start : start + CONTEXT - 1]]], device=device())
-        logits = target(input_ids=window[:, :-1], use_cache=False).logits[0].float()
-        nats += float(torch.nn.functional.cross_entropy(logits, window[0, 1:], reduction="sum"))
-    size = len(text.encode())
+    ids, size = tokenizer(text, verbose=False).input_ids[1:], len(text.encode())
+    nats = {name: nats_per_token(draft, ids, tokenizer.bos_token_id) for name, draft in drafts.items()}
+    target_nats = nats_per_token(target, ids, tokenizer.bos_token_id)
     n_gram = five_gram_bits(np.asarray(read_tokens("train")[:seen]), np.asarray(ids), VOCABULARY)
     return {
         "bytes": size,
         "tokens": len(ids),
-        "nats_per_token": nats / len(ids),
-        "target": bits_per_byte(nats / len(ids), len(ids), size),
+        "nats_per_token": target_nats,
+        "target": bits_per_byte(target_nats, len(ids), size),
         **compressed_bits(text),
         "5-gram": n_gram * len(ids) / size,
+        "drafts": {name: bits_per_byte(value, len(ids), size) for name, value in nats.items()},
     }

@@ -8,9 +8,11 @@ import json
 import os
 import platform
 import sys
+from statistics import median, quantiles
 
 from rich.console import Console
 from rich.table import Table
+from transformers import LlamaForCausalLM
 
 from decoding.costs import measure_costs
 from decoding.errors import UserError
@@ -23,7 +25,8 @@ from training.install import write_json
 from training.measure import by_suite, go_along, held_out_figures, load_bf16, text_figures, write_texts
 from training.places import CORPUS, PAIR, PAIR_NAME
 
-COST_PROMPTS = 3
+COST_ROUNDS = 9
+"""Measurements of the cost curves, each on another prompt and of many passes: one alone moves by a tenth."""
 
 
 def fingerprints(pair: PairDescription) -> dict:
@@ -46,22 +49,27 @@ def is_stale() -> bool:
 
 
 def measure_pair_costs() -> dict:
-    """c of every draft, v(6) and v(17), medians over COST_PROMPTS prompts, in the engine and dtypes of every
+    """Milliseconds of a target pass, v(6), v(17), o, and c of every draft, in the engine and dtypes of every
     day.
+
+    Medians over COST_ROUNDS measurements; in each, target and drafts take turns as in a lane. ``c_spread``
+    holds the quartiles of c.
     """
     pair = load_pair(PAIR_NAME)
-    rows = []
-    for prompt in load_suite("all", "validation", COST_PROMPTS):
-        rows.append(measure_costs(pair, pair.draft_names, pair.encode_prompt(prompt.prompt), context=200))
-    rows.sort(key=lambda costs: costs.c[pair.default_draft])
-    costs = rows[len(rows) // 2]
+    rows = [
+        measure_costs(pair, pair.draft_names, pair.encode_prompt(prompt.prompt), context=200)
+        for prompt in load_suite("all", "validation", COST_ROUNDS)
+    ]
+    c = {name: [row.c[name] for row in rows] for name in pair.draft_names}
     infos = {name: pair.draft(name).info for name in pair.draft_names}
     return {
-        "target_ms": 1e3 * costs.target_s,
-        "v6": costs.check(6),
-        "v17": costs.check(17),
-        "o": costs.o,
-        "c": {name: sorted(row.c[name] for row in rows)[len(rows) // 2] for name in pair.draft_names},
+        "measurements": len(rows),
+        "target_ms": 1e3 * median(row.target_s for row in rows),
+        "v6": median(row.check(6) for row in rows),
+        "v17": median(row.check(17) for row in rows),
+        "o": median(row.o for row in rows),
+        "c": {name: median(values) for name, values in c.items()},
+        "c_spread": {name: quartiles(values) for name, values in c.items()},
         "target_dtype": pair.target.info.dtype,
         "draft_dtype": {name: info.dtype for name, info in infos.items()},
         "threads": pair.target.info.threads,
@@ -69,13 +77,21 @@ def measure_pair_costs() -> dict:
     }
 
 
-def held_out(pair: PairDescription, target, before: dict) -> dict:
+def quartiles(values: list[float]) -> tuple[float, float]:
+    """The first and the third quartile."""
+    first, _, third = quantiles(values, n=4, method="inclusive")
+    return first, third
+
+
+def held_out(
+    pair: PairDescription, target: LlamaForCausalLM, drafts: dict[str, LlamaForCausalLM], before: dict
+) -> dict:
     """Held-out bits per byte; without the corpus, those of a report on the same weights."""
     if (CORPUS / "held_out.jsonl").is_file():
         facts = json.loads((PAIR / "training.json").read_text())
         seen = sum(part.get("tokens", 0) for part in facts["target"].values())
-        return held_out_figures(target, PAIR / "target", seen)
-    if before.get("fingerprints", {}).get("target") == fingerprint(pair.target):
+        return held_out_figures(target, drafts, PAIR / "target", seen)
+    if before.get("fingerprints") == fingerprints(pair):
         return before["held_out"]
     raise UserError("The held-out text is not here. Run `python -m training corpus` and `tokenizer` first.")
 
@@ -100,7 +116,7 @@ def make_report(limit: int) -> dict:
         "prompts_per_suite": limit,
         "sizes": sizes,
         "texts": text_figures(texts),
-        "held_out": held_out(pair, target, before),
+        "held_out": held_out(pair, target, drafts, before),
         "drafts": {name: by_suite(rows) for name, rows in alongs.items()},
         "costs": measure_pair_costs(),
     }
@@ -141,7 +157,7 @@ def draft_table(report: dict) -> Table:
             name,
             f"{size['parameters']:,}",
             str(size["layers"]),
-            f"{report['costs']['c'][name]:.3f}",
+            cost(report["costs"], name),
             *(
                 share(row[key])
                 for key in ("match", "match_outside", "match_inside", "overlap", "overlap_outside")
@@ -151,12 +167,18 @@ def draft_table(report: dict) -> Table:
     return table
 
 
+def cost(costs: dict, name: str) -> str:
+    """A draft's c with its quartiles."""
+    return f"{costs['c'][name]:.3f} ({costs['c_spread'][name][0]:.3f} to {costs['c_spread'][name][1]:.3f})"
+
+
 def suite_table(report: dict) -> Table:
     """Match rate outside of loops, a row per draft and a column per suite."""
     suites = [suite for suite in report["texts"] if suite != "all"]
-    table = Table("match outside loops", *suites)
+    table = Table("match outside loops, standard error", *suites)
     for name, rows in report["drafts"].items():
-        table.add_row(name, *(share(rows[suite]["match_outside"]) for suite in suites))
+        cells = ((rows[suite]["match_outside"], rows[suite]["match_outside_error"]) for suite in suites)
+        table.add_row(name, *(f"{share(rate)} ± {share(error)}" for rate, error in cells))
     return table
 
 
