@@ -34,7 +34,8 @@ def small_request(prompt: str = "def f(x):\n", **changes: Any) -> CompareRequest
 
 def scripted_events(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
     """What ``compare`` would have told while ``run`` was made, one event per iteration."""
-    yield "started", {"settings": {}, "pair": run.pair.name, "lanes": [trace.lane for trace in run.lanes]}
+    lanes = [trace.lane for trace in run.lanes]
+    yield "started", {"settings": asdict(run.settings), "pair": run.pair.name, "lanes": lanes}
     yield "progress", {"stage": "measuring", "message": "Measuring the costs", "fraction": 0.5}
     known: set[int] = set()
     for repeat in range(run.settings.repeats):

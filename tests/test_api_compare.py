@@ -79,6 +79,8 @@ def test_the_streamed_tokens_are_the_run_s(url):
         ({"prompt": "  "}, "prompt is empty"),
         ({"prompt": "x", "lanes": ["static:10000"]}, "SL must be"),
         ({"prompt": "x", "lanes": []}, "No lane"),
+        ({"prompt": "x", "lanes": "static:5,static:0"}, "static:0 never drafts"),
+        ({"prompt": "x", "temperature": "NaN"}, "temperature must be a number"),
         ({"prompt": "x", "temperature": 1.0}, "greedy rule needs temperature 0"),
         ({"prompt": "x", "max_new_tokens": 10**9}, "whole number"),
         ({"prompt": 5}, "wrong kind"),

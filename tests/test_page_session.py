@@ -146,6 +146,13 @@ def test_faults_become_sentences(tmp_path):
         assert "secret" not in last["data"]["message"]
 
 
+def test_a_backend_that_tells_of_its_start_in_another_way_is_a_sentence(tmp_path):
+    """As one of another version on another machine may."""
+    backend = type("Other", (), {"compare": lambda self, request, cancel: iter([Event("r", 0, "started", {})])})()
+    last = collect(race_feed(backend, store(tmp_path), REQUEST))[-1]["events"][-1]
+    assert last["kind"] == "failed" and last["data"]["message"] == BROKEN
+
+
 def test_a_run_that_does_not_hold_together_is_not_shown(tmp_path):
     def lying(cancel: threading.Event):
         yield Event("r", 0, "finished", {"run": {"schema": "speculoscope.run/1"}})

@@ -48,7 +48,7 @@ def make_compare(backend: Backend) -> Callable[..., AsyncIterator[dict[str, Any]
             request = check_request(
                 CompareRequest(
                     prompt=prompt,
-                    lanes=list(lanes),
+                    lanes=lanes.split(",") if isinstance(lanes, str) else list(lanes),
                     max_new_tokens=max_new_tokens,
                     pair=pair,
                     temperature=float(temperature),

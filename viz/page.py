@@ -18,10 +18,7 @@ from .report_tab import DRAFTS, EVALUATE, build_report_tab
 from .session import Visits
 from .store import RunStore
 
-TAGLINE = (
-    "A small model guesses ahead; a big one checks all guesses in one pass. Same text, sooner when the guesses hold."
-)
-HEADER = f"<header class='speculoscope sp-header'><h1>Speculoscope</h1><p>{TAGLINE}</p></header>"
+HEADER = f"<header class='speculoscope sp-header'><h1>Speculoscope</h1><p>{assets.TAGLINE}</p></header>"
 QUEUE_SIZE = 32  # events that wait or run; on ZeroGPU Gradio's own default would be 1
 IDLE_S = 0.02  # how long Gradio's queue sleeps when it has nothing to do; its default wakes 1,000 times a second
 
@@ -89,9 +86,8 @@ def serve(page: gr.Blocks, **options: Any) -> tuple:
     page._queue.sleep_when_free = IDLE_S
     page._queue.progress_update_sleep_when_free = 0.25
     return page.launch(
-        head=assets.head(),
         theme=theme(),
-        app_kwargs={"routes": assets.routes()},
+        app_kwargs={"routes": assets.routes(), "middleware": assets.middleware()},
         ssr_mode=False,
         show_error=False,
         enable_monitoring=False,

@@ -100,6 +100,7 @@ def _shipped(kind: Kind, pair: PairDescription | None, folder: Path) -> Callable
             )
         result = kind.load(path)
         content = kind.report(result)
+        content["stamp"] = f"Shipped results · {content['stamp']}"
         if is_stale(result.setting, pair):
             content["stamp"] += " · made with other weights than those here now: measure again"
         return content
@@ -160,4 +161,5 @@ def _finish(kind: Kind, event: Event) -> Event:
     if event.kind != "finished":
         return event
     report = kind.report(kind.from_dict(event.data["result"]))
+    report["stamp"] = f"Measured here just now · {report['stamp']}"
     return Event(event.run, event.seq, "finished", {"report": report})

@@ -135,7 +135,7 @@ def race_feed(backend: Backend, store: RunStore, request: CompareRequest) -> Fee
         store.add(run)
         return Event(event.run, event.seq, "finished", {"payload": player_payload(run, origin="live")})
 
-    return Feed(lambda cancel: backend.compare(request, cancel), finish)
+    return Feed(lambda cancel: map(_headed, backend.compare(request, cancel)), finish)
 
 
 class Visits:
@@ -182,20 +182,19 @@ class Live:
         self._events = 0
 
     def number(self, batch: Batch) -> str:
-        delta = {"run": self.feed.run, "seq": self._events, "events": [_headed(event) for event in batch]}
+        delta = {"run": self.feed.run, "seq": self._events, "events": batch}
         self.sent.append((self._events, _written(delta)))
         self._events += len(batch)
         return self.sent[-1][1]
 
 
-def _headed(event: dict[str, Any]) -> dict[str, Any]:
+def _headed(event: Event) -> Event:
     """ "started" with what the player writes over each lane and before its text."""
-    if event["kind"] != "started":
+    if event.kind != "started":
         return event
-    data = event["data"]
-    settings, lanes = data["settings"], [lane_heading(lane) for lane in data["lanes"]]
+    settings, lanes = event.data["settings"], [lane_heading(lane) for lane in event.data["lanes"]]
     known = {"lanes": lanes, "prompt": settings["prompt"][-PROMPT_CHARS:], "repeats": settings["repeats"]}
-    return {"kind": "started", "data": known}
+    return Event(event.run, event.seq, "started", known)
 
 
 def told(kind: str, **data: Any) -> str:

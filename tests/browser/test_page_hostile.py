@@ -53,7 +53,7 @@ def test_recorded_model_output_prompt_and_title(visit, url):
 
 def test_live_model_output_and_typed_prompt(visit, url):
     page = visit(url)
-    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     page.locator("#prompt textarea").fill("".join(VISIBLE))
     page.locator("#max-new-tokens input").fill("60")
     page.locator("#max-new-tokens input").blur()
@@ -69,7 +69,7 @@ def test_live_model_output_and_typed_prompt(visit, url):
 
 def test_typed_lanes(visit, url):
     page = visit(url)
-    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     for lane in ("<img src=x onerror=window.hacked=1>", "${window.hacked=1}"):
         page.locator("#lanes input").fill(lane)
         page.locator("#lanes input").press("Enter")
@@ -84,14 +84,14 @@ def test_query_parameters(visit, url):
     names = ("prompt", "lanes", "run", "t", "rule", "pair", "seed", "stop", "theme", "view", "__proto__", "__theme")
     for query in ("&".join(f"{name}={text}" for name in names), "&".join(f"{name}={text}" for name in names[3:])):
         page = visit(f"{url}?{query}")
-        expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+        expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
         expect(page.locator(".sp-fault")).to_contain_text("The link's rule was left out", timeout=WAIT)
         unharmed(page)
 
 
 def test_an_opened_run(visit, url, tmp_path):
     page = visit(url)
-    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     run = make_run(identifier="evil", hostile=True, lanes=("autoregressive", "static:5"))
     run.machine.processor = "<img src=x onerror=window.hacked=1>${window.hacked=1}"
     run.pair.name = "{{7*7}}<script>window.hacked=1</script>"
@@ -111,7 +111,7 @@ def test_an_opened_run(visit, url, tmp_path):
 
 def test_a_prompt_of_a_hundred_thousand_characters_runs_and_a_longer_one_is_refused(visit, url):
     page = visit(url)
-    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     page.locator("#max-new-tokens input").fill("20")
     page.locator("#max-new-tokens input").blur()
     page.locator("#prompt textarea").fill("x" * 100_000)

@@ -12,7 +12,7 @@ PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobil
 
 def opened(visit, url: str, **options):
     page = visit(url, **options)
-    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     page.locator(".sp-plots").scroll_into_view_if_needed()
     page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2", timeout=WAIT)
     return page
@@ -54,13 +54,16 @@ def test_dark_colours_reach_the_plots(visit, page_url):
 def test_a_phone_needs_no_sideways_scrolling(visit, page_url):
     page = opened(visit, page_url, **PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for summary in page.locator(".sd-panel summary").all():
+        summary.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator(".sd-text:visible").count() == 1  # one text at a time
     assert page.faults == []
 
 
 def test_keyboard_only_a_visitor_reaches_run_and_the_player(visit, page_url):
     page = visit(page_url)
-    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     reached = set()
     for _ in range(60):
         page.keyboard.press("Tab")
@@ -79,7 +82,7 @@ def test_nothing_comes_from_elsewhere_and_plotly_only_when_it_is_needed(visit, p
     page = visit(page_url)
     page.on("request", lambda request: asked.append(request.url))
     page.reload()
-    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     page.wait_for_timeout(500)
     assert not any("plotly" in url for url in asked)
     page.locator(".sp-plots").scroll_into_view_if_needed()

@@ -27,7 +27,7 @@ def served(tmp_path_factory):
 def test_a_real_run_a_crash_and_a_real_run_again(visit, served):
     url, target, draft, backend = served
     page = visit(url)
-    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     page.locator("#settings > button").click()
     page.get_by_label("or a target of your own").fill(target)
     page.get_by_label("with this draft").fill(draft)

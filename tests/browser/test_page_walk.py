@@ -19,7 +19,7 @@ WAIT = 30_000  # ms; the tests' machine may be busy
 @pytest.fixture
 def page(visit, page_url):
     page = visit(page_url)
-    expect(page.locator(".sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     yield page
     assert page.faults == []
     assert page.elsewhere == []

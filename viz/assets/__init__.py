@@ -1,4 +1,4 @@
-"""What the browser gets besides Gradio's own files: our scripts and styles in the page's head, Plotly on demand."""
+"""What the browser gets besides Gradio's own files: our scripts and styles in the document, Plotly on demand."""
 
 from __future__ import annotations
 
@@ -6,22 +6,34 @@ import re
 from pathlib import Path
 
 import plotly
+from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from ..player.assets import player_css, player_js
+from .document import Document
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS = ("plots.js", "page.js", "report.js")
+SCRIPTS = ("plots.js", "page.js", "report.js", "early.js")
+TAGLINE = (
+    "A small model guesses ahead; a big one checks all guesses in one pass. Same text, sooner when the guesses hold."
+)
+BEGIN = "<script>window.SpeculoscopePage.early.begin();</script>"
 
 
 def head() -> str:
-    """Styles and scripts for the page's ``<head>``, whole, so that the first paint waits for no further request."""
+    """Styles and scripts for the document's ``<head>``, whole: the first paint waits for no further request."""
     styles = player_css() + (HERE / "page.css").read_text(encoding="utf-8")
     scripts = "\n".join([player_js(), *((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)])
     if re.search(r"</(script|style)", styles + scripts, re.IGNORECASE):
         raise ValueError("A style or script holds a closing tag that would end its element early.")
-    return f"<style>{styles}</style>\n<script>{scripts}</script>"
+    description = f'<meta name="description" content="{TAGLINE}">'
+    return f"{description}\n<style id='speculoscope-style'>{styles}</style>\n<script>{scripts}</script>"
+
+
+def middleware() -> list[Middleware]:
+    """What puts all of it into the document that the server sends."""
+    return [Middleware(Document, head=head(), body=BEGIN)]
 
 
 def routes() -> list[Route | Mount]:

@@ -78,8 +78,10 @@
       this.status = new Status(element.querySelector(".sp-status"));
       this.run = null; // the id of the finished run on screen
       this.t = 0;
+      this.early = global.SpeculoscopePage.early.takeOver(element.querySelector(".sp-player"));
       this.root = element.querySelector(".sp-player");
-      this.player = global.Speculoscope.mount(this.root, { details: (lane, it, at) => this.details(lane, it, at) });
+      this.player = this.early ? this.early.player : global.Speculoscope.mount(this.root, {});
+      this.player.options.details = (lane, it, at) => this.details(lane, it, at);
       this.root.addEventListener("sd:position", (event) => { this.t = event.detail.t; });
       this.take = new TakeAlong(element.querySelector(".sp-take"), this);
       this.plots = new global.SpeculoscopePlots.Plots(element.querySelector(".sp-plots"), {
@@ -94,6 +96,11 @@
     begin(value) {
       const query = new URLSearchParams(global.location.search);
       const run = query.get("run"), t = parseFloat(query.get("t"));
+      if (this.early) {
+        this.run = this.early.run;
+        this.shown();
+        return;
+      }
       if (run == null) {
         if (value) this.receive(value);
         else this.status.say("No recorded run is shipped here yet: press Run to make one.");
@@ -265,6 +272,7 @@
   global.SpeculoscopePage = {
     ask, el, button, Status,
     race(element, props, watch, server) {
+      document.head.append(document.getElementById("speculoscope-style")); // after Gradio's, to go before them
       const race = new Race(element, props, server);
       watch("value", () => { if (props.value) race.receive(props.value); });
       element.speculoscope = race;

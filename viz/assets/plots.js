@@ -126,7 +126,7 @@
       this.sight = new IntersectionObserver((seen) => {
         this.visible = seen[seen.length - 1].isIntersecting;
         this.refresh();
-      });
+      }, { rootMargin: "150px 0px" }); // a little before they are in sight
       player.addEventListener("sd:position", (event) => this.position(event.detail));
       onTheme(() => this.redraw());
     }

@@ -1,0 +1,50 @@
+"""Our parts in the page's document: in it once, packed where the browser can unpack, everything else untouched."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import HTMLResponse, PlainTextResponse, StreamingResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from viz.assets.document import Document
+
+PAGE = "<html><head><title>x</title></head><body><gradio-app></gradio-app></body></html>"
+WRITTEN = "<html><head><title>x</title><i></i></head><body><b></b><gradio-app></gradio-app></body></html>"
+OTHER = "<html><head></head><body>Sign in</body></html>"
+
+
+@pytest.fixture
+def client():
+    async def pieces():
+        for piece in (PAGE[:30], PAGE[30:]):
+            yield piece
+
+    routes = [
+        Route("/", lambda request: HTMLResponse(PAGE)),
+        Route("/streamed", lambda request: StreamingResponse(pieces(), media_type="text/html")),
+        Route("/other", lambda request: HTMLResponse(OTHER)),
+        Route("/text", lambda request: PlainTextResponse(PAGE)),
+    ]
+    return TestClient(Starlette(routes=routes, middleware=[Middleware(Document, head="<i></i>", body="<b></b>")]))
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+@pytest.mark.parametrize("path", ["/", "/streamed"])
+def test_our_parts_are_in_the_page_once(client, path, encoding):
+    response = client.get(path, headers={"accept-encoding": encoding})
+    assert response.text == WRITTEN
+    assert response.headers.get("content-encoding") == (encoding if encoding == "gzip" else None)
+    length = len(gzip.compress(WRITTEN.encode(), 5)) if encoding == "gzip" else len(WRITTEN)
+    assert response.headers["content-length"] == str(length)
+
+
+def test_what_is_no_page_stays_as_it_is(client):
+    assert client.get("/other").text == OTHER
+    text = client.get("/text")
+    assert text.text == PAGE and "content-encoding" not in text.headers
+    assert client.get("/nowhere").status_code == 404

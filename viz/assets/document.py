@@ -1,0 +1,71 @@
+"""Our scripts in the page's document itself, so that the first paint waits neither for Gradio nor for a further file.
+
+Gradio's own ``head`` option reaches the browser as one of the settings that its scripts read when they have all been
+loaded, about a second later.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+BODY = b"<gradio-app"  # the element in which Gradio builds the page: there is nothing before it
+
+
+class Document:
+    """ASGI middleware: puts ``head`` and ``body`` (HTML) into every page of ``app``, and packs it."""
+
+    def __init__(self, app: Callable, head: str, body: str) -> None:
+        self._app, self._head, self._body = app, head.encode(), body.encode()
+
+    async def __call__(self, scope: dict[str, Any], receive: Callable, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "GET":
+            packed = "gzip" in Headers(scope=scope).get("accept-encoding", "")
+            send = _Response(send, lambda page: self.written(page), packed)
+        await self._app(scope, receive, send)
+
+    def written(self, page: bytes) -> bytes:
+        """``page`` with our parts; what is no page of Gradio's stays as it is."""
+        if BODY not in page:
+            return page
+        page = page.replace(b"</head>", self._head + b"</head>", 1)
+        return page.replace(BODY, self._body + BODY, 1)
+
+
+class _Response:
+    """Holds an HTML response back until it is whole; lets everything else through."""
+
+    def __init__(self, send: Send, write: Callable[[bytes], bytes], packed: bool) -> None:
+        self._send, self._write, self._packed = send, write, packed
+        self._start: dict[str, Any] | None = None
+        self._page = b""
+
+    async def __call__(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start" and _is_page(message):
+            self._start = message
+        elif self._start is None:
+            await self._send(message)
+        else:
+            self._page += message.get("body", b"")
+            if not message.get("more_body"):
+                await self._finish(self._start)
+
+    async def _finish(self, start: dict[str, Any]) -> None:
+        page, headers = self._write(self._page), MutableHeaders(raw=list(start["headers"]))
+        if self._packed:
+            page = gzip.compress(page, 5)
+            headers["content-encoding"] = "gzip"
+        headers["content-length"] = str(len(page))
+        headers.add_vary_header("accept-encoding")
+        await self._send({**start, "headers": headers.raw})
+        await self._send({"type": "http.response.body", "body": page})
+
+
+def _is_page(start: dict[str, Any]) -> bool:
+    headers = Headers(raw=start["headers"])
+    return headers.get("content-type", "").startswith("text/html") and "content-encoding" not in headers

@@ -1,0 +1,54 @@
+/* First paint: the recorded run that comes with the page plays before Gradio stands.
+ *
+ * Gradio asks for some sixty files before it shows anything; the run lies in the document already, in the settings of
+ * the Race tab's view. A player plays it on a cover over the page; when the view stands, it takes that player over.
+ */
+(function (global) {
+  "use strict";
+
+  const { el } = global.SpeculoscopePage;
+  let cover = null, player = null, run = null;
+
+  /** The value of the Race tab's view, JSON text of a delta; "" where no run is shipped. */
+  function firstValue() {
+    const { components = [] } = global.gradio_config || {};
+    const view = components.find((one) => one.props && one.props.elem_id === "race");
+    return view && typeof view.props.value === "string" ? view.props.value : "";
+  }
+
+  /** As Gradio will decide it. */
+  function isDark(theme) {
+    return theme === "dark" || (theme !== "light" && global.matchMedia("(prefers-color-scheme: dark)").matches);
+  }
+
+  /** Play it, unless the link asks for another run. */
+  function begin() {
+    const query = new URLSearchParams(global.location.search), value = firstValue();
+    if (!value || query.has("run")) return;
+    cover = el("div", `sp-early${isDark(query.get("__theme")) ? " dark" : ""}`);
+    const head = el("div", "speculoscope sp-early-head"), root = el("div", "sp-player");
+    head.append(el("b", "", "Speculoscope"), el("p", "", document.querySelector("meta[name=description]").content));
+    head.append(el("p", "sp-note", "A recorded run, while the rest of the page comes."));
+    cover.append(head, root);
+    document.body.prepend(cover);
+    player = global.Speculoscope.mount(root, {});
+    const { payload } = JSON.parse(value).events[0].data;
+    run = payload.id;
+    player.load(payload);
+    requestAnimationFrame(() => performance.mark("speculoscope-first-run"));
+  }
+
+  /** {player, run} of the first paint, its root now in the place of `node`; null where there was none. */
+  function takeOver(node) {
+    if (!cover) return null;
+    const { root } = player, parent = node.parentNode;
+    if (parent.moveBefore) parent.moveBefore(root, node); // keeps focus and scroll positions
+    else parent.insertBefore(root, node);
+    node.remove();
+    cover.remove();
+    cover = null;
+    return { player, run };
+  }
+
+  global.SpeculoscopePage.early = { begin, takeOver };
+})(window);
