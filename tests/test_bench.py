@@ -18,7 +18,7 @@ from decoding.bench.contenders import (
     never_ending,
 )
 from decoding.bench.floor import floor_bytes
-from decoding.bench.shapes import Shape, make_models, make_pair, random_prompts
+from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 from decoding.costs import measure_costs
 from decoding.errors import UserError
 from decoding.models.loading import load_hf_model
@@ -180,6 +180,25 @@ def test_shaped_pairs_agree_until_noise_parts_them():
     assert (
         report.same_text == 1 and report.pair == "tiny" and [one.name for one in report.passes] == ["target", "draft"]
     )
+
+
+def test_a_shape_that_does_not_fit_is_left_out_with_a_sentence(monkeypatch, capsys):
+    from decoding.cli.bench import _show
+
+    shape = SHAPES[1]
+    assert memory_of(shape, "bfloat16") == pytest.approx(2 * 2 * 1.1 * 10.2e9, rel=0.02)  # 8.0e9 and 1.9e9, caches
+    monkeypatch.setattr(runs, "free_memory", lambda device: 24 * 10**9)
+    report = runs.bench_shape(shape, "cuda", "bfloat16", 1, 1, 8, lambda message, fraction: None)
+    assert report.figures == [] and "needs about" in report.notes[0] and "24.0 GB are free" in report.notes[0]
+    _show(report)
+    assert "Left out: The 8B/1B-shaped pair" in capsys.readouterr().out
+
+
+def test_the_memory_of_a_shape_is_that_of_its_models():
+    shape = Shape("tiny", 32, 48, heads=2, kv_heads=1, layers=4, draft_layers=1, vocab=100, context=1)
+    models = make_models(shape, "cpu", torch.float32)
+    weights = sum(one.numel() * 4 for model in models for one in model.parameters() if one.dim() > 1)
+    assert memory_of(shape, "float32") == pytest.approx(1.1 * 2 * (weights + 2 * 5 * 16 * 4), rel=0.01)
 
 
 def test_the_floor_counts_what_a_pass_reads(models):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import spaces  # isort: skip  (it patches torch, so it must come before torch is first imported)
 
+import json
 import logging
 import re
 import threading
@@ -48,9 +49,11 @@ class ZeroGPUBackend:
             runner = Jobs(device="cuda")
             runner.preload(CompareRequest(prompt=""))
 
-        def work(kind: str, options: dict[str, Any], run_id: str) -> Iterator[tuple[Kind, dict[str, Any]]]:
-            """Runs in the fork: the arguments and what it yields are pickled, so plain data only."""
-            yield from runner.run(kind, options, run_id, lambda: False)  # closing the stream ends it
+        def work(kind: str, options: dict[str, Any], run_id: str) -> Iterator[tuple[Kind, str]]:
+            """Runs in the fork, whose stream ends where it is closed. What it yields is JSON, as in the worker process:
+            pickles would keep keys that are numbers, which no page and no program can be sent."""
+            for told, data in runner.run(kind, options, run_id, lambda: False):
+                yield told, json.dumps(data, allow_nan=False)
 
         self._work = spaces.GPU(duration=estimate_seconds)(work)
 
@@ -95,11 +98,11 @@ class ZeroGPUBackend:
         """What the GPU's process tells, up to its last; a refusal by Spaces becomes a sentence."""
         try:
             with closing(self._work(kind, options, run_id)) as told:
-                for one, data in told:
+                for one, text in told:
                     if cancel.is_set() and one not in LAST_KINDS:
                         yield "cancelled", {}
                         return
-                    yield one, data
+                    yield one, json.loads(text)
                     if one in LAST_KINDS:
                         return
             yield "failed", {"message": f"The GPU was taken back before the run was done. {RECORDED}"}

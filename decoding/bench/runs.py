@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..errors import UserError
+from ..models.checks import check_memory, free_memory
 from ..models.hub import HuggingFaceHub
 from ..models.loading import choose_device, choose_weights, load_hf_model
 from ..models.pair import find_places, load_pair
 from ..pairs import PairDescription, find_pair, name_pair
 from ..prompts import load_suite
 from .against import Report, Tell, bench_pair, measure_growth
-from .shapes import SHAPES, Shape, make_models, make_pair, random_prompts
+from .shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 
 if TYPE_CHECKING:
     from ..models.pair import Pair
@@ -60,7 +62,11 @@ def bench_all(
 def bench_shape(
     shape: Shape, device: str, weights: str, limit: int, repeats: int, max_new_tokens: int, tell: Tell
 ) -> Report:
-    """The report of a pair of that shape with random weights."""
+    """The report of a pair of that shape with random weights; only a note where the memory is not enough."""
+    try:
+        check_memory(f"The {shape.name} pair", memory_of(shape, weights), free_memory(device), device)
+    except UserError as error:
+        return Report(shape.name, weights, device, [], notes=[f"Left out: {error}"])
     tell(f"Making a {shape.name} pair", None)
     dtype = torch.float32 if weights == "float32" else torch.bfloat16
     models = make_models(shape, device, dtype)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ..models.base import CachedModel
+from ..models.checks import SPARE
 from ..models.cuda import CudaModel
 from ..models.lean import LeanModel
 from ..models.loading import describe_model
@@ -39,6 +40,16 @@ SHAPES = (
     Shape("8B/1B-shaped", 4096, 14336, 32, 8, 32, 4),  # Llama 3.1 8B
 )
 NOISE = 0.2  # of the draft's head, in standard deviations of its weights
+
+
+def memory_of(shape: Shape, weights: str) -> int:
+    """Bytes that the benchmark of a shape takes: target and draft, each as transformers' modules and on our engine."""
+    head_dim = shape.hidden // shape.heads
+    attention = 2 * shape.hidden * (shape.heads + shape.kv_heads) * head_dim
+    layer = attention + 3 * shape.hidden * shape.intermediate
+    parameters = (shape.layers + shape.draft_layers) * layer + 4 * shape.vocab * shape.hidden
+    cache = 2 * (shape.layers + shape.draft_layers) * shape.kv_heads * head_dim * shape.context
+    return int(SPARE * 2 * (parameters + cache) * (4 if weights == "float32" else 2))
 
 
 def make_models(shape: Shape, device: str, dtype: torch.dtype, noise: float = NOISE, seed: int = 0) -> tuple[Any, Any]:

@@ -69,6 +69,9 @@ def _plain(report: Report) -> dict[str, Any]:
 
 def _show(report: Report) -> None:
     out.print(f"[bold]{report.pair}[/bold], {report.dtype}, {report.device}")
+    if not report.figures:  # left out, and the notes say why
+        out.print("\n".join(report.notes), markup=False)
+        return
     out.print(_speeds(report.figures))
     out.print(
         "tokens/s without the prompt, median and range; all: with the prompt; thr.: CPU threads; "

@@ -11,7 +11,7 @@ from .tokenizer import Tokenizer
 
 _PROBE = 'def f(x):\n    return  x ** 2  # naïve — 漢字 🙂\n\nThe quick brown fox, 1,234.5 times; it\'s "done"!\t'
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
-_SPARE = 1.1  # activations, buffers, the runtime itself
+SPARE = 1.1  # activations, buffers, the runtime itself
 
 
 def check_config(config: Any, name: str) -> None:
@@ -57,7 +57,7 @@ def estimate_memory(config: dict[str, Any], stored_bytes: int, weights: str, dev
     size = int(parameters * _BYTES[weights])
     loaded = int(parameters * (4 if weights == "float32" else 2))  # int8 is made from bfloat16
     cache = _cache_bytes(config, 4 if weights == "float32" else 2, max_length)
-    peak = int(_SPARE * ((loaded + size if device == "cpu" else size) + cache))
+    peak = int(SPARE * ((loaded + size if device == "cpu" else size) + cache))
     return Estimate(size, cache, peak)
 
 
