@@ -28,7 +28,7 @@ DISCO = [(32, "hard"), (32, "soft")]  # width, labels
 SPECDEC = [("mixed", 3), ("mixed", 1), ("clean", 0), ("clean", 1), ("clean", 3)]  # context, depth D
 SPECDEC_EPOCHS = 5  # more fits the training texts only
 COSTAWARE_WIDTH = 24
-FLAT_FROM = (8, 16, 32, LONGEST + 1)  # repetitions of that length tell the chance without p
+FLAT_FROM = (8, 16, LONGEST + 1)  # repetitions of that length tell the chance without p
 SURE_STEPS = np.arange(0.5, 1.0, 0.01)  # of p, from which on DISCO may trust a token unseen
 CHANGED = 1e-3  # of decisions, at most, by that
 
@@ -152,7 +152,7 @@ def _tune_disco(one: _Calibrated) -> tuple[str, Fitted]:
         return one.bench.latency(one.bench.row(policy, threshold), "disco")
 
     by_threshold = sorted((latency(t, SL_CAP), t) for t in tuning.DISCO_THRESHOLDS)
-    best = min((latency(t, cap), t, cap) for _, t in by_threshold[:5] for cap in tuning.CAPS)
+    best = min((latency(t, cap), t, cap) for _, t in by_threshold[:3] for cap in tuning.CAPS)
     tuned = {"threshold": float(best[1]), "sl_max": int(best[2]), "sure": sure_probability(one.recorded, best[1])}
     return one.candidate.column, _fitted(one, tuned, best[0])
 

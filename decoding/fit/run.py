@@ -46,7 +46,7 @@ class FitOptions:
 
     suite: str = "all"
     n_train: int = 480
-    n_validation: int = 120
+    n_validation: int = 160
     max_new_tokens: int = 128
     epochs: int = 12
     seed: int = 0
