@@ -6,7 +6,7 @@ from decoding.evaluation.files import SHIPPED, result_name
 from decoding.evaluation.results import DraftsResult, EvaluationResult, load_drafts, load_evaluation
 from decoding.fingerprint import fingerprint
 from decoding.pairs import PairDescription, embedded_pairs
-from tests.evaluations import make_evaluation
+from tests.evaluations import make_drafts, make_evaluation
 
 STALE = "make it anew with python -m decoding evaluate --ship (and --drafts all)"
 
@@ -22,8 +22,13 @@ def shipped() -> list[tuple[PairDescription, EvaluationResult | DraftsResult]]:
 
 
 def is_stale(pair: PairDescription, result: EvaluationResult | DraftsResult) -> bool:
-    weights = (fingerprint(Path(pair.target)), fingerprint(Path(pair.drafts[result.setting.draft])))
-    return weights != (result.setting.target_fingerprint, result.setting.draft_fingerprint)
+    setting = result.setting
+    made_with = {setting.draft: setting.draft_fingerprint}
+    if isinstance(result, DraftsResult):
+        made_with |= {draft.name: draft.fingerprint for draft in result.drafts if draft.name in pair.drafts}
+        made_with |= {name: "" for name in pair.drafts if name not in made_with}  # a draft that it lacks
+    now = {name: fingerprint(Path(pair.drafts[name])) for name in made_with if name in pair.drafts}
+    return fingerprint(Path(pair.target)) != setting.target_fingerprint or now != made_with
 
 
 def test_shipped_results_were_made_with_the_shipped_weights():
@@ -48,4 +53,22 @@ def test_a_result_of_other_weights_is_noticed(tmp_path):
     result.setting.draft_fingerprint = fingerprint(draft)
     assert not is_stale(pair, result)
     (target / "model.safetensors").write_bytes(b"new")
+    assert is_stale(pair, result)
+
+
+def test_a_table_of_drafts_is_stale_when_any_draft_changes(tmp_path):
+    result = make_drafts()
+    names = [draft.name for draft in result.drafts]
+    for name in ("target", *names):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "config.json").write_text(name)
+    drafts = {name: str(tmp_path / name) for name in names}
+    pair = PairDescription("tiny", "", "embedded", str(tmp_path / "target"), drafts, names[0])
+    result.setting.draft = names[0]
+    result.setting.target_fingerprint = fingerprint(tmp_path / "target")
+    for draft in result.drafts:
+        draft.fingerprint = fingerprint(tmp_path / draft.name)
+    result.setting.draft_fingerprint = result.drafts[0].fingerprint
+    assert not is_stale(pair, result)
+    (tmp_path / names[-1] / "model.safetensors").write_bytes(b"new")
     assert is_stale(pair, result)

@@ -135,6 +135,7 @@ def _draft_result(
         break_even_c=break_even_c(sweep, costs, draft),
         by_sl=sl_points(draft, sweep, rates[ALL], costs, readings),
         by_suite=_by_suite(sweep, samples),
+        fingerprint=info.fingerprint,
     )
 
 

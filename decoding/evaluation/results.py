@@ -213,6 +213,7 @@ class DraftResult:
     break_even_c: float  # at this cost no static SL gains any more
     by_sl: list[SlPoint]
     by_suite: dict[Text, list[float]] = field(default_factory=dict)  # simulated speedup of SL 1, 2, ...
+    fingerprint: Text = ""  # of its weights; empty for a source without any
 
 
 @dataclass(slots=True)
