@@ -143,6 +143,8 @@ def test_a_draft_with_a_smaller_context_stops_guessing():
     run, plain = decode(prepared, "static:5"), decode(prepared, "autoregressive")
     assert run.output == plain.output
     assert run.iterations[1].stop == "context" and not run.iterations[-1].drafted
+    # after 6 + 5 + 1 tokens it can still read two proposals of three: 14 in all
+    assert [len(it.drafted) for it in run.iterations[:3]] == [5, 3, 0]
 
 
 def test_a_prompt_of_one_token():
