@@ -80,7 +80,10 @@ def test_stop_leaves_a_sentence_and_a_form_that_runs_again(page):
     expect(page.locator(".sd-status")).to_contain_text("On the clock", timeout=WAIT)
     page.locator("#stop").click()
     expect(page.locator("#run")).to_be_visible(timeout=WAIT)
-    expect(page.locator("#race")).to_contain_text("Stopped")
+    expect(page.locator(".sd-sentence")).to_contain_text(re.compile(r"Stopped after \d+ tokens? in \d"))
+    expect(page.locator(".sp-take")).to_contain_text("cannot be taken along")
+    page.get_by_role("button", name="Play (space)").click()
+    expect(page.get_by_role("button", name="Pause (space)")).to_be_visible(timeout=WAIT)
     run_box(page, "def again():", tokens=20)
     finished(page)
 

@@ -165,6 +165,7 @@
       if (event.kind === "finished") return this.show(event.data.payload);
       if (!this.started || event.kind === "failed") this.status.hear(event);
       if (this.started) this.toPlayer(event);
+      if (this.started && ["cancelled", "failed"].includes(event.kind)) this.take.refuse();
     }
 
     startLive() {
@@ -176,7 +177,7 @@
     }
 
     toPlayer({ kind, data }) {
-      const told = kind === "failed" ? { message: "The run ended early. What had arrived until then is shown." } : data;
+      const told = kind === "failed" ? { message: "What had arrived until then is shown." } : data;
       this.player.apply({ run: this.live, seq: this.told, events: [{ kind, data: told }] });
       this.told += 1;
     }
@@ -217,6 +218,10 @@
       for (const one of this.buttons) one.disabled = run == null;
       this.note.textContent = "";
       this.shelf.replaceChildren();
+    }
+
+    refuse() {
+      this.note.textContent = "A run that did not reach its end cannot be taken along.";
     }
 
     async fetch(kind, use) {
