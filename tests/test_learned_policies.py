@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoding.annotate import Annotator
 from decoding.compare import chain_of
 from decoding.lane_run import LaneRun
 from decoding.lanes import parse_lane
@@ -228,3 +229,21 @@ def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, rule)
         chain, COSTS, make_policy(prepared.lanes[0], heads), max_new_tokens=n, finish=reference.finish
     )
     assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
+
+
+@pytest.mark.parametrize("lane", ["disco", "costaware"])
+def test_a_trace_tells_the_scores_that_a_lazy_rule_did_not_ask_for(lane):
+    pair, heads = ToyPair(agree=0.8, seed=1), make_heads(1)
+    prepared = prepare(CompareRequest("abcdabc", lanes=["autoregressive"], max_new_tokens=60), pair)
+    prepared.heads = {"small": heads}
+    output = LaneRun(prepared, parse_lane("autoregressive"), COSTS).run().output
+    chain = chain_of(prepared, "small", output)
+    live = LaneRun(prepared, parse_lane(lane), COSTS).run()
+    asked = [score for it in live.iterations for score, line in it.decisions if line is not None]
+    assert (None in asked) == (lane == "disco"), "some tokens were trusted unseen"
+    iterations = Annotator(prepared).iterations(live.iterations, "small", chain, lane)
+    judged = [(it, index, token) for it in iterations for index, token in enumerate(it.drafted) if token.threshold]
+    assert judged and all(token.score is not None for _, _, token in judged)
+    for it, index, token in judged:
+        if lane == "disco" and index < it.n_accepted:
+            assert token.score == pytest.approx(chain.along.scores["disco"][it.start + index], abs=1e-5)
