@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.acceptance import make_rule
-from decoding.clock import CpuClock
+from decoding.clock import CHECK, DRAFT, POLICY, REST, CpuClock
 from decoding.drafting import NgramDraft, prefill
 from decoding.lane_run import LaneRun
 from decoding.lanes import parse_lane
-from decoding.lookahead.base import DraftState
+from decoding.lookahead.base import DraftState, LaneContext
 from decoding.lookahead.static import Static
 from decoding.prepare import prepare
 from decoding.request import CompareRequest
@@ -145,6 +145,43 @@ def test_a_draft_with_a_smaller_context_stops_guessing():
     assert run.iterations[1].stop == "context" and not run.iterations[-1].drafted
     # after 6 + 5 + 1 tokens it can still read two proposals of three: 14 in all
     assert [len(it.drafted) for it in run.iterations[:3]] == [5, 3, 0]
+
+
+class LapClock:
+    """Counts model passes instead of seconds: what passed since the last lap belongs to its phase."""
+
+    def __init__(self, pair: ToyPair) -> None:
+        self._models = [pair.target, pair.draft()]
+
+    def begin(self) -> None:
+        self._spans, self._seen = [[0, 0] for _ in range(4)], self._passes()
+
+    def lap(self, phase: int) -> None:
+        now = self._passes()
+        self._spans[phase] = [a + b - c for a, b, c in zip(self._spans[phase], now, self._seen)]
+        self._seen = now
+
+    def end(self):
+        self.lap(REST)
+        return tuple(map(tuple, self._spans))
+
+    def _passes(self) -> list[int]:
+        return [len(model.passes) for model in self._models]
+
+
+@pytest.mark.parametrize("lane", ["static:3", "confidence:0.4"])
+def test_each_pass_falls_into_its_phase(lane):
+    pair = ToyPair(agree=0.8)
+    prepared = prepared_for(pair, lane, n=30)
+    policy, source = prepared.policy(prepared.lanes[0]), prepared.source("small", frozenset({"p"}))
+    policy.reset(LaneContext("small", COSTS, 30))
+    prefill(pair.target, prepared.prompt)
+    source.start(prepared.prompt)
+    clock = LapClock(pair)
+    for it in speculative_decode(pair.target, source, policy, prepared.rule, prepared.prompt, prepared.limits, clock):
+        target_only, draft_only = (1, 0), (0, len(it.drafted))
+        assert (it.times[CHECK], it.times[DRAFT]) == (target_only, draft_only)
+        assert it.times[POLICY] == it.times[REST] == (0, 0)
 
 
 def test_a_prompt_of_one_token():
