@@ -53,8 +53,8 @@ def measure_costs(
         another one (plain decoding); ``v[n - 1]`` of a pass over n tokens that follows draft steps, over
         ``target_s``; ``c`` of a draft step that follows another one, and ``first`` of what the step right after a
         target pass takes beyond that: the pass has put the draft's weights out of the caches, and a c with that
-        in it would overprice long iterations (both from chains of 1 and of STEPS steps); ``o`` of the loop's own work in
-        an iteration.
+        in it would overprice long iterations (both from chains of 1 and of STEPS steps); ``o`` of the loop's own
+        work in an iteration.
     """
     rule = Greedy(shared_vocabulary(pair, drafts))
     room = min([pair.target.max_length, *(make_source(pair, name, rule).max_length for name in drafts)])
@@ -111,8 +111,7 @@ class _Timer:
         target_s = check[1]
         v = [_interpolate(check, n) / target_s for n in range(1, max(check) + 1)]
         begun = {name: median(chains[1]) for name, chains in self._chains.items()}
-        steps = {name: max(0.0, median(chains[STEPS]) - begun[name]) / (STEPS - 1)
-                 for name, chains in self._chains.items()}  # fmt: skip
+        steps = {name: _later_step(begun[name], median(chains[STEPS])) for name, chains in self._chains.items()}
         c = {name: step / target_s for name, step in steps.items()}
         first = {name: max(0.0, begun[name] - step) / target_s for name, step in steps.items()}
         return Costs(target_s=target_s, v=v, c=c, o=0.0, first=first)
@@ -136,6 +135,14 @@ class _Timer:
         spent = sum(self._clock.end())
         source.forget(len(self._text) - 1)
         self._chains[name][steps].append(spent)
+
+
+def _later_step(one: float, chain: float) -> float:
+    """Seconds of a draft step that is not the first, from a chain of one step and one of STEPS.
+
+    On a machine so busy that the longer chain came out cheaper, the mean step stands in: c is never 0.
+    """
+    return (chain - one) / (STEPS - 1) if chain > one else chain / STEPS
 
 
 def _smooth(check: dict[int, float]) -> dict[int, float]:
