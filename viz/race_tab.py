@@ -173,15 +173,17 @@ def _sentence(error: Exception) -> str:
 
 
 def _wire_examples(form: Form, view: gr.HTML, store: RunStore, examples: list[Example], first: Settings) -> None:
-    def choose(index: int | None) -> tuple:
-        if not isinstance(index, int) or not 0 <= index < len(examples):
-            return gr.skip(), gr.skip(), gr.skip()
+    def choose(index: int | None, shown: int) -> tuple:
+        # Gradio tells of input too when the list is merely left; what was typed since must not be lost then.
+        if not isinstance(index, int) or not 0 <= index < len(examples) or index == shown:
+            return gr.skip(), gr.skip(), gr.skip(), gr.skip()
         example = examples[index]
         delta = _recorded_delta(store, example.recording) if example.recording else gr.skip()
-        return example.prompt, example.lanes or first.lanes, delta
+        return example.prompt, example.lanes or first.lanes, delta, index
 
+    shown = gr.State(0)  # the example chosen last: the form opens with the first one
     form.example.input(
-        choose, form.example, [form.fields["prompt"], form.fields["lanes"], view],
+        choose, [form.example, shown], [form.fields["prompt"], form.fields["lanes"], view, shown],
         show_progress="hidden", concurrency_limit=None, api_visibility="private",
     )  # fmt: skip
 

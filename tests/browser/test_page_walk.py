@@ -192,6 +192,20 @@ def test_a_link_restores_the_settings_and_the_browser_keeps_them(visit, page_url
     assert page.faults == []
 
 
+def test_an_example_replaces_the_prompt_when_it_is_chosen_and_not_when_the_list_is_left(page):
+    page.locator("#prompt textarea").fill("mine")
+    page.locator("#example input").click()
+    page.keyboard.press("Escape")
+    page.locator("#prompt textarea").click()
+    page.wait_for_timeout(1500)
+    expect(page.locator("#prompt textarea")).to_have_value("mine")
+    page.locator("#example input").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("#prompt textarea")).not_to_have_value("mine", timeout=WAIT)
+
+
 def test_rule_and_temperature_go_together(page):
     page.locator("#settings > button").click()
     page.get_by_label("coupling:").check()
