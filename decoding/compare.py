@@ -14,6 +14,7 @@ import numpy as np
 
 from .annotate import Annotator, fate_of, fate_of_emitted
 from .chain import Cancelled, record_chain
+from .cost_curves import smooth_costs
 from .costs import measure_costs, measure_decision
 from .drafting import NGRAM, prefill
 from .errors import UserError
@@ -38,6 +39,8 @@ Told = Iterator[tuple[Kind, dict[str, Any]]]
 
 FLUSH_S = 0.05  # live iterations are sent in batches of so many seconds
 MANY_TOKENS = 4000  # in all lanes together, beyond which fewer alternatives are kept: the file has a limit
+MANY_REPEATS = 5  # a run repeated so often is made to be kept: its cost curves are read READINGS times
+READINGS = 3
 NEAR_TIE = 1e-4  # top-2 logit gap in float32 under which rounding may decide
 
 
@@ -141,11 +144,16 @@ class Comparison:
         yield "progress", _progress("measuring", "Measuring what draft steps and checks cost here")
         prepared = self.prepared
         context = len(prepared.prompt) + prepared.limits.max_new_tokens // 2
-        self._costs = measure_costs(
-            prepared.pair, prepared.drafts, prepared.prompt, context=context,
-            tell=lambda message, fraction: self._check_cancel(),
-        )  # fmt: skip
-        self._check_cancel()
+        readings = []
+        for _ in range(READINGS if prepared.request.repeats >= MANY_REPEATS else 1):
+            readings.append(
+                measure_costs(
+                    prepared.pair, prepared.drafts, prepared.prompt, context=context,
+                    tell=lambda message, fraction: self._check_cancel(),
+                )  # fmt: skip
+            )
+            self._check_cancel()
+        self._costs = readings[0] if len(readings) == 1 else smooth_costs(readings)
 
     def _look_ahead(self) -> Told:
         """The target's own text, and what each draft says along it."""

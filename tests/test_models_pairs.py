@@ -130,7 +130,7 @@ def test_devices_dtypes_and_drafts_that_are_not_there(folders):
     names = dict(target=str(folders["big"]), draft=str(folders["small"]))
     with pytest.raises(UserError, match="There is no CUDA device here"):
         load_pair(**names, device="cuda")
-    with pytest.raises(UserError, match="must be auto, cpu or cuda"):
+    with pytest.raises(UserError, match="must be auto, cpu, cuda"):
         load_pair(**names, device="tpu")
     with pytest.raises(UserError, match="must be auto, float32 or bfloat16"):
         load_pair(**names, dtype="float64", device="cpu")
