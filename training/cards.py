@@ -215,6 +215,8 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
     ]
     if name == DEFAULT and all(facts["losses"].get(loss) for loss in ("kl", "tv", "ce")):
         lines += ["\n## Losses compared\n", loss_lines(facts["losses"])]
+        if facts.get("losses_target", report["fingerprints"]["target"]) != report["fingerprints"]["target"]:
+            lines[-1] += f" They learned from the target as it was earlier, `{facts['losses_target']}`."
     return "\n".join(
         [*lines, "\n## Not good for\n", "Anything but guessing what this target writes next.", ""]
     )

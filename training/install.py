@@ -63,7 +63,14 @@ def training_facts() -> dict:
         "drafts": {name: last_of_log(f"draft-{name}") for name in RECIPES},
         "drafts_before": {name: last_of_log(f"draft-{name}-before") for name in RECIPES},
         "losses": {loss: last_of_log(f"loss-{loss}") for loss in ("kl", "tv", "ce")},
+        "losses_target": target_of("loss-kl"),
     }
+
+
+def target_of(run: str) -> str:
+    """The fingerprint of the target that a run learned from; empty where its checkpoint is not there."""
+    path = CHECKPOINTS / f"{run}.pt"
+    return read_checkpoint(path)["settings"]["target"] if path.is_file() else ""
 
 
 def install() -> Path:
@@ -93,10 +100,9 @@ def drafts_of(target: str) -> list[str]:
     if not drafts:
         raise UserError("There is no trained draft yet. Run `python -m training draft` first.")
     for name in drafts:
-        path = CHECKPOINTS / f"draft-{name}.pt"
-        if path.is_file() and read_checkpoint(path)["settings"]["target"] != target:
+        if target_of(f"draft-{name}") not in ("", target):
             raise UserError(
-                f"The draft {name} learned from another target. Remove {path.name} and train it again "
+                f"The draft {name} learned from another target. Remove draft-{name}.pt and train it again "
                 f"(`python -m training draft --name {name}`), or remove its folder from build/drafts."
             )
     return drafts
