@@ -103,8 +103,10 @@ def test_the_command_prints_counts(folders):
 
     from decoding.cli import _application
 
-    arguments = ["--target", folders[0], "--draft", folders[1], "--limit", "1", "--max-new-tokens", "6"]
-    arguments += ["--longest", "2", "--json"]
-    result = CliRunner().invoke(_application(["lossless"]), ["lossless", *arguments])
+    arguments = ["--target", folders[0], "--draft", folders[1], "--limit", "2", "--max-new-tokens", "6"]
+    arguments += ["--longest", "2", "--json", "--skip"]
+    result = CliRunner().invoke(_application(["lossless"]), ["lossless", *arguments, "1"])
     found = json.loads(result.stdout[result.stdout.index("{") :])
     assert result.exit_code == 0 and found["compared"] == 1 + 7 * 2 and found["different"] == []
+    nothing = CliRunner().invoke(_application(["lossless"]), ["lossless", *arguments, "2"])
+    assert "Skip fewer" in str(nothing.exception)

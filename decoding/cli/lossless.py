@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import UserError
 from .console import err, out, print_json, progress_bar
 
 
@@ -18,6 +19,7 @@ def lossless(
     draft: Annotated[str, typer.Option(help="Its draft: a folder or a Hub id.")] = "",
     suite: Annotated[str, typer.Option(help="Prompts of this suite; all: the suites take turns.")] = "all",
     limit: Annotated[int, typer.Option(help="How many prompts.", min=1)] = 100,
+    skip: Annotated[int, typer.Option(help="Of them, leave out the first ones: they were compared before.", min=0)] = 0,
     max_new_tokens: Annotated[int, typer.Option(help="The token limit.", min=1)] = 32,
     longest: Annotated[int, typer.Option(help="SL caps from 1 up to this one.", min=1, max=20)] = 16,
     minutes: Annotated[float | None, typer.Option(help="Begin no further prompt after so many minutes.")] = None,
@@ -28,7 +30,9 @@ def lossless(
     from ..models.pair import load_pair
     from ..prompts import load_suite
 
-    texts = [prompt.prompt for prompt in load_suite(suite, "test", limit)]
+    texts = [prompt.prompt for prompt in load_suite(suite, "test", limit)[skip:]]
+    if not texts:
+        raise UserError(f"No prompt is left: {limit} at most, and {skip} left out. Skip fewer.")
     loaded = load_pair(pair, target, draft, dtype="float32", device="cpu")
     prompts = [loaded.encode_prompt(text) for text in texts]
     counts = Counts()
