@@ -75,6 +75,13 @@ def too_long_sentence(drafts: list[DraftResult]) -> str:
     )
 
 
+def _beside(draft: DraftResult, result: DraftsResult) -> str:
+    """Where a point's label stands: to its left where a neighbour to its right would write over it."""
+    gain = draft.static_speedup[ALL].value
+    to_the_right = (other.c - draft.c for other in result.drafts if abs(other.static_speedup[ALL].value - gain) < 0.1)
+    return "middle left" if any(0.0 < distance < 0.03 for distance in to_the_right) else "middle right"
+
+
 def draw_by_cost(result: DraftsResult) -> Drawing:
     """Best static speedup over the cost of a draft step; the match rate beside each point."""
     figure = go.Figure()
@@ -83,7 +90,8 @@ def draw_by_cost(result: DraftsResult) -> Drawing:
         gain = draft.static_speedup[ALL]
         figure.add_scatter(
             x=[draft.c], y=[gain.value], mode="markers+text", name=plain(draft.name),
-            text=[f"{plain(draft.name)} {draft.match_rate[ALL]:.0%}"], textposition="middle right", cliponaxis=False,
+            text=[f"{plain(draft.name)} {draft.match_rate[ALL]:.0%}"], cliponaxis=False,
+            textposition=_beside(draft, result),
             marker={"color": colour, "symbol": symbol, "size": 12},
             error_y={"type": "data", "symmetric": False, "array": [gain.high - gain.value],
                      "arrayminus": [gain.value - gain.low], "color": colour, "thickness": 1.2, "width": 3},
