@@ -197,3 +197,23 @@ def test_every_text_stands_once(payload):
     strings = payload["strings"]
     assert len(strings) == len(set(strings))
     assert max(text for lane in payload["lanes"] for texts in lane["texts"] for text in texts) < len(strings)
+
+
+def test_a_text_that_ended_at_once_is_told_with_what_to_do(run):
+    hint = "goes on after a prompt that stops within a line"
+    short = make_run(n_tokens=3)
+    for trace in short.lanes:
+        trace.finish = "eos"
+    assert hint in opening(short) and hint not in opening(run)
+    for trace in short.lanes:
+        trace.finish = "length"
+    assert hint not in opening(short)
+
+
+def test_the_first_guess_after_a_check_has_a_price_of_its_own(run):
+    draft = run.pair.default_draft
+    run.costs.first[draft] = 0.07
+    c = run.costs.c[draft]
+    assert f"costs {c:.2f}, the first after a check {c + 0.07:.2f}." in check_fact(run)
+    del run.costs.first[draft]
+    assert "the first" not in check_fact(run)

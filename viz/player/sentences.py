@@ -7,6 +7,7 @@ from decoding.trace import Run, Trace
 
 from .names import lane_name
 
+SHORT = 8  # tokens: a text that ends so soon shows nothing of speculation
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 
 
@@ -34,7 +35,14 @@ def opening(run: Run) -> str:
     if trace is run.baseline or not ratio:
         return f"Here: {_count(n, 'token')} by the big model alone; add a lane to race it."
     same = {True: "the same ", False: "", None: ""}[trace.verdict.same]
-    return f"Here: {same}{_count(n, 'token')}, {_how_much_sooner(ratio)} ({name})."
+    return f"Here: {same}{_count(n, 'token')}, {_how_much_sooner(ratio)} ({name}).{_ended_early(trace)}"
+
+
+def _ended_early(trace: Trace) -> str:
+    """What to do about a text that the big model ended at once, as many do after a prompt's last line break."""
+    if trace.finish != "eos" or len(trace.output) > SHORT:
+        return ""
+    return " The big model ended the text there: it goes on after a prompt that stops within a line."
 
 
 def _how_much_sooner(ratio: float) -> str:
@@ -55,8 +63,11 @@ def check_fact(run: Run) -> str:
 
 def _draft_cost(run: Run) -> str:
     draft = run.lanes[lead_lane(run)].draft if run.lanes else None
-    c = run.costs.c.get(draft or run.pair.default_draft)
-    return f"{c:.2f}" if c is not None else "less"
+    name = draft or run.pair.default_draft
+    c, first = run.costs.c.get(name), run.costs.first.get(name, 0.0)
+    if c is None:
+        return "less"
+    return f"{c:.2f}" + (f", the first after a check {c + first:.2f}" if first >= 0.005 else "")
 
 
 def best_static_note(run: Run, trace: Trace) -> str:
