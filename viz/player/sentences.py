@@ -57,7 +57,7 @@ def check_fact(run: Run) -> str:
     """The one measured fact without which nothing makes sense."""
     return (
         f"Checking 6 tokens costs the big model {run.costs.check(6):.2f} times what producing one costs; "
-        f"a guess by the small one costs {_draft_cost(run)}."
+        f"a guess by the small one {_draft_cost(run)}."
     )
 
 
@@ -67,7 +67,7 @@ def _draft_cost(run: Run) -> str:
     c, first = run.costs.c.get(name), run.costs.first.get(name, 0.0)
     if c is None:
         return "less"
-    return f"{c:.2f}" + (f", the first after a check {c + first:.2f}" if first >= 0.005 else "")
+    return f"{c:.2f}" + (f" to {c + first:.2f}" if first >= 0.005 else "")  # the first after a check
 
 
 def best_static_note(run: Run, trace: Trace) -> str:
