@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import typer
 
 from decoding.errors import UserError
+from training.allocator import keep_freed_memory
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 MINUTES = typer.Option(..., min=0.01, help="Training time in minutes.")
@@ -183,6 +184,7 @@ def main() -> None:
     """Runs the command line; bad input and trouble with files are told in a sentence, without a
     traceback.
     """
+    keep_freed_memory()
     try:
         app()
     except (UserError, OSError) as error:

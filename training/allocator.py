@@ -1,0 +1,23 @@
+"""Keeps memory that torch frees within the process.
+
+A training step and a step of batched decoding allocate and free the same large buffers again and again. By default
+glibc gives each of them back to the kernel at once, which has to zero the pages anew at the next step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+# Parameters of mallopt(3) as <malloc.h> numbers them.
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+KEPT = 2**30
+PADDING = 64 * 2**20
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc to keep freed blocks of up to KEPT bytes. False, and nothing changed, where there is no glibc."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    asked = {M_MMAP_THRESHOLD: KEPT, M_TRIM_THRESHOLD: 2 * KEPT - 1, M_TOP_PAD: PADDING}
+    return all([mallopt(parameter, value) == 1 for parameter, value in asked.items()])
