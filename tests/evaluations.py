@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from decoding.evaluation.advice import recommend
 from decoding.evaluation.classify import best_f1
+from decoding.evaluation.corrections import correct_all
 from decoding.evaluation.drafts import break_even_c, sl_points, speedups_by_suite
 from decoding.evaluation.results import ALL, DraftResult, DraftsResult, EvaluationResult, Setting
 from decoding.evaluation.samples import Sample, best_of, replay_lane, static_lanes
@@ -56,7 +57,7 @@ def make_evaluation() -> EvaluationResult:
         pareto={"static": pareto(static_lanes(), samples, costs, None),
                 "confidence": pareto(["confidence:0.3", "confidence:0.6"], samples, costs, None)},
         oracle=oracle_lengths(samples), texts_equal=(0, 0), perfect_judge=judge_timings(rules, samples, costs),
-        best_f1=best_f1(samples),
+        corrections=correct_all(rules, samples, costs, None), best_f1=best_f1(samples),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from decoding.cost_curves import smooth_costs
 from decoding.errors import UserError
 from decoding.evaluation.advice import recommend, transformers_settings, vllm_settings
 from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
+from decoding.evaluation.corrections import correct, correct_all
 from decoding.evaluation.drafts import break_even_c, candidates, clock_speedups
 from decoding.evaluation.files import markdown, ship, shipped_evaluation, tables_of, write_report
 from decoding.evaluation.options import EvaluationOptions, check_options, options_from_dict
@@ -247,6 +248,39 @@ def test_a_perfect_classifier_lies_between_the_rules_and_the_oracle():
     static, oracle = (one.rows[ALL].simulated for one in rule_results(rules, samples, COSTS))
     assert oracle.latency_s < judge.latency_s < static.latency_s
     assert judge.cut.value == pytest.approx(1 - judge.latency_s / static.latency_s)
+
+
+def test_errors_undone_one_kind_at_a_time():
+    """yynyyyyy under static:1 and static:9, token by token."""
+    samples, costs = [sample("yynyyyyy")], make_costs()
+
+    def price(*lengths: int) -> float:
+        return sum(costs.iteration(n, "shallow", "static") for n in lengths) * costs.target_s / 8
+
+    short, long = (correct(lane, samples, costs, None) for lane in ("static:1", "static:9"))
+    assert short.as_it_is_s == pytest.approx(price(1, 1, 1, 1, 0))  # starts 0, 2, 3, 5, 7
+    assert short.never_too_late_s == pytest.approx(short.as_it_is_s)
+    assert short.never_too_soon_s == pytest.approx(price(3, 4))  # up to the failure at 2, then to the text's end
+    assert long.as_it_is_s == pytest.approx(price(7, 4))  # the limit leaves no more room
+    assert long.never_too_soon_s == pytest.approx(long.as_it_is_s)
+    assert long.never_too_late_s == long.no_errors_s == pytest.approx(price(3, 4))
+
+
+def test_what_holds_a_rule_back():
+    costs = replace(COSTS, decision={"confidence": 0.03})
+    samples = make_samples(9)
+    rules = [Rule(lane, lane) for lane in ("autoregressive", "static:4", "confidence:0.6", "oracle")]
+    found = correct_all(rules, samples, costs, None)
+    assert set(found) == {"static:4", "confidence:0.6"}  # the others make no errors
+    judge = judge_timings(rules, samples, costs)[ALL]
+    for label, row in zip(("static:4", "confidence:0.6"), (rules[1], rules[2]), strict=True):
+        one = found[label]
+        assert one.as_it_is_s == pytest.approx(rule_results([row], samples, costs)[0].rows[ALL].simulated.latency_s)
+        assert one.free_checks_s < one.as_it_is_s
+        assert one.no_errors_s < min(one.never_too_soon_s, one.never_too_late_s) <= one.as_it_is_s
+    assert found["static:4"].no_errors_s == pytest.approx(judge.latency_s)
+    assert found["static:4"].free_decisions_s == found["static:4"].as_it_is_s
+    assert found["confidence:0.6"].free_decisions_s < found["confidence:0.6"].as_it_is_s
 
 
 def test_smoothed_costs_grow_and_are_medians():

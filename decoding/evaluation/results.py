@@ -83,6 +83,21 @@ class Losses:
 
 
 @dataclass(slots=True)
+class Corrections:
+    """Simulated seconds per token of a rule as it is, and with one thing undone that holds it back; see
+    ``evaluation/corrections.py``.
+    """
+
+    __pydantic_config__ = _STRICT
+    as_it_is_s: float
+    free_decisions_s: float  # features and decisions cost nothing
+    free_checks_s: float  # checking many tokens costs what checking one does
+    never_too_soon_s: float  # it never stops while all that it drafted holds
+    never_too_late_s: float  # it never drafts on after a guess that fails
+    no_errors_s: float  # neither: a perfect classifier of the drafted token, at the rule's decision cost
+
+
+@dataclass(slots=True)
 class Row:
     """One rule on one suite: passes and simulated time over all its prompts, the clock over some."""
 
@@ -170,6 +185,7 @@ class EvaluationResult:
     oracle: dict[Text, OracleLengths]  # by suite, and ALL
     texts_equal: tuple[int, int]  # clocked lanes whose text was the autoregressive one, of how many
     perfect_judge: dict[Text, Timing] = field(default_factory=dict)  # by suite: a perfect classifier of drafts
+    corrections: dict[Text, Corrections] = field(default_factory=dict)  # by label; rules that can err
     best_f1: dict[Text, float] = field(default_factory=dict)  # policy -> F1 at its score's best threshold, for show
     schema: Literal["speculoscope.evaluation/1"] = SCHEMA
 

@@ -15,6 +15,7 @@ from ..lookahead.heads import need_head
 from ..prompts import Prompt, load_suite
 from .classify import best_f1
 from .collect import Collector
+from .corrections import correct_all
 from .options import EvaluationOptions, check_options
 from .progress import Progress
 from .results import EvaluationResult
@@ -179,6 +180,7 @@ def _result(
         oracle=oracle_lengths(samples),
         texts_equal=(sum(verdicts), len(verdicts)),
         perfect_judge=judge_timings(rules, samples, collector.costs),
+        corrections=correct_all(rules, samples, collector.costs, heads),
         best_f1=best_f1(samples),
     )
 

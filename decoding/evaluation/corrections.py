@@ -1,0 +1,94 @@
+"""What a rule's errors cost: the same rule with one kind of error undone by somebody who knows the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from ..lanes import parse_lane
+from ..lookahead.base import DraftState, LaneContext, LookaheadPolicy
+from ..lookahead.heads import Head
+from ..lookahead.registry import make_policy
+from ..trace import Costs
+from ..whatif import Simulated, simulate
+from .results import Corrections
+from .samples import Sample
+from .tables import Rule
+
+
+class Corrected(LookaheadPolicy):
+    """``rule``, but for decisions about drafted tokens that it gets wrong.
+
+    ``too_soon``: it never stops while all that it drafted holds. ``too_late``: it never drafts on after a guess that
+    fails. With both it is a perfect classifier of the drafted token.
+    """
+
+    def __init__(self, rule: LookaheadPolicy, *, too_soon: bool = False, too_late: bool = False) -> None:
+        self.name = rule.name  # its decisions cost what they cost
+        self.cap = None if too_soon else rule.cap
+        self._rule, self._too_soon, self._too_late = rule, too_soon, too_late
+
+    def reset(self, context: LaneContext) -> None:
+        self._holds = context.holds
+        self._rule.reset(context)
+
+    def planned(self, start: int) -> int | None:
+        """As many as ``rule`` plans, up or down to the first guess that fails."""
+        n = self._rule.planned(start)
+        if n is None:
+            return None
+        first_failure = self._holds(start) + 1
+        if self._too_soon:
+            n = max(n, first_failure)
+        return min(n, first_failure) if self._too_late else n
+
+    def should_draft(self, state: DraftState) -> bool:
+        goes_on = self._rule.should_draft(state)
+        if len(state.tokens) <= self._holds(state.start):
+            return goes_on or self._too_soon
+        return goes_on and not self._too_late
+
+    def observe(self, n_drafted: int, n_accepted: int) -> None:
+        self._rule.observe(n_drafted, n_accepted)
+
+
+def correct_all(
+    rules: Sequence[Rule], samples: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None
+) -> dict[str, Corrections]:
+    """:func:`correct` by label, without the rules that make no errors."""
+    found = {rule.label: correct(rule.lane, samples, costs, heads) for rule in rules}
+    return {label: one for label, one in found.items() if one is not None}
+
+
+def correct(lane: str, samples: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None) -> Corrections | None:
+    """Seconds per token of ``lane`` as it is and with what holds it back undone, one at a time.
+
+    None for rules that make no errors of their own: plain decoding and the oracle.
+    """
+    parsed = parse_lane(lane)
+    if parsed.is_plain or parsed.is_oracle:
+        return None
+
+    def replayed(wrap: Callable[[LookaheadPolicy], LookaheadPolicy]) -> list[Simulated]:
+        return [
+            simulate(
+                one.replay, costs, wrap(make_policy(parsed, heads)),
+                max_new_tokens=one.max_new_tokens, finish=one.finish,
+            )
+            for one in samples
+        ]  # fmt: skip
+
+    def seconds(simulated: Sequence[Simulated], priced: Costs = costs) -> float:
+        lengths = (n for one in simulated for _, n, _ in one.iterations)
+        total = sum(priced.iteration(n, samples[0].chain.draft, parsed.policy) for n in lengths)
+        return total * costs.target_s / sum(one.n_tokens for one in simulated)
+
+    as_it_is = replayed(lambda rule: rule)
+    return Corrections(
+        as_it_is_s=seconds(as_it_is),
+        free_decisions_s=seconds(as_it_is, replace(costs, decision={})),
+        free_checks_s=seconds(as_it_is, replace(costs, v=costs.v[:1])),
+        never_too_soon_s=seconds(replayed(lambda rule: Corrected(rule, too_soon=True))),
+        never_too_late_s=seconds(replayed(lambda rule: Corrected(rule, too_late=True))),
+        no_errors_s=seconds(replayed(lambda rule: Corrected(rule, too_soon=True, too_late=True))),
+    )
