@@ -35,7 +35,7 @@ class LaneRun:
     def decode(self, cancelled: Callable[[], bool] = lambda: False) -> Iterator[RawIteration]:
         """The lane's iterations as they happen. Nothing is timed while the caller has one in his hands."""
         prepared = self._prepared
-        with _no_garbage_collection():
+        with no_garbage_collection():
             if self._records_graphs() and self.lane.text not in prepared.recorded:
                 prepared.recorded.add(self.lane.text)
                 for _ in self._decode(cancelled):
@@ -100,7 +100,7 @@ class LaneRun:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """Collections come at moments of their own and would fall into one lane's time."""
     was_on = gc.isenabled()
     gc.disable()

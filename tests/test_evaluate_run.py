@@ -1,5 +1,6 @@
 """Whole evaluations on toy models: texts, chains, clock, tables; stopped, killed and gone on with."""
 
+import gc
 import json
 from dataclasses import replace
 
@@ -8,13 +9,19 @@ import pytest
 from decoding.errors import UserError
 from decoding.evaluation import drafts as drafts_module
 from decoding.evaluation import rules as rules_module
+from decoding.evaluation import visits
 from decoding.evaluation.drafts import evaluate_drafts
 from decoding.evaluation.options import EvaluationOptions
 from decoding.evaluation.progress import Progress
 from decoding.evaluation.results import ALL, DraftsResult, EvaluationResult
 from decoding.evaluation.rules import evaluate
 from decoding.evaluation.store import Lines
+from decoding.lane_run import LaneRun
+from decoding.lanes import parse_lane
+from decoding.prepare import prepare
 from decoding.prompts import Prompt
+from decoding.request import CompareRequest
+from decoding.trace import Costs
 from tests.toy import ToyPair
 
 OPTIONS = EvaluationOptions(
@@ -76,6 +83,48 @@ def test_every_clocked_text_is_the_autoregressive_one(tmp_path):
     same, total = result.texts_equal
     lanes = len({rule.lane for rule in result.rules} - {"oracle:best"})  # the oracle stands for it
     assert same == total == 2 * 2 * lanes
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-3, None])
+def test_lanes_that_take_turns_write_what_they_write_alone(monkeypatch, seconds):
+    """Slices of one iteration, of some, and none at all."""
+    pair, lanes = ToyPair(agree=0.85), ["autoregressive", "static:5", "confidence:0.4", "weak/static:3"]
+    request = CompareRequest("some prompt", lanes=lanes, max_new_tokens=48)
+    prepared = prepare(request, pair)
+    costs = Costs(target_s=0.01, v=[1.0], c={"small": 0.1, "weak": 0.1}, o=0.0)
+    alone = {lane: LaneRun(prepared, parse_lane(lane), costs).run() for lane in lanes}
+    if seconds is None:
+        monkeypatch.setattr(ToyPair, "can_fork", False)
+    else:
+        monkeypatch.setattr(visits, "SLICE_S", seconds)
+    found = visits.Visits(pair, costs, lambda: False).run(lambda: prepare(request, pair), lanes, {})
+    assert list(found) == lanes and gc.isenabled()
+    for lane, run in found.items():
+        assert run.output == alone[lane].output, lane
+        assert [one.n_accepted for one in run.iterations] == [one.n_accepted for one in alone[lane].iterations]
+
+
+def test_turns_go_to_the_shortest_text(monkeypatch):
+    """So lanes are at the same place of the text at the same moment, and share that moment's troubles."""
+    monkeypatch.setattr(visits, "SLICE_S", 0.0)
+    order = []
+
+    class Told(LaneRun):
+        def decode(self, cancelled):
+            for iteration in super().decode(cancelled):
+                order.append((self.lane.text, len(self.output)))
+                yield iteration
+
+    monkeypatch.setattr(visits, "LaneRun", Told)
+    pair, lanes = ToyPair(agree=0.95), ["autoregressive", "static:5"]
+    request = CompareRequest("some prompt", lanes=lanes, max_new_tokens=40)
+    costs = Costs(target_s=0.01, v=[1.0], c={"small": 0.1}, o=0.0)
+    visits.Visits(pair, costs, lambda: False).run(lambda: prepare(request, pair), lanes, {})
+    length = dict.fromkeys(lanes, 0)
+    for lane, now in order:
+        assert length[lane] == min(length.values())
+        length[lane] = now
+    assert length == dict.fromkeys(lanes, 40)
 
 
 def test_a_stopped_evaluation_goes_on_from_where_it_was(tmp_path):

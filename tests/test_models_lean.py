@@ -147,6 +147,24 @@ def test_the_int8_head_rounds_each_row_for_itself():
     assert ((logits - exact).abs().amax(1) <= 0.02 * (x @ weight.T).abs().amax(1)).all()
 
 
+def test_forks_share_weights_and_no_cache():
+    model = lean(random_model(CONFIGS["llama-grouped"]))
+    texts = [[5, 9, 2, 7, 7, 1], [3, 3, 8, 0, 11, 4]]
+    alone = []
+    for ids in texts:
+        model.prefill(ids[:3])
+        alone.append(model.extend(ids[3:]))
+    model.prefill(texts[0][:3])
+    other = model.fork()
+    assert other.blocks is model.blocks and other.length == 0
+    other.prefill(texts[1][:3])
+    for step in range(3, 6):  # in turns
+        for reader, ids, rows in zip((model, other), texts, alone, strict=True):
+            assert torch.equal(reader.extend([ids[step]])[0], rows[step - 3])
+    other.rewind(1)
+    assert (model.length, other.length) == (6, 1)
+
+
 def test_limits_are_told_in_a_sentence():
     hf_model = random_model(CONFIGS["llama"])
     for model in (lean(hf_model), general(hf_model)):

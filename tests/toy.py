@@ -5,6 +5,7 @@ The draft agrees with the target where a hash says so. ``ToyPair`` stands in for
 
 from __future__ import annotations
 
+from copy import deepcopy
 from functools import cache
 
 import numpy as np
@@ -103,6 +104,8 @@ class ToyTokenizer:
 
 
 class ToyPair:
+    can_fork = True
+
     def __init__(self, agree: float = 0.8, vocab: int = 16, seed: int = 0, eos: int | None = None, **options) -> None:
         self.name, self.default_draft = "toy", "small"
         self.tokenizer = ToyTokenizer(eos)
@@ -123,3 +126,6 @@ class ToyPair:
 
     def encode_prompt(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)
+
+    def fork(self) -> ToyPair:
+        return deepcopy(self)

@@ -27,6 +27,7 @@ from ..trace import Chain, Costs
 from .progress import Progress
 from .samples import Sample
 from .store import Lines, chain_from_plain, chain_to_plain
+from .visits import Visits
 
 if TYPE_CHECKING:
     from ..models.pair import Pair
@@ -63,6 +64,7 @@ class Collector:
         self._by_prompt = {record["prompt"]: record for record in self._texts.records}
         self._chains: dict[str, Lines] = {}
         self.costs: Costs
+        self._clocked: Visits | None = None
 
     # -- texts and chains
 
@@ -172,8 +174,8 @@ class Collector:
     ) -> Told:
         """Run every lane on every prompt, ``repeats`` times round robin, until ``minutes`` are over.
 
-        A visit is one prompt under all lanes, one after the other, in an order that turns from visit to visit so
-        that no lane always follows the same one. Visits that are there already are not repeated.
+        A visit is one prompt under all lanes, which take turns (see :mod:`.visits`) in an order that moves on from
+        visit to visit, so that no lane always follows the same one. Visits that are there already are not repeated.
         """
         lines = self._clock_lines(lanes, name)
         done = {(record["prompt"], record["repeat"]) for record in lines.records}
@@ -195,21 +197,30 @@ class Collector:
 
     def _visit(self, prompt: Prompt, lanes: Sequence[str], turn: int) -> dict[str, Any]:
         """Lane -> {decode_s, prefill_s, tokens, same}: one decoding of each."""
-        prepared = self._prepared(prompt)
         expected = self._by_prompt[prompt.id]["output"]
-        found = {}
-        for text in [*lanes[turn % len(lanes) :], *lanes[: turn % len(lanes)]]:
-            lane = parse_lane(text)
-            chain = self._chain(prompt, prepared.draft_of(lane)) if lane.is_oracle else None
-            run = LaneRun(prepared, lane, self.costs, chain).run(self._cancel)
-            self._check_cancel()
-            found[text] = {
+        order = [*lanes[turn % len(lanes) :], *lanes[: turn % len(lanes)]]
+        runs = self._visits().run(lambda: self._prepared(prompt), order, self._told_to(prompt, lanes))
+        self._check_cancel()
+        return {
+            lane: {
                 "decode_s": run.decode_s,
                 "prefill_s": run.prefill_s,
                 "tokens": len(run.output),
                 "same": run.output == expected,
             }
-        return found
+            for lane, run in runs.items()
+        }
+
+    def _visits(self) -> Visits:
+        """Made once, when costs and drafts are there."""
+        if self._clocked is None:
+            self._clocked = Visits(self.pair, self.costs, self._cancel)
+        return self._clocked
+
+    def _told_to(self, prompt: Prompt, lanes: Sequence[str]) -> dict[str, Chain]:
+        """What the oracles among ``lanes`` are told."""
+        oracles = [lane for lane in map(parse_lane, lanes) if lane.is_oracle]
+        return {lane.text: self._chain(prompt, self._base.draft_of(lane)) for lane in oracles}
 
     def _chain(self, prompt: Prompt, draft: str) -> Chain:
         records = self._lines(draft).records

@@ -180,8 +180,8 @@ def _corrections_table(result: EvaluationResult) -> Table:
         cells = [f"{1e3 * seconds:.2f} ({seconds / one.as_it_is_s - 1:+.1%})" for seconds in undone]
         rows.append([_name(rule), f"{1e3 * one.as_it_is_s:.2f}", *cells])
     note = (
-        "Simulated milliseconds per token, and in brackets the change, if one thing were undone: decisions and features "
-        "free; checking many tokens as cheap as checking one; no guess drafted after one that fails (false "
+        "Simulated milliseconds per token, and in brackets the change, if one thing were undone: decisions and "
+        "features free; checking many tokens as cheap as checking one; no guess drafted after one that fails (false "
         "positives); no stop while all that was drafted holds (false negatives); neither kind of error."
     )
     columns = [
@@ -216,6 +216,7 @@ def _clock_note(result: EvaluationResult) -> str:
     same, total = result.texts_equal
     return (
         f"On the clock: {timing.prompts} prompts, at most {result.setting.clock_repeats} repeats round robin, medians; "
+        "the lanes of a prompt take turns every tenth of a second; "
         f"text equal to plain decoding's in {same} of {total} lanes"
     )
 

@@ -11,6 +11,7 @@ neither the packed linears nor the attention (attention.py) look across rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,6 +159,14 @@ class LeanModel:
         sin = torch.cat([-sin[..., : self.head_dim // 2], sin[..., self.head_dim // 2 :]], dim=-1)
         self.cos = cos[0, :, None].to(self.device, self.dtype).contiguous()
         self.sin = sin[0, :, None].to(self.device, self.dtype).contiguous()
+
+    def fork(self) -> LeanModel:
+        """The same weights with an empty cache of its own."""
+        other = copy(self)
+        other.length, other.last_hidden = 0, None
+        with self._building():
+            other._attention = other._make_attention()
+        return other
 
     # -- use
 

@@ -13,6 +13,7 @@ from ..pairs import PairDescription, find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, check_same_tokenizer, estimate_memory, free_memory
 from .hub import Hub, HuggingFaceHub, Tell, check_pair, download, inspect, is_hub_id
+from .lean import LeanModel
 from .loading import (
     choose_device,
     choose_weights,
@@ -65,6 +66,20 @@ class Pair:
     @property
     def loaded_drafts(self) -> dict[str, CachedModel]:
         return dict(self._drafts)
+
+    @property
+    def can_fork(self) -> bool:
+        """Can the engines of target and loaded drafts share weights between caches? Only the lean one on a CPU can."""
+        return all(type(model) is LeanModel for model in (self.target, *self._drafts.values()))
+
+    def fork(self) -> Pair:
+        """The same models with caches of their own, so that two texts can be decoded in turns; see ``can_fork``."""
+        forked = Pair(
+            self.name, self.tokenizer, self.target.fork(), self.default_draft, self.draft_names,
+            lambda name: self.draft(name).fork(), self.chat,
+        )  # fmt: skip
+        forked.target_folder, forked.draft_folders = self.target_folder, self.draft_folders
+        return forked
 
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a visitor's prompt, under the chat template where the pair has one."""
@@ -200,7 +215,8 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     try:
         hf_tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder.name} has no tokenizer that loads: {str(error).splitlines()[0][:200]}") from error
+        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UserError(f"{folder.name} has no tokenizer that loads ({why}): choose another model.") from error
     return Tokenizer(hf_tokenizer, _eos_ids(folder))
 
 
@@ -209,7 +225,15 @@ def _eos_ids(folder: Path) -> frozenset[int]:
     for name in ("generation_config.json", "config.json"):
         path = folder / name
         if found is None and path.exists():
-            found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+            found = _read_object(path).get("eos_token_id")
     if found is None:
         return frozenset()
     return frozenset(found if isinstance(found, list) else [found])
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path.parent.name} holds a broken model: its {path.name} is not JSON.") from error
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,73 @@
+"""One prompt under all lanes on the clock, in short slices.
+
+A shared machine has slow moments of about a second: one lane would fall into one and the next would not. So the lanes
+of a visit take turns: the one whose text is the shortest decodes for a tenth of a second and is then set aside,
+between two iterations, with models and caches as they stand. Never do two run at once. The first pass of a slice
+finds the CPU's caches filled by another lane; it is one of about twenty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from ..lane_run import LaneRun, no_garbage_collection
+from ..lanes import parse_lane
+from ..prepare import Prepared
+from ..trace import Chain, Costs
+
+if TYPE_CHECKING:
+    from ..models.pair import Pair
+
+SLICE_S = 0.1
+
+
+class Visits:
+    """Decodes prompts under many lanes, each with the same weights and caches of its own."""
+
+    def __init__(self, pair: Pair, costs: Costs, cancelled: Callable[[], bool]) -> None:
+        self._pair, self._costs, self._cancelled = pair, costs, cancelled
+        self._forks: dict[str, Pair] = {}
+
+    def run(
+        self, prepared: Callable[[], Prepared], lanes: Sequence[str], chains: Mapping[str, Chain]
+    ) -> dict[str, LaneRun]:
+        """Lane -> its run, all decoded to the end (or stopped where ``cancelled`` says so).
+
+        ``prepared()`` makes the prompt's machinery, once for each lane; ``chains`` tells the oracles, by lane. Models
+        that cannot be forked (see ``Pair.fork``) decode one lane after the other.
+        """
+        runs = {}
+        for text in lanes:
+            own = replace(prepared(), pair=self._pair_of(text))
+            runs[text] = LaneRun(own, parse_lane(text), self._costs, chains.get(text))
+        with no_garbage_collection():  # the first lane to end must not bring it back for the others
+            _take_turns(runs, self._cancelled, SLICE_S if self._pair.can_fork else None)
+        return runs
+
+    def _pair_of(self, lane: str) -> Pair:
+        if not self._pair.can_fork:
+            return self._pair
+        if lane not in self._forks:
+            self._forks[lane] = self._pair.fork()
+        return self._forks[lane]
+
+
+def _take_turns(runs: Mapping[str, LaneRun], cancelled: Callable[[], bool], seconds: float | None) -> None:
+    """Decode all ``runs`` to the end in slices of ``seconds`` (None: one after the other)."""
+    unfinished = {lane: run.decode(cancelled) for lane, run in runs.items()}
+    length = dict.fromkeys(runs, 0)  # of the texts so far
+    while unfinished:
+        lane = min(unfinished, key=length.__getitem__)
+        if _decode_for(unfinished[lane], seconds):
+            del unfinished[lane]
+        length[lane] = len(runs[lane].output)
+
+
+def _decode_for(decoding: Iterator[object], seconds: float | None) -> bool:
+    """Go on for ``seconds`` (None: to the end). True where the end was reached."""
+    end = math.inf if seconds is None else perf_counter() + seconds
+    return all(perf_counter() < end for _ in decoding)
