@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from statistics import mean
@@ -15,7 +15,7 @@ import numpy as np
 from .annotate import Annotator, fate_of, fate_of_emitted
 from .chain import Cancelled, record_chain
 from .cost_curves import smooth_costs
-from .costs import measure_costs, measure_decision
+from .costs import cost_rounds, measure_decision
 from .drafting import NGRAM, prefill
 from .errors import UserError
 from .events import Event, Kind
@@ -41,6 +41,7 @@ FLUSH_S = 0.05  # live iterations are sent in batches of so many seconds
 MANY_TOKENS = 4000  # in all lanes together, beyond which fewer alternatives are kept: the file has a limit
 MANY_REPEATS = 5  # a run repeated so often is made to be kept: its cost curves are read READINGS times
 READINGS = 3
+MEASURING = "Timing single passes of both models: the simulated lane and rules that weigh costs need it"
 NEAR_TIE = 1e-4  # top-2 logit gap in float32 under which rounding may decide
 
 
@@ -141,35 +142,43 @@ class Comparison:
     # -- off the clock, before
 
     def _measure(self) -> Told:
-        yield "progress", _progress("measuring", "Measuring what draft steps and checks cost here")
-        prepared = self.prepared
+        yield "progress", _progress("measuring", MEASURING, 0.0)
+        prepared, readings = self.prepared, []
         context = len(prepared.prompt) + prepared.limits.max_new_tokens // 2
-        readings = []
-        for _ in range(READINGS if prepared.request.repeats >= MANY_REPEATS else 1):
-            readings.append(
-                measure_costs(
-                    prepared.pair, prepared.drafts, prepared.prompt, context=context,
-                    tell=lambda message, fraction: self._check_cancel(),
-                )  # fmt: skip
-            )
+        wanted = READINGS if prepared.request.repeats >= MANY_REPEATS else 1
+        while len(readings) < wanted:
+            rounds = cost_rounds(prepared.pair, prepared.drafts, prepared.prompt, context=context)
+            readings.append((yield from self._reading(rounds, len(readings), wanted)))
             self._check_cancel()
         self._costs = readings[0] if len(readings) == 1 else smooth_costs(readings)
 
+    def _reading(
+        self, rounds: Generator[float, None, Costs], before: int, wanted: int
+    ) -> Generator[tuple[Kind, dict[str, Any]], None, Costs]:
+        """One reading of the cost curves, of which ``wanted`` are taken and ``before`` were; tells how far it is."""
+        while True:
+            try:
+                share = next(rounds)
+            except StopIteration as end:
+                return end.value
+            self._check_cancel()
+            yield "progress", _progress("measuring", MEASURING, (before + share) / wanted)
+
     def _look_ahead(self) -> Told:
         """The target's own text, and what each draft says along it."""
-        yield "progress", _progress("chain", "Letting the target write its text beforehand, for the oracle")
+        yield "progress", _progress("chain", "Off the clock: the big model writes its text, for the oracle")
         prepared = self.prepared
         plain = Lane("autoregressive", None, "autoregressive", None)
         self._reference = LaneRun(prepared, plain, self._costs).run(self._cancel)
         self._check_cancel()
         for name in prepared.drafts:
-            yield "progress", _progress("chain", f"Recording what {name} guesses along it")
+            yield "progress", _progress("chain", f"Off the clock: what {name} guesses along it")
             self._chains[name] = chain_of(prepared, name, self._reference.output, self._cancel)
 
     def _warm_up(self) -> Told:
         found: dict[str, list[float]] = {}
         for lane in self.prepared.lanes:
-            yield "progress", _progress("warming up", f"Warming up {lane.text}")
+            yield "progress", _progress("warming up", f"Off the clock: warming up {lane.text}")
             found.setdefault(lane.policy, []).append(measure_decision(self.prepared, lane, self._costs))
             self._check_cancel()
         self._costs = replace(self._costs, decision={policy: mean(costs) for policy, costs in found.items()})

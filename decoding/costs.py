@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Generator
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
@@ -31,22 +31,27 @@ STEPS = 8  # draft steps before each measured check, as in an iteration
 BUDGET_S = 1.5
 LOOP_TOKENS = 48
 
-Tell = Callable[[str, float | None], None]
+
+def measure_costs(pair: Pair, drafts: list[str], prompt: list[int], *, context: int | None = None) -> Costs:
+    """:func:`cost_rounds` in one go."""
+    rounds = cost_rounds(pair, drafts, prompt, context=context)
+    while True:
+        try:
+            next(rounds)
+        except StopIteration as end:
+            return end.value
 
 
-def measure_costs(
-    pair: Pair,
-    drafts: list[str],
-    prompt: list[int],
-    *,
-    context: int | None = None,
-    tell: Tell = lambda message, fraction: None,
-) -> Costs:
+def cost_rounds(
+    pair: Pair, drafts: list[str], prompt: list[int], *, context: int | None = None
+) -> Generator[float, None, Costs]:
     """Time target passes over 1 to 21 tokens and some longer ones, and steps of each draft, interleaved as in a lane.
 
     Args:
         prompt: ids; repeated up to ``context`` tokens (default: the prompt and 64 more), where all is timed.
-        tell: called before each round; what it raises ends the measurement.
+
+    Yields:
+        Before each round, the share of the work that is done; who closes the generator ends the measurement.
 
     Returns:
         Medians over rounds, v smoothed over neighbouring n: ``target_s`` of a pass over one token right after
@@ -63,7 +68,7 @@ def measure_costs(
     timer = _Timer(pair, drafts, rule, text)
     lengths, rounds = timer.plan(long)
     for number in range(rounds):
-        tell("Measuring what passes cost", number / rounds)
+        yield number / rounds
         timer.round(lengths)
     costs = timer.costs()
     return replace(costs, o=_measure_loop(pair, drafts, rule, prompt, costs))

@@ -227,6 +227,15 @@ def test_cancel_ends_with_one_event(after):
     assert kinds[-1] == "cancelled" and "finished" not in kinds
 
 
+def test_measuring_tells_how_far_it_is_and_ends_there_when_it_is_stopped(told):
+    shares = [e.data["fraction"] for e in told if e.kind == "progress" and e.data["stage"] == "measuring"]
+    assert len(shares) > 3 and shares == sorted(shares) and shares[0] == 0.0 and shares[-1] < 1.0
+    seen = []
+    for event in compare_pair(request(), ToyPair(), cancel=lambda: len(seen) >= 4):
+        seen.append((event.kind, event.data.get("stage")))
+    assert seen[-2:] == [("progress", "measuring"), ("cancelled", None)]
+
+
 def test_cancel_is_an_exception_to_callers_without_events():
     with pytest.raises(Cancelled):
         finished_run(request(), ToyPair(), cancel=lambda: True)

@@ -69,12 +69,19 @@ def test_hostile_values_stay_text_or_are_left_out_with_a_sentence(text):
     ("name", "value"),
     [("seed", "1e400"), ("seed", "nan"), ("seed", "-1"), ("seed", True), ("temperature", "inf"), ("top_p", "2"),
      ("lanes", ",".join(f"static:{n}" for n in range(1, 12))), ("lanes", [1]), ("lanes", ""), ("prompt", "x" * 100_001),
-     ("prompt", 5), ("max_new_tokens", "1.5"), ("max_new_tokens", "9" * 5000), ("stop", None), ("ignore_eos", "yes")],
+     ("prompt", 5), ("max_new_tokens", "1.5"), ("max_new_tokens", "9" * 5000), ("stop", None), ("ignore_eos", "yes"),
+     ("temperature", "2.5"), ("repeats", "10"), ("top_p", "0")],
 )  # fmt: skip
 def test_what_does_not_fit_is_left_out(name, value):
     read, faults = read_settings({name: value}, Settings(), "link")
     assert len(faults) == 1 and faults[0].startswith(f"The link's {name} was left out: it ")
     assert read == Settings()
+
+
+def test_a_pair_that_is_not_offered_is_left_out():
+    read, faults = read_settings({"pair": "nope"}, Settings(), "link", ["toy", "other"])
+    assert read.pair == "" and faults == ["The link's pair was left out: it must be one of toy, other."]
+    assert read_settings({"pair": "toy"}, Settings(), "link", ["toy"])[0].pair == "toy"
 
 
 def test_unknown_names_are_ignored():

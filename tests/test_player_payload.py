@@ -19,7 +19,7 @@ from tests.runs import make_run
 from viz.player import sweeps
 from viz.player.names import lane_caption, lane_heading, lane_name
 from viz.player.payload import TICKS_PER_SECOND, player_payload
-from viz.player.sentences import check_fact, opening, verdict
+from viz.player.sentences import check_fact, doubt, opening, verdict
 from viz.player.sweeps import THRESHOLDS
 
 LANES = ("autoregressive", "static:5", "confidence:0.5", "disco:0.6", "oracle")
@@ -217,3 +217,15 @@ def test_the_first_guess_after_a_check_has_a_price_of_its_own(run):
     assert check_fact(run).endswith(f"by the small one {c:.2f} to {c + 0.07:.2f}.")
     del run.costs.first[draft]
     assert check_fact(run).endswith(f"by the small one {c:.2f}.")
+
+
+def test_repeats_that_are_far_apart_are_told():
+    run = make_run(lanes=("autoregressive", "static:5"), repeats=5)
+    assert doubt(run) == "" and doubt(make_run(lanes=("static:5",))) == ""
+    times = run.lanes[1].repeats
+    times[0].check_s = [3 * second for second in times[0].check_s]
+    assert doubt(run) == ""  # one of five may be off
+    times[1].check_s = [3 * second for second in times[1].check_s]
+    found = metrics.speedup(run, run.lanes[1])
+    assert f"waver ({found.low:.2f}× to {found.high:.2f}× over the repeats)" in doubt(run)
+    assert player_payload(run)["fact"] == check_fact(run) + doubt(run)

@@ -12,13 +12,14 @@ import gradio as gr
 from decoding.backends.base import Backend
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.request import MAX_LANES, MAX_NEW_TOKENS, MAX_REPEATS
+from decoding.request import MAX_LANES
 
+from .buttons import idle, make_buttons, running, stopping
 from .choices import Example, default_lanes, find_examples, lane_choices, pair_choices
 from .desk import answers
 from .player.payload import player_payload
 from .session import Visits, race_feed, told
-from .settings import DTYPES, FIELDS, Settings, read_settings
+from .settings import DTYPES, FIELDS, MAX_FORM_REPEATS, MAX_TEMPERATURE, MIN_TOP_P, Settings, read_settings
 from .store import RunStore
 
 TASK = "race"
@@ -74,7 +75,11 @@ def build_race_tab(
     _wire_run(form, fields, view, visits, backend, store)
     _wire_examples(form, view, store, examples, first)
     _wire_rule(form)
-    _wire_memory(page, fields, view, first)
+    _wire_hint(form)
+    _wire_memory(page, form, fields, view, first, [pair.name for pair in pairs])
+
+
+# Numbers have no bounds of Gradio's: its refusal would not say which field it means; the check of the request does.
 
 
 def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
@@ -83,8 +88,7 @@ def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
             first.prompt, label="Continue this text", lines=2, max_lines=3, scale=6, elem_id="prompt",
             placeholder="Type the beginning of a text; the models go on from there",
         )  # fmt: skip
-        run = gr.Button("Run", variant="primary", scale=0, min_width=96, elem_id="run")
-        stop = gr.Button("Stop", variant="stop", scale=0, min_width=96, visible=False, elem_id="stop")
+        run, stop = make_buttons("Run", 96, run="run", stop="stop")
     with gr.Row(elem_classes="sp-ask"):
         example = gr.Dropdown(
             [one.title for one in examples], value=examples[0].title if examples else None, label="Examples",
@@ -95,8 +99,7 @@ def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
             multiselect=True, allow_custom_value=True, max_choices=MAX_LANES, scale=5, min_width=320, elem_id="lanes",
         )  # fmt: skip
         max_new_tokens = gr.Number(
-            first.max_new_tokens, label="New tokens", minimum=1, maximum=MAX_NEW_TOKENS, precision=0, scale=1,
-            min_width=110, elem_id="max-new-tokens",
+            first.max_new_tokens, label="New tokens", precision=0, scale=1, min_width=110, elem_id="max-new-tokens",
         )  # fmt: skip
     with gr.Accordion("Settings", open=False, elem_id="settings", elem_classes="sp-settings"):
         rest = _build_rest(first, pairs)
@@ -109,12 +112,14 @@ def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
     choices = [("the default pair", ""), *pair_choices(pairs)]
     with gr.Row():
         rule = gr.Radio(RULE_LABELS, value=first.rule, label="Rule by which a guess is accepted", elem_id="rule")
-        temperature = gr.Slider(0, 2, value=first.temperature, step=0.05, label="Temperature", elem_id="temperature")
+        temperature = gr.Slider(
+            0, MAX_TEMPERATURE, value=first.temperature, step=0.05, label="Temperature", elem_id="temperature"
+        )  # fmt: skip
     with gr.Row():
-        seed = gr.Number(first.seed, label="Seed", minimum=0, maximum=2**31 - 1, precision=0, min_width=110)
-        repeats = gr.Slider(1, min(9, MAX_REPEATS), value=first.repeats, step=1, label="Repeats of the timing")
-        top_k = gr.Number(first.top_k, label="Top-k (0: off)", minimum=0, maximum=1_000_000, precision=0, min_width=110)
-        top_p = gr.Slider(0.01, 1, value=first.top_p, step=0.01, label="Top-p (1: off)")
+        seed = gr.Number(first.seed, label="Seed", precision=0, min_width=110)
+        repeats = gr.Slider(1, MAX_FORM_REPEATS, value=first.repeats, step=1, label="Repeats of the timing")
+        top_k = gr.Number(first.top_k, label="Top-k (0: off)", precision=0, min_width=110)
+        top_p = gr.Slider(MIN_TOP_P, 1, value=first.top_p, step=0.01, label="Top-p (1: off)")
         dtype = gr.Dropdown(list(DTYPES), value=first.dtype, label="Number format (dtype)", min_width=130)
     with gr.Row():
         pair = gr.Dropdown(choices, value=first.pair, label="Pair of models", elem_id="pair")
@@ -147,7 +152,7 @@ def _first_value(store: RunStore, examples: list[Example]) -> str:
 
 def _wire_run(form: Form, fields: list, view: gr.HTML, visits: Visits, backend: Backend, store: RunStore) -> None:
     async def race(visitor: gr.Request, *values: Any) -> AsyncIterator[tuple]:
-        yield gr.skip(), gr.update(visible=False), gr.update(visible=True)
+        yield gr.skip(), *running()
         try:
             request = Settings(**dict(zip(FIELDS, values))).request()
         except (UserError, TypeError, ValueError) as error:
@@ -155,17 +160,18 @@ def _wire_run(form: Form, fields: list, view: gr.HTML, visits: Visits, backend: 
         else:
             async for delta in visits.deltas(race_feed(backend, store, request), visitor.session_hash or "", TASK):
                 yield delta, gr.skip(), gr.skip()
-        yield gr.skip(), gr.update(visible=True), gr.update(visible=False)
+        yield gr.skip(), *idle()
 
-    def stop(visitor: gr.Request) -> None:
+    def stop(visitor: gr.Request) -> dict[str, Any]:
         visits.stop(visitor.session_hash or "", TASK)
+        return stopping()
 
     gr.on(
         [form.run.click, form.fields["prompt"].submit], race, inputs=fields, outputs=[view, form.run, form.stop],
         show_progress="hidden", concurrency_limit=None, concurrency_id="race", api_visibility="private",
         trigger_mode="once",
     )  # fmt: skip
-    form.stop.click(stop, queue=False, show_progress="hidden", api_visibility="private")
+    form.stop.click(stop, None, form.stop, queue=False, show_progress="hidden", api_visibility="private")
 
 
 def _sentence(error: Exception) -> str:
@@ -173,19 +179,25 @@ def _sentence(error: Exception) -> str:
 
 
 def _wire_examples(form: Form, view: gr.HTML, store: RunStore, examples: list[Example], first: Settings) -> None:
-    def choose(index: int | None, shown: int) -> tuple:
-        # Gradio tells of input too when the list is merely left; what was typed since must not be lost then.
-        if not isinstance(index, int) or not 0 <= index < len(examples) or index == shown:
+    prompt = form.fields["prompt"]
+
+    def choose(index: int | None, shown: int, text: str) -> tuple:
+        # Gradio tells of input too when the list is merely left: what is on screen stays then.
+        if not isinstance(index, int) or not 0 <= index < len(examples):
             return gr.skip(), gr.skip(), gr.skip(), gr.skip()
         example = examples[index]
+        if index == shown and text == example.prompt:
+            return gr.skip(), gr.skip(), gr.skip(), gr.skip()
         delta = _recorded_delta(store, example.recording) if example.recording else gr.skip()
         return example.prompt, example.lanes or first.lanes, delta, index
 
     shown = gr.State(0)  # the example chosen last: the form opens with the first one
     form.example.input(
-        choose, [form.example, shown], [form.fields["prompt"], form.fields["lanes"], view, shown],
+        choose, [form.example, shown, prompt], [prompt, form.fields["lanes"], view, shown],
         show_progress="hidden", concurrency_limit=None, api_visibility="private",
     )  # fmt: skip
+    # A text of one's own is no example; each of them can then be chosen again.
+    prompt.input(fn=None, js="() => null", outputs=form.example, api_visibility="private")
 
 
 def _wire_rule(form: Form) -> None:
@@ -201,7 +213,19 @@ def _wire_rule(form: Form) -> None:
     )  # fmt: skip
 
 
-def _wire_memory(page: gr.Blocks, fields: list, view: gr.HTML, first: Settings) -> None:
+def _wire_hint(form: Form) -> None:
+    """Below the prompt, as it is typed: what a line break at its end may do. In the browser."""
+    prompt, goes_on = inputs = [form.fields["prompt"], form.fields["ignore_eos"]]
+    for event, typed in ((prompt.input, "true"), (prompt.change, "false"), (goes_on.change, "false")):
+        event(
+            fn=None, inputs=inputs, api_visibility="private",
+            js=f"(text, goesOn) => {{ window.SpeculoscopePage.hint(text, goesOn, {typed}); }}",
+        )  # fmt: skip
+
+
+def _wire_memory(
+    page: gr.Blocks, form: Form, fields: list, view: gr.HTML, first: Settings, names_of_pairs: list[str]
+) -> None:
     """The browser keeps the settings; a link's settings go before them. Both are checked like anything from outside."""
     memory = gr.BrowserState({}, storage_key="speculoscope-settings", secret="not-a-secret")
     names = json.dumps(list(FIELDS))
@@ -213,13 +237,14 @@ def _wire_memory(page: gr.Blocks, fields: list, view: gr.HTML, first: Settings) 
     def restore(kept: Any, visitor: gr.Request) -> list:
         kept, query = kept if isinstance(kept, dict) else {}, dict(visitor.query_params)
         if not kept and not set(query) & set(FIELDS):
-            return [gr.skip()] * (len(fields) + 1)  # nothing to restore: leave alone what is being typed already
-        settings, _ = read_settings(kept, first, "browser")
-        settings, faults = read_settings(query, settings, "link")
+            return [gr.skip()] * (len(fields) + 2)  # nothing to restore: leave alone what is being typed already
+        settings, _ = read_settings(kept, first, "browser", names_of_pairs)
+        settings, faults = read_settings(query, settings, "link", names_of_pairs)
         delta = told("failed", message=" ".join(faults)) if faults else gr.skip()
-        return [*asdict(settings).values(), delta]
+        example = gr.skip() if settings.prompt == first.prompt else None
+        return [*asdict(settings).values(), delta, example]
 
     page.load(
-        restore, inputs=memory, outputs=[*fields, view], show_progress="hidden", concurrency_limit=None,
+        restore, inputs=memory, outputs=[*fields, view, form.example], show_progress="hidden", concurrency_limit=None,
         api_visibility="private",
     )  # fmt: skip

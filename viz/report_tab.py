@@ -20,6 +20,7 @@ from decoding.fingerprint import fingerprint
 from decoding.pairs import PairDescription
 from decoding.prompts import SUITES
 
+from .buttons import idle, make_buttons, running, stopping
 from .choices import pair_choices
 from .desk import answered
 from .drafts_tab import drafts_report
@@ -78,8 +79,7 @@ def build_report_tab(kind: Kind, backend: Backend, visits: Visits, folder: Path 
         limit = gr.Number(12, label="Test prompts", minimum=1, maximum=1000, precision=0, min_width=110)
         clock = gr.Number(4, label="of them on the clock", minimum=0, maximum=1000, precision=0, min_width=110)
         minutes = gr.Number(2, label="minutes on the clock at most", minimum=0, maximum=60, min_width=110)
-        run = gr.Button("Run here", variant="primary", scale=0, min_width=110)
-        stop = gr.Button("Stop", variant="stop", scale=0, min_width=110, visible=False)
+        run, stop = make_buttons("Run here", 110)
     view = gr.HTML(
         "", html_template=TEMPLATE, apply_default_css=False, elem_id=f"report-{kind.job}",
         js_on_load="window.SpeculoscopePage.report(element, props, watch, server);",
@@ -121,7 +121,7 @@ def is_stale(setting: Setting, pair: PairDescription) -> bool:
 
 def _wire(kind: Kind, backend: Backend, visits: Visits, inputs: list, view: gr.HTML, run: gr.Button, stop: gr.Button):
     async def measure(visitor: gr.Request, *values: Any) -> AsyncIterator[tuple]:
-        yield gr.skip(), gr.update(visible=False), gr.update(visible=True)
+        yield gr.skip(), *running()
         try:
             options = job_options(kind, *values)
         except (UserError, TypeError, ValueError) as error:
@@ -130,16 +130,17 @@ def _wire(kind: Kind, backend: Backend, visits: Visits, inputs: list, view: gr.H
             feed = Feed(lambda cancel: backend.run_job(kind.job, options, cancel), functools.partial(_finish, kind))
             async for delta in visits.deltas(feed, visitor.session_hash or "", kind.job):
                 yield delta, gr.skip(), gr.skip()
-        yield gr.skip(), gr.update(visible=True), gr.update(visible=False)
+        yield gr.skip(), *idle()
 
-    def cancel(visitor: gr.Request) -> None:
+    def cancel(visitor: gr.Request) -> dict[str, Any]:
         visits.stop(visitor.session_hash or "", kind.job)
+        return stopping()
 
     run.click(
         measure, inputs, [view, run, stop], show_progress="hidden", concurrency_limit=None, concurrency_id="race",
         api_visibility="private", trigger_mode="once",
     )  # fmt: skip
-    stop.click(cancel, queue=False, show_progress="hidden", api_visibility="private")
+    stop.click(cancel, None, stop, queue=False, show_progress="hidden", api_visibility="private")
 
 
 def job_options(kind: Kind, pair: Any, suite: Any, limit: Any, clock: Any, minutes: Any) -> dict[str, Any]:

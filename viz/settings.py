@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 from urllib.parse import urlencode
@@ -27,6 +27,9 @@ from decoding.request import (
 
 RULES = ("greedy", "coupling", "sampling")
 DTYPES = ("auto", "float32", "bfloat16")
+MAX_TEMPERATURE = 2.0  # of the form; the command line takes more
+MAX_FORM_REPEATS = min(9, MAX_REPEATS)
+MIN_TOP_P = 0.01
 MAX_LINK_CHARS = 6000  # longer links are cut by some servers; the prompt is left out then
 
 
@@ -69,17 +72,21 @@ def settings_of(request: CompareRequest) -> Settings:
     return Settings(lanes=list(request.lanes), stop="\n".join(request.stop), **values)
 
 
-def read_settings(values: Mapping[str, Any], base: Settings, source: str) -> tuple[Settings, list[str]]:
-    """``base`` with those of ``values`` that fit, and a sentence for each that does not.
+def read_settings(
+    values: Mapping[str, Any], base: Settings, source: str, pairs: Iterable[str] = ()
+) -> tuple[Settings, list[str]]:
+    """``base`` with those of ``values`` that the form can show, and a sentence for each that it cannot.
 
-    ``source`` is how the sentences call where the values came from, for instance "link".
+    ``source`` is how the sentences call where the values came from, for instance "link". ``pairs`` are the names
+    of the pairs to choose from.
     """
     settings, faults = Settings(**asdict(base)), []
+    readers = {**_READERS, "pair": _one_of(["", *pairs])}
     for name in FIELDS:
         if name not in values:
             continue
         try:
-            setattr(settings, name, _READERS[name](values[name]))
+            setattr(settings, name, readers[name](values[name]))
         except (ValueError, TypeError) as error:
             faults.append(f"The {source}'s {name} was left out: {error}.")
     return settings, faults
@@ -163,10 +170,10 @@ def _number(low: float, high: float, whole: bool) -> Callable[[Any], float]:
     return read
 
 
-def _one_of(choices: Iterable[str]) -> Callable[[Any], str]:
+def _one_of(choices: Sequence[str]) -> Callable[[Any], str]:
     def read(value: Any) -> str:
         if value not in choices:
-            raise ValueError(f"it must be one of {', '.join(choices)}")
+            raise ValueError(f"it must be one of {', '.join(choice for choice in choices if choice)}")
         return value
 
     return read
@@ -192,13 +199,12 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "prompt": _text(MAX_PROMPT_CHARS),
     "lanes": _lanes,
     "max_new_tokens": _number(1, MAX_NEW_TOKENS, whole=True),
-    "pair": _text(200),
-    "temperature": _number(0, 5, whole=False),
+    "temperature": _number(0, MAX_TEMPERATURE, whole=False),
     "rule": _one_of(RULES),
     "seed": _number(0, 2**31 - 1, whole=True),
-    "repeats": _number(1, MAX_REPEATS, whole=True),
+    "repeats": _number(1, MAX_FORM_REPEATS, whole=True),
     "top_k": _number(0, 1_000_000, whole=True),
-    "top_p": _number(0.0, 1.0, whole=False),
+    "top_p": _number(MIN_TOP_P, 1, whole=False),
     "dtype": _one_of(DTYPES),
     "stop": _text(2000),
     "ignore_eos": _flag,

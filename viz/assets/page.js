@@ -70,6 +70,30 @@
     return place === 1 ? "Waiting: one run stands before yours." : `Waiting: ${place} runs stand before yours.`;
   }
 
+  // ---------------------------------------------------------------- the form
+
+  /** Below the prompt, once Enter has added a line break to it: what Enter does, and what the model may make of it. */
+  function hint(text, goesOn, typed) {
+    const box = document.getElementById("prompt");
+    if (!box) return;
+    const all = text || "", kept = all.trimEnd();
+    const fits = kept && all.includes("\n", kept.length) && !goesOn;
+    let node = box.querySelector(".sp-hint");
+    if (!node && fits && typed) {
+      node = el("p", "speculoscope sp-hint", "Enter adds a line break, where the model may end its text at once; Shift+Enter runs. ");
+      node.setAttribute("role", "status");
+      node.append(button("sp-button", "Remove it", () => trimEnd(box.querySelector("textarea"))));
+      box.append(node);
+    }
+    if (node) node.hidden = !fits || (node.hidden && !typed);
+  }
+
+  function trimEnd(field) {
+    field.value = field.value.trimEnd();
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+    field.focus();
+  }
+
   // ---------------------------------------------------------------- the race
 
   class Race {
@@ -275,7 +299,7 @@
   }
 
   global.SpeculoscopePage = {
-    ask, el, button, Status,
+    ask, el, button, hint, Status,
     race(element, props, watch, server) {
       document.head.append(document.getElementById("speculoscope-style")); // after Gradio's, to go before them
       const race = new Race(element, props, server);

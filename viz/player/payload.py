@@ -54,7 +54,7 @@ def player_payload(run: Run, *, origin: Origin = "live", recorded: bool = False)
         "id": run.id,
         "badge": {"kind": "recorded" if recorded else origin, "text": sentences.badge_text(run)},
         "sentence": sentences.opening(run),
-        "fact": sentences.check_fact(run),
+        "fact": sentences.check_fact(run) + sentences.doubt(run),
         "verdict": sentences.verdict(run),
         "lead": sentences.lead_lane(run),
         "prompt": _prompt_end(run),

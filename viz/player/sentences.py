@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from decoding.metrics import speedup, static_opt
+from decoding.metrics import speedup, speedups, static_opt
 from decoding.trace import Run, Trace
 
 from .names import lane_name
 
 SHORT = 8  # tokens: a text that ends so soon shows nothing of speculation
+WAVERING = 2.0  # highest over lowest speedup of the repeats, beyond which their median says little
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 
 
@@ -68,6 +69,18 @@ def _draft_cost(run: Run) -> str:
     if c is None:
         return "less"
     return f"{c:.2f}" + (f" to {c + first:.2f}" if first >= 0.005 else "")  # the first after a check
+
+
+def doubt(run: Run) -> str:
+    """A warning where the repeats of the lane that the first sentence is about are far apart; else ""."""
+    ratios = sorted(speedups(run, run.lanes[lead_lane(run)])) if run.lanes else []
+    inner = ratios[1:-1] if len(ratios) >= 5 else ratios  # of many repeats one may be off on each side
+    if not inner or inner[-1] <= WAVERING * inner[0]:
+        return ""
+    return (
+        f" Its timings waver ({ratios[0]:.2f}× to {ratios[-1]:.2f}× over the repeats), as beside other work: "
+        "run it again when the machine is quiet."
+    )
 
 
 def best_static_note(run: Run, trace: Trace) -> str:
