@@ -21,7 +21,8 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,15 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.requests import ClientDisconnect
 
-from .backends.base import Backend, sentence_of
-from .errors import UserError
+from .backends.base import Backend, check_token
+from .errors import UserError, sentence_of
 from .events import Event, event_to_json
 from .request import CompareRequest, Grant, check_granted, check_long_job, request_from_dict
 
 log = logging.getLogger(__name__)
 
 KINDS = ("compare", "evaluate", "drafts")
+SETTINGS = frozenset(field.name for field in fields(CompareRequest))
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 HEARTBEAT = '{"run":"-","seq":0,"kind":"heartbeat","data":{}}\n'
 
@@ -101,7 +103,7 @@ class Session:
         """Become the reader and acknowledge all before ``start``; returns the reader's number."""
         async with self._changed:
             if start < self._first:
-                raise Refusal(410, f"Event {start} was acknowledged before and is no longer kept.")
+                raise Refusal(410, f"Event {start} was read before and is no longer kept: start the run again.")
             if start > self._first + len(self._lines):
                 raise Refusal(400, f"Event {start} is not there yet: ask for number {self._first + len(self._lines)}.")
             while self._first < start:
@@ -187,11 +189,12 @@ class Sessions:
             self._known[run], self._bodies[run] = session, body
             events = self._events(kind, options, session)
             first = await asyncio.to_thread(next, events)  # it stands in line now
-            threading.Thread(target=session.pump, args=(_whole(first, events),), daemon=True).start()
+            threading.Thread(target=session.pump, args=(chain((first,), events),), daemon=True).start()
 
     def get(self, run: str) -> Session:
         if run not in self._known:
-            raise Refusal(404, "The server does not know this run: it has ended, or the server was restarted.")
+            sentence = "The server does not know this run: it has ended, or the server was restarted. Start it again."
+            raise Refusal(404, sentence)
         return self._known[run]
 
     def close(self) -> None:
@@ -200,24 +203,28 @@ class Sessions:
 
     def _events(self, kind: str, options: Any, session: Session) -> Iterator[Event]:
         if isinstance(options, CompareRequest):
-            return iter(self._backend.compare(options, session.cancel, session.run))
-        return iter(self._backend.run_job(kind, options, session.cancel, session.run))
+            return _whole(session.run, lambda: self._backend.compare(options, session.cancel, session.run))
+        return _whole(session.run, lambda: self._backend.run_job(kind, options, session.cancel, session.run))
 
     def _forget(self, run: str) -> None:
         self._known.pop(run, None)
         self._bodies.pop(run, None)
 
 
-def _whole(first: Event, rest: Iterator[Event]) -> Iterator[Event]:
-    """All events; a backend that breaks its promise and raises still ends the run with a sentence."""
-    last = first
-    yield first
+def _whole(run: str, events: Callable[[], Iterator[Event]]) -> Iterator[Event]:
+    """All events; the run ends with a sentence even where a backend breaks its promise, and raises or falls silent."""
+    seq, message = -1, "The run ended without a result. Start it again; the server's log may tell more."
     try:
-        for last in rest:
-            yield last
+        for event in events():
+            yield event
+            seq = event.seq
+            if event.is_last:
+                return
+        log.error("a backend ended run %s without a last event", run)
     except Exception as error:  # the boundary to people on the other machine
         log.exception("a backend raised")
-        yield Event(last.run, last.seq + 1, "failed", {"message": sentence_of(error)})
+        message = sentence_of(error)
+    yield Event(run, seq + 1, "failed", {"message": message})
 
 
 def _read_body(body: bytes, limits: Limits) -> tuple[str, CompareRequest | dict[str, Any]]:
@@ -231,9 +238,17 @@ def _read_body(body: bytes, limits: Limits) -> tuple[str, CompareRequest | dict[
     if (options.get("target") or options.get("draft")) and not limits.any_model:
         raise UserError("This server runs only the pairs that it lists: choose one of them by its name.")
     if kind == "compare":
+        _check_known(options)
         return kind, check_granted(request_from_dict(options), limits.grant)
     check_long_job(limits.grant)
     return kind, options
+
+
+def _check_known(options: dict[str, Any]) -> None:
+    unknown = sorted(options.keys() - SETTINGS)
+    if unknown:
+        sentence = f"This server knows no setting {unknown[0][:40]}: are it and the front end of the same version?"
+        raise UserError(sentence)
 
 
 class _EventsResponse(StreamingResponse):
@@ -247,7 +262,10 @@ class _EventsResponse(StreamingResponse):
 
 
 def create_app(backend: Backend, token: str = "", limits: Limits | None = None) -> FastAPI:
-    """The server's application around ``backend``. A ``token`` is asked for as ``Authorization: Bearer TOKEN``."""
+    """The server's application around ``backend``. A ``token`` is asked for as ``Authorization: Bearer TOKEN``.
+
+    Raises UserError for a token that no header can carry.
+    """
     limits = limits or Limits()
 
     @asynccontextmanager
@@ -271,12 +289,16 @@ async def _tell(request: Request, error: Exception) -> JSONResponse:
 
 
 def _guard(token: str) -> Callable[[Request], None]:
-    expected = f"Bearer {token}".encode()
+    expected = f"Bearer {check_token(token)}".encode()
 
     def check(request: Request) -> None:
         given = request.headers.get("authorization", "").encode()
         if token and not hmac.compare_digest(given, expected):
-            raise Refusal(401, "This server asks for a token, and the one given is missing or wrong.")
+            sentence = (
+                "This server asks for a token, and the one given is missing or wrong: "
+                "start the front end with SPECULOSCOPE_TOKEN set to the server's."
+            )
+            raise Refusal(401, sentence)
 
     return check
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from .backends.base import Backend
 from .backends.remote import RemoteBackend
-from .events import Event
+from .events import Event, event_to_json
 from .request import CompareRequest
 from .server import Limits, create_app
 
@@ -32,7 +32,7 @@ class SoakResult:
     cuts: int = 0
     ends: Counter[str] = field(default_factory=Counter)  # last event -> runs
     lost: int = 0  # events that never came
-    mixed: int = 0  # runs that held an event or a text of another run
+    mixed: int = 0  # runs whose events are not, one by one, those that the backend told, or of another run's text
     sentences: Counter[str] = field(default_factory=Counter)  # of runs that failed
 
     @property
@@ -64,16 +64,17 @@ def soak(
     cancel = cancel or threading.Event()
     result, adding = SoakResult(), threading.Lock()
     limits = Limits(max_runs=clients + 1, any_model=True, grace_s=PATIENCE_S)
+    witness = Witness(backend)
 
     def follow(request: CompareRequest) -> None:
         events = [] if cancel.is_set() else list(remote.compare(request, cancel))
         if cancel.is_set():
             return
         with adding:
-            judge(events, request, result)
+            judge(events, witness.told.pop(events[0].run, []), request, result)
             told(result)
 
-    with served(backend, limits) as port, _cutting_proxy(port, cut_after_s, seed, result) as cut:
+    with served(witness, limits) as port, _cutting_proxy(port, cut_after_s, seed, result) as cut:
         remote = RemoteBackend(f"http://127.0.0.1:{cut}", patience_s=PATIENCE_S)
         with ThreadPoolExecutor(clients) as pool:
             list(pool.map(follow, requests))
@@ -81,14 +82,33 @@ def soak(
     return result
 
 
-def judge(events: list[Event], request: CompareRequest, result: SoakResult) -> None:
-    """Add one run's events to ``result``."""
+class Witness:
+    """A backend around another one that keeps what each run told, as lines of JSON, on the server's side."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.told: dict[str, list[str]] = {}  # run -> its events
+
+    def compare(
+        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        for event in self._backend.compare(request, cancel, run_id):
+            self.told.setdefault(event.run, []).append(event_to_json(event))
+            yield event
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
+def judge(events: list[Event], told: list[str], request: CompareRequest, result: SoakResult) -> None:
+    """Add one run to ``result``: the ``events`` that arrived, and what the backend ``told`` (lines of JSON)."""
     last = events[-1]
     result.runs += 1
     result.events += len(events)
     result.ends[last.kind] += 1
-    result.lost += last.seq + 1 - len({event.seq for event in events}) + (not last.is_last)
-    result.mixed += len({event.run for event in events}) > 1 or not _is_own(events, request)
+    arrived = [event_to_json(event) for event in events]
+    result.lost += len(set(told) - set(arrived))
+    result.mixed += (last.kind == "finished" and arrived != told) or not _is_own(events, request)
     if last.kind == "failed":
         result.sentences[last.data["message"]] += 1
 
@@ -117,11 +137,11 @@ def _live_texts(events: list[Event]) -> dict[tuple[int, int], list[int]]:
 
 
 @contextmanager
-def served(backend: Backend, limits: Limits, token: str = "") -> Iterator[int]:
-    """``backend`` on a free loopback port, in a thread."""
+def served(backend: Backend, limits: Limits, token: str = "", port: int = 0) -> Iterator[int]:
+    """``backend`` on a loopback port (0: a free one, which it gives), in a thread."""
     import uvicorn
 
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
     config = uvicorn.Config(create_app(backend, token, limits), log_level="error", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

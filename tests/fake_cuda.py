@@ -80,8 +80,10 @@ class FakeCuda:
     def __init__(self) -> None:
         self.graphs: list[FakeGraph] = []
         self.events = self.waits = 0
+        self.workspaces = 0  # that lie outside of the graphs' pools
         self.fail: RuntimeError | None = None  # what the end of a recording raises, as CUDA does
         self.default = self.current = self.Stream()
+        self.lost = False  # a fault after which CUDA refuses everything
         self._pools: dict[object, list[FakeGraph]] = {}
 
     def Stream(self, device=None):
@@ -96,6 +98,7 @@ class FakeCuda:
     @contextmanager
     def stream(self, stream):
         before, self.current = self.current, stream
+        self.workspaces += 1  # cuBLAS makes one for the products that run there
         yield
         self.current = before
 
@@ -113,6 +116,7 @@ class FakeCuda:
     @contextmanager
     def graph(self, graph, pool, stream, capture_error_mode):
         assert capture_error_mode == "thread_local" and stream is not self.default
+        assert not self.workspaces, "a recording would hold the address of a workspace that others may clear"
         self.current = stream  # as torch: not given back where the recording fails
         with Recording(graph.work):
             yield
@@ -125,6 +129,14 @@ class FakeCuda:
 
     def synchronize(self, device=None) -> None:
         self.waits += 1
+        if self.lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def clear_workspaces(self) -> None:
+        self.workspaces = 0
 
     def get_device_name(self, device=None) -> str:
         return "a stand-in for a GPU"
@@ -157,7 +169,8 @@ def fake_cuda(monkeypatch):
     cuda = FakeCuda()
     for name in (
         "Stream", "current_stream", "set_stream", "stream", "device", "graph_pool_handle", "CUDAGraph", "graph",
-        "synchronize", "get_device_name", "Event",
+        "synchronize", "get_device_name", "Event", "is_initialized",
     ):  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", cuda.clear_workspaces, raising=False)
     yield cuda

@@ -2,7 +2,8 @@
 
 The prompt steers :class:`ScriptedRunner`: ``#crash`` kills its process in the midst of the first lane, ``#fail``
 raises there, ``#refuse`` raises a UserError, ``#slow`` takes 20 ms an iteration, ``#deaf`` ignores cancel,
-``#flood`` tells 20,000 events.
+``#flood`` tells 20,000 events, ``#gpufault`` raises and says that the device is lost, ``#memory`` raises as torch does
+where a GPU is full. Its ``started`` tells the how manieth run of its process it is (``served``).
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ def _text(run: Run, token: Token) -> list[str | None]:
 class ScriptedRunner:
     """A JobRunner: runs in the worker process of a LocalBackend, or in this process."""
 
+    lost, served = False, 0
+
+    def has_lost_device(self) -> bool:
+        return self.lost
+
     def run(
         self, kind: str, options: dict[str, Any], run_id: str, cancel: Callable[[], bool]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -83,11 +89,12 @@ class ScriptedRunner:
             seed=request.seed, identifier=run_id, alternatives=1,
         )
         run.settings = request
+        self.served += 1
         for kind, data in scripted_events(run):
             if cancel() and "#deaf" not in request.prompt:
                 yield "cancelled", {}
                 return
-            yield kind, data
+            yield kind, data | ({"served": self.served} if kind == "started" else {})
             if kind == "iterations":
                 self._misbehave(request.prompt)
             if kind == "lane_started" and "#flood" in request.prompt:
@@ -98,6 +105,11 @@ class ScriptedRunner:
             os.kill(os.getpid(), signal.SIGKILL)
         if "#fail" in prompt:
             raise RuntimeError("something broke")
+        if "#memory" in prompt:
+            raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        if "#gpufault" in prompt:
+            self.lost = True
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
         if "#slow" in prompt:
             time.sleep(0.02)
 
@@ -110,6 +122,22 @@ class ScriptedRunner:
             yield "progress", {"stage": "counting", "message": f"{i} of {options['n']}", "fraction": i / options["n"]}
             time.sleep(options.get("pause", 0.0))
         yield "finished", {"result": {"counted": options["n"]}}
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's, which is known by its name."""
+
+
+def order_of_service(streams: list[list[Event]]) -> list[int]:
+    """The how manieth each of these runs was that a ScriptedRunner served."""
+    return [event.data["served"] for events in streams for event in events if event.kind == "started"]
+
+
+class NeverStarts:
+    """A runner whose process ends before it has begun, as where its models break the interpreter."""
+
+    def __init__(self) -> None:
+        raise SystemExit(3)
 
 
 class FakeBackend:

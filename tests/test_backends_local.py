@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from decoding.backends import local
+from decoding.backends.base import CLOSED
 from decoding.backends.local import LocalBackend
 from decoding.backends.worker import batched
 from decoding.trace import run_from_json
-from tests.fakes import ScriptedRunner, check_stream, small_request
+from tests.fakes import ScriptedRunner, check_stream, order_of_service, small_request
 
 
 @pytest.fixture(scope="module")
@@ -157,15 +158,9 @@ def test_those_who_came_first_are_served_first(backend):
     request = small_request("#slow", lanes=["autoregressive"], max_new_tokens=8, repeats=1)
     streams = [backend.compare(request, threading.Event()) for _ in range(5)]
     assert [next(stream).kind for stream in streams] == ["queued"] * 5
-    ended: list[int] = []
-
-    def read(i):
-        list(streams[i])
-        ended.append(i)
-
     with ThreadPoolExecutor(5) as pool:
-        list(pool.map(read, reversed(range(5))))
-    assert ended == list(range(5))
+        served = order_of_service(list(pool.map(list, streams)))
+    assert served == list(range(served[0], served[0] + 5))
 
 
 def test_a_full_line_refuses_with_a_sentence():
@@ -189,7 +184,7 @@ def test_a_process_that_cannot_be_started_is_a_sentence_for_everyone(monkeypatch
         for _ in range(2):
             events = run(backend)
             check_stream(events)
-            assert events[-1].data["message"].endswith("could not be started: Cannot allocate memory.")
+            assert "could not be started (Cannot allocate memory): free some" in events[-1].data["message"]
     assert run(backend)[-1].kind == "finished"
     backend.close()
 
@@ -215,7 +210,7 @@ def test_closing_ends_the_worker_and_tells_everyone():
     next(waiting)
     pid = backend._worker.pid
     backend.close()
-    assert [list(one)[-1].data["message"] for one in (stream, waiting)] == ["The program was closed."] * 2
+    assert [list(one)[-1].data["message"] for one in (stream, waiting)] == [CLOSED] * 2
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert run(backend)[-1].kind == "failed"

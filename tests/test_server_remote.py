@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -16,10 +17,11 @@ import pytest
 from decoding.backends.local import LocalBackend
 from decoding.backends.remote import RemoteBackend
 from decoding.errors import UserError
+from decoding.events import event_to_json
 from decoding.request import Grant
 from decoding.server import Limits
 from decoding.soak import SoakResult, _Lives, judge, served, soak
-from tests.fakes import FakeBackend, ScriptedRunner, check_stream, small_request
+from tests.fakes import FakeBackend, ScriptedRunner, check_stream, order_of_service, small_request
 
 BODY = {"kind": "compare", "options": {"prompt": "x", "lanes": ["autoregressive"], "max_new_tokens": 8}}
 
@@ -201,7 +203,11 @@ def test_nobody_there_is_a_sentence():
     assert nowhere.pairs() == []
 
 
-@pytest.mark.parametrize("url", ["", "gpu:8700", "ftp://x", "http://", "javascript:1"])
+@pytest.mark.parametrize(
+    "url",
+    ["", "gpu:8700", "ftp://x", "http://", "javascript:1", "http://gpu:port", "http://gpu:99999", "http://[::1",
+     "http://gpu:1\n", f"http://{'a' * 80}:1"],
+)  # fmt: skip
 def test_bad_addresses_are_refused(url):
     with pytest.raises(UserError, match="no address"):
         RemoteBackend(url)
@@ -260,16 +266,9 @@ def test_sixteen_clients_at_once_get_their_own_results_in_order_of_arrival():
             request = small_request(f"client {i} #slow", lanes=["autoregressive"], max_new_tokens=8, repeats=1)
             streams.append(remote.compare(request, threading.Event()))
             assert next(streams[-1]).data["place"] <= i
-        ended: list[int] = []
-
-        def read(i):
-            events = list(streams[i])
-            ended.append(i)
-            return events
-
         with ThreadPoolExecutor(16) as pool:
-            results = list(pool.map(read, range(16)))
-    assert ended == list(range(16))
+            results = list(pool.map(list, streams))
+    assert order_of_service(results) == list(range(1, 17))
     for i, events in enumerate(results):
         assert events[-1].data["run"]["settings"]["prompt"] == f"client {i} #slow"
         assert events[-1].data["run"]["id"] == events[0].run
@@ -317,13 +316,15 @@ def test_the_soak_notices_what_goes_wrong():
     request = small_request()
     events = compare(FakeBackend())
 
-    def judged(events):
+    def judged(events, told=None):
         result = SoakResult()
-        judge(events, request, result)
+        judge(events, [event_to_json(event) for event in told or events], request, result)
         return result
 
     assert judged(events).is_clean
-    assert judged(events[:5] + events[6:]).lost == 1
+    assert judged(events[:5] + events[6:], events).lost == 1
+    assert judged(events[:5] + events[4:], events).mixed == 1  # one came twice
+    assert judged([*events[:5], replace(events[5], data={}), *events[6:]], events).mixed == 1
     assert judged(compare(FakeBackend(), "another prompt")).mixed == 1
     swapped = compare(FakeBackend(), seed=3)
     assert judged(events[:-1] + swapped[-1:]).mixed == 1
@@ -341,5 +342,8 @@ def test_the_front_end_of_a_remote_backend_needs_no_torch(port):
         app.build_page(backend)
         events = list(backend.compare(small_request(), threading.Event()))
         assert events[-1].kind == "finished", events[-1]
+        nobody = choose_backend(url="http://127.0.0.1:9")
+        app.build_page(nobody)  # the page comes up and says so
+        assert "Nothing answers at 127.0.0.1:9" in nobody.status()
     """)
     subprocess.run([sys.executable, "-c", script], check=True, timeout=170)

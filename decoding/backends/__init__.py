@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from ..errors import UserError
+
 if TYPE_CHECKING:
     from .base import Backend
 
@@ -19,7 +21,7 @@ def choose_backend(url: str | None = None, token: str = "", recorded: bool = Fal
 
     ``url`` (or SPECULOSCOPE_BACKEND): another machine's served backend, with ``token`` (or SPECULOSCOPE_TOKEN).
     ``recorded``: nothing runs live. Otherwise ZeroGPU where the environment has it, else this machine.
-    Raises UserError for an address that is none.
+    Raises UserError for an address or a token that is none, and on ZeroGPU where its package is missing.
     """
     url = url or os.environ.get("SPECULOSCOPE_BACKEND", "")
     if recorded:
@@ -31,8 +33,13 @@ def choose_backend(url: str | None = None, token: str = "", recorded: bool = Fal
 
         return RemoteBackend(url, token or os.environ.get("SPECULOSCOPE_TOKEN", ""))
     if on_zerogpu():
-        from .zerogpu import ZeroGPUBackend
-
+        try:
+            from .zerogpu import ZeroGPUBackend
+        except ModuleNotFoundError as error:
+            if error.name != "spaces":
+                raise
+            sentence = "This Space lends GPUs, but the package spaces is missing: add it to requirements.txt."
+            raise UserError(sentence) from error
         return ZeroGPUBackend()
     from .local import LocalBackend
 

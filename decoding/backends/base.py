@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import UserError
+from ..errors import UserError, sentence_of
 from ..events import Event, Kind
 from ..request import CompareRequest
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from ..pairs import PairDescription
 
 log = logging.getLogger(__name__)
+
+CLOSED = "The program was closed before the run was done: start it and the run again."
 
 
 class Cancelled(Exception):
@@ -59,6 +62,13 @@ def new_run_id() -> str:
     return secrets.token_hex(8)
 
 
+def check_token(token: str) -> str:
+    """``token`` as it is; UserError where no HTTP header can carry it. An empty one means that none is asked for."""
+    if not re.fullmatch(r"[!-~]*", token):
+        raise UserError("A token may hold only ASCII letters, digits and signs, and no spaces: choose another.")
+    return token
+
+
 class Numbering:
     """Makes the events of one run: counts ``seq`` up from 0."""
 
@@ -81,13 +91,3 @@ def guarded(events: Callable[[], Iterator[tuple[Kind, dict[str, Any]]]]) -> Iter
         if not isinstance(error, UserError):
             log.exception("a job failed")
         yield "failed", {"message": sentence_of(error)}
-
-
-def sentence_of(error: Exception) -> str:
-    """What to tell a person of ``error``."""
-    if isinstance(error, UserError):
-        return str(error)
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return "The machine ran out of memory: choose a smaller pair, a shorter prompt or fewer new tokens."
-    first_line = (str(error).splitlines() or [""])[0][:200]
-    return f"The run failed inside ({type(error).__name__}: {first_line}). The program's log tells more."

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import queue
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -17,6 +19,8 @@ from .base import Cancelled, guarded
 if TYPE_CHECKING:
     from ..evaluation.options import EvaluationOptions
     from ..models.pair import Pair
+
+log = logging.getLogger(__name__)
 
 Cancel = Callable[[], bool]
 Told = Iterator[tuple[Kind, dict[str, Any]]]
@@ -40,6 +44,17 @@ class Jobs:
             yield "failed", {"message": f"There is no job '{kind[:40]}': choose one of {', '.join(jobs)}."}
             return
         yield from guarded(lambda: job(options, run_id, cancel))
+
+    def has_lost_device(self) -> bool:
+        """Has the GPU faulted? CUDA then refuses all further work of this process. Lack of memory is no such fault."""
+        if self._device == "cpu" or (torch := sys.modules.get("torch")) is None or not torch.cuda.is_initialized():
+            return False
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            log.exception("the GPU has faulted")
+            return True
+        return False
 
     def preload(self, request: CompareRequest) -> None:
         """Load the pair of ``request`` with all its drafts, for processes that are forked later.

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..events import LAST_KINDS, Event, Kind
 from ..pairs import PairDescription, describe_pairs, is_public
 from ..request import PUBLIC, CompareRequest, Grant, check_granted, check_long_job, check_request
-from .base import Numbering
+from .base import CLOSED, Numbering
 from .process import WorkerProcess
 
 MAX_WAITING = 24
@@ -23,6 +23,7 @@ POLL_S = 0.1  # how often a waiting stream looks at its cancel flag
 INBOX_SIZE = 2000  # events that a reader may lag behind before the worker waits for it
 STALL_S = 20.0  # how long the worker waits for a reader that does not read
 UNHEEDED_S = 30.0  # how long a cancelled job may go on before its process is ended
+UNREAD = "The results were not read for too long, so the run was ended: start it again."
 
 
 @dataclass(eq=False)
@@ -120,7 +121,7 @@ class LocalBackend:
         with self._lock:
             self._closed = True
             for job in self._line:
-                job.tell("failed", message="The program was closed.")
+                job.tell("failed", message=CLOSED)
             self._line.clear()
             if self._worker is not None:
                 self._worker.kill()
@@ -138,7 +139,7 @@ class LocalBackend:
                 kind, data = job.inbox.get(timeout=POLL_S)
             except queue.Empty:
                 if job.abandoned:
-                    yield event("failed", message="The results were not read for too long, so the run was ended.")
+                    yield event("failed", message=UNREAD)
                     return
                 continue
             yield event(kind, **data)
@@ -149,7 +150,7 @@ class LocalBackend:
         """Stand in line; returns how many stand before. Raises UserError."""
         with self._lock:
             if self._closed:
-                raise UserError("The program was closed.")
+                raise UserError(CLOSED)
             if len(self._line) >= self._max_waiting:
                 raise UserError(f"{self._max_waiting} runs are waiting already, the most allowed: try again soon.")
             place = len(self._line) + (self._running is not None)
@@ -209,7 +210,9 @@ class LocalBackend:
             return WorkerProcess(self._target, self._on_message, self._on_end)
         except OSError as error:
             job.over = True
-            job.tell("failed", message=f"The process that runs the models could not be started: {error.strerror}.")
+            why = error.strerror or type(error).__name__
+            message = f"The process that runs the models could not be started ({why}): free some memory and try again."
+            job.tell("failed", message=message)
             return None
 
     def _tell_places(self) -> None:
@@ -247,7 +250,7 @@ class LocalBackend:
             if job.cancelled:
                 job.tell("cancelled")
             else:
-                job.tell("failed", message="The program was closed." if self._closed else _crash_sentence(worker))
+                job.tell("failed", message=CLOSED if self._closed else _crash_sentence(worker))
             self._next()
 
     def _next(self) -> None:

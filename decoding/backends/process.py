@@ -13,6 +13,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
+GPU_LOST = 70  # exit status of a worker whose GPU has faulted
+
 
 class WorkerProcess:
     """One running ``decoding.backends.worker``.
@@ -60,10 +62,12 @@ class WorkerProcess:
     def why_it_ended(self) -> str:
         """A clause on the exit status: "was killed by signal 9 (SIGKILL)"."""
         code = self._process.wait()
+        if code == GPU_LOST:
+            return "had to end, for the GPU refuses further work after a fault (the program's log tells which)"
         if code >= 0:
-            return f"ended with status {code}"
+            return f"ended with status {code}; the program's log tells why"
         hint = ", often for lack of memory" if -code == signal.SIGKILL else ""
-        return f"was killed by signal {-code} ({signal.Signals(-code).name}{hint})"
+        return f"was killed by signal {-code} ({_name_of(-code)}{hint})"
 
     def _read(self) -> None:
         while True:
@@ -77,6 +81,14 @@ class WorkerProcess:
         with self._writing:
             self._connection.close()
         self._on_end(self)
+
+
+def _name_of(number: int) -> str:
+    """SIGKILL for 9; real-time signals have no names of their own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "a real-time signal"
 
 
 def _environment() -> dict[str, str]:

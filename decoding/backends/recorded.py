@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 RECORDINGS = Path(__file__).resolve().parent.parent.parent / "recordings"
 INDEX = "index.json"
+NOTHING_LIVE = "Only recorded results are shown here: start the program without --recorded to measure anew."
 IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -111,7 +112,7 @@ class RecordedBackend:
     ) -> Iterator[Event]:
         event = Numbering(run_id)
         yield event("queued", place=0)
-        yield event("failed", message="Only recorded results are shown here: nothing can be measured anew.")
+        yield event("failed", message=NOTHING_LIVE)
 
     def pairs(self) -> list[PairDescription]:
         from ..pairs import describe_pairs
@@ -139,7 +140,11 @@ class RecordedBackend:
         return self._folder / f"{identifier}.json"
 
     def _read(self, identifier: str) -> Run:
-        run = load_run(self._path(identifier))
+        try:
+            run = load_run(self._path(identifier))
+        except UserError as error:
+            again = "Make it anew by python -m decoding recordings."
+            raise UserError(f"The recording {identifier} cannot be shown. {error} {again}") from error
         run.id = identifier  # the file's name is what it is asked for by
         return run
 

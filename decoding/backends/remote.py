@@ -15,7 +15,7 @@ import httpx
 from ..errors import UserError
 from ..events import Event, event_from_json
 from ..request import CompareRequest, check_request
-from .base import Numbering, new_run_id
+from .base import CLOSED, Numbering, check_token, new_run_id
 
 if TYPE_CHECKING:
     from ..pairs import PairDescription
@@ -30,7 +30,8 @@ LONGEST_PAUSE_S = 2.0
 class RemoteBackend:
     """Follows runs on a served backend; takes a broken connection up again where it broke.
 
-    ``patience_s``: how long to go on trying once nothing answers.
+    ``patience_s``: how long to go on trying once nothing answers. Raises UserError for an address or a token that
+    is none.
     """
 
     name = "remote"
@@ -44,14 +45,11 @@ class RemoteBackend:
         silence_s: float = SILENCE_S,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UserError(f"'{url[:100]}' is no address of a backend: write for instance http://gpu-machine:8700.")
-        self._where = parts.hostname + (f":{parts.port}" if parts.port else "")
+        self._where = _host_and_port(url)
         self._patience_s = patience_s
         self._client = httpx.Client(
             base_url=url.rstrip("/"),
-            headers={"Authorization": f"Bearer {token}"} if token else {},
+            headers={"Authorization": f"Bearer {check_token(token)}"} if token else {},
             timeout=httpx.Timeout(silence_s, connect=min(3.0, silence_s), pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=8),
             transport=transport,
@@ -91,7 +89,7 @@ class RemoteBackend:
             log.warning("%s", _unreachable(self._where))
         except UserError as error:
             log.warning("%s", error)
-        except ValidationError:
+        except (ValidationError, httpx.DecodingError):
             log.warning("what %s says of its pairs cannot be read: is it of the same version?", self._where)
         return []
 
@@ -100,10 +98,10 @@ class RemoteBackend:
             response = self._client.get("/health", timeout=3.0)
             _check(response)
             return f"Runs on {self._where}. {response.json()['backend']}"
+        except (UserError, httpx.RemoteProtocolError, httpx.DecodingError, ValueError, KeyError, TypeError):
+            return _no_backend(self._where)
         except httpx.TransportError:
             return _unreachable(self._where)
-        except (UserError, ValueError, KeyError, TypeError):
-            return f"Something answers at {self._where}, but it is no Speculoscope backend."
 
     def close(self) -> None:
         self._client.close()
@@ -127,16 +125,22 @@ class _Follower:
                     _check(self._client.put(f"/runs/{self._run}", json=body))
                     self._started = True
                 yield from self._read()
-            except httpx.TransportError:
+            except httpx.TransportError as error:
                 if self._cancel.is_set():
                     yield self._own_last("cancelled")
                 elif self._out_of_patience():
-                    yield self._own_last("failed", message=self._lost())
+                    yield self._own_last("failed", message=self._lost(error))
                 else:
                     self._cancel.wait(self._pause_s)
                     self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
             except UserError as error:
                 yield self._own_last("failed", message=str(error))
+            except httpx.DecodingError:
+                yield self._own_last("failed", message=_no_backend(self._where))
+            except RuntimeError:
+                if not self._client.is_closed:
+                    raise
+                yield self._own_last("failed", message=CLOSED)
 
     def let_go(self) -> None:
         """The run is not followed any more: the server may cancel and forget it."""
@@ -147,12 +151,13 @@ class _Follower:
                 pass  # it is gone, or this backend was closed: the server's time of grace ends the run
 
     def _read(self) -> Iterator[Event]:
-        """One batch of the server's events."""
+        """One batch of the server's events. A backend never sends an empty one: that counts as a broken connection."""
+        heard = False
         with self._client.stream("GET", f"/runs/{self._run}/events", params={"from": self._at}) as response:
             _check(response)
             for line in response.iter_lines():
-                self._failing_since, self._pause_s = None, 0.1
-                event = event_from_json(line)
+                self._failing_since, self._pause_s, heard = None, 0.1, True
+                event = self._event(line)
                 if event.kind != "heartbeat":
                     self._check_place(event)
                     self._at += 1
@@ -161,10 +166,19 @@ class _Follower:
                 if self._over:
                     return
                 self._pass_cancel_on()
+        if not heard:
+            raise httpx.RemoteProtocolError("an answer without events")
+
+    def _event(self, line: str) -> Event:
+        try:
+            return event_from_json(line)
+        except UserError as error:
+            sentence = f"What {self._where} sent is no event of a comparison: is it a backend of the same version?"
+            raise UserError(sentence) from error
 
     def _check_place(self, event: Event) -> None:
         if event.run != self._run or event.seq != self._at:
-            raise UserError(f"The results from {self._where} came out of order, so the run was given up.")
+            raise UserError(f"The results from {self._where} came out of order: start the run again.")
 
     def _pass_cancel_on(self) -> None:
         if self._cancel.is_set() and not self._cancel_told:
@@ -181,14 +195,36 @@ class _Follower:
         self._over = True
         return Event(self._run, self._at, kind, data)
 
-    def _lost(self) -> str:
+    def _lost(self, error: httpx.TransportError) -> str:
+        if self._at == 0 and isinstance(error, httpx.RemoteProtocolError):
+            return _no_backend(self._where)
         if not self._started:
             return _unreachable(self._where)
-        return f"The connection to {self._where} was lost and did not come back. What had arrived is shown."
+        return (
+            f"The connection to {self._where} was lost and did not come back. What had arrived is shown; start the "
+            "run again when the other machine answers."
+        )
+
+
+def _host_and_port(url: str) -> str:
+    """What to call the machine at ``url``. Raises UserError where that is no address."""
+    try:
+        parts = urlsplit(url)
+        scheme, host, port = parts.scheme, parts.hostname or "", parts.port
+        host.encode("idna"), httpx.URL(url)  # both refuse what no connection could be made to
+    except (ValueError, httpx.InvalidURL):
+        scheme = ""
+    if scheme not in ("http", "https") or not host:
+        raise UserError(f"'{url[:100]}' is no address of a backend: write for instance http://gpu-machine:8700.")
+    return host + (f":{port}" if port else "")
 
 
 def _unreachable(where: str) -> str:
     return f"Nothing answers at {where}: is python -m decoding serve running there?"
+
+
+def _no_backend(where: str) -> str:
+    return f"Something answers at {where}, but it is no Speculoscope backend: is the address right?"
 
 
 def _check(response: httpx.Response) -> None:

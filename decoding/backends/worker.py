@@ -22,6 +22,9 @@ from typing import Any, Protocol
 
 from ..events import LAST_KINDS, Kind
 from .base import guarded
+from .process import GPU_LOST
+
+log = logging.getLogger(__name__)
 
 BATCH_S = 0.05  # iterations that follow each other more closely travel together
 
@@ -32,6 +35,9 @@ class JobRunner(Protocol):
     """What the worker is an outside for; made once per process, so it may keep models."""
 
     def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Callable[[], bool]) -> Told: ...
+
+    def has_lost_device(self) -> bool:
+        """Asked after a failure: is this process of no further use? (It is ended then.)"""
 
 
 def main(fd: str, target: str) -> None:
@@ -73,6 +79,9 @@ def _serve(connection: Connection, runner: JobRunner, message: dict[str, Any], c
         return runner.run(message["kind"], message["options"], message["run"], is_cancelled)
 
     for kind, data in batched(guarded(events)):
+        if kind == "failed" and runner.has_lost_device():
+            log.error("%s: this process ends, a new one starts with the next job", data["message"])
+            os._exit(GPU_LOST)  # not before the front end hears of it by the end of the pipe: no job comes in between
         text = json.dumps({"job": job, "kind": kind, "data": data}, allow_nan=False, separators=(",", ":"))
         connection.send_bytes(text.encode("ascii"))
         if kind in LAST_KINDS:

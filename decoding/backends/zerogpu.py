@@ -13,11 +13,11 @@ from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
+from ..errors import UserError, sentence_of
 from ..events import LAST_KINDS, Event, Kind
 from ..pairs import find_pair
 from ..request import PUBLIC, CompareRequest, check_granted, check_request
-from .base import Numbering, sentence_of
+from .base import Numbering
 from .jobs import Jobs
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ START_S = 10.0  # moving the weights, measuring the costs, the warm-up
 SECONDS_PER_TOKEN = 0.012  # of the slowest lane, generously: less is returned, more is cut off
 EXTRA_PASSES = 2  # the reference text and the chains, on top of the repeats
 LONGEST_S = 120.0
+ASK_FOR_LESS = "Ask for fewer tokens, lanes or repeats."
 RECORDED = "The recorded runs play all the same."
 
 
@@ -105,7 +106,7 @@ class ZeroGPUBackend:
                     yield one, json.loads(text)
                     if one in LAST_KINDS:
                         return
-            yield "failed", {"message": f"The GPU was taken back before the run was done. {RECORDED}"}
+            yield "failed", {"message": f"The GPU was taken back before the run was done. {ASK_FOR_LESS} {RECORDED}"}
         except Exception as error:  # the boundary to people: Spaces raises gradio errors, which are not known here
             yield "failed", {"message": refusal(error)}
 
@@ -125,5 +126,5 @@ def refusal(error: Exception) -> str:
         return f"No GPU is free for this run ({title}): {message}. {RECORDED}"
     log.error("a run on ZeroGPU failed", exc_info=error)
     if title:
-        return f"The GPU run ended early: {message}. Ask for fewer tokens, lanes or repeats. {RECORDED}"
+        return f"The GPU run ended early: {message}. {ASK_FOR_LESS} {RECORDED}"
     return f"{sentence_of(error)} {RECORDED}"

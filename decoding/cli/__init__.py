@@ -20,10 +20,11 @@ COMMANDS = (
     "soak",
 )
 BAD_INPUT = 2
+FAILED = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command. Bad input: a sentence on stderr and exit status 2."""
+    """Run one command. Bad input: a sentence on stderr and exit status 2; lack of memory: 1."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read by torch when it is first imported
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     from ..errors import UserError
@@ -35,6 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         complain(str(error))
         sys.exit(BAD_INPUT)
+    except Exception as error:
+        from ..errors import is_out_of_memory, sentence_of
+
+        if not is_out_of_memory(error):
+            raise  # a fault of the program: its traceback is what helps
+        from .console import complain
+
+        complain(sentence_of(error))
+        sys.exit(FAILED)
 
 
 def _application(arguments: Sequence[str]):

@@ -34,13 +34,15 @@ def serve(
     from ..server import Limits, create_app
 
     check_address(host, port)
+    if max_waiting < 0 or min(max_new_tokens, max_total_tokens, max_prompt_chars) < 1:
+        raise UserError("Nothing could run under these limits: --max-waiting is 0 or more, the others 1 or more.")
     grant = Grant(max_prompt_chars, max_new_tokens, max_total_tokens, long_jobs)
     limits = Limits(max_runs=max_waiting + 1, grant=grant, any_model=any_model)
     address = f"http://{_reachable(host)}:{port}"
+    app = create_app(LocalBackend(max_waiting=max_waiting), token, limits)
     err.print(Text(f"Serving on http://{host}:{port}. Front ends: python app.py --backend {address}"))
     if not token and host not in ("127.0.0.1", "::1", "localhost"):
         err.print(f"Anyone who reaches this port can run comparisons: --token or {TOKEN_VARIABLE} asks for a token.")
-    app = create_app(LocalBackend(max_waiting=max_waiting), token, limits)
     uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
 
 

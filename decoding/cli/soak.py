@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import UserError
 from ..request import CompareRequest
 from .console import cancel_on_interrupt, err, out, print_json, progress_bar
 
@@ -25,6 +26,8 @@ def soak(
     from ..backends.local import LocalBackend
     from ..soak import soak as run_soak
 
+    if min(runs, clients, max_new_tokens) < 1 or not cut_after > 0.01:
+        raise UserError("Ask for at least one run, one client and one new token, and let connections live over 0.01 s.")
     requests = [
         CompareRequest(
             f"# {i}\ndef f{i}(x):\n", target=target, draft=draft, lanes=lanes.split(","), repeats=1,

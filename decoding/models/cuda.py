@@ -120,6 +120,7 @@ class CudaModel(LeanModel):
             self._offsets = torch.arange(MAX_ROWS, device=self.device)
             if self.tied:  # one copy on the device serves both
                 self.head = DenseLinear(self.embedding)
+        self._pins = self.device.type == "cuda"
         self._runner = GraphRunner(self.device, graphs)
         info.engine = _GRAPHS if self._runner.records else _EAGER
 
@@ -242,10 +243,12 @@ class CudaModel(LeanModel):
     def _fill(self, ids: list[int], last: int | None = None) -> None:
         """Write the input buffer; ``last``: index of the last id that counts, where not all are given here.
 
-        The copy is from ordinary memory: CUDA has read it when this returns.
+        Waits for nothing, so that a check can be launched while the chain that it is about still runs: the copy is
+        from pinned memory and takes its turn on the stream. torch gives that memory out again only after an event
+        that it records behind the copy (its caching host allocator), so ``given`` may be let go at once.
         """
-        given = torch.tensor([self.length, len(ids) - 1 if last is None else last, *ids])
-        self._input[: len(given)].copy_(given)
+        given = torch.tensor([self.length, len(ids) - 1 if last is None else last, *ids], pin_memory=self._pins)
+        self._input[: len(given)].copy_(given, non_blocking=True)
 
     def _first_ids(self, rows: int) -> torch.Tensor:
         return self._input[_IDS : _IDS + rows]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-_WARM_UP = 3  # runs before recording: libraries choose their kernels and allocate their workspaces
+_WARM_UP = 3  # runs before recording: libraries make their handles and choose their kernels
 _ONE_AT_A_TIME = threading.Lock()  # torch allows one recording in a process (torch.cuda.graph)
 
 
@@ -20,6 +20,10 @@ class GraphRunner:
     must last longer. Recording is thread-local, so that other threads (a page's server) may use CUDA meanwhile. Where
     recording fails, everything runs eagerly from then on and ``note`` says so in a sentence; on other devices nothing
     is ever recorded.
+
+    cuBLAS keeps a workspace a stream, whose address a recording holds. Whoever clears those workspaces (torch.compile
+    does, for its own graphs) would give that memory to others while replays write to it. So they are cleared before
+    and after each recording: its workspace then lies in the graphs' own pool (as torch/_inductor/cudagraph_trees.py).
     """
 
     def __init__(self, device: torch.device, record: bool = True) -> None:
@@ -46,7 +50,7 @@ class GraphRunner:
         return result
 
     def _record(self, function: Callable[[], Any]) -> tuple[Any, Any]:
-        """Warm up and record on one stream, so that workspaces are allocated before and not in the recording."""
+        """Warm up and record on one stream: what libraries set up once is set up before the recording."""
         if self._stream is None:
             self._stream, self._pool = torch.cuda.Stream(self.device), torch.cuda.graph_pool_handle()
         stream, before = self._stream, torch.cuda.current_stream(self.device)
@@ -57,10 +61,12 @@ class GraphRunner:
                     function()
             before.wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
+            torch._C._cuda_clearCublasWorkspaces()
             with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
                 result = function()
         finally:
             torch.cuda.set_stream(before)  # a recording that breaks off would leave its own one in place
+            torch._C._cuda_clearCublasWorkspaces()
         return graph, result
 
     def _give_up(self, error: RuntimeError) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..errors import UserError
+from ..errors import UserError, is_out_of_memory
 from ..fingerprint import fingerprint
 from ..trace import ModelInfo
 from .base import CachedModel
@@ -129,6 +129,7 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
 
     On the CPU, or ``spread`` over all GPUs by accelerate. Raises UserError.
     """
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
@@ -145,8 +146,14 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
             trust_remote_code=False,
             **options,
         )
+    except SafetensorError as error:
+        sentence = f"The weights of {folder.name} are damaged or cut short ({error}): delete and fetch them again."
+        raise UserError(sentence) from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise UserError(f"{folder.name} could not be loaded: {str(error).splitlines()[0][:200]}") from error
+        if is_out_of_memory(error):
+            raise  # no fault of the model's
+        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UserError(f"{folder.name} could not be loaded ({why}): choose another model.") from error
     reason = refusal(model)
     if reason:
         raise UserError(reason)

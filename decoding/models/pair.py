@@ -197,8 +197,11 @@ def check_fit(described: PairDescription, places: dict[str, Place], weights: str
 
 
 def local_folder(place: str) -> Path:
-    folder = Path(place).expanduser()
-    if not folder.is_dir():
+    try:
+        there = (folder := Path(place).expanduser()).is_dir()
+    except (RuntimeError, OSError, ValueError):  # nobody's home, a name too long for any folder, a NUL in it
+        there = False
+    if not there:
         raise UserError(f"There is no folder {place}, and it is no Hub id (owner/name) either.")
     return folder
 

@@ -1,0 +1,140 @@
+"""What goes wrong on this machine: the worker, the GPU, memory, broken recordings. Every fault is a sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+import pytest
+
+from decoding.backends import choose_backend
+from decoding.backends.jobs import Jobs
+from decoding.backends.local import LocalBackend, _Job
+from decoding.backends.recorded import INDEX, RecordedBackend, describe_recording, read_index, write_index
+from decoding.errors import UserError, is_out_of_memory, sentence_of
+from decoding.trace import save_run
+from tests.fakes import NeverStarts, OutOfMemoryError, ScriptedRunner, check_stream, small_request
+from tests.runs import make_run
+
+
+@pytest.fixture(scope="module")
+def backend():
+    backend = LocalBackend(ScriptedRunner)
+    yield backend
+    backend.close()
+
+
+def run(backend, prompt="def f(x):\n", **changes):
+    return list(backend.compare(small_request(prompt, **changes), threading.Event()))
+
+
+def last_sentence(events):
+    check_stream(events)
+    assert events[-1].kind == "failed"
+    return events[-1].data["message"]
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (UserError("Choose another."), "Choose another."),
+        (MemoryError(), "The machine ran out of memory: choose a smaller pair"),
+        (OutOfMemoryError("CUDA out of memory"), "The GPU ran out of memory: choose a smaller pair"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), "The machine ran out of memory"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), "The GPU ran out of memory"),
+        (RuntimeError("first line\nsecond"), "broke down (RuntimeError: first line). Try again"),
+        (AssertionError(), "broke down (AssertionError). Try again"),
+    ],
+)
+def test_every_fault_is_told_in_a_sentence(error, words):
+    told = sentence_of(error)
+    assert words in told and "second" not in told
+    assert is_out_of_memory(error) is ("memory" in words)
+
+
+def test_a_gpu_that_is_full_is_told_and_the_next_run_works(backend):
+    events = run(backend, "#memory")
+    assert "The GPU ran out of memory: choose" in last_sentence(events)
+    assert "iterations" in {event.kind for event in events}  # what had arrived stays
+    worker = backend._worker.pid
+    assert run(backend)[-1].kind == "finished" and backend._worker.pid == worker
+
+
+def test_after_a_fault_of_the_gpu_the_next_run_gets_a_new_process():
+    """CUDA refuses all further work of a process that made an illegal access: to keep it would fail every run."""
+    backend = LocalBackend(ScriptedRunner)
+    try:
+        waiting = None
+        for event in (stream := backend.compare(small_request("#slow #gpufault"), threading.Event())):
+            if event.kind == "queued":
+                waiting = backend.compare(small_request(), threading.Event())
+                next(waiting)
+            last = event
+        assert last.kind == "failed" and "the GPU refuses further work after a fault" in last.data["message"]
+        assert list(stream) == [] and list(waiting)[-1].kind == "finished"  # it stood in line meanwhile
+    finally:
+        backend.close()
+
+
+def test_a_process_that_ends_before_it_begins_is_a_sentence_each_time():
+    backend = LocalBackend(NeverStarts)
+    try:
+        for _ in range(2):
+            told = last_sentence(run(backend))
+            assert "ended with status 3; the program's log tells why" in told and "a new process starts" in told
+    finally:
+        backend.close()
+
+
+def test_signals_without_a_name_are_told_by_number(backend):
+    stream = backend.compare(small_request("#slow", max_new_tokens=2000), threading.Event())
+    events = [next(stream)]
+    while events[-1].kind != "iterations":
+        events.append(next(stream))
+    os.kill(backend._worker.pid, 40)
+    assert "was killed by signal 40 (a real-time signal)" in last_sentence(events + list(stream))
+
+
+def test_news_for_a_reader_that_lags_too_far_behind_give_it_up():
+    job = _Job(0, "compare", {}, "run")
+    job.inbox.maxsize = 1
+    job.tell("queued", place=1)
+    assert not job.abandoned
+    job.tell("queued", place=0)
+    assert job.abandoned and job.inbox.get() == ("queued", {"place": 1})
+
+
+def test_a_job_that_there_is_not():
+    told = list(Jobs().run("teleport", {}, "run", lambda: False))
+    assert told == [("failed", {"message": "There is no job 'teleport': choose one of compare, evaluate, drafts."})]
+
+
+def test_a_worker_on_the_cpu_has_no_device_to_lose(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert not Jobs("cpu").has_lost_device() and not Jobs().has_lost_device()
+
+
+def test_zerogpu_without_its_package_is_a_sentence(monkeypatch):
+    monkeypatch.setenv("SPACES_ZERO_GPU", "1")
+    monkeypatch.delenv("SPECULOSCOPE_BACKEND", raising=False)
+    monkeypatch.setitem(sys.modules, "spaces", None)
+    monkeypatch.delitem(sys.modules, "decoding.backends.zerogpu", raising=False)
+    with pytest.raises(UserError, match="add it to requirements.txt"):
+        choose_backend()
+
+
+def test_a_recording_that_is_broken_is_a_sentence(tmp_path):
+    run = make_run(identifier="first")
+    save_run(run, tmp_path / "first.json")
+    write_index(tmp_path, [describe_recording(run)])
+    (tmp_path / "first.json").write_text("{")
+    backend = RecordedBackend(tmp_path)
+    events = list(backend.compare(run.settings, threading.Event()))
+    told = last_sentence(events)
+    assert told.startswith("The recording first cannot be shown. ") and told.endswith("python -m decoding recordings.")
+    (tmp_path / INDEX).write_text("[1]")
+    with pytest.raises(UserError, match="is broken: make it anew by python -m decoding recordings"):
+        read_index(tmp_path)
+    long_job = list(backend.run_job("evaluate", {}, threading.Event()))
+    assert "without --recorded" in last_sentence(long_job)

@@ -1,0 +1,216 @@
+"""Models that are broken, do not fit or cannot be rewound, GPUs that fill up or fault: what is told, what follows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from decoding import pairs
+from decoding.backends.base import guarded
+from decoding.backends.jobs import Jobs
+from decoding.errors import UserError
+from decoding.models import checks, loading
+from decoding.models import pair as pair_module
+from decoding.models.base import check_prompt
+from decoding.models.checks import free_memory
+from decoding.models.cuda_graphs import GraphRunner
+from decoding.models.hub import Found, Repository, inspect
+from decoding.models.loading import choose_device, load_hf_model, read_config
+from decoding.models.pair import load_tokenizer
+from decoding.models.transformers_engine import TransformersModel, refusal
+from tests.fake_cuda import fake_cuda
+from tests.fakes import small_request
+from tests.tiny_models import make_model
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory):
+    return make_model(tmp_path_factory.mktemp("models") / "small")
+
+
+@pytest.fixture
+def folder(shipped, tmp_path):
+    """A model of one's own to break."""
+    return shutil.copytree(shipped, tmp_path / "small")
+
+
+@pytest.mark.parametrize("kept", [0, 5000])
+def test_weights_that_are_cut_short(folder, kept):
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:kept])
+    with pytest.raises(UserError, match="weights of small are damaged or cut short .*: delete and fetch"):
+        load_hf_model(folder, torch.float32)
+
+
+def test_files_that_are_broken_or_missing(folder):
+    (folder / "generation_config.json").write_text("{")
+    with pytest.raises(UserError, match="broken model: its generation_config.json is not JSON"):
+        load_tokenizer(folder)
+    (folder / "generation_config.json").write_text("[]")
+    assert load_tokenizer(folder).eos_ids == {0}
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match="no tokenizer that loads .*: choose another"):
+        load_tokenizer(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(UserError, match="broken model: its config.json is not JSON"):
+        read_config(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match="holds no model: its config.json cannot be read"):
+        read_config(folder)
+
+
+def test_a_type_that_transformers_does_not_know(folder):
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "newest"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="small could not be loaded .*: choose another model"):
+        load_hf_model(folder, torch.float32)
+
+
+@pytest.mark.parametrize("broken, words", [(None, "it has no config.json"), ("{", "its config.json is not JSON")])
+def test_a_repository_without_a_readable_config(tmp_path, broken, words):
+    files = {"tokenizer.json": 2, "model.safetensors": 9} | ({"config.json": 1} if broken else {})
+
+    def fetch(repository, file, on_bytes):
+        (tmp_path / file).write_text(broken or "{}")
+        return tmp_path / file
+
+    hub = SimpleNamespace(look=lambda name: Repository(name, "main", files), fetch=fetch)
+    with pytest.raises(UserError, match=f"org/model .*{words}"):
+        inspect(hub, "org/model", lambda message, fraction: None)
+    assert Found(Repository("org/model", "a" * 40, {}), {}, tmp_path).mark == "hub-" + 16 * "a"
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+def test_memory_that_ends_while_a_pair_loads_is_told_and_the_next_pair_loads(folder, monkeypatch, error):
+    import transformers
+
+    jobs = Jobs("cpu")
+    request = small_request(target=str(folder), draft=str(folder), lanes=["static:1"], max_new_tokens=2, repeats=1)
+    with monkeypatch.context() as full:
+
+        def fail(*args, **kwargs):
+            raise error
+
+        full.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fail)
+        told = load(jobs, request)
+    assert told[-1][0] == "failed" and "ran out of memory: choose a smaller pair" in told[-1][1]["message"]
+    assert load(jobs, request)[-1][0] == "progress" and jobs._pair is not None
+
+
+def load(jobs, request):
+    return list(guarded(lambda: jobs._load(request, lambda: False)))
+
+
+def test_a_gpu_that_faulted_is_lost_and_one_that_is_well_is_not(monkeypatch):
+    with fake_cuda(monkeypatch) as cuda:
+        assert not Jobs().has_lost_device()  # nothing was asked of it yet
+        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+        assert not Jobs().has_lost_device()
+        cuda.lost = True
+        assert Jobs().has_lost_device() and not Jobs("cpu").has_lost_device()
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory. Tried"), RuntimeError()])
+def test_recordings_that_fail_in_whichever_way_leave_plain_calls(monkeypatch, error):
+    """Where memory ends in the warm-up, or a kernel that cannot be recorded; once, and not again for each new shape."""
+    calls = []
+
+    def work():
+        calls.append(torch.ones(2))
+        if len(calls) == 1:
+            raise error
+        return calls[-1]
+
+    with fake_cuda(monkeypatch) as cuda:
+        runner = GraphRunner(torch.device("cpu"))
+        runner.records = True
+        assert runner.run("key", work) is calls[1]
+        assert runner.run("other", work) is calls[2] and len(calls) == 3
+        assert (str(error) or "RuntimeError") in runner.note and "eagerly" in runner.note
+        assert cuda.current is cuda.default and cuda.graphs == []
+
+
+def test_devices_that_are_not_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(loading, "gpu_count", lambda: 2)
+    assert choose_device("auto") == "cuda" and choose_device("cuda:1") == "cuda:1"
+    with pytest.raises(UserError, match="no device cuda:2 here: the last one is cuda:1"):
+        choose_device("cuda:2")
+
+
+def test_free_memory_counts_what_torch_only_keeps(monkeypatch):
+    given_back = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given_back.append(True))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (40 if given_back else 10, 100))
+    assert free_memory("cuda") == 40
+
+
+def test_free_memory_where_the_system_does_not_tell(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError("no such file")
+
+    assert free_memory("cpu") > 2**20
+    monkeypatch.setattr(checks, "open", refuse, raising=False)
+    monkeypatch.setattr(checks.os, "sysconf", lambda name: 1000)
+    assert free_memory("cpu") == 1_000_000
+    monkeypatch.setattr(checks.os, "sysconf", refuse)
+    assert free_memory("cpu") is None
+
+
+@pytest.mark.parametrize(
+    "config, words",
+    [
+        (dict(is_encoder_decoder=True), "is an encoder-decoder: choose"),
+        (dict(layer_types=["full_attention", "linear_attention"]), "mixes other layers .*: choose"),
+        (dict(layer_types=["full_attention", "sliding_attention"]), "sliding window here: choose"),
+    ],
+)
+def test_models_that_cannot_be_rewound(config, words):
+    config = SimpleNamespace(**{"model_type": "strange", "is_encoder_decoder": False, "layer_types": None} | config)
+    with pytest.raises(UserError, match=f"type strange .*{words}"):
+        TransformersModel(SimpleNamespace(config=config), None)
+    assert refusal(SimpleNamespace(config=SimpleNamespace(model_type="fine"))) is None
+
+
+def test_a_model_that_ignores_its_cache_is_refused(shipped):
+    hf_model = load_hf_model(shipped, torch.float32)
+    model = TransformersModel(hf_model, None)
+    forgetful = hf_model.forward
+    model._model = lambda **inputs: forgetful(**inputs | {"past_key_values": None, "use_cache": False})
+    model._model.config = hf_model.config
+    with pytest.raises(UserError, match="does not keep its past in the cache .*: choose another"):
+        model.prefill([1, 2])
+
+
+def test_a_prompt_without_tokens():
+    with pytest.raises(UserError, match="gives no tokens: type some text"):
+        check_prompt([], 10)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("[]", "does not hold a JSON object"),
+        ('{"target": "t"}', "does not describe a pair: 'drafts' is missing or wrong"),
+        ('{"target": "t", "drafts": [], "default_draft": "d"}', "does not describe a pair"),
+    ],
+)
+def test_broken_descriptions_of_pairs(tmp_path, text, words):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "pair.json").write_text(text)
+    with pytest.raises(UserError, match=f"mine/pair.json {words}"):
+        pairs.read_pair(tmp_path / "mine")
+
+
+def test_where_no_pair_is_installed(tmp_path):
+    with pytest.raises(UserError, match="No pair is installed: name a target and a draft"):
+        pairs.find_pair("", tmp_path)
+    for place in ("./nowhere", "~nobody-of-this-name/x", "x" * 300, "a\x00b"):
+        with pytest.raises(UserError, match="There is no folder"):
+            pair_module.local_folder(place)

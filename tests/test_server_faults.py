@@ -1,0 +1,263 @@
+"""What goes wrong between a front end and a served backend, over real sockets: every fault is a sentence."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from contextlib import ExitStack, contextmanager
+
+import httpx
+import pytest
+
+from decoding.backends import choose_backend
+from decoding.backends.base import CLOSED, Numbering
+from decoding.backends.local import LocalBackend
+from decoding.backends.remote import RemoteBackend
+from decoding.cli import main
+from decoding.errors import UserError
+from decoding.server import Limits, create_app
+from decoding.soak import served
+from tests.fakes import FakeBackend, ScriptedRunner, small_request
+from tests.test_server_remote import BODY, compare, idle, last_sentence, wait_until
+
+LONG = {"kind": "compare", "options": {"prompt": "#slow", "max_new_tokens": 2000, "lanes": ["autoregressive"]}}
+EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+@contextmanager
+def program(answer):
+    """Some program on a loopback port: ``answer(connection, what it was sent)``. Gives a RemoteBackend for it."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    asked: list[bytes] = []
+
+    def serve():
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=reply, args=(connection,), daemon=True).start()
+
+    def reply(connection):
+        with connection:
+            asked.append(connection.recv(65536))
+            answer(connection, asked[-1])
+
+    threading.Thread(target=serve, daemon=True).start()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    remote = RemoteBackend(url, patience_s=0.3, silence_s=0.3)
+    remote.asked = asked
+    try:
+        yield remote
+    finally:
+        remote.close()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda connection, asked: connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n"),
+        lambda connection, asked: connection.sendall(EMPTY),
+        lambda connection, asked: connection.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\nConnection: close\r\n\r\nnope"
+        ),
+    ],
+    ids=["not HTTP", "empty answers", "broken encoding"],
+)
+def test_another_program_on_that_port_is_named_so(answer):
+    with program(answer) as remote:
+        assert "it is no Speculoscope backend" in last_sentence(compare(remote))
+        assert "it is no Speculoscope backend" in remote.status()
+        assert remote.pairs() == []
+        assert len(remote.asked) < 40  # and it is not hammered
+
+
+def test_a_server_whose_heartbeat_stops_is_given_up():
+    silent = threading.Event()
+
+    def answer(connection, asked):
+        method, path = asked.decode().split()[:2]
+        if method == "GET":
+            connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n")
+            if path.endswith("from=0"):
+                event = {"run": path.split("/")[2], "seq": 0, "kind": "queued", "data": {"place": 0}}
+                connection.sendall(json.dumps(event).encode() + b"\n")
+            silent.wait(20)
+        else:
+            connection.sendall(b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+
+    with program(answer) as remote:
+        events = compare(remote)
+        silent.set()
+    assert "was lost and did not come back" in last_sentence(events)
+    assert [event.kind for event in events] == ["queued", "failed"]  # what had arrived stays
+
+
+def test_after_a_restart_the_server_says_that_it_does_not_know_the_run():
+    with ExitStack() as first_life:
+        port = first_life.enter_context(served(LocalBackend(ScriptedRunner), Limits()))
+        stream = RemoteBackend(f"http://127.0.0.1:{port}").compare(
+            small_request("#slow", max_new_tokens=4000), threading.Event()
+        )
+        events = [next(stream)]
+        while events[-1].kind != "iterations":
+            events.append(next(stream))
+        first_life.close()
+        with served(FakeBackend(), Limits(), port=port):
+            events += stream
+    assert "does not know this run" in last_sentence(events) and "Start it again" in events[-1].data["message"]
+
+
+def test_unknown_runs_are_sentences():
+    with served(FakeBackend(), Limits()) as port:
+        for method, path in (("GET", "/events"), ("DELETE", "")):
+            response = httpx.request(method, f"http://127.0.0.1:{port}/runs/unknown-run{path}")
+            assert response.status_code == 404 and "does not know this run" in response.json()["message"]
+        url = f"http://127.0.0.1:{port}/runs/known-one"
+        httpx.put(url, json=BODY)
+        list(httpx.get(f"{url}/events").iter_lines())
+        httpx.get(f"{url}/events", params={"from": 2})
+        assert "no longer kept" in httpx.get(f"{url}/events", params={"from": 0}).json()["message"]
+        assert "is not there yet: ask for" in httpx.get(f"{url}/events", params={"from": 999}).json()["message"]
+        assert "number of an event" in httpx.get(f"{url}/events", params={"from": "x"}).json()["message"]
+        other = httpx.put(url, json={**BODY, "kind": "evaluate"})
+        assert other.status_code == 409 and "with other settings" in other.json()["message"]
+
+
+def test_a_connection_that_dies_in_the_midst_ends_its_run_after_the_time_of_grace():
+    with served(LocalBackend(ScriptedRunner), Limits(grace_s=0.3)) as port:
+        url = f"http://127.0.0.1:{port}/runs/cut-off-one"
+        httpx.put(url, json=LONG)
+        with httpx.stream("GET", f"{url}/events") as response:
+            for line in response.iter_lines():
+                if json.loads(line)["kind"] == "iterations":
+                    break
+        assert not idle(port)
+        wait_until(lambda: idle(port))
+
+
+def test_a_request_that_breaks_off_starts_nothing_and_is_no_fault_of_the_server():
+    faults: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: faults.append(record.getMessage())
+    with served(FakeBackend(), Limits()) as port:
+        logging.getLogger("uvicorn.error").addHandler(handler)
+        try:
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.sendall(b"PUT /runs/half-a-body HTTP/1.1\r\nHost: x\r\nContent-Length: 999\r\n\r\n{")
+            for _ in range(3):
+                assert httpx.get(f"http://127.0.0.1:{port}/runs/half-a-body/events").status_code == 404
+        finally:
+            logging.getLogger("uvicorn.error").removeHandler(handler)
+    assert faults == []
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_a_token_that_is_missing_or_wrong_is_told_with_what_to_do(token):
+    with served(FakeBackend(), Limits(), token="s3cret") as port:
+        remote = RemoteBackend(f"http://127.0.0.1:{port}", token=token)
+        assert "with SPECULOSCOPE_TOKEN set to the server's" in last_sentence(compare(remote))
+        response = httpx.delete(f"http://127.0.0.1:{port}/runs/any-run-at-all")
+        assert response.status_code == 401 and response.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("token", ["ü", "a b", "a\n", "a\r\nX: y"])
+def test_a_token_that_no_header_can_carry_is_refused_on_both_sides(token, monkeypatch, capsys):
+    monkeypatch.setenv("SPECULOSCOPE_TOKEN", token)
+    with pytest.raises(UserError, match="only ASCII letters"):
+        choose_backend(url="http://gpu:8700")
+    with pytest.raises(UserError, match="only ASCII letters"):
+        create_app(FakeBackend(), token)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--port", port])
+    assert ended.value.code == 2 and "only ASCII letters" in capsys.readouterr().err
+
+
+def test_a_front_end_of_another_version_is_told_so():
+    with served(FakeBackend(), Limits()) as port:
+        newer = {"kind": "compare", "options": {"prompt": "x", "fancy": 1}}
+        response = httpx.put(f"http://127.0.0.1:{port}/runs/newer-client", json=newer)
+    assert response.status_code == 400
+    assert response.json()["message"] == (
+        "This server knows no setting fancy: are it and the front end of the same version?"
+    )
+
+
+def test_a_server_of_another_version_is_told_so(caplog):
+    later = '{"run":"%s","seq":0,"kind":"hologram","data":{}}\n'
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, text=later % request.url.path.split("/")[2]))
+    assert "of the same version?" in last_sentence(compare(RemoteBackend("http://x", transport=transport)))
+    pairs = httpx.MockTransport(lambda request: httpx.Response(200, json=[{"label": "a pair"}]))
+    assert RemoteBackend("http://x", transport=pairs).pairs() == [] and "same version" in caplog.text
+
+
+def test_pairs_that_the_server_cannot_list_are_a_sentence_in_the_log(caplog):
+    class Broken(FakeBackend):
+        def pairs(self):
+            raise UserError("x/pair.json does not hold a JSON object.")
+
+    with served(Broken(), Limits()) as port:
+        assert RemoteBackend(f"http://127.0.0.1:{port}").pairs() == []
+    assert "does not hold a JSON object" in caplog.text
+
+
+def raises_at_once(event):
+    raise OSError("disk on fire")
+    yield
+
+
+def falls_silent(event):
+    yield event("queued", place=0)
+
+
+@pytest.mark.parametrize("events, words", [(raises_at_once, "disk on fire"), (falls_silent, "ended without a result")])
+def test_a_backend_that_breaks_its_promise_still_ends_the_run(events, words):
+    class Broken(FakeBackend):
+        def compare(self, request, cancel, run_id=None):
+            return events(Numbering(run_id))
+
+    with served(Broken(), Limits(max_runs=1)) as port:
+        for _ in range(2):  # and its place is free again
+            assert words in last_sentence(compare(RemoteBackend(f"http://127.0.0.1:{port}")))
+
+
+def test_closing_the_front_end_in_the_midst_is_a_sentence():
+    with served(LocalBackend(ScriptedRunner), Limits()) as port:
+        remote = RemoteBackend(f"http://127.0.0.1:{port}")
+        stream = remote.compare(small_request("#slow", max_new_tokens=2000), threading.Event())
+        events = [next(stream)]
+        while events[-1].kind != "iterations":
+            events.append(next(stream))
+        remote.close()
+        assert last_sentence(events + list(stream)) == CLOSED
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["soak", "--runs", "0"], ["soak", "--clients", "0"], ["soak", "--cut-after", "0"],
+        ["soak", "--cut-after", "nan"],
+        ["serve", "--port", "18700", "--max-waiting", "-1"], ["serve", "--port", "18700", "--max-new-tokens", "0"],
+    ],
+)  # fmt: skip
+def test_limits_under_which_nothing_runs_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and (" or more" in told or "at least one run" in told)
+
+
+def test_lack_of_memory_in_a_command_is_a_sentence(monkeypatch, capsys):
+    def pairs() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("decoding.cli.pairs.pairs", pairs)
+    with pytest.raises(SystemExit) as ended:
+        main(["pairs"])
+    assert ended.value.code == 1 and "The machine ran out of memory: choose" in capsys.readouterr().err
