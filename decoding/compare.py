@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from statistics import mean
@@ -15,7 +15,7 @@ import numpy as np
 from .annotate import Annotator, fate_of, fate_of_emitted
 from .chain import Cancelled, record_chain
 from .cost_curves import smooth_costs
-from .costs import cost_rounds, measure_decision
+from .costs import cost_rounds, measure_decision, retold
 from .drafting import NGRAM, prefill
 from .errors import UserError
 from .events import Event, Kind
@@ -148,21 +148,13 @@ class Comparison:
         wanted = READINGS if prepared.request.repeats >= MANY_REPEATS else 1
         while len(readings) < wanted:
             rounds = cost_rounds(prepared.pair, prepared.drafts, prepared.prompt, context=context)
-            readings.append((yield from self._reading(rounds, len(readings), wanted)))
+            readings.append((yield from retold(rounds, lambda share: self._measured((len(readings) + share) / wanted))))
             self._check_cancel()
         self._costs = readings[0] if len(readings) == 1 else smooth_costs(readings)
 
-    def _reading(
-        self, rounds: Generator[float, None, Costs], before: int, wanted: int
-    ) -> Generator[tuple[Kind, dict[str, Any]], None, Costs]:
-        """One reading of the cost curves, of which ``wanted`` are taken and ``before`` were; tells how far it is."""
-        while True:
-            try:
-                share = next(rounds)
-            except StopIteration as end:
-                return end.value
-            self._check_cancel()
-            yield "progress", _progress("measuring", MEASURING, (before + share) / wanted)
+    def _measured(self, fraction: float) -> tuple[Kind, dict[str, Any]]:
+        self._check_cancel()
+        return "progress", _progress("measuring", MEASURING, fraction)
 
     def _look_ahead(self) -> Told:
         """The target's own text, and what each draft says along it."""

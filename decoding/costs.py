@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,8 @@ STEPS = 8  # draft steps before each measured check, as in an iteration
 BUDGET_S = 1.5
 LOOP_TOKENS = 48
 
+T = TypeVar("T")
+
 
 def measure_costs(pair: Pair, drafts: list[str], prompt: list[int], *, context: int | None = None) -> Costs:
     """:func:`cost_rounds` in one go."""
@@ -40,6 +42,16 @@ def measure_costs(pair: Pair, drafts: list[str], prompt: list[int], *, context: 
             next(rounds)
         except StopIteration as end:
             return end.value
+
+
+def retold(rounds: Generator[float, None, Costs], tell: Callable[[float], T]) -> Generator[T, None, Costs]:
+    """``rounds`` with ``tell(share)`` in the place of each share; what ``tell`` raises ends the measurement."""
+    while True:
+        try:
+            share = next(rounds)
+        except StopIteration as end:
+            return end.value
+        yield tell(share)
 
 
 def cost_rounds(

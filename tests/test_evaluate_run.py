@@ -52,17 +52,28 @@ def quick_costs(monkeypatch):
     from decoding.evaluation import collect
     from decoding.trace import Costs
 
-    def measure_costs(pair, drafts, prompt, **_):
+    def cost_rounds(pair, drafts, prompt, **_):
+        yield 0.5
         c = {name: 0.001 if name == "ngram" else 0.1 for name in drafts}
         return Costs(target_s=0.01, v=[1 + 0.02 * n for n in range(21)], c=c, o=0.02)
 
-    monkeypatch.setattr(collect, "measure_costs", measure_costs)
+    monkeypatch.setattr(collect, "cost_rounds", cost_rounds)
     monkeypatch.setattr(collect, "measure_decision", lambda prepared, lane, costs, n_tokens: 0.001)
 
 
 def run(folder, options=OPTIONS, pair=None, cancel=lambda: False, what=evaluate):
     told = list(what(options, pair or ToyPair(agree=0.85), folder, cancel))
     return told[:-1], told[-1]
+
+
+def test_measuring_costs_tells_how_far_it_is_and_ends_there_when_it_is_stopped(tmp_path):
+    steps, _ = run(tmp_path / "whole")
+    shares = [step.fraction for step in steps if "checks cost" in step.message]
+    assert len(shares) > 5 and shares == sorted(shares) and shares[0] == 0.0 and shares[-1] < 1.0
+    seen = []
+    told = evaluate(OPTIONS, ToyPair(agree=0.85), tmp_path / "part", lambda: len(seen) >= 2)
+    seen.extend(step.stage for step in told)
+    assert seen == ["costs", "costs"]
 
 
 def test_an_evaluation_ends_with_its_result(tmp_path):

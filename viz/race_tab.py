@@ -180,23 +180,30 @@ def _sentence(error: Exception) -> str:
 
 def _wire_examples(form: Form, view: gr.HTML, store: RunStore, examples: list[Example], first: Settings) -> None:
     prompt = form.fields["prompt"]
+    nothing = [gr.skip()] * 4
 
-    def choose(index: int | None, shown: int, text: str) -> tuple:
-        # Gradio tells of input too when the list is merely left: what is on screen stays then.
-        if not isinstance(index, int) or not 0 <= index < len(examples):
-            return gr.skip(), gr.skip(), gr.skip(), gr.skip()
+    def open_example(index: int) -> list:
         example = examples[index]
-        if index == shown and text == example.prompt:
-            return gr.skip(), gr.skip(), gr.skip(), gr.skip()
         delta = _recorded_delta(store, example.recording) if example.recording else gr.skip()
-        return example.prompt, example.lanes or first.lanes, delta, index
+        return [example.prompt, example.lanes or first.lanes, delta, index]
+
+    def choose(index: int | None, shown: int, text: str) -> list:
+        # Gradio tells of input too when the list is merely left; what was typed since must not be lost then.
+        is_one = isinstance(index, int) and 0 <= index < len(examples)
+        return open_example(index) if is_one and index != shown else nothing
+
+    def choose_again(index: int | None, shown: int, text: str) -> list:
+        # Of a selection it tells only when an option is clicked: the one chosen last too, to have its text back.
+        is_same = isinstance(index, int) and index == shown < len(examples)
+        return open_example(index) if is_same and text != examples[index].prompt else nothing
 
     shown = gr.State(0)  # the example chosen last: the form opens with the first one
-    form.example.input(
-        choose, [form.example, shown, prompt], [prompt, form.fields["lanes"], view, shown],
-        show_progress="hidden", concurrency_limit=None, api_visibility="private",
-    )  # fmt: skip
-    # A text of one's own is no example; each of them can then be chosen again.
+    for event, act in ((form.example.input, choose), (form.example.select, choose_again)):
+        event(
+            act, [form.example, shown, prompt], [prompt, form.fields["lanes"], view, shown],
+            show_progress="hidden", concurrency_limit=None, api_visibility="private",
+        )  # fmt: skip
+    # A text of one's own is no example.
     prompt.input(fn=None, js="() => null", outputs=form.example, api_visibility="private")
 
 

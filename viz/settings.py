@@ -139,8 +139,11 @@ _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\", "'": "\\'"}
 
 
 def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or value is None or not float(value).is_integer():
-        raise UserError(f"{name.replace('_', ' ')} must be a whole number, not {value}.")
+    label = name.replace("_", " ").capitalize()
+    if value is None:
+        raise UserError(f"{label} is empty: fill in a whole number.")
+    if isinstance(value, bool) or not float(value).is_integer():
+        raise UserError(f"{label} must be a whole number, not {value}.")
     return int(value)
 
 

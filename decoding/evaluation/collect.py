@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -14,7 +14,7 @@ from ..acceptance import make_rule
 from ..chain import Cancelled
 from ..compare import chain_of
 from ..cost_curves import smooth_costs
-from ..costs import measure_costs, measure_decision
+from ..costs import cost_rounds, measure_decision, retold
 from ..drafting import NGRAM
 from ..errors import UserError
 from ..lane_run import LaneRun
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 Told = Iterator[Progress]
 COST_PROMPTS = 5  # on which the cost curves are measured
+DECISION_PROMPTS = 3  # on which decisions are
 
 
 class Collector:
@@ -132,31 +133,45 @@ class Collector:
         key = {**self._key, "drafts": sorted(self.drafts), "heads": self._digests()}
         lines = Lines(self._folder / f"{name}.jsonl", key, stale="restart")
         if not lines.records:
-            yield Progress("costs", "Measuring what draft steps, checks and decisions cost", 0.0)
-            costs = smooth_costs([self._measure_on(prompt) for prompt in self._spread(COST_PROMPTS)])
-            lines.add({"costs": _costs_to_plain(costs), "decision": self._decisions(lanes, costs)})
+            costs = yield from self._readings()
+            decision = yield from self._decisions(lanes, costs)
+            lines.add({"costs": _costs_to_plain(costs), "decision": decision})
         lines.close()
         record = lines.records[0]
         self.costs = Costs(**record["costs"], decision=record["decision"])
 
-    def _measure_on(self, prompt: Prompt) -> Costs:
-        self._check_cancel()
-        prepared = self._prepared(prompt)
-        context = len(prepared.prompt) + prepared.limits.max_new_tokens // 2
-        return measure_costs(self.pair, self.drafts, prepared.prompt, context=context)
+    def _readings(self) -> Generator[Progress, None, Costs]:
+        """The cost curves, read on several prompts; looks for cancel before each round of passes."""
+        readings: list[Costs] = []
+
+        def tell(share: float) -> Progress:
+            self._check_cancel()
+            message = f"Measuring what draft steps and checks cost: prompt {len(readings) + 1} of {COST_PROMPTS}"
+            return Progress("costs", message, (len(readings) + share) / COST_PROMPTS)
+
+        for prompt in self._spread(COST_PROMPTS):
+            yield tell(0.0)
+            prepared = self._prepared(prompt)
+            context = len(prepared.prompt) + prepared.limits.max_new_tokens // 2
+            rounds = cost_rounds(self.pair, self.drafts, prepared.prompt, context=context)
+            readings.append((yield from retold(rounds, tell)))
+        return smooth_costs(readings)
 
     def _spread(self, n: int) -> list[Prompt]:
         """``n`` prompts, short and long ones."""
         by_length = sorted(self.prompts, key=lambda one: len(one.prompt))
         return [by_length[(2 * index + 1) * len(by_length) // (2 * n)] for index in range(n)]
 
-    def _decisions(self, lanes: Sequence[str], costs: Costs) -> dict[str, float]:
+    def _decisions(self, lanes: Sequence[str], costs: Costs) -> Generator[Progress, None, dict[str, float]]:
         """Policy -> cost of one decision with its features; the mean over lanes of that policy."""
         found: dict[str, list[float]] = {}
-        for prompt in self._spread(3):
+        prompts = self._spread(DECISION_PROMPTS)
+        for number, prompt in enumerate(prompts):
             prepared = self._prepared(prompt)
-            for text in lanes:
+            for index, text in enumerate(lanes):
                 self._check_cancel()
+                done = (number + index / len(lanes)) / len(prompts)
+                yield Progress("costs", f"Measuring what decisions cost: {text}", done)
                 lane = parse_lane(text)
                 spent = measure_decision(prepared, lane, costs, prepared.limits.max_new_tokens)
                 found.setdefault(lane.policy, []).append(spent)
