@@ -131,6 +131,7 @@ class _Recorder:
             p=np.array(state.p, dtype=np.float32),
             entropy=np.array(state.entropy, dtype=np.float32),
             top10=np.stack(state.top10) if state.top10 else None,
+            margin=np.array(state.margin, dtype=np.float32) if state.margin else None,
             proposer=np.stack(state.proposer) if state.proposer else None,
             hidden=np.stack(hidden) if state.proposer else None,
         )

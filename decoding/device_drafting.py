@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +58,8 @@ class DeviceDraft(ModelDraft):
             state.entropy.append(found.entropy)
         if "top10" in needs:
             state.top10.append(np.array(found.top10, dtype=np.float32))
+        if "margin" in needs:
+            state.margin.append(_margin(found.top10))
         if self._needs_states:
             self._read_states(state)
 
@@ -71,3 +74,9 @@ class DeviceDraft(ModelDraft):
         """The chain that the next check is about, once; None where the tokens are on the host already."""
         waiting, self._waiting = self._waiting, None
         return waiting
+
+
+def _margin(top10: Any) -> float:
+    """Of a greedy guess, whose strongest rival is the second of the top-10."""
+    first, second = float(top10[0]), float(top10[1])
+    return math.log(first / second) if second > 0.0 else math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Protocol
 
 from .acceptance import AcceptanceRule
@@ -84,6 +85,8 @@ class ModelDraft:
                 state.entropy.append(entropy)
             if top10 is not None:
                 state.top10.append(top10)
+        if "margin" in needs:
+            state.margin.append(self._reader.margin(self._shaped, state.tokens[-1]))
         if self._needs_states:
             self._read_states(state)
 
@@ -139,6 +142,7 @@ class NgramDraft:
     def read_features(self, state: DraftState) -> None:
         state.p.append(1.0)
         state.entropy.append(0.0)
+        state.margin.append(math.inf)
 
     def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
         for _ in range(n):

@@ -57,6 +57,19 @@ class FeatureReader:
         entropy = self._entropy(row, probabilities, token) if "entropy" in needs else 0.0
         return p, entropy, self._top_ten(tensor) if "top10" in needs else None
 
+    @staticmethod
+    def margin(row: np.ndarray, token: int) -> float:
+        """ln p(token) - ln p(its strongest rival): the lead of ``token`` over all others, in nats.
+
+        It is inf where there is no rival. It needs no normalisation, and tells more of whether the target agrees than the probability does. ``row`` as
+        for :meth:`read`; it is written to and restored, which spares a copy.
+        """
+        own = row[token]
+        row[token] = -inf
+        rival = row.max()
+        row[token] = own
+        return float(own) - float(rival)
+
     def _entropy(self, row: np.ndarray, probabilities: np.ndarray, token: int) -> float:
         """H = log Z - sum(p l) for logits l, where log Z = l_i - log p_i at any likely i."""
         if self._masked:

@@ -20,7 +20,7 @@ from .trace import ModelInfo
 if TYPE_CHECKING:
     from .models.pair import Pair
 
-ALL_FEATURES = frozenset({"p", "entropy", "top10", "proposer", "hidden"})
+ALL_FEATURES = frozenset({"p", "entropy", "top10", "margin", "proposer", "hidden"})
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ from decoding.lookahead.disco import N_INPUTS, DiscoHead
 from decoding.lookahead.ledger import Row, rows_to_json
 from decoding.lookahead.policy_files import PolicyFile
 from decoding.lookahead.repetition import LONGEST, N_EVIDENCE
-from decoding.lookahead.specdecpp import SpecDecHead
+from decoding.lookahead.specdecpp import HINGES, SpecDecHead
 
-FLAT_FROM = 3  # repetitions of so many tokens need no p
+FLAT_FROM = 3  # repetitions of so many tokens need no margin
 LEDGER = rows_to_json(
     [
         Row(0.2, 100, (0, 0, 2, 4, 6, 8)),
@@ -38,28 +38,29 @@ def make_weights(policy: str, seed: int = 0, hidden_size: int = 4) -> dict[str, 
     if policy == "specdecpp":
         block = some(hidden_size, hidden_size) * 0.3
         return {"block": block, "bias": some(hidden_size), "out": some(hidden_size + 1),
-                "scale": np.array([3.0], dtype=np.float32)}  # fmt: skip
+                "scale": np.array([3.0], dtype=np.float32), "lead": np.abs(some(len(HINGES)))}  # fmt: skip
     table = some(N_EVIDENCE, N_POINTS) + 1.0
     table[FLAT_FROM : LONGEST + 1] = table[FLAT_FROM : LONGEST + 1, :1]
     return {"table": table}
 
 
-def make_head(policy: str, seed: int = 0, hidden_size: int = 4):
+def make_head(policy: str, seed: int = 0, hidden_size: int = 4, plain: bool = False):
+    """``plain``: DISCO's reads probabilities, not logarithms, and SpecDec++'s no margin."""
     w = make_weights(policy, seed, hidden_size)
     if policy == "disco":
-        return DiscoHead(w["first"], w["second"], TUNED[policy])
+        return DiscoHead(w["first"], w["second"], TUNED[policy], not plain)
     if policy == "specdecpp":
-        return SpecDecHead(w["block"], w["bias"], w["out"], 3.0, 2, TUNED[policy])
+        return SpecDecHead(w["block"], w["bias"], w["out"], 3.0, 2, TUNED[policy], None if plain else w["lead"])
     return CostAwareHead(w["table"], TUNED[policy])
 
 
-def make_heads(seed: int = 0, hidden_size: int = 4) -> dict:
-    return {policy: make_head(policy, seed, hidden_size) for policy in TUNED}
+def make_heads(seed: int = 0, hidden_size: int = 4, plain: bool = False) -> dict:
+    return {policy: make_head(policy, seed, hidden_size, plain) for policy in TUNED}
 
 
 def make_file(policy: str, seed: int = 0) -> PolicyFile:
     return PolicyFile(
         policy=policy, draft="small", target_fingerprint="t" * 16, draft_fingerprint="d" * 16,
-        features=sorted(make_head(policy).needs), architecture={"depth": 2}, normalisation={}, tuned=TUNED[policy],
-        data={}, metrics={}, created="2026-01-01T00:00:00+00:00", weights=make_weights(policy, seed),
+        features=sorted(make_head(policy).needs), architecture={"depth": 2, "inputs": "logarithms"}, normalisation={},
+        tuned=TUNED[policy], data={}, metrics={}, created="2026-01-01T00:00:00+00:00", weights=make_weights(policy, seed),
     )  # fmt: skip

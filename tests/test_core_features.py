@@ -38,3 +38,11 @@ def test_a_small_vocabulary_pads_the_top_ten():
 def test_only_what_is_asked_for():
     row = np.arange(20, dtype=np.float32)
     assert FeatureReader(20).read(row, 19, frozenset({"p"}))[1:] == (0.0, None)
+
+
+def test_the_margin_is_the_lead_over_the_strongest_rival():
+    row = np.array([1.0, 4.0, -np.inf, 2.5], dtype=np.float32)
+    before = row.copy()
+    assert FeatureReader.margin(row, 1) == 1.5 and FeatureReader.margin(row, 0) == -3.0
+    np.testing.assert_array_equal(row, before)
+    assert FeatureReader.margin(np.array([2.0, -np.inf], dtype=np.float32), 0) == np.inf

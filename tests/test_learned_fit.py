@@ -108,7 +108,7 @@ def _positions(n: int) -> Positions:
     p = rng.random(n).astype(np.float32)
     return Positions(
         text=np.repeat(np.arange(n // 20), 20), position=np.tile(np.arange(20), n // 20), p=p,
-        entropy=(1 - p) * 3, top10=np.repeat(p[:, None], 10, 1), evidence=np.zeros(n, dtype=int),
+        entropy=(1 - p) * 3, top10=np.repeat(p[:, None], 10, 1), margin=5 * p, evidence=np.zeros(n, dtype=int),
         match=(rng.random(n) < p).astype(np.float32), overlap=p, mixed=np.zeros((n, 4), dtype=np.float16),
         judged=np.ones(n, dtype=bool), clean=np.zeros((n, 4), dtype=np.float16),
     )  # fmt: skip
@@ -137,6 +137,8 @@ def test_collected_guesses_are_the_live_drafts(pair):
         row = draft.prefill(prompt + text[:at])[-1].softmax(-1)
         assert found.match[at] == float(int(row.argmax()) == text[at])
         assert found.p[at] == pytest.approx(float(row.max()), rel=1e-4)
+        first, second = row.topk(2).values.log().tolist()
+        assert found.margin[at] == pytest.approx(first - second, rel=1e-3, abs=1e-4)
     assert not draft.keep_hidden
     draft.keep_hidden = True
     for at in range(n):
@@ -185,12 +187,12 @@ def test_outcomes_of_one_kind_leave_probabilities_alone():
 
 @pytest.mark.parametrize("policy", ["disco", "specdecpp", "costaware"])
 def test_calibration_is_folded_into_the_heads_last_layer(policy):
-    trained = Trained(make_weights(policy), 0.0, {"depth": 2}, {})
+    trained = Trained(make_weights(policy), 0.0, {"depth": 2, "inputs": "logarithms"}, {})
     platt = Platt(0.5, 0.3)
     rng = np.random.default_rng(0)
     features = GuessFeatures(
         position=np.arange(6), guess=[1, 2, 1, 2, 1, 3], given=[1, 2, 1, 2, 1, 3], before=[3], p=rng.random(6),
-        entropy=rng.random(6), top10=rng.random((6, 10)), hidden=rng.normal(size=(6, 4)),
+        entropy=rng.random(6), top10=rng.random((6, 10)), margin=rng.random(6) * 5, hidden=rng.normal(size=(6, 4)),
     )  # fmt: skip
     before = make_head(policy, trained).score_chain(features)
     after = make_head(policy, calibrated(policy, trained, platt)).score_chain(features)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,7 @@ from decoding.compare import chain_of
 from decoding.lane_run import LaneRun
 from decoding.lanes import parse_lane
 from decoding.lookahead.base import DraftState, LaneContext
-from decoding.lookahead.costaware import CostAware, long_run_latency, marginal, threshold
+from decoding.lookahead.costaware import HIGHEST, LOWEST, CostAware, long_run_latency, marginal, threshold
 from decoding.lookahead.disco import Disco
 from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.ledger import rows_from_json
@@ -145,11 +146,12 @@ def test_disco_asks_for_nothing_more_where_p_is_sure():
     assert policy.should_draft(state) and policy.score is None and policy.threshold == 0.4
 
 
-def test_costaware_looks_at_p_only_outside_of_long_repetitions():
+def test_costaware_looks_at_the_margin_only_outside_of_long_repetitions():
     head = make_head("costaware")
-    assert [head.needs_p(code) for code in (0, FLAT_FROM - 1, FLAT_FROM, LONGEST, LONGEST + 1)] == [
+    assert [head.needs_margin(code) for code in (0, FLAT_FROM - 1, FLAT_FROM, LONGEST, LONGEST + 1)] == [
         True, True, False, False, True]  # fmt: skip
-    assert head.logit(FLAT_FROM, 0.1) == head.logit(FLAT_FROM, 0.99) != head.logit(FLAT_FROM - 1, 0.99)
+    assert head.logit(FLAT_FROM, 0.1) == head.logit(FLAT_FROM, 5.0) != head.logit(FLAT_FROM - 1, 5.0)
+    assert head.logit(0, math.inf) == head.logit(0, HIGHEST) and head.logit(0, -math.inf) == head.logit(0, LOWEST)
 
 
 # -- evidence of repetition
@@ -186,21 +188,21 @@ def test_evidence_counts_how_long_the_text_repeats():
 
 
 @settings(deadline=None)
-@given(st.integers(0, 1000))
-def test_a_head_scores_a_chain_as_it_scores_its_tokens(seed):
+@given(st.integers(0, 1000), st.booleans())
+def test_a_head_scores_a_chain_as_it_scores_its_tokens(seed, plain):
     rng = np.random.default_rng(seed)
     n = 12
     top10 = np.sort(rng.dirichlet(np.ones(12), n)[:, :10])[:, ::-1].astype(np.float32)
     before, given_ = rng.integers(0, 4, 9).tolist(), rng.integers(0, 4, n).tolist()
     features = GuessFeatures(
         position=np.arange(3, 3 + n), guess=given_, given=given_, before=before, p=top10[:, 0],
-        entropy=rng.random(n).astype(np.float32), top10=top10,
+        entropy=rng.random(n).astype(np.float32), top10=top10, margin=rng.normal(2, 6, n).astype(np.float32),
         hidden=rng.normal(size=(n, 4)).astype(np.float32) * 5,
     )  # fmt: skip
-    disco, specdecpp = make_head("disco", seed), make_head("specdecpp", seed)
+    disco, specdecpp = make_head("disco", seed, plain=plain), make_head("specdecpp", seed, plain=plain)
     one_by_one = [disco.score(top10[i], features.entropy[i], 3 + i) for i in range(n)]
     np.testing.assert_allclose(disco.score_chain(features), one_by_one, rtol=1e-4)
-    one_by_one = [specdecpp.score(row) for row in features.hidden]
+    one_by_one = [specdecpp.score(*both) for both in zip(features.hidden, features.margin.tolist(), strict=True)]
     np.testing.assert_allclose(specdecpp.score_chain(features), one_by_one, rtol=1e-4, atol=1e-6)
 
 
@@ -212,11 +214,12 @@ def test_a_head_scores_a_chain_as_it_scores_its_tokens(seed):
     n=st.integers(1, 60),
     eos=st.sampled_from([None, 3]),
     rule=st.sampled_from([("greedy", 0.0), ("coupling", 0.7)]),
+    plain=st.booleans(),
 )
-def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, rule):
+def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, rule, plain):
     pair = ToyPair(agree=agree, seed=seed, eos=eos)
     request = CompareRequest("abcdabc", lanes=[lane.split(":")[0]], max_new_tokens=n, rule=rule[0], temperature=rule[1])
-    heads = make_heads(seed)
+    heads = make_heads(seed, plain=plain)
     request.lanes = ["autoregressive"]
     prepared = prepare(request, pair)
     prepared.heads = {"small": heads}

@@ -24,8 +24,11 @@ from .training import REJECTED_WEIGHT, Trained, flatten, train_costaware, train_
 from .tuning import Bench, Recorded
 
 HELD_OUT = 0.1  # share of the training texts that only tell the loss
-DISCO = [(32, "hard"), (32, "soft")]  # width, labels
-SPECDEC = [("mixed", 3), ("mixed", 1), ("clean", 0), ("clean", 1), ("clean", 3)]  # context, depth D
+DISCO = [(32, "hard", False), (32, "soft", False), (32, "hard", True), (32, "soft", True)]  # width, labels, logarithms
+SPECDEC = [  # context, depth D, sees the margin
+    ("mixed", 3, False), ("clean", 0, False), ("clean", 1, False),
+    ("mixed", 1, True), ("clean", 0, True), ("clean", 1, True), ("clean", 3, True),
+]  # fmt: skip
 SPECDEC_EPOCHS = 5  # more fits the training texts only
 COSTAWARE_WIDTH = 24
 FLAT_FROM = (8, 16, LONGEST + 1)  # repetitions of that length tell the chance without p
@@ -63,13 +66,14 @@ def train_candidates(positions: Positions, epochs: int, seed: int) -> list[Candi
     trained_on, held_out = split_texts(int(positions.text.max()) + 1, HELD_OUT, seed)
     train, held = rows_of(positions, trained_on), rows_of(positions, held_out)
     found = []
-    for width, labels in DISCO:
-        trained = train_disco(train, held, width, labels, epochs, seed)
-        found.append(Candidate("disco", f"disco {width} {labels}", trained, make_head("disco", trained)))
-    for context, depth in SPECDEC:
+    for width, labels, logs in DISCO:
+        trained = train_disco(train, held, width, labels, epochs, seed, logs)
+        column = f"disco {width} {labels}" + (" of logarithms" if logs else "")
+        found.append(Candidate("disco", column, trained, make_head("disco", trained)))
+    for context, depth, lead in SPECDEC:
         rounds = min(epochs, SPECDEC_EPOCHS)
-        trained = train_specdecpp(train, held, context, depth, REJECTED_WEIGHT, rounds, seed)
-        column = f"specdecpp {context} D={depth}"
+        trained = train_specdecpp(train, held, context, depth, lead, REJECTED_WEIGHT, rounds, seed)
+        column = f"specdecpp {context} D={depth}" + (" with margin" if lead else "")
         found.append(Candidate("specdecpp", column, trained, make_head("specdecpp", trained)))
     trained = train_costaware(train, held, COSTAWARE_WIDTH, epochs, seed)
     for run in FLAT_FROM:
@@ -83,10 +87,12 @@ def make_head(policy: str, trained: Trained, tuned: dict[str, Any] | None = None
     """A head of these weights. ``tuned`` defaults to something a warm-up can run with."""
     w = trained.weights
     if policy == "disco":
-        return DiscoHead(w["first"], w["second"], tuned or {"threshold": 0.5, "sl_max": SL_CAP})
+        logs = trained.architecture.get("inputs") == "logarithms"
+        return DiscoHead(w["first"], w["second"], tuned or {"threshold": 0.5, "sl_max": SL_CAP}, logs)
     if policy == "specdecpp":
         depth = int(trained.architecture["depth"])
-        return SpecDecHead(w["block"], w["bias"], w["out"], float(w["scale"][0]), depth, tuned or {"threshold": 0.5})
+        tuned = tuned or {"threshold": 0.5}
+        return SpecDecHead(w["block"], w["bias"], w["out"], float(w["scale"][0]), depth, tuned, w.get("lead"))
     row = Row(0.5, 2, (0, 1))
     provisional = {"first": dict.fromkeys(("start", "held", "missed"), 0.9), "next": [0.0, 1.0], "sl_max": SL_CAP}
     return CostAwareHead(w["table"], tuned or provisional | {"ledger": rows_to_json([row])})
@@ -102,6 +108,8 @@ def calibrated(policy: str, trained: Trained, platt: Platt) -> Trained:
         scaled = platt.slope * weights[last]
         scaled[-1] += platt.bias
         weights[last] = scaled.astype(np.float32)
+        if "lead" in weights:
+            weights["lead"] = (platt.slope * weights["lead"]).astype(np.float32)
     return replace(trained, weights=weights)
 
 

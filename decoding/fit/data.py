@@ -25,7 +25,7 @@ from ..lookahead.repetition import evidence_along
 if TYPE_CHECKING:
     from ..models.base import CachedModel
 
-NEEDS = frozenset({"p", "entropy", "top10"})
+NEEDS = frozenset({"entropy", "top10"})
 MIXING = 0.15  # SpecDec++: share of inputs that are the target's tokens
 
 
@@ -38,6 +38,7 @@ class Positions:
     p: np.ndarray
     entropy: np.ndarray
     top10: np.ndarray  # [n, 10]
+    margin: np.ndarray  # nats
     evidence: np.ndarray  # codes of Repetition
     match: np.ndarray  # 0 or 1: the guess is the target's token
     overlap: np.ndarray  # 1 - TV(draft, target)
@@ -70,6 +71,7 @@ class Collector:
         match = guesses == np.array(text)
         # MIXING of the inputs are the target's; where both agree the guess was the input all the same.
         mixed = np.where(self._random.random(len(text)) < MIXING, text, guesses)
+        margins = [self._reader.margin(row, int(token)) for row, token in zip(logits, guesses, strict=True)]
         seen = [self._reader.read(row, int(token), NEEDS) for row, token in zip(logits, guesses, strict=True)]
         self._texts.append(
             Positions(
@@ -78,6 +80,7 @@ class Collector:
                 p=np.array([one[0] for one in seen], dtype=np.float32),
                 entropy=np.array([one[1] for one in seen], dtype=np.float32),
                 top10=np.stack([one[2] for one in seen]),
+                margin=np.array(margins, dtype=np.float32),
                 evidence=np.array(evidence_along(prompt, text, guesses.tolist())),
                 match=match.astype(np.float32),
                 overlap=self._overlap(prompt, reads, logits),

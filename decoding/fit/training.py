@@ -13,8 +13,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ..errors import UserError
 from ..lookahead.costaware import HIGHEST, LOWEST, N_POINTS, POINTS_PER_UNIT
-from ..lookahead.disco import N_INPUTS, scaled_position
+from ..lookahead.disco import N_INPUTS, as_logs, scaled_position
 from ..lookahead.repetition import LONGEST, N_EVIDENCE
+from ..lookahead.specdecpp import HINGES, hinged
 from .data import Positions
 
 BATCH = 512
@@ -32,9 +33,11 @@ class Trained:
     normalisation: dict[str, object]
 
 
-def train_disco(train: Positions, held: Positions, width: int, labels: Labels, epochs: int, seed: int) -> Trained:
-    """FFN 12 -> width -> 1 (ReLU), cross-entropy against hard or soft labels."""
-    inputs, held_inputs = _disco_inputs(train), _disco_inputs(held)
+def train_disco(
+    train: Positions, held: Positions, width: int, labels: Labels, epochs: int, seed: int, logs: bool = False
+) -> Trained:
+    """FFN 12 -> width -> 1 (ReLU), cross-entropy against hard or soft labels; ``logs`` of the top-10, or themselves."""
+    inputs, held_inputs = _disco_inputs(train, logs), _disco_inputs(held, logs)
     mean, std = inputs.mean(0), inputs.std(0) + 1e-4
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(N_INPUTS, width), nn.ReLU(), nn.Linear(width, 1))
@@ -49,41 +52,53 @@ def train_disco(train: Positions, held: Positions, width: int, labels: Labels, e
         "second": np.append(second.weight.detach().numpy()[0], second.bias.item()).astype(np.float32),
     }
     told = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the first layer"}
-    return Trained(weights, loss, {"layers": 2, "width": width, "labels": labels, "epochs": epochs}, told)
+    read = "logarithms" if logs else "probabilities"
+    architecture = {"layers": 2, "width": width, "labels": labels, "inputs": read, "epochs": epochs}
+    return Trained(weights, loss, architecture, told)
 
 
-def _disco_inputs(positions: Positions) -> np.ndarray:
+def _disco_inputs(positions: Positions, logs: bool) -> np.ndarray:
     at = np.array([scaled_position(int(position)) for position in positions.position])
-    return np.column_stack([positions.top10, positions.entropy, at]).astype(np.float32)
+    top10 = as_logs(positions.top10) if logs else positions.top10
+    return np.column_stack([top10, positions.entropy, at]).astype(np.float32)
 
 
 class ResidualHead(nn.Module):
-    """D x [x + SiLU(W x + b)] with shared weights, then a linear layer; as published."""
+    """D x [x + SiLU(W x + b)] with shared weights, then a linear layer, as published; see ``SpecDecHead`` for ``lead``.
 
-    def __init__(self, size: int, depth: int) -> None:
+    Its inputs are [n, size], or [n, size + 3] with the margin's hinges last.
+    """
+
+    def __init__(self, size: int, depth: int, lead: bool) -> None:
         super().__init__()
-        self.block, self.out, self.depth = nn.Linear(size, size), nn.Linear(size, 1), depth
+        self.block, self.out, self.depth, self.size = nn.Linear(size, size), nn.Linear(size, 1), depth, size
+        self.lead = nn.Linear(len(HINGES), 1, bias=False) if lead else None
         nn.init.zeros_(self.block.weight)  # starts as the identity plus SiLU(0)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
+        x = inputs[:, : self.size]
         for _ in range(self.depth):
             x = x + nn.functional.silu(self.block(x))
-        return self.out(x)
+        return self.out(x) if self.lead is None else self.out(x) + self.lead(inputs[:, self.size :])
 
 
 def train_specdecpp(
-    train: Positions, held: Positions, context: str, depth: int, weight: float, epochs: int, seed: int
+    train: Positions, held: Positions, context: str, depth: int, lead: bool, weight: float, epochs: int, seed: int
 ) -> Trained:
-    """The head on hidden states of guesses in a "mixed" (published) or "clean" context; ``weight`` on rejections."""
+    """The head on hidden states of guesses in a "mixed" (published) or "clean" context; ``weight`` on rejections.
+
+    ``lead``: it sees the guesses' margins, too.
+    """
     if context == "mixed":
         train, held = train.take(np.flatnonzero(train.judged)), held.take(np.flatnonzero(held.judged))
-    inputs, held_inputs = (getattr(one, context).astype(np.float32) for one in (train, held))
-    scale = np.float32(inputs.std() + 1e-6)
+    states = getattr(train, context).astype(np.float32)
+    scale = np.float32(states.std() + 1e-6)
+    inputs, held_inputs = (_specdecpp_inputs(one, context, scale, lead) for one in (train, held))
     torch.manual_seed(seed)
-    net = ResidualHead(inputs.shape[1], depth)
+    net = ResidualHead(states.shape[1], depth, lead)
     weights = np.where(train.match > 0.5, 1.0, weight).astype(np.float32)
-    _train(net, inputs / scale, train.match, weights, epochs, 1e-3, "specdecpp", decay=0.3)
-    loss = _loss(net, held_inputs / scale, held.match, "specdecpp")
+    _train(net, inputs, train.match, weights, epochs, 1e-3, "specdecpp", decay=0.3)
+    loss = _loss(net, held_inputs, held.match, "specdecpp")
     out = net.out.weight.detach().numpy()[0]
     found = {
         "block": net.block.weight.detach().numpy().copy(),
@@ -91,13 +106,22 @@ def train_specdecpp(
         "out": np.append(out, net.out.bias.item()).astype(np.float32),
         "scale": np.array([scale], dtype=np.float32),
     }
-    architecture = {"depth": depth, "shared": True, "context": context, "w_rej": weight, "epochs": epochs}
+    if net.lead is not None:
+        found["lead"] = net.lead.weight.detach().numpy()[0].astype(np.float32)
+    architecture = {
+        "depth": depth, "shared": True, "context": context, "margin": lead, "w_rej": weight, "epochs": epochs
+    }  # fmt: skip
     return Trained(found, loss, architecture, {"scale": float(scale)})
 
 
+def _specdecpp_inputs(positions: Positions, context: str, scale: np.float32, lead: bool) -> np.ndarray:
+    states = getattr(positions, context).astype(np.float32) / scale
+    return np.hstack([states, hinged(positions.margin)]) if lead else states
+
+
 def train_costaware(train: Positions, held: Positions, width: int, epochs: int, seed: int) -> Trained:
-    """A small network on (logit p, evidence of repetition); its logits are then tabulated."""
-    inputs, held_inputs = (costaware_inputs(one.evidence, _logit(one.p)) for one in (train, held))
+    """A small network on (margin, evidence of repetition); its logits are then tabulated."""
+    inputs, held_inputs = (costaware_inputs(one.evidence, clipped(one.margin)) for one in (train, held))
     mean, std = inputs.mean(0), inputs.std(0) + 1e-4
     torch.manual_seed(seed)
     net = nn.Sequential(nn.Linear(inputs.shape[1], width), nn.SiLU(), nn.Linear(width, 1))
@@ -125,25 +149,25 @@ def _logits_by_run(train: Positions) -> np.ndarray:
 
 
 def flatten(trained: Trained, run: int) -> Trained:
-    """The head of costaware that asks for no probability in repetitions of ``run`` tokens and more."""
+    """The head of costaware that asks for no margin in repetitions of ``run`` tokens and more."""
     table = trained.weights["table"].copy()
     for longer in range(run, LONGEST + 1):
         table[longer] = trained.weights["alone"][longer]
     return replace(trained, weights={"table": table}, architecture=trained.architecture | {"flat_from_run": run})
 
 
-def costaware_inputs(evidence: np.ndarray, logit_p: np.ndarray) -> np.ndarray:
-    """[n, 5]: logit p; length of the repetition; agrees (+1), leaves it (-1) or nothing repeats (0); products."""
+def costaware_inputs(evidence: np.ndarray, margin: np.ndarray) -> np.ndarray:
+    """[n, 5]: margin; length of the repetition; agrees (+1), leaves it (-1) or nothing repeats (0); products."""
     disagrees = evidence > LONGEST
     run = np.where(disagrees, evidence - LONGEST, evidence)
     length = np.log1p(run)
     agrees = np.where(run == 0, 0.0, np.where(disagrees, -1.0, 1.0))
-    return np.column_stack([logit_p, length, agrees, agrees * length, agrees * logit_p]).astype(np.float32)
+    return np.column_stack([margin, length, agrees, agrees * length, agrees * margin]).astype(np.float32)
 
 
-def _logit(p: np.ndarray) -> np.ndarray:
-    clipped = np.clip(p.astype(np.float64), 1e-9, 1.0 - 1e-9)
-    return np.clip(np.log(clipped / (1.0 - clipped)), LOWEST, HIGHEST)
+def clipped(margin: np.ndarray) -> np.ndarray:
+    """The margin as the table knows it."""
+    return np.clip(margin.astype(np.float64), LOWEST, HIGHEST)
 
 
 def _train(

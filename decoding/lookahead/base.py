@@ -34,6 +34,7 @@ class DraftState:
     p: list[float] = field(default_factory=list)  # needs "p": the draft's probability of each drafted token
     entropy: list[float] = field(default_factory=list)  # needs "entropy": nats
     top10: list[np.ndarray] = field(default_factory=list)  # needs "top10": [10] float32, descending
+    margin: list[float] = field(default_factory=list)  # needs "margin": ln p - ln p of the strongest other token
     proposer: list[np.ndarray] = field(default_factory=list)  # needs "proposer": [hidden_size] float32
     hidden: list[np.ndarray] = field(default_factory=list)  # needs "hidden": [hidden_size] float32
     scores: dict[str, list[float]] = field(default_factory=dict)
@@ -51,7 +52,9 @@ class DraftState:
     def begin(self, start: int) -> None:
         """Forget the last iteration; the next one starts at output position ``start``."""
         self.start = start
-        for column in (self.tokens, self.p, self.entropy, self.top10, self.proposer, self.hidden):
+        for column in (
+            self.tokens, self.p, self.entropy, self.top10, self.margin, self.proposer, self.hidden,
+        ):
             column.clear()
         for column in self.scores.values():
             column.clear()
@@ -72,8 +75,8 @@ class LaneContext:
 class LookaheadPolicy:
     """Decides, before each draft step, whether to draft another token or to check now.
 
-    ``needs`` names the features that the loop computes for it: "p", "entropy", "top10", "proposer", "hidden".
-    After a decision ``score`` and ``threshold`` tell what it was based on (None: nothing to tell); it stops
+    ``needs`` names the features that the loop computes for it: "p", "entropy", "top10", "margin", "proposer",
+    "hidden". After a decision ``score`` and ``threshold`` tell what it was based on (None: nothing to tell); it stops
     where the score is below the threshold, or above it where ``stops_above`` says so.
     """
 

@@ -25,10 +25,11 @@ S = a_1 ... a_n b, with a_i the calibrated probability that token i holds given 
 of the next token, which is not drafted yet: logit b = alpha + beta logit a_n. Before the first token, b depends on
 how the last iteration ended.
 
-The head reads what costs nearly nothing: the draft's probability of its token, and whether the token goes on with a
-repetition of the text (:mod:`.repetition`). A small network was trained on them; its logits are kept as a table. Long
-in a repetition the probability tells nothing more: there the table's rows are flat, and a live lane does not compute
-it. From which length on, validation latency decides.
+The head reads what costs nearly nothing: by how much the draft prefers its token to the next best one (``margin``,
+which takes no softmax and foretells acceptance under greedy decoding better than the probability does), and whether
+the token goes on with a repetition of the text (:mod:`.repetition`). A small network was trained on them; its logits
+are kept as a table. Long in a repetition the margin tells nothing more: there the table's rows are flat, and a live
+lane does not compute it. From which length on, validation latency decides.
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ from .ledger import Row, rows_from_json
 from .policy_files import AGAIN, PolicyFile
 from .repetition import LONGEST, N_EVIDENCE, Repetition, evidence_along
 
-LOWEST, HIGHEST, POINTS_PER_UNIT = -6.0, 14.0, 2  # of logit p in the table
+LOWEST, HIGHEST, POINTS_PER_UNIT = -6.0, 14.0, 4  # of the margin in the table; below 0 only sampled tokens are
 N_POINTS = int((HIGHEST - LOWEST) * POINTS_PER_UNIT) + 1
 ROUNDS = 50
 
 
 class CostAwareHead:
-    """Acceptance logits by (evidence of repetition, logit of the draft's probability), linear between the points."""
+    """Acceptance logits by (evidence of repetition, margin), linear between the points."""
 
     name = "costaware"
-    needs = frozenset({"p"})
+    needs = frozenset({"margin"})
 
     def __init__(self, table: np.ndarray, tuned: dict[str, Any]) -> None:
         """``table`` [N_EVIDENCE, N_POINTS] float32."""
@@ -66,16 +67,16 @@ class CostAwareHead:
         self._rows: list[list[float]] = table.tolist()  # Python floats: one cell is read at a time
         self._sure = _first_flat(self._rows)
 
-    def needs_p(self, evidence: int) -> bool:
+    def needs_margin(self, evidence: int) -> bool:
         """False where the repetition alone tells the chance."""
         return not self._sure <= evidence <= LONGEST
 
-    def logit(self, evidence: int, p: float) -> float:
-        """Logit of the probability that a token holds which the draft gave probability ``p``."""
+    def logit(self, evidence: int, margin: float) -> float:
+        """Logit of the probability that a token holds which the draft preferred by ``margin`` nats."""
         row = self._rows[evidence]
         if self._sure <= evidence <= LONGEST:
             return row[0]
-        at = grid_position(p)
+        at = grid_position(margin)
         left = int(at)
         if left >= N_POINTS - 1:
             return row[-1]
@@ -85,24 +86,21 @@ class CostAwareHead:
     def score_chain(self, features: GuessFeatures) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
         evidence = evidence_along(features.before, features.given, features.guess)
-        logits = [self.logit(code, float(p)) for code, p in zip(evidence, features.p, strict=True)]
+        logits = [self.logit(code, float(margin)) for code, margin in zip(evidence, features.margin, strict=True)]
         return np.array([sigmoid(logit) for logit in logits])
 
 
 def _first_flat(rows: Sequence[Sequence[float]]) -> int:
-    """The run of agreeing tokens from which on no row depends on p; LONGEST + 1 where the longest does."""
+    """The run of agreeing tokens from which on no row depends on the margin; LONGEST + 1 where the longest does."""
     first = LONGEST + 1
     while first > 1 and min(rows[first - 1]) == max(rows[first - 1]):
         first -= 1
     return first
 
 
-def grid_position(p: float) -> float:
-    """Where logit(p) lies in the table, from 0 to N_POINTS - 1."""
-    if p >= 1.0:
-        return float(N_POINTS - 1)
-    logit = math.log(p / (1.0 - p)) if p > 0.0 else LOWEST
-    return (min(max(logit, LOWEST), HIGHEST) - LOWEST) * POINTS_PER_UNIT
+def grid_position(margin: float) -> float:
+    """Where ``margin`` lies in the table, from 0 to N_POINTS - 1."""
+    return (min(max(margin, LOWEST), HIGHEST) - LOWEST) * POINTS_PER_UNIT
 
 
 class CostAware(LookaheadPolicy):
@@ -133,13 +131,13 @@ class CostAware(LookaheadPolicy):
             self._threshold = threshold(rows, context.costs, context.draft)
 
     def looks(self, state: DraftState) -> bool:
-        """Reads on in the text, which tells whether p is needed."""
+        """Reads on in the text, which tells whether the margin is needed."""
         if len(state.tokens) == 1:
             self._catch_up(state.text)
         token = state.tokens[-1]
         self._evidence = self._repetition.evidence(token)
         self._repetition.push(token)
-        return self._head.needs_p(self._evidence)
+        return self._head.needs_margin(self._evidence)
 
     def should_draft(self, state: DraftState) -> bool:
         n = len(state.tokens)
@@ -160,8 +158,8 @@ class CostAware(LookaheadPolicy):
         known = state.scores.get("costaware")
         if known:
             return known[-1]
-        p = state.p[-1] if state.p else 0.0  # of an earlier token, or none, where it does not matter
-        return sigmoid(self._head.logit(self._evidence, p))
+        margin = state.margin[-1] if state.margin else 0.0  # of an earlier token, or none, where it does not matter
+        return sigmoid(self._head.logit(self._evidence, margin))
 
     def _catch_up(self, text: Sequence[int]) -> None:
         """What was drafted last time and is not in the text is taken back; what came instead is read."""

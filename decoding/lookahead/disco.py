@@ -24,6 +24,7 @@ from .heads import GuessFeatures
 from .policy_files import AGAIN, PolicyFile
 
 TOP = 10
+LEAST = np.float32(1e-9)  # of a probability whose logarithm is taken
 N_INPUTS = TOP + 2  # top-10 probabilities, entropy, position
 
 
@@ -33,9 +34,13 @@ class DiscoHead:
     name = "disco"
     needs = frozenset({"top10", "entropy"})  # p, their largest, comes with them
 
-    def __init__(self, first: np.ndarray, second: np.ndarray, tuned: dict[str, Any]) -> None:
-        """``first`` [width, 13] and ``second`` [width + 1]: the last column and the last entry are biases."""
+    def __init__(self, first: np.ndarray, second: np.ndarray, tuned: dict[str, Any], logs: bool = False) -> None:
+        """``first`` [width, 13] and ``second`` [width + 1]: the last column and the last entry are biases.
+
+        ``logs``: the top-10 come in as logarithms.
+        """
         self.tuned = tuned
+        self._logs = logs
         self._first, self._second = first, second
         self._input = np.ones(N_INPUTS + 1, dtype=np.float32)  # the last one stays 1: it carries the bias
         self._top = self._input[:TOP]
@@ -44,7 +49,11 @@ class DiscoHead:
 
     def score(self, top10: np.ndarray, entropy: float, position: int) -> float:
         """Acceptance probability of one token; no allocation."""
-        self._top[:] = top10
+        if self._logs:
+            np.maximum(top10, LEAST, out=self._top)
+            np.log(self._top, out=self._top)
+        else:
+            self._top[:] = top10
         self._input[TOP] = entropy
         self._input[TOP + 1] = scaled_position(position)
         np.dot(self._first, self._input, out=self._before)
@@ -56,10 +65,16 @@ class DiscoHead:
         n = len(features.position)
         position = [scaled_position(at) for at in features.position]
         ones = np.ones((n, 1))
-        inputs = np.hstack([features.top10, np.c_[features.entropy], np.c_[position], ones]).astype(np.float32)
+        top10 = as_logs(features.top10) if self._logs else features.top10
+        inputs = np.hstack([top10, np.c_[features.entropy], np.c_[position], ones]).astype(np.float32)
         hidden = np.maximum(inputs @ self._first.T, 0.0)
         logits = hidden @ self._second[:-1] + self._second[-1]
         return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
+
+
+def as_logs(top10: np.ndarray) -> np.ndarray:
+    """Logarithms of probabilities, as heads with ``logs`` want them."""
+    return np.log(np.maximum(top10, LEAST))
 
 
 class Disco(LookaheadPolicy):
@@ -123,4 +138,6 @@ def head_from(policy: PolicyFile) -> DiscoHead:
     policy.chosen("sl_max", 1, SL_CAP_LEARNED)
     if "sure" in policy.tuned:
         policy.chosen("sure", 0.0, 2.0)
-    return DiscoHead(policy.weight("first", width, N_INPUTS + 1), policy.weight("second", width + 1), policy.tuned)
+    logs = policy.architecture.get("inputs") == "logarithms"
+    first, second = policy.weight("first", width, N_INPUTS + 1), policy.weight("second", width + 1)
+    return DiscoHead(first, second, policy.tuned, logs)

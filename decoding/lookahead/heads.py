@@ -40,6 +40,7 @@ class GuessFeatures:
     p: np.ndarray | None = None  # [n]
     entropy: np.ndarray | None = None  # [n] nats
     top10: np.ndarray | None = None  # [n, 10] descending probabilities
+    margin: np.ndarray | None = None  # [n] nats: ln p of the guess - ln p of the strongest other token
     proposer: np.ndarray | None = None  # [n, hidden_size]
     hidden: np.ndarray | None = None  # [n, hidden_size]
 
@@ -49,7 +50,7 @@ class Head(Protocol):
     """A fitted head. ``tuned`` holds what validation chose for its policy (thresholds, SL_max, tables)."""
 
     name: str  # the policy it serves, and the column of scores in a chain
-    needs: frozenset[str]  # of "p", "entropy", "top10", "proposer", "hidden"
+    needs: frozenset[str]  # of "p", "entropy", "top10", "margin", "proposer", "hidden"
     tuned: dict[str, Any]
 
     def score_chain(self, features: GuessFeatures) -> np.ndarray:

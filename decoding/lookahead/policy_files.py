@@ -21,7 +21,7 @@ from safetensors.numpy import load, save
 
 from ..errors import UserError
 
-SCHEMA = "speculoscope.policy/1"
+SCHEMA = "speculoscope.policy/2"
 MAX_BYTES = 64 * 2**20
 AGAIN = "fit again with python -m decoding fit"
 

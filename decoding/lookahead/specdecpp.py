@@ -5,6 +5,10 @@ accepted: D residual blocks x + SiLU(W x + b) that share their weights, then a l
 ``cum`` the product of these probabilities, stop once 1 - cum > h. The alignment is the published code's: after
 Y_k was sampled only Y_1 .. Y_{k-1} have been an input, so Y_k counts as certain; at least two tokens are drafted.
 The published longest SL is 20; here it is tuned with the threshold, and may be longer where texts hold for longer.
+
+One thing is ours: a head may see the *margin* of the same token beside the state, in its last layer. The state of a
+large draft still tells how sure it was of what it then read; that of a draft of one or two layers has forgotten
+it. Heads with and without it are trained, and validation chooses.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from .heads import GuessFeatures
 from .ledger import cheapest, rows_from_json
 from .policy_files import AGAIN, PolicyFile
 
+HINGES = (1.0, 3.0, 14.0)  # nats: the last layer sees min(margin, hinge) for each
+LEAST_MARGIN = -6.0
 SHORTEST = 2  # published: 2 <= SL <= 20, of which fitting may raise the upper bound
 
 
@@ -31,13 +37,22 @@ class SpecDecHead:
     needs = frozenset({"hidden"})
 
     def __init__(
-        self, block: np.ndarray, bias: np.ndarray, out: np.ndarray, scale: float, depth: int, tuned: dict[str, Any]
+        self,
+        block: np.ndarray,
+        bias: np.ndarray,
+        out: np.ndarray,
+        scale: float,
+        depth: int,
+        tuned: dict[str, Any],
+        lead: np.ndarray | None = None,
     ) -> None:
         """``block`` [d, d], ``bias`` [d], ``out`` [d + 1] with its bias last; states are divided by ``scale``.
 
-        For depth 0 the head is linear.
+        For depth 0 the head is linear. ``lead`` [3]: weights of the margin's hinges; None where it is not seen.
         """
         self.tuned = tuned
+        self._lead = None if lead is None else [float(weight) for weight in lead]
+        self.needs = frozenset({"hidden"} if lead is None else {"hidden", "margin"})
         self._block, self._bias, self._depth = block, bias, depth
         self._out, self._out_bias = np.ascontiguousarray(out[:-1]), float(out[-1])
         self._inverse = np.float32(1.0 / scale)
@@ -45,7 +60,7 @@ class SpecDecHead:
         self._z = np.empty(len(bias), dtype=np.float32)
         self._gate = np.empty(len(bias), dtype=np.float32)
 
-    def score(self, hidden: np.ndarray) -> float:
+    def score(self, hidden: np.ndarray, margin: float = 0.0) -> float:
         """Acceptance probability of the token that was the input of ``hidden`` [d]; no allocation."""
         x, z, gate = self._x, self._z, self._gate
         np.multiply(hidden, self._inverse, out=x)
@@ -57,7 +72,13 @@ class SpecDecHead:
             gate += 1.0
             z *= gate
             x += z
-        return sigmoid(float(np.dot(self._out, x)) + self._out_bias)
+        return sigmoid(float(np.dot(self._out, x)) + self._out_bias + self._of_margin(margin))
+
+    def _of_margin(self, margin: float) -> float:
+        if self._lead is None:
+            return 0.0
+        margin = max(margin, LEAST_MARGIN)
+        return sum(weight * min(margin, hinge) for weight, hinge in zip(self._lead, HINGES, strict=True))
 
     def score_chain(self, features: GuessFeatures) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
@@ -66,7 +87,14 @@ class SpecDecHead:
             z = 0.5 * (x @ self._block.T + self._bias)
             x += z * (1.0 + np.tanh(z))
         logits = x @ self._out + self._out_bias
+        if self._lead is not None:
+            logits = logits + hinged(features.margin) @ np.array(self._lead)
         return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
+
+
+def hinged(margin: np.ndarray) -> np.ndarray:
+    """[n] nats -> [n, 3]: the margin up to each of HINGES."""
+    return np.minimum(np.maximum(margin, LEAST_MARGIN)[:, None], np.array(HINGES)).astype(np.float32)
 
 
 class SpecDecPlusPlus(LookaheadPolicy):
@@ -79,6 +107,7 @@ class SpecDecPlusPlus(LookaheadPolicy):
     def __init__(self, head: SpecDecHead, threshold: float | None) -> None:
         """``threshold`` None: the one that is cheapest under the run's cost curves (``specdecpp:auto``)."""
         self._head = head
+        self.needs = head.needs
         self.cap = int(head.tuned.get("sl_max", SL_CAP))
         self._fixed = threshold
         self._threshold = threshold if threshold is not None else head.tuned["threshold"]
@@ -97,10 +126,14 @@ class SpecDecPlusPlus(LookaheadPolicy):
             self.score = self.threshold = None
             return True
         known = state.scores.get("specdecpp")
-        self._cum *= known[n - 2] if known else self._head.score(state.hidden[n - 2])
+        self._cum *= known[n - 2] if known else self._judge(state, n - 2)
         self.score = 1.0 - self._cum
         self.threshold = self._threshold
         return self.score <= self._threshold
+
+    def _judge(self, state: DraftState, index: int) -> float:
+        margin = state.margin[index] if state.margin else 0.0  # empty where the head does not see it
+        return self._head.score(state.hidden[index], margin)
 
 
 def make_policy(lane: Lane, head: SpecDecHead) -> SpecDecPlusPlus:
@@ -122,4 +155,5 @@ def head_from(policy: PolicyFile) -> SpecDecHead:
     bias = policy.weight("bias", None)
     size = len(bias)
     block, out, scale = policy.weight("block", size, size), policy.weight("out", size + 1), policy.weight("scale", 1)
-    return SpecDecHead(block, bias, out, max(float(scale[0]), 1e-6), depth, policy.tuned)
+    lead = policy.weight("lead", len(HINGES)) if "lead" in policy.weights else None
+    return SpecDecHead(block, bias, out, max(float(scale[0]), 1e-6), depth, policy.tuned, lead)
