@@ -12,9 +12,21 @@ from decoding.errors import UserError
 from training import generate
 from training.architecture import Shape, parameter_count
 from training.batch_decoder import BatchDecoder
-from training.distillation import LOSSES, cross_entropy, forward_kl, total_variation
-from training.draft import DEFAULT, KEPT_BACK, LADDER, RECIPES, Batches, fit_width, start_draft, train_draft
+from training.distillation import LOSSES, cross_entropy, forward_kl, sharp_kl, total_variation
+from training.draft import (
+    DEFAULT,
+    KEPT_BACK,
+    LADDER,
+    RECIPES,
+    Batches,
+    earlier_stages,
+    fit_width,
+    set_aside,
+    start_draft,
+    train_draft,
+)
 from training.generate import TOP, Texts, choose, write_batch
+from training.loop import CHECKPOINT_KEYS
 
 VOCABULARY = 320
 
@@ -77,16 +89,20 @@ def test_losses_are_exact_where_the_top_is_everything():
     assert total_variation(draft, ids, values, ids[:, 0]) == pytest.approx(
         float(1 - torch.minimum(p, q).sum(-1).mean()), abs=1e-3
     )
+    cold_p, cold_q = ((4.0 * one.log()).softmax(-1) for one in (p, q))
+    assert sharp_kl(draft, ids, values, ids[:, 0]) == pytest.approx(
+        float(((p * (p / q).log()) + cold_p * (cold_p / cold_q).log() / 4.0).sum(-1).mean()), abs=2e-3
+    )
     assert cross_entropy(draft, ids, values, ids[:, 0]) == pytest.approx(
         float(-q.gather(-1, ids[:, :1]).log().mean()), abs=1e-4
     )
 
 
-@pytest.mark.parametrize("loss", ["kl", "tv"])
-def test_the_rest_counts_as_one_class_and_equal_models_lose_nothing(loss):
+@pytest.mark.parametrize("loss, left", [("kl", 1e-5), ("tv", 1e-5), ("sharp", 2e-3)])
+def test_the_rest_counts_as_one_class_and_equal_models_lose_nothing(loss, left):
     logits = torch.randn(20, 3 * TOP)
     values, ids = logits.log_softmax(-1).topk(TOP)
-    assert float(LOSSES[loss](logits, ids, values, ids[:, 0])) == pytest.approx(0.0, abs=1e-5)
+    assert float(LOSSES[loss](logits, ids, values, ids[:, 0])) == pytest.approx(0.0, abs=left)
     assert float(LOSSES[loss](-logits, ids, values, ids[:, 0])) > 0.1
 
 
@@ -135,3 +151,19 @@ def test_the_ladder_has_five_and_a_pair_of_equal_parameters():
     assert len(LADDER) == 5 and DEFAULT not in LADDER
     wide, deep = (parameter_count(RECIPES[name].shape.build()) for name in ("wide-1x256", "deep-3x192"))
     assert abs(wide - deep) < 0.01 * wide
+
+
+def test_what_was_learned_in_another_way_is_an_earlier_stage(tmp_path, monkeypatch):
+    for place in ("CHECKPOINTS", "LOGS"):
+        monkeypatch.setattr(f"training.draft.{place}", tmp_path)
+    monkeypatch.setattr("training.loop.LOGS", tmp_path)
+    checkpoint, log = tmp_path / "draft-x.pt", tmp_path / "draft-x.jsonl"
+    first, second = {"target": "a", "loss": "kl"}, {"target": "a", "loss": "sharp"}
+    state = dict.fromkeys(CHECKPOINT_KEYS, 0) | {"settings": first}
+    for settings, kept in ((first, True), (second, False)):
+        torch.save(state, checkpoint)
+        log.write_text('{"step": 7, "elapsed": 90.0, "tokens": 640, "held_out": 0.5}\n')
+        set_aside("x", settings)
+        assert checkpoint.is_file() == log.is_file() == kept
+    told = {"steps": 7, "minutes": 1.5, "tokens": 640, "kept_back": 0.5}
+    assert earlier_stages("x") == [told | first] and earlier_stages("y") == []

@@ -19,6 +19,9 @@ tags: [speculative-decoding, {role}]
 library_name: transformers
 ---
 """
+LOSS_NAMES = {
+    "kl": "forward KL", "sharp": "forward KL at temperatures 1 and 1/4", "tv": "total variation", "ce": "cross-entropy"
+}  # fmt: skip
 TAIL_LINES = 8
 """Lines of a prompt that the card shows."""
 FARTHEST_APART = 2.57
@@ -171,7 +174,7 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         if RECIPES[name].layers
         else "from random layers"
     )
-    before = facts.get("drafts_before", {}).get(name)
+    earlier = facts.get("drafts_earlier", {}).get(name, [])
     table = [
         f"| {suite} | {share(row['match'])} | {share(row['match_outside'])} | {share(row['match_inside'])} "
         f"| {share(row['overlap'])} | {share(row['overlap_outside'])} | {share(row['overlap_inside'])} "
@@ -185,13 +188,13 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         size_line(report["sizes"][name], report["fingerprints"]["drafts"][name]),
         f"It was measured with the target `{report['fingerprints']['target']}`.",
         "\n## Training\n",
-        f"It started {start} and from its embeddings, and was distilled by forward KL over the "
-        "target's 32 most probable "
+        f"It started {start} and from its embeddings, and was distilled by "
+        f"{LOSS_NAMES[run.get('loss') or 'kl']} over the target's 32 most probable "
         f"tokens, {run.get('minutes')} minutes on a shared CPU ({run.get('steps', 0):,} steps, "
         f"{run.get('tokens', 0) / 1e6:.1f} million tokens, repeats included), on text that "
         "the target wrote, three parts greedily and one at temperature 0.7, "
         "the prompts included, and on windows of the corpus."
-        + (inherited_line(before) if before else ""),
+        + earlier_line(earlier, report["fingerprints"]["target"]),
         "",
         data_lines(facts),
         "\n## Held-out loss\n",
@@ -222,12 +225,14 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
     )
 
 
-def inherited_line(before: dict) -> str:
-    """What a draft had learned from the target as it was before its own last training."""
-    return (
-        f" Before that it had learned for {before['minutes']} minutes ({before['tokens'] / 1e6:.1f} million tokens) "
-        "from the target as it was before it was taught to leave loops."
-    )
+def earlier_line(stages: list[dict], target: str) -> str:
+    """What a draft had learned before: under another loss, or from the target before that was taught to leave loops."""
+    told = [
+        f"{stage['minutes']} minutes ({stage['tokens'] / 1e6:.1f} million tokens) by {LOSS_NAMES[stage['loss']]} from "
+        + ("this target" if stage["target"] == target else "the target before it was taught to leave loops")
+        for stage in stages
+    ]
+    return f" Before that it had learned for {', then for '.join(told)}." if told else ""
 
 
 def suite_lines(rows: dict[str, dict]) -> str:
@@ -254,8 +259,7 @@ def suite_lines(rows: dict[str, dict]) -> str:
 
 def loss_lines(losses: dict) -> str:
     """The match rates of the short runs with each distillation loss."""
-    names = {"kl": "forward KL", "tv": "total variation", "ce": "cross-entropy"}
     rates = ", ".join(
-        f"{names[key]} {run['kept_back']:.3f} ({run['steps']} steps)" for key, run in losses.items()
+        f"{LOSS_NAMES[key]} {run['kept_back']:.3f} ({run['steps']} steps)" for key, run in losses.items() if run
     )
     return f"Match rate on kept-back text after {losses['kl']['minutes']} minutes with each: {rates}."

@@ -4,6 +4,7 @@ wrote.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from decoding.errors import UserError
 from decoding.fingerprint import fingerprint
 from training.architecture import Shape, load_model, load_tokenizer_of, save_model
 from training.distillation import LOSSES
+from training.files import replacing_file
 from training.generate import TOP, Texts, read_generated
 from training.loop import (
     CHECKPOINTS,
@@ -172,8 +174,8 @@ def train_draft(
     """Trains the draft called ``name`` on all that the target has written; returns its folder.
 
     ``minutes`` (or ``tokens``, where given) count from its very beginning: with more of them a finished draft
-    is trained further. ``inherit``: it starts from the weights in ``build/drafts``, which learned from the
-    target as it was before it was itself trained on, instead of from the target's layers.
+    is trained further. ``inherit``: it starts from the weights in ``build/drafts``, which learned under another
+    loss or from the target as it was before it was itself trained on, instead of from the target's layers.
     """
     if name not in RECIPES:
         raise UserError(f"There is no draft {name!r}. Drafts: {', '.join(RECIPES)}.")
@@ -185,7 +187,7 @@ def train_draft(
     settings = {"shape": recipe.shape, "layers": recipe.layers, "loss": loss, "target": fingerprint(TARGET)}
     if inherit:
         settings["inherits"] = True
-        set_aside(name, settings["target"])
+        set_aside(name, settings)
         draft = load_model(folder)
     distil(
         f"draft-{name}",
@@ -200,13 +202,30 @@ def train_draft(
     return folder
 
 
-def set_aside(name: str, target: str) -> None:
-    """What a draft learned from an earlier target ends there: its log gets another name, its checkpoint goes."""
+def set_aside(name: str, settings: dict) -> None:
+    """What a draft learned in another way ends there: it is noted among its earlier stages, its checkpoint goes."""
     checkpoint, log = CHECKPOINTS / f"draft-{name}.pt", LOGS / f"draft-{name}.jsonl"
-    if checkpoint.is_file() and read_checkpoint(checkpoint)["settings"].get("target") != target:
-        checkpoint.unlink()
-        if log.is_file():
-            log.replace(LOGS / f"draft-{name}-before.jsonl")
+    if not checkpoint.is_file():
+        return
+    earlier = read_checkpoint(checkpoint)["settings"]
+    if all(earlier.get(key) == settings[key] for key in ("target", "loss")):
+        return
+    stages = earlier_stages(name)
+    stages.append(last_of_log(f"draft-{name}") | {key: earlier.get(key) for key in ("target", "loss")})
+    with replacing_file(_stages_file(name), "w") as file:
+        json.dump(stages, file, indent=1)
+    checkpoint.unlink()
+    log.unlink(missing_ok=True)
+
+
+def earlier_stages(name: str) -> list[dict]:
+    """How a draft was trained before its last stage, oldest first: last figures of each log, target and loss."""
+    path = _stages_file(name)
+    return json.loads(path.read_text()) if path.is_file() else []
+
+
+def _stages_file(name: str) -> Path:
+    return LOGS / f"draft-{name}-earlier.json"
 
 
 def train_ladder(minutes: float, inherit: bool = False) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from decoding.errors import UserError
 from decoding.fingerprint import fingerprint
-from training.draft import DEFAULT, DRAFTS, RECIPES
+from training.distillation import LOSSES
+from training.draft import DEFAULT, DRAFTS, RECIPES, earlier_stages
 from training.files import replacing_file, replacing_folder
 from training.loop import CHECKPOINTS, last_of_log, read_checkpoint
 from training.places import CORPUS, MODELS, PAIR, PAIR_NAME
@@ -60,17 +61,17 @@ def training_facts() -> dict:
             "packages": len(manifest["packages"]),
         },
         "target": {part: last_of_log(f"target-{part}") for part in ("first", "deepened", "unlooped")},
-        "drafts": {name: last_of_log(f"draft-{name}") for name in RECIPES},
-        "drafts_before": {name: last_of_log(f"draft-{name}-before") for name in RECIPES},
-        "losses": {loss: last_of_log(f"loss-{loss}") for loss in ("kl", "tv", "ce")},
-        "losses_target": target_of("loss-kl"),
+        "drafts": {name: last_of_log(f"draft-{name}") | {"loss": setting(f"draft-{name}", "loss")} for name in RECIPES},
+        "drafts_earlier": {name: earlier_stages(name) for name in RECIPES},
+        "losses": {loss: last_of_log(f"loss-{loss}") for loss in LOSSES},
+        "losses_target": setting("loss-kl", "target"),
     }
 
 
-def target_of(run: str) -> str:
-    """The fingerprint of the target that a run learned from; empty where its checkpoint is not there."""
+def setting(run: str, name: str) -> str:
+    """A setting of a run: its ``loss``, the fingerprint of its ``target``; empty where its checkpoint is not there."""
     path = CHECKPOINTS / f"{run}.pt"
-    return read_checkpoint(path)["settings"]["target"] if path.is_file() else ""
+    return read_checkpoint(path)["settings"][name] if path.is_file() else ""
 
 
 def install() -> Path:
@@ -100,7 +101,7 @@ def drafts_of(target: str) -> list[str]:
     if not drafts:
         raise UserError("There is no trained draft yet. Run `python -m training draft` first.")
     for name in drafts:
-        if target_of(f"draft-{name}") not in ("", target):
+        if setting(f"draft-{name}", "target") not in ("", target):
             raise UserError(
                 f"The draft {name} learned from another target. Remove draft-{name}.pt and train it again "
                 f"(`python -m training draft --name {name}`), or remove its folder from build/drafts."
