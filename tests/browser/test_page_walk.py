@@ -206,6 +206,44 @@ def test_an_example_replaces_the_prompt_when_it_is_chosen_and_not_when_the_list_
     expect(page.locator("#prompt textarea")).not_to_have_value("mine", timeout=WAIT)
 
 
+def test_the_example_chosen_last_can_be_chosen_again_after_typing(page):
+    box, example = page.locator("#prompt textarea"), page.locator("#example input")
+    first = box.input_value()
+    box.fill("")
+    box.press_sequentially("mine")
+    expect(example).to_have_value("", timeout=WAIT)
+    example.click()
+    page.get_by_role("option").first.click()
+    expect(box).to_have_value(first, timeout=WAIT)
+
+
+def test_a_line_break_typed_at_the_end_is_pointed_out_and_can_be_removed(page):
+    box, hint = page.locator("#prompt textarea"), page.locator(".sp-hint")
+    box.fill("def mean(values):")
+    expect(hint).to_have_count(0)
+    box.press("Enter")
+    expect(hint).to_contain_text("Shift+Enter runs", timeout=WAIT)
+    hint.get_by_role("button").click()
+    expect(box).to_have_value("def mean(values):")
+    expect(hint).to_be_hidden(timeout=WAIT)
+
+
+def test_a_link_with_settings_out_of_range_leaves_a_form_that_runs(visit, page_url):
+    query = "pair=nope&temperature=5&repeats=40&top_p=0&max_new_tokens=10000&seed=-1&lanes=static:5,autoregressive"
+    page = visit(f"{page_url}?{query}")
+    for name in ("pair", "temperature", "repeats", "top_p", "max_new_tokens", "seed"):
+        expect(page.locator(".sp-fault")).to_contain_text(f"The link's {name} was left out", timeout=WAIT)
+    run_box(page, "def link():", tokens=20)
+    finished(page)
+    assert page.faults == []
+
+
+def test_a_number_out_of_range_is_refused_by_its_name(page):
+    run_box(page, "def many():", tokens=10_000)
+    expect(page.locator(".sp-fault")).to_contain_text("Max new tokens must be a whole number from 1 to", timeout=WAIT)
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+
+
 def test_rule_and_temperature_go_together(page):
     page.locator("#settings > button").click()
     page.get_by_label("coupling:").check()

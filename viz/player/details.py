@@ -61,7 +61,7 @@ def _where(trace: Trace, it: Iteration, iteration: int, index: int, token: Token
     drafted = index < it.n_drafted
     position = it.start + (index if drafted else it.n_accepted)
     place = f"guess {index + 1} of {it.n_drafted}" if drafted else "the big model's own token"
-    holds = "" if it.holds is None else f" · would hold from its start: {it.holds}"
+    holds = "" if it.holds is None else f" · from its start {it.holds} would hold"
     return f"{lane_name(trace.lane)} · output position {position} · iteration {iteration + 1}, {place}{holds}"
 
 
