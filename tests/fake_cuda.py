@@ -12,6 +12,7 @@ from time import perf_counter
 from types import SimpleNamespace
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -53,13 +54,15 @@ class FakeGraph:
         self.work: list = []
         self.replays = 0
         self.pool: list[FakeGraph] = []
+        self.whole = True  # nothing ran since that may have taken its memory
 
     def replay(self) -> None:
         self.replays += 1
         with torch.inference_mode():
             for other in self.pool:
-                if other is not self:
+                if other is not self and other.whole:
                     other.spoil()
+            self.whole = True
             for func, args, kwargs, kept in self.work:
                 again = tensors_in(func(*args, **kwargs))
                 for tensor, new in zip(kept, again):
@@ -68,6 +71,7 @@ class FakeGraph:
 
     def spoil(self) -> None:
         """All memory that the recording took may be another one's scratch memory."""
+        self.whole = False
         for *_, kept in self.work:
             for tensor in kept:
                 if tensor is not None:
@@ -174,3 +178,41 @@ def fake_cuda(monkeypatch):
         monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", cuda.clear_workspaces, raising=False)
     yield cuda
+
+
+class OnTheCpu(TorchFunctionMode):
+    """Makes on the CPU what is asked for on CUDA. ``fills``: of each copy from pinned memory, whether it waits not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pinned: list[torch.Tensor] = []
+        self.fills: list[bool] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.device:  # a name only; what is made there is made here
+            return func(*args, **(kwargs or {}))
+        kwargs = {name: _here(value) for name, value in (kwargs or {}).items()}
+        pins = kwargs.pop("pin_memory", False)
+        if func is torch.Tensor.copy_ and any(args[1] is one for one in self.pinned):
+            self.fills.append(kwargs.get("non_blocking", False))
+        out = func(*map(_here, args), **kwargs)
+        if pins:
+            self.pinned.append(out)
+        return out
+
+
+def _here(value):
+    on_cuda = str(value).startswith("cuda") if isinstance(value, str | torch.device) else False
+    return torch.device("cpu") if on_cuda else value
+
+
+@contextmanager
+def fake_gpu(monkeypatch, free_bytes: int = 2**40):
+    """A machine with one such GPU: what is loaded on "cuda" runs through the whole CUDA engine, on the CPU."""
+    with fake_cuda(monkeypatch) as cuda, OnTheCpu() as cuda.memory:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (free_bytes, free_bytes))
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+        for module in ("loading", "pair"):
+            monkeypatch.setattr(f"decoding.models.{module}.gpu_count", lambda: 1)
+        yield cuda

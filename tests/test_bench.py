@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from decoding.bench import against, runs
+from decoding.bench import against, floor, runs
 from decoding.bench.against import bench_pair, figures_of, interleave, ratio_of, ratios_of
 from decoding.bench.contenders import (
     GenerateContender,
@@ -19,11 +20,15 @@ from decoding.bench.contenders import (
 )
 from decoding.bench.floor import floor_bytes
 from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
+from decoding.cli import main
 from decoding.costs import measure_costs
 from decoding.errors import UserError
 from decoding.models.loading import load_hf_model
 from decoding.models.pair import load_pair
+from decoding.pairs import PairDescription
+from tests.fake_cuda import fake_gpu
 from tests.tiny_models import make_model
+from tests.tiny_pair import make_tiny_pair
 
 
 @pytest.fixture(scope="module")
@@ -192,6 +197,73 @@ def test_a_shape_that_does_not_fit_is_left_out_with_a_sentence(monkeypatch, caps
     assert report.figures == [] and "needs about" in report.notes[0] and "24.0 GB are free" in report.notes[0]
     _show(report)
     assert "Left out: The 8B/1B-shaped pair" in capsys.readouterr().out
+
+
+def test_a_shape_for_which_memory_ends_after_all_is_left_out(monkeypatch):
+    def full(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(runs, "free_memory", lambda device: None)
+    monkeypatch.setattr(runs, "make_models", full)
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    report = runs.bench_shape(SHAPES[0], "cuda", "bfloat16", 1, 1, 8, lambda message, fraction: None)
+    assert report.figures == [] and report.notes[0].startswith("Left out: The GPU ran out of memory")
+    error = RuntimeError("a fault of the program")
+    with pytest.raises(RuntimeError, match="a fault"):
+        runs.bench_shape(SHAPES[0], "cuda", "bfloat16", 1, 1, 8, lambda message, fraction: None)
+
+
+def test_a_contender_that_cannot_run_here_costs_no_other_figure():
+    class Uncompiled(Scripted):
+        def choose_threads(self, prompt, n, choices):
+            if self.name == "hf generate static":
+                raise RuntimeError("Failed to find C compiler.\nTraceback")
+
+    contenders = [Uncompiled("hf generate", 10), Uncompiled("hf generate static", 20)]
+    able, sentences = against.choose_able(contenders, [1], 8, (1,), lambda message, fraction: None)
+    assert able == contenders[:1]
+    assert sentences == ["Left out: hf generate static does not run here (Failed to find C compiler.)."]
+
+
+def test_without_a_gpu_the_benchmark_on_one_is_refused_in_a_sentence(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "--device", "cuda"])
+    assert ended.value.code == 2 and "There is no CUDA device here: run on the CPU" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(600)
+def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, capsys, tmp_path):
+    """The command as on a GPU: the named pair and both shapes at reduced sizes, every contender, the floor, growth."""
+    target, draft = make_tiny_pair(tmp_path)
+    described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
+    reduced = dict(hidden=64, intermediate=96, heads=4, kv_heads=1, layers=2, vocab=300, context=256)
+    for module in ("decoding.bench.runs", "decoding.models.pair"):
+        monkeypatch.setattr(f"{module}.find_pair", lambda name: described)
+    monkeypatch.setattr(runs, "SHAPES", [replace(shape, draft_layers=1, **reduced) for shape in SHAPES])
+    monkeypatch.setattr("decoding.costs.BUDGET_S", 0.02)
+    monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
+    monkeypatch.setattr(floor, "ROUNDS", 2)
+    monkeypatch.setattr(against, "RULES", ("heuristic",))
+    for name, value in (("GROWTH_SHORT", 30), ("GROWTH_LONG", 60), ("GROWTH_TOKENS", 8)):
+        monkeypatch.setattr(against, name, value)
+    with fake_gpu(monkeypatch) as cuda:
+        main_ends(["bench", "--device", "cuda", "--dtype", "float32", "--limit", "1", "--repeats", "1",
+                   "--max-new-tokens", "8"])  # fmt: skip
+    told = capsys.readouterr().out
+    for pair in ("tiny, float32, cuda", "1B/0.15B-shaped, float32, cuda", "8B/1B-shaped, float32, cuda"):
+        assert pair in told
+    for row in ("autoregressive ", "static:5 ", "heuristic ", "hf generate ", "hf generate static ", "hf assisted 5 ",
+                "one target pass: ", "one draft pass: ", "one chained draft pass: ", "same text on 1 of 1 prompts"):
+        assert told.count(row) >= 3, row  # fmt: skip
+    assert told.count("an iteration at context") == 2 and told.count("static:5 / hf assisted 5: ") == 3
+    assert "Left out" not in told and "eagerly" not in told
+    assert len(cuda.graphs) > 30 and cuda.events and cuda.memory.fills and all(cuda.memory.fills)
+
+
+def main_ends(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
 
 
 def test_the_memory_of_a_shape_is_that_of_its_models():

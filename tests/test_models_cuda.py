@@ -18,12 +18,12 @@ from decoding.models.lean import LeanModel
 from decoding.models.linears import DenseLinear
 from decoding.models.loading import describe_model
 
-from .fake_cuda import fake_cuda
+from .fake_cuda import fake_cuda, fake_gpu
 
 VOCAB, LIMIT = 64, 320
 
 
-def make(kind, layers: int = 2, seed: int = 0, family=LlamaConfig, kv_heads: int = 2):
+def make(kind, layers: int = 2, seed: int = 0, family=LlamaConfig, kv_heads: int = 2, device: str = "cpu"):
     torch.manual_seed(seed)
     config = family(
         vocab_size=VOCAB,
@@ -39,7 +39,7 @@ def make(kind, layers: int = 2, seed: int = 0, family=LlamaConfig, kv_heads: int
     with torch.no_grad():  # so that first choices depend on the text
         hf_model.get_input_embeddings().weight.mul_(30)
     info = describe_model(hf_model, "test", "test", "none")
-    return kind(hf_model, info, "float32", "cpu")
+    return kind(hf_model, info, "float32", device)
 
 
 def ids(n: int, seed: int = 1) -> list[int]:
@@ -227,6 +227,21 @@ def test_graphs_are_few(cuda):
             model.prefill(ids(place)), model.draft_chain(ids(n), 5, VOCAB)
             model.prefill(ids(place)), model.choices(ids(n), VOCAB)
     assert len(cuda.graphs) == 3
+
+
+def test_a_check_is_launched_while_its_chain_may_still_run(monkeypatch):
+    """What fills the input buffers comes from pinned memory and is not waited for; each fill has memory of its own."""
+    with fake_gpu(monkeypatch) as cuda:
+        draft, target = (make(CudaModel, layers=1, device="cuda") for _ in range(2))
+        assert draft.records_graphs
+        for model in (draft, target):
+            model.prefill(ids(9))
+        drafted = draft.draft_chain(ids(1), 3, VOCAB)
+        tokens, _, n_accepted = target.check_chain(ids(1)[0], drafted, VOCAB)
+        assert n_accepted == 3 and len(tokens) == 3
+        draft.rewind(9), draft.draft_step(ids(2), VOCAB)
+        assert cuda.memory.fills == [True] * 3
+        assert [one.tolist() for one in cuda.memory.pinned] == [[9, 0, *ids(1)], [9, 3, *ids(1)], [9, 1, *ids(2)]]
 
 
 def test_a_capture_that_fails_falls_back_with_a_sentence(cuda):

@@ -103,6 +103,13 @@ def test_memory_that_ends_while_a_pair_loads_is_told_and_the_next_pair_loads(fol
     assert load(jobs, request)[-1][0] == "progress" and jobs._pair is not None
 
 
+def test_stop_while_a_pair_loads(shipped):
+    jobs, request = Jobs("cpu"), small_request(target=str(shipped), draft=str(shipped))
+    asked = iter([False, True])
+    told = list(guarded(lambda: jobs._load(request, lambda: next(asked, True))))
+    assert [kind for kind, _ in told] == ["progress", "cancelled"] and jobs._pair is None
+
+
 def load(jobs, request):
     return list(guarded(lambda: jobs._load(request, lambda: False)))
 

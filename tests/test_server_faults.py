@@ -227,6 +227,13 @@ def test_a_backend_that_breaks_its_promise_still_ends_the_run(events, words):
             assert words in last_sentence(compare(RemoteBackend(f"http://127.0.0.1:{port}")))
 
 
+def test_stop_does_not_wait_for_a_server_that_does_not_answer():
+    cancel = threading.Event()
+    cancel.set()
+    events = list(RemoteBackend("http://127.0.0.1:9", patience_s=600).compare(small_request(), cancel))
+    assert [event.kind for event in events] == ["cancelled"]
+
+
 def test_closing_the_front_end_in_the_midst_is_a_sentence():
     with served(LocalBackend(ScriptedRunner), Limits()) as port:
         remote = RemoteBackend(f"http://127.0.0.1:{port}")

@@ -91,26 +91,47 @@ def bench_pair(
     """Our lanes on ``pair`` against transformers on the same weights. ``prompts``: token ids each."""
     costs = measure_costs(pair, [pair.default_draft], prompts[0])
     ours: list[Contender] = [LaneContender(lane, pair, costs, pair.target.info.threads) for lane in lanes_of(pair)]
-    theirs = transformers_contenders(hf_target, hf_draft, compiled=pair.target.info.device.startswith("cuda"))
-    choices = (1, cores) if cores > 1 and pair.target.info.device == "cpu" else (pair.target.info.threads,)
-    for contender in theirs:
-        tell(f"Choosing threads for {contender.name}", None)
-        contender.choose_threads(prompts[0], min(24, max_new_tokens), choices)
-    readings = interleave([*ours, *theirs], prompts, max_new_tokens, repeats, tell)
     info = pair.target.info
+    on_gpu = info.device.startswith("cuda")
+    offered = transformers_contenders(hf_target, hf_draft, compiled=on_gpu)
+    choices = (1, cores) if cores > 1 and info.device == "cpu" else (info.threads,)
+    # on a GPU the longest text: a static cache that grows later is compiled anew, in the midst of a timed text
+    tried = (max(prompts, key=len), max_new_tokens) if on_gpu else (prompts[0], min(24, max_new_tokens))
+    theirs, left_out = choose_able(offered, *tried, choices, tell)
+    readings = interleave([*ours, *theirs], prompts, max_new_tokens, repeats, tell)
     report = Report(pair.name, info.dtype, info.device, figures_of([*ours, *theirs], readings))
     report.ratios = ratios_of(report.figures, readings)
     report.n_prompts = len(prompts)
     report.same_text = sum(_same(readings, index) for index in range(len(prompts)))
     report.passes = pass_times(pair, len(prompts[0]) + max_new_tokens // 2, measure_bandwidth(info.device))
     models = (pair.target, pair.draft())
-    report.notes = [note for note in (getattr(model, "note", None) for model in models) if note]
+    report.notes = [*left_out, *(note for note in (getattr(model, "note", None) for model in models) if note)]
     return report
 
 
 def lanes_of(pair: Pair) -> list[str]:
     """Plain, static, and every dynamic lane that runs on this pair's default draft."""
     return [PLAIN, STATIC, *RULES, *load_heads_of(pair, pair.default_draft)]
+
+
+def choose_able(
+    contenders: list[GenerateContender], prompt: list[int], n: int, threads: tuple[int, ...], tell: Tell
+) -> tuple[list[GenerateContender], list[str]]:
+    """Those that can run here, each with the thread count that serves it best, and a sentence for each that cannot.
+
+    To compile takes what a machine may lack (a C compiler, for one): that must not cost the other figures.
+    """
+    able, sentences = [], []
+    for contender in contenders:
+        tell(f"Choosing threads for {contender.name}", None)
+        try:
+            contender.choose_threads(prompt, n, threads)
+        except RuntimeError as error:
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            sentences.append(f"Left out: {contender.name} does not run here ({why}).")
+        else:
+            able.append(contender)
+    return able, sentences
 
 
 def transformers_contenders(hf_target: Any, hf_draft: Any, compiled: bool = False) -> list[GenerateContender]:

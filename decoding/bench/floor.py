@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ..models.pair import Pair
 
 _ITEM = {"float32": 4, "bfloat16": 2, "int8": 1}
+ROUNDS = 30  # of each pass
+CHAIN = 8  # draft steps in a row
 _PROBE_BYTES = {"cpu": 2**28, "cuda": 2**31}
 
 
@@ -34,11 +36,15 @@ def measure_bandwidth(device: str, rounds: int = 5) -> float:
     return 2 * source.nbytes / min(_time(lambda: copy.copy_(source), device) for _ in range(rounds + 1))
 
 
-def pass_times(pair: Pair, context: int, bandwidth: float, rounds: int = 30) -> list[PassTime]:
-    """Target and default draft, one token at ``context``."""
+def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:
+    """Target and default draft, one token at ``context``; on the CUDA engine also a step inside a draft chain."""
+    draft = pair.draft()
+    measured = [("target", pair.target, _pass_s), ("draft", draft, _pass_s)]
+    if hasattr(draft, "draft_chain"):
+        measured.append(("chained draft", draft, _chained_s))
     return [
-        PassTime(name, _pass_s(model, context, rounds) * 1e3, floor_bytes(model, context) / bandwidth * 1e3)
-        for name, model in (("target", pair.target), ("draft", pair.draft()))
+        PassTime(name, time_s(model, context, ROUNDS) * 1e3, floor_bytes(model, context) / bandwidth * 1e3)
+        for name, model, time_s in measured
     ]
 
 
@@ -62,6 +68,17 @@ def _pass_s(model: CachedModel, context: int, rounds: int) -> float:
     return median(times)
 
 
+def _chained_s(model: CachedModel, context: int, rounds: int) -> float:
+    """One of CHAIN steps that are launched at once, with its share of the launch."""
+    text = [1] * min(context, model.max_length - CHAIN - 1)
+    model.prefill(text)
+    times = []
+    for _ in range(rounds + 1):  # the first round records the graph
+        times.append(_time(lambda: model.draft_chain([1], CHAIN, model.vocab_size), model.info.device))
+        model.rewind(len(text))
+    return median(times[1:]) / CHAIN
+
+
 def _time(work, device: str) -> float:
     _wait(device)
     before = perf_counter()
@@ -72,4 +89,4 @@ def _time(work, device: str) -> float:
 
 def _wait(device: str) -> None:
     if device.startswith("cuda"):
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)

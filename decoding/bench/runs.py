@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import UserError
+from ..errors import UserError, is_out_of_memory, sentence_of
 from ..models.checks import check_memory, free_memory
 from ..models.hub import HuggingFaceHub
 from ..models.loading import choose_device, choose_weights, load_hf_model
@@ -65,8 +65,19 @@ def bench_shape(
     """The report of a pair of that shape with random weights; only a note where the memory is not enough."""
     try:
         check_memory(f"The {shape.name} pair", memory_of(shape, weights), free_memory(device), device)
+        return _bench_made(shape, device, weights, limit, repeats, max_new_tokens, tell)
     except UserError as error:
-        return Report(shape.name, weights, device, [], notes=[f"Left out: {error}"])
+        reason = str(error)
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = sentence_of(error)
+    return Report(shape.name, weights, device, [], notes=[f"Left out: {reason}"])
+
+
+def _bench_made(
+    shape: Shape, device: str, weights: str, limit: int, repeats: int, max_new_tokens: int, tell: Tell
+) -> Report:
     tell(f"Making a {shape.name} pair", None)
     dtype = torch.float32 if weights == "float32" else torch.bfloat16
     models = make_models(shape, device, dtype)

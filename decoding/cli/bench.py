@@ -98,7 +98,7 @@ def _show(report: Report) -> None:
 
 
 def _speeds(figures: list[Figure]) -> Table:
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # 80 columns hold it
     for column, justify in (
         ("", "left"),
         ("tokens/s", "right"),
@@ -116,11 +116,16 @@ def _speeds(figures: list[Figure]) -> Table:
         shares = [f"{share:.1%}" for share in figure.shares or []]
         table.add_row(
             figure.name,
-            f"{figure.tokens_per_s:.1f}",
-            f"{figure.low:.1f}",
-            f"{figure.high:.1f}",
-            f"{figure.end_to_end:.1f}",
+            _speed(figure.tokens_per_s),
+            _speed(figure.low),
+            _speed(figure.high),
+            _speed(figure.end_to_end),
             str(figure.threads),
             *shares,
         )
     return table
+
+
+def _speed(tokens_per_s: float) -> str:
+    """Four digits or so."""
+    return f"{tokens_per_s:.1f}" if tokens_per_s < 1000 else f"{tokens_per_s:.0f}"
