@@ -44,8 +44,8 @@ def forward_kl(logits: Tensor, top_ids: Tensor, top_logp: Tensor, following: Ten
 def sharp_kl(logits: Tensor, top_ids: Tensor, top_logp: Tensor, following: Tensor) -> Tensor:
     """Forward KL at temperature 1 and, as heavy in its gradient, at temperature 1/4.
 
-    At the lower one nothing is left to the tokens beyond the TOP. A draft under greedy decoding has to find the target's first choice, which is its distribution at temperature 0,
-    and yet keep its probabilities for sampling.
+    At the lower one nothing is left to the tokens beyond the TOP. A draft under greedy decoding has to find the
+    target's first choice, which is its distribution at temperature 0, and yet keep its probabilities for sampling.
     """
     sharp_target = (SHARPENING * top_logp.float()).log_softmax(-1)
     sharpened = SHARPENING * logits.float()
