@@ -86,11 +86,12 @@ def test_open_guesses_have_no_fate_yet(page):
       const its = player.lanes[1].iterations, i = its.findIndex((it) => it.fates.includes("r"));
       player.pause(); player.seek((its[i].draftEnd + its[i].checkEnd) / 2); return i; }""")
     settle(page)
-    struck = "i => getComputedStyle(player.lanes[1].iterations[i].node.querySelector('.sd-r')).textDecorationLine"
-    assert page.evaluate(struck, iteration) == "none"
+    struck = """i => { const lane = player.lanes[1], it = lane.iterations[i];
+      return getComputedStyle(lane.tokens[it.first + it.fates.indexOf("r")].node).textDecorationColor; }"""
+    assert page.evaluate(struck, iteration) == "rgba(0, 0, 0, 0)"
     page.evaluate("i => player.seek(player.lanes[1].iterations[i].end)", iteration)
     settle(page)
-    assert page.evaluate(struck, iteration) == "line-through"
+    assert page.evaluate(struck, iteration) != "rgba(0, 0, 0, 0)"
 
 
 def test_keyboard_drives_the_clock(page):
@@ -145,7 +146,9 @@ def test_hover_marks_the_same_position_in_every_lane_and_tells_why(page, run):
     i = next(k for k, it in enumerate(trace.iterations) if any(t.fate == "rejected" for t in it.drafted))
     index = trace.iterations[i].n_accepted
     position = trace.iterations[i].start + index
-    node = page.evaluate_handle("([i, k]) => player.lanes[1].iterations[i].node.children[k]", [i, index]).as_element()
+    node = page.evaluate_handle(
+        "([i, k]) => player.lanes[1].tokens[player.lanes[1].iterations[i].first + k].node", [i, index]
+    ).as_element()
     node.scroll_into_view_if_needed()
     node.hover()
     pop = page.locator(".sd-pop")

@@ -45,7 +45,7 @@ class Player {
   }
 
   buildLanes(prompt) {
-    this.rows = []; this.strips = []; this.views = []; this.columns = [];
+    this.rows = []; this.strips = []; this.views = []; this.columns = []; this.waiting = []; this.scaled = 0;
     this.strip.replaceChildren();
     if (this.simulation) this.simulation.note.remove();
     this.texts.replaceChildren();
@@ -60,14 +60,18 @@ class Player {
     if (this.payload && this.payload.simulations.static) this.addSimulatedRow(prompt);
   }
 
+  /** The common axis ends with the slowest lane; the strips are scaled anew only where that end has moved. */
   setTotal() {
     const ends = this.lanes.map((lane) => lane.end);
     if (this.simulation) ends.push(this.simulation.lane.end);
-    this.total = Math.max(...ends, 1e-6);
+    const total = Math.max(...ends, 1e-6);
+    if (this.simulation) this.simulation.strip.scale(total);
+    if (total === this.scaled) return;
+    this.total = this.scaled = total;
     for (const strip of this.strips) strip.scale(this.total);
-    if (this.simulation) this.simulation.strip.scale(this.total);
     for (const panel of this.thresholds || []) panel.scale(this.total);
     this.ends.textContent = clockText(this.total, this.total);
+    this.now.style.setProperty("--sd-chars", this.ends.textContent.length);
     this.buildAxis();
   }
 
@@ -100,7 +104,11 @@ class Player {
   }
 
   pause() {
-    this.playing = false;
+    if (this.playing) {
+      this.playing = false;
+      this.paintWaiting(this.waiting.length);
+      this.renderFigures();
+    }
     if (this.frame) global.cancelAnimationFrame(this.frame);
     this.frame = 0;
     this.showPlaying();
@@ -140,26 +148,19 @@ class Player {
   render() {
     if (this.live) return;
     this.paintTexts();
-    const share = this.t / this.total;
-    this.moveTo(share);
-    this.rail.value = Math.round(share * 1000);
-    const now = clockText(this.t, this.total);
-    if (this.now.textContent !== now) {
-      this.now.textContent = now;
-      this.rail.setAttribute("aria-valuetext", now);
-    }
+    this.moveTo(this.t / this.total);
     this.renderFigures();
     this.tell();
   }
 
-  /** All texts at once while the clock runs; while it is dragged, one text a frame, in turn: jumps cost more. */
+  /** All texts at once after a rest; while the clock runs or is dragged, one text a frame, in turn. */
   paintTexts() {
     const now = performance.now();
-    const dragged = !this.playing && now - (this.paintedAt || 0) < 250;
+    const moving = now - (this.paintedAt || 0) < 250;
     this.paintedAt = now;
     this.waiting = this.views.filter((view) => !view.hidden);
     for (let i = this.turn++ % Math.max(1, this.waiting.length); i > 0; i--) this.waiting.push(this.waiting.shift());
-    this.paintWaiting(dragged ? 1 : this.waiting.length);
+    this.paintWaiting(moving ? 1 : this.waiting.length);
   }
 
   paintWaiting(count) {
@@ -167,23 +168,21 @@ class Player {
     for (const view of views) view.plan(this.t); // all reads of the layout before the first write
     for (const view of views) view.paint(!this.hovering);
     global.cancelAnimationFrame(this.later);
-    if (this.waiting.length) this.later = global.requestAnimationFrame(() => this.paintWaiting(1));
+    if (this.waiting.length && !this.playing) this.later = global.requestAnimationFrame(() => this.paintWaiting(1));
   }
 
-  /** Moves each veil by itself: a variable on the root would restyle every token in every frame. */
+  /** Two boxes are all that shows the time: each layer that moves by itself adds to what every frame costs. */
   moveTo(share) {
     const shift = `translateX(${(share * 100).toFixed(3)}%)`;
-    for (const strip of this.strips) strip.veil.style.transform = shift;
-    if (this.simulation) this.simulation.strip.veil.style.transform = shift;
     this.playhead.style.transform = shift;
-    this.rail.style.setProperty("--sd-share", share.toFixed(4));
+    this.knob.style.transform = shift;
   }
 
-  /** Flags and running counts; the counts at most ten times a second, so that they can be read. */
+  /** Flags, clock and running counts; all but the flags at most ten times a second, so that they can be read. */
   renderFigures() {
     const now = performance.now();
     const early = this.playing && now - (this.figuresAt || 0) < 100;
-    if (!early) this.figuresAt = now;
+    if (!early) { this.figuresAt = now; this.showClock(); }
     this.shownLanes().forEach((lane, i) => {
       const finished = this.t >= lane.end - 1e-9;
       const done = lane.doneAt(this.t);
@@ -193,6 +192,14 @@ class Player {
       lane.wasDone = done;
       lane.wasFinished = finished;
     });
+  }
+
+  showClock() {
+    const now = clockText(this.t, this.total);
+    this.rail.value = Math.round(this.t / this.total * 1000);
+    if (this.now.textContent === now) return;
+    this.now.textContent = now;
+    this.rail.setAttribute("aria-valuetext", now);
   }
 
   /** The measured lanes and, last, the simulated one. */

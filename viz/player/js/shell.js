@@ -56,9 +56,17 @@ const Shell = {
     this.finalOnly.setAttribute("aria-pressed", "false");
     this.help = button("sd-help", "?", "Keyboard shortcuts", () => this.showKeys());
     const rail = el("span", "sd-rail-box");
-    rail.append(this.now, this.rail, this.ends);
+    rail.append(this.now, this.buildTrack(), this.ends);
     row.append(this.playButton, back, next, rail, this.speeds, this.finalOnly, this.help);
     return row;
+  },
+
+  /** What is seen of the rail: the slider itself is laid out anew whenever its value changes, this only moves. */
+  buildTrack() {
+    const track = el("span", "sd-track");
+    this.knob = el("i", "sd-knob"); // and the line behind it
+    track.append(this.knob, this.rail);
+    return track;
   },
 
   buildLegend() {

@@ -18,7 +18,7 @@ const Simulation = {
     this.strip.append(row);
     const note = el("p", "sd-sim-note");
     this.axis.after(note);
-    this.simulation = { source, prompt, number: this.lanes.length, row, holder, text, slider, note };
+    this.simulation = { source, prompt, made: [], number: this.lanes.length, row, holder, text, slider, note };
     this.addSimulatedColumn();
     slider.addEventListener("input", () => this.simulate(Number(slider.value)));
     this.simulate(source.initial);
@@ -40,11 +40,10 @@ const Simulation = {
   simulate(choice) {
     const sim = this.simulation;
     const option = sim.source.options[choice];
-    const source = this.payload.simulations.sources[sim.source.draft];
-    sim.lane = laneFromSimulation(source, option, this.payload.strings);
-    sim.lane.figures = simulatedFigures(sim.lane, option);
-    sim.lane.caption = `what always guessing ${option.value} would have done here`;
-    sim.strip = simulatedStrip(sim.lane, option);
+    const { lane, strip } = (sim.made[choice] ??= this.simulated(option));
+    Object.assign(sim, { lane, strip });
+    strip.highlight(-1);
+    lane.wasFinished = undefined;
     sim.holder.replaceWith(sim.strip.node);
     sim.holder = sim.strip.node;
     sim.text.replaceChildren(el("span", "", `SL ${option.value}`), el("em", "", "simulated"));
@@ -55,6 +54,15 @@ const Simulation = {
     this.setTotal();
     this.refreshSimulatedText();
     this.render();
+  },
+
+  /** Lane and strip of one SL: made when first asked for. */
+  simulated(option) {
+    const { sources, static: { draft } } = this.payload.simulations;
+    const lane = laneFromSimulation(sources[draft], option, this.payload.strings);
+    lane.figures = simulatedFigures(lane, option);
+    lane.caption = `what always guessing ${option.value} would have done here`;
+    return { lane, strip: simulatedStrip(lane, option) };
   },
 
   simulatedNote(option, choice) {

@@ -2,7 +2,7 @@
 
 const MICRO = 1e6;
 
-/** One lane's passes on the common time axis, in microseconds; the future lies under a veil. */
+/** One lane's passes on the common time axis, in microseconds. */
 class Strip {
   constructor(lane) {
     this.lane = lane;
@@ -11,8 +11,7 @@ class Strip {
     this.mark = el("div", "sd-mark");
     this.flag = el("div", "sd-flag");
     const clip = el("div", "sd-clip");
-    this.veil = el("div", "sd-veil");
-    clip.append(this.svg, this.mark, this.veil);
+    clip.append(this.svg, this.mark);
     this.node.append(clip, this.flag);
     this.built = 0;
   }

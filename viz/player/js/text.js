@@ -25,10 +25,12 @@ const MAY_WRAP = "\u200b";
 const dots = (blanks) => blanks.replace(/\t/g, "⇥").replace(/[^⇥]/g, "·");
 
 const LINE = 24; // px, as in player.css
+const BLOCK = 24; // tokens of a block of text, at least
 
 /**
  * One lane's text. It is laid out once and whole; two covers hide what has not been decoded yet. The visible tokens
- * are always the first ones of the text, so a frame moves two boxes instead of restyling thousands of tokens.
+ * are always the first ones of the text, so a frame moves two boxes instead of restyling thousands of tokens. The text
+ * is cut into blocks at line ends, which looks the same: only the block where something changes is painted anew.
  */
 class TextView {
   constructor(lane, prompt, number) {
@@ -39,14 +41,15 @@ class TextView {
     this.scroller.setAttribute("aria-label", `Text of ${lane.name}; arrow keys walk through its tokens`);
     this.scroller.dataset.lane = number;
     this.body = el("div", "sd-body");
-    if (prompt) this.body.append(el("span", "sd-prompt", prompt));
+    this.built = 0;
+    this.openBlock(0);
+    if (prompt) this.block.append(el("span", "sd-prompt", prompt));
     this.lineCover = el("div", "sd-cover sd-cover-line");
     this.restCover = el("div", "sd-cover sd-cover-rest");
     this.lineCover.hidden = this.restCover.hidden = true;
     const inner = el("div", "sd-inner");
     inner.append(this.body, this.lineCover, this.restCover);
     this.scroller.append(inner);
-    this.built = 0;
     this.current = -1;
     this.visible = 0; // tokens
     this.finalOnly = false;
@@ -55,20 +58,39 @@ class TextView {
 
   /** Append the iterations that are not on the page yet. */
   build() {
-    const part = document.createDocumentFragment();
     for (; this.built < this.lane.iterations.length; this.built++) {
       const it = this.lane.iterations[this.built];
-      it.node = el("span", "sd-it");
+      it.nodes = [];
+      let node = null;
       for (let k = it.first; k < it.first + it.fates.length; k++) {
+        if (this.blockEnds(k)) { this.openBlock(k); node = null; }
+        if (!node) {
+          node = el("span", this.built % 2 ? "sd-it sd-band" : "sd-it");
+          it.nodes.push(node);
+          this.block.append(node);
+        }
         const token = this.lane.tokens[k];
         const nodes = tokenNodes(token.text, token.fate, k);
         token.node = nodes[1];
-        it.node.append(...nodes);
+        node.append(...nodes);
       }
-      part.append(it.node);
     }
-    this.body.append(part);
     this.forgetLayout();
+  }
+
+  /** Whether token k begins a new block: after a line end, once the block has some tokens. */
+  blockEnds(k) {
+    if (k - this.blockFirst < BLOCK) return false;
+    const { text, fate } = this.lane.tokens[k - 1];
+    return text.endsWith("\n") && fate !== "r" && fate !== "d";
+  }
+
+  openBlock(first) {
+    const block = el("div", "sd-block");
+    this.block = el("div", "sd-block-in");
+    this.blockFirst = first;
+    block.append(this.block);
+    this.body.append(block);
   }
 
   forgetLayout() { this.places = []; this.height = 0; this.painted = undefined; }
@@ -102,18 +124,23 @@ class TextView {
     while (this.finalOnly && k < this.lane.tokens.length && "rd".includes(this.lane.tokens[k].fate)) k++;
     if (k >= this.lane.tokens.length) return null;
     if (!this.places[k]) {
-      const node = this.lane.tokens[k].node;
-      this.places[k] = { x: node.offsetLeft, line: Math.floor((node.offsetTop + LINE / 3) / LINE) };
+      const home = this.body.getBoundingClientRect();
+      const at = this.lane.tokens[k].node.getClientRects()[0] || home;
+      this.places[k] = { x: Math.round(at.left - home.left), line: Math.floor((at.top - home.top + LINE / 3) / LINE) };
     }
     return this.places[k];
+  }
+
+  setNow(iteration, on) {
+    for (const node of this.lane.iterations[iteration].nodes) node.classList.toggle("sd-now", on);
   }
 
   /** Write what plan() found; `follow` keeps the head of the text in sight. */
   paint(follow) {
     const { current, visible, place } = this.planned;
     if (this.current !== current) {
-      if (this.current >= 0) this.lane.iterations[this.current].node.classList.remove("sd-now");
-      if (current >= 0) this.lane.iterations[current].node.classList.add("sd-now");
+      if (this.current >= 0) this.setNow(this.current, false);
+      if (current >= 0) this.setNow(current, true);
       this.current = current;
     }
     this.visible = visible;
