@@ -61,15 +61,21 @@ const Simulation = {
     const { sources, static: { draft } } = this.payload.simulations;
     const lane = laneFromSimulation(sources[draft], option, this.payload.strings);
     lane.figures = simulatedFigures(lane, option);
-    lane.caption = `what always guessing ${option.value} would have done here`;
+    lane.caption = `what always guessing ${option.value}${this.withDraft()} would have done here`;
     return { lane, strip: simulatedStrip(lane, option) };
+  },
+
+  /** The draft that the simulated lane guesses with, named where the run has several. */
+  withDraft() {
+    const { sources, static: { draft } } = this.payload.simulations;
+    return Object.keys(sources).length > 1 ? ` with ${draft}` : "";
   },
 
   simulatedNote(option, choice) {
     const { source, lane } = this.simulation;
     const best = source.options[source.best];
     const counts = lane.counts(lane.iterations.length);
-    return `Always guessing ${option.value}: ${times(option.speedup)}, ${counts.passes} target passes, ${counts.thrown} `
+    return `Always guessing ${option.value}${this.withDraft()}: ${times(option.speedup)}, ${counts.passes} target passes, ${counts.thrown} `
       + `of ${counts.drafted} guesses thrown away. ` + (choice === source.best ? "The best static SL of this run."
       : `Best static SL of this run: ${best.value}, ${times(best.speedup)}.`);
   },
