@@ -156,7 +156,7 @@ class Player {
   /** All texts at once after a rest; while the clock runs or is dragged, one text a frame, in turn. */
   paintTexts() {
     const now = performance.now();
-    const moving = now - (this.paintedAt || 0) < 250;
+    const moving = this.playing || now - (this.paintedAt || 0) < 250;
     this.paintedAt = now;
     this.waiting = this.views.filter((view) => !view.hidden);
     for (let i = this.turn++ % Math.max(1, this.waiting.length); i > 0; i--) this.waiting.push(this.waiting.shift());
