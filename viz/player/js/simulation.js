@@ -76,7 +76,8 @@ const Simulation = {
     const best = source.options[source.best];
     const counts = lane.counts(lane.iterations.length);
     return `Always guessing ${option.value}${this.withDraft()}: ${times(option.speedup)}, `
-      + `${counts.passes} target passes, ${counts.thrown} of ${counts.drafted} guesses thrown away. ` + (choice === source.best ? "The best static SL of this run."
+      + `${counts.passes} target passes, ${counts.thrown} of ${counts.drafted} guesses thrown away. `
+      + (choice === source.best ? "The best static SL of this run."
       : `Best static SL of this run: ${best.value}, ${times(best.speedup)}.`);
   },
 
