@@ -61,8 +61,8 @@ class FeatureReader:
     def margin(row: np.ndarray, token: int) -> float:
         """ln p(token) - ln p(its strongest rival): the lead of ``token`` over all others, in nats.
 
-        It is inf where there is no rival. It needs no normalisation, and tells more of whether the target agrees than the probability does. ``row`` as
-        for :meth:`read`; it is written to and restored, which spares a copy.
+        It is inf where there is no rival. It needs no normalisation, and tells more of whether the target agrees than
+        the probability does. ``row`` as for :meth:`read`; it is written to and restored, which spares a copy.
         """
         own = row[token]
         row[token] = -inf

@@ -62,5 +62,6 @@ def make_file(policy: str, seed: int = 0) -> PolicyFile:
     return PolicyFile(
         policy=policy, draft="small", target_fingerprint="t" * 16, draft_fingerprint="d" * 16,
         features=sorted(make_head(policy).needs), architecture={"depth": 2, "inputs": "logarithms"}, normalisation={},
-        tuned=TUNED[policy], data={}, metrics={}, created="2026-01-01T00:00:00+00:00", weights=make_weights(policy, seed),
+        tuned=TUNED[policy], data={}, metrics={}, created="2026-01-01T00:00:00+00:00",
+        weights=make_weights(policy, seed),
     )  # fmt: skip

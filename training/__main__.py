@@ -90,7 +90,10 @@ def draft(
     tokens: int = typer.Option(None, min=1, help="Stop after so many tokens, not by the clock."),
     inherit: bool = INHERIT,
 ) -> None:
-    """Distil one draft, or go on with it: time and tokens count from its beginning. Losses: kl, sharp (kl also at temperature 1/4), tv, ce."""
+    """Distil one draft, or go on with it: time and tokens count from its beginning.
+
+    Losses: kl, sharp (kl also at temperature 1/4), tv, ce.
+    """
     from training.draft import train_draft
 
     train_draft(name, minutes, loss, tokens, inherit)
