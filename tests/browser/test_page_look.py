@@ -64,6 +64,8 @@ def test_a_phone_needs_no_sideways_scrolling(visit, page_url):
 def test_keyboard_only_a_visitor_reaches_run_and_the_player(visit, page_url):
     page = visit(page_url)
     expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)  # the form comes after the strips of the first paint
+    page.locator("#prompt textarea").focus()
     reached = set()
     for _ in range(60):
         page.keyboard.press("Tab")
