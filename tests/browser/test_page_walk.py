@@ -104,6 +104,31 @@ def test_an_unknown_lane_is_refused_with_the_names_there_are(page):
     expect(page.locator(".sp-fault")).to_contain_text("There is no policy 'statik'", timeout=WAIT)
 
 
+def test_plots_of_another_run_never_stand_below_a_run(page):
+    plots = page.locator(".sp-plots")
+    plots.scroll_into_view_if_needed()
+    expect(page.locator(".sp-figure")).to_have_count(3, timeout=WAIT)
+    recorded = page.locator(".sp-figure p").first.inner_text()
+    page.locator("#run").scroll_into_view_if_needed()
+    run_box(page, "def slow():", tokens=400)
+    expect(page.locator(".sd-status")).to_contain_text("On the clock", timeout=WAIT)
+    expect(page.locator(".sp-figure")).to_have_count(0)
+    page.locator("#stop").click()
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(plots).to_contain_text("one that was stopped has none")
+    run_box(page, "def g(y):", tokens=24)
+    finished(page)
+    plots.scroll_into_view_if_needed()
+    expect(page.locator(".sp-figure")).to_have_count(3, timeout=WAIT)
+    assert page.locator(".sp-figure p").first.inner_text() != recorded
+    expect(plots).not_to_contain_text("one that was stopped")
+    page.locator("#example input").click()
+    page.get_by_role("option").first.click()  # the first run's prompt and recording again
+    expect(page.locator(".sd-badge")).to_contain_text("recorded", timeout=WAIT)
+    plots.scroll_into_view_if_needed()
+    expect(page.locator(".sp-figure p").first).to_have_text(recorded, timeout=WAIT)
+
+
 def test_plots_come_with_sentences_and_are_linked_both_ways(page):
     page.locator(".sp-take").scroll_into_view_if_needed()
     page.locator(".sp-plots").scroll_into_view_if_needed()

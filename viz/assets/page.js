@@ -198,6 +198,7 @@
       this.run = null;
       this.status.say("");
       this.take.offer(null);
+      this.plots.show(null);
     }
 
     toPlayer({ kind, data }) {

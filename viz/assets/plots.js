@@ -131,12 +131,25 @@
       onTheme(() => this.redraw());
     }
 
-    /** Draw `run` once the plots are in sight; asked anew, since the player above may just have grown. */
+    /** Draw `run` once the plots are in sight; asked anew, since the player above may just have grown. null: a run that
+     * has only begun. */
     show(run) {
+      if (run !== this.fetched) this.forget();
+      if (run == null) this.note.textContent = "The plots come when the run has ended; one that was stopped has none.";
       this.run = run;
       this.visible = false;
       this.sight.disconnect();
       requestAnimationFrame(() => requestAnimationFrame(() => this.sight.observe(this.node)));
+    }
+
+    /** Another run's plots must not stand below this one, not even unseen; their room stays, so that nothing jumps. */
+    forget() {
+      this.fetched = null;
+      if (!this.drawings.length) return;
+      this.body.style.minHeight = `${this.body.offsetHeight}px`;
+      for (const old of this.drawings) global.Plotly.purge(old.canvas);
+      this.drawings = [];
+      this.body.replaceChildren();
     }
 
     async refresh() {
@@ -145,7 +158,7 @@
       if (!this.drawings.length) this.note.textContent = "Drawing the plots.";
       try {
         const [library, { figures }] = await Promise.all([load(), this.fetch(run)]);
-        if (run !== this.fetched) return;
+        if (run !== this.run) return;
         await this.draw(library, figures);
         this.note.textContent = figures.length ? "" : "No lane of this run drafted anything, so there is nothing to plot.";
       } catch (error) {
@@ -160,6 +173,7 @@
       this.body.replaceChildren(...this.drawings.map((one) => one.node));
       this.offerChoices(library);
       for (const one of this.drawings) if (!one.node.hidden) await this.drawOne(one, library);
+      this.body.style.minHeight = "";
     }
 
     async drawOne(one, library) {
