@@ -129,7 +129,7 @@ def test_unknown_runs_are_sentences():
 
 
 def test_a_connection_that_dies_in_the_midst_ends_its_run_after_the_time_of_grace():
-    with served(LocalBackend(ScriptedRunner), Limits(grace_s=0.3)) as port:
+    with served(LocalBackend(ScriptedRunner), Limits(grace_s=2.0)) as port:
         url = f"http://127.0.0.1:{port}/runs/cut-off-one"
         httpx.put(url, json=LONG)
         with httpx.stream("GET", f"{url}/events") as response:
