@@ -6,7 +6,7 @@ import json
 import logging
 import socket
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import httpx
 import pytest
@@ -44,10 +44,14 @@ def program(answer):
         with connection:
             asked.append(connection.recv(65536))
             answer(connection, asked[-1])
+            with suppress(OSError):  # a close before all was read would reset the connection, and the answer with it
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):
+                    pass
 
     threading.Thread(target=serve, daemon=True).start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    remote = RemoteBackend(url, patience_s=0.3, silence_s=0.3)
+    remote = RemoteBackend(url, patience_s=1.0, silence_s=0.3)
     remote.asked = asked
     try:
         yield remote
