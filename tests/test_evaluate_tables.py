@@ -13,6 +13,7 @@ from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
 from decoding.evaluation.corrections import correct, correct_all
 from decoding.evaluation.drafts import break_even_c, candidates, clock_speedups
 from decoding.evaluation.files import markdown, ship, shipped_evaluation, tables_of, write_report
+from decoding.evaluation.losses import replay_judge
 from decoding.evaluation.options import EvaluationOptions, check_options, options_from_dict
 from decoding.evaluation.report import evaluation_tables, to_csv, to_markdown
 from decoding.evaluation.results import (
@@ -248,6 +249,12 @@ def test_a_perfect_classifier_lies_between_the_rules_and_the_oracle():
     static, oracle = (one.rows[ALL].simulated for one in rule_results(rules, samples, COSTS))
     assert oracle.latency_s < judge.latency_s < static.latency_s
     assert judge.cut.value == pytest.approx(1 - judge.latency_s / static.latency_s)
+
+
+def test_a_perfect_classifier_drafts_as_long_as_guesses_hold():
+    """Forty in a row: all but the last token, which the limit leaves to the target, in one iteration."""
+    (simulated,) = replay_judge([sample("y" * 40)], COSTS).simulated
+    assert simulated.iterations == [(0, 39, 39)]
 
 
 def test_errors_undone_one_kind_at_a_time():

@@ -18,6 +18,7 @@ class PerfectJudge(LookaheadPolicy):
     """
 
     name = "perfect-judge"
+    cap = None  # as the oracle's: a bound must not be one on its length
 
     def reset(self, context: LaneContext) -> None:
         self._holds = context.holds
