@@ -177,7 +177,7 @@ def all_steps(minutes: float = MINUTES, folders: list[Path] = FOLDERS) -> None:
     target(0.45 * minutes)
     unloop(0.15 * minutes)
     generate(0.08 * minutes)
-    train_draft(DEFAULT, 0.17 * minutes)
+    train_draft(DEFAULT, 0.17 * minutes, loss="sharp")  # as the shipped one
     train_ladder(0.03 * minutes)
     install()
     report(write_cards=True, limit=80)

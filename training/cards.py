@@ -189,7 +189,7 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         f"It was measured with the target `{report['fingerprints']['target']}`.",
         "\n## Training\n",
         f"It started {start} and from its embeddings, and was distilled by "
-        f"{LOSS_NAMES[run.get('loss') or 'kl']} over the target's 32 most probable "
+        f"{LOSS_NAMES.get(run.get('loss'), 'a loss that no log tells')} over the target's 32 most probable "
         f"tokens, {run.get('minutes')} minutes on a shared CPU ({run.get('steps', 0):,} steps, "
         f"{run.get('tokens', 0) / 1e6:.1f} million tokens, repeats included), on text that "
         "the target wrote, three parts greedily and one at temperature 0.7, "
