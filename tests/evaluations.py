@@ -20,7 +20,7 @@ from decoding.evaluation.tables import (
     pareto,
     rule_results,
 )
-from decoding.trace import Costs
+from decoding.trace import Chain, Costs, Guesses
 from tests.runs import make_chain, make_costs, make_machine
 
 SUITES = ("code", "prose", "tests")
@@ -33,6 +33,14 @@ def make_samples(n: int, seed: int = 0, match: float = 0.85, draft: str = "shall
         Sample(f"p{index}", SUITES[index % 3], make_chain(rng, 40, 60, match - 0.08 * (index % 3), draft), "length", 40)
         for index in range(n)
     ]
+
+
+def sample(right: str, p: list[float] | None = None) -> Sample:
+    """A chain from letters: y, the guess holds; n, it does not (and goes on wrongly for 20 tokens)."""
+    n = len(right)
+    along = Guesses([7 if c == "y" else 3 for c in right], p or [0.9] * n, [0.1] * n)
+    tails = {at: Guesses([3] * 20, [0.9] * 20, [0.1] * 20) for at, c in enumerate(right) if c == "n"}
+    return Sample("p", "code", Chain("shallow", [7] * n, along, tails), "length", n)
 
 
 def make_setting(costs: Costs, samples: list[Sample]) -> Setting:

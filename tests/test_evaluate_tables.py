@@ -10,10 +10,8 @@ from decoding.cost_curves import smooth_costs
 from decoding.errors import UserError
 from decoding.evaluation.advice import recommend, transformers_settings, vllm_settings
 from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
-from decoding.evaluation.corrections import correct, correct_all
 from decoding.evaluation.drafts import break_even_c, candidates, clock_speedups
 from decoding.evaluation.files import markdown, ship, shipped_evaluation, tables_of, write_report
-from decoding.evaluation.losses import replay_judge
 from decoding.evaluation.options import EvaluationOptions, check_options, options_from_dict
 from decoding.evaluation.report import evaluation_tables, to_csv, to_markdown
 from decoding.evaluation.results import (
@@ -23,32 +21,22 @@ from decoding.evaluation.results import (
     result_to_json,
     save_result,
 )
-from decoding.evaluation.samples import Sample, best_of, replay_lane, static_lanes
+from decoding.evaluation.samples import best_of, replay_lane, static_lanes
 from decoding.evaluation.statistics import Bootstrap, clock_noise
 from decoding.evaluation.tables import (
     ClockTable,
     Rule,
-    judge_timings,
     match_rates,
     oracle_lengths,
     pareto,
     rule_results,
 )
 from decoding.lanes import parse_lane
-from decoding.trace import Chain, Guesses
 from decoding.whatif import with_costs
-from tests.evaluations import make_drafts, make_evaluation, make_samples
+from tests.evaluations import make_drafts, make_evaluation, make_samples, sample
 from tests.runs import make_costs
 
 COSTS = make_costs()
-
-
-def sample(right: str, p: list[float] | None = None) -> Sample:
-    """A chain from letters: y, the guess holds; n, it does not (and goes on wrongly for 20 tokens)."""
-    n = len(right)
-    along = Guesses([7 if c == "y" else 3 for c in right], p or [0.9] * n, [0.1] * n)
-    tails = {at: Guesses([3] * 20, [0.9] * 20, [0.1] * 20) for at, c in enumerate(right) if c == "n"}
-    return Sample("p", "code", Chain("shallow", [7] * n, along, tails), "length", n)
 
 
 # -- prediction ----------------------------------------------------------------------------------------
@@ -218,76 +206,6 @@ def test_pareto_of_static_trades_discards_for_passes():
     points = pareto(static_lanes(), make_samples(6), COSTS, None)
     assert points[0].discard_rate < points[-1].discard_rate
     assert points[0].verification_rate > points[9].verification_rate
-
-
-def test_the_parts_of_the_time_add_up_to_the_latency():
-    costs = replace(COSTS, decision={"confidence": 0.03})
-    samples = make_samples(6)
-    for lane in ("static:4", "confidence:0.4", "oracle", "autoregressive"):
-        row = rule_results([Rule(lane, lane)], samples, costs)[0].rows[ALL]
-        parts = row.losses
-        whole = parts.draft_s + parts.check_s + parts.decision_s + parts.loop_s
-        assert whole == pytest.approx(row.simulated.latency_s), lane
-        assert 0 <= parts.too_long_s < whole
-
-
-def test_errors_are_told_by_kind():
-    """yyyynyyyyy under static:1: starts 0, 2, 5 and 7 stop too soon; the draft at 4 is thrown away."""
-    samples = [sample("yyyynyyyyy")]
-    lanes = ("static:1", "static:9", "oracle")
-    short, long, oracle = (rule_results([Rule(lane, lane)], samples, COSTS)[0].rows[ALL].losses for lane in lanes)
-    assert short.too_soon == pytest.approx(4 / 10)
-    assert short.too_long_s == pytest.approx((0.11 + 0.016) * COSTS.target_s / 10)
-    assert long.too_soon == 0 and long.too_long_s > short.too_long_s
-    assert oracle.too_soon == oracle.too_long_s == 0
-
-
-def test_a_perfect_classifier_lies_between_the_rules_and_the_oracle():
-    samples = make_samples(9)
-    rules = [Rule("static-opt", "static:4"), Rule("oracle", "oracle")]
-    judge = judge_timings(rules, samples, COSTS)[ALL]
-    static, oracle = (one.rows[ALL].simulated for one in rule_results(rules, samples, COSTS))
-    assert oracle.latency_s < judge.latency_s < static.latency_s
-    assert judge.cut.value == pytest.approx(1 - judge.latency_s / static.latency_s)
-
-
-def test_a_perfect_classifier_drafts_as_long_as_guesses_hold():
-    """Forty in a row: all but the last token, which the limit leaves to the target, in one iteration."""
-    (simulated,) = replay_judge([sample("y" * 40)], COSTS).simulated
-    assert simulated.iterations == [(0, 39, 39)]
-
-
-def test_errors_undone_one_kind_at_a_time():
-    """yynyyyyy under static:1 and static:9, token by token."""
-    samples, costs = [sample("yynyyyyy")], make_costs()
-
-    def price(*lengths: int) -> float:
-        return sum(costs.iteration(n, "shallow", "static") for n in lengths) * costs.target_s / 8
-
-    short, long = (correct(lane, samples, costs, None) for lane in ("static:1", "static:9"))
-    assert short.as_it_is_s == pytest.approx(price(1, 1, 1, 1, 0))  # starts 0, 2, 3, 5, 7
-    assert short.never_too_late_s == pytest.approx(short.as_it_is_s)
-    assert short.never_too_soon_s == pytest.approx(price(3, 4))  # up to the failure at 2, then to the text's end
-    assert long.as_it_is_s == pytest.approx(price(7, 4))  # the limit leaves no more room
-    assert long.never_too_soon_s == pytest.approx(long.as_it_is_s)
-    assert long.never_too_late_s == long.no_errors_s == pytest.approx(price(3, 4))
-
-
-def test_what_holds_a_rule_back():
-    costs = replace(COSTS, decision={"confidence": 0.03})
-    samples = make_samples(9)
-    rules = [Rule(lane, lane) for lane in ("autoregressive", "static:4", "confidence:0.6", "oracle")]
-    found = correct_all(rules, samples, costs, None)
-    assert set(found) == {"static:4", "confidence:0.6"}  # the others make no errors
-    judge = judge_timings(rules, samples, costs)[ALL]
-    for label, row in zip(("static:4", "confidence:0.6"), (rules[1], rules[2]), strict=True):
-        one = found[label]
-        assert one.as_it_is_s == pytest.approx(rule_results([row], samples, costs)[0].rows[ALL].simulated.latency_s)
-        assert one.free_checks_s < one.as_it_is_s
-        assert one.no_errors_s < min(one.never_too_soon_s, one.never_too_late_s) <= one.as_it_is_s
-    assert found["static:4"].no_errors_s == pytest.approx(judge.latency_s)
-    assert found["static:4"].free_decisions_s == found["static:4"].as_it_is_s
-    assert found["confidence:0.6"].free_decisions_s < found["confidence:0.6"].as_it_is_s
 
 
 def test_smoothed_costs_grow_and_are_medians():
