@@ -20,7 +20,7 @@ from decoding.evaluation.tables import (
     pareto,
     rule_results,
 )
-from decoding.trace import Chain, Costs, Guesses
+from decoding.records.trace import Chain, Costs, Guesses
 from tests.runs import make_chain, make_costs, make_machine
 
 SUITES = ("code", "prose", "tests")
@@ -45,12 +45,22 @@ def sample(right: str, p: list[float] | None = None) -> Sample:
 
 def make_setting(costs: Costs, samples: list[Sample]) -> Setting:
     return Setting(
-        pair="synthetic", draft="shallow", target_fingerprint="0" * 16, draft_fingerprint="1" * 16,
-        created="2026-11-21T12:00:00+00:00", machine=make_machine(), target_dtype="bfloat16", draft_dtype="int8",
-        threads=2, split="test", max_new_tokens=40,
+        pair="synthetic",
+        draft="shallow",
+        target_fingerprint="0" * 16,
+        draft_fingerprint="1" * 16,
+        created="2026-11-21T12:00:00+00:00",
+        machine=make_machine(),
+        target_dtype="bfloat16",
+        draft_dtype="int8",
+        threads=2,
+        split="test",
+        max_new_tokens=40,
         prompts={suite: sum(one.suite == suite for one in samples) for suite in SUITES},
-        validation_prompts=6, clock_repeats=2, costs=costs,
-    )  # fmt: skip
+        validation_prompts=6,
+        clock_repeats=2,
+        costs=costs,
+    )
 
 
 def make_evaluation() -> EvaluationResult:
@@ -60,19 +70,30 @@ def make_evaluation() -> EvaluationResult:
     lanes = ("autoregressive", "heuristic", "confidence:0.4", "static:5", "entropy", "oracle", "oracle:best")
     rules = [*(Rule(lane, lane) for lane in lanes), Rule("static-opt", best)]
     return EvaluationResult(
-        setting=make_setting(costs, samples), static_opt=int(best.split(":")[1]), match_rate=match_rates(samples),
-        always_accept=always_accepting(samples), rules=rule_results(rules, samples, costs),
-        pareto={"static": pareto(static_lanes(), samples, costs, None),
-                "confidence": pareto(["confidence:0.3", "confidence:0.6"], samples, costs, None)},
-        oracle=oracle_lengths(samples), texts_equal=(0, 0), perfect_judge=judge_timings(rules, samples, costs),
-        corrections=correct_all(rules, samples, costs, None), best_f1=best_f1(samples),
-    )  # fmt: skip
+        setting=make_setting(costs, samples),
+        static_opt=int(best.split(":")[1]),
+        match_rate=match_rates(samples),
+        always_accept=always_accepting(samples),
+        rules=rule_results(rules, samples, costs),
+        pareto={
+            "static": pareto(static_lanes(), samples, costs, None),
+            "confidence": pareto(["confidence:0.3", "confidence:0.6"], samples, costs, None),
+        },
+        oracle=oracle_lengths(samples),
+        texts_equal=(0, 0),
+        perfect_judge=judge_timings(rules, samples, costs),
+        corrections=correct_all(rules, samples, costs, None),
+        best_f1=best_f1(samples),
+    )
 
 
 def make_drafts(c: float = 0.1) -> DraftsResult:
     """Three drafts: better ones cost more; "wide" and "deep" have equal parameters and opposite shapes."""
-    shapes = {"tiny": (1, 128, 1_200_000, 0.6, 0.5), "wide": (1, 384, 4_000_000, 0.75, 1.0),
-              "deep": (4, 192, 4_100_000, 0.8, 2.5)}  # fmt: skip
+    shapes = {
+        "tiny": (1, 128, 1_200_000, 0.6, 0.5),
+        "wide": (1, 384, 4_000_000, 0.75, 1.0),
+        "deep": (4, 192, 4_100_000, 0.8, 2.5),
+    }
     costs = make_costs()
     costs = replace(costs, c={name: c * shape[4] for name, shape in shapes.items()})
     found = []
@@ -85,9 +106,22 @@ def make_drafts(c: float = 0.1) -> DraftsResult:
         gain = speedups_by_suite(sweep[sl - 1], samples)
         found.append(
             DraftResult(
-                name, f"synthetic/{name}", parameters, layers, width, "int8", costs.c[name], rates, sl, best, gain,
-                gain, 0.004, break_even_c(sweep, costs, name), sl_points(name, sweep, rates[ALL], costs, []),
+                name,
+                f"synthetic/{name}",
+                parameters,
+                layers,
+                width,
+                "int8",
+                costs.c[name],
+                rates,
+                sl,
+                best,
+                gain,
+                gain,
+                0.004,
+                break_even_c(sweep, costs, name),
+                sl_points(name, sweep, rates[ALL], costs, []),
             )
-        )  # fmt: skip
+        )
     setting = make_setting(costs, make_samples(9))
     return DraftsResult(setting, found, recommend(found, "synthetic/target", costs))

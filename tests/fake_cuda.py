@@ -18,9 +18,18 @@ from torch.utils._pytree import tree_leaves
 
 # They bring a number to the host, make a shape of data, or bring new data to the device.
 FORBIDDEN = (
-    "aten.item", "aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten.unique", "aten.is_nonzero",
-    "aten.equal", "aten.lift_fresh", "aten.repeat_interleave.Tensor", "aten.index.Tensor", "aten.bincount",
-)  # fmt: skip
+    "aten.item",
+    "aten._local_scalar_dense",
+    "aten.nonzero",
+    "aten.masked_select",
+    "aten.unique",
+    "aten.is_nonzero",
+    "aten.equal",
+    "aten.lift_fresh",
+    "aten.repeat_interleave.Tensor",
+    "aten.index.Tensor",
+    "aten.bincount",
+)
 
 
 def tensors_in(tree) -> list[torch.Tensor]:
@@ -172,9 +181,19 @@ def fake_cuda(monkeypatch):
     """Put a FakeCuda in the place of ``torch.cuda``'s streams, graphs and events."""
     cuda = FakeCuda()
     for name in (
-        "Stream", "current_stream", "set_stream", "stream", "device", "graph_pool_handle", "CUDAGraph", "graph",
-        "synchronize", "get_device_name", "Event", "is_initialized",
-    ):  # fmt: skip
+        "Stream",
+        "current_stream",
+        "set_stream",
+        "stream",
+        "device",
+        "graph_pool_handle",
+        "CUDAGraph",
+        "graph",
+        "synchronize",
+        "get_device_name",
+        "Event",
+        "is_initialized",
+    ):
         monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", cuda.clear_workspaces, raising=False)
     yield cuda
@@ -214,5 +233,5 @@ def fake_gpu(monkeypatch, free_bytes: int = 2**40):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (free_bytes, free_bytes))
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         for module in ("loading", "pair"):
-            monkeypatch.setattr(f"decoding.models.{module}.gpu_count", lambda: 1)
+            monkeypatch.setattr(f"decoding.engines.{module}.gpu_count", lambda: 1)
         yield cuda

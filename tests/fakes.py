@@ -18,10 +18,11 @@ from typing import Any
 
 from decoding.backends.base import Numbering
 from decoding.errors import UserError
-from decoding.events import LAST_KINDS, Event
-from decoding.pairs import PairDescription
-from decoding.request import CompareRequest, request_from_dict
-from decoding.trace import Run, Token, run_to_dict
+from decoding.records.events import LAST_KINDS, Event
+from decoding.records.pairs import PairDescription
+from decoding.records.request import CompareRequest, request_from_dict
+from decoding.records.run_file import run_to_dict
+from decoding.records.trace import Run, Token
 from tests.runs import make_run
 
 LANES = ["autoregressive", "static:5"]
@@ -85,8 +86,12 @@ class ScriptedRunner:
         if "#refuse" in request.prompt:
             raise UserError("This pair cannot do that: choose another.")
         run = make_run(
-            lanes=tuple(request.lanes), n_tokens=request.max_new_tokens, repeats=request.repeats,
-            seed=request.seed, identifier=run_id, alternatives=1,
+            lanes=tuple(request.lanes),
+            n_tokens=request.max_new_tokens,
+            repeats=request.repeats,
+            seed=request.seed,
+            identifier=run_id,
+            alternatives=1,
         )
         run.settings = request
         self.served += 1
@@ -146,9 +151,7 @@ class FakeBackend:
     name = "fake"
     live = True
 
-    def compare(
-        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
+    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
         yield from self.run_job("compare", asdict(request), cancel, run_id)
 
     def run_job(

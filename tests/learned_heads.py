@@ -22,8 +22,12 @@ LEDGER = rows_to_json(
 TUNED = {
     "disco": {"threshold": 0.5, "sl_max": 8, "sure": 0.6},
     "specdecpp": {"threshold": 0.5, "ledger": LEDGER},
-    "costaware": {"next": [0.1, 0.9], "first": {"start": 0.8, "held": 0.9, "missed": 0.7}, "sl_max": 12,
-                  "ledger": LEDGER},
+    "costaware": {
+        "next": [0.1, 0.9],
+        "first": {"start": 0.8, "held": 0.9, "missed": 0.7},
+        "sl_max": 12,
+        "ledger": LEDGER,
+    },
 }
 
 
@@ -37,8 +41,13 @@ def make_weights(policy: str, seed: int = 0, hidden_size: int = 4) -> dict[str, 
         return {"first": some(5, N_INPUTS + 1), "second": some(6)}
     if policy == "specdecpp":
         block = some(hidden_size, hidden_size) * 0.3
-        return {"block": block, "bias": some(hidden_size), "out": some(hidden_size + 1),
-                "scale": np.array([3.0], dtype=np.float32), "lead": np.abs(some(len(HINGES)))}  # fmt: skip
+        return {
+            "block": block,
+            "bias": some(hidden_size),
+            "out": some(hidden_size + 1),
+            "scale": np.array([3.0], dtype=np.float32),
+            "lead": np.abs(some(len(HINGES))),
+        }
     table = some(N_EVIDENCE, N_POINTS) + 1.0
     table[FLAT_FROM : LONGEST + 1] = table[FLAT_FROM : LONGEST + 1, :1]
     return {"table": table}
@@ -60,8 +69,16 @@ def make_heads(seed: int = 0, hidden_size: int = 4, plain: bool = False) -> dict
 
 def make_file(policy: str, seed: int = 0) -> PolicyFile:
     return PolicyFile(
-        policy=policy, draft="small", target_fingerprint="t" * 16, draft_fingerprint="d" * 16,
-        features=sorted(make_head(policy).needs), architecture={"depth": 2, "inputs": "logarithms"}, normalisation={},
-        tuned=TUNED[policy], data={}, metrics={}, created="2026-01-01T00:00:00+00:00",
+        policy=policy,
+        draft="small",
+        target_fingerprint="t" * 16,
+        draft_fingerprint="d" * 16,
+        features=sorted(make_head(policy).needs),
+        architecture={"depth": 2, "inputs": "logarithms"},
+        normalisation={},
+        tuned=TUNED[policy],
+        data={},
+        metrics={},
+        created="2026-01-01T00:00:00+00:00",
         weights=make_weights(policy, seed),
-    )  # fmt: skip
+    )

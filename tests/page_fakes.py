@@ -10,20 +10,26 @@ from typing import Any
 
 from decoding.backends.base import Numbering
 from decoding.errors import UserError
-from decoding.events import Event
-from decoding.lanes import parse_lane
-from decoding.pairs import PairDescription
-from decoding.request import CompareRequest, check_request
-from decoding.trace import Iteration, Run, Trace, run_to_dict
+from decoding.records.events import Event
+from decoding.records.lanes import parse_lane
+from decoding.records.pairs import PairDescription
+from decoding.records.request import CompareRequest, check_request
+from decoding.records.run_file import run_to_dict
+from decoding.records.trace import Iteration, Run, Trace
 
 from .runs import make_run
 
 
 def fake_pair() -> PairDescription:
     return PairDescription(
-        name="toy", title="Toy pair", kind="embedded", target="target", drafts={"shallow": "shallow"},
-        default_draft="shallow", fitted={"shallow": ["disco"]},
-    )  # fmt: skip
+        name="toy",
+        title="Toy pair",
+        kind="embedded",
+        target="target",
+        drafts={"shallow": "shallow"},
+        default_draft="shallow",
+        fitted={"shallow": ["disco"]},
+    )
 
 
 class ScriptedBackend:
@@ -79,9 +85,12 @@ class ScriptedBackend:
     def make(self, request: CompareRequest, run_id: str) -> Run:
         run = make_run(
             lanes=tuple("disco:0.6" if lane == "disco" else lane for lane in request.lanes),
-            n_tokens=request.max_new_tokens, repeats=request.repeats, prompt=request.prompt, identifier=run_id,
+            n_tokens=request.max_new_tokens,
+            repeats=request.repeats,
+            prompt=request.prompt,
+            identifier=run_id,
             **self.options,
-        )  # fmt: skip
+        )
         return replace(run, settings=request)
 
     def run_job(self, kind: str, options: dict, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from decoding.backends.base import Backend
-from decoding.trace import Run, save_run
+from decoding.records.run_file import save_run
+from decoding.records.trace import Run
 from viz.page import build_page, serve
 
 from .runs import make_run

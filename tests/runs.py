@@ -1,7 +1,7 @@
 """Synthetic runs for tests: plausible, valid, deterministic, made without a model.
 
 ``make_run()`` draws a random chain (what a draft would say along a text), replays each lane's policy on it
-with ``decoding.whatif`` and dresses the iterations as a run file: tokens with fates, texts, alternatives,
+with ``decoding.analysis.whatif`` and dresses the iterations as a run file: tokens with fates, texts, alternatives,
 times of every repeat. ``make_run(size="large")`` has 4 lanes x 2,000 tokens; ``hostile=True`` takes texts
 that try to escape from a page.
 """
@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 import random
 
+from decoding.analysis.whatif import Replay, simulate
 from decoding.lookahead.base import LookaheadPolicy
-from decoding.request import CompareRequest
-from decoding.trace import (
+from decoding.records.request import CompareRequest
+from decoding.records.trace import (
     Chain,
     Costs,
     Guesses,
@@ -28,7 +29,6 @@ from decoding.trace import (
     Trace,
     Verdict,
 )
-from decoding.whatif import Replay, simulate
 
 LANES = ("autoregressive", "static:5", "disco:0.6", "oracle")
 PIECES = (  # noqa: SIM905
@@ -300,13 +300,8 @@ def _top(first: int, p: float, random_: random.Random, n: int) -> list[tuple[int
 
 def _repeat(simulated, costs: Costs, plain: bool, random_: random.Random) -> Repeat:
     unit = costs.target_s * random_.uniform(0.97, 1.05)
-    draft_s = [
-        round(n * costs.c["shallow"] * unit * random_.uniform(0.95, 1.1), 6)
-        for _, n, _ in simulated.iterations
-    ]
-    check_s = [
-        round(costs.check(n + 1) * unit * random_.uniform(0.97, 1.06), 6) for _, n, _ in simulated.iterations
-    ]
+    draft_s = [round(n * costs.c["shallow"] * unit * random_.uniform(0.95, 1.1), 6) for _, n, _ in simulated.iterations]
+    check_s = [round(costs.check(n + 1) * unit * random_.uniform(0.97, 1.06), 6) for _, n, _ in simulated.iterations]
     policy_s = [round(n * 0.004 * unit, 6) for _, n, _ in simulated.iterations]
     rest_s = [round(costs.o * unit * random_.uniform(0.8, 1.4), 6) for _ in simulated.iterations]
     return Repeat(0.031 if plain else 0.036, draft_s, check_s, policy_s, rest_s)

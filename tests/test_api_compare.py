@@ -10,7 +10,7 @@ from gradio.utils import diff
 from gradio_client import Client
 from gradio_client.utils import apply_diff
 
-from decoding.trace import run_from_json
+from decoding.records.run_file import run_from_json
 from viz.api import keyed_items
 
 from .page_fakes import ScriptedBackend
@@ -102,8 +102,13 @@ def test_ten_programs_at_once_each_get_their_own_run_in_full(url):
     results: dict[int, list] = {}
 
     def ask(number: int) -> None:
-        job = clients[number].submit(prompt=f"prompt {number}", lanes=["autoregressive"], max_new_tokens=20 + number,
-                                     repeats=1, api_name="/compare")  # fmt: skip
+        job = clients[number].submit(
+            prompt=f"prompt {number}",
+            lanes=["autoregressive"],
+            max_new_tokens=20 + number,
+            repeats=1,
+            api_name="/compare",
+        )
         results[number] = list(job)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(10)]
@@ -122,8 +127,9 @@ def test_cancel_by_one_leaves_the_other(tmp_path):
     slow = ScriptedBackend(pause_s=0.02)
     with page_at(slow, write_recordings(tmp_path)) as url:
         first = connect(url).submit(prompt="first", lanes=["autoregressive"], max_new_tokens=2000, api_name="/compare")
-        second = connect(url).submit(prompt="second", lanes=["autoregressive"], max_new_tokens=30, repeats=1,
-                                     api_name="/compare")  # fmt: skip
+        second = connect(url).submit(
+            prompt="second", lanes=["autoregressive"], max_new_tokens=30, repeats=1, api_name="/compare"
+        )
         for event in first:
             if event["kind"] == "iterations":
                 break

@@ -13,7 +13,7 @@ from decoding.backends.jobs import Jobs
 from decoding.backends.local import LocalBackend, _Job
 from decoding.backends.recorded import INDEX, RecordedBackend, describe_recording, read_index, write_index
 from decoding.errors import UserError, is_out_of_memory, sentence_of
-from decoding.trace import save_run
+from decoding.records.run_file import save_run
 from tests.fakes import NeverStarts, OutOfMemoryError, ScriptedRunner, check_stream, small_request
 from tests.runs import make_run
 

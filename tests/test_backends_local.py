@@ -17,7 +17,7 @@ from decoding.backends import local
 from decoding.backends.base import CLOSED
 from decoding.backends.local import LocalBackend
 from decoding.backends.worker import batched
-from decoding.trace import run_from_json
+from decoding.records.run_file import run_from_json
 from tests.fakes import ScriptedRunner, check_stream, order_of_service, small_request
 
 
@@ -317,7 +317,9 @@ def test_batches_join_only_what_follows_closely():
     times = iter([0.0, 0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06])
     told = [iterations(0), iterations(1, texts={1: "a"}), iterations(2, texts={2: "b"}), ("lane_finished", {})]
     assert list(batched(iter(told), 0.05, lambda: next(times))) == [
-        iterations(0), iterations(1, 2, texts={1: "a", 2: "b"}), ("lane_finished", {})
+        iterations(0),
+        iterations(1, 2, texts={1: "a", 2: "b"}),
+        ("lane_finished", {}),
     ]
 
 

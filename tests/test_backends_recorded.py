@@ -12,18 +12,25 @@ from decoding.backends import choose_backend
 from decoding.backends.local import LocalBackend
 from decoding.backends.recorded import INDEX, RECORDINGS, RecordedBackend, describe_recording, write_index
 from decoding.backends.remote import RemoteBackend
+from decoding.backends.showcase import MAX_BYTES, order_index, plan_recording, stale_recordings, store_recording
 from decoding.errors import UserError
-from decoding.pairs import PairDescription, embedded_pairs
-from decoding.prompts import Prompt, load_showcase
-from decoding.recordings import MAX_BYTES, order_index, plan_recording, stale_recordings, store_recording
-from decoding.trace import run_from_json, save_run
+from decoding.records.pairs import PairDescription, embedded_pairs
+from decoding.records.run_file import run_from_json, save_run
+from decoding.records.suites import Prompt, load_showcase
 from tests.fakes import check_stream
 from tests.runs import make_run
 
 
 def prompt(name="fibonacci", **changes):
-    fields = dict(id=name, suite="showcase", split="test", prompt="def fibonacci(n):\n", source="", title="A title",
-                  shows="What to see.")  # fmt: skip
+    fields = dict(
+        id=name,
+        suite="showcase",
+        split="test",
+        prompt="def fibonacci(n):\n",
+        source="",
+        title="A title",
+        shows="What to see.",
+    )
     return Prompt(**fields | changes)
 
 
@@ -54,8 +61,9 @@ def folder(tmp_path, pair):
 def test_the_list_has_titles_and_order(folder):
     infos = RecordedBackend(folder).recordings()
     assert [(info.id, info.title, info.shows) for info in infos] == [
-        ("fibonacci", "A title", "What to see."), ("second", "A title", "What to see.")
-    ]  # fmt: skip
+        ("fibonacci", "A title", "What to see."),
+        ("second", "A title", "What to see."),
+    ]
     assert infos[0].lanes == ["autoregressive", "static:5", "confidence:0.4", "oracle"]
 
 
@@ -142,8 +150,11 @@ def test_a_policy_fitted_anew_makes_its_recordings_stale(folder, pair, tmp_path)
 def test_plans_take_what_was_fitted(pair):
     wanted = prompt(lanes=("autoregressive", "shallow/disco", "costaware", "ngram/static:5"))
     assert plan_recording(wanted, pair, 8, 1).lanes == [
-        "autoregressive", "shallow/confidence:0.4", "confidence:0.4", "ngram/static:5"
-    ]  # fmt: skip
+        "autoregressive",
+        "shallow/confidence:0.4",
+        "confidence:0.4",
+        "ngram/static:5",
+    ]
     pair.fitted = {"shallow": ["disco"]}
     assert plan_recording(wanted, pair, 8, 1).lanes[1] == "shallow/disco"
 

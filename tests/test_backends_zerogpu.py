@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from decoding import pairs
+from decoding.records import pairs
 from tests.fakes import FakeBackend, ScriptedRunner, check_stream, small_request
 
 
@@ -155,7 +155,7 @@ def test_it_is_chosen_on_zerogpu_with_the_models_loaded_at_the_start(zerogpu, mo
 def test_the_models_are_loaded_in_the_thread_that_started(monkeypatch):
     """The stand-in for CUDA of a Space's main process is there for one thread only."""
     from decoding.backends.jobs import Jobs
-    from decoding.models import pair
+    from decoding.engines import pair
 
     threads = []
 

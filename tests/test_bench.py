@@ -11,21 +11,15 @@ from typer.testing import CliRunner
 
 from decoding.bench import against, floor, runs
 from decoding.bench.against import bench_pair, figures_of, interleave, ratio_of, ratios_of
-from decoding.bench.contenders import (
-    GenerateContender,
-    LaneContender,
-    Reading,
-    assisted_settings,
-    never_ending,
-)
+from decoding.bench.contenders import GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 from decoding.bench.floor import floor_bytes
 from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 from decoding.cli import main
-from decoding.costs import measure_costs
+from decoding.comparison.costs import measure_costs
+from decoding.engines.loading import load_hf_model
+from decoding.engines.pair import load_pair
 from decoding.errors import UserError
-from decoding.models.loading import load_hf_model
-from decoding.models.pair import load_pair
-from decoding.pairs import PairDescription
+from decoding.records.pairs import PairDescription
 from tests.fake_cuda import fake_gpu
 from tests.tiny_models import make_model
 from tests.tiny_pair import make_tiny_pair
@@ -237,24 +231,47 @@ def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, capsys, tmp_path):
     target, draft = make_tiny_pair(tmp_path)
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
     reduced = dict(hidden=64, intermediate=96, heads=4, kv_heads=1, layers=2, vocab=300, context=256)
-    for module in ("decoding.bench.runs", "decoding.models.pair"):
+    for module in ("decoding.bench.runs", "decoding.engines.pair"):
         monkeypatch.setattr(f"{module}.find_pair", lambda name: described)
     monkeypatch.setattr(runs, "SHAPES", [replace(shape, draft_layers=1, **reduced) for shape in SHAPES])
-    monkeypatch.setattr("decoding.costs.BUDGET_S", 0.02)
+    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
     monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
     monkeypatch.setattr(floor, "ROUNDS", 2)
     monkeypatch.setattr(against, "RULES", ("heuristic",))
     for name, value in (("GROWTH_SHORT", 30), ("GROWTH_LONG", 60), ("GROWTH_TOKENS", 8)):
         monkeypatch.setattr(against, name, value)
     with fake_gpu(monkeypatch) as cuda:
-        main_ends(["bench", "--device", "cuda", "--dtype", "float32", "--limit", "1", "--repeats", "1",
-                   "--max-new-tokens", "8"])  # fmt: skip
+        main_ends(
+            [
+                "bench",
+                "--device",
+                "cuda",
+                "--dtype",
+                "float32",
+                "--limit",
+                "1",
+                "--repeats",
+                "1",
+                "--max-new-tokens",
+                "8",
+            ]
+        )
     told = capsys.readouterr().out
     for pair in ("tiny, float32, cuda", "1B/0.15B-shaped, float32, cuda", "8B/1B-shaped, float32, cuda"):
         assert pair in told
-    for row in ("autoregressive ", "static:5 ", "heuristic ", "hf generate ", "hf generate static ", "hf assisted 5 ",
-                "one target pass: ", "one draft pass: ", "one chained draft pass: ", "same text on 1 of 1 prompts"):
-        assert told.count(row) >= 3, row  # fmt: skip
+    for row in (
+        "autoregressive ",
+        "static:5 ",
+        "heuristic ",
+        "hf generate ",
+        "hf generate static ",
+        "hf assisted 5 ",
+        "one target pass: ",
+        "one draft pass: ",
+        "one chained draft pass: ",
+        "same text on 1 of 1 prompts",
+    ):
+        assert told.count(row) >= 3, row
     assert told.count("an iteration at context") == 2 and told.count("static:5 / hf assisted 5: ") == 3
     assert "Left out" not in told and "eagerly" not in told
     assert len(cuda.graphs) > 30 and cuda.events and cuda.memory.fills and all(cuda.memory.fills)

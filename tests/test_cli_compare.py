@@ -21,10 +21,11 @@ from decoding.cli import recordings as recordings_module
 from decoding.cli.console import cancel_on_interrupt, visible
 from decoding.cli.show import lane_text, remarks, show_run, summary, verdict
 from decoding.evaluation.results import evaluation_from_dict
-from decoding.pairs import PairDescription
-from decoding.prompts import Prompt
-from decoding.request import CompareRequest
-from decoding.trace import Verdict, load_run
+from decoding.records.pairs import PairDescription
+from decoding.records.request import CompareRequest
+from decoding.records.run_file import load_run
+from decoding.records.suites import Prompt
+from decoding.records.trace import Verdict
 from tests.fakes import FakeBackend, ScriptedRunner, check_stream
 from tests.runs import make_run
 from tests.tiny_pair import make_tiny_pair
@@ -38,8 +39,24 @@ def pair(tmp_path_factory):
 def arguments(pair, *more):
     target, draft = pair
     lanes = "autoregressive,static:2,ngram/static:3,oracle"
-    return ["compare", "--prompt", "hello ", "--target", target, "--draft", draft, "--lanes", lanes, "--repeats", "2",
-            "--max-new-tokens", "12", "--dtype", "float32", *more]  # fmt: skip
+    return [
+        "compare",
+        "--prompt",
+        "hello ",
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--lanes",
+        lanes,
+        "--repeats",
+        "2",
+        "--max-new-tokens",
+        "12",
+        "--dtype",
+        "float32",
+        *more,
+    ]
 
 
 def run_main(capsys, *words):
@@ -73,8 +90,25 @@ def test_json_is_json_alone(capsys, pair):
 
 def test_sampling_options_reach_the_request(capsys, pair, tmp_path):
     path = tmp_path / "run.json"
-    words = arguments(pair, "--temperature", "0.7", "--rule", "coupling", "--seed", "3", "--top-k", "20",
-                      "--top-p", "0.9", "--stop", "zzzz", "--ignore-eos", "--out", str(path), "--json")  # fmt: skip
+    words = arguments(
+        pair,
+        "--temperature",
+        "0.7",
+        "--rule",
+        "coupling",
+        "--seed",
+        "3",
+        "--top-k",
+        "20",
+        "--top-p",
+        "0.9",
+        "--stop",
+        "zzzz",
+        "--ignore-eos",
+        "--out",
+        str(path),
+        "--json",
+    )
     assert run_main(capsys, *words)[0] == 0
     settings = load_run(path).settings
     assert (settings.temperature, settings.rule, settings.seed) == (0.7, "coupling", 3)
@@ -90,25 +124,28 @@ def test_the_prompt_may_be_a_file(capsys, pair, tmp_path):
     assert load_run(out_path).settings.prompt == "hé\n"
 
 
-@pytest.mark.parametrize("words, part", [
-    (["--prompt", ""], "--prompt TEXT or --prompt-file FILE"),
-    (["--prompt", "x", "--prompt-file", "y"], "--prompt TEXT or --prompt-file FILE"),
-    (["--prompt-file", "/nowhere/at/all"], "No such file"),
-    (["--prompt-file", "/"], "Is a directory"),
-    (["--prompt", "x", "--lanes", "nonsense"], "no policy 'nonsense'"),
-    (["--prompt", "x", "--lanes", "static:10000"], "from 1 to 20"),
-    (["--prompt", "x", "--lanes", ""], "No lane"),
-    (["--prompt", "x", "--lanes", "static:1..20"], "at most 16"),
-    (["--prompt", "x", "--max-new-tokens", "0"], "1 to 4,096"),
-    (["--prompt", "x", "--temperature", "nan"], "finite"),
-    (["--prompt", "x", "--rule", "guess"], "rule"),
-    (["--prompt", "x", "--temperature", "1"], "greedy rule needs temperature 0"),
-    (["--prompt", "x", "--dtype", "int3"], "dtype"),
-    (["--prompt", "x", "--target", "only"], "both a target and a draft"),
-    (["--prompt", "x", "--pair", "no-such-pair"], "no pair no-such-pair"),
-    (["--prompt", "x", "--target", "/no/t", "--draft", "/no/d"], "/no/t"),
-    (["--prompt", "x", "--out", "/no/such/folder/run.json"], "no folder"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words, part",
+    [
+        (["--prompt", ""], "--prompt TEXT or --prompt-file FILE"),
+        (["--prompt", "x", "--prompt-file", "y"], "--prompt TEXT or --prompt-file FILE"),
+        (["--prompt-file", "/nowhere/at/all"], "No such file"),
+        (["--prompt-file", "/"], "Is a directory"),
+        (["--prompt", "x", "--lanes", "nonsense"], "no policy 'nonsense'"),
+        (["--prompt", "x", "--lanes", "static:10000"], "from 1 to 20"),
+        (["--prompt", "x", "--lanes", ""], "No lane"),
+        (["--prompt", "x", "--lanes", "static:1..20"], "at most 16"),
+        (["--prompt", "x", "--max-new-tokens", "0"], "1 to 4,096"),
+        (["--prompt", "x", "--temperature", "nan"], "finite"),
+        (["--prompt", "x", "--rule", "guess"], "rule"),
+        (["--prompt", "x", "--temperature", "1"], "greedy rule needs temperature 0"),
+        (["--prompt", "x", "--dtype", "int3"], "dtype"),
+        (["--prompt", "x", "--target", "only"], "both a target and a draft"),
+        (["--prompt", "x", "--pair", "no-such-pair"], "no pair no-such-pair"),
+        (["--prompt", "x", "--target", "/no/t", "--draft", "/no/d"], "/no/t"),
+        (["--prompt", "x", "--out", "/no/such/folder/run.json"], "no folder"),
+    ],
+)
 def test_bad_input_is_a_sentence_and_status_2(capsys, words, part):
     status, out, err = run_main(capsys, "compare", *words)
     assert status == 2 and out == ""
@@ -168,21 +205,40 @@ def backend():
 
 def test_the_worker_process_decodes_with_real_models(backend, pair):
     target, draft = pair
-    request = CompareRequest("hello ", target=target, draft=draft, lanes=["autoregressive", "static:3"],
-                             max_new_tokens=16, repeats=2, dtype="float32", ignore_eos=True)  # fmt: skip
+    request = CompareRequest(
+        "hello ",
+        target=target,
+        draft=draft,
+        lanes=["autoregressive", "static:3"],
+        max_new_tokens=16,
+        repeats=2,
+        dtype="float32",
+        ignore_eos=True,
+    )
     first, second = (list(backend.compare(request, threading.Event())) for _ in range(2))
     for events in (first, second):
         check_stream(events)
         assert events[-1].kind == "finished", events[-1].data
-    loadings = [[e for e in events if e.data.get("stage") == "loading" and "Loading target" in e.data["message"]]
-                for events in (first, second)]  # fmt: skip
+    loadings = [
+        [e for e in events if e.data.get("stage") == "loading" and "Loading target" in e.data["message"]]
+        for events in (first, second)
+    ]
     assert [bool(found) for found in loadings] == [True, False]  # the last pair stays loaded
 
 
 def test_an_evaluation_runs_in_the_worker_process(backend, pair):
     target, draft = pair
-    options = {"target": target, "draft": draft, "dtype": "float32", "suite": "code", "limit": 1, "validation_limit": 1,
-               "lanes": ["autoregressive", "static:2"], "max_new_tokens": 4, "clock_prompts": 0}  # fmt: skip
+    options = {
+        "target": target,
+        "draft": draft,
+        "dtype": "float32",
+        "suite": "code",
+        "limit": 1,
+        "validation_limit": 1,
+        "lanes": ["autoregressive", "static:2"],
+        "max_new_tokens": 4,
+        "clock_prompts": 0,
+    }
     cancel = threading.Event()
     cancel.set()
     events = list(backend.run_job("evaluate", options, threading.Event()))
@@ -205,7 +261,7 @@ def test_recordings_are_made_checked_and_kept_in_order(capsys, pair, tmp_path, m
     ]
     monkeypatch.setattr(recordings_module, "load_showcase", lambda: prompts)
     monkeypatch.setattr(recordings_module, "find_pair", lambda name: described)
-    monkeypatch.setattr("decoding.models.pair.find_pair", lambda name: described)
+    monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
     words = ["recordings", "--folder", str(tmp_path / "recordings"), "--max-new-tokens", "8", "--repeats", "1"]
     assert run_main(capsys, *words, "--check")[0] == 1
     status, _, err = run_main(capsys, *words)

@@ -10,16 +10,16 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from decoding.acceptance import Coupling, Greedy, Sampling
-from decoding.drafting import ModelDraft, NgramDraft
+from decoding.comparison.lane_run import LaneRun
+from decoding.comparison.prepare import Prepared, make_source, prepare
 from decoding.errors import UserError
-from decoding.lane_run import LaneRun
-from decoding.lanes import parse_lane
-from decoding.noise import gumbel_noise, gumbel_row
-from decoding.prepare import Prepared, make_source, prepare
-from decoding.request import CompareRequest
-from decoding.sampling import Shaping, softmax
-from decoding.trace import Costs
+from decoding.loop.acceptance import Coupling, Greedy, Sampling
+from decoding.loop.drafting import ModelDraft, NgramDraft
+from decoding.loop.noise import gumbel_noise, gumbel_row
+from decoding.loop.sampling import Shaping, softmax
+from decoding.records.lanes import parse_lane
+from decoding.records.request import CompareRequest
+from decoding.records.trace import Costs
 
 from .toy import ToyPair
 
@@ -161,9 +161,13 @@ def p_value(lane: str, rule_class=Sampling, draft_class=None, **request) -> floa
     pair = ToyPair(agree=0.4, vocab=VOCAB, seed=3)
     pair.target.sharpness = pair.draft().sharpness = 1.0
     settings = CompareRequest(
-        "abc", lanes=[lane], max_new_tokens=LENGTH, rule="sampling", temperature=request.pop("temperature", 1.0),
+        "abc",
+        lanes=[lane],
+        max_new_tokens=LENGTH,
+        rule="sampling",
+        temperature=request.pop("temperature", 1.0),
         **request,
-    )  # fmt: skip
+    )
     prepared = prepare(settings, pair)
     prepared.prompt = [1, 2, 3]
     shaping = Shaping(settings.temperature, settings.top_k, settings.top_p)

@@ -8,15 +8,15 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from decoding.chain import Cancelled
-from decoding.compare import Comparison, compare, compare_pair, finished_run
-from decoding.costs import _smooth, measure_costs, measure_decision
+from decoding.analysis.whatif import simulate
+from decoding.comparison.chain import Cancelled
+from decoding.comparison.compare import Comparison, compare, compare_pair, finished_run
+from decoding.comparison.costs import _smooth, measure_costs, measure_decision
+from decoding.comparison.prepare import prepare
 from decoding.errors import UserError
-from decoding.prepare import prepare
-from decoding.request import CompareRequest
-from decoding.sampling import softmax
-from decoding.trace import run_from_json, run_to_json
-from decoding.whatif import simulate
+from decoding.loop.sampling import softmax
+from decoding.records.request import CompareRequest
+from decoding.records.run_file import run_from_json, run_to_json
 
 from .toy import ToyPair
 
@@ -151,8 +151,8 @@ def test_holds_come_from_the_chain(run):
 
 
 def test_what_if_of_the_run_equals_its_lanes(run):
-    from decoding.lanes import parse_lane
     from decoding.lookahead.registry import make_policy
+    from decoding.records.lanes import parse_lane
 
     for trace in run.lanes[1:]:
         simulated = simulate(run.chains[trace.draft], run.costs, make_policy(parse_lane(trace.lane)), max_new_tokens=30)
@@ -312,7 +312,7 @@ def test_smoothing_takes_a_stray_value_away_and_keeps_a_step():
 
 
 def test_a_slow_target_is_measured_at_fewer_lengths(monkeypatch):
-    monkeypatch.setattr("decoding.costs.BUDGET_S", 1e-9)
+    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
     pair = ToyPair()
     costs = measure_costs(pair, ["small"], [1, 2, 3])
     assert len(costs.v) == 65 and {9, 10, 11, 12}.isdisjoint(pair.target.passes)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from decoding.checking import DeviceChecker, HostChecker, make_checker
-from decoding.compare import finished_run
-from decoding.device_drafting import DeviceDraft, Waiting
-from decoding.drafting import ModelDraft, NgramDraft
-from decoding.lane_run import LaneRun
-from decoding.lanes import parse_lane
+from decoding.analysis.whatif import simulate
+from decoding.comparison.compare import finished_run
+from decoding.comparison.lane_run import LaneRun
+from decoding.comparison.prepare import make_source, prepare
+from decoding.engines.cuda import CudaModel
+from decoding.engines.linears import DenseLinear
+from decoding.engines.pair import load_pair
 from decoding.lookahead.base import DraftState
 from decoding.lookahead.registry import make_policy
-from decoding.models.cuda import CudaModel
-from decoding.models.linears import DenseLinear
-from decoding.models.pair import load_pair
-from decoding.prepare import make_source, prepare
-from decoding.request import CompareRequest
-from decoding.trace import Costs
-from decoding.whatif import simulate
+from decoding.loop.checking import DeviceChecker, HostChecker, make_checker
+from decoding.loop.device_drafting import DeviceDraft, Waiting
+from decoding.loop.drafting import ModelDraft, NgramDraft
+from decoding.records.lanes import parse_lane
+from decoding.records.request import CompareRequest
+from decoding.records.trace import Costs
 
 from .fake_cuda import fake_cuda
 from .test_core_lossless import make_lively_pair
@@ -32,7 +32,7 @@ PROMPT = "def f(x):\n    return"
 @pytest.fixture(autouse=True)
 def few_measurements(monkeypatch):
     """What passes cost does not matter here."""
-    monkeypatch.setattr("decoding.costs.BUDGET_S", 0.02)
+    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def graph_pair(tmp_path, monkeypatch):
     """The same weights on fixed buffers whose passes are recorded and replayed, timed by CUDA's events."""
     from transformers import LlamaForCausalLM
 
-    monkeypatch.setattr("decoding.models.lean._linear_form", lambda weights, device: DenseLinear)
+    monkeypatch.setattr("decoding.engines.lean._linear_form", lambda weights, device: DenseLinear)
     with fake_cuda(monkeypatch) as cuda:
         target, draft = make_lively_pair(tmp_path)
         pair = load_pair(target=target, draft=draft, dtype="float32", device="cpu")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.features import FeatureReader
-from decoding.sampling import softmax
+from decoding.loop.features import FeatureReader
+from decoding.loop.sampling import softmax
 
 ALL = frozenset({"p", "entropy", "top10"})
 

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.acceptance import make_rule
-from decoding.clock import CHECK, DRAFT, POLICY, REST, CpuClock
-from decoding.drafting import NgramDraft, prefill
-from decoding.lane_run import LaneRun
-from decoding.lanes import parse_lane
+from decoding.comparison.lane_run import LaneRun
+from decoding.comparison.prepare import prepare
 from decoding.lookahead.base import DraftState, LaneContext
 from decoding.lookahead.static import Static
-from decoding.prepare import prepare
-from decoding.request import CompareRequest
-from decoding.speculative import speculative_decode
-from decoding.trace import Costs
+from decoding.loop.acceptance import make_rule
+from decoding.loop.clock import CHECK, DRAFT, POLICY, REST, CpuClock
+from decoding.loop.drafting import NgramDraft, prefill
+from decoding.loop.speculative import speculative_decode
+from decoding.records.lanes import parse_lane
+from decoding.records.request import CompareRequest
+from decoding.records.trace import Costs
 
 from .toy import ToyPair
 
@@ -215,7 +215,7 @@ def test_the_clock_stands_still_between_iterations_and_loses_nothing():
 
 def test_laps_add_up(monkeypatch):
     ticks = iter([10.0, 11.0, 13.0, 16.0, 20.0])
-    monkeypatch.setattr("decoding.clock.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("decoding.loop.clock.perf_counter", lambda: next(ticks))
     clock = CpuClock()
     clock.begin()
     clock.lap(2)

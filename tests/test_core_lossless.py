@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from decoding.compare import finished_run
-from decoding.lossless import Counts, Text, check_lossless, transformers_reference
-from decoding.models.pair import load_pair
-from decoding.request import CompareRequest
+from decoding.bench.lossless import Counts, Text, check_lossless, transformers_reference
+from decoding.comparison.compare import finished_run
+from decoding.engines.pair import load_pair
+from decoding.records.request import CompareRequest
 
 from .tiny_pair import make_tiny_pair
 
@@ -21,7 +21,7 @@ PROMPTS = ["def f(x):\n    return", "aaaa bbbb aaaa", "é"]
 @pytest.fixture(autouse=True)
 def few_measurements(monkeypatch):
     """What passes cost does not matter here."""
-    monkeypatch.setattr("decoding.costs.BUDGET_S", 0.02)
+    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_the_slice_means_something(pair):
 
 def test_a_wrong_acceptance_is_counted_with_its_place(pair, monkeypatch):
     reference = transformers_reference(pair.target_folder)
-    monkeypatch.setattr("decoding.acceptance.agreeing", lambda drafted, choices: len(drafted))
+    monkeypatch.setattr("decoding.loop.acceptance.agreeing", lambda drafted, choices: len(drafted))
     counts = last(check_lossless(pair, reference, [pair.encode_prompt(PROMPTS[0])], 24, caps=range(3, 4)))
     assert counts.different
     prompt, rule, cap, at, gap = counts.different[0]

@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.compare import chain_of, finished_run
-from decoding.lane_run import LaneRun
-from decoding.lanes import parse_lane
+from decoding.analysis.whatif import simulate, simulate_lane
+from decoding.comparison.compare import chain_of, finished_run
+from decoding.comparison.lane_run import LaneRun
+from decoding.comparison.prepare import prepare
 from decoding.lookahead.registry import make_policy
-from decoding.prepare import prepare
-from decoding.request import CompareRequest
-from decoding.trace import Costs, run_from_json, run_to_json
-from decoding.whatif import simulate, simulate_lane
+from decoding.records.lanes import parse_lane
+from decoding.records.request import CompareRequest
+from decoding.records.run_file import run_from_json, run_to_json
+from decoding.records.trace import Costs
 
 from .toy import ToyPair
 

@@ -7,8 +7,8 @@ import pytest
 from decoding.cli import main
 from decoding.evaluation import rules as rules_module
 from decoding.evaluation.results import load_evaluation
-from decoding.prompts import Prompt
-from decoding.trace import save_run
+from decoding.records.run_file import save_run
+from decoding.records.suites import Prompt
 from tests.runs import make_run
 from tests.toy import ToyPair
 
@@ -72,7 +72,7 @@ def test_whatif_without_a_run_file(capsys, tmp_path):
 @pytest.fixture
 def toy(monkeypatch):
     """Toy models and short prompts in place of the real ones."""
-    from decoding.models import pair
+    from decoding.engines import pair
 
     def load_suite(name, split=None, limit=None):
         return [Prompt(f"{split}-{i}", "code", split or "test", f"{split} {i}", "toy") for i in range(3)][:limit]
@@ -82,11 +82,24 @@ def toy(monkeypatch):
 
 
 def test_evaluate_writes_its_reports_and_goes_on(capsys, tmp_path, toy):
-    asked = ["evaluate", "--limit", "2", "--max-new-tokens", "12", "--lanes", "static:5,oracle", "--clock-prompts", "1",
-             "--repeats", "1", "--out", str(tmp_path)]  # fmt: skip
+    asked = [
+        "evaluate",
+        "--limit",
+        "2",
+        "--max-new-tokens",
+        "12",
+        "--lanes",
+        "static:5,oracle",
+        "--clock-prompts",
+        "1",
+        "--repeats",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
     status, out, err = command(capsys, *asked)
     assert status == 0 and "Latency and speedup" in out and "Wrote" in err
-    assert {"report.md", "tables.csv", "result.json", "report.html"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"report.md", "tables.csv", "result.json"} <= {path.name for path in tmp_path.iterdir()}
     first = load_evaluation(tmp_path / "result.json")
     assert command(capsys, *asked)[0] == 0
     assert load_evaluation(tmp_path / "result.json").rules == first.rules  # the costs were frozen, too
@@ -94,9 +107,20 @@ def test_evaluate_writes_its_reports_and_goes_on(capsys, tmp_path, toy):
 
 def test_evaluate_in_json(capsys, tmp_path, toy):
     status, out, _ = command(
-        capsys, "evaluate", "--limit", "1", "--max-new-tokens", "8", "--lanes", "static:5", "--clock-prompts", "0",
-        "--out", str(tmp_path), "--json",
-    )  # fmt: skip
+        capsys,
+        "evaluate",
+        "--limit",
+        "1",
+        "--max-new-tokens",
+        "8",
+        "--lanes",
+        "static:5",
+        "--clock-prompts",
+        "0",
+        "--out",
+        str(tmp_path),
+        "--json",
+    )
     assert status == 0 and json.loads(out)["schema"].startswith("speculoscope.evaluation/")
 
 

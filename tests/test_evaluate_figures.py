@@ -6,12 +6,14 @@ import sys
 from dataclasses import replace
 
 import pytest
+import typer
 
-from decoding.evaluation.results import ALL
+from decoding.evaluation.results import ALL, save_result
 from tests.evaluations import make_drafts, make_evaluation
-from viz.drafts_figures import draw_drafts, opposite_shapes
-from viz.evaluation_figures import draw_evaluation
-from viz.evaluation_html import LIBRARY, write_html
+from viz.figures.drafts import draw_drafts, opposite_shapes
+from viz.figures.evaluation import draw_evaluation
+from viz.reports.__main__ import main
+from viz.reports.html import LIBRARY, write_html
 
 HOSTILE = "<img src=x onerror=window.hacked=1>%{x}"
 
@@ -80,6 +82,16 @@ def test_the_page_loads_the_library_from_beside_it(tmp_path):
         page = path.read_text()
         assert len(page) < 300_000 and f'src="{LIBRARY}"' in page
         assert "https://" not in page and "var(--" not in page
+
+
+def test_the_page_is_written_by_a_command_from_a_result_of_either_kind(tmp_path, capsys):
+    for name, result in {"result.json": make_evaluation(), "drafts-result.json": make_drafts()}.items():
+        save_result(result, tmp_path / name)
+    main([tmp_path / "result.json", tmp_path / "drafts-result.json"])
+    assert {"report.html", "drafts-report.html", LIBRARY} <= {path.name for path in tmp_path.iterdir()}
+    with pytest.raises(typer.Exit):
+        main([tmp_path / "none.json"])
+    assert "Cannot read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("module", ["decoding.cli.evaluate", "decoding.cli.whatif", "decoding.evaluation.results"])

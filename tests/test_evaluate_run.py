@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from decoding.comparison.lane_run import LaneRun
+from decoding.comparison.prepare import prepare
 from decoding.errors import UserError
 from decoding.evaluation import drafts as drafts_module
 from decoding.evaluation import rules as rules_module
@@ -16,18 +18,21 @@ from decoding.evaluation.progress import Progress
 from decoding.evaluation.results import ALL, DraftsResult, EvaluationResult
 from decoding.evaluation.rules import evaluate
 from decoding.evaluation.store import Lines
-from decoding.lane_run import LaneRun
-from decoding.lanes import parse_lane
-from decoding.prepare import prepare
-from decoding.prompts import Prompt
-from decoding.request import CompareRequest
-from decoding.trace import Costs
+from decoding.records.lanes import parse_lane
+from decoding.records.request import CompareRequest
+from decoding.records.suites import Prompt
+from decoding.records.trace import Costs
 from tests.toy import ToyPair
 
 OPTIONS = EvaluationOptions(
-    limit=4, validation_limit=3, max_new_tokens=24, clock_prompts=2, repeats=2, minutes=None,
+    limit=4,
+    validation_limit=3,
+    max_new_tokens=24,
+    clock_prompts=2,
+    repeats=2,
+    minutes=None,
     lanes=["heuristic", "confidence:0.4", "static:5", "static-opt", "disco", "oracle", "oracle:best"],
-)  # fmt: skip
+)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +55,7 @@ def prompts(monkeypatch):
 def quick_costs(monkeypatch):
     """Costs are measured on one prompt only, and are the same in every test."""
     from decoding.evaluation import collect
-    from decoding.trace import Costs
+    from decoding.records.trace import Costs
 
     def cost_rounds(pair, drafts, prompt, **_):
         yield 0.5

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from decoding.evaluation.files import SHIPPED, result_name
 from decoding.evaluation.results import DraftsResult, EvaluationResult, load_drafts, load_evaluation
-from decoding.fingerprint import fingerprint
-from decoding.pairs import PairDescription, embedded_pairs
+from decoding.records.fingerprint import fingerprint
+from decoding.records.pairs import PairDescription, embedded_pairs
 from tests.evaluations import make_drafts, make_evaluation
 
 STALE = "make it anew with python -m decoding evaluate --ship (and --drafts all)"

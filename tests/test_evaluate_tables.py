@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from decoding.cost_curves import smooth_costs
+from decoding.analysis.whatif import with_costs
+from decoding.comparison.costs import smooth_costs
 from decoding.errors import UserError
 from decoding.evaluation.advice import recommend, transformers_settings, vllm_settings
 from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
@@ -14,25 +15,11 @@ from decoding.evaluation.drafts import break_even_c, candidates, clock_speedups
 from decoding.evaluation.files import markdown, ship, shipped_evaluation, tables_of, write_report
 from decoding.evaluation.options import EvaluationOptions, check_options, options_from_dict
 from decoding.evaluation.report import evaluation_tables, to_csv, to_markdown
-from decoding.evaluation.results import (
-    ALL,
-    evaluation_from_dict,
-    load_evaluation,
-    result_to_json,
-    save_result,
-)
+from decoding.evaluation.results import ALL, evaluation_from_dict, load_evaluation, result_to_json, save_result
 from decoding.evaluation.samples import best_of, replay_lane, static_lanes
 from decoding.evaluation.statistics import Bootstrap, clock_noise
-from decoding.evaluation.tables import (
-    ClockTable,
-    Rule,
-    match_rates,
-    oracle_lengths,
-    pareto,
-    rule_results,
-)
-from decoding.lanes import parse_lane
-from decoding.whatif import with_costs
+from decoding.evaluation.tables import ClockTable, Rule, match_rates, oracle_lengths, pareto, rule_results
+from decoding.records.lanes import parse_lane
 from tests.evaluations import make_drafts, make_evaluation, make_samples, sample
 from tests.runs import make_costs
 
@@ -176,9 +163,11 @@ def test_a_report_says_what_is_left_to_gain():
 def test_the_clock_is_kept_apart_from_the_simulation():
     samples = make_samples(6)
     clock = ClockTable(
-        ["p0", "p1"], ["code", "prose"], np.array([10, 30]),
+        ["p0", "p1"],
+        ["code", "prose"],
+        np.array([10, 30]),
         {"autoregressive": np.array([1.0, 3.0]), "static:4": np.array([0.5, 1.5])},
-    )  # fmt: skip
+    )
     rules = [Rule("autoregressive", "autoregressive"), Rule("static-opt", "static:4"), Rule("oracle", "oracle")]
     plain, static, oracle = rule_results(rules, samples, COSTS, clock=clock)
     assert static.rows[ALL].clock.speedup.value == pytest.approx(2.0)
@@ -338,12 +327,26 @@ def test_results_come_back_from_plain_data(tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"limit": "x"}, {"limit": 0}, {"limit": True}, {"suite": 5}, {"suite": "poems"}, {"split": "holdout"},
-        {"zzz": 1}, {"minutes": float("nan")}, {"minutes": -1}, {"lanes": ["static:99"]}, {"lanes": []},
-        {"lanes": ["x" * 500]}, {"drafts": "some"}, {"repeats": 0}, {"max_new_tokens": 1}, {"dtype": "int3"},
-        {"clock_prompts": -1}, {"limit": object()},
+        {"limit": "x"},
+        {"limit": 0},
+        {"limit": True},
+        {"suite": 5},
+        {"suite": "poems"},
+        {"split": "holdout"},
+        {"zzz": 1},
+        {"minutes": float("nan")},
+        {"minutes": -1},
+        {"lanes": ["static:99"]},
+        {"lanes": []},
+        {"lanes": ["x" * 500]},
+        {"drafts": "some"},
+        {"repeats": 0},
+        {"max_new_tokens": 1},
+        {"dtype": "int3"},
+        {"clock_prompts": -1},
+        {"limit": object()},
     ],
-)  # fmt: skip
+)
 def test_impossible_options_are_refused_with_a_sentence(options):
     with pytest.raises(UserError) as caught:
         options_from_dict(options)

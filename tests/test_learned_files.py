@@ -28,10 +28,16 @@ def test_heads_come_back_as_they_were_written(folder):
     assert set(heads) == set(TUNED) and not heads.faults
     rng = np.random.default_rng(1)
     features = GuessFeatures(
-        position=np.arange(5), guess=[1, 2, 1, 2, 1], given=[1, 2, 1, 2, 1], before=[3],
-        p=rng.random(5), entropy=rng.random(5), top10=rng.random((5, 10)), margin=rng.random(5) * 5,
+        position=np.arange(5),
+        guess=[1, 2, 1, 2, 1],
+        given=[1, 2, 1, 2, 1],
+        before=[3],
+        p=rng.random(5),
+        entropy=rng.random(5),
+        top10=rng.random((5, 10)),
+        margin=rng.random(5) * 5,
         hidden=rng.normal(size=(5, 4)),
-    )  # fmt: skip
+    )
     for policy, head in heads.items():
         np.testing.assert_allclose(head.score_chain(features), make_head(policy).score_chain(features))
         assert head.tuned == TUNED[policy]

@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from decoding.chain import Cancelled
 from decoding.cli import main
+from decoding.comparison.chain import Cancelled
+from decoding.engines.pair import load_pair
 from decoding.errors import UserError
 from decoding.fit import run
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_next, fit_platt
@@ -17,13 +18,12 @@ from decoding.fit.data import Collector, Positions, rows_of, split_texts
 from decoding.fit.run import FitOptions, fit
 from decoding.fit.texts import greedy_texts
 from decoding.fit.training import Trained, costaware_inputs, train_disco
-from decoding.lanes import parse_lane
 from decoding.lookahead.heads import GuessFeatures, load_heads
 from decoding.lookahead.policy_files import read_policy
 from decoding.lookahead.registry import make_policy
 from decoding.lookahead.repetition import LONGEST
-from decoding.models.pair import load_pair
-from decoding.prompts import Prompt
+from decoding.records.lanes import parse_lane
+from decoding.records.suites import Prompt
 
 from .learned_heads import make_weights
 from .tiny_pair import make_tiny_pair
@@ -107,11 +107,19 @@ def _positions(n: int) -> Positions:
     rng = np.random.default_rng(0)
     p = rng.random(n).astype(np.float32)
     return Positions(
-        text=np.repeat(np.arange(n // 20), 20), position=np.tile(np.arange(20), n // 20), p=p,
-        entropy=(1 - p) * 3, top10=np.repeat(p[:, None], 10, 1), margin=5 * p, evidence=np.zeros(n, dtype=int),
-        match=(rng.random(n) < p).astype(np.float32), overlap=p, mixed=np.zeros((n, 4), dtype=np.float16),
-        judged=np.ones(n, dtype=bool), clean=np.zeros((n, 4), dtype=np.float16),
-    )  # fmt: skip
+        text=np.repeat(np.arange(n // 20), 20),
+        position=np.tile(np.arange(20), n // 20),
+        p=p,
+        entropy=(1 - p) * 3,
+        top10=np.repeat(p[:, None], 10, 1),
+        margin=5 * p,
+        evidence=np.zeros(n, dtype=int),
+        match=(rng.random(n) < p).astype(np.float32),
+        overlap=p,
+        mixed=np.zeros((n, 4), dtype=np.float16),
+        judged=np.ones(n, dtype=bool),
+        clean=np.zeros((n, 4), dtype=np.float16),
+    )
 
 
 # -- the parts
@@ -191,9 +199,16 @@ def test_calibration_is_folded_into_the_heads_last_layer(policy):
     platt = Platt(0.5, 0.3)
     rng = np.random.default_rng(0)
     features = GuessFeatures(
-        position=np.arange(6), guess=[1, 2, 1, 2, 1, 3], given=[1, 2, 1, 2, 1, 3], before=[3], p=rng.random(6),
-        entropy=rng.random(6), top10=rng.random((6, 10)), margin=rng.random(6) * 5, hidden=rng.normal(size=(6, 4)),
-    )  # fmt: skip
+        position=np.arange(6),
+        guess=[1, 2, 1, 2, 1, 3],
+        given=[1, 2, 1, 2, 1, 3],
+        before=[3],
+        p=rng.random(6),
+        entropy=rng.random(6),
+        top10=rng.random((6, 10)),
+        margin=rng.random(6) * 5,
+        hidden=rng.normal(size=(6, 4)),
+    )
     before = make_head(policy, trained).score_chain(features)
     after = make_head(policy, calibrated(policy, trained, platt)).score_chain(features)
     np.testing.assert_allclose(after, platt.apply(before), rtol=1e-4)

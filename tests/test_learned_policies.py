@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.annotate import Annotator
-from decoding.compare import chain_of
-from decoding.lane_run import LaneRun
-from decoding.lanes import parse_lane
+from decoding.analysis.whatif import simulate
+from decoding.comparison.annotate import Annotator
+from decoding.comparison.compare import chain_of
+from decoding.comparison.lane_run import LaneRun
+from decoding.comparison.prepare import prepare
 from decoding.lookahead.base import DraftState, LaneContext
 from decoding.lookahead.costaware import HIGHEST, LOWEST, CostAware, long_run_latency, marginal, threshold
 from decoding.lookahead.disco import Disco
@@ -22,10 +23,9 @@ from decoding.lookahead.ledger import rows_from_json
 from decoding.lookahead.registry import make_policy
 from decoding.lookahead.repetition import LONGEST, Repetition, evidence_along
 from decoding.lookahead.specdecpp import SpecDecPlusPlus
-from decoding.prepare import prepare
-from decoding.request import CompareRequest
-from decoding.trace import Costs
-from decoding.whatif import simulate
+from decoding.records.lanes import parse_lane
+from decoding.records.request import CompareRequest
+from decoding.records.trace import Costs
 
 from .learned_heads import FLAT_FROM, LEDGER, TUNED, make_head, make_heads
 from .toy import ToyPair
@@ -149,7 +149,12 @@ def test_disco_asks_for_nothing_more_where_p_is_sure():
 def test_costaware_looks_at_the_margin_only_outside_of_long_repetitions():
     head = make_head("costaware")
     assert [head.needs_margin(code) for code in (0, FLAT_FROM - 1, FLAT_FROM, LONGEST, LONGEST + 1)] == [
-        True, True, False, False, True]  # fmt: skip
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
     assert head.logit(FLAT_FROM, 0.1) == head.logit(FLAT_FROM, 5.0) != head.logit(FLAT_FROM - 1, 5.0)
     assert head.logit(0, math.inf) == head.logit(0, HIGHEST) and head.logit(0, -math.inf) == head.logit(0, LOWEST)
 
@@ -195,10 +200,16 @@ def test_a_head_scores_a_chain_as_it_scores_its_tokens(seed, plain):
     top10 = np.sort(rng.dirichlet(np.ones(12), n)[:, :10])[:, ::-1].astype(np.float32)
     before, given_ = rng.integers(0, 4, 9).tolist(), rng.integers(0, 4, n).tolist()
     features = GuessFeatures(
-        position=np.arange(3, 3 + n), guess=given_, given=given_, before=before, p=top10[:, 0],
-        entropy=rng.random(n).astype(np.float32), top10=top10, margin=rng.normal(2, 6, n).astype(np.float32),
+        position=np.arange(3, 3 + n),
+        guess=given_,
+        given=given_,
+        before=before,
+        p=top10[:, 0],
+        entropy=rng.random(n).astype(np.float32),
+        top10=top10,
+        margin=rng.normal(2, 6, n).astype(np.float32),
         hidden=rng.normal(size=(n, 4)).astype(np.float32) * 5,
-    )  # fmt: skip
+    )
     disco, specdecpp = make_head("disco", seed, plain=plain), make_head("specdecpp", seed, plain=plain)
     one_by_one = [disco.score(top10[i], features.entropy[i], 3 + i) for i in range(n)]
     np.testing.assert_allclose(disco.score_chain(features), one_by_one, rtol=1e-4)
@@ -228,9 +239,7 @@ def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, rule,
     chain = chain_of(prepared, "small", reference.output)
     live = LaneRun(prepared, prepared.lanes[0], COSTS).run()
     assert live.output == reference.output, "lossless"
-    simulated = simulate(
-        chain, COSTS, make_policy(prepared.lanes[0], heads), max_new_tokens=n, finish=reference.finish
-    )
+    simulated = simulate(chain, COSTS, make_policy(prepared.lanes[0], heads), max_new_tokens=n, finish=reference.finish)
     assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
 
 

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 
+from decoding.engines.base import CachedModel
+from decoding.engines.cuda import CudaModel, Drafted, key_bucket, row_bucket
+from decoding.engines.cuda_graphs import GraphRunner
+from decoding.engines.lean import LeanModel
+from decoding.engines.linears import DenseLinear
+from decoding.engines.loading import describe_model
 from decoding.errors import UserError
-from decoding.models.base import CachedModel
-from decoding.models.cuda import CudaModel, Drafted, key_bucket, row_bucket
-from decoding.models.cuda_graphs import GraphRunner
-from decoding.models.lean import LeanModel
-from decoding.models.linears import DenseLinear
-from decoding.models.loading import describe_model
 
 from .fake_cuda import fake_cuda, fake_gpu
 
@@ -147,7 +147,7 @@ def test_buckets():
 
 @pytest.fixture
 def cuda(monkeypatch):
-    monkeypatch.setattr("decoding.models.lean._linear_form", lambda weights, device: DenseLinear)  # as on a GPU
+    monkeypatch.setattr("decoding.engines.lean._linear_form", lambda weights, device: DenseLinear)  # as on a GPU
     with fake_cuda(monkeypatch) as cuda:
         yield cuda
 
@@ -267,9 +267,13 @@ def test_what_reads_a_number_back_cannot_be_recorded(cuda):
 def test_a_head_that_is_the_embedding_takes_its_memory_once():
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2,
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
         tie_word_embeddings=True,
-    )  # fmt: skip
+    )
     hf_model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model = CudaModel(hf_model, describe_model(hf_model, "test", "test", "none"), "float32", "cpu")
     assert model.head.weight.data_ptr() == model.embedding.data_ptr()

@@ -9,19 +9,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from decoding import pairs
 from decoding.backends.base import guarded
 from decoding.backends.jobs import Jobs
+from decoding.engines import checks, loading
+from decoding.engines import pair as pair_module
+from decoding.engines.base import check_prompt
+from decoding.engines.checks import free_memory
+from decoding.engines.cuda_graphs import GraphRunner
+from decoding.engines.hub import Found, Repository, inspect
+from decoding.engines.loading import choose_device, load_hf_model, read_config
+from decoding.engines.tokenizer import load_tokenizer
+from decoding.engines.transformers_engine import TransformersModel, refusal
 from decoding.errors import UserError
-from decoding.models import checks, loading
-from decoding.models import pair as pair_module
-from decoding.models.base import check_prompt
-from decoding.models.checks import free_memory
-from decoding.models.cuda_graphs import GraphRunner
-from decoding.models.hub import Found, Repository, inspect
-from decoding.models.loading import choose_device, load_hf_model, read_config
-from decoding.models.pair import load_tokenizer
-from decoding.models.transformers_engine import TransformersModel, refusal
+from decoding.records import pairs
 from tests.fake_cuda import fake_cuda
 from tests.fakes import small_request
 from tests.tiny_models import make_model

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from decoding import pairs
+from decoding.engines import hub as hub_module
+from decoding.engines import pair as pair_module
+from decoding.engines.checks import check_memory, estimate_memory
+from decoding.engines.hub import Repository, is_hub_id
+from decoding.engines.pair import load_pair
+from decoding.engines.tokenizer import load_tokenizer
 from decoding.errors import UserError
-from decoding.models import hub as hub_module
-from decoding.models import pair as pair_module
-from decoding.models.checks import check_memory, estimate_memory
-from decoding.models.hub import Repository, is_hub_id
-from decoding.models.pair import load_pair, load_tokenizer
+from decoding.records import pairs
 from tests.tiny_models import make_model
 
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config, Qwen3Config
 
+from decoding.engines.base import CachedModel
+from decoding.engines.lean import LeanModel, is_lean
+from decoding.engines.linears import Int8Head
+from decoding.engines.loading import describe_model, has_bf16_instructions
+from decoding.engines.transformers_engine import TransformersModel, refusal
 from decoding.errors import UserError
-from decoding.models.base import CachedModel
-from decoding.models.lean import LeanModel, is_lean
-from decoding.models.linears import Int8Head
-from decoding.models.loading import describe_model, has_bf16_instructions
-from decoding.models.transformers_engine import TransformersModel, refusal
 
 SHAPE = dict(
     vocab_size=128,

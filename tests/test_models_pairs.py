@@ -11,14 +11,14 @@ from huggingface_hub import errors
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from decoding import pairs
+from decoding.engines import loading
+from decoding.engines import pair as pair_module
+from decoding.engines.checks import estimate_memory
+from decoding.engines.hub import HuggingFaceHub, Repository
+from decoding.engines.pair import Place, check_fit, load_pair
+from decoding.engines.tokenizer import Tokenizer, load_tokenizer
 from decoding.errors import UserError
-from decoding.models import loading
-from decoding.models import pair as pair_module
-from decoding.models.checks import estimate_memory
-from decoding.models.hub import HuggingFaceHub, Repository
-from decoding.models.pair import Place, check_fit, load_pair, load_tokenizer
-from decoding.models.tokenizer import Tokenizer
+from decoding.records import pairs
 from tests.tiny_models import make_model
 
 
@@ -102,9 +102,11 @@ def test_a_target_too_large_for_one_gpu_goes_over_several(folders, monkeypatch, 
     """``free`` memory on each GPU, as a share of what the pair needs."""
     described, places = places_of(folders)
     need = sum(
-        estimate_memory(loading.read_config(place.folder), loading.weight_bytes(place.folder), "bfloat16", "cuda", 8192)
-        .peak for place in places.values()
-    )  # fmt: skip
+        estimate_memory(
+            loading.read_config(place.folder), loading.weight_bytes(place.folder), "bfloat16", "cuda", 8192
+        ).peak
+        for place in places.values()
+    )
     monkeypatch.setattr(pair_module, "gpu_count", lambda: gpus)
     monkeypatch.setattr(pair_module, "free_memory", lambda device: int(free * need))
     assert check_fit(*places_of(folders), "bfloat16", "cuda") is spreads
@@ -142,9 +144,14 @@ def test_devices_dtypes_and_drafts_that_are_not_there(folders):
 
 def test_embedded_drafts_run_in_int8_unless_a_dtype_is_asked_for(folders, monkeypatch):
     described = pairs.PairDescription(
-        "mini", "Mini", "embedded", str(folders["big"]), {"a": str(folders["small"]), "b": str(folders["small"])},
-        "a", int8_drafts=["a"],
-    )  # fmt: skip
+        "mini",
+        "Mini",
+        "embedded",
+        str(folders["big"]),
+        {"a": str(folders["small"]), "b": str(folders["small"])},
+        "a",
+        int8_drafts=["a"],
+    )
     monkeypatch.setattr(pair_module, "find_pair", lambda name: described)
     monkeypatch.setattr(loading, "has_bf16_instructions", lambda: True)
     pair = load_pair("mini", device="cpu")

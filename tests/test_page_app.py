@@ -16,10 +16,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def start(*arguments: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "app.py", *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        [sys.executable, "app.py", *arguments],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
-    )  # fmt: skip
+    )
 
 
 def free_port() -> int:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from decoding.metrics import speedup, thrown_away
+from decoding.analysis.metrics import speedup, thrown_away
 from viz.figures.race import draw_run, plain, static_speedups
 
 from .runs import HOSTILE, make_run

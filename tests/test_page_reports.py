@@ -9,10 +9,10 @@ import pytest
 
 from decoding.errors import UserError
 from decoding.evaluation.results import ALL, save_result
-from decoding.fingerprint import fingerprint
-from viz.drafts_tab import drafts_report
-from viz.evaluation_tab import evaluation_report
-from viz.report_tab import DRAFTS, EVALUATE, _shipped, is_stale, job_options
+from decoding.records.fingerprint import fingerprint
+from viz.reports.drafts import drafts_report
+from viz.reports.evaluation import evaluation_report
+from viz.reports.tab import DRAFTS, EVALUATE, _shipped, is_stale, job_options
 
 from .evaluations import make_drafts, make_evaluation
 from .page_fakes import fake_pair

@@ -8,8 +8,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from decoding.backends.recorded import RecordedBackend
-from decoding.events import Event
-from decoding.request import CompareRequest
+from decoding.records.events import Event
+from decoding.records.request import CompareRequest
 from viz.session import BROKEN, Feed, Visits, merged, race_feed, told
 from viz.store import RunStore
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.errors import UserError
-from decoding.request import CompareRequest
+from decoding.records.request import CompareRequest
 from viz.settings import FIELDS, Settings, command_line, link_query, read_settings, settings_of
 
 from .runs import HOSTILE
@@ -67,11 +67,27 @@ def test_hostile_values_stay_text_or_are_left_out_with_a_sentence(text):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("seed", "1e400"), ("seed", "nan"), ("seed", "-1"), ("seed", True), ("temperature", "inf"), ("top_p", "2"),
-     ("lanes", ",".join(f"static:{n}" for n in range(1, 12))), ("lanes", [1]), ("lanes", ""), ("prompt", "x" * 100_001),
-     ("prompt", 5), ("max_new_tokens", "1.5"), ("max_new_tokens", "9" * 5000), ("stop", None), ("ignore_eos", "yes"),
-     ("temperature", "2.5"), ("repeats", "10"), ("top_p", "0")],
-)  # fmt: skip
+    [
+        ("seed", "1e400"),
+        ("seed", "nan"),
+        ("seed", "-1"),
+        ("seed", True),
+        ("temperature", "inf"),
+        ("top_p", "2"),
+        ("lanes", ",".join(f"static:{n}" for n in range(1, 12))),
+        ("lanes", [1]),
+        ("lanes", ""),
+        ("prompt", "x" * 100_001),
+        ("prompt", 5),
+        ("max_new_tokens", "1.5"),
+        ("max_new_tokens", "9" * 5000),
+        ("stop", None),
+        ("ignore_eos", "yes"),
+        ("temperature", "2.5"),
+        ("repeats", "10"),
+        ("top_p", "0"),
+    ],
+)
 def test_what_does_not_fit_is_left_out(name, value):
     read, faults = read_settings({name: value}, Settings(), "link")
     assert len(faults) == 1 and faults[0].startswith(f"The link's {name} was left out: it ")
@@ -95,9 +111,15 @@ def test_a_very_long_prompt_does_not_go_into_the_link():
 
 @pytest.mark.parametrize(
     ("changes", "sentence"),
-    [({"max_new_tokens": None}, "whole number"), ({"max_new_tokens": 2.5}, "whole number"), ({"lanes": []}, "No lane"),
-     ({"prompt": " "}, "prompt is empty"), ({"temperature": 0.5}, "greedy rule"), ({"target": "x"}, "both a target")],
-)  # fmt: skip
+    [
+        ({"max_new_tokens": None}, "whole number"),
+        ({"max_new_tokens": 2.5}, "whole number"),
+        ({"lanes": []}, "No lane"),
+        ({"prompt": " "}, "prompt is empty"),
+        ({"temperature": 0.5}, "greedy rule"),
+        ({"target": "x"}, "both a target"),
+    ],
+)
 def test_a_form_that_cannot_run_says_why(changes, sentence):
     with pytest.raises(UserError, match=sentence):
         Settings(**{"prompt": "x", **changes}).request()

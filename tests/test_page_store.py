@@ -10,7 +10,7 @@ import pytest
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.trace import run_to_json, save_run
+from decoding.records.run_file import run_to_json, save_run
 from viz.desk import answers
 from viz.session import Visits
 from viz.store import MAX_UPLOAD_BYTES, OPENED, RunStore
@@ -101,18 +101,24 @@ def test_the_desk_answers_and_all_of_it_is_plain_json(desk):
 @pytest.mark.parametrize(
     ("name", "query"),
     [
-        ("open_run", {"run": "../../etc/passwd"}), ("open_run", {}), ("open_run", []), ("open_run", "x"),
+        ("open_run", {"run": "../../etc/passwd"}),
+        ("open_run", {}),
+        ("open_run", []),
+        ("open_run", "x"),
         ("details", {"run": "first", "lane": 99, "iteration": 0, "index": 0}),
         ("details", {"run": "first", "lane": -1, "iteration": 0, "index": 0}),
         ("details", {"run": "first", "lane": True, "iteration": 0, "index": 0}),
         ("details", {"run": "first", "lane": 1, "iteration": 10**9, "index": 0}),
         ("details", {"run": "first", "lane": 1, "iteration": 0, "index": "0"}),
-        ("figures", {"run": None}), ("take", {"run": "first", "kind": "exe"}),
+        ("figures", {"run": None}),
+        ("take", {"run": "first", "kind": "exe"}),
         ("take", {"run": "first", "kind": ["json"]}),
-        ("missed", {"run": "first", "first": -1}), ("missed", {"run": "first"}), ("open_file", {"text": {}}),
+        ("missed", {"run": "first", "first": -1}),
+        ("missed", {"run": "first"}),
+        ("open_file", {"text": {}}),
         ("open_file", None),
     ],
-)  # fmt: skip
+)
 def test_a_malformed_question_is_answered_with_a_sentence(desk, name, query):
     answer = desk[name](query)
     assert set(answer) == {"error"} and answer["error"].endswith((".", ")")), answer

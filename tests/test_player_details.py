@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from decoding.errors import UserError
-from decoding.trace import TokenText
+from decoding.records.trace import TokenText
 from tests.runs import make_run
 from viz import assets as page_assets
 from viz.player import assets

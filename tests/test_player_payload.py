@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from decoding import metrics
-from decoding.lanes import parse_lane
+from decoding.analysis import metrics
+from decoding.analysis.whatif import simulate_lane
 from decoding.lookahead.registry import make_policy
-from decoding.text import pieces
-from decoding.trace import Verdict
-from decoding.whatif import simulate_lane
+from decoding.records.lanes import parse_lane
+from decoding.records.text import pieces
+from decoding.records.trace import Verdict
 from tests import runs
 from tests.learned_heads import make_heads
 from tests.runs import make_run

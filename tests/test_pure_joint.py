@@ -2,10 +2,10 @@
 
 import pytest
 
-from decoding import metrics, whatif
-from decoding.compare import finished_run
-from decoding.request import CompareRequest
-from decoding.trace import run_from_json, run_to_json
+from decoding.analysis import metrics, whatif
+from decoding.comparison.compare import finished_run
+from decoding.records.request import CompareRequest
+from decoding.records.run_file import run_from_json, run_to_json
 from tests.toy import ToyPair
 
 LANES = ["autoregressive", "static:4", "heuristic", "confidence:0.4", "ngram/static:3", "oracle", "oracle:best"]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding import metrics
-from decoding.trace import Chain, Guesses, Iteration, Repeat, Token, Trace, Verdict
+from decoding.analysis import metrics
+from decoding.records.trace import Chain, Guesses, Iteration, Repeat, Token, Trace, Verdict
 from tests.runs import make_run
 
 
@@ -114,10 +114,18 @@ def test_nothing_decoded_gives_no_figures_and_no_crash():
     empty = Trace("static:5", "static", "shallow", [], [], [], "cancelled", Verdict(None))
     run = replace(hand_run(), lanes=[plain(), empty])
     for rate in (
-        metrics.tokens_per_target_pass, metrics.block_efficiency, metrics.acceptance_rate, metrics.mean_sl,
-        metrics.first_guess_hit_rate, metrics.discard_rate, metrics.verification_rate, metrics.median_repeat,
-        metrics.decode_seconds, metrics.seconds_per_token, metrics.loop_share,
-    ):  # fmt: skip
+        metrics.tokens_per_target_pass,
+        metrics.block_efficiency,
+        metrics.acceptance_rate,
+        metrics.mean_sl,
+        metrics.first_guess_hit_rate,
+        metrics.discard_rate,
+        metrics.verification_rate,
+        metrics.median_repeat,
+        metrics.decode_seconds,
+        metrics.seconds_per_token,
+        metrics.loop_share,
+    ):
         assert rate(empty) is None
     assert metrics.where_time_goes(empty) == {}
     assert metrics.speedup(run, empty) is None and metrics.predicted_speedup(run, empty) is None
@@ -147,7 +155,7 @@ def test_figures_tell_their_formula_with_the_lanes_own_numbers():
 
 
 def test_static_opt_is_the_best_of_the_sweep():
-    from decoding import whatif
+    from decoding.analysis import whatif
 
     run = make_run(n_tokens=120)
     sl, gain = metrics.static_opt(run)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.text import pieces, whole_text
-from decoding.trace import TokenText
+from decoding.records.text import pieces, whole_text
+from decoding.records.trace import TokenText
 
 
 def tokens_of(chunks: list[bytes]) -> dict[int, TokenText]:

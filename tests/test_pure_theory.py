@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding import theory
+from decoding.analysis import theory
 
 alphas = st.floats(0, 1)
 gammas = st.integers(0, 40)
@@ -67,8 +67,14 @@ def test_break_even_c_gains_nothing(alpha, gamma, slope, o):
     assert theory.speedup(alpha, gamma, c, v, o) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("call", [lambda: theory.expected_tokens(1.5, 2), lambda: theory.expected_tokens(0.5, -1),
-                                  lambda: theory.break_even_c(0.5, 0)])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: theory.expected_tokens(1.5, 2),
+        lambda: theory.expected_tokens(0.5, -1),
+        lambda: theory.break_even_c(0.5, 0),
+    ],
+)
 def test_impossible_arguments_are_refused(call):
     with pytest.raises(ValueError):
         call()

@@ -9,16 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.errors import UserError
-from decoding.request import CompareRequest, check_request
-from decoding.trace import (
-    MAX_FILE_BYTES,
-    TokenText,
-    load_run,
-    run_from_json,
-    run_to_dict,
-    run_to_json,
-    save_run,
-)
+from decoding.records.request import CompareRequest, check_request
+from decoding.records.run_file import MAX_FILE_BYTES, load_run, run_from_json, run_to_dict, run_to_json, save_run
+from decoding.records.trace import TokenText
 from tests.runs import HOSTILE, make_run
 
 LANES = ("autoregressive", "static:3", "heuristic", "confidence:0.4", "disco:0.5", "oracle")
@@ -172,11 +165,13 @@ def test_a_missing_file_and_a_folder_are_told_apart_from_faults(tmp_path):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
-    max_leaves=12,
-))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+        max_leaves=12,
+    )
+)
 def test_any_json_at_any_place_is_a_run_or_a_sentence(value):
     data = run_to_dict(make_run(n_tokens=4, repeats=1, alternatives=1))
     for key in data:

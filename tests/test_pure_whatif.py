@@ -8,22 +8,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding import whatif
+from decoding.analysis import whatif
 from decoding.errors import UserError
-from decoding.lanes import parse_lane
-from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
+from decoding.lookahead.base import DraftState, LaneContext
+from decoding.lookahead.oracle import best_split
 from decoding.lookahead.registry import make_policy
 from decoding.lookahead.static import Static
-from decoding.split import best_split
-from decoding.trace import Chain, Guesses
+from decoding.records.lanes import SL_CAP, parse_lane
+from decoding.records.trace import Chain, Guesses
 from tests.runs import make_costs, make_run
 
 EOS = 0
 VOCABULARY = 7
 LANES = (
-    "autoregressive", "static:1", "static:3", "static:20", "heuristic", "confidence:0.3", "confidence:0.9",
-    "entropy", "oracle", "oracle:3", "oracle:best",
-)  # fmt: skip
+    "autoregressive",
+    "static:1",
+    "static:3",
+    "static:20",
+    "heuristic",
+    "confidence:0.3",
+    "confidence:0.9",
+    "entropy",
+    "oracle",
+    "oracle:3",
+    "oracle:best",
+)
 
 
 class ToyPair:
@@ -155,8 +164,10 @@ def brute_force(holds: list[int], cost, n_tokens: int) -> float:
 
 @given(
     st.lists(st.booleans(), min_size=1, max_size=40),
-    st.floats(0, 0.9), st.floats(0, 0.3), st.floats(0, 0.3),
-)  # fmt: skip
+    st.floats(0, 0.9),
+    st.floats(0, 0.3),
+    st.floats(0, 0.3),
+)
 def test_best_split_is_the_floor(right, c, slope, o):
     holds = [0] * (len(right) + 1)
     for at in range(len(right) - 1, -1, -1):

@@ -15,10 +15,10 @@ from decoding.backends import choose_backend
 from decoding.backends.base import CLOSED, Numbering
 from decoding.backends.local import LocalBackend
 from decoding.backends.remote import RemoteBackend
+from decoding.backends.server import Limits, create_app
+from decoding.backends.soak import served
 from decoding.cli import main
 from decoding.errors import UserError
-from decoding.server import Limits, create_app
-from decoding.soak import served
 from tests.fakes import FakeBackend, ScriptedRunner, small_request
 from tests.test_server_remote import BODY, compare, idle, last_sentence, wait_until
 
@@ -252,11 +252,14 @@ def test_closing_the_front_end_in_the_midst_is_a_sentence():
 @pytest.mark.parametrize(
     "words",
     [
-        ["soak", "--runs", "0"], ["soak", "--clients", "0"], ["soak", "--cut-after", "0"],
+        ["soak", "--runs", "0"],
+        ["soak", "--clients", "0"],
+        ["soak", "--cut-after", "0"],
         ["soak", "--cut-after", "nan"],
-        ["serve", "--port", "18700", "--max-waiting", "-1"], ["serve", "--port", "18700", "--max-new-tokens", "0"],
+        ["serve", "--port", "18700", "--max-waiting", "-1"],
+        ["serve", "--port", "18700", "--max-new-tokens", "0"],
     ],
-)  # fmt: skip
+)
 def test_limits_under_which_nothing_runs_are_refused(words, capsys):
     with pytest.raises(SystemExit) as ended:
         main(words)

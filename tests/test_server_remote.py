@@ -16,11 +16,11 @@ import pytest
 
 from decoding.backends.local import LocalBackend
 from decoding.backends.remote import RemoteBackend
+from decoding.backends.server import Limits
+from decoding.backends.soak import SoakResult, _Lives, judge, served, soak
 from decoding.errors import UserError
-from decoding.events import event_to_json
-from decoding.request import Grant
-from decoding.server import Limits
-from decoding.soak import SoakResult, _Lives, judge, served, soak
+from decoding.records.events import event_to_json
+from decoding.records.request import Grant
 from tests.fakes import FakeBackend, ScriptedRunner, check_stream, order_of_service, small_request
 
 BODY = {"kind": "compare", "options": {"prompt": "x", "lanes": ["autoregressive"], "max_new_tokens": 8}}
@@ -138,17 +138,20 @@ def test_starting_again_with_the_same_id_starts_nothing(port):
     httpx.delete(url)
 
 
-@pytest.mark.parametrize("body, status, part", [
-    (b"not json", 400, "must be JSON"),
-    (b"[]", 400, "must be JSON"),
-    (b'{"kind": "compare"}', 400, "must be JSON"),
-    (b'{"kind": "shell", "options": {}}', 400, "kind must be"),
-    (b'{"kind": "compare", "options": {"prompt": ""}}', 400, "empty"),
-    (b'{"kind": "compare", "options": {"prompt": "x", "nonsense": 1}}', 400, "nonsense"),
-    (b'{"kind": "compare", "options": {"prompt": "x", "target": "a/b", "draft": "c/d"}}', 400, "lists"),
-    (b"[" * 100_000, 400, "must be JSON"),
-    (b" " * (2 * 2**20 + 1), 413, "larger than"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "body, status, part",
+    [
+        (b"not json", 400, "must be JSON"),
+        (b"[]", 400, "must be JSON"),
+        (b'{"kind": "compare"}', 400, "must be JSON"),
+        (b'{"kind": "shell", "options": {}}', 400, "kind must be"),
+        (b'{"kind": "compare", "options": {"prompt": ""}}', 400, "empty"),
+        (b'{"kind": "compare", "options": {"prompt": "x", "nonsense": 1}}', 400, "nonsense"),
+        (b'{"kind": "compare", "options": {"prompt": "x", "target": "a/b", "draft": "c/d"}}', 400, "lists"),
+        (b"[" * 100_000, 400, "must be JSON"),
+        (b" " * (2 * 2**20 + 1), 413, "larger than"),
+    ],
+)
 def test_bad_bodies_are_answered_with_a_sentence(port, body, status, part):
     response = httpx.put(f"http://127.0.0.1:{port}/runs/bad-body", content=body)
     assert response.status_code == status and part in response.json()["message"]
@@ -205,9 +208,19 @@ def test_nobody_there_is_a_sentence():
 
 @pytest.mark.parametrize(
     "url",
-    ["", "gpu:8700", "ftp://x", "http://", "javascript:1", "http://gpu:port", "http://gpu:99999", "http://[::1",
-     "http://gpu:1\n", f"http://{'a' * 80}:1"],
-)  # fmt: skip
+    [
+        "",
+        "gpu:8700",
+        "ftp://x",
+        "http://",
+        "javascript:1",
+        "http://gpu:port",
+        "http://gpu:99999",
+        "http://[::1",
+        "http://gpu:1\n",
+        f"http://{'a' * 80}:1",
+    ],
+)
 def test_bad_addresses_are_refused(url):
     with pytest.raises(UserError, match="no address"):
         RemoteBackend(url)
@@ -232,8 +245,8 @@ def test_a_killed_server_is_a_sentence_and_what_had_arrived_stays():
     script = textwrap.dedent("""
         import threading
         from decoding.backends.local import LocalBackend
-        from decoding.server import Limits
-        from decoding.soak import served
+        from decoding.backends.server import Limits
+        from decoding.backends.soak import served
         from tests.fakes import ScriptedRunner
         with served(LocalBackend(ScriptedRunner), Limits()) as port:
             print(port, flush=True)

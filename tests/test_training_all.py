@@ -79,8 +79,11 @@ def run_all(project, folder, **environment):
     names = {"TRAINING_EAGER": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(project)}
     return subprocess.run(
         [sys.executable, "-c", SMALL, "all", "--minutes", "0.05", "--folder", str(folder)],
-        cwd=project, env=os.environ | names | environment, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=project,
+        env=os.environ | names | environment,
+        capture_output=True,
+        text=True,
+    )
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from training.allocator import keep_freed_memory
 kept = {keep} and keep_freed_memory()
 def step():
     return torch.zeros(16_000_000).add_(1.0).sum()  # 64 MB, allocated, touched and freed
-for _ in range(4):  # until the heap has grown
+for _ in range(12):  # until the heap has grown
     step()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(10):

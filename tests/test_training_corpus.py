@@ -13,21 +13,11 @@ from transformers import AutoTokenizer
 
 from decoding.errors import UserError
 from training import corpus, tokens
-from training.corpus import (
-    Document,
-    DuplicateFilter,
-    extract_prose,
-    find_packages,
-    gather,
-    is_permissive,
-    is_usable,
-)
+from training.corpus import Document, DuplicateFilter, extract_prose, find_packages, gather, is_permissive, is_usable
 from training.tokenizer import END, build_tokenizer
 from training.tokens import BOS, Windows
 
-CODE = "\n".join(
-    f"def function_{i}(argument):\n    return argument + compute_something({i})\n" for i in range(20)
-)
+CODE = "\n".join(f"def function_{i}(argument):\n    return argument + compute_something({i})\n" for i in range(20))
 EXPLANATION = "This module explains what its functions are good for.\n" * 6
 DOCUMENTED = f'"""{EXPLANATION}"""\n' + CODE
 
@@ -35,9 +25,7 @@ DOCUMENTED = f'"""{EXPLANATION}"""\n' + CODE
 def make_package(folder, name, licence, files):
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nLicense: {licence}\n\n"
-    )
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nLicense: {licence}\n\n")
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

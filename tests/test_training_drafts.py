@@ -57,9 +57,7 @@ def test_the_batch_decoder_computes_what_transformers_does(hidden, key_value_hea
 def test_written_text_is_greedy_and_comes_with_the_targets_thoughts(monkeypatch):
     monkeypatch.setattr(generate, "LENGTH", 24)
     model = tiny().bfloat16().float()
-    ids, top_ids, top_logp = write_batch(
-        BatchDecoder(model, 2, 24), torch.randint(0, VOCABULARY, (2, 9)), 0.0, None
-    )
+    ids, top_ids, top_logp = write_batch(BatchDecoder(model, 2, 24), torch.randint(0, VOCABULARY, (2, 9)), 0.0, None)
     expected = model(ids).logits.log_softmax(-1)
     assert (top_ids[:, 8:-1, 0] == ids[:, 9:]).all()
     assert (expected.gather(-1, top_ids.long()) - top_logp.float()).abs().mean() < 0.05

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from decoding.errors import UserError
-from decoding.fingerprint import fingerprint
+from decoding.records.fingerprint import fingerprint
 from training import install
 from training.architecture import Shape, save_model
 from training.loop import CHECKPOINT_KEYS

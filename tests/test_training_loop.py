@@ -146,16 +146,11 @@ def test_training_ends_by_the_clock_with_weights_saved():
 def test_a_loss_that_explodes_stops_the_run():
     run = make_run(seconds=10)
     with pytest.raises(UserError, match="no longer finite"):
-        run.train(
-            lambda start: run.model.model.norm.weight.sum() * float("nan"), (1, 8), lambda: 1.0, lambda: None
-        )
+        run.train(lambda start: run.model.model.norm.weight.sum() * float("nan"), (1, 8), lambda: 1.0, lambda: None)
 
 
 def test_the_rate_warms_up_stays_and_decays():
-    rates = [
-        rate_at(share, warmup=0.1, flat_until=0.5, last=0.02)
-        for share in (0.0, 0.05, 0.1, 0.5, 0.75, 1.0, 1.1)
-    ]
+    rates = [rate_at(share, warmup=0.1, flat_until=0.5, last=0.02) for share in (0.0, 0.05, 0.1, 0.5, 0.75, 1.0, 1.1)]
     assert rates == pytest.approx([0.05, 0.5, 1.0, 1.0, 0.51, 0.02, 0.02])
 
 

@@ -9,8 +9,8 @@ import json
 import numpy as np
 import pytest
 
-from decoding.fingerprint import fingerprint
-from decoding.pairs import embedded_pairs
+from decoding.records.fingerprint import fingerprint
+from decoding.records.pairs import embedded_pairs
 from training.baselines import bits_per_byte, compressed_bits, five_gram_bits
 from training.cards import suite_lines
 from training.loops import distinct, inside_loops, runs_that_hold
@@ -68,9 +68,7 @@ def test_bits_per_byte():
 
 
 def test_figures_inside_and_outside_of_loops():
-    along = Along(
-        "code", np.array([1, 0, 1, 1], bool), np.array([0.8, 0.2, 1.0, 1.0]), np.array([0, 0, 1, 1], bool)
-    )
+    along = Along("code", np.array([1, 0, 1, 1], bool), np.array([0.8, 0.2, 1.0, 1.0]), np.array([0, 0, 1, 1], bool))
     row = summarise([along])
     assert (row["match"], row["match_outside"], row["match_inside"]) == (0.75, 0.5, 1.0)
     assert row["overlap_outside"] == pytest.approx(0.5)

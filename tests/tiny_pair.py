@@ -12,9 +12,16 @@ def make_tiny_pair(folder: Path) -> tuple[str, str]:
 
     torch.manual_seed(0)
     shape = dict(
-        vocab_size=257, hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=2,
-        max_position_embeddings=2048, tie_word_embeddings=True, bos_token_id=256, eos_token_id=256,
-    )  # fmt: skip
+        vocab_size=257,
+        hidden_size=32,
+        intermediate_size=48,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=256,
+        eos_token_id=256,
+    )
     target = LlamaForCausalLM(LlamaConfig(**shape, num_hidden_layers=2))
     draft = LlamaForCausalLM(LlamaConfig(**shape, num_hidden_layers=1))
     with torch.no_grad():

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from decoding.errors import UserError
-from decoding.trace import ModelInfo, TokenText
+from decoding.records.trace import ModelInfo, TokenText
 
 CONTEXT = 3  # tokens that the next one depends on
 

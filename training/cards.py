@@ -20,8 +20,11 @@ library_name: transformers
 ---
 """
 LOSS_NAMES = {
-    "kl": "forward KL", "sharp": "forward KL at temperatures 1 and 1/4", "tv": "total variation", "ce": "cross-entropy"
-}  # fmt: skip
+    "kl": "forward KL",
+    "sharp": "forward KL at temperatures 1 and 1/4",
+    "tv": "total variation",
+    "ce": "cross-entropy",
+}
 TAIL_LINES = 8
 """Lines of a prompt that the card shows."""
 FARTHEST_APART = 2.57
@@ -122,16 +125,14 @@ def target_card(report: dict, facts: dict, chosen: list[dict[str, str]]) -> str:
             "silent copies of its layers "
             "(block expansion, Wu et al. 2024), the last part at context 1,024. Muon for "
             "matrices, AdamW for the rest, "
-            "bf16 autocast."
-            + unloop_line(parts.get("unlooped", {})),
+            "bf16 autocast." + unloop_line(parts.get("unlooped", {})),
             "\n## Held-out loss\n",
             f"Bits per byte of {held['bytes']:,} bytes of held-out files: **{held['target']:.2f}** "
             f"({held['nats_per_token']:.2f} nats per token). On the same text: 5-gram over the "
             "tokens that the target saw "
             f"{held['5-gram']:.2f}, xz -9 {held['xz']:.2f}, gzip -9 {held['gzip']:.2f}.",
             "\n## What it writes\n",
-            f"Greedy text of up to 128 tokens after {report['prompts_per_suite']} test prompts "
-            "of each suite:\n",
+            f"Greedy text of up to 128 tokens after {report['prompts_per_suite']} test prompts of each suite:\n",
             "| suite | inside loops | distinct-4 |",
             "| --- | --- | --- |",
             *rows,
@@ -193,8 +194,7 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         f"tokens, {run.get('minutes')} minutes on a shared CPU ({run.get('steps', 0):,} steps, "
         f"{run.get('tokens', 0) / 1e6:.1f} million tokens, repeats included), on text that "
         "the target wrote, three parts greedily and one at temperature 0.7, "
-        "the prompts included, and on windows of the corpus."
-        + earlier_line(earlier, report["fingerprints"]["target"]),
+        "the prompts included, and on windows of the corpus." + earlier_line(earlier, report["fingerprints"]["target"]),
         "",
         data_lines(facts),
         "\n## Held-out loss\n",
@@ -220,9 +220,7 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         lines += ["\n## Losses compared\n", loss_lines(facts["losses"])]
         if facts.get("losses_target", report["fingerprints"]["target"]) != report["fingerprints"]["target"]:
             lines[-1] += f" They learned from the target as it was earlier, `{facts['losses_target']}`."
-    return "\n".join(
-        [*lines, "\n## Not good for\n", "Anything but guessing what this target writes next.", ""]
-    )
+    return "\n".join([*lines, "\n## Not good for\n", "Anything but guessing what this target writes next.", ""])
 
 
 def earlier_line(stages: list[dict], target: str) -> str:

@@ -8,8 +8,8 @@ import random
 from rich.console import Console
 from rich.text import Text as RichText
 
-from decoding.fingerprint import fingerprint
-from decoding.prompts import Prompt, load_suite
+from decoding.records.fingerprint import fingerprint
+from decoding.records.suites import Prompt, load_suite
 from training.measure import load_bf16, write_texts_of
 from training.places import PAIR
 

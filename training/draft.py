@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 from decoding.errors import UserError
-from decoding.fingerprint import fingerprint
+from decoding.records.fingerprint import fingerprint
 from training.architecture import Shape, load_model, load_tokenizer_of, save_model
 from training.distillation import LOSSES
 from training.files import replacing_file
@@ -100,9 +100,7 @@ class Batches:
 
     def __init__(self, texts: Texts, seed: int = 0) -> None:
         if len(texts.ids) <= KEPT_BACK:
-            raise UserError(
-                "Too little generated text to distil from. Run `python -m training generate` for longer."
-            )
+            raise UserError("Too little generated text to distil from. Run `python -m training generate` for longer.")
         self.texts = texts
         order = np.random.default_rng(17).permutation(len(texts.ids))
         self.kept_back = order[:KEPT_BACK]
@@ -168,9 +166,7 @@ def distil(
     return match_rate(draft, batches)
 
 
-def train_draft(
-    name: str, minutes: float, loss: str = "kl", tokens: int | None = None, inherit: bool = False
-) -> Path:
+def train_draft(name: str, minutes: float, loss: str = "kl", tokens: int | None = None, inherit: bool = False) -> Path:
     """Trains the draft called ``name`` on all that the target has written; returns its folder.
 
     ``minutes`` (or ``tokens``, where given) count from its very beginning: with more of them a finished draft

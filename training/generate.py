@@ -19,8 +19,8 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from decoding.errors import UserError
-from decoding.fingerprint import fingerprint
-from decoding.prompts import SUITES, load_suite
+from decoding.records.fingerprint import fingerprint
+from decoding.records.suites import SUITES, load_suite
 from training.architecture import load_model, load_tokenizer_of
 from training.batch_decoder import BatchDecoder
 from training.files import replacing_file
@@ -144,9 +144,7 @@ def generate(target: Path, minutes: float, batch: int = BATCH) -> int:
             length = PREFIXES[kind][number % len(PREFIXES[kind])]
             noise = torch.Generator(device()).manual_seed(number)
             temperature = TEMPERATURE if kind == "sampled" else 0.0
-            ids, top_ids, top_logp = write_batch(
-                decoder, pool.take(batch, length).to(device()), temperature, noise
-            )
+            ids, top_ids, top_logp = write_batch(decoder, pool.take(batch, length).to(device()), temperature, noise)
             spent = round(time.monotonic() - begun)
             with replacing_file(folder / f"{number:04d}-{spent}s.npz", "wb") as file:
                 np.savez(

@@ -47,9 +47,14 @@ def _greedy_batch(model: torch.nn.Module, prompts: list[list[int]], n_tokens: in
     chosen = []
     for step in range(n_tokens):
         out = model(
-            input_ids=ids, attention_mask=mask[:, : longest + step], position_ids=positions, cache_position=places,
-            past_key_values=cache, use_cache=True, logits_to_keep=1,
-        )  # fmt: skip
+            input_ids=ids,
+            attention_mask=mask[:, : longest + step],
+            position_ids=positions,
+            cache_position=places,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
         ids = out.logits[:, -1].argmax(-1, keepdim=True)
         chosen.append(ids)
         positions = positions[:, -1:] + 1

@@ -11,7 +11,7 @@ import shutil
 from pathlib import Path
 
 from decoding.errors import UserError
-from decoding.fingerprint import fingerprint
+from decoding.records.fingerprint import fingerprint
 from training.distillation import LOSSES
 from training.draft import DEFAULT, DRAFTS, RECIPES, earlier_stages
 from training.files import replacing_file, replacing_folder

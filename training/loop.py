@@ -230,9 +230,7 @@ class TimedRun:
                 begun = time.monotonic()
                 recent.append(self.step(loss_of, shape))
                 if not math.isfinite(recent[-1]):
-                    raise UserError(
-                        f"{self.name}: the loss is no longer finite at step {self.steps}. Lower the rates."
-                    )
+                    raise UserError(f"{self.name}: the loss is no longer finite at step {self.steps}. Lower the rates.")
                 # The first step compiles: it counts nothing.
                 self.elapsed += 0.0 if compiling else min(time.monotonic() - begun, LONGEST_STEP)
                 compiling = False

@@ -41,7 +41,7 @@ def distinct(texts: Sequence[Sequence[int]], n: int = 4) -> float:
 def runs_that_hold(hits: Sequence[bool]) -> list[int]:
     """The oracle's SLs along a text: guesses that hold in a row, each run followed by one correction.
 
-    The last run is cut off by the end of the text and counts as it came (``decoding.metrics.oracle_sls``).
+    The last run is cut off by the end of the text and counts as it came (``decoding.analysis.metrics.oracle_sls``).
     """
     runs, run = [], 0
     for hit in hits:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
-from decoding.prompts import SUITES, Prompt, load_suite
+from decoding.records.suites import SUITES, Prompt, load_suite
 from training.architecture import load_tokenizer_of
 from training.baselines import bits_per_byte, compressed_bits, five_gram_bits
 from training.corpus import read_documents

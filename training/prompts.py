@@ -15,7 +15,7 @@ from dataclasses import asdict
 from transformers import PreTrainedTokenizerBase
 
 from decoding.errors import UserError
-from decoding.prompts import SPLITS, SUITES, Prompt
+from decoding.records.suites import SPLITS, SUITES, Prompt
 from training.corpus import Document, read_documents
 from training.files import replacing_file
 from training.places import PROMPTS
@@ -29,9 +29,7 @@ TOKENS = (30, 250)
 
 def split_of(document: Document) -> str:
     """A held-out file's split, by a hash of its name, in the proportion of WANTED."""
-    number = int.from_bytes(
-        hashlib.sha256(f"split {document.package}/{document.path}".encode()).digest()[:4], "big"
-    )
+    number = int.from_bytes(hashlib.sha256(f"split {document.package}/{document.path}".encode()).digest()[:4], "big")
     return "train" if number % 240 < 120 else "validation" if number % 240 < 160 else "test"
 
 
@@ -71,11 +69,7 @@ def cut_prose(text: str, rng: random.Random) -> Iterator[str]:
 def is_english(paragraph: str) -> bool:
     """Running text of some length: mostly letters, no markup, no code."""
     letters = sum(character.isalpha() or character == " " for character in paragraph)
-    return (
-        len(paragraph) > 130
-        and letters > 0.87 * len(paragraph)
-        and not re.search(r">>>|[=|{}<>]|::|   ", paragraph)
-    )
+    return len(paragraph) > 130 and letters > 0.87 * len(paragraph) and not re.search(r">>>|[=|{}<>]|::|   ", paragraph)
 
 
 CUTS: dict[str, Callable[[str, random.Random], Iterator[str]]] = {
@@ -96,9 +90,7 @@ def cut_suite(suite: str, documents: list[Document], tokenizer: PreTrainedTokeni
     """The suite's prompts: first one of each file, then a second of each, until each split has what is
     wanted.
     """
-    files = sorted(
-        (d for d in documents if d.kind == suite), key=lambda d: hashlib.sha256(d.path.encode()).digest()
-    )
+    files = sorted((d for d in documents if d.kind == suite), key=lambda d: hashlib.sha256(d.path.encode()).digest())
     prompts: list[Prompt] = []
     seen: set[str] = set()
     for split in SPLITS:
@@ -123,9 +115,7 @@ def generate_structured() -> list[Prompt]:
     seen: set[str] = set()
     prompts: list[Prompt] = []
     for seed, split in enumerate(SPLITS):
-        rows = [row for row in structured_prompts(2 * WANTED[split], seed) if row[1] not in seen][
-            : WANTED[split]
-        ]
+        rows = [row for row in structured_prompts(2 * WANTED[split], seed) if row[1] not in seen][: WANTED[split]]
         seen |= {text for _, text in rows}
         prompts += [
             Prompt(f"structured-{split}-{number:03d}", "structured", split, text, f"generator: {form}")

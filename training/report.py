@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from transformers import LlamaForCausalLM
 
-from decoding.costs import measure_costs
+from decoding.comparison.costs import measure_costs
+from decoding.engines.pair import load_pair
 from decoding.errors import UserError
-from decoding.fingerprint import fingerprint
-from decoding.models.pair import load_pair
-from decoding.pairs import PairDescription, find_pair
-from decoding.prompts import load_suite
+from decoding.records.fingerprint import fingerprint
+from decoding.records.pairs import PairDescription, find_pair
+from decoding.records.suites import load_suite
 from training.architecture import parameter_count
 from training.install import write_json
 from training.measure import by_suite, go_along, held_out_figures, load_bf16, text_figures, write_texts
@@ -158,10 +158,7 @@ def draft_table(report: dict) -> Table:
             f"{size['parameters']:,}",
             str(size["layers"]),
             cost(report["costs"], name),
-            *(
-                share(row[key])
-                for key in ("match", "match_outside", "match_inside", "overlap", "overlap_outside")
-            ),
+            *(share(row[key]) for key in ("match", "match_outside", "match_inside", "overlap", "overlap_outside")),
             f"{row['oracle_sl']:.1f} +- {row['oracle_sl_sd']:.1f}",
         )
     return table

@@ -123,9 +123,7 @@ def csv_rows(rng: random.Random) -> str:
 def python_table(rng: random.Random) -> str:
     """A Python list of tuples with a comment on the columns."""
     fields = _fields(rng)
-    rows = [
-        f"    ({', '.join(repr(_value(rng, field)) for field in fields)})," for _ in range(rng.randint(4, 7))
-    ]
+    rows = [f"    ({', '.join(repr(_value(rng, field)) for field in fields)})," for _ in range(rng.randint(4, 7))]
     return f"# {', '.join(fields)}\nROWS = [\n" + "\n".join(rows) + "\n    ("
 
 
@@ -184,9 +182,7 @@ def imports(rng: random.Random) -> str:
     """An import list with ``__all__`` after it."""
     chosen = rng.sample(MODULES, rng.randint(5, 8))
     lines = [f"from .{module} import {module.title()}, make_{module}" for module in chosen]
-    return (
-        "\n".join(lines) + "\n\n__all__ = [\n" + f'    "{chosen[0].title()}",\n    "make_{chosen[0]}",\n    "'
-    )
+    return "\n".join(lines) + "\n\n__all__ = [\n" + f'    "{chosen[0].title()}",\n    "make_{chosen[0]}",\n    "'
 
 
 FORMS = (

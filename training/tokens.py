@@ -30,9 +30,7 @@ def read_tokens(name: str) -> np.ndarray:
     """The stream of ids as a read-only memory map. Shape (tokens,), uint16."""
     path = TOKENS / f"{name}.bin"
     if not path.is_file() or path.stat().st_size == 0:
-        raise UserError(
-            f"There are no tokens in {path.name}. Run the steps before it (`python -m training --help`)."
-        )
+        raise UserError(f"There are no tokens in {path.name}. Run the steps before it (`python -m training --help`).")
     return np.memmap(path, dtype=np.uint16, mode="r")
 
 

@@ -82,9 +82,7 @@ def time_loop(shape: Shape, ids: torch.Tensor, steps: int) -> float:
 def compare(steps: int, rounds: int = 2, shape: Shape | None = None) -> list[str]:
     """Times both in turns, ``rounds`` times; returns sentences."""
     shape = shape or Plan().first
-    ids = torch.randint(
-        1, 8192, (Plan().tokens_per_step // SHORT, SHORT), generator=torch.Generator().manual_seed(0)
-    )
+    ids = torch.randint(1, 8192, (Plan().tokens_per_step // SHORT, SHORT), generator=torch.Generator().manual_seed(0))
     pairs = [(time_loop(shape, ids, steps), time_trainer(shape, ids, steps)) for _ in range(rounds)]
     loop, trainer = min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
     return [

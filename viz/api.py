@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from decoding.backends.base import Backend
 from decoding.errors import UserError
-from decoding.request import DEFAULT_LANES, CompareRequest, check_request
+from decoding.records.request import DEFAULT_LANES, CompareRequest, check_request
 
 from .session import Feed
 
@@ -55,7 +55,7 @@ def make_compare(backend: Backend) -> Callable[..., AsyncIterator[dict[str, Any]
                     rule=rule,
                     seed=seed,
                     repeats=repeats,
-                )  # fmt: skip
+                )
             )
         except (UserError, TypeError, ValueError, AttributeError) as error:
             sentence = str(error) if isinstance(error, UserError) else "A parameter is of the wrong kind."

@@ -7,15 +7,26 @@ from dataclasses import dataclass, field
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.lanes import LEARNED
-from decoding.pairs import PairDescription
-from decoding.prompts import load_showcase
-from decoding.request import DEFAULT_LANES
+from decoding.records.lanes import LEARNED
+from decoding.records.pairs import PairDescription
+from decoding.records.request import DEFAULT_LANES
+from decoding.records.suites import load_showcase
 
 OFFERED = (
-    "autoregressive", "static:3", "static:5", "static:8", "heuristic", "confidence:0.4", "entropy", "disco",
-    "specdecpp:auto", "costaware", "oracle", "oracle:best", "ngram/static:10",
-)  # fmt: skip
+    "autoregressive",
+    "static:3",
+    "static:5",
+    "static:8",
+    "heuristic",
+    "confidence:0.4",
+    "entropy",
+    "disco",
+    "specdecpp:auto",
+    "costaware",
+    "oracle",
+    "oracle:best",
+    "ngram/static:10",
+)
 STAND_IN = "confidence:0.4"  # the dynamic lane of a pair for which nothing was fitted
 
 

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from decoding.errors import UserError
-from decoding.trace import Run, run_to_json
+from decoding.records.run_file import run_to_json
+from decoding.records.trace import Run
 
 from .figures.race import draw_run
 from .player.details import token_details

@@ -14,7 +14,7 @@ from decoding.backends.recorded import RECORDINGS, RecordedBackend
 from . import assets
 from .api import DESCRIPTION, make_compare
 from .race_tab import build_race_tab
-from .report_tab import DRAFTS, EVALUATE, build_report_tab
+from .reports.tab import DRAFTS, EVALUATE, build_report_tab
 from .session import Visits
 from .store import RunStore
 
@@ -38,9 +38,12 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS) -> gr.Bloc
             with gr.Tab("Drafts", id="drafts"):
                 build_report_tab(DRAFTS, backend, visits)
         gr.api(
-            make_compare(backend), api_name="compare", api_description=DESCRIPTION, concurrency_limit=None,
+            make_compare(backend),
+            api_name="compare",
+            api_description=DESCRIPTION,
+            concurrency_limit=None,
             concurrency_id="race",
-        )  # fmt: skip
+        )
 
         def leave(visitor: gr.Request) -> None:
             visits.stop(visitor.session_hash or "")
@@ -60,20 +63,35 @@ def theme() -> gr.themes.Base:
         font_mono=["ui-monospace", "SF Mono", "Menlo", "monospace"],
     )
     light = {
-        "body_background_fill": "#fbfaf7", "block_background_fill": "#ffffff", "input_background_fill": "#f4f2ec",
-        "body_text_color": "#1d1d22", "body_text_color_subdued": "#5c5c66", "block_label_text_color": "#5c5c66",
-        "block_title_text_color": "#5c5c66", "border_color_primary": "#e4e1d8", "block_border_color": "#e4e1d8",
-        "button_primary_background_fill": "#1d1d22", "button_primary_background_fill_hover": "#3b3b46",
+        "body_background_fill": "#fbfaf7",
+        "block_background_fill": "#ffffff",
+        "input_background_fill": "#f4f2ec",
+        "body_text_color": "#1d1d22",
+        "body_text_color_subdued": "#5c5c66",
+        "block_label_text_color": "#5c5c66",
+        "block_title_text_color": "#5c5c66",
+        "border_color_primary": "#e4e1d8",
+        "block_border_color": "#e4e1d8",
+        "button_primary_background_fill": "#1d1d22",
+        "button_primary_background_fill_hover": "#3b3b46",
         "button_primary_text_color": "#ffffff",
-    }  # fmt: skip
+    }
     dark = {
-        "body_background_fill": "#16171c", "block_background_fill": "#1e2027", "input_background_fill": "#262831",
-        "body_text_color": "#ecebf0", "body_text_color_subdued": "#a9a9b5", "block_label_text_color": "#a9a9b5",
-        "block_title_text_color": "#a9a9b5", "border_color_primary": "#363843", "block_border_color": "#363843",
-        "button_primary_background_fill": "#ecebf0", "button_primary_background_fill_hover": "#ffffff",
-        "button_primary_text_color": "#16171c", "background_fill_primary": "#1e2027",
+        "body_background_fill": "#16171c",
+        "block_background_fill": "#1e2027",
+        "input_background_fill": "#262831",
+        "body_text_color": "#ecebf0",
+        "body_text_color_subdued": "#a9a9b5",
+        "block_label_text_color": "#a9a9b5",
+        "block_title_text_color": "#a9a9b5",
+        "border_color_primary": "#363843",
+        "block_border_color": "#363843",
+        "button_primary_background_fill": "#ecebf0",
+        "button_primary_background_fill_hover": "#ffffff",
+        "button_primary_text_color": "#16171c",
+        "background_fill_primary": "#1e2027",
         "background_fill_secondary": "#16171c",
-    }  # fmt: skip
+    }
     return base.set(**light, **{f"{name}_dark": colour for name, colour in dark.items()})
 
 

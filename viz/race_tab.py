@@ -12,7 +12,7 @@ import gradio as gr
 from decoding.backends.base import Backend
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.request import MAX_LANES
+from decoding.records.request import MAX_LANES
 
 from .buttons import idle, make_buttons, running, stopping
 from .choices import Example, default_lanes, find_examples, lane_choices, pair_choices
@@ -85,22 +85,46 @@ def build_race_tab(
 def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
     with gr.Row(elem_classes="sp-ask", equal_height=True):
         prompt = gr.Textbox(
-            first.prompt, label="Continue this text", lines=2, max_lines=3, scale=6, elem_id="prompt",
+            first.prompt,
+            label="Continue this text",
+            lines=2,
+            max_lines=3,
+            scale=6,
+            elem_id="prompt",
             placeholder="Type the beginning of a text; the models go on from there",
-        )  # fmt: skip
+        )
         run, stop = make_buttons("Run", 96, run="run", stop="stop")
     with gr.Row(elem_classes="sp-ask"):
         example = gr.Dropdown(
-            [one.title for one in examples], value=examples[0].title if examples else None, label="Examples",
-            type="index", scale=2, min_width=190, filterable=False, interactive=True, elem_id="example",
-        )  # fmt: skip
+            [one.title for one in examples],
+            value=examples[0].title if examples else None,
+            label="Examples",
+            type="index",
+            scale=2,
+            min_width=190,
+            filterable=False,
+            interactive=True,
+            elem_id="example",
+        )
         lanes = gr.Dropdown(
-            lane_choices(pairs), value=first.lanes, label=f"Lanes (up to {MAX_LANES}; others can be typed)",
-            multiselect=True, allow_custom_value=True, max_choices=MAX_LANES, scale=5, min_width=320, elem_id="lanes",
-        )  # fmt: skip
+            lane_choices(pairs),
+            value=first.lanes,
+            label=f"Lanes (up to {MAX_LANES}; others can be typed)",
+            multiselect=True,
+            allow_custom_value=True,
+            max_choices=MAX_LANES,
+            scale=5,
+            min_width=320,
+            elem_id="lanes",
+        )
         max_new_tokens = gr.Number(
-            first.max_new_tokens, label="New tokens", precision=0, scale=1, min_width=110, elem_id="max-new-tokens",
-        )  # fmt: skip
+            first.max_new_tokens,
+            label="New tokens",
+            precision=0,
+            scale=1,
+            min_width=110,
+            elem_id="max-new-tokens",
+        )
     with gr.Accordion("Settings", open=False, elem_id="settings", elem_classes="sp-settings"):
         rest = _build_rest(first, pairs)
     fields = {"prompt": prompt, "lanes": lanes, "max_new_tokens": max_new_tokens, **rest}
@@ -114,7 +138,7 @@ def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
         rule = gr.Radio(RULE_LABELS, value=first.rule, label="Rule by which a guess is accepted", elem_id="rule")
         temperature = gr.Slider(
             0, MAX_TEMPERATURE, value=first.temperature, step=0.05, label="Temperature", elem_id="temperature"
-        )  # fmt: skip
+        )
     with gr.Row():
         seed = gr.Number(first.seed, label="Seed", precision=0, min_width=110)
         repeats = gr.Slider(1, MAX_FORM_REPEATS, value=first.repeats, step=1, label="Repeats of the timing")
@@ -129,9 +153,19 @@ def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
         stop = gr.Textbox(first.stop, label="Stop strings, one a line", lines=1, max_lines=4)
         ignore_eos = gr.Checkbox(first.ignore_eos, label="Go on after the end-of-text token")
     return {
-        "rule": rule, "temperature": temperature, "seed": seed, "repeats": repeats, "top_k": top_k, "top_p": top_p,
-        "dtype": dtype, "pair": pair, "target": target, "draft": draft, "stop": stop, "ignore_eos": ignore_eos,
-    }  # fmt: skip
+        "rule": rule,
+        "temperature": temperature,
+        "seed": seed,
+        "repeats": repeats,
+        "top_k": top_k,
+        "top_p": top_p,
+        "dtype": dtype,
+        "pair": pair,
+        "target": target,
+        "draft": draft,
+        "stop": stop,
+        "ignore_eos": ignore_eos,
+    }
 
 
 # -- what the view is told -------------------------------------------------------------------------------------
@@ -167,10 +201,16 @@ def _wire_run(form: Form, fields: list, view: gr.HTML, visits: Visits, backend: 
         return stopping()
 
     gr.on(
-        [form.run.click, form.fields["prompt"].submit], race, inputs=fields, outputs=[view, form.run, form.stop],
-        show_progress="hidden", concurrency_limit=None, concurrency_id="race", api_visibility="private",
+        [form.run.click, form.fields["prompt"].submit],
+        race,
+        inputs=fields,
+        outputs=[view, form.run, form.stop],
+        show_progress="hidden",
+        concurrency_limit=None,
+        concurrency_id="race",
+        api_visibility="private",
         trigger_mode="once",
-    )  # fmt: skip
+    )
     form.stop.click(stop, None, form.stop, queue=False, show_progress="hidden", api_visibility="private")
 
 
@@ -200,9 +240,13 @@ def _wire_examples(form: Form, view: gr.HTML, store: RunStore, examples: list[Ex
     shown = gr.State(0)  # the example chosen last: the form opens with the first one
     for event, act in ((form.example.input, choose), (form.example.select, choose_again)):
         event(
-            act, [form.example, shown, prompt], [prompt, form.fields["lanes"], view, shown],
-            show_progress="hidden", concurrency_limit=None, api_visibility="private",
-        )  # fmt: skip
+            act,
+            [form.example, shown, prompt],
+            [prompt, form.fields["lanes"], view, shown],
+            show_progress="hidden",
+            concurrency_limit=None,
+            api_visibility="private",
+        )
     # A text of one's own is no example.
     prompt.input(fn=None, js="() => null", outputs=form.example, api_visibility="private")
 
@@ -211,13 +255,19 @@ def _wire_rule(form: Form) -> None:
     """Rule and temperature go together; in the browser, without asking the server."""
     rule, temperature = form.fields["rule"], form.fields["temperature"]
     rule.input(
-        fn=None, inputs=[rule, temperature], outputs=temperature, api_visibility="private",
+        fn=None,
+        inputs=[rule, temperature],
+        outputs=temperature,
+        api_visibility="private",
         js="(rule, t) => rule === 'greedy' ? 0 : (t > 0 ? t : 0.7)",
-    )  # fmt: skip
+    )
     temperature.input(
-        fn=None, inputs=[rule, temperature], outputs=rule, api_visibility="private",
+        fn=None,
+        inputs=[rule, temperature],
+        outputs=rule,
+        api_visibility="private",
         js="(rule, t) => t === 0 ? 'greedy' : (rule === 'greedy' ? 'coupling' : rule)",
-    )  # fmt: skip
+    )
 
 
 def _wire_hint(form: Form) -> None:
@@ -225,9 +275,11 @@ def _wire_hint(form: Form) -> None:
     prompt, goes_on = inputs = [form.fields["prompt"], form.fields["ignore_eos"]]
     for event, typed in ((prompt.input, "true"), (prompt.change, "false"), (goes_on.change, "false")):
         event(
-            fn=None, inputs=inputs, api_visibility="private",
+            fn=None,
+            inputs=inputs,
+            api_visibility="private",
             js=f"(text, goesOn) => {{ window.SpeculoscopePage.hint(text, goesOn, {typed}); }}",
-        )  # fmt: skip
+        )
 
 
 def _wire_memory(
@@ -237,9 +289,13 @@ def _wire_memory(
     memory = gr.BrowserState({}, storage_key="speculoscope-settings", secret="not-a-secret")
     names = json.dumps(list(FIELDS))
     gr.on(
-        [field.change for field in fields], fn=None, inputs=fields, outputs=memory, api_visibility="private",
+        [field.change for field in fields],
+        fn=None,
+        inputs=fields,
+        outputs=memory,
+        api_visibility="private",
         js=f"(...values) => Object.fromEntries({names}.map((name, i) => [name, values[i]]))",
-    )  # fmt: skip
+    )
 
     def restore(kept: Any, visitor: gr.Request) -> list:
         kept, query = kept if isinstance(kept, dict) else {}, dict(visitor.query_params)
@@ -252,6 +308,10 @@ def _wire_memory(
         return [*asdict(settings).values(), delta, example]
 
     page.load(
-        restore, inputs=memory, outputs=[*fields, view, form.example], show_progress="hidden", concurrency_limit=None,
+        restore,
+        inputs=memory,
+        outputs=[*fields, view, form.example],
+        show_progress="hidden",
+        concurrency_limit=None,
         api_visibility="private",
-    )  # fmt: skip
+    )

@@ -19,9 +19,9 @@ from typing import Any
 
 from decoding.backends.base import Backend
 from decoding.errors import UserError
-from decoding.events import LAST_KINDS, Event
-from decoding.request import CompareRequest
-from decoding.trace import run_from_json
+from decoding.records.events import LAST_KINDS, Event
+from decoding.records.request import CompareRequest
+from decoding.records.run_file import run_from_json
 
 from .player.names import lane_heading
 from .player.payload import PROMPT_CHARS, player_payload

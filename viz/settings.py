@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from decoding.errors import UserError
-from decoding.request import (
+from decoding.records.request import (
     DEFAULT_LANES,
     MAX_LANES,
     MAX_NEW_TOKENS,

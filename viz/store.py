@@ -12,7 +12,8 @@ from pathlib import Path
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.trace import Run, load_run, run_from_json, save_run
+from decoding.records.run_file import load_run, run_from_json, save_run
+from decoding.records.trace import Run
 
 from .player.payload import Origin
 

@@ -6,12 +6,29 @@ import csv
 import io
 import json
 
-from decoding.trace import Iteration, Run, Token
+from decoding.records.trace import Iteration, Run, Token
 
 COLUMNS = (
-    "lane", "iteration", "index", "position", "id", "text", "fate", "p_draft", "p_target", "entropy", "score",
-    "threshold", "accept_probability", "draw", "draft_choice", "target_choice", "sl", "accepted", "holds",
-)  # fmt: skip
+    "lane",
+    "iteration",
+    "index",
+    "position",
+    "id",
+    "text",
+    "fate",
+    "p_draft",
+    "p_target",
+    "entropy",
+    "score",
+    "threshold",
+    "accept_probability",
+    "draw",
+    "draft_choice",
+    "target_choice",
+    "sl",
+    "accepted",
+    "holds",
+)
 
 
 def run_csv(run: Run) -> str:
@@ -36,10 +53,23 @@ def _row(run: Run, iteration: Iteration, index: int, token: Token) -> list:
     place = iteration.n_accepted if index == iteration.n_drafted else index
     known = run.vocab.get(token.id)
     return [
-        iteration.start + place, token.id, json.dumps(known.text if known else ""), token.fate, token.p_draft,
-        token.p_target, token.entropy, token.score, token.threshold, token.accept_probability, token.draw,
-        token.draft_choice, token.target_choice, iteration.n_drafted, iteration.n_accepted, iteration.holds,
-    ]  # fmt: skip
+        iteration.start + place,
+        token.id,
+        json.dumps(known.text if known else ""),
+        token.fate,
+        token.p_draft,
+        token.p_target,
+        token.entropy,
+        token.score,
+        token.threshold,
+        token.accept_probability,
+        token.draw,
+        token.draft_choice,
+        token.target_choice,
+        iteration.n_drafted,
+        iteration.n_accepted,
+        iteration.holds,
+    ]
 
 
 def _safe(text: str) -> str:

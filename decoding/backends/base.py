@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import UserError, sentence_of
-from ..events import Event, Kind
-from ..request import CompareRequest
+from ..records.events import Event, Kind
+from ..records.request import CompareRequest
 
 if TYPE_CHECKING:
-    from ..pairs import PairDescription
+    from ..records.pairs import PairDescription
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +37,7 @@ class Backend(Protocol):
     name: str
     live: bool  # False: only what was recorded before can be shown
 
-    def compare(
-        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
+    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
         """Decode one prompt under several lanes; ``finished`` carries ``{"run": ...}``."""
         ...
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from ..events import Kind
-from ..request import CompareRequest, request_from_dict
+from ..records.events import Kind
+from ..records.request import CompareRequest, request_from_dict
 from .base import Cancelled, guarded
 
 if TYPE_CHECKING:
+    from ..engines.pair import Pair
     from ..evaluation.options import EvaluationOptions
-    from ..models.pair import Pair
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ Told = Iterator[tuple[Kind, dict[str, Any]]]
 class Jobs:
     """Runs a job and tells ``(kind, data)`` pairs, the last one ``finished``, ``cancelled`` or ``failed``.
 
-    Imports torch only when a job needs it. ``device`` as in :func:`decoding.models.pair.load_pair`.
+    Imports torch only when a job needs it. ``device`` as in :func:`decoding.engines.pair.load_pair`.
     """
 
     def __init__(self, device: str = "auto") -> None:
@@ -61,7 +61,7 @@ class Jobs:
 
         In the calling thread: ZeroGPU's stand-in for CUDA works in no other.
         """
-        from ..models.pair import load_pair
+        from ..engines.pair import load_pair
 
         key = self._key_of(request)
         pair = load_pair(*key, device=self._device)
@@ -70,7 +70,7 @@ class Jobs:
         self._pair, self._key = pair, key
 
     def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
-        from ..compare import compare_pair
+        from ..comparison.compare import compare_pair
 
         request = request_from_dict(options)
         yield from self._load(request, cancel)
@@ -107,7 +107,7 @@ class Jobs:
         """
         import torch
 
-        from ..models.pair import load_pair
+        from ..engines.pair import load_pair
 
         key = self._key_of(request)
         if self._pair is not None and key == self._key:

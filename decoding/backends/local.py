@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import UserError
-from ..events import LAST_KINDS, Event, Kind
-from ..pairs import PairDescription, describe_pairs, is_public
-from ..request import PUBLIC, CompareRequest, Grant, check_granted, check_long_job, check_request
+from ..records.events import LAST_KINDS, Event, Kind
+from ..records.pairs import PairDescription, describe_pairs, is_public
+from ..records.request import PUBLIC, CompareRequest, Grant, check_granted, check_long_job, check_request
 from .base import CLOSED, Numbering
 from .process import WorkerProcess
 
@@ -70,9 +70,7 @@ class LocalBackend:
         self._closed = False
         atexit.register(self.close)
 
-    def compare(
-        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
+    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
         try:
             options = asdict(check_granted(check_request(request), self._grant))
         except UserError as error:
@@ -90,9 +88,7 @@ class LocalBackend:
             return
         yield from self._run(kind, options, cancel, run_id)
 
-    def _run(
-        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None
-    ) -> Iterator[Event]:
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None) -> Iterator[Event]:
         event = Numbering(run_id)
         job = _Job(next(self._numbers), kind, options, event.run)
         try:

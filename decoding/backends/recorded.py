@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from ..errors import UserError
-from ..events import Event
-from ..request import CompareRequest
-from ..trace import Run, load_run, run_to_dict
+from ..records.events import Event
+from ..records.request import CompareRequest
+from ..records.run_file import load_run, run_to_dict
+from ..records.trace import Run
 from .base import Numbering
 
 if TYPE_CHECKING:
-    from ..pairs import PairDescription
+    from ..records.pairs import PairDescription
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +94,7 @@ class RecordedBackend:
             raise UserError(f"There is no recording '{identifier[:64]}'. There are: {names}.")
         return self._read(identifier)
 
-    def compare(
-        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
+    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
         """The recording of exactly these settings, at once; for others a sentence."""
         event = Numbering(run_id)
         yield event("queued", place=0)
@@ -115,7 +114,7 @@ class RecordedBackend:
         yield event("failed", message=NOTHING_LIVE)
 
     def pairs(self) -> list[PairDescription]:
-        from ..pairs import describe_pairs
+        from ..records.pairs import describe_pairs
 
         return describe_pairs()
 

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 import httpx
 
 from ..errors import UserError
-from ..events import Event, event_from_json
-from ..request import CompareRequest, check_request
+from ..records.events import Event, event_from_json
+from ..records.request import CompareRequest, check_request
 from .base import CLOSED, Numbering, check_token, new_run_id
 
 if TYPE_CHECKING:
-    from ..pairs import PairDescription
+    from ..records.pairs import PairDescription
 
 log = logging.getLogger(__name__)
 
@@ -56,9 +56,7 @@ class RemoteBackend:
             trust_env=False,
         )
 
-    def compare(
-        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
+    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
         try:
             options = asdict(check_request(request))
         except UserError as error:
@@ -79,7 +77,7 @@ class RemoteBackend:
         """The pairs of the other machine; none while it cannot be reached (a run then tells why)."""
         from pydantic import TypeAdapter, ValidationError
 
-        from ..pairs import PairDescription
+        from ..records.pairs import PairDescription
 
         try:
             response = self._client.get("/pairs", timeout=3.0)

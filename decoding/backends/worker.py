@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from ..events import LAST_KINDS, Kind
+from ..records.events import LAST_KINDS, Kind
 from .base import guarded
 from .process import GPU_LOST
 

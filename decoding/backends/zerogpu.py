@@ -14,14 +14,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, sentence_of
-from ..events import LAST_KINDS, Event, Kind
-from ..pairs import find_pair
-from ..request import PUBLIC, CompareRequest, check_granted, check_request
+from ..records.events import LAST_KINDS, Event, Kind
+from ..records.pairs import find_pair
+from ..records.request import PUBLIC, CompareRequest, check_granted, check_request
 from .base import Numbering
 from .jobs import Jobs
 
 if TYPE_CHECKING:
-    from ..pairs import PairDescription
+    from ..records.pairs import PairDescription
     from .worker import JobRunner
 
 log = logging.getLogger(__name__)
@@ -58,9 +58,7 @@ class ZeroGPUBackend:
 
         self._work = spaces.GPU(duration=estimate_seconds)(work)
 
-    def compare(
-        self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
+    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
         event = Numbering(run_id)
         yield event("queued", place=0)
         try:

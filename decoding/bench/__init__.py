@@ -1,1 +1,1 @@
-"""Our lanes against other ways to decode the same models, interleaved on the same machine."""
+"""Other engines on the same prompts, and texts against transformers' own."""

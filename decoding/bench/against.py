@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from ..costs import measure_costs
-from ..lanes import parse_lane
-from ..prepare import load_heads_of
+from ..comparison.costs import measure_costs
+from ..comparison.prepare import load_heads_of
+from ..records.lanes import parse_lane
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 from .floor import PassTime, measure_bandwidth, pass_times
 
 if TYPE_CHECKING:
-    from ..models.pair import Pair
+    from ..engines.pair import Pair
 
 PLAIN, STATIC = "autoregressive", "static:5"
 GENERATE, ASSISTED, ASSISTED_DEFAULTS = "hf generate", "hf assisted 5", "hf assisted"

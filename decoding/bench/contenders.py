@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from ..lane_run import LaneRun
-from ..lanes import parse_lane
-from ..prepare import prepare
-from ..request import CompareRequest
+from ..comparison.lane_run import LaneRun
+from ..comparison.prepare import prepare
+from ..records.lanes import parse_lane
+from ..records.request import CompareRequest
 
 if TYPE_CHECKING:
-    from ..models.pair import Pair
-    from ..trace import Costs
+    from ..engines.pair import Pair
+    from ..records.trace import Costs
 
 
 @dataclass(slots=True)

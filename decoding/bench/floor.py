@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from ..models.base import CachedModel
-    from ..models.pair import Pair
+    from ..engines.base import CachedModel
+    from ..engines.pair import Pair
 
 _ITEM = {"float32": 4, "bfloat16": 2, "int8": 1}
 ROUNDS = 30  # of each pass

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..engines.checks import check_memory, free_memory
+from ..engines.hub import HuggingFaceHub
+from ..engines.loading import choose_device, choose_weights, load_hf_model
+from ..engines.pair import find_places, load_pair
 from ..errors import UserError, is_out_of_memory, sentence_of
-from ..models.checks import check_memory, free_memory
-from ..models.hub import HuggingFaceHub
-from ..models.loading import choose_device, choose_weights, load_hf_model
-from ..models.pair import find_places, load_pair
-from ..pairs import PairDescription, find_pair, name_pair
-from ..prompts import load_suite
+from ..records.pairs import PairDescription, find_pair, name_pair
+from ..records.suites import load_suite
 from .against import Report, Tell, bench_pair, measure_growth
 from .shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 
 if TYPE_CHECKING:
-    from ..models.pair import Pair
+    from ..engines.pair import Pair
 
 
 def bench_all(

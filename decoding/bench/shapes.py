@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from ..models.base import CachedModel
-from ..models.checks import SPARE
-from ..models.cuda import CudaModel
-from ..models.lean import LeanModel
-from ..models.loading import describe_model
-from ..models.pair import Pair
-from ..trace import TokenText
+from ..engines.base import CachedModel
+from ..engines.checks import SPARE
+from ..engines.cuda import CudaModel
+from ..engines.lean import LeanModel
+from ..engines.loading import describe_model
+from ..engines.pair import Pair
+from ..records.trace import TokenText
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,9 +52,11 @@ def _application(arguments: Sequence[str]):
     import typer
 
     application = typer.Typer(
-        help="See and measure speculative decoding.", no_args_is_help=True, pretty_exceptions_enable=False,
+        help="See and measure speculative decoding.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
         add_completion=False,
-    )  # fmt: skip
+    )
     application.callback()(_root)
     asked = arguments[0] if arguments and arguments[0] in COMMANDS else None
     for name in [asked] if asked else COMMANDS:

@@ -15,9 +15,10 @@ from rich.progress import Progress
 from rich.text import Text
 
 from ..errors import UserError
-from ..events import Kind
-from ..request import DEFAULT_LANES, MAX_PROMPT_CHARS, CompareRequest, request_from_dict
-from ..trace import Run, run_from_json, save_run
+from ..records.events import Kind
+from ..records.request import DEFAULT_LANES, MAX_PROMPT_CHARS, CompareRequest, request_from_dict
+from ..records.run_file import run_from_json, save_run
+from ..records.trace import Run
 from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
 
 
@@ -43,10 +44,22 @@ def compare(
 ) -> None:
     """Decode one prompt under several lookahead policies and show what each did, token by token."""
     settings = dict(
-        prompt=_read_prompt(prompt, prompt_file), pair=pair, target=target, draft=draft, lanes=_lane_texts(lanes),
-        max_new_tokens=max_new_tokens, temperature=temperature, top_k=top_k, top_p=top_p, rule=rule, seed=seed,
-        repeats=repeats, dtype=dtype, stop=stop or [], ignore_eos=ignore_eos,
-    )  # fmt: skip
+        prompt=_read_prompt(prompt, prompt_file),
+        pair=pair,
+        target=target,
+        draft=draft,
+        lanes=_lane_texts(lanes),
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        rule=rule,
+        seed=seed,
+        repeats=repeats,
+        dtype=dtype,
+        stop=stop or [],
+        ignore_eos=ignore_eos,
+    )
     request = request_from_dict(settings)
     if out_file is not None and not out_file.absolute().parent.is_dir():
         raise UserError(f"There is no folder {out_file.parent} to write {out_file.name} into.")
@@ -112,7 +125,7 @@ def _read_limited(file: Path) -> bytes:
 
 
 def _lane_texts(lanes: str) -> list[str]:
-    from ..lanes import expand_lanes
+    from ..records.lanes import expand_lanes
 
     return [lane.text for lane in expand_lanes(lanes)]
 

@@ -21,9 +21,7 @@ from .tables import show_table
 def evaluate(
     suite: Annotated[str, typer.Option(help="code, prose, tests, structured, or all.")] = "all",
     split: Annotated[str, typer.Option(help="The split that is reported.")] = "test",
-    limit: Annotated[
-        int | None, typer.Option(help="Prompts of the split, suites taking turns; default: all.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Prompts of the split, suites taking turns; default: all.")] = None,
     validation_limit: Annotated[int | None, typer.Option(help="Validation prompts; default: as --limit.")] = None,
     lanes: Annotated[str, typer.Option(help="Comma-separated rules; static-opt is tuned on validation.")] = ",".join(
         RULES
@@ -37,32 +35,40 @@ def evaluate(
     clock_prompts: Annotated[int, typer.Option(help="How many prompts also run on the clock.")] = 40,
     repeats: Annotated[int, typer.Option(help="How often each of them.")] = 2,
     minutes: Annotated[float | None, typer.Option(help="The clock stops after so many minutes.")] = 10.0,
-    chain_minutes: Annotated[
-        float | None, typer.Option(help="So long to collect texts; default: all prompts.")
-    ] = None,
+    chain_minutes: Annotated[float | None, typer.Option(help="So long to collect texts; default: all prompts.")] = None,
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Working folder and reports; goes on from there.")
     ] = None,
-    ship: Annotated[
-        bool, typer.Option("--ship", help="Also write evaluation/<pair>.json, which the page shows.")
-    ] = False,
+    ship: Annotated[bool, typer.Option("--ship", help="Also write results/<pair>.json, which the page shows.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")] = False,
 ) -> None:
     """Measure the lookahead rules (or all drafts) over a prompt suite: tables, figures, intervals."""
     options = check_options(
         EvaluationOptions(
-            pair=pair, target=target, draft=draft if target else "", dtype=dtype, suite=suite, split=split, limit=limit,
-            validation_limit=validation_limit, lanes=[lane.strip() for lane in lanes.split(",") if lane.strip()],
-            max_new_tokens=max_new_tokens, clock_prompts=clock_prompts, repeats=repeats, minutes=minutes,
-            chain_minutes=chain_minutes, draft_name="" if target else draft, drafts=drafts,
+            pair=pair,
+            target=target,
+            draft=draft if target else "",
+            dtype=dtype,
+            suite=suite,
+            split=split,
+            limit=limit,
+            validation_limit=validation_limit,
+            lanes=[lane.strip() for lane in lanes.split(",") if lane.strip()],
+            max_new_tokens=max_new_tokens,
+            clock_prompts=clock_prompts,
+            repeats=repeats,
+            minutes=minutes,
+            chain_minutes=chain_minutes,
+            draft_name="" if target else draft,
+            drafts=drafts,
         )
-    )  # fmt: skip
+    )
     with cancel_on_interrupt() as cancel:
         result, folder = _run(options, out_folder, cancel.is_set)
     if result is None:
         err.print(Text(f"Stopped. What was collected is kept in {folder}: the same command goes on from there."))
         raise typer.Exit(CANCELLED)
-    written = [*write_report(result, folder), *_write_figures(result, folder)]
+    written = write_report(result, folder)
     written += ship_result(result) if ship else []
     if as_json:
         from dataclasses import asdict
@@ -71,14 +77,15 @@ def evaluate(
     else:
         show_result(result)
     err.print(Text("Wrote " + ", ".join(str(path) for path in written)))
+    err.print(Text(f"Figures as a page: python -m viz.reports {written[2]}"))
 
 
 def _run(
     options: EvaluationOptions, folder: Path | None, cancelled
 ) -> tuple[EvaluationResult | DraftsResult | None, Path]:
     """Run it with progress on stderr; None if it was cancelled. Raises UserError."""
+    from ..engines.pair import load_pair
     from ..evaluation.job import WORK, run_evaluation, work_name
-    from ..models.pair import load_pair
 
     with progress_bar() as progress:
         bar = progress.add_task("Loading the models", total=None)
@@ -89,16 +96,6 @@ def _run(
                 return told, folder
             progress.update(bar, description=visible(told.message), total=1.0, completed=told.fraction)
     return None, folder
-
-
-def _write_figures(result: EvaluationResult | DraftsResult, folder: Path) -> list[Path]:
-    """The figures as HTML, where plotly is installed; the library itself lies beside, once."""
-    try:
-        from viz.evaluation_html import write_html
-    except ImportError:
-        err.print("No figures were drawn: plotly is not installed.")
-        return []
-    return [write_html(result, folder)]
 
 
 def show_result(result: EvaluationResult | DraftsResult) -> None:

@@ -26,7 +26,7 @@ def fit(
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON, nothing else.")] = False,
 ) -> None:
     """Fit DISCO, SpecDec++ and costaware: write texts, train, calibrate, tune, and store them beside the draft."""
-    from ..chain import Cancelled
+    from ..comparison.chain import Cancelled
     from ..fit.run import FitOptions
     from ..fit.run import fit as fit_pair
 
@@ -54,8 +54,8 @@ def fit(
 
 def _load(pair: str, target: str, draft: str) -> tuple[Any, list[str]]:
     """The pair, and the drafts to fit."""
-    from ..models.pair import load_pair
-    from ..pairs import find_pair
+    from ..engines.pair import load_pair
+    from ..records.pairs import find_pair
 
     if target:
         if not draft:
@@ -71,10 +71,17 @@ def _load(pair: str, target: str, draft: str) -> tuple[Any, list[str]]:
 def _row(draft: str, policy: Any) -> dict[str, Any]:
     figures = policy.metrics["validation"]
     tuned = {name: value for name, value in policy.tuned.items() if isinstance(value, int | float)}
-    return {"draft": draft, "policy": policy.policy, "chosen": policy.architecture.get("chosen"), "tuned": tuned,
-            "architecture": policy.architecture, **figures,
-            "oracle_below_static_opt": 1.0 - policy.metrics["oracle_latency"] / policy.metrics["static_opt_latency"],
-            "static_opt": policy.metrics["static_opt"], "candidates": policy.metrics["candidates"]}  # fmt: skip
+    return {
+        "draft": draft,
+        "policy": policy.policy,
+        "chosen": policy.architecture.get("chosen"),
+        "tuned": tuned,
+        "architecture": policy.architecture,
+        **figures,
+        "oracle_below_static_opt": 1.0 - policy.metrics["oracle_latency"] / policy.metrics["static_opt_latency"],
+        "static_opt": policy.metrics["static_opt"],
+        "candidates": policy.metrics["candidates"],
+    }
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
@@ -93,10 +100,15 @@ def _show_draft(draft: str, rows: list[dict[str, Any]]) -> None:
         table.add_column(column, justify="left" if column == "policy" else "right")
     for row in rows:
         table.add_row(
-            row["policy"], f"{row['below_static_opt']:.1%}", f"{row['oracle_below_static_opt']:.1%}",
-            f"{row.get('auc', float('nan')):.3f}", f"{row['f1']:.3f}", f"{row['f1_always_accept']:.3f}",
-            f"{row['calibration_error']:.3f}", f"{row['decision_over_c']:.1%}",
-        )  # fmt: skip
+            row["policy"],
+            f"{row['below_static_opt']:.1%}",
+            f"{row['oracle_below_static_opt']:.1%}",
+            f"{row.get('auc', float('nan')):.3f}",
+            f"{row['f1']:.3f}",
+            f"{row['f1_always_accept']:.3f}",
+            f"{row['calibration_error']:.3f}",
+            f"{row['decision_over_c']:.1%}",
+        )
     out.print(table)
     for row in rows:
         tuned = ", ".join(f"{name} {value:g}" for name, value in row["tuned"].items())

@@ -26,9 +26,9 @@ def lossless(
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON, nothing else.")] = False,
 ) -> None:
     """Compare every policy under SL 1..16 with transformers' generate(do_sample=False), in float32."""
-    from ..lossless import Counts, check_lossless, transformers_reference
-    from ..models.pair import load_pair
-    from ..prompts import load_suite
+    from ..bench.lossless import Counts, check_lossless, transformers_reference
+    from ..engines.pair import load_pair
+    from ..records.suites import load_suite
 
     texts = [prompt.prompt for prompt in load_suite(suite, "test", limit)[skip:]]
     if not texts:

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ..pairs import PairDescription, describe_pairs
+from ..records.pairs import PairDescription, describe_pairs
 from .console import out, print_json
 
 

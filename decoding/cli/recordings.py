@@ -10,10 +10,10 @@ import typer
 from rich.text import Text
 
 from ..backends.recorded import RECORDINGS
+from ..backends.showcase import MAX_BYTES, order_index, plan_recording, stale_recordings, store_recording
 from ..errors import UserError
-from ..pairs import PairDescription, find_pair
-from ..prompts import Prompt, load_showcase
-from ..recordings import MAX_BYTES, order_index, plan_recording, stale_recordings, store_recording
+from ..records.pairs import PairDescription, find_pair
+from ..records.suites import Prompt, load_showcase
 from .console import CANCELLED, cancel_on_interrupt, err, out, progress_bar
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from ..errors import UserError
-from ..request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS, Grant
+from ..records.request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS, Grant
 from .console import err
 
 TOKEN_VARIABLE = "SPECULOSCOPE_TOKEN"
@@ -31,7 +31,7 @@ def serve(
     import uvicorn
 
     from ..backends.local import LocalBackend
-    from ..server import Limits, create_app
+    from ..backends.server import Limits, create_app
 
     check_address(host, port)
     if max_waiting < 0 or min(max_new_tokens, max_total_tokens, max_prompt_chars) < 1:

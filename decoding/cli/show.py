@@ -11,9 +11,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..metrics import lane_figures, match_rate, static_opt, where_time_goes
-from ..text import pieces, whole_text
-from ..trace import Iteration, Run, Token, Trace
+from ..analysis.metrics import lane_figures, match_rate, static_opt, where_time_goes
+from ..records.text import pieces, whole_text
+from ..records.trace import Iteration, Run, Token, Trace
 from .console import visible
 
 # fate -> (style, mark before, mark after): the marks tell fates apart where colours do not

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UserError
-from ..request import CompareRequest
+from ..records.request import CompareRequest
 from .console import cancel_on_interrupt, err, out, print_json, progress_bar
 
 
@@ -24,23 +24,32 @@ def soak(
 ) -> None:
     """Run comparisons through a backend served on loopback, its connections cut at random moments."""
     from ..backends.local import LocalBackend
-    from ..soak import soak as run_soak
+    from ..backends.soak import soak as run_soak
 
     if min(runs, clients, max_new_tokens) < 1 or not cut_after > 0.01:
         raise UserError("Ask for at least one run, one client and one new token, and let connections live over 0.01 s.")
     requests = [
         CompareRequest(
-            f"# {i}\ndef f{i}(x):\n", target=target, draft=draft, lanes=lanes.split(","), repeats=1,
+            f"# {i}\ndef f{i}(x):\n",
+            target=target,
+            draft=draft,
+            lanes=lanes.split(","),
+            repeats=1,
             max_new_tokens=max_new_tokens,
         )
         for i in range(runs)
-    ]  # fmt: skip
+    ]
     with cancel_on_interrupt() as cancel, progress_bar() as progress:
         bar = progress.add_task("Comparisons behind a cutting proxy", total=runs)
         result = run_soak(
-            LocalBackend(max_waiting=clients + 1), requests, clients, (0.01, cut_after), seed, cancel,
+            LocalBackend(max_waiting=clients + 1),
+            requests,
+            clients,
+            (0.01, cut_after),
+            seed,
+            cancel,
             told=lambda so_far: progress.update(bar, completed=so_far.runs),
-        )  # fmt: skip
+        )
     if as_json:
         print_json(result.to_dict())
     else:

@@ -10,12 +10,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from ..analysis.metrics import Spread, speedup
+from ..analysis.whatif import Simulated, simulate_lane
 from ..errors import UserError
-from ..fitted import heads_of
-from ..lanes import LEARNED, expand_lanes
-from ..metrics import Spread, speedup
-from ..trace import Run, load_run
-from ..whatif import Simulated, simulate_lane
+from ..lookahead.heads import heads_of
+from ..records.lanes import LEARNED, expand_lanes
+from ..records.run_file import load_run
+from ..records.trace import Run
 from .console import out, print_json, visible
 
 
@@ -69,9 +70,12 @@ def _show(run: Run, found: dict[str, Simulated], measured: dict[str, Spread], co
     for lane, one in found.items():
         spread = measured.get(lane)
         cells = (
-            f"{one.speedup:.2f}x", f"{spread.median:.2f}x" if spread else "",
+            f"{one.speedup:.2f}x",
+            f"{spread.median:.2f}x" if spread else "",
             f"{1 + one.accepted / max(1, one.target_passes):.2f}",
-            str(one.target_passes), str(one.draft_passes), str(one.draft_passes - one.accepted),
-        )  # fmt: skip
+            str(one.target_passes),
+            str(one.draft_passes),
+            str(one.draft_passes - one.accepted),
+        )
         table.add_row(Text(lane), *cells, style="bold" if one.speedup == best else "")
     out.print(table)

@@ -1,1 +1,1 @@
-"""Rules and drafts over a prompt suite: the papers' tables, and which draft and SL suit this machine."""
+"""Policies and drafts over whole suites of prompts."""

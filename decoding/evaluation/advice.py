@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ..drafting import NGRAM
-from ..lanes import Lane, parse_lane
-from ..trace import Costs
+from ..loop.drafting import NGRAM
+from ..records.lanes import Lane, parse_lane
+from ..records.trace import Costs
 from .results import ALL, DraftResult, Recommendation
 
 

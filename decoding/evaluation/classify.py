@@ -19,8 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isclose
 
-from ..lanes import parse_lane
-from ..lookahead.base import SL_CAP
+from ..records.lanes import SL_CAP, parse_lane
 from .results import Prediction
 from .samples import Replayed, Sample
 

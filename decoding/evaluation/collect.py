@@ -10,27 +10,26 @@ from statistics import median
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..acceptance import make_rule
-from ..chain import Cancelled
-from ..compare import chain_of
-from ..cost_curves import smooth_costs
-from ..costs import cost_rounds, measure_decision, retold
-from ..drafting import NGRAM
+from ..comparison.chain import Cancelled
+from ..comparison.compare import chain_of
+from ..comparison.costs import cost_rounds, measure_decision, retold, smooth_costs
+from ..comparison.lane_run import LaneRun
+from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
 from ..errors import UserError
-from ..lane_run import LaneRun
-from ..lanes import parse_lane
 from ..lookahead.heads import FOLDER
-from ..prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
-from ..prompts import Prompt
-from ..request import CompareRequest
-from ..trace import Chain, Costs
+from ..loop.acceptance import make_rule
+from ..loop.drafting import NGRAM
+from ..records.lanes import parse_lane
+from ..records.request import CompareRequest
+from ..records.suites import Prompt
+from ..records.trace import Chain, Costs
 from .progress import Progress
 from .samples import Sample
 from .store import Lines, chain_from_plain, chain_to_plain
 from .visits import Visits
 
 if TYPE_CHECKING:
-    from ..models.pair import Pair
+    from ..engines.pair import Pair
 
 Told = Iterator[Progress]
 COST_PROMPTS = 5  # on which the cost curves are measured
@@ -201,9 +200,7 @@ class Collector:
                 continue
             if out_of_time():
                 break
-            yield Progress(
-                "clock", f"On the clock: visit {number + 1} of {len(visits)}", number / len(visits)
-            )
+            yield Progress("clock", f"On the clock: visit {number + 1} of {len(visits)}", number / len(visits))
             if not warm:
                 self._visit(prompt, lanes, 0)
                 warm = True
@@ -263,18 +260,14 @@ class Collector:
     def _prepared(self, prompt: Prompt) -> Prepared:
         ids = self.pair.encode_prompt(prompt.prompt)
         request = replace(self._base.request, prompt=prompt.prompt)
-        return replace(
-            self._base, request=request, prompt=ids, limits=make_limits(request, self.pair, len(ids))
-        )
+        return replace(self._base, request=request, prompt=ids, limits=make_limits(request, self.pair, len(ids)))
 
     def _usable(self, prompts: Sequence[Prompt]) -> list[Prompt]:
         """The prompts that leave room for a text in the context. Raises UserError where none does."""
         room = self.pair.target.max_length - int(self._key["max_new_tokens"])
         fitting = [prompt for prompt in prompts if 0 < len(self.pair.encode_prompt(prompt.prompt)) <= room]
         if not fitting:
-            raise UserError(
-                "No prompt leaves room for the new tokens in this target's context: ask for fewer tokens."
-            )
+            raise UserError("No prompt leaves room for the new tokens in this target's context: ask for fewer tokens.")
         return fitting
 
     def _lines(self, draft: str) -> Lines:
@@ -285,9 +278,7 @@ class Collector:
                 "draft": [draft, info.fingerprint, info.dtype] if info else [draft],
                 "heads": self._digests().get(draft, ""),
             }
-            self._chains[draft] = Lines(
-                self._folder / f"chain-{_file_name(draft)}.jsonl", key, stale="restart"
-            )
+            self._chains[draft] = Lines(self._folder / f"chain-{_file_name(draft)}.jsonl", key, stale="restart")
         return self._chains[draft]
 
     def _digests(self) -> dict[str, str]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ..lanes import parse_lane
+from ..analysis.whatif import Simulated, simulate
 from ..lookahead.base import DraftState, LaneContext, LookaheadPolicy
 from ..lookahead.heads import Head
 from ..lookahead.registry import make_policy
-from ..trace import Costs
-from ..whatif import Simulated, simulate
+from ..records.lanes import parse_lane
+from ..records.trace import Costs
 from .results import Corrections
 from .samples import Sample
 from .tables import Rule
@@ -72,11 +72,14 @@ def correct(lane: str, samples: Sequence[Sample], costs: Costs, heads: Mapping[s
     def replayed(wrap: Callable[[LookaheadPolicy], LookaheadPolicy]) -> list[Simulated]:
         return [
             simulate(
-                one.replay, costs, wrap(make_policy(parsed, heads)),
-                max_new_tokens=one.max_new_tokens, finish=one.finish,
+                one.replay,
+                costs,
+                wrap(make_policy(parsed, heads)),
+                max_new_tokens=one.max_new_tokens,
+                finish=one.finish,
             )
             for one in samples
-        ]  # fmt: skip
+        ]
 
     def seconds(simulated: Sequence[Simulated], priced: Costs = costs) -> float:
         lengths = (n for one in simulated for _, n, _ in one.iterations)

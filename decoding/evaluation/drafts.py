@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import theory
-from ..chain import Cancelled
-from ..drafting import NGRAM
+from ..analysis import theory
+from ..comparison.chain import Cancelled
+from ..comparison.prepare import model_info
 from ..errors import UserError
-from ..lanes import LEARNED
-from ..lookahead.base import SL_CAP
-from ..prepare import model_info
-from ..prompts import Prompt, load_suite
-from ..trace import Costs
+from ..loop.drafting import NGRAM
+from ..records.lanes import LEARNED, SL_CAP
+from ..records.suites import Prompt, load_suite
+from ..records.trace import Costs
 from .advice import recommend
 from .collect import Collector
 from .options import EvaluationOptions, check_options
@@ -29,7 +28,7 @@ from .statistics import Bootstrap
 from .tables import groups, match_rates
 
 if TYPE_CHECKING:
-    from ..models.pair import Pair
+    from ..engines.pair import Pair
 
 CLOCKED_SLS = (1, 2, 3, 5, 8, 12, 20)
 
@@ -81,9 +80,7 @@ def _evaluate(
         raise UserError("The target wrote nothing on these prompts: there is nothing to evaluate.")
     found.sort(key=lambda one: one.c)
     yield DraftsResult(
-        setting=describe_setting(
-            options, collector, collector.pair.default_draft, samples, len(validation), []
-        ),
+        setting=describe_setting(options, collector, collector.pair.default_draft, samples, len(validation), []),
         drafts=found,
         recommendation=recommend(found, collector.pair.target.info.source, collector.costs),
     )

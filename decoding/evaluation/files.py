@@ -1,4 +1,4 @@
-"""Where an evaluation's files go: Markdown, CSV and JSON in its folder, the JSON to ship in ``evaluation/``."""
+"""Where an evaluation's files go: Markdown, CSV and JSON in its folder, the JSON to ship in ``results/``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,10 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..files import write_whole
-from .report import (
-    Table,
-    advice_markdown,
-    drafts_tables,
-    evaluation_tables,
-    setting_lines,
-    to_csv,
-    to_markdown,
-)
+from .report import Table, advice_markdown, drafts_tables, evaluation_tables, setting_lines, to_csv, to_markdown
 from .results import DraftsResult, EvaluationResult, load_drafts, load_evaluation, save_result
 
-SHIPPED = Path(__file__).resolve().parents[2] / "evaluation"
+SHIPPED = Path(__file__).resolve().parents[2] / "results"
 
 
 def result_name(pair: str, drafts: bool) -> str:

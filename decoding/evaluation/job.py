@@ -13,7 +13,7 @@ from .results import DraftsResult, EvaluationResult
 from .rules import evaluate
 
 if TYPE_CHECKING:
-    from ..models.pair import Pair
+    from ..engines.pair import Pair
 
 WORK = Path("build") / "evaluation"
 

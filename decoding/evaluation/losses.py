@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..lookahead.base import SL_CAP, LaneContext, LookaheadPolicy
-from ..trace import Costs
-from ..whatif import simulate
+from ..analysis.whatif import simulate
+from ..lookahead.base import LaneContext, LookaheadPolicy
+from ..records.lanes import SL_CAP
+from ..records.trace import Costs
 from .results import Losses
 from .samples import Replayed, Sample, plain_costs
 
@@ -57,9 +58,7 @@ def losses(replayed: Replayed, policy: str, samples: Sequence[Sample], costs: Co
         decision_s=drafted * decision * unit,
         loop_s=passes * costs.o * unit,
         too_long_s=thrown * (c + decision + slope) * unit,
-        too_soon=sum(
-            _stopped_too_soon(one, part.iterations) for one, part in zip(samples, replayed.simulated)
-        )
+        too_soon=sum(_stopped_too_soon(one, part.iterations) for one, part in zip(samples, replayed.simulated))
         / tokens,
     )
 

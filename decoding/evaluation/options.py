@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..errors import UserError
-from ..lanes import parse_lane
-from ..prompts import SPLITS, SUITES
+from ..records.lanes import parse_lane
+from ..records.suites import SPLITS, SUITES
 from .tables import STATIC_OPT
 
 RULES = (
@@ -75,9 +75,7 @@ def options_from_dict(data: dict[str, Any]) -> EvaluationOptions:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part)[:40] for part in first["loc"]) or "the options"
-        raise UserError(
-            f"These options of an evaluation cannot be: {where}: {first['msg'][:200]}."
-        ) from error
+        raise UserError(f"These options of an evaluation cannot be: {where}: {first['msg'][:200]}.") from error
 
 
 def check_options(options: EvaluationOptions) -> EvaluationOptions:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..trace import Costs
+from ..records.trace import Costs
 from .results import ALL, DraftsResult, EvaluationResult, Interval, RuleResult, Setting, Timing
 from .tables import STATIC_OPT
 
@@ -133,10 +133,14 @@ def _pass_table(result: EvaluationResult) -> Table:
         row = rule.rows[ALL]
         rows.append(
             [
-                _name(rule), f"{row.target_passes:,}", f"{row.draft_passes:,}", f"{row.tokens_per_target_pass:.2f}",
-                f"{row.discard_rate:.3f}", f"{row.verification_rate:.3f}",
+                _name(rule),
+                f"{row.target_passes:,}",
+                f"{row.draft_passes:,}",
+                f"{row.tokens_per_target_pass:.2f}",
+                f"{row.discard_rate:.3f}",
+                f"{row.verification_rate:.3f}",
             ]
-        )  # fmt: skip
+        )
     columns = ["rule", "target passes", "draft passes", "tokens per pass", "discard rate", "verification rate"]
     note = "Over all test prompts. Discard rate: drafts thrown away / tokens; verification: target passes / tokens."
     return Table("Passes", note, columns, rows)
@@ -174,9 +178,7 @@ def _corrections_table(result: EvaluationResult) -> Table:
         one = result.corrections.get(rule.label)
         if one is None:
             continue
-        undone = (
-            one.free_decisions_s, one.free_checks_s, one.never_too_late_s, one.never_too_soon_s, one.no_errors_s
-        )  # fmt: skip
+        undone = (one.free_decisions_s, one.free_checks_s, one.never_too_late_s, one.never_too_soon_s, one.no_errors_s)
         cells = [f"{1e3 * seconds:.2f} ({seconds / one.as_it_is_s - 1:+.1%})" for seconds in undone]
         rows.append([_name(rule), f"{1e3 * one.as_it_is_s:.2f}", *cells])
     note = (
@@ -184,9 +186,7 @@ def _corrections_table(result: EvaluationResult) -> Table:
         "features free; checking many tokens as cheap as checking one; no guess drafted after one that fails (false "
         "positives); no stop while all that was drafted holds (false negatives); neither kind of error."
     )
-    columns = [
-        "rule", "as it is", "free decisions", "free checks", "never too late", "never too soon", "no errors"
-    ]  # fmt: skip
+    columns = ["rule", "as it is", "free decisions", "free checks", "never too late", "never too soon", "no errors"]
     return Table("What holds a rule back", note, columns, rows)
 
 
@@ -233,17 +233,33 @@ def drafts_tables(result: DraftsResult) -> list[Table]:
 def _drafts_table(result: DraftsResult) -> Table:
     rows = [
         [
-            draft.name, f"{draft.parameters / 1e6:.1f}M" if draft.parameters else "",
-            f"{draft.layers} x {draft.hidden_size}" if draft.layers else "", f"{draft.c:.3f}",
-            _percent(draft.match_rate[ALL]), str(draft.best_sl), times(draft.static_speedup[ALL]), draft.best_lane,
-            times(draft.speedup[ALL]), f"{draft.p95_token_s * 1e3:.2f}", f"{draft.break_even_c:.2f}",
+            draft.name,
+            f"{draft.parameters / 1e6:.1f}M" if draft.parameters else "",
+            f"{draft.layers} x {draft.hidden_size}" if draft.layers else "",
+            f"{draft.c:.3f}",
+            _percent(draft.match_rate[ALL]),
+            str(draft.best_sl),
+            times(draft.static_speedup[ALL]),
+            draft.best_lane,
+            times(draft.speedup[ALL]),
+            f"{draft.p95_token_s * 1e3:.2f}",
+            f"{draft.break_even_c:.2f}",
         ]
         for draft in result.drafts
-    ]  # fmt: skip
+    ]
     columns = [
-        "draft", "parameters", "layers x width", "c", "match rate", "best SL", "speedup at it", "best rule",
-        "its speedup", "p95 ms per token", "break-even c",
-    ]  # fmt: skip
+        "draft",
+        "parameters",
+        "layers x width",
+        "c",
+        "match rate",
+        "best SL",
+        "speedup at it",
+        "best rule",
+        "its speedup",
+        "p95 ms per token",
+        "break-even c",
+    ]
     note = (
         "c: a draft step over a target pass. Best SL and best rule were chosen on validation prompts, their speedups "
         "are simulated on the test prompts. p95: over prompts. Break-even c: at this cost no fixed SL gains any more."

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..errors import UserError
 from ..files import write_whole
-from ..trace import Costs, Machine
+from ..records.trace import Costs, Machine
 
 SCHEMA = "speculoscope.evaluation/1"
 MAX_FILE_BYTES = 8 * 2**20
@@ -173,7 +173,7 @@ class Setting:
 
 @dataclass(slots=True)
 class EvaluationResult:
-    """The papers' tables for one pair and draft: what ``evaluation/<pair>.json`` holds."""
+    """The papers' tables for one pair and draft: what ``results/<pair>.json`` holds."""
 
     __pydantic_config__ = _STRICT
     setting: Setting
@@ -246,7 +246,7 @@ class Recommendation:
 
 @dataclass(slots=True)
 class DraftsResult:
-    """Which draft, which SL, here? What ``evaluation/<pair>-drafts.json`` holds."""
+    """Which draft, which SL, here? What ``results/<pair>-drafts.json`` holds."""
 
     __pydantic_config__ = _STRICT
     setting: Setting
@@ -271,12 +271,12 @@ def save_result(result: EvaluationResult | DraftsResult, path: Path) -> None:
 
 
 def load_evaluation(path: Path) -> EvaluationResult:
-    """Read and check ``evaluation/<pair>.json``. Raises UserError."""
+    """Read and check ``results/<pair>.json``. Raises UserError."""
     return _load(path, EvaluationResult)
 
 
 def load_drafts(path: Path) -> DraftsResult:
-    """Read and check ``evaluation/<pair>-drafts.json``. Raises UserError."""
+    """Read and check ``results/<pair>-drafts.json``. Raises UserError."""
     return _load(path, DraftsResult)
 
 
@@ -288,9 +288,7 @@ def _load(path: Path, kind):
     except OSError as error:
         raise UserError(f"Cannot read the evaluation {path.name}: {error.strerror or error}.") from error
     except (ValidationError, RecursionError) as error:
-        raise UserError(
-            f"{path.name} is not an evaluation of this program's version: make it anew."
-        ) from error
+        raise UserError(f"{path.name} is not an evaluation of this program's version: make it anew.") from error
 
 
 def evaluation_from_dict(data: dict) -> EvaluationResult:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..chain import Cancelled
+from ..comparison.chain import Cancelled
 from ..errors import UserError
-from ..lanes import LEARNED, parse_lane
 from ..lookahead.heads import need_head
-from ..prompts import Prompt, load_suite
+from ..records.lanes import LEARNED, parse_lane
+from ..records.suites import Prompt, load_suite
 from .classify import best_f1
 from .collect import Collector
 from .corrections import correct_all
@@ -34,7 +34,7 @@ from .tables import (
 )
 
 if TYPE_CHECKING:
-    from ..models.pair import Pair
+    from ..engines.pair import Pair
 
 THRESHOLDS = {
     "static": [f"static:{sl}" for sl in range(1, 21)],
@@ -86,9 +86,7 @@ def _evaluate(
     samples = collector.samples(test, draft)
     if not samples:
         raise UserError("The target wrote nothing on these prompts: there is nothing to evaluate.")
-    yield _result(
-        options, collector, draft, rules, samples, len(validation), notes, int(static_opt.split(":")[1])
-    )
+    yield _result(options, collector, draft, rules, samples, len(validation), notes, int(static_opt.split(":")[1]))
 
 
 def collect(
@@ -135,9 +133,7 @@ def _clock_lanes(rules: Sequence[Rule]) -> list[str]:
     return [lane for lane in lanes if lane != "oracle:best" or "oracle" not in lanes]
 
 
-def clock_table(
-    readings: Sequence[dict[str, Any]], samples: Sequence[Sample], lanes: Sequence[str]
-) -> ClockTable:
+def clock_table(readings: Sequence[dict[str, Any]], samples: Sequence[Sample], lanes: Sequence[str]) -> ClockTable:
     """Median seconds over the repeats by lane and prompt."""
     suites = {sample.prompt: sample.suite for sample in samples}
     visits: dict[str, list[dict[str, Any]]] = {}
@@ -146,9 +142,7 @@ def clock_table(
             visits.setdefault(reading["prompt"], []).append(reading["lanes"])
     prompts = list(visits)
     seconds = {
-        lane: np.array(
-            [np.median([visit[lane]["decode_s"] for visit in visits[prompt]]) for prompt in prompts]
-        )
+        lane: np.array([np.median([visit[lane]["decode_s"] for visit in visits[prompt]]) for prompt in prompts])
         for lane in lanes
     }
     tokens = np.array([visits[prompt][0]["autoregressive"]["tokens"] for prompt in prompts])

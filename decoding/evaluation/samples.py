@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..lanes import parse_lane
+from ..analysis.whatif import Replay, Simulated, simulate
 from ..lookahead.heads import Head
 from ..lookahead.registry import make_policy
-from ..trace import Chain, Costs, Finish
-from ..whatif import Replay, Simulated, simulate
+from ..records.lanes import parse_lane
+from ..records.trace import Chain, Costs, Finish
 
 
 @dataclass(slots=True)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from ..machine import describe_machine, gpu_name
-from ..prepare import model_info
+from ..comparison.prepare import model_info
+from ..engines.loading import gpu_name
+from ..records.machine import describe_machine
 from .collect import Collector
 from .options import EvaluationOptions
 from .results import Setting

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from ..errors import UserError
-from ..trace import Chain
+from ..records.trace import Chain
 
 _CHAIN = TypeAdapter(Chain)
 
@@ -84,10 +84,6 @@ def chain_to_plain(chain: Chain) -> dict[str, Any]:
 def chain_from_plain(data: dict[str, Any]) -> Chain:
     """Raises UserError for what is no chain."""
     try:
-        return _CHAIN.validate_python(
-            {**data, "tails": {int(at): tail for at, tail in data["tails"].items()}}
-        )
+        return _CHAIN.validate_python({**data, "tails": {int(at): tail for at, tail in data["tails"].items()}})
     except (ValidationError, KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            "A recorded chain is damaged: delete the evaluation's folder and begin anew."
-        ) from error
+        raise UserError("A recorded chain is damaged: delete the evaluation's folder and begin anew.") from error

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..lanes import parse_lane
+from ..analysis.metrics import match_rate, oracle_sls
 from ..lookahead.heads import Head
-from ..metrics import match_rate, oracle_sls
-from ..trace import Costs
+from ..records.lanes import parse_lane
+from ..records.trace import Costs
 from .classify import always_accept, predict
 from .losses import PerfectJudge, losses, replay_judge
 from .results import ALL, OracleLengths, ParetoPoint, Prediction, Row, RuleResult, Timing
@@ -62,10 +62,7 @@ def rule_results(
     clocked = _clock_timings(clock, rules, reference) if clock else {}
     if clocked and reference:
         _add_noise(clocked, clock, replayed, samples, reference)
-    rows = {
-        lane: _rows(one, samples, costs, simulated[lane], clocked.get(lane, {}))
-        for lane, one in replayed.items()
-    }
+    rows = {lane: _rows(one, samples, costs, simulated[lane], clocked.get(lane, {})) for lane, one in replayed.items()}
     return [RuleResult(rule.label, rule.lane, rows[rule.lane]) for rule in rules]
 
 
@@ -109,9 +106,7 @@ def _rows(
     return rows
 
 
-def _row(
-    replayed: Replayed, samples: Sequence[Sample], costs: Costs, simulated: Timing, clock: Timing | None
-) -> Row:
+def _row(replayed: Replayed, samples: Sequence[Sample], costs: Costs, simulated: Timing, clock: Timing | None) -> Row:
     passes = sum(one.target_passes for one in replayed.simulated)
     drafted = sum(one.draft_passes for one in replayed.simulated)
     accepted = sum(one.accepted for one in replayed.simulated)
@@ -155,9 +150,7 @@ def _timings(
     return found
 
 
-def _clock_timings(
-    clock: ClockTable, rules: Sequence[Rule], reference: str | None
-) -> dict[str, dict[str, Timing]]:
+def _clock_timings(clock: ClockTable, rules: Sequence[Rule], reference: str | None) -> dict[str, dict[str, Timing]]:
     if not clock.prompts or "autoregressive" not in clock.seconds:
         return {}
     seconds = {rule.lane: clock.seconds[rule.lane] for rule in rules if rule.lane in clock.seconds}
@@ -179,9 +172,11 @@ def _add_noise(
         for lane, timings in clocked.items():
             if timings[suite].cut is not None:
                 timings[suite].cut_noise = clock_noise(
-                    clock.seconds[lane][indices], clock.seconds[reference][indices],
-                    simulated[lane][indices], simulated[reference][indices],
-                )  # fmt: skip
+                    clock.seconds[lane][indices],
+                    clock.seconds[reference][indices],
+                    simulated[lane][indices],
+                    simulated[reference][indices],
+                )
 
 
 def always_accepting(samples: Sequence[Sample]) -> dict[str, Prediction]:

@@ -14,13 +14,13 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ..lane_run import LaneRun, no_garbage_collection
-from ..lanes import parse_lane
-from ..prepare import Prepared
-from ..trace import Chain, Costs
+from ..comparison.lane_run import LaneRun, no_garbage_collection
+from ..comparison.prepare import Prepared
+from ..records.lanes import parse_lane
+from ..records.trace import Chain, Costs
 
 if TYPE_CHECKING:
-    from ..models.pair import Pair
+    from ..engines.pair import Pair
 
 SLICE_S = 0.1
 

@@ -1,0 +1,1 @@
+"""Training, calibration and tuning of the learned policies."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..lookahead.base import SL_CAP
 from ..lookahead.costaware import CostAware, CostAwareHead, long_run_latency
 from ..lookahead.costaware import threshold as costaware_threshold
 from ..lookahead.disco import Disco, DiscoHead
@@ -16,7 +15,8 @@ from ..lookahead.heads import Head
 from ..lookahead.ledger import Row, rows_to_json
 from ..lookahead.repetition import LONGEST
 from ..lookahead.specdecpp import SpecDecHead, SpecDecPlusPlus
-from ..trace import Costs
+from ..records.lanes import SL_CAP
+from ..records.trace import Costs
 from . import tuning
 from .calibration import Platt, figures, fit_next, fit_platt
 from .data import Positions, rows_of, split_texts
@@ -26,9 +26,14 @@ from .tuning import Bench, Recorded
 HELD_OUT = 0.1  # share of the training texts that only tell the loss
 DISCO = [(32, "hard", False), (32, "soft", False), (32, "hard", True), (32, "soft", True)]  # width, labels, logarithms
 SPECDEC = [  # context, depth D, sees the margin
-    ("mixed", 3, False), ("clean", 0, False), ("clean", 1, False),
-    ("mixed", 1, True), ("clean", 0, True), ("clean", 1, True), ("clean", 3, True),
-]  # fmt: skip
+    ("mixed", 3, False),
+    ("clean", 0, False),
+    ("clean", 1, False),
+    ("mixed", 1, True),
+    ("clean", 0, True),
+    ("clean", 1, True),
+    ("clean", 3, True),
+]
 SPECDEC_EPOCHS = 5  # more fits the training texts only
 COSTAWARE_WIDTH = 24
 FLAT_FROM = (8, 16, LONGEST + 1)  # repetitions of that length tell the chance without p

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ..drafting import prefill
-from ..features import FeatureReader, as_rows
 from ..lookahead.repetition import evidence_along
+from ..loop.drafting import prefill
+from ..loop.features import FeatureReader, as_rows
 
 if TYPE_CHECKING:
-    from ..models.base import CachedModel
+    from ..engines.base import CachedModel
 
 NEEDS = frozenset({"entropy", "top10"})
 MIXING = 0.15  # SpecDec++: share of inputs that are the target's tokens

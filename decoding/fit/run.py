@@ -12,25 +12,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..chain import Cancelled, record_chain
-from ..cost_curves import smooth_costs
-from ..costs import measure_costs, measure_decision
-from ..drafting import NGRAM
+from ..comparison.chain import Cancelled, record_chain
+from ..comparison.costs import measure_costs, measure_decision, smooth_costs
+from ..comparison.prepare import ALL_FEATURES, Prepared, make_source, prepare, shared_vocabulary
 from ..errors import UserError
-from ..lanes import parse_lane
 from ..lookahead.heads import FOLDER, Head
 from ..lookahead.policy_files import PolicyFile, write_policy
-from ..prepare import ALL_FEATURES, Prepared, make_source, prepare, shared_vocabulary
-from ..prompts import load_suite
-from ..request import CompareRequest
-from ..trace import Costs
+from ..loop.drafting import NGRAM
+from ..records.lanes import parse_lane
+from ..records.request import CompareRequest
+from ..records.suites import load_suite
+from ..records.trace import Costs
 from .candidates import Candidate, Fitted, choose_costaware, choose_disco, choose_specdecpp, train_candidates
 from .data import Collector, Positions
 from .texts import greedy_texts
 from .tuning import Bench, Recorded
 
 if TYPE_CHECKING:
-    from ..models.pair import Pair
+    from ..engines.pair import Pair
 
 Tell = Callable[[str, float | None], None]
 Texts = list[tuple[list[int], list[int]]]  # prompt and the target's text
@@ -136,9 +135,7 @@ def _prompts(pair: Pair, options: FitOptions, split: str, limit: int) -> list[li
 class _Job:
     """The steps that run models."""
 
-    def __init__(
-        self, pair: Pair, draft: str, options: FitOptions, tell: Tell, cancelled: Callable[[], bool]
-    ) -> None:
+    def __init__(self, pair: Pair, draft: str, options: FitOptions, tell: Tell, cancelled: Callable[[], bool]) -> None:
         self.pair, self.draft, self.options = pair, draft, options
         self._cancelled = cancelled
         self.tell = lambda message, fraction: tell(f"{draft}: {message}", fraction)

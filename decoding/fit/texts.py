@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ..acceptance import Greedy
-from ..clock import make_clock
-from ..drafting import prefill
-from ..limits import Limits
+from ..comparison.prepare import make_source, shared_vocabulary
 from ..lookahead.base import LaneContext
 from ..lookahead.confidence import Confidence
-from ..prepare import make_source, shared_vocabulary
-from ..speculative import speculative_decode
-from ..trace import Costs
+from ..loop.acceptance import Greedy
+from ..loop.clock import make_clock
+from ..loop.drafting import prefill
+from ..loop.limits import Limits
+from ..loop.speculative import speculative_decode
+from ..records.trace import Costs
 
 if TYPE_CHECKING:
-    from ..models.pair import Pair
+    from ..engines.pair import Pair
 
 Report = Callable[[float], None]  # told the share done, 0 to 1
 UNUSED_COSTS = Costs(target_s=1.0, v=[1.0], c={}, o=0.0)  # the rule that drafts here asks for none

@@ -109,8 +109,13 @@ def train_specdecpp(
     if net.lead is not None:
         found["lead"] = net.lead.weight.detach().numpy()[0].astype(np.float32)
     architecture = {
-        "depth": depth, "shared": True, "context": context, "margin": lead, "w_rej": weight, "epochs": epochs
-    }  # fmt: skip
+        "depth": depth,
+        "shared": True,
+        "context": context,
+        "margin": lead,
+        "w_rej": weight,
+        "epochs": epochs,
+    }
     return Trained(found, loss, architecture, {"scale": float(scale)})
 
 
@@ -185,8 +190,10 @@ def _train(
     w = None if weights is None else torch.from_numpy(weights)
     optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=decay)
     steps = epochs * math.ceil(len(x) / BATCH)
+
     def schedule(step: int) -> float:
         return max(0.02, 1.0 - step / steps)
+
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
     total = 0.0
     for _ in range(epochs):

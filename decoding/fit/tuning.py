@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, LookaheadPolicy
+from ..analysis.whatif import Replay, simulate
+from ..lookahead.base import LookaheadPolicy
 from ..lookahead.ledger import Row
 from ..lookahead.oracle import Oracle
 from ..lookahead.static import Static
-from ..trace import Chain, Costs, Finish, Guesses
-from ..whatif import Replay, simulate
+from ..records.lanes import SL_CAP, SL_CAP_LEARNED
+from ..records.trace import Chain, Costs, Finish, Guesses
 
 DISCO_THRESHOLDS = (*np.round(np.arange(0.3, 0.96, 0.05), 3), 0.97, 0.98, 0.99)
 CAPS = (8, 12, 16, SL_CAP, 28, 40, SL_CAP_LEARNED)
@@ -50,8 +51,10 @@ def along(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np.nda
 def everywhere(chain: Chain, column: str) -> tuple[np.ndarray, np.ndarray]:
     """(p, score) of all guesses that a rule can see: along the text, and after each mistake."""
     lists = [chain.along, *chain.tails.values()]
-    return tuple(np.concatenate([np.array(part) for part in parts])
-                 for parts in zip(*((one.p, one.scores[column]) for one in lists)))  # fmt: skip
+    return tuple(
+        np.concatenate([np.array(part) for part in parts])
+        for parts in zip(*((one.p, one.scores[column]) for one in lists))
+    )
 
 
 def held(chain: Chain) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""When to stop guessing: one file a policy, one small interface."""

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..trace import Costs
-
-SL_CAP = 20  # of static rules and those whose source says so
-SL_CAP_LEARNED = 64  # the most that fitting may choose as SL_max of a learned rule
+from ..records.lanes import SL_CAP
+from ..records.trace import Costs
 
 
 @dataclass(slots=True)
@@ -53,7 +51,13 @@ class DraftState:
         """Forget the last iteration; the next one starts at output position ``start``."""
         self.start = start
         for column in (
-            self.tokens, self.p, self.entropy, self.top10, self.margin, self.proposer, self.hidden,
+            self.tokens,
+            self.p,
+            self.entropy,
+            self.top10,
+            self.margin,
+            self.proposer,
+            self.hidden,
         ):
             column.clear()
         for column in self.scores.values():

@@ -41,9 +41,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..lanes import Lane
-from ..trace import Costs
-from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
+from ..records.lanes import SL_CAP, SL_CAP_LEARNED, Lane
+from ..records.trace import Costs
+from .base import DraftState, LaneContext, LookaheadPolicy
 from .disco import sigmoid
 from .heads import GuessFeatures
 from .ledger import Row, rows_from_json

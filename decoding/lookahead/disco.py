@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..lanes import Lane
-from .base import SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
+from ..records.lanes import SL_CAP_LEARNED, Lane
+from .base import DraftState, LaneContext, LookaheadPolicy
 from .heads import GuessFeatures
 from .policy_files import AGAIN, PolicyFile
 

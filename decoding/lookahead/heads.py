@@ -17,6 +17,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from ..errors import UserError
+from ..records.pairs import find_pair
+from ..records.trace import Run
 from .policy_files import exists, read_policy
 
 POLICIES = ("disco", "specdecpp", "costaware")  # those that need a fitted head
@@ -93,3 +95,15 @@ def need_head(name: str, heads: Mapping[str, Head] | None) -> Head:
         f"The policy {name} is not fitted for this pair and draft yet: fit first, with "
         "python -m decoding fit --pair PAIR --draft DRAFT."
     )
+
+
+def heads_of(run: Run, draft: str | None = None) -> dict[str, Head]:
+    """The heads of ``draft`` (None: the pair's own) by policy name; {} where the draft is not installed.
+
+    Those fitted for other weights than the run's are left out. Raises UserError where there is no such pair.
+    """
+    name = draft or run.pair.default_draft
+    known, pair = run.pair.drafts.get(name), find_pair(run.pair.name)
+    if known is None or name not in pair.drafts:
+        return {}
+    return load_heads(Path(pair.drafts[name]) / FOLDER, run.pair.target.fingerprint, known.fingerprint)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from ..records.lanes import SL_CAP
+from .base import DraftState, LaneContext, LookaheadPolicy
 
 FIRST_SL = 5
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError
-from ..trace import Costs
+from ..records.trace import Costs
 from .policy_files import AGAIN
 
 

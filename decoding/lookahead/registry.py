@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from ..errors import UserError
-from ..lanes import LEARNED, Lane
+from ..records.lanes import LEARNED, Lane
 from .autoregressive import Autoregressive
 from .base import LookaheadPolicy
 from .confidence import DEFAULT_THRESHOLD as CONFIDENCE_THRESHOLD
@@ -23,7 +23,7 @@ def make_policy(lane: Lane, heads: Mapping[str, Head] | None = None) -> Lookahea
     """The policy that ``lane`` names, new.
 
     Args:
-        lane: as parsed by :func:`decoding.lanes.parse_lane`.
+        lane: as parsed by :func:`decoding.records.lanes.parse_lane`.
         heads: the heads fitted for the lane's draft, by policy name; the learned policies need theirs.
 
     Raises:

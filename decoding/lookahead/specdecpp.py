@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..lanes import Lane
-from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
+from ..records.lanes import SL_CAP, SL_CAP_LEARNED, Lane
+from .base import DraftState, LaneContext, LookaheadPolicy
 from .disco import sigmoid
 from .heads import GuessFeatures
 from .ledger import cheapest, rows_from_json

@@ -32,8 +32,14 @@ def visit(browser) -> Callable[..., Any]:
         page.on("pageerror", lambda error: page.faults.append(str(error)))
         page.on("console", lambda message: message.type == "error" and page.faults.append(message.text))
         home = url.split("/")[2]
-        page.on("request", lambda r: r.url.split("/")[2] not in (home, "") and page.elsewhere.append(r.url)
-                if r.url.startswith("http") else None)  # fmt: skip
+        page.on(
+            "request",
+            lambda r: (
+                r.url.split("/")[2] not in (home, "") and page.elsewhere.append(r.url)
+                if r.url.startswith("http")
+                else None
+            ),
+        )
         page.goto(url)
         return page
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from decoding.trace import Run
+from decoding.records.trace import Run
 from tests.fakes import scripted_events
 from viz.player.export import export_html
 from viz.player.names import lane_heading

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-from decoding.trace import run_to_json
+from decoding.records.run_file import run_to_json
 from tests.page_fakes import ScriptedBackend
 from tests.page_server import LANES, page_at, write_recordings
 from tests.runs import HOSTILE, make_run

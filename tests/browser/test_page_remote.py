@@ -18,7 +18,7 @@ TOKEN = "s3cret"
 SERVER = textwrap.dedent("""
     import sys, uvicorn
     from decoding.backends.local import LocalBackend
-    from decoding.server import Limits, create_app
+    from decoding.backends.server import Limits, create_app
     from tests.fakes import ScriptedRunner
     app = create_app(LocalBackend(ScriptedRunner), sys.argv[2], Limits())
     uvicorn.run(app, port=int(sys.argv[1]), access_log=False)

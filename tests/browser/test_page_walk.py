@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from decoding.trace import run_from_json, run_to_json
+from decoding.records.run_file import run_from_json, run_to_json
 from tests.page_server import first_run
 from tests.runs import make_run
 
@@ -291,5 +291,3 @@ def test_what_was_missed_is_fetched_again(page):
     page.wait_for_function("window.repairs > 0", timeout=WAIT)
     finished(page)
     assert page.locator(".sp-fault").count() == 0
-
-

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from decoding.text import whole_text
-from decoding.whatif import simulate_lane
+from decoding.analysis.whatif import simulate_lane
+from decoding.records.text import whole_text
 from tests.browser.player_pages import LANES, lane_text, open_export, settle, stop_at, wait_until
 from tests.runs import make_run
 from viz.player.details import token_details

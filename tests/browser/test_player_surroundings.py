@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from decoding.text import whole_text
+from decoding.records.text import whole_text
 from tests.browser.player_pages import LANES, apply_events, lane_text, live_events, open_export, stop_at, wait_until
 from tests.runs import make_run
 

@@ -1,0 +1,1 @@
+"""Everything drawn with Plotly."""

@@ -1,6 +1,6 @@
 """Plotly figures of one run: how far each lane looked ahead, and what every static SL would have given.
 
-Pure functions of a :class:`~decoding.trace.Run`. Each figure comes with a title and one sentence that says what
+Pure functions of a :class:`~decoding.records.trace.Run`. Each figure comes with a title and one sentence that says what
 to look for, computed from this run. Colours are names of CSS variables, resolved in the browser so that both
 themes work; ``customdata`` of every point begins with (lane index, output position) for the player to jump to.
 """
@@ -15,9 +15,9 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from decoding.metrics import draft_passes, ending, mean_sl, speedup, static_sweep, thrown_away
-from decoding.trace import Iteration, Run, Trace
-from decoding.whatif import Replay
+from decoding.analysis.metrics import draft_passes, ending, mean_sl, speedup, static_sweep, thrown_away
+from decoding.analysis.whatif import Replay
+from decoding.records.trace import Iteration, Run, Trace
 
 from ..player.names import lane_name
 
@@ -94,13 +94,21 @@ def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar 
     yield go.Bar(
         y=[it.n_drafted for it in iterations],
         marker={"color": "rgba(0,0,0,0)", "line": {"color": colour, "width": 1.2}},
-        name="guessed (outline)", legendgroup="guessed", showlegend=legend, **where, **shared,
-    )  # fmt: skip
+        name="guessed (outline)",
+        legendgroup="guessed",
+        showlegend=legend,
+        **where,
+        **shared,
+    )
     yield go.Bar(
         y=[it.n_accepted for it in iterations],
         marker={"color": colour, "opacity": 0.6, "line": {"width": 0}},
-        name="accepted (fill)", legendgroup="accepted", showlegend=legend, **where, **shared,
-    )  # fmt: skip
+        name="accepted (fill)",
+        legendgroup="accepted",
+        showlegend=legend,
+        **where,
+        **shared,
+    )
     if any(it.holds is not None for it in iterations):
         top = _top(trace)
         yield _holds_ticks([it for it in iterations if (it.holds or 0) <= top], legend)
@@ -117,18 +125,29 @@ def _holds_ticks(iterations: list[Iteration], legend: bool) -> go.Scatter:
             x += [it.start, it.start + _width(it), None]
             y += [it.holds] * 2 + [None]
     return go.Scatter(
-        x=x, y=y, mode="lines", line={"color": INK, "width": 1.8}, hoverinfo="skip",
-        name="would have held (tick; arrow: beyond)", legendgroup="holds", showlegend=legend,
-    )  # fmt: skip
+        x=x,
+        y=y,
+        mode="lines",
+        line={"color": INK, "width": 1.8},
+        hoverinfo="skip",
+        name="would have held (tick; arrow: beyond)",
+        legendgroup="holds",
+        showlegend=legend,
+    )
 
 
 def _holds_beyond(iterations: list[Iteration], top: float) -> go.Scatter:
     """Arrows where so many guesses would have held that the tick lies above the row."""
     return go.Scatter(
-        x=[it.start + _width(it) / 2 for it in iterations], y=[top] * len(iterations), mode="markers",
-        marker={"color": INK, "symbol": "arrow-up", "size": 8}, legendgroup="holds", showlegend=False,
-        text=[f"would have held: {it.holds}" for it in iterations], hovertemplate="%{text}<extra></extra>",
-    )  # fmt: skip
+        x=[it.start + _width(it) / 2 for it in iterations],
+        y=[top] * len(iterations),
+        mode="markers",
+        marker={"color": INK, "symbol": "arrow-up", "size": 8},
+        legendgroup="holds",
+        showlegend=False,
+        text=[f"would have held: {it.holds}" for it in iterations],
+        hovertemplate="%{text}<extra></extra>",
+    )
 
 
 def _width(it: Iteration) -> float:
@@ -157,9 +176,16 @@ def _facts(index: int, trace: Trace, k: int) -> list[Any]:
 def _name_row(figure: go.Figure, row: int, index: int, trace: Trace) -> None:
     axis = "" if row == 1 else str(row)
     figure.add_annotation(
-        text=f"<b>{_label(trace)}</b>", font={"color": lane_colour(index)}, showarrow=False,
-        x=0, xref="paper", xanchor="left", y=1, yref=f"y{axis} domain", yanchor="bottom",
-    )  # fmt: skip
+        text=f"<b>{_label(trace)}</b>",
+        font={"color": lane_colour(index)},
+        showarrow=False,
+        x=0,
+        xref="paper",
+        xanchor="left",
+        y=1,
+        yref=f"y{axis} domain",
+        yanchor="bottom",
+    )
 
 
 def lookahead_sentence(traces: list[Trace]) -> str:
@@ -188,11 +214,15 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
     for index, trace in drafting:
         its = trace.iterations
         figure.add_scatter(
-            x=list(range(1, len(its) + 1)), y=[it.n_drafted for it in its], mode="lines+markers",
-            line={"color": lane_colour(index), "width": 1.6, "shape": "hvh"}, marker={"size": 5},
-            name=_label(trace), customdata=[_facts(index, trace, k) for k in range(len(its))],
+            x=list(range(1, len(its) + 1)),
+            y=[it.n_drafted for it in its],
+            mode="lines+markers",
+            line={"color": lane_colour(index), "width": 1.6, "shape": "hvh"},
+            marker={"size": 5},
+            name=_label(trace),
+            customdata=[_facts(index, trace, k) for k in range(len(its))],
             hovertemplate=_HOVER,
-        )  # fmt: skip
+        )
     figure.update_xaxes(title_text="iteration", rangemode="tozero")
     figure.update_yaxes(title_text="SL (tokens guessed)", rangemode="tozero")
     figure.update_layout(height=320, **_layout())
@@ -219,10 +249,13 @@ def draw_static_speedups(run: Run) -> Drawing:
     figure = go.Figure()
     for dash, (draft, curve) in zip(("solid", "dash", "dot", "dashdot", "longdash"), curves.items()):
         figure.add_scatter(
-            x=list(curve), y=list(curve.values()), mode="lines", line={"color": MUTED, "width": 1.6, "dash": dash},
+            x=list(curve),
+            y=list(curve.values()),
+            mode="lines",
+            line={"color": MUTED, "width": 1.6, "dash": dash},
             name=f"every static SL, simulated ({plain(draft)})",
             hovertemplate="static:%{x}: %{y:.2f} times (simulated)<extra></extra>",
-        )  # fmt: skip
+        )
     for index, trace in enumerate(run.lanes):
         measured = speedup(run, trace)
         if trace.draft and measured and trace.iterations:
@@ -243,18 +276,34 @@ def static_speedups(run: Run, draft: str) -> dict[int, float]:
 def _lane_point(index: int, trace: Trace, measured) -> go.Scatter:
     x = _static_sl(trace) if trace.policy == "static" else mean_sl(trace)
     return go.Scatter(
-        x=[x], y=[measured.median], mode="markers", name=f"{_label(trace)}, measured",
+        x=[x],
+        y=[measured.median],
+        mode="markers",
+        name=f"{_label(trace)}, measured",
         marker={"color": lane_colour(index), "size": 11, "symbol": _SYMBOLS[index % len(_SYMBOLS)]},
-        error_y={"type": "data", "symmetric": False, "array": [measured.high - measured.median],
-                 "arrayminus": [measured.median - measured.low], "color": lane_colour(index), "width": 4},
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": [measured.high - measured.median],
+            "arrayminus": [measured.median - measured.low],
+            "color": lane_colour(index),
+            "width": 4,
+        },
         customdata=[[index, 0, f"{measured.low:.2f}", f"{measured.high:.2f}"]],
         hovertemplate="%{y:.2f} times (%{customdata[2]} to %{customdata[3]}), SL %{x:.1f}<extra></extra>",
-    )  # fmt: skip
+    )
 
 
 _SYMBOLS = (  # as the player marks its lanes
-    "square", "circle", "triangle-up", "diamond", "triangle-down", "circle-open", "square-open", "cross",
-)  # fmt: skip
+    "square",
+    "circle",
+    "triangle-up",
+    "diamond",
+    "triangle-down",
+    "circle-open",
+    "square-open",
+    "cross",
+)
 
 
 def _static_sl(trace: Trace) -> int:

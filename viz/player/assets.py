@@ -12,8 +12,18 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SECTIONS = (
-    "helpers", "lanes", "text", "strip", "popup", "panels", "player", "shell", "simulation", "pointing", "live",
-)  # fmt: skip
+    "helpers",
+    "lanes",
+    "text",
+    "strip",
+    "popup",
+    "panels",
+    "player",
+    "shell",
+    "simulation",
+    "pointing",
+    "live",
+)
 
 
 @cache

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from decoding.errors import UserError
-from decoding.text import pieces
-from decoding.trace import Iteration, Run, Token, Trace
+from decoding.records.text import pieces
+from decoding.records.trace import Iteration, Run, Token, Trace
 
 from .names import lane_name
 

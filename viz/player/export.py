@@ -6,7 +6,7 @@ import json
 from html import escape
 from typing import Any
 
-from decoding.trace import Run
+from decoding.records.trace import Run
 
 from .assets import player_css, player_js
 from .details import token_details

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from decoding.lanes import Lane, parse_lane
+from decoding.records.lanes import Lane, parse_lane
 
 _TITLES = {
     "autoregressive": "Plain",

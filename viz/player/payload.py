@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from decoding import metrics
-from decoding.text import pieces
-from decoding.trace import Chain, Run, Trace
-from decoding.whatif import Replay, ending, static_sweep
+from decoding.analysis import metrics
+from decoding.analysis.whatif import Replay, ending, static_sweep
+from decoding.records.text import pieces
+from decoding.records.trace import Chain, Run, Trace
 
 from . import sentences
 from .names import lane_caption, lane_name
@@ -23,8 +23,13 @@ TICKS_PER_SECOND = 10_000_000
 PROMPT_CHARS = 400  # the end of the prompt, shown before each text
 LETTERS = {"accepted": "a", "rejected": "r", "dropped": "d", "correction": "c", "bonus": "b", "plain": "p"}
 COLUMN_FIGURES = (
-    "speedup", "tokens_per_target_pass", "target_passes", "draft_passes", "thrown_away", "first_guess_hit_rate",
-)  # fmt: skip
+    "speedup",
+    "tokens_per_target_pass",
+    "target_passes",
+    "draft_passes",
+    "thrown_away",
+    "first_guess_hit_rate",
+)
 Origin = Literal["recorded", "live", "imported"]
 
 
@@ -170,9 +175,14 @@ def _source(run: Run, chain: Chain, strings: Strings) -> dict[str, Any]:
     return {
         "target": strings.add(pieces(chain.target, run.vocab)),
         "tails": tails,
-        "costs": {"unit_s": _unit_seconds(run), "c": run.costs.c[chain.draft], "v": run.costs.v, "o": run.costs.o,
-                  "first": run.costs.first.get(chain.draft, 0.0)},
-    }  # fmt: skip
+        "costs": {
+            "unit_s": _unit_seconds(run),
+            "c": run.costs.c[chain.draft],
+            "v": run.costs.v,
+            "o": run.costs.o,
+            "first": run.costs.first.get(chain.draft, 0.0),
+        },
+    }
 
 
 def _unit_seconds(run: Run) -> float:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from decoding.metrics import speedup, speedups, static_opt
-from decoding.trace import Run, Trace
+from decoding.analysis.metrics import speedup, speedups, static_opt
+from decoding.records.trace import Run, Trace
 
 from .names import lane_name
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from decoding.analysis.whatif import Replay, Simulated, ending, simulate
 from decoding.errors import UserError
-from decoding.fitted import heads_of
-from decoding.lanes import parse_lane
-from decoding.lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from decoding.lookahead.base import DraftState, LaneContext, LookaheadPolicy
+from decoding.lookahead.heads import heads_of
 from decoding.lookahead.registry import make_policy
-from decoding.trace import Run, Trace
-from decoding.whatif import Replay, Simulated, ending, simulate
+from decoding.records.lanes import SL_CAP, parse_lane
+from decoding.records.trace import Run, Trace
 
 from .names import lane_name
 
@@ -141,9 +141,7 @@ def _scaled_panel(run: Run, trace: Trace) -> dict[str, Any] | None:
     return panel
 
 
-def _swept(
-    run: Run, trace: Trace, values: list[float], policy: Callable[[float], LookaheadPolicy]
-) -> dict[str, Any]:
+def _swept(run: Run, trace: Trace, values: list[float], policy: Callable[[float], LookaheadPolicy]) -> dict[str, Any]:
     """What all panels have: the lane replayed under ``policy(value)`` for each value."""
     replay, name = Replay(run.chains[trace.draft]), lane_name(trace.lane)
     options = [_option(run, trace, replay, policy(value), value) for value in values]

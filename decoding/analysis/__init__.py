@@ -1,0 +1,1 @@
+"""Pure functions over records: replay under another policy, figures, closed forms."""

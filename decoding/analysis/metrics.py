@@ -1,0 +1,391 @@
+"""Every figure that is shown, as pure functions over run files; each docstring holds its formula.
+
+``iterations`` counts target passes after the prefill. The last iteration may be *truncated*: by the token
+limit its SL is smaller, and where the text ends among its accepted tokens it emits no token of the
+target's own. It counts as it came, unless a docstring says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ..records.trace import Chain, Costs, Repeat, Run, Trace
+from .whatif import Replay, ending, static_sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A median with the smallest and the largest value over the repeats."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def over(cls, values: Sequence[float]) -> Spread | None:
+        return cls(median(values), min(values), max(values)) if values else None
+
+
+# -- counts of one lane --------------------------------------------------------------------------------
+
+
+def target_passes(trace: Trace) -> int:
+    """Target passes after the prefill: one per iteration."""
+    return len(trace.iterations)
+
+
+def draft_passes(trace: Trace) -> int:
+    """Drafted tokens, each one pass of the draft: sum of the SLs."""
+    return sum(iteration.n_drafted for iteration in trace.iterations)
+
+
+def accepted(trace: Trace) -> int:
+    """Drafted tokens that became text."""
+    return sum(iteration.n_accepted for iteration in trace.iterations)
+
+
+def thrown_away(trace: Trace) -> int:
+    """Drafted tokens that did not become text: rejected and dropped, ``drafted - accepted``."""
+    return draft_passes(trace) - accepted(trace)
+
+
+# -- rates of one lane ---------------------------------------------------------------------------------
+
+
+def tokens_per_target_pass(trace: Trace) -> float | None:
+    """``1 + accepted / iterations``: vLLM's mean acceptance length.
+
+    The target's own token counts in every iteration, also where the truncated last one emitted none.
+    None where nothing was decoded.
+    """
+    return 1 + accepted(trace) / len(trace.iterations) if trace.iterations else None
+
+
+def block_efficiency(trace: Trace) -> float | None:
+    """``tokens / iterations``: tokens per target pass with the truncated last iteration as it came."""
+    return len(trace.output) / len(trace.iterations) if trace.iterations else None
+
+
+def mean_sl(trace: Trace) -> float | None:
+    """``drafted / iterations``, the truncated last iteration included."""
+    return draft_passes(trace) / len(trace.iterations) if trace.iterations else None
+
+
+def acceptance_rate(trace: Trace) -> float | None:
+    """``accepted / drafted``; None where nothing was drafted.
+
+    It measures the rule as much as the draft: a rule that stops sooner has a higher one. Beside it belong
+    :func:`first_guess_hit_rate` and :func:`match_rate`.
+    """
+    drafted = draft_passes(trace)
+    return accepted(trace) / drafted if drafted else None
+
+
+def first_guess_hit_rate(trace: Trace) -> float | None:
+    """How often the first draft of an iteration holds: ``accepted firsts / iterations with SL >= 1``.
+
+    An iteration whose truncation left SL 0 does not count. None where nothing was drafted.
+    """
+    firsts = [iteration.drafted[0] for iteration in trace.iterations if iteration.drafted]
+    return sum(token.fate == "accepted" for token in firsts) / len(firsts) if firsts else None
+
+
+def discard_rate(trace: Trace) -> float | None:
+    """SpecDec++'s ``N_discarded / N``: drafted tokens thrown away (the rejected one too) per token of text."""
+    return thrown_away(trace) / len(trace.output) if trace.output else None
+
+
+def verification_rate(trace: Trace) -> float | None:
+    """SpecDec++'s ``N_target / N``: target passes per token of text."""
+    return len(trace.iterations) / len(trace.output) if trace.output else None
+
+
+def acceptance_by_place(trace: Trace) -> list[tuple[int, int]]:
+    """Per place in the draft (first, second, ...): (how often drafted, how often accepted)."""
+    longest = max((iteration.n_drafted for iteration in trace.iterations), default=0)
+    counts = [[0, 0] for _ in range(longest)]
+    for iteration in trace.iterations:
+        for place, token in enumerate(iteration.drafted):
+            counts[place][0] += 1
+            counts[place][1] += token.fate == "accepted"
+    return [(drafted, held) for drafted, held in counts]
+
+
+# -- the draft, whatever the rule ----------------------------------------------------------------------
+
+
+def match_rate(chain: Chain) -> float | None:
+    """Share of output positions where the draft's first choice on the target's text is the target's token.
+
+    It belongs to the draft and the text alone; no iteration, truncated or not, enters it.
+    """
+    if not chain.target:
+        return None
+    return sum(guess == token for guess, token in zip(chain.along.choice, chain.target)) / len(chain.target)
+
+
+def oracle_sls(chain: Chain) -> list[int]:
+    """The oracle's accepted tokens per iteration: guesses that hold in a row, each followed by one correction.
+
+    The last entry is cut off by the end of the text.
+    """
+    found, start = [], 0
+    while start < len(chain.target):
+        held = chain.holds(start)
+        found.append(held)
+        start += held + 1
+    return found
+
+
+# -- the clock -----------------------------------------------------------------------------------------
+
+
+def decode_seconds(trace: Trace) -> Spread | None:
+    """Draft + check + policy + rest, summed over the iterations, over the repeats; prefill apart."""
+    return Spread.over([repeat.decode_s for repeat in trace.repeats])
+
+
+def seconds_per_token(trace: Trace) -> float | None:
+    """Latency per token: median decode time over the repeats / tokens of text."""
+    spread = decode_seconds(trace)
+    return spread.median / len(trace.output) if spread and trace.output else None
+
+
+def median_repeat(trace: Trace) -> int | None:
+    """Index of the repeat that the page replays: the one with the (lower) median decode time."""
+    if not trace.repeats:
+        return None
+    order = sorted(range(len(trace.repeats)), key=lambda index: trace.repeats[index].decode_s)
+    return order[(len(order) - 1) // 2]
+
+
+def speedups(run: Run, trace: Trace) -> list[float]:
+    """Per repeat: decode time of the autoregressive lane / of this lane, in the same repeat.
+
+    [] without an autoregressive lane. Prefill is left out; see :func:`end_to_end_speedup`. Lanes whose text
+    differs in length are compared per token.
+    """
+    return _ratios(run, trace, lambda repeat: repeat.decode_s)
+
+
+def speedup(run: Run, trace: Trace) -> Spread | None:
+    """Median (lowest, highest) over the repeats of the same-repeat ratios of :func:`speedups`."""
+    return Spread.over(speedups(run, trace))
+
+
+def end_to_end_speedup(run: Run, trace: Trace) -> Spread | None:
+    """As :func:`speedup`, with the prefill of both models in both times: what a user waits in all."""
+    return Spread.over(_ratios(run, trace, lambda repeat: repeat.prefill_s + repeat.decode_s))
+
+
+def _ratios(run: Run, trace: Trace, seconds) -> list[float]:
+    plain = run.baseline
+    if plain is None or not plain.output or not trace.output:
+        return []
+    per_token = len(trace.output) / len(plain.output)
+    pairs = [(seconds(theirs), seconds(ours)) for theirs, ours in zip(plain.repeats, trace.repeats)]
+    return [theirs / ours * per_token for theirs, ours in pairs if ours > 0]
+
+
+def where_time_goes(trace: Trace) -> dict[str, float]:
+    """Seconds of the median repeat by kind: prefill, draft, check, policy, rest. {} without repeats."""
+    index = median_repeat(trace)
+    return _seconds_by_kind(trace.repeats[index]) if index is not None else {}
+
+
+def _seconds_by_kind(repeat: Repeat) -> dict[str, float]:
+    return {
+        "prefill": repeat.prefill_s,
+        "draft": sum(repeat.draft_s),
+        "check": sum(repeat.check_s),
+        "policy": sum(repeat.policy_s),
+        "rest": sum(repeat.rest_s),
+    }
+
+
+def loop_share(trace: Trace) -> float | None:
+    """The loop's own share: ``(policy + rest) / decode time`` of the median repeat."""
+    parts = where_time_goes(trace)
+    total = sum(parts.values()) - parts.get("prefill", 0.0)
+    return (parts["policy"] + parts["rest"]) / total if total > 0 else None
+
+
+# -- prediction ----------------------------------------------------------------------------------------
+
+
+def predicted_speedup(run: Run, trace: Trace) -> float | None:
+    """What the frozen cost curves say of this lane's iterations, to set beside the measured speedup.
+
+    ``tokens (v(1) + o) / sum over iterations of (n (c + decision) + v(n + 1) + o)``, the truncated last
+    iteration with the SL it had.
+    """
+    cost = predicted_cost(run.costs, trace)
+    return len(trace.output) * run.costs.iteration(0, None) / cost if cost > 0 and trace.output else None
+
+
+def predicted_cost(costs: Costs, trace: Trace) -> float:
+    """Sum over the iterations of ``n (c + decision) + v(n + 1) + o``, in units of ``target_s``."""
+    return sum(costs.iteration(it.n_drafted, trace.draft, trace.policy) for it in trace.iterations)
+
+
+def static_opt(run: Run, draft: str | None = None) -> tuple[int, float] | None:
+    """The best static SL of this run and its simulated speedup: the largest over SL 1 to 20.
+
+    The truncated last iteration is simulated too. None where the run holds no chain of the draft. On the page
+    of one run it is chosen with hindsight; evaluations choose theirs on the validation split.
+    """
+    chain = run.chains.get(draft or run.pair.default_draft)
+    if chain is None or not chain.target:
+        return None
+    simulated = static_sweep(Replay(chain), run.costs, **ending(run))
+    best = max(range(len(simulated)), key=lambda index: (simulated[index].speedup, -index))
+    return best + 1, simulated[best].speedup
+
+
+# -- told to people ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure of a lane as it is shown: its value, its text, and the formula with this lane's numbers."""
+
+    key: str
+    label: str
+    value: float | None
+    text: str
+    formula: str
+
+
+def lane_figures(run: Run, trace: Trace) -> list[Figure]:
+    """All figures of a lane in the order in which they are shown; those that do not apply are left out."""
+    figures = [
+        _speedup_figure("speedup", "speedup", speedup(run, trace), "decode time, prefill apart"),
+        _speedup_figure("end_to_end", "end to end", end_to_end_speedup(run, trace), "prefill and decode time"),
+        _predicted_figure(run, trace),
+        _per_token_figure(trace),
+        *_pass_figures(trace),
+        *(_draft_figures(run, trace) if trace.draft else []),
+        _loop_figure(trace),
+    ]
+    return [figure for figure in figures if figure is not None]
+
+
+def _speedup_figure(key: str, label: str, spread: Spread | None, what: str) -> Figure | None:
+    if spread is None:
+        return None
+    ranged = f" ({spread.low:.2f} to {spread.high:.2f})" if spread.high - spread.low >= 0.005 else ""
+    formula = f"autoregressive {what} / this lane's, same repeat; median (range) over repeats"
+    return Figure(key, label, spread.median, f"{spread.median:.2f}x{ranged}", formula)
+
+
+def _predicted_figure(run: Run, trace: Trace) -> Figure | None:
+    predicted = predicted_speedup(run, trace)
+    if predicted is None:
+        return None
+    cost = predicted_cost(run.costs, trace)
+    formula = (
+        "tokens (v(1) + o) / sum of n (c + decision) + v(n+1) + o over iterations"
+        f" = {len(trace.output)} x {run.costs.iteration(0, None):.3f} / {cost:.1f}, c, v, o as measured at the start"
+    )
+    return Figure("predicted", "predicted speedup", predicted, f"{predicted:.2f}x", formula)
+
+
+def _per_token_figure(trace: Trace) -> Figure | None:
+    seconds = seconds_per_token(trace)
+    if seconds is None:
+        return None
+    formula = f"median decode time over repeats / {len(trace.output)} tokens = {1 / seconds:.0f} tokens/s"
+    return Figure("latency", "time per token", seconds, f"{seconds * 1e3:.2f} ms", formula)
+
+
+def _pass_figures(trace: Trace) -> list[Figure]:
+    n, tokens = target_passes(trace), len(trace.output)
+    passes = Figure("target_passes", "target passes", n, f"{n}", f"iterations after the prefill, for {tokens} tokens")
+    if not n or not trace.draft:
+        return [passes]
+    per_pass, efficiency = tokens_per_target_pass(trace), block_efficiency(trace)
+    formula = (
+        f"1 + accepted / iterations = 1 + {accepted(trace)} / {n}; "
+        f"tokens / iterations with the truncated last one as it came: {efficiency:.2f}"
+    )
+    return [Figure("tokens_per_target_pass", "tokens per target pass", per_pass, f"{per_pass:.2f}", formula), passes]
+
+
+def _draft_figures(run: Run, trace: Trace) -> list[Figure | None]:
+    drafted, lost, tokens = draft_passes(trace), thrown_away(trace), max(1, len(trace.output))
+    firsts = sum(bool(iteration.drafted) for iteration in trace.iterations)
+    rejected = sum(token.fate == "rejected" for it in trace.iterations for token in it.drafted)
+    chain = run.chains.get(trace.draft or "")
+    return [
+        Figure("draft_passes", "draft passes", drafted, f"{drafted}", "drafted tokens, one pass of the draft each"),
+        _share(
+            "thrown_away",
+            "thrown away",
+            lost,
+            drafted,
+            f"rejected + dropped = {rejected} + {lost - rejected}, of {drafted} drafted",
+            counted=True,
+        ),
+        _share(
+            "first_guess_hit_rate",
+            "first-guess hit rate",
+            _first_hits(trace),
+            firsts,
+            f"iterations whose first draft held / iterations that drafted = {_first_hits(trace)} / {firsts}",
+        ),
+        _share(
+            "acceptance_rate",
+            "acceptance rate",
+            drafted - lost,
+            drafted,
+            f"accepted / drafted = {drafted - lost} / {drafted}; it measures the rule as much as the draft",
+        ),
+        _match_figure(chain) if chain else None,
+        Figure(
+            "discard_rate",
+            "discard rate",
+            lost / tokens,
+            f"{lost / tokens:.2f}",
+            f"thrown away / tokens = {lost} / {tokens}",
+        ),
+        Figure(
+            "verification_rate",
+            "verification rate",
+            target_passes(trace) / tokens,
+            f"{target_passes(trace) / tokens:.2f}",
+            f"target passes / tokens = {target_passes(trace)} / {tokens}",
+        ),
+    ]
+
+
+def _first_hits(trace: Trace) -> int:
+    return sum(iteration.drafted[0].fate == "accepted" for iteration in trace.iterations if iteration.drafted)
+
+
+def _share(key: str, label: str, part: int, whole: int, formula: str, counted: bool = False) -> Figure | None:
+    if not whole:
+        return None
+    text = f"{part} ({part / whole:.0%})" if counted else f"{part / whole:.0%}"
+    return Figure(key, label, float(part) if counted else part / whole, text, formula)
+
+
+def _match_figure(chain: Chain) -> Figure | None:
+    rate = match_rate(chain)
+    if rate is None:
+        return None
+    n = len(chain.target)
+    formula = (
+        f"positions where the draft's first choice on the final text is the target's token"
+        f" = {round(rate * n)} / {n}; the same for every rule"
+    )
+    return Figure("match_rate", "match rate of the draft", rate, f"{rate:.0%}", formula)
+
+
+def _loop_figure(trace: Trace) -> Figure | None:
+    share = loop_share(trace)
+    if share is None:
+        return None
+    formula = "(policy + rest) / decode time, median repeat"
+    return Figure("loop_share", "loop's own share", share, f"{share:.1%}", formula)

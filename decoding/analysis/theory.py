@@ -1,0 +1,70 @@
+"""Closed forms: what speculative decoding should gain if every guess held with the same probability.
+
+alpha: probability that a drafted token holds (independent and alike at every place); gamma: the SL;
+c: t_draft / t_target; v: cost of a target pass over n tokens over that of one; o: everything else an
+iteration costs, over t_target. The papers take v(n) = 1 and o = 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def _free(n_tokens: int) -> float:
+    """v(n) = 1: checking many tokens takes as long as producing one."""
+    return 1.0
+
+
+def expected_tokens(alpha: float, gamma: int) -> float:
+    """Tokens per iteration, ``(1 - alpha^(gamma+1)) / (1 - alpha)`` (Leviathan et al. 2023, eq. 1).
+
+    It counts the target's own token; ``gamma + 1`` for alpha = 1.
+    """
+    _check(alpha, gamma)
+    return gamma + 1.0 if alpha == 1.0 else (1.0 - alpha ** (gamma + 1)) / (1.0 - alpha)
+
+
+def improvement_factor(alpha: float, gamma: int, c: float) -> float:
+    """Speedup ``(1 - alpha^(gamma+1)) / ((1 - alpha)(gamma c + 1))`` where checking is free.
+
+    Leviathan et al. 2023, theorem 3.8; DISCO (Mamou et al. 2024), eq. 1.
+    """
+    return expected_tokens(alpha, gamma) / (gamma * c + 1.0)
+
+
+def speedup(alpha: float, gamma: int, c: float, v: Callable[[int], float] = _free, o: float = 0.0) -> float:
+    """Speedup with measured costs: ``E(alpha, gamma) (v(1) + o) / (gamma c + v(gamma + 1) + o)``.
+
+    The throughput model of "Decoding Speculative Decoding" (Yan et al. 2024), tokens per iteration over
+    ``gamma t_draft + t_target``, with the target pass's growth v and the loop's own work o put in.
+    """
+    return throughput(expected_tokens(alpha, gamma), gamma, c, v, o)
+
+
+def throughput(
+    tokens_per_iteration: float, gamma: float, c: float, v: Callable[[int], float] = _free, o: float = 0.0
+) -> float:
+    """Speedup where ``tokens_per_iteration`` was measured: ``tokens (v(1) + o) / (gamma c + v(gamma+1) + o)``."""
+    return tokens_per_iteration * (v(1) + o) / (gamma * c + v(round(gamma) + 1) + o)
+
+
+def best_sl(alpha: float, c: float, v: Callable[[int], float] = _free, o: float = 0.0, longest: int = 64) -> int:
+    """The SL from 0 to ``longest`` with the largest :func:`speedup`, the shortest of equals.
+
+    0 says that no SL helps; with free checking one does exactly if alpha > c (Leviathan et al., cor. 3.9).
+    """
+    return max(range(longest + 1), key=lambda gamma: (speedup(alpha, gamma, c, v, o), -gamma))
+
+
+def break_even_c(alpha: float, gamma: int, v: Callable[[int], float] = _free, o: float = 0.0) -> float:
+    """The draft cost at which SL ``gamma`` gains nothing: ``(E (v(1) + o) - v(gamma+1) - o) / gamma``."""
+    if gamma < 1:
+        raise ValueError("gamma must be at least 1: without drafts there is nothing to break even")
+    return (expected_tokens(alpha, gamma) * (v(1) + o) - v(gamma + 1) - o) / gamma
+
+
+def _check(alpha: float, gamma: int) -> None:
+    if not 0.0 <= alpha <= 1.0:
+        raise ValueError(f"alpha is a probability, not {alpha}")
+    if gamma < 0:
+        raise ValueError(f"gamma counts tokens, not {gamma}")

@@ -1,0 +1,261 @@
+"""What if? Replays a recorded chain under another policy, SL or other costs, without a model.
+
+A policy on greedy (or coupled) text can see nothing but what the :class:`~decoding.records.trace.Chain` holds:
+the draft's guesses along the target's text and, after each wrong one, what it would go on to say. So the
+replay drives the very policy objects of the live loop, and its iterations are the live lane's, one by one.
+
+SL of an iteration = min(policy, cap, tokens still wanted - 1), as in the loop. Drafting also ends where the
+chain's guesses do: a tail shorter than its 20 tokens ends with the draft's end of sequence, and a choice of
+None says that the draft had nothing to propose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ..errors import UserError
+from ..lookahead.base import DraftState, LaneContext, LookaheadPolicy
+from ..lookahead.heads import Head
+from ..lookahead.registry import make_policy
+from ..lookahead.static import Static
+from ..records.lanes import SL_CAP, Lane, expand_lanes, parse_lane
+from ..records.trace import Chain, Costs, Finish, Guesses, Run
+
+
+@dataclass(slots=True)
+class Simulated:
+    """A lane that was never run. ``iterations`` are (start, SL, accepted); costs in units of ``target_s``."""
+
+    iterations: list[tuple[int, int, int]]
+    n_tokens: int
+    cost: float
+    speedup: float  # over the autoregressive lane at the same costs
+
+    @property
+    def target_passes(self) -> int:
+        return len(self.iterations)
+
+    @property
+    def draft_passes(self) -> int:
+        return sum(n for _, n, _ in self.iterations)
+
+    @property
+    def accepted(self) -> int:
+        return sum(a for _, _, a in self.iterations)
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """One drafted token as the chain holds it, with its acceptance probabilities by head."""
+
+    id: int
+    p: float
+    entropy: float
+    scores: dict[str, float]
+
+
+class Replay:
+    """A chain made ready for replay: per output position, how many guesses hold and how many exist."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.n_tokens = len(chain.target)
+        self.holds = _runs_that_hold(chain)
+        self.reach = [self._reach(start) for start in range(self.n_tokens)]
+
+    def _reach(self, start: int) -> int:
+        held = self.holds[start]
+        end = start + held
+        if end == self.n_tokens:  # all right to the end of the text: what follows its last token
+            return held + _said(self.chain.tails.get(end - 1))
+        if self.chain.along.choice[end] is None:
+            return held
+        return held + 1 + _said(self.chain.tails.get(end))
+
+    def guess(self, start: int, index: int) -> tuple[Guesses, int]:
+        """Where the ``index``-th guess of an iteration at ``start`` stands: (its list, its place there)."""
+        held = self.holds[start]
+        if start + held == self.n_tokens:
+            held -= 1
+        if index <= held:
+            return self.chain.along, start + index
+        return self.chain.tails[start + held], index - held - 1
+
+    def guesses(self, start: int, n: int) -> list[Guess]:
+        """The first ``n`` tokens that the draft says from output position ``start`` on (fewer where it ends)."""
+        found = []
+        for index in range(min(n, self.reach[start])):
+            guesses, at = self.guess(start, index)
+            scores = {head: column[at] for head, column in guesses.scores.items()}
+            found.append(Guess(guesses.choice[at], guesses.p[at], guesses.entropy[at], scores))
+        return found
+
+
+def _runs_that_hold(chain: Chain) -> list[int]:
+    holds = [0] * (len(chain.target) + 1)
+    for at in range(len(chain.target) - 1, -1, -1):
+        holds[at] = holds[at + 1] + 1 if chain.along.choice[at] == chain.target[at] else 0
+    return holds
+
+
+def _said(tail: Guesses | None) -> int:
+    if tail is None:
+        return 0
+    return next((i for i, choice in enumerate(tail.choice) if choice is None), len(tail.choice))
+
+
+def simulate(
+    chain: Chain | Replay,
+    costs: Costs,
+    policy: LookaheadPolicy,
+    *,
+    max_new_tokens: int | None = None,
+    finish: Finish = "length",
+) -> Simulated:
+    """The iterations that ``policy`` makes of the chain's text, and what they cost.
+
+    Args:
+        chain: the chain, or its Replay where many policies are simulated on it.
+        costs: the frozen cost curves, see :func:`with_costs` for others.
+        max_new_tokens: the token limit as it ran (asked for, or left by the context); it matters only where the
+            text ended before it.
+        finish: how the text ended. "eos" and "stop" leave room up to ``max_new_tokens``.
+
+    Returns:
+        cost: sum over iterations of ``n * (c + decision) + v(n + 1) + o``;
+        speedup: ``n_tokens * (v(1) + o) / cost``.
+    """
+    replay = _replay(chain)
+    chain = replay.chain
+    wanted = replay.n_tokens
+    if finish in ("eos", "stop"):
+        wanted = max(wanted, max_new_tokens or 0)
+    policy.reset(LaneContext(chain.draft, costs, wanted, chain.holds, replay.n_tokens))
+    iterations = list(_iterate(replay, policy, wanted))
+    cost = _cost(iterations, costs, chain.draft, policy.name)
+    plain = replay.n_tokens * costs.iteration(0, None)
+    return Simulated(iterations, replay.n_tokens, cost, plain / cost if cost else 1.0)
+
+
+def _replay(chain: Chain | Replay) -> Replay:
+    return chain if isinstance(chain, Replay) else Replay(chain)
+
+
+def _iterate(replay: Replay, policy: LookaheadPolicy, wanted: int) -> Iterator[tuple[int, int, int]]:
+    state = DraftState(scores={head: [] for head in replay.chain.along.scores})
+    start = 0
+    while start < replay.n_tokens:
+        most = min(wanted - start - 1, replay.reach[start])
+        if policy.cap is not None:
+            most = min(most, policy.cap)
+        planned = policy.planned(start)
+        drafted = _draft(replay, policy, state, start, most) if planned is None else max(0, min(planned, most))
+        accepted = min(drafted, replay.holds[start])
+        policy.observe(drafted, accepted)
+        yield start, drafted, accepted
+        start += accepted + 1
+
+
+def _draft(replay: Replay, policy: LookaheadPolicy, state: DraftState, start: int, most: int) -> int:
+    """Ask the policy step by step, as the loop does; returns the SL."""
+    state.begin(start)
+    drafted = 0
+    while drafted < most and policy.should_draft(state):
+        guesses, at = replay.guess(start, drafted)
+        state.tokens.append(guesses.choice[at])
+        state.p.append(guesses.p[at])
+        state.entropy.append(guesses.entropy[at])
+        for head, scores in guesses.scores.items():
+            state.scores[head].append(scores[at])
+        drafted += 1
+    return drafted
+
+
+def _cost(iterations: Sequence[tuple[int, int, int]], costs: Costs, draft: str, policy: str) -> float:
+    by_length: dict[int, float] = {}
+    total = 0.0
+    for _, drafted, _ in iterations:
+        if drafted not in by_length:
+            by_length[drafted] = costs.iteration(drafted, draft, policy)
+        total += by_length[drafted]
+    return total
+
+
+def with_costs(
+    costs: Costs, draft: str, *, c: float | None = None, v: list[float] | None = None, o: float | None = None
+) -> Costs:
+    """``costs`` with other curves: what if the draft were cheaper, or checking free?"""
+    return replace(
+        costs,
+        c=costs.c if c is None else {**costs.c, draft: c},
+        first=costs.first if c is None else {**costs.first, draft: _scaled_first(costs, draft, c)},
+        v=costs.v if v is None else v,
+        o=costs.o if o is None else o,
+    )
+
+
+def _scaled_first(costs: Costs, draft: str, c: float) -> float:
+    """A draft that is cheaper by some factor starts an iteration cheaper by it, too."""
+    first, known = costs.first.get(draft, 0.0), costs.c[draft]
+    return first * c / known if known else first
+
+
+def static_sweep(chain: Chain | Replay, costs: Costs, longest: int = SL_CAP, **ending: object) -> list[Simulated]:
+    """``static:1`` to ``static:longest`` on one chain; ``ending`` as for :func:`simulate`."""
+    replay = _replay(chain)
+    return [simulate(replay, costs, Static(sl), **ending) for sl in range(1, longest + 1)]
+
+
+def simulate_lane(
+    run: Run, lane: str | Lane, heads: Mapping[str, Head] | None = None, cost_ratio: float | None = None
+) -> Simulated:
+    """What ``lane`` would do on the text of ``run``.
+
+    Args:
+        heads: fitted heads of the lane's draft, which the learned policies need.
+        cost_ratio: another c for the lane's draft.
+
+    Raises:
+        UserError: the run has no chain for the lane's draft, or a learned policy has no head.
+    """
+    return next(iter(sweep(run, [lane], heads, cost_ratio).values()))
+
+
+def sweep(
+    run: Run,
+    lanes: str | Iterable[str | Lane],
+    heads: Mapping[str, Head] | None = None,
+    cost_ratio: float | None = None,
+) -> dict[str, Simulated]:
+    """:func:`simulate_lane` for several lanes, or a lane text with ranges ("static:1..16"); by lane text."""
+    asked = expand_lanes(lanes) if isinstance(lanes, str) else lanes
+    replays: dict[str, Replay] = {}
+    found = {}
+    for lane in (parse_lane(one) if isinstance(one, str) else one for one in asked):
+        draft = _draft_of(run, lane)
+        replay = replays.get(draft) or replays.setdefault(draft, Replay(run.chains[draft]))
+        costs = run.costs if cost_ratio is None else with_costs(run.costs, draft, c=cost_ratio)
+        found[lane.text] = simulate(replay, costs, make_policy(lane, heads), **ending(run))
+    return found
+
+
+def ending(run: Run) -> dict[str, object]:
+    """How the text of ``run`` ended, as keywords of :func:`simulate`."""
+    trace = run.baseline or run.lanes[0]
+    limit = run.settings.max_new_tokens if run.token_limit is None else run.token_limit
+    return {"max_new_tokens": limit, "finish": trace.finish}
+
+
+def _draft_of(run: Run, lane: Lane) -> str:
+    """The draft whose chain ``lane`` is replayed on; any will do for plain decoding."""
+    if not run.chains:
+        raise UserError(
+            "This run holds no chain to replay (plain speculative sampling records none): "
+            "record one with the greedy or the coupling rule."
+        )
+    draft = lane.draft or (run.pair.default_draft if not lane.is_plain else next(iter(run.chains)))
+    if draft not in run.chains:
+        known = ", ".join(run.chains)
+        raise UserError(f"This run recorded nothing of the draft {draft}: choose one of {known}.")
+    return draft

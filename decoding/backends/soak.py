@@ -1,0 +1,242 @@
+"""A trial of the served backend: connections are cut at random, and nothing may be lost or mixed up."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..records.events import Event, event_to_json
+from ..records.request import CompareRequest
+from .base import Backend
+from .remote import RemoteBackend
+from .server import Limits, create_app
+
+# Of both sides: what is tried is whether breaks lose anything, not how soon somebody loses heart on a busy machine.
+PATIENCE_S = 120.0
+
+
+@dataclass(slots=True)
+class SoakResult:
+    """What went wrong in how many runs; ``cuts`` connections were cut meanwhile."""
+
+    runs: int = 0
+    events: int = 0
+    cuts: int = 0
+    ends: Counter[str] = field(default_factory=Counter)  # last event -> runs
+    lost: int = 0  # events that never came
+    mixed: int = 0  # runs whose events are not, one by one, those that the backend told, or of another run's text
+    sentences: Counter[str] = field(default_factory=Counter)  # of runs that failed
+
+    @property
+    def is_clean(self) -> bool:
+        return self.lost == 0 and self.mixed == 0 and self.ends["finished"] == self.runs
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "runs": self.runs,
+            "events": self.events,
+            "cuts": self.cuts,
+            "ends": dict(self.ends),
+            "lost": self.lost,
+            "mixed": self.mixed,
+            "sentences": dict(self.sentences),
+            "clean": self.is_clean,
+        }
+
+
+def soak(
+    backend: Backend,
+    requests: list[CompareRequest],
+    clients: int = 4,
+    cut_after_s: tuple[float, float] = (0.01, 0.4),
+    seed: int = 0,
+    cancel: threading.Event | None = None,
+    told: Callable[[SoakResult], None] = lambda result: None,
+) -> SoakResult:
+    """Run ``requests`` through ``backend`` served on loopback, ``clients`` at a time, behind a proxy that cuts.
+
+    Every connection lives a random time within ``cut_after_s``, longer where the machine is so busy that shorter
+    ones carry nothing (see :class:`_Lives`). The prompts must differ from each other. Setting ``cancel`` ends it
+    early; runs that were cut short by that do not count.
+    """
+    cancel = cancel or threading.Event()
+    result, adding = SoakResult(), threading.Lock()
+    limits = Limits(max_runs=clients + 1, any_model=True, grace_s=PATIENCE_S)
+    witness = Witness(backend)
+
+    def follow(request: CompareRequest) -> None:
+        events = [] if cancel.is_set() else list(remote.compare(request, cancel))
+        if cancel.is_set():
+            return
+        with adding:
+            judge(events, witness.told.pop(events[0].run, []), request, result)
+            told(result)
+
+    with served(witness, limits) as port, _cutting_proxy(port, cut_after_s, seed, result) as cut:
+        remote = RemoteBackend(f"http://127.0.0.1:{cut}", patience_s=PATIENCE_S)
+        with ThreadPoolExecutor(clients) as pool:
+            list(pool.map(follow, requests))
+        remote.close()
+    return result
+
+
+class Witness:
+    """A backend around another one that keeps what each run told, as lines of JSON, on the server's side."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.told: dict[str, list[str]] = {}  # run -> its events
+
+    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
+        for event in self._backend.compare(request, cancel, run_id):
+            self.told.setdefault(event.run, []).append(event_to_json(event))
+            yield event
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
+def judge(events: list[Event], told: list[str], request: CompareRequest, result: SoakResult) -> None:
+    """Add one run to ``result``: the ``events`` that arrived, and what the backend ``told`` (lines of JSON)."""
+    last = events[-1]
+    result.runs += 1
+    result.events += len(events)
+    result.ends[last.kind] += 1
+    arrived = [event_to_json(event) for event in events]
+    result.lost += len(set(told) - set(arrived))
+    result.mixed += (last.kind == "finished" and arrived != told) or not _is_own(events, request)
+    if last.kind == "failed":
+        result.sentences[last.data["message"]] += 1
+
+
+def _is_own(events: list[Event], request: CompareRequest) -> bool:
+    """Does the finished run answer ``request``, and do the live tokens make its texts?"""
+    last = events[-1]
+    if last.kind != "finished":
+        return True
+    run = last.data["run"]
+    texts = _live_texts(events)
+    return run["settings"]["prompt"] == request.prompt and all(
+        text == run["lanes"][lane]["output"] for (lane, _), text in texts.items()
+    )
+
+
+def _live_texts(events: list[Event]) -> dict[tuple[int, int], list[int]]:
+    texts: dict[tuple[int, int], list[int]] = {}
+    for event in events:
+        if event.kind == "iterations":
+            text = texts.setdefault((event.data["lane"], event.data["repeat"]), [])
+            for item in event.data["items"]:
+                text += [token for token, fate in item["d"] if fate == "accepted"]
+                text += [item["e"][0]] if item["e"] else []
+    return texts
+
+
+@contextmanager
+def served(backend: Backend, limits: Limits, token: str = "", port: int = 0) -> Iterator[int]:
+    """``backend`` on a loopback port (0: a free one, which it gives), in a thread."""
+    import uvicorn
+
+    listener = socket.create_server(("127.0.0.1", port))
+    config = uvicorn.Config(create_app(backend, token, limits), log_level="error", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(timeout=10)
+        listener.close()
+
+
+@contextmanager
+def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, result: SoakResult) -> Iterator[int]:
+    """A TCP proxy before ``port`` that cuts each connection after a random time, in the midst of a line or not."""
+    loop, ready = asyncio.new_event_loop(), threading.Event()
+    lives = _Lives(*cut_after_s, seed)
+    ports: list[int] = []
+
+    async def join(client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter) -> None:
+        writers, ways = [client_writer], []
+        try:
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
+            writers.append(server_writer)
+            answered = asyncio.Event()
+            ways += [
+                loop.create_task(_copy(client_reader, server_writer)),
+                loop.create_task(_copy(server_reader, client_writer, answered)),
+            ]
+            _, cut = await asyncio.wait(ways, timeout=lives.draw())
+            result.cuts += bool(cut)
+            lives.observe(answered.is_set())
+        except (asyncio.CancelledError, OSError):
+            pass  # the trial is over
+        finally:
+            for way in ways:
+                way.cancel()
+            for writer in writers:
+                writer.transport.abort()
+
+    async def run() -> None:
+        server = await asyncio.start_server(join, "127.0.0.1", 0)
+        ports.append(server.sockets[0].getsockname()[1])
+        ready.set()
+
+    loop.create_task(run())
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    ready.wait(10)
+    try:
+        yield ports[0]
+    finally:
+        asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(timeout=5)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(timeout=5)
+        loop.close()
+
+
+class _Lives:
+    """How long connections live, in seconds: uniform within ``shortest`` and ``longest``, whatever they carry.
+
+    On a machine so busy that even the longest life ends before the first answer, no client could ever get on. So
+    the span doubles with each connection that was cut unanswered, and halves with each answer, back to where it began.
+    """
+
+    def __init__(self, shortest: float, longest: float, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._span = shortest, longest
+        self._longer = 1.0
+
+    def draw(self) -> float:
+        return self._longer * self._random.uniform(*self._span)
+
+    def observe(self, answered: bool) -> None:
+        self._longer = max(1.0, self._longer / 2) if answered else 2 * self._longer
+
+
+async def _cancel_all() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begun: asyncio.Event | None = None) -> None:
+    try:
+        while data := await reader.read(65536):
+            if begun is not None:
+                begun.set()
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
+    except OSError:
+        pass  # either side hung up, which is what this proxy is about

@@ -1,0 +1,174 @@
+"""Lossless, shown: every policy under every SL cap against transformers' own greedy generation, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..comparison.chain import record_chain
+from ..comparison.compare import NEAR_TIE
+from ..comparison.prepare import load_heads_of, make_source, shared_vocabulary
+from ..lookahead.base import LaneContext, LookaheadPolicy
+from ..lookahead.heads import Head
+from ..lookahead.registry import make_policy
+from ..loop.acceptance import Greedy
+from ..loop.clock import CpuClock
+from ..loop.drafting import NGRAM, DraftSource, prefill
+from ..loop.limits import Limits
+from ..loop.speculative import speculative_decode
+from ..records.lanes import parse_lane
+from ..records.trace import Chain, Costs
+
+if TYPE_CHECKING:
+    from ..engines.pair import Pair
+
+RULES = ("static", "heuristic", "confidence", "entropy", "oracle", "oracle:best", "ngram/static")
+CAPS = range(1, 17)
+# The oracle's plan needs some cost curves; any will do here, for the text must not depend on them.
+COSTS = Costs(target_s=1.0, v=[1.0 + 0.01 * n for n in range(21)], c={}, o=0.0)
+
+
+@dataclass(slots=True)
+class Text:
+    """What the reference wrote: its new tokens, and the gap between its two best logits before each of them."""
+
+    tokens: list[int]
+    gaps: list[float]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Outcomes so far. ``different`` names (prompt, rule, cap, first difference, top-2 gap there)."""
+
+    prompts: int = 0
+    compared: int = 0
+    equal: int = 0
+    near_ties: int = 0
+    different: list[tuple[int, str, int, int, float]] = field(default_factory=list)
+
+    def add(self, prompt: int, rule: str, cap: int, output: list[int], expected: Text) -> None:
+        self.compared += 1
+        if output == expected.tokens:
+            self.equal += 1
+            return
+        pairs = zip(output, expected.tokens)
+        at = next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(output), len(expected.tokens)))
+        gap = expected.gaps[min(at, len(expected.gaps) - 1)]
+        if gap < NEAR_TIE:
+            self.near_ties += 1
+        else:
+            self.different.append((prompt, rule, cap, at, gap))
+
+
+def check_lossless(
+    pair: Pair,
+    reference: Callable[[list[int], int], Text],
+    prompts: list[list[int]],
+    max_new_tokens: int,
+    caps: range = CAPS,
+) -> Iterator[Counts]:
+    """Decode every prompt under every rule and SL cap, and compare with the reference's text.
+
+    Args:
+        pair: loaded in float32. reference: prompt ids, token limit -> the text that must come out.
+
+    Yields the same Counts after each prompt.
+    """
+    checker = _Checker(pair, max_new_tokens)
+    counts = Counts()
+    for number, prompt in enumerate(prompts):
+        expected = reference(prompt, max_new_tokens)
+        checker.start(prompt)
+        counts.add(number, "autoregressive", 0, checker.decode("autoregressive", None), expected)
+        for rule in checker.rules:
+            for cap in caps:
+                counts.add(number, rule, cap, checker.decode(rule, cap), expected)
+        counts.prompts += 1
+        yield counts
+
+
+class _Checker:
+    """Decodes one prompt again and again; the prompt is read once, then only rewound to."""
+
+    def __init__(self, pair: Pair, max_new_tokens: int) -> None:
+        self._pair = pair
+        self._limits = Limits(max_new_tokens, frozenset(pair.tokenizer.eos_ids))
+        self._rule = Greedy(shared_vocabulary(pair, [pair.default_draft]))
+        self._heads: dict[str, Head] = load_heads_of(pair, pair.default_draft)
+        self.rules = [*RULES, *self._heads]
+        needs = frozenset({"p", "entropy"}).union(*(head.needs for head in self._heads.values()))
+        self._sources = {name: make_source(pair, name, self._rule, needs) for name in (pair.default_draft, NGRAM)}
+
+    def start(self, prompt: list[int]) -> None:
+        """Read ``prompt`` and find out, for the oracles, what the draft will say along the text."""
+        self._prompt = prompt
+        prefill(self._pair.target, prompt)
+        for source in self._sources.values():
+            source.start(prompt)
+        output = self.decode("autoregressive", None)
+        self._chain: Chain = record_chain(
+            self._sources[self._pair.default_draft],
+            prompt,
+            output,
+            max_new_tokens=self._limits.max_new_tokens,
+            ends=self._limits.ends,
+        )
+
+    def decode(self, rule: str, cap: int | None) -> list[int]:
+        """The text under ``rule`` with at most ``cap`` drafted tokens an iteration."""
+        policy, source = self._policy(rule, cap)
+        self._pair.target.rewind(len(self._prompt) - 1)
+        if source is not None:
+            source.forget(len(self._prompt) - 1)
+        decode = speculative_decode(
+            self._pair.target, source, policy, self._rule, self._prompt, self._limits, CpuClock()
+        )
+        return [token for iteration in decode for token in iteration.tokens]
+
+    def _policy(self, rule: str, cap: int | None) -> tuple[LookaheadPolicy, DraftSource | None]:
+        lane = parse_lane(f"{rule}:{cap}" if rule.endswith("static") else rule)
+        policy = make_policy(lane, self._heads)
+        if lane.is_plain:
+            return policy, None
+        policy.cap = cap
+        draft = lane.draft or self._pair.default_draft
+        context = LaneContext(draft, _costs(draft), self._limits.max_new_tokens, prompt=self._prompt)
+        if lane.is_oracle:
+            context.holds, context.n_tokens = self._chain.holds, len(self._chain.target)
+        policy.reset(context)
+        return policy, self._sources[draft]
+
+
+def _costs(draft: str) -> Costs:
+    return Costs(COSTS.target_s, COSTS.v, {draft: 0.1}, COSTS.o)
+
+
+def transformers_reference(folder) -> Callable[[list[int], int], Text]:
+    """``generate(do_sample=False)`` of the model in ``folder``, in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
+
+    @torch.inference_mode()
+    def write(prompt: list[int], max_new_tokens: int) -> Text:
+        ids = torch.tensor([prompt])
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=max_new_tokens,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        return Text(out.sequences[0, len(prompt) :].tolist(), [_gap(row[0].numpy()) for row in out.logits])
+
+    return write
+
+
+def _gap(row: np.ndarray) -> float:
+    second, best = np.sort(np.partition(row, -2)[-2:])
+    return float(best - second)

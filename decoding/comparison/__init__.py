@@ -1,0 +1,1 @@
+"""One prompt, many lanes: order of work, cost curves, chain, explanations."""

@@ -1,0 +1,235 @@
+"""Off the clock: from bare iterations to a Trace whose tokens say all that decided their fate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..analysis.whatif import Replay
+from ..loop.acceptance import AcceptanceRule, Coupling
+from ..loop.drafting import NGRAM, prefill
+from ..loop.features import as_rows
+from ..loop.sampling import softmax
+from ..loop.speculative import RawIteration
+from ..records.trace import Chain, Iteration, Token
+from .prepare import Prepared
+
+CHUNK = 32  # rows of logits held at once
+
+
+@dataclass(slots=True)
+class Place:
+    """A model's distribution at one output position, after one particular text."""
+
+    choice: int  # first choice under the rule (with its noise)
+    entropy: float
+    top: list[tuple[int, float]]
+    p: dict[int, float]  # probability of the tokens that were drafted or emitted there
+
+
+Views = dict[tuple[int, tuple[int, ...]], Place]
+
+
+class Annotator:
+    """Reads the lanes' texts once more through both models and dresses the iterations.
+
+    What a model says at a position depends on the text before it: the lane's output, or (for dropped tokens)
+    the output and the wrong tokens after it. Views are kept by (position, those wrong tokens), so lanes with the
+    same output share them.
+    """
+
+    def __init__(self, prepared: Prepared, top: int = 5) -> None:
+        """``top``: how many alternatives are kept for each token."""
+        self._prepared = prepared
+        self._top = top
+        self._views: dict[tuple[str, tuple[int, ...]], Views] = {}
+
+    def iterations(
+        self, raw: list[RawIteration], draft: str | None, chain: Chain | None, policy: str = ""
+    ) -> list[Iteration]:
+        """The iterations of one lane as the run file has them.
+
+        Where ``policy`` trusted a token without asking its head, the score that the head gives it is the chain's.
+        """
+        output = [token for iteration in raw for token in iteration.tokens]
+        target = self._look("", self._prepared.pair.target, output, raw)
+        said = None
+        if draft is not None and draft != NGRAM:
+            said = self._look(draft, self._prepared.pair.draft(draft), output, raw)
+        found = [_dress(iteration, target, said, draft, chain) for iteration in raw]
+        if chain is not None:
+            replay = Replay(chain)
+            for iteration in found:
+                _fill_scores(iteration, replay, policy)
+        return found
+
+    def _look(self, name: str, model: Any, output: list[int], raw: list[RawIteration]) -> Views:
+        views = self._views.setdefault((name, tuple(output)), {})
+        reader = _Reader(model, self._prepared.rule, self._prepared.prompt, views, self._top)
+        reader.read_text(output, _tokens_at(raw))
+        for iteration in reversed(raw):  # from the end: rewinding keeps what is before
+            reader.read_dropped(iteration)
+        return views
+
+
+class _Reader:
+    def __init__(self, model: Any, rule: AcceptanceRule, prompt: list[int], views: Views, top: int) -> None:
+        self._model = model
+        self._rule = rule
+        self._prompt = prompt
+        self._views = views
+        self._top = top
+        model.keep_hidden = False
+
+    def read_text(self, output: list[int], wanted: dict[int, set[int]]) -> None:
+        """Views along ``output`` and right after it; ``wanted``: by position, the tokens to give probabilities of."""
+        prefill(self._model, self._prompt)
+        feed = [self._prompt[-1], *output][: self._model.max_length - len(self._prompt) + 1]
+        for first in range(0, len(feed), CHUNK):
+            rows = as_rows(self._model.extend(feed[first : first + CHUNK]))
+            for offset, row in enumerate(rows):
+                at = first + offset
+                self._add(row, at, (), wanted.get(at, set()))
+
+    def read_dropped(self, iteration: RawIteration) -> None:
+        """Views after a rejected token: what was checked in vain."""
+        wrong = iteration.drafted[iteration.n_accepted :]
+        at = iteration.start + iteration.n_accepted
+        if len(wrong) < 2 or self._known(at, wrong):
+            return
+        length = len(self._prompt) + at
+        if length + len(wrong) > self._model.max_length or length > self._model.length:
+            return
+        self._model.rewind(length)
+        rows = as_rows(self._model.extend(wrong[:-1]))
+        for index, row in enumerate(rows, start=1):
+            self._add(row, at + index, tuple(wrong[:index]), {wrong[index]})
+
+    def _known(self, at: int, wrong: list[int]) -> bool:
+        last = self._views.get((at + len(wrong) - 1, tuple(wrong[:-1])))
+        return last is not None and wrong[-1] in last.p
+
+    def _add(self, row: np.ndarray, position: int, after: tuple[int, ...], wanted: set[int]) -> None:
+        known = self._views.get((position, after))
+        if known is not None and wanted <= known.p.keys():
+            return
+        place = _view(row, self._rule, position, wanted, self._top)
+        if known is not None:
+            place.p |= known.p
+        self._views[position, after] = place
+
+
+def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int], top: int) -> Place:
+    shaped = rule.shape(row)
+    probabilities = softmax(shaped)
+    top = min(top, len(probabilities))
+    best = np.argpartition(probabilities, -top)[-top:]
+    best = best[np.argsort(-probabilities[best], kind="stable")]
+    noisy = isinstance(rule, Coupling)
+    choice = rule.choices(row[None], position)[0] if noisy else int(shaped.argmax())
+    positive = probabilities[probabilities > 0]
+    return Place(
+        choice=choice,
+        entropy=_short(max(0.0, float(-(positive * np.log(positive)).sum()))),
+        top=[(int(token), _short(probabilities[token])) for token in best if probabilities[token] > 0],
+        p={token: _short(probabilities[token]) for token in wanted if token < len(probabilities)},
+    )
+
+
+def _tokens_at(raw: list[RawIteration]) -> dict[int, set[int]]:
+    """By output position, the tokens that were drafted (up to the first rejection) or emitted there."""
+    found: dict[int, set[int]] = {}
+    for iteration in raw:
+        held = iteration.drafted[: iteration.n_accepted + 1]
+        for offset, token in enumerate(held):
+            found.setdefault(iteration.start + offset, set()).add(token)
+        if iteration.emitted is not None:
+            found.setdefault(iteration.start + iteration.n_accepted, set()).add(iteration.emitted)
+    return found
+
+
+def _dress(raw: RawIteration, target: Views, said: Views | None, draft: str | None, chain: Chain | None) -> Iteration:
+    drafted = [_drafted_token(raw, index, target, said, draft) for index in range(len(raw.drafted))]
+    first = raw.decisions[0] if raw.decisions else (None, None)
+    holds = None
+    if chain is not None and raw.start < len(chain.target):
+        holds = chain.holds(raw.start)
+    return Iteration(
+        start=raw.start,
+        drafted=drafted,
+        emitted=_emitted_token(raw, target, said, draft),
+        stop=raw.stop,
+        score=_number(first[0]),
+        threshold=_number(first[1]),
+        holds=holds,
+    )
+
+
+def _fill_scores(iteration: Iteration, replay: Replay, policy: str) -> None:
+    """Scores of tokens that a decision was taken on (they have a threshold) without looking at them."""
+    reach = replay.reach[iteration.start] if iteration.start < replay.n_tokens else 0
+    for index, token in enumerate(iteration.drafted[:reach]):
+        if token.score is None and token.threshold is not None:
+            guesses, at = replay.guess(iteration.start, index)
+            if policy in guesses.scores:
+                token.score = _number(guesses.scores[policy][at])
+
+
+def _drafted_token(raw: RawIteration, index: int, target: Views, said: Views | None, draft: str | None) -> Token:
+    wrong = tuple(raw.drafted[raw.n_accepted : index])
+    key = (raw.start + index, wrong)
+    token = Token(id=raw.drafted[index], fate=fate_of(raw, index))
+    _describe(token, target.get(key), None if said is None else said.get(key))
+    if draft == NGRAM:
+        token.draft_choice = token.id
+    if index + 1 < len(raw.decisions):
+        token.score, token.threshold = map(_number, raw.decisions[index + 1])
+    if raw.draws is not None and index < len(raw.draws):
+        token.accept_probability, token.draw = (_short(value) for value in raw.draws[index])
+    return token
+
+
+def _emitted_token(raw: RawIteration, target: Views, said: Views | None, draft: str | None) -> Token | None:
+    if raw.emitted is None:
+        return None
+    key = (raw.start + raw.n_accepted, ())
+    token = Token(id=raw.emitted, fate=fate_of_emitted(raw))
+    _describe(token, target.get(key), None if said is None else said.get(key))
+    if draft == NGRAM and raw.n_accepted < len(raw.drafted):
+        token.draft_choice = raw.drafted[raw.n_accepted]
+    return token
+
+
+def fate_of(raw: RawIteration, index: int) -> str:
+    """Fate of the drafted token ``index``."""
+    if index < raw.n_accepted:
+        return "accepted"
+    return "rejected" if index == raw.n_accepted and raw.emitted is not None else "dropped"
+
+
+def fate_of_emitted(raw: RawIteration) -> str:
+    if not raw.drafted:
+        return "plain"
+    return "bonus" if raw.n_accepted == len(raw.drafted) else "correction"
+
+
+def _describe(token: Token, target: Place | None, said: Place | None) -> None:
+    if target is not None:
+        token.target_choice = target.choice
+        token.p_target = target.p.get(token.id)
+        token.target_top = target.top
+    if said is not None:
+        token.draft_choice = said.choice
+        token.p_draft = said.p.get(token.id)
+        token.entropy = said.entropy
+        token.draft_top = said.top
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else _short(value)
+
+
+def _short(value: float) -> float:
+    return round(float(value), 6)

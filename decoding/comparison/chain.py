@@ -1,0 +1,154 @@
+"""The pre-pass: all that any policy can ever see of one draft along a known text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ..lookahead.base import DraftState
+from ..lookahead.heads import GuessFeatures, Head
+from ..loop.drafting import DraftSource
+from ..records.lanes import SL_CAP
+from ..records.trace import Chain, Guesses
+
+
+class Cancelled(Exception):
+    """The visitor no longer wants it."""
+
+
+def record_chain(
+    source: DraftSource,
+    prompt: list[int],
+    output: list[int],
+    *,
+    max_new_tokens: int,
+    ends: frozenset[int] = frozenset(),
+    longest: int = SL_CAP,
+    heads: Mapping[str, Head] | None = None,
+    hidden_size: int = 0,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Chain:
+    """Let the draft guess along ``output``, and go on after each mistake, by the very steps of the live loop.
+
+    Args:
+        source: the draft; it must compute "p" and "entropy" and what the ``heads`` need.
+        prompt, output: ids; ``output`` is the target's own text.
+        max_new_tokens: the run's token limit; nothing beyond it is ever drafted.
+        ends: end-of-sequence ids, after which a draft says nothing.
+        longest: the highest cap of any rule that is to be replayed: no tail need be longer.
+        heads: by policy name; their acceptance probabilities are recorded beside the guesses.
+        hidden_size: of the draft, for states that do not exist (see below).
+
+    Returns:
+        The chain. Features that exist only one step after a guess (``hidden``) are zeros for the last guess of
+        a tail or of the text: a live policy is never asked about them.
+    """
+    source.start(prompt)
+    recorder = _Recorder(len(output), heads or {}, hidden_size)
+    start = 0
+    while start < len(output):
+        if cancelled():
+            raise Cancelled
+        state = DraftState()
+        state.begin(start)
+        right = _guess_until_wrong(source, prompt, output, state, longest, max_new_tokens, ends)
+        recorder.add(state, right)
+        start += right + 1
+        source.forget(len(prompt) + min(start, len(output)) - 1)
+    return recorder.chain(source.name, output)
+
+
+def _guess_until_wrong(
+    source: DraftSource,
+    prompt: list[int],
+    output: list[int],
+    state: DraftState,
+    longest: int,
+    max_new_tokens: int,
+    ends: frozenset[int],
+) -> int:
+    """Fill ``state`` with guesses up to the first wrong one and its tail. Returns how many were right.
+
+    The mistake itself is the first of at most ``longest`` tokens that an iteration may draft from there.
+    """
+    text = state.text = prompt + output[: state.start]
+    right = 0
+    wrong = 0
+    room = source.max_length - len(text) + 1  # guesses that fit the draft's context
+    while wrong < longest and len(state.tokens) < room:
+        position = state.position
+        last = max_new_tokens - (2 if wrong else 1)  # the last token of a text is never drafted after a mistake
+        if position > last or not source.step(text, state):
+            break
+        source.read_features(state)
+        if not wrong and position < len(output) and state.tokens[-1] == output[position]:
+            right += 1
+        else:
+            wrong += 1
+        if state.tokens[-1] in ends:
+            break
+    return right
+
+
+class _Recorder:
+    """Collects runs of guesses and gives them out as a chain."""
+
+    def __init__(self, n_tokens: int, heads: Mapping[str, Head], hidden_size: int) -> None:
+        self._n_tokens = n_tokens
+        self._heads = heads
+        self._hidden_size = hidden_size
+        self._along = Guesses([], [], [])
+        self._tails: dict[int, Guesses] = {}
+
+    def add(self, state: DraftState, right: int) -> None:
+        """Guesses from ``state.start`` on, of which the first ``right`` are the text's own."""
+        scores = self._scores(state)
+        n_along = min(right + 1, self._n_tokens - state.start)
+        _append(self._along, state, scores, 0, n_along)
+        if len(state.tokens) > n_along:
+            tail = Guesses([], [], [])
+            _append(tail, state, scores, n_along, len(state.tokens))
+            self._tails[state.start + n_along - 1] = tail
+
+    def chain(self, draft: str, output: list[int]) -> Chain:
+        return Chain(draft, list(output), self._along, self._tails)
+
+    def _scores(self, state: DraftState) -> dict[str, np.ndarray]:
+        if not self._heads or not state.tokens:
+            return {name: np.zeros(0) for name in self._heads}
+        features = self._features(state)
+        return {name: head.score_chain(features) for name, head in self._heads.items()}
+
+    def _features(self, state: DraftState) -> GuessFeatures:
+        n = len(state.tokens)
+        nothing = np.zeros(self._hidden_size, dtype=np.float32)
+        hidden = [*state.hidden[:n], *[nothing] * (n - len(state.hidden))]
+        return GuessFeatures(
+            position=np.arange(state.start, state.start + n),
+            guess=state.tokens,
+            given=state.tokens,
+            before=state.text,
+            p=np.array(state.p, dtype=np.float32),
+            entropy=np.array(state.entropy, dtype=np.float32),
+            top10=np.stack(state.top10) if state.top10 else None,
+            margin=np.array(state.margin, dtype=np.float32) if state.margin else None,
+            proposer=np.stack(state.proposer) if state.proposer else None,
+            hidden=np.stack(hidden) if state.proposer else None,
+        )
+
+
+def _append(to: Guesses, state: DraftState, scores: dict[str, np.ndarray], first: int, end: int) -> None:
+    """Append the guesses ``first`` .. ``end`` of ``state``; where it has fewer, there was nothing to propose."""
+    for index in range(first, end):
+        said = index < len(state.tokens)
+        to.choice.append(state.tokens[index] if said else None)
+        to.p.append(_short(state.p[index]) if said else 0.0)
+        to.entropy.append(_short(state.entropy[index]) if said else 0.0)
+        for name, column in scores.items():
+            to.scores.setdefault(name, []).append(_short(column[index]) if said else 0.0)
+
+
+def _short(value: float) -> float:
+    """Seven decimals: what float32 holds, in half the bytes of the file."""
+    return round(float(value), 7)

@@ -1,0 +1,111 @@
+"""One lane, decoded once: prefill, then the loop on the clock."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from ..lookahead.base import LaneContext
+from ..loop.clock import make_clock
+from ..loop.drafting import NGRAM, prefill
+from ..loop.speculative import RawIteration, speculative_decode
+from ..records.lanes import Lane
+from ..records.trace import Chain, Costs, Finish
+from .prepare import Prepared
+
+
+class LaneRun:
+    """Iterate it to decode ``lane`` once; then it holds what was decoded. ``chain`` tells the oracles."""
+
+    def __init__(self, prepared: Prepared, lane: Lane, costs: Costs, chain: Chain | None = None) -> None:
+        self.lane = lane
+        self.iterations: list[RawIteration] = []
+        self.prefill_s = 0.0
+        self._prepared = prepared
+        draft = prepared.draft_of(lane)
+        self._policy = prepared.policy(lane)
+        self._source = prepared.source(draft, self._policy.needs)
+        self._context = LaneContext(draft, costs, prepared.limits.max_new_tokens, prompt=prepared.prompt)
+        if chain is not None:
+            self._context.holds = chain.holds
+            self._context.n_tokens = len(chain.target)
+
+    def decode(self, cancelled: Callable[[], bool] = lambda: False) -> Iterator[RawIteration]:
+        """The lane's iterations as they happen. Nothing is timed while the caller has one in his hands."""
+        prepared = self._prepared
+        with no_garbage_collection():
+            if self._records_graphs() and self.lane.text not in prepared.recorded:
+                prepared.recorded.add(self.lane.text)
+                for _ in self._decode(cancelled):
+                    pass
+            for iteration in self._decode(cancelled):
+                self.iterations.append(iteration)
+                yield iteration
+
+    def _decode(self, cancelled: Callable[[], bool]) -> Iterator[RawIteration]:
+        prepared = self._prepared
+        self._policy.reset(self._context)
+        prepared.rule.reset()
+        self.prefill_s = self._prefill()
+        yield from speculative_decode(
+            prepared.pair.target,
+            self._source,
+            self._policy,
+            prepared.rule,
+            prepared.prompt,
+            prepared.limits,
+            make_clock(prepared.pair.target.info.device),
+            cancelled,
+        )
+
+    def _records_graphs(self) -> bool:
+        """Does an engine record a graph when a pass of a new shape comes? That takes many times the pass itself, so the
+        lane is decoded once off the clock: the very passes that the timed repeats will make."""
+        pair, draft = self._prepared.pair, self._prepared.draft_of(self.lane)
+        models = [pair.target] if draft in (None, NGRAM) else [pair.target, pair.draft(draft)]
+        return any(getattr(model, "records_graphs", False) for model in models)
+
+    def run(self, cancelled: Callable[[], bool] = lambda: False) -> LaneRun:
+        """Decode to the end."""
+        for _ in self.decode(cancelled):
+            pass
+        return self
+
+    @property
+    def output(self) -> list[int]:
+        return [token for iteration in self.iterations for token in iteration.tokens]
+
+    @property
+    def finish(self) -> Finish:
+        return self.iterations[-1].finish or "cancelled" if self.iterations else "cancelled"
+
+    @property
+    def decode_s(self) -> float:
+        return sum(sum(iteration.times) for iteration in self.iterations)
+
+    def _prefill(self) -> float:
+        """Both models read the prompt; seconds."""
+        target = self._prepared.pair.target
+        before = perf_counter()
+        prefill(target, self._prepared.prompt)
+        if self._source is not None:
+            self._source.start(self._prepared.prompt)
+        if target.info.device.startswith("cuda"):
+            import torch
+
+            torch.cuda.synchronize(target.info.device)
+        return perf_counter() - before
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Collections come at moments of their own and would fall into one lane's time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,166 @@
+"""From a request to all that its lanes share: prompt ids, limits, the rule, drafts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..errors import UserError
+from ..lookahead.heads import FOLDER as POLICIES_FOLDER
+from ..lookahead.heads import Head, load_heads
+from ..lookahead.registry import make_policy
+from ..loop.acceptance import AcceptanceRule, make_rule
+from ..loop.device_drafting import DeviceDraft, works_on_device
+from ..loop.drafting import NGRAM, DraftSource, ModelDraft, NgramDraft
+from ..loop.limits import Limits, StopStrings
+from ..records.lanes import LEARNED, Lane, parse_lane
+from ..records.request import CompareRequest, check_request
+from ..records.trace import ModelInfo
+
+if TYPE_CHECKING:
+    from ..engines.pair import Pair
+
+ALL_FEATURES = frozenset({"p", "entropy", "top10", "margin", "proposer", "hidden"})
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What the lanes of one comparison have in common. ``heads``: by draft, then by policy."""
+
+    request: CompareRequest
+    pair: Pair
+    lanes: list[Lane]
+    prompt: list[int]
+    limits: Limits
+    rule: AcceptanceRule
+    heads: dict[str, dict[str, Head]] = field(default_factory=dict)
+    recorded: set[str] = field(default_factory=set)  # lanes whose graphs were recorded off the clock
+
+    def draft_of(self, lane: Lane) -> str | None:
+        """Name of the lane's draft; None for plain decoding."""
+        return None if lane.is_plain else lane.draft or self.pair.default_draft
+
+    @property
+    def drafts(self) -> list[str]:
+        """Names of all drafts that the lanes use, in order of appearance."""
+        names = (self.draft_of(lane) for lane in self.lanes)
+        return list(dict.fromkeys(name for name in names if name is not None))
+
+    def source(self, draft: str | None, needs: frozenset[str] = frozenset()) -> DraftSource | None:
+        """A new draft source of that name, which computes the features ``needs``."""
+        return None if draft is None else make_source(self.pair, draft, self.rule, needs)
+
+    def policy(self, lane: Lane):
+        """A new policy for ``lane``. Raises UserError where nothing was fitted for it."""
+        return make_policy(lane, self.heads.get(self.draft_of(lane) or "", {}))
+
+
+def make_source(pair: Pair, draft: str, rule: AcceptanceRule, needs: frozenset[str] = frozenset()) -> DraftSource:
+    """The draft named ``draft`` of ``pair``, or prompt lookup for "ngram"."""
+    if draft == NGRAM:
+        return NgramDraft(rule)
+    model = pair.draft(draft)
+    on_device = works_on_device(model, rule) and works_on_device(pair.target, rule)
+    return (DeviceDraft if on_device else ModelDraft)(draft, model, rule, needs)
+
+
+def shared_vocabulary(pair: Pair, drafts: list[str]) -> int:
+    """How many ids the target and all of ``drafts`` have in common: some families pad each model differently."""
+    return min([pair.target.vocab_size, *(pair.draft(name).vocab_size for name in drafts if name != NGRAM)])
+
+
+def prepare(request: CompareRequest, pair: Pair) -> Prepared:
+    """Check ``request`` against ``pair`` and make what its lanes share. Raises UserError; loads the drafts."""
+    lanes = check_lanes(request)
+    prompt = _encode(request, pair)
+    limits = make_limits(request, pair, len(prompt))
+    prepared = Prepared(request, pair, lanes, prompt, limits, rule=None)  # type: ignore[arg-type]
+    vocabulary = shared_vocabulary(pair, prepared.drafts)
+    prepared.rule = make_rule(request, vocabulary, limits.max_new_tokens + 1)  # and the one after the text
+    prepared.heads = {draft: _heads_for(prepared, draft) for draft in prepared.drafts}
+    for lane in lanes:
+        _check_features(prepared, lane)
+    return prepared
+
+
+def check_lanes(request: CompareRequest) -> list[Lane]:
+    """The lanes that ``request`` names. Raises UserError for those that cannot be under its rule."""
+    check_request(request)
+    lanes = [parse_lane(text) for text in request.lanes]
+    for lane in lanes:
+        if lane.is_oracle and request.rule == "sampling":
+            raise UserError(
+                "The oracle is not defined under plain speculative sampling: to peek at a draw before deciding "
+                "would bias the text. Choose the coupling rule, or leave the oracle out."
+            )
+    return lanes
+
+
+def make_limits(request: CompareRequest, pair: Pair, n_prompt: int) -> Limits:
+    """Where the texts of this request end. Raises UserError where the prompt fills the context."""
+    room = pair.target.max_length - n_prompt + 1  # the last token is never read
+    if room < 1:
+        raise UserError(
+            f"The prompt has {n_prompt:,} tokens; this target reads at most {pair.target.max_length:,}: shorten it."
+        )
+    tokenizer = pair.tokenizer
+    return Limits(
+        max_new_tokens=min(request.max_new_tokens, room),
+        ends=frozenset() if request.ignore_eos else frozenset(tokenizer.eos_ids),
+        stop=StopStrings(request.stop, tokenizer.decode) if request.stop else None,
+        finish_at_limit="context" if room < request.max_new_tokens else "length",
+    )
+
+
+def model_info(pair: Pair, draft: str) -> ModelInfo:
+    """What ran as ``draft``."""
+    if draft != NGRAM:
+        return pair.draft(draft).info
+    return ModelInfo(
+        name=NGRAM,
+        source="prompt lookup",
+        fingerprint="",
+        parameters=0,
+        layers=0,
+        hidden_size=0,
+        vocab_size=pair.target.vocab_size,
+        engine="ngram",
+        dtype="",
+        device="cpu",
+        threads=1,
+    )
+
+
+def load_heads_of(pair: Pair, draft: str) -> dict[str, Head]:
+    """All heads fitted for ``draft`` of ``pair``, by policy; {} where there are none. Raises UserError."""
+    folder = pair.draft_folders.get(draft)
+    if folder is None:
+        return {}
+    return load_heads(folder / POLICIES_FOLDER, pair.target.info.fingerprint, pair.draft(draft).info.fingerprint)
+
+
+def _encode(request: CompareRequest, pair: Pair) -> list[int]:
+    prompt = pair.encode_prompt(request.prompt)
+    if not prompt:
+        raise UserError("The prompt gives no tokens: type some text for the models to continue.")
+    return prompt
+
+
+def _heads_for(prepared: Prepared, draft: str) -> dict[str, Head]:
+    """The draft's heads; what is stale or broken matters only where a lane decides by it (UserError then)."""
+    try:
+        return load_heads_of(prepared.pair, draft)
+    except UserError:
+        if any(lane.policy in LEARNED and prepared.draft_of(lane) == draft for lane in prepared.lanes):
+            raise
+        return {}
+
+
+def _check_features(prepared: Prepared, lane: Lane) -> None:
+    """Refuse lanes that ask a draft for what it does not have. Raises UserError."""
+    policy = prepared.policy(lane)
+    if policy.needs and prepared.draft_of(lane) == NGRAM:
+        raise UserError(
+            f"The lane {lane.text} decides by the draft's probabilities, and ngram has none: "
+            "use a static, heuristic or oracle lane with it."
+        )

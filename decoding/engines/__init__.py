@@ -1,0 +1,1 @@
+"""One causal language model with a rewindable key/value cache, and where models come from."""

@@ -1,0 +1,303 @@
+"""The CUDA engine: Llama-shaped models over fixed buffers, so that every pass can be a CUDA graph.
+
+A pass reads its input (place in the text, ids) from one device buffer and is shaped by two bucket sizes alone: how
+many rows it computes, how many keys it sees. Rows beyond the ids are padding: they write keys at places that no later
+pass sees before it has overwritten them, because what a row sees ends at its own place. Rewinding is therefore a change
+of one number. All of this runs on a CPU as well, without graphs: that is how it is tested.
+
+Beside :class:`~decoding.engines.base.CachedModel` it offers greedy work that never brings logits to the host:
+``draft_step`` (a proposal and its features in one small copy), ``draft_chain`` (K proposals, nothing copied) and
+``check_chain`` (a check of such a chain with the acceptance on the device; the iteration's one copy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..records.trace import ModelInfo
+from .attention import CacheShape, Plan, grouped_attention, whole_blocks
+from .base import DEFAULT_MAX_LENGTH, check_room
+from .cuda_graphs import GraphRunner
+from .lean import LeanModel
+from .linears import DenseLinear
+
+# Weights are read once whatever the number of rows, so that 8 cost about what one costs; and with the same shapes
+# libraries take the same kernels, so that plain decoding and checks of up to 8 tokens should round alike.
+ROW_BUCKETS = (8, 16, 24, 32)
+LEAST_ROWS = ROW_BUCKETS[0]
+MAX_ROWS = ROW_BUCKETS[-1]
+TOP = 10
+_PLACE, _LAST, _IDS = 0, 1, 2  # layout of the input buffer: place in the text, index of the last id, ids
+_GRAPHS, _EAGER = "cuda-graphs", "lean, fixed buffers"
+
+
+def row_bucket(n: int) -> int:
+    """The least number of rows that a pass over ``n`` ids computes."""
+    return next(rows for rows in ROW_BUCKETS if rows >= n)
+
+
+def key_bucket(length: int, capacity: int) -> int:
+    """How many keys a pass reads that ends at ``length``: a power of two times 256, at most the capacity."""
+    keys = 256
+    while keys < length:
+        keys *= 2
+    return min(keys, capacity)
+
+
+@dataclass(slots=True)
+class Drafted:
+    """Proposals that still lie on the device, [n] int64; good until the draft's next pass."""
+
+    tokens: torch.Tensor
+
+    def __len__(self) -> int:
+        return self.tokens.shape[0]
+
+
+@dataclass(slots=True)
+class DraftStep:
+    """One greedy proposal: its probability, the entropy (nats) and the ten highest probabilities, descending."""
+
+    token: int
+    p: float
+    entropy: float
+    top10: list[float]
+
+
+class FixedAttention:
+    """A KV cache [2, Hkv, capacity, d] a layer that is written and masked by places held on the device."""
+
+    def __init__(self, shape: CacheShape) -> None:
+        dtype, device = shape.dtype, shape.device
+        self.capacity = whole_blocks(shape.max_length + MAX_ROWS)
+        self._keys = torch.arange(self.capacity, device=device)
+        layer = (2, shape.n_kv_heads, self.capacity, shape.head_dim)
+        self.layers = [torch.zeros(layer, dtype=dtype, device=device) for _ in range(shape.n_layers)]
+        self._seen = torch.zeros((), dtype=dtype, device=device)
+        self._unseen = torch.full((), float("-inf"), dtype=dtype, device=device)
+
+    def plan(self, start: int, n: int) -> Plan:
+        places = torch.arange(start, start + n, device=self._keys.device)
+        return self.plan_at(places, key_bucket(start + n, self.capacity))
+
+    def plan_at(self, places: torch.Tensor, n_keys: int) -> Plan:
+        """``places`` [n] int64: row i writes there and sees all keys up to there."""
+        mask = torch.where(self._keys[:n_keys] <= places[:, None], self._seen, self._unseen)
+        return Plan(0, places.shape[0], mask, places)
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan
+    ) -> torch.Tensor:
+        cache = self.layers[layer]
+        cache[0].index_copy_(1, plan.indices, key.transpose(0, 1))
+        cache[1].index_copy_(1, plan.indices, value.transpose(0, 1))
+        keys, values = cache[:, None, :, : plan.mask.shape[1]].unbind(0)
+        return grouped_attention(query, keys, values, plan.mask)
+
+
+class CudaModel(LeanModel):
+    """A Llama-shaped model whose passes are CUDA graphs (on a CPU, or with ``graphs`` off: plain calls)."""
+
+    _building = torch.no_grad  # ZeroGPU exchanges the data of tensors later on, which inference tensors do not bear
+
+    def __init__(
+        self,
+        hf_model: Any,
+        info: ModelInfo,
+        weights: str,
+        device: str = "cuda",
+        max_length: int = DEFAULT_MAX_LENGTH,
+        graphs: bool = True,
+    ) -> None:
+        super().__init__(hf_model, info, weights, device, max_length)
+        with self._building():
+            self._input = torch.zeros(_IDS + MAX_ROWS, dtype=torch.int64, device=self.device)
+            self._offsets = torch.arange(MAX_ROWS, device=self.device)
+            if self.tied:  # one copy on the device serves both
+                self.head = DenseLinear(self.embedding)
+        self._pins = self.device.type == "cuda"
+        self._runner = GraphRunner(self.device, graphs)
+        info.engine = _GRAPHS if self._runner.records else _EAGER
+
+    @property
+    def note(self) -> str | None:
+        """A sentence where graphs could not be recorded, else None."""
+        return self._runner.note
+
+    @property
+    def records_graphs(self) -> bool:
+        return self._runner.records
+
+    def _make_attention(self) -> FixedAttention:
+        return FixedAttention(self._cache_shape())
+
+    def _norm_weight(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: torch.Tensor | None = None) -> torch.Tensor:
+        """One kernel on CUDA. A weight [heads, d] norms each head by itself."""
+        if weight.dim() == 1:
+            return F.rms_norm(x, weight.shape, weight, self._eps)
+        return F.rms_norm(x, weight.shape[-1:], None, self._eps) * weight
+
+    # -- a cached model
+
+    @torch.inference_mode()
+    def extend(self, ids: list[int]) -> torch.Tensor:
+        """Logits after each of ``ids``, [n, vocab] float32 on the device; appends them to the cache."""
+        check_room(self.length, len(ids), self.max_length)
+        logits, hidden = [], []
+        for first in range(0, len(ids), MAX_ROWS):
+            part = ids[first : first + MAX_ROWS]
+            out_logits, out_hidden = self._pass(part)[:2]
+            logits.append(_lasting(out_logits[: len(part)]))
+            if self.keep_hidden:
+                hidden.append(_lasting(out_hidden[: len(part)]))
+        self.last_hidden = torch.cat(hidden) if hidden else None
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    # -- greedy work on the device
+
+    @torch.inference_mode()
+    def draft_step(self, ids: list[int], vocab: int) -> DraftStep:
+        """Append ``ids`` (up to 32) and propose the next token of the first ``vocab``, with its features."""
+        check_room(self.length, len(ids), self.max_length)
+        rows = row_bucket(len(ids))
+        keys = key_bucket(self.length + rows, self._attention.capacity)
+        self._fill(ids)
+        features, hidden = self._launch(("step", rows, keys, vocab), lambda: self._step(rows, keys, vocab))
+        self.length += len(ids)
+        self.last_hidden = _lasting(hidden) if self.keep_hidden else None
+        token, p, entropy, *top = features.tolist()
+        return DraftStep(int(token), p, entropy, top)
+
+    @torch.inference_mode()
+    def draft_chain(self, ids: list[int], n: int, vocab: int) -> Drafted:
+        """Append ``ids`` and propose ``n`` tokens, each the first choice after the one before; no copy to the host.
+
+        The last proposal is not in the cache afterwards.
+        """
+        check_room(self.length, len(ids) + n - 1, self.max_length)
+        if len(ids) > LEAST_ROWS:  # usual are one or two: chains are recorded for one number of rows only
+            self.extend(ids[:-1])
+            ids = ids[-1:]
+        keys = key_bucket(self.length + len(ids) + n + LEAST_ROWS, self._attention.capacity)
+        self._fill(ids)
+        tokens = self._launch(("chain", n, keys, vocab), lambda: self._chain(n, keys, vocab))
+        self.length += len(ids) + n - 1
+        self.last_hidden = None
+        return Drafted(tokens)
+
+    @torch.inference_mode()
+    def check_chain(self, last: int, drafted: Drafted, vocab: int) -> tuple[list[int], list[int], int]:
+        """Check proposals that lie on the device after the token ``last``: one pass, one small copy.
+
+        Returns the proposals, the target's own first choices (one more), and how many proposals are accepted.
+        """
+        n = len(drafted)
+        check_room(self.length, n + 1, self.max_length)
+        self._fill([last], n)
+        self._input[_IDS + 1 : _IDS + 1 + n].copy_(drafted.tokens)
+        return self._read_check(n, vocab)
+
+    @torch.inference_mode()
+    def choices(self, ids: list[int], vocab: int) -> list[int]:
+        """Append ``ids`` and return the first choice after each, of the first ``vocab`` tokens."""
+        if len(ids) > MAX_ROWS:
+            return self.extend(ids)[:, :vocab].argmax(-1).tolist()
+        check_room(self.length, len(ids), self.max_length)
+        self._fill(ids)
+        return self._read_check(len(ids) - 1, vocab)[1]
+
+    def _read_check(self, n: int, vocab: int) -> tuple[list[int], list[int], int]:
+        """The check of a token and ``n`` proposals in the input buffer; as ``check_chain``."""
+        rows = row_bucket(n + 1)
+        keys = key_bucket(self.length + rows, self._attention.capacity)
+        found = self._launch(("check", rows, keys, vocab), lambda: self._check(rows, keys, vocab))
+        self.length += n + 1
+        self.last_hidden = None
+        n_accepted, *columns = found.tolist()
+        return columns[1 : n + 1], columns[rows : rows + n + 1], n_accepted
+
+    # -- the passes themselves: they read the input buffer and nothing else that changes
+
+    def _pass(self, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = row_bucket(len(ids))
+        keys = key_bucket(self.length + rows, self._attention.capacity)
+        self._fill(ids)
+        out = self._launch(("pass", rows, keys), lambda: self._rows(self._first_ids(rows), 0, keys))
+        self.length += len(ids)
+        return out
+
+    def _launch(self, key: tuple, work: Callable[[], Any]) -> Any:
+        out = self._runner.run(key, work)
+        if self._runner.note:
+            self.info.engine = _EAGER
+        return out
+
+    def _fill(self, ids: list[int], last: int | None = None) -> None:
+        """Write the input buffer; ``last``: index of the last id that counts, where not all are given here.
+
+        Waits for nothing, so that a check can be launched while the chain that it is about still runs: the copy is
+        from pinned memory and takes its turn on the stream. torch gives that memory out again only after an event
+        that it records behind the copy (its caching host allocator), so ``given`` may be let go at once.
+        """
+        given = torch.tensor([self.length, len(ids) - 1 if last is None else last, *ids], pin_memory=self._pins)
+        self._input[: len(given)].copy_(given, non_blocking=True)
+
+    def _first_ids(self, rows: int) -> torch.Tensor:
+        return self._input[_IDS : _IDS + rows]
+
+    def _last(self) -> torch.Tensor:
+        return self._input[_LAST : _LAST + 1]
+
+    def _rows(self, ids: torch.Tensor, offset: torch.Tensor | int, keys: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and final-norm output of ``ids`` [rows], which stand ``offset`` (one number) after the pass' place."""
+        places = self._input[_PLACE] + self._offsets[: len(ids)] + offset
+        turns = places.clamp(max=self.max_length - 1)  # padding may lie beyond the tables
+        cos, sin = self.cos.index_select(0, turns), self.sin.index_select(0, turns)
+        x = F.embedding(ids, self.embedding)
+        hidden = self._run_blocks(x, cos, sin, self._attention.plan_at(places, keys))
+        return self.head(hidden), hidden
+
+    def _step(self, rows: int, keys: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """[token, p, entropy, top 10] as float32 (ids stay exact below 2^24), and the last hidden state [1, hidden].
+
+        No indexing by a tensor of one number: torch would bring it to the host, which no recording survives.
+        """
+        logits, hidden = self._rows(self._first_ids(rows), 0, keys)
+        row = logits.index_select(0, self._last())[0, :vocab].float()
+        token, p = row.argmax(-1, keepdim=True), torch.softmax(row, -1)
+        entropy = -torch.special.xlogy(p, p).sum(0, keepdim=True)
+        top = F.pad(p.topk(min(TOP, vocab)).values, (0, max(0, TOP - vocab)))
+        return torch.cat([token.float(), p.gather(0, token), entropy, top]), hidden.index_select(0, self._last())
+
+    def _chain(self, n: int, keys: int, vocab: int) -> torch.Tensor:
+        """``n`` first choices in a row; each pass after the first reads one token (and copies of it as padding)."""
+        logits, _ = self._rows(self._first_ids(LEAST_ROWS), 0, keys)
+        token = logits.index_select(0, self._last())[:, :vocab].argmax(-1)
+        tokens = [token]
+        for index in range(1, n):
+            logits, _ = self._rows(token.expand(LEAST_ROWS), self._last() + index, keys)
+            token = logits[:1, :vocab].argmax(-1)
+            tokens.append(token)
+        return torch.cat(tokens)
+
+    def _check(self, rows: int, keys: int, vocab: int) -> torch.Tensor:
+        """[accepted, ids of all rows, choices of all rows] int64; padding after the proposals is never accepted."""
+        ids = self._first_ids(rows)
+        logits, _ = self._rows(ids, 0, keys)
+        choices = logits[:, :vocab].argmax(-1)
+        held = (ids[1:] == choices[:-1]) & (self._offsets[: rows - 1] < self._last())
+        accepted = held.long().cumprod(0).sum()
+        return torch.cat([accepted[None], ids, choices])
+
+
+def _lasting(rows: torch.Tensor) -> torch.Tensor:
+    """A float32 copy of what a graph returned, which its next launch overwrites."""
+    return rows.to(torch.float32, copy=True)

@@ -1,0 +1,257 @@
+"""The lean engine: Llama-shaped models with fused weights and a cache of our own.
+
+One code for Llama, Mistral without window, Qwen2, Qwen3 and SmolLM: pre-norm blocks of rotary attention (biases and
+query/key norms where the family has them) and a gated SiLU MLP. The weights are taken from a loaded transformers model,
+the rotary tables from its own rotary module, so that every scaling is right.
+
+Batch-invariance (design decision 5): on the CPU a row's bits do not depend on how many rows are read in the same call:
+neither the packed linears nor the attention (attention.py) look across rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..records.trace import ModelInfo
+from .attention import Attention, BagAttention, CacheShape, Plan
+from .base import DEFAULT_MAX_LENGTH, check_prompt, check_rewind, check_room
+from .linears import DenseLinear, Int8Head, Int8Linear, Linear, PackedLinear
+
+FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+ROW_CHUNK = BagAttention.MAX_ROWS  # rows of one checking pass
+PREFILL_CHUNK = 256  # rows of one pass over a prompt, whose bits need not fit any other pass
+
+
+@dataclass(slots=True)
+class Block:
+    """Weights of one layer. ``qkv`` is [(Hq + 2 Hkv) d, hidden]; norms are float32, times the root of their size."""
+
+    attention_norm: torch.Tensor
+    qkv: Linear
+    out: Linear
+    mlp_norm: torch.Tensor
+    gate: Linear
+    up: Linear
+    down: Linear
+    qk_norm: torch.Tensor | None  # [Hq + Hkv, d], where the family norms queries and keys
+
+
+def is_lean(config: Any) -> bool:
+    """Can the lean engine run a model of this transformers config?"""
+    return config.model_type in FAMILIES and config.hidden_act == "silu" and not has_window(config)
+
+
+def has_window(config: Any) -> bool:
+    """Does some layer see only a sliding window of the text?"""
+    layer_types = getattr(config, "layer_types", None)
+    if layer_types is not None:
+        return any(kind != "full_attention" for kind in layer_types)
+    return getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
+
+
+class LeanModel:
+    """A Llama-shaped :class:`~decoding.engines.base.CachedModel` (float32, packed bfloat16 or int8 weights).
+
+    ``weights``: "float32", "bfloat16" or "int8", the last two on a CPU with bfloat16 instructions.
+    """
+
+    _building = torch.inference_mode  # weights and buffers are made under it
+
+    def __init__(
+        self,
+        hf_model: Any,
+        info: ModelInfo,
+        weights: str,
+        device: str = "cpu",
+        max_length: int = DEFAULT_MAX_LENGTH,
+    ) -> None:
+        config = hf_model.config
+        self.info = info
+        self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
+        self.n_heads, self.n_kv_heads = config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        self.device = torch.device(device)
+        self.dtype = torch.float32 if weights == "float32" else torch.bfloat16
+        self.max_length = min(max_length, config.max_position_embeddings)
+        self.length = 0
+        self.keep_hidden = False
+        self.last_hidden: torch.Tensor | None = None
+        self._eps = config.rms_norm_eps
+        self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
+        self._head_epsilon = torch.tensor((self.head_dim * config.rms_norm_eps) ** 0.5, device=self.device)
+        with self._building():
+            form = _linear_form(weights, self.device)
+            self._take_weights(hf_model, form, Int8Head if form is Int8Linear else form)
+            self._make_tables(hf_model)
+            self._attention: Attention = self._make_attention()
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        return 2 * len(self.blocks) * self.n_kv_heads * self.head_dim * self.dtype.itemsize
+
+    # -- construction
+
+    def _make_attention(self) -> Attention:
+        return BagAttention(self._cache_shape(), PREFILL_CHUNK)
+
+    def _cache_shape(self) -> CacheShape:
+        return CacheShape(
+            len(self.blocks), self.n_heads, self.n_kv_heads, self.head_dim, self.max_length, self.dtype, self.device
+        )
+
+    def _take_weights(self, hf_model: Any, form: Callable[..., Linear], head_form: Callable[..., Any]) -> None:
+        def cast(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.detach().to(self.device, self.dtype)
+
+        def norm(module: Any) -> torch.Tensor:
+            return self._norm_weight(cast(module.weight))
+
+        def linear(*modules: Any, form: Callable[..., Any] = form) -> Any:
+            weight = torch.cat([cast(module.weight) for module in modules])
+            biases = [module.bias for module in modules]
+            bias = None if biases[0] is None else torch.cat([cast(one) for one in biases])
+            return form(weight, bias)
+
+        self.embedding = cast(hf_model.model.embed_tokens.weight)
+        self.tied = hf_model.lm_head.weight is hf_model.model.embed_tokens.weight
+        self.final_norm = norm(hf_model.model.norm)
+        self.head = linear(hf_model.lm_head, form=head_form)
+        self.blocks = []
+        for layer in hf_model.model.layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            self.blocks.append(
+                Block(
+                    attention_norm=norm(layer.input_layernorm),
+                    qkv=linear(attention.q_proj, attention.k_proj, attention.v_proj),
+                    out=linear(attention.o_proj),
+                    mlp_norm=norm(layer.post_attention_layernorm),
+                    gate=linear(mlp.gate_proj),
+                    up=linear(mlp.up_proj),
+                    down=linear(mlp.down_proj),
+                    qk_norm=self._query_key_norm(attention, norm),
+                )
+            )
+
+    def _norm_weight(self, weight: torch.Tensor) -> torch.Tensor:
+        """A norm's weight as ``_norm`` wants it."""
+        return weight.float() * weight.shape[-1] ** 0.5
+
+    def _query_key_norm(self, attention: Any, norm: Callable) -> torch.Tensor | None:
+        if not hasattr(attention, "q_norm"):
+            return None
+        query, key = norm(attention.q_norm), norm(attention.k_norm)
+        return torch.cat([query.expand(self.n_heads, -1), key.expand(self.n_kv_heads, -1)])
+
+    def _make_tables(self, hf_model: Any) -> None:
+        """Rotary tables, [max_length, 1, d].
+
+        Rotation is x * cos + swap(x) * sin with the halves of x swapped: the sign of the swap sits in ``sin``.
+        """
+        rotary = hf_model.model.rotary_emb
+        positions = torch.arange(self.max_length, device=rotary.inv_freq.device)[None]
+        cos, sin = rotary(torch.zeros(1, device=positions.device, dtype=torch.float32), positions)
+        sin = torch.cat([-sin[..., : self.head_dim // 2], sin[..., self.head_dim // 2 :]], dim=-1)
+        self.cos = cos[0, :, None].to(self.device, self.dtype).contiguous()
+        self.sin = sin[0, :, None].to(self.device, self.dtype).contiguous()
+
+    def fork(self) -> LeanModel:
+        """The same weights with an empty cache of its own."""
+        other = copy(self)
+        other.length, other.last_hidden = 0, None
+        with self._building():
+            other._attention = other._make_attention()
+        return other
+
+    # -- use
+
+    @torch.inference_mode()
+    def prefill(self, ids: list[int]) -> torch.Tensor:
+        """Logits after the last of ``ids``, [1, vocab]; the cache holds ``ids`` and nothing else."""
+        check_prompt(ids, self.max_length)
+        self.length = 0
+        for first in range(0, len(ids), PREFILL_CHUNK):
+            hidden = self._forward(ids[first : first + PREFILL_CHUNK])
+        return self._logits(hidden[-1:])
+
+    @torch.inference_mode()
+    def extend(self, ids: list[int]) -> torch.Tensor:
+        """Logits after each of ``ids``, [n, vocab]; appends them to the cache."""
+        check_room(self.length, len(ids), self.max_length)
+        if len(ids) <= ROW_CHUNK:
+            return self._logits(self._forward(ids))
+        chunks = [self._forward(ids[first : first + ROW_CHUNK]) for first in range(0, len(ids), ROW_CHUNK)]
+        return self._logits(torch.cat(chunks))
+
+    def rewind(self, length: int) -> None:
+        """Forget what came after the first ``length`` tokens; it is masked, then overwritten."""
+        check_rewind(length, self.length)
+        self.length = length
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.last_hidden = hidden.float() if self.keep_hidden else None
+        return self.head(hidden).float()
+
+    def _forward(self, ids: list[int]) -> torch.Tensor:
+        """Final-norm output of ``ids`` (at most PREFILL_CHUNK of them), [n, hidden]; appends them to the cache."""
+        start, end = self.length, self.length + len(ids)
+        x = self._embed(ids)
+        hidden = self._run_blocks(x, self.cos[start:end], self.sin[start:end], self._attention.plan(start, len(ids)))
+        self.length = end
+        return hidden
+
+    def _embed(self, ids: list[int]) -> torch.Tensor:
+        """Embeddings [n, hidden]; of a single token a view of its row, which spares two operations."""
+        if len(ids) == 1:
+            return self.embedding[ids[0]][None]
+        return F.embedding(torch.tensor(ids, device=self.device), self.embedding)
+
+    def _run_blocks(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan) -> torch.Tensor:
+        """All layers and the final norm: embeddings [n, hidden] -> [n, hidden]."""
+        for layer, block in enumerate(self.blocks):
+            attended = self._attend(block, layer, self._norm(x, block.attention_norm), cos, sin, plan)
+            x = block.out.plus(attended, x)
+            h = self._norm(x, block.mlp_norm)
+            x = block.down.plus(block.up.times(h, block.gate.silu(h)), x)
+        return self._norm(x, self.final_norm)
+
+    def _norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: torch.Tensor | None = None) -> torch.Tensor:
+        """x / rms(x) * weight over the last axis, in float32 inside; ``weight`` comes multiplied by sqrt(size).
+
+        The same as F.rms_norm, which takes a dozen operations on the CPU: |x| / sqrt(size) is the root mean square,
+        and hypot(|x|, sqrt(size * eps)) adds its epsilon.
+        """
+        size = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
+        return torch.mul(
+            torch.div(x, torch.hypot(size, self._epsilon if epsilon is None else epsilon)),
+            weight,
+            out=torch.empty_like(x),
+        )
+
+    def _attend(
+        self, block: Block, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan
+    ) -> torch.Tensor:
+        """Rotary attention of x [n, hidden] -> [n, Hq d], not yet projected."""
+        n, d = x.shape[0], self.head_dim
+        n_turned = self.n_heads + self.n_kv_heads
+        heads = block.qkv(x).view(n, n_turned + self.n_kv_heads, d)
+        turned = heads[:, :n_turned]
+        if block.qk_norm is not None:
+            turned = self._norm(turned, block.qk_norm, self._head_epsilon)
+        turned = torch.addcmul(turned * cos, turned.roll(d // 2, -1), sin)
+        query, key = turned[:, : self.n_heads], turned[:, self.n_heads :]
+        return self._attention.attend(layer, query, key, heads[:, n_turned:], plan)
+
+
+def _linear_form(weights: str, device: torch.device) -> Callable[..., Linear]:
+    if weights == "int8":
+        return Int8Linear
+    packs = device.type == "cpu" and torch.backends.mkldnn.is_available()
+    if packs and weights == "bfloat16":  # asked for on a CPU that cannot multiply it: slow, but it runs
+        packs = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return PackedLinear if packs else DenseLinear

@@ -1,0 +1,185 @@
+"""From a folder of weights to a model that runs: checks, dtype, threads, engine."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import UserError, is_out_of_memory
+from ..records.fingerprint import fingerprint
+from ..records.trace import ModelInfo
+from .base import CachedModel
+from .checks import check_config
+from .cuda import CudaModel
+from .lean import LeanModel, is_lean
+from .transformers_engine import TransformersModel, refusal
+
+MAX_THREADS = 4  # more only wait for one another on passes over one text
+SMALL_MODEL_BYTES = 200 * 10**6  # of weights: up to here waking a second thread costs as much as it saves
+WEIGHTS = ("float32", "bfloat16", "int8")
+
+
+def has_bf16_instructions() -> bool:
+    """Does this CPU multiply bfloat16 in hardware (AVX512-BF16 or AMX)?"""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def choose_device(device: str) -> str:
+    """ "auto" is CUDA where there is one. Raises UserError where the named device is not there."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    named = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", device)
+    if named is None:
+        raise UserError(f"The device must be auto, cpu, cuda or one of several such as cuda:1, not {device[:40]}.")
+    if device != "cpu" and not torch.cuda.is_available():
+        raise UserError("There is no CUDA device here: run on the CPU (device cpu), or on a machine that has one.")
+    if int(named[1] or 0) >= max(1, gpu_count()):
+        raise UserError(f"There is no device {device} here: the last one is cuda:{gpu_count() - 1}.")
+    return device
+
+
+def gpu_count() -> int:
+    return torch.cuda.device_count()
+
+
+def choose_weights(dtype: str, device: str) -> str:
+    """The form of the weights for "auto": bfloat16 where the hardware multiplies it, else float32."""
+    if dtype not in ("auto", *WEIGHTS):
+        raise UserError(f"The dtype must be auto, float32 or bfloat16, not {dtype}.")
+    if dtype != "auto":
+        return dtype
+    return "bfloat16" if device != "cpu" or has_bf16_instructions() else "float32"
+
+
+def set_threads(threads: int | None, weight_bytes: int) -> int:
+    """Use ``threads`` CPU threads; None: as OMP_NUM_THREADS says, else as the size of the target advises.
+
+    A thread that sleeps while it waits (OMP_WAIT_POLICY=PASSIVE) takes some 10 microseconds to wake, in each of a pass'
+    hundred parallel regions; one that spins makes passes a hundred times slower as soon as another process is busy.
+    Measured on two cores for 12 layers x 256: 3.0 ms a pass on one thread, 3.8 ms on two.
+    """
+    if threads is None and "OMP_NUM_THREADS" not in os.environ:
+        threads = 1 if weight_bytes <= SMALL_MODEL_BYTES else min(os.cpu_count() or 1, MAX_THREADS)
+    if threads is not None and threads != torch.get_num_threads():
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()
+
+
+def weight_bytes(folder: Path) -> int:
+    """Size of the safetensors files in ``folder``, in bytes."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's config.json. Raises UserError where it is no model that we load."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{folder.name} holds no model: its config.json cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise UserError(f"{folder.name} holds a broken model: its config.json is not JSON.") from error
+    check_config(config, folder.name)
+    if not any(folder.glob("*.safetensors")):
+        raise UserError(f"{folder.name} has no safetensors weights, and no other kind is loaded: convert them first.")
+    return config
+
+
+def load_model(
+    folder: Path,
+    *,
+    name: str,
+    source: str,
+    weights: str,
+    device: str = "cpu",
+    threads: int = 1,
+    mark: str = "",
+    spread: bool = False,
+) -> CachedModel:
+    """Load the model in ``folder`` on the fastest engine that fits it.
+
+    ``weights``: "float32", "bfloat16" or "int8" (lean engine on the CPU only; bfloat16 elsewhere); ``mark``: its
+    fingerprint where that is known; ``spread``: over all GPUs, through transformers' modules. Raises UserError.
+    """
+    read_config(folder)
+    hf_model = load_hf_model(folder, torch.float32 if weights == "float32" else torch.bfloat16, spread)
+    lean = is_lean(hf_model.config) and not spread
+    if weights == "int8" and not (lean and device == "cpu"):
+        weights = "bfloat16"
+    info = describe_model(hf_model, name, source, mark or fingerprint(folder))
+    info.engine, info.dtype, info.device, info.threads = (
+        "lean" if lean else "transformers",
+        weights,
+        device,
+        threads,
+    )
+    if lean:
+        return LeanModel(hf_model, info, weights) if device == "cpu" else CudaModel(hf_model, info, weights, device)
+    return TransformersModel(hf_model if spread else hf_model.to(device), info)
+
+
+def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any:
+    """transformers' own module for ``folder`` in ``dtype``: safetensors only, no remote code.
+
+    On the CPU, or ``spread`` over all GPUs by accelerate. Raises UserError.
+    """
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # progress is told to whoever asked for the model, not to the terminal
+    if spread and importlib.util.find_spec("accelerate") is None:
+        raise UserError(f"{folder.name} is too large for one GPU; to spread it over several, install accelerate.")
+    options = {"device_map": "auto"} if spread else {}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype,
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            **options,
+        )
+    except SafetensorError as error:
+        sentence = f"The weights of {folder.name} are damaged or cut short ({error}): delete and fetch them again."
+        raise UserError(sentence) from error
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise  # no fault of the model's
+        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UserError(f"{folder.name} could not be loaded ({why}): choose another model.") from error
+    reason = refusal(model)
+    if reason:
+        raise UserError(reason)
+    return model.eval()
+
+
+def describe_model(hf_model: Any, name: str, source: str, mark: str) -> ModelInfo:
+    """Size and origin of a loaded model; the engine fields are filled in by whoever runs it."""
+    config = hf_model.config
+    return ModelInfo(
+        name=name,
+        source=source,
+        fingerprint=mark,
+        parameters=sum(parameter.numel() for parameter in hf_model.parameters()),
+        layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        vocab_size=config.vocab_size,
+        engine="transformers",
+        dtype="float32",
+        device="cpu",
+        threads=1,
+    )
+
+
+def gpu_name(device: str) -> str | None:
+    """Name of the GPU behind a torch device string, None for a CPU."""
+    if not device.startswith("cuda"):
+        return None
+    return torch.cuda.get_device_name(device)

@@ -1,0 +1,206 @@
+"""A target and its drafts, loaded: what every comparison runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import UserError
+from ..records.pairs import PairDescription, find_pair, name_pair
+from .base import DEFAULT_MAX_LENGTH, CachedModel
+from .checks import check_memory, check_same_tokenizer, estimate_memory, free_memory
+from .hub import Hub, HuggingFaceHub, Tell, check_pair, download, inspect, is_hub_id
+from .lean import LeanModel
+from .loading import choose_device, choose_weights, gpu_count, load_model, read_config, set_threads, weight_bytes
+from .tokenizer import Tokenizer, load_tokenizer
+
+
+class Pair:
+    """One target, one tokenizer, and drafts that are loaded when they are first asked for."""
+
+    def __init__(
+        self,
+        name: str,
+        tokenizer: Tokenizer,
+        target: CachedModel,
+        default_draft: str,
+        draft_names: list[str],
+        load_draft: Callable[[str], CachedModel],
+        chat: bool = False,
+    ) -> None:
+        self.name, self.tokenizer, self.target = name, tokenizer, target
+        self.default_draft, self.draft_names = default_draft, draft_names
+        self.chat = chat
+        self.target_folder: Path | None = None
+        self.draft_folders: dict[str, Path] = {}  # of the drafts that lie in a folder of this machine
+        self._load_draft = load_draft
+        self._drafts: dict[str, CachedModel] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the target's weights; a draft's stands in its ``info``."""
+        return self.target.info.fingerprint
+
+    def draft(self, name: str = "") -> CachedModel:
+        """The draft of that name ("" is the default one), loaded once. Raises UserError for an unknown name."""
+        name = name or self.default_draft
+        if name not in self._drafts:
+            if name not in self.draft_names:
+                raise UserError(
+                    f"The pair {self.name} has no draft {name}. It has: {', '.join(self.draft_names)}, ngram."
+                )
+            self._drafts[name] = self._load_draft(name)
+        return self._drafts[name]
+
+    @property
+    def loaded_drafts(self) -> dict[str, CachedModel]:
+        return dict(self._drafts)
+
+    @property
+    def can_fork(self) -> bool:
+        """Can the engines of target and loaded drafts share weights between caches? Only the lean one on a CPU can."""
+        return all(type(model) is LeanModel for model in (self.target, *self._drafts.values()))
+
+    def fork(self) -> Pair:
+        """The same models with caches of their own, so that two texts can be decoded in turns; see ``can_fork``."""
+        forked = Pair(
+            self.name,
+            self.tokenizer,
+            self.target.fork(),
+            self.default_draft,
+            self.draft_names,
+            lambda name: self.draft(name).fork(),
+            self.chat,
+        )
+        forked.target_folder, forked.draft_folders = self.target_folder, self.draft_folders
+        return forked
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of a visitor's prompt, under the chat template where the pair has one."""
+        return self.tokenizer.encode(self.tokenizer.chat(text) if self.chat else text)
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a model lies, after the checks: its folder, the name to show, its fingerprint if it is known."""
+
+    folder: Path
+    source: str
+    mark: str = ""
+
+
+def load_pair(
+    name: str = "",
+    target: str = "",
+    draft: str = "",
+    dtype: str = "auto",
+    device: str = "auto",
+    threads: int | None = None,
+    progress: Tell | None = None,
+    hub: Hub | None = None,
+) -> Pair:
+    """Load a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
+
+    ``dtype``: "auto", "float32", "bfloat16"; "auto" gives int8 weights to the drafts that the pair marks so (CPU).
+    ``progress(message, fraction)`` is called on the way; ``hub`` is the way to the Hub. Raises UserError.
+    """
+    described = name_pair(target, draft) if target or draft else find_pair(name)
+    tell = progress or (lambda message, fraction: None)
+    device = choose_device(device)
+    weights = choose_weights(dtype, device)
+    places = find_places(described, hub or HuggingFaceHub(), tell)
+    threads = set_threads(threads, weight_bytes(places[described.target].folder))
+    spread = check_fit(described, places, weights, device)
+
+    def load(which: str, place: Place, form: str, spread: bool = False) -> CachedModel:
+        tell(f"Loading {which}", None)
+        return load_model(
+            place.folder,
+            name=which,
+            source=place.source,
+            weights=form,
+            device=device,
+            threads=threads,
+            mark=place.mark,
+            spread=spread,
+        )
+
+    def load_draft(which: str) -> CachedModel:
+        form = "int8" if dtype == "auto" and weights == "bfloat16" and described.is_int8(which) else weights
+        return load(which, places[described.drafts[which]], form)
+
+    first = places[described.target]
+    tokenizer = load_tokenizer(first.folder)
+    model = load(Path(described.target).name, first, weights, spread)
+    pair = Pair(
+        described.name,
+        tokenizer,
+        model,
+        described.default_draft,
+        list(described.drafts),
+        load_draft,
+        described.chat and tokenizer.has_chat_template,
+    )
+    pair.target_folder = first.folder
+    pair.draft_folders = {which: Path(place) for which, place in described.drafts.items() if Path(place).is_dir()}
+    pair.draft()
+    return pair
+
+
+def find_places(described: PairDescription, hub: Hub, tell: Tell) -> dict[str, Place]:
+    """The folders of all models of a pair, downloaded where they are on the Hub. Raises UserError.
+
+    Everything is checked before the first byte of weights is fetched. The drafts of an embedded pair were checked
+    when they were made.
+    """
+    names = [described.target, *described.drafts.values()]
+    found = {name: inspect(hub, name, tell) for name in names if is_hub_id(name)}
+    for draft in described.drafts.values():
+        if described.target in found and draft in found:
+            check_pair(found[described.target], found[draft])
+        elif described.kind != "embedded":
+            folders = [
+                found[name].folder if name in found else local_folder(name) for name in (described.target, draft)
+            ]
+            check_same_tokenizer(*map(load_tokenizer, folders), *map(show, (described.target, draft)))
+    places = {}
+    for name in names:
+        if name in found:
+            places[name] = Place(download(hub, found[name], tell), name, found[name].mark)
+        else:
+            shown = f"{described.name}/{Path(name).name}" if described.kind == "embedded" else show(name)
+            places[name] = Place(local_folder(name), shown)
+    return places
+
+
+def check_fit(described: PairDescription, places: dict[str, Place], weights: str, device: str) -> bool:
+    """Refuse a pair that will not fit in memory (UserError); True where its target goes over several GPUs."""
+    needs = []
+    for name in (described.target, described.drafts[described.default_draft]):
+        folder = places[name].folder
+        estimate = estimate_memory(read_config(folder), weight_bytes(folder), weights, device, DEFAULT_MAX_LENGTH)
+        needs.append(estimate.peak)
+    free = free_memory(device)
+    if device != "cpu" and free is not None and sum(needs) > free and gpu_count() > 1:
+        total = sum(free_memory(f"cuda:{index}") or 0 for index in range(gpu_count()))
+        check_memory(described.name, sum(needs), total, device)
+        return True
+    # on the CPU the doubled weights of the target are given back before the draft is loaded
+    check_memory(described.name, max(needs) if device == "cpu" else sum(needs), free, device)
+    return False
+
+
+def local_folder(place: str) -> Path:
+    try:
+        there = (folder := Path(place).expanduser()).is_dir()
+    except (RuntimeError, OSError, ValueError):  # nobody's home, a name too long for any folder, a NUL in it
+        there = False
+    if not there:
+        raise UserError(f"There is no folder {place}, and it is no Hub id (owner/name) either.")
+    return folder
+
+
+def show(place: str) -> str:
+    """A model's name without this machine's paths."""
+    return place if is_hub_id(place) else Path(place).name

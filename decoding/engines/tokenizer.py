@@ -1,0 +1,128 @@
+"""The pair's tokenizer: text to ids and back, and what a single token looks like."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..records.trace import TokenText
+
+
+class Tokenizer:
+    """Wraps a transformers tokenizer; ``eos_ids`` come from the target's generation config as well."""
+
+    def __init__(self, hf_tokenizer: Any, eos_ids: frozenset[int] = frozenset()) -> None:
+        self._hf = hf_tokenizer
+        own = hf_tokenizer.eos_token_id
+        self.eos_ids = eos_ids or frozenset(() if own is None else (own,))
+        self.token_text = lru_cache(maxsize=65536)(self._token_text)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(getattr(self._hf, "chat_template", None))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of ``text``, with the special tokens (BOS) that this tokenizer adds by itself.
+
+        A chat template writes its own BOS: text that starts with it gets no second one.
+        """
+        bos = self._hf.bos_token
+        with_special = not (bos and text.startswith(bos))
+        return list(self._hf.encode(text, add_special_tokens=with_special))
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Token ids of ``text`` and nothing added."""
+        return list(self._hf.encode(text, add_special_tokens=False))
+
+    def vocabulary(self) -> dict[int, str]:
+        """Id -> token of the ordinary vocabulary, without special and added tokens."""
+        added = getattr(self._hf, "added_tokens_decoder", {})
+        return {id: token for token, id in self._hf.get_vocab().items() if id not in added}
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of ``ids``; special tokens are shown, spaces are left as they are."""
+        return self._hf.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    def chat(self, text: str) -> str:
+        """``text`` as a user's message under the model's chat template; as it is where there is none."""
+        if not self.has_chat_template:
+            return text
+        message = [{"role": "user", "content": text}]
+        return self._hf.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+
+    def _token_text(self, token: int) -> TokenText:
+        """How ``token`` reads inside a text; with its bytes where it is not whole UTF-8 by itself."""
+        raw = token_bytes(self._hf, token)
+        if raw is None:
+            return TokenText(self.decode([token])[:400])
+        try:
+            return TokenText(raw.decode("utf-8")[:400])
+        except UnicodeDecodeError:
+            return TokenText(raw.decode("utf-8", errors="replace")[:400], raw.hex()[:400])
+
+
+def token_bytes(hf_tokenizer: Any, token: int) -> bytes | None:
+    """The bytes that ``token`` stands for inside a text, None where the tokenizer does not tell (special tokens).
+
+    Knows byte-level BPE (GPT-2's alphabet) and SentencePiece (``▁`` for a space, ``<0xNN>`` for a byte).
+    """
+    piece = hf_tokenizer.convert_ids_to_tokens(token)
+    if piece is None or token in getattr(hf_tokenizer, "added_tokens_decoder", {}):
+        return None
+    if isinstance(piece, bytes):
+        return piece
+    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+        return bytes([int(piece[3:5], 16)])
+    if _is_byte_level(hf_tokenizer):
+        alphabet = _byte_alphabet()
+        return bytes(alphabet[char] for char in piece) if all(char in alphabet for char in piece) else None
+    return piece.replace("▁", " ").encode("utf-8")
+
+
+def _is_byte_level(hf_tokenizer: Any) -> bool:
+    backend = getattr(hf_tokenizer, "backend_tokenizer", None)
+    return backend is not None and "ByteLevel" in repr(backend.decoder)
+
+
+@lru_cache(maxsize=1)
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-in for every byte (Radford et al. 2019, ``bytes_to_unicode``), reversed."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    alphabet = {chr(byte): byte for byte in plain}
+    others = (byte for byte in range(256) if byte not in set(plain))
+    alphabet.update({chr(256 + index): byte for index, byte in enumerate(others)})
+    return alphabet
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer in ``folder`` with the end-of-text ids of its generation config. Raises UserError."""
+    from transformers import AutoTokenizer
+
+    try:
+        hf_tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UserError(f"{folder.name} has no tokenizer that loads ({why}): choose another model.") from error
+    return Tokenizer(hf_tokenizer, _eos_ids(folder))
+
+
+def _eos_ids(folder: Path) -> frozenset[int]:
+    found: Any = None
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        if found is None and path.exists():
+            found = _read_object(path).get("eos_token_id")
+    if found is None:
+        return frozenset()
+    return frozenset(found if isinstance(found, list) else [found])
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path.parent.name} holds a broken model: its {path.name} is not JSON.") from error
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,189 @@
+"""The acceptance rules: what the draft proposes from its logits, and how the target checks it.
+
+All rules see logits over the shared vocabulary only: families pad it differently for target and draft.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from ..records.request import CompareRequest
+from .noise import gumbel_noise
+from .sampling import Shaping, softmax
+
+
+class AcceptanceRule(Protocol):
+    """One rule of one lane. ``draws``: (acceptance probability, draw) of each token looked at in the last check."""
+
+    name: str
+    vocab_size: int
+    draws: list[tuple[float, float]] | None
+
+    def reset(self) -> None:
+        """Start a lane (or a repeat of it): draw again what was drawn before."""
+
+    def shape(self, logits: np.ndarray) -> np.ndarray:
+        """Logits of the distribution that the rule means, over the shared vocabulary; [n, vocab] or [vocab]."""
+
+    def propose(self, row: np.ndarray, position: int) -> tuple[int, np.ndarray]:
+        """The draft's token for output ``position`` from its logits [vocab], and these logits as shaped."""
+
+    def propose_certain(self, token: int) -> None:
+        """Told that the draft proposes ``token`` with certainty (n-gram: it has no other in mind)."""
+
+    def check(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
+        """How many of ``drafted`` are accepted, and the target's own token after them.
+
+        logits: [len(drafted) + 1, vocab] of the target; ``start``: output position of the first drafted token.
+        """
+
+
+def agreeing(drafted: list[int], choices: list[int]) -> int:
+    """Length of the common prefix of the draft's and the target's choices."""
+    for index, token in enumerate(drafted):
+        if token != choices[index]:
+            return index
+    return len(drafted)
+
+
+class Greedy:
+    """Accept while the draft's token is the target's first choice (temperature 0)."""
+
+    name = "greedy"
+    draws = None
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def reset(self) -> None:
+        pass
+
+    def shape(self, logits: np.ndarray) -> np.ndarray:
+        return logits[..., : self.vocab_size]
+
+    def propose(self, row: np.ndarray, position: int) -> tuple[int, np.ndarray]:
+        row = row[: self.vocab_size]
+        return int(row.argmax()), row
+
+    def propose_certain(self, token: int) -> None:
+        pass
+
+    def check(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
+        choices = logits[:, : self.vocab_size].argmax(axis=1).tolist()
+        n_accepted = agreeing(drafted, choices)
+        return n_accepted, choices[n_accepted]
+
+
+class Coupling:
+    """Gumbel coupling: draft and target take argmax(log p + g) under the same noise g[position].
+
+    Accept while they agree. The text is the target's own sample under that noise whatever the draft says
+    (drafter-invariant: Daliri et al., arXiv 2408.07978), so all lanes of a seed emit the same text. It accepts
+    with probability at least (1 - TV) / (1 + TV), somewhat less than speculative sampling's 1 - TV.
+    """
+
+    name = "coupling"
+    draws = None
+
+    def __init__(self, vocab_size: int, shaping: Shaping, noise: np.ndarray) -> None:
+        """``noise``: [positions, vocab] from :func:`.noise.gumbel_noise`, drawn before the clock starts."""
+        self.vocab_size = vocab_size
+        self._shaping = shaping
+        self._noise = noise
+
+    def reset(self) -> None:
+        pass
+
+    def shape(self, logits: np.ndarray) -> np.ndarray:
+        return self._shaping.apply(logits[..., : self.vocab_size])
+
+    def propose(self, row: np.ndarray, position: int) -> tuple[int, np.ndarray]:
+        shaped = self.shape(row)
+        return int((shaped + self._noise[position]).argmax()), shaped
+
+    def propose_certain(self, token: int) -> None:
+        pass
+
+    def check(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
+        choices = self.choices(logits, start)
+        n_accepted = agreeing(drafted, choices)
+        return n_accepted, choices[n_accepted]
+
+    def choices(self, logits: np.ndarray, start: int) -> list[int]:
+        """First choices under the noise from output position ``start`` on, one for each row of ``logits``."""
+        noisy = self.shape(logits) + self._noise[start : start + len(logits)]
+        return noisy.argmax(axis=1).tolist()
+
+
+class Sampling:
+    """Speculative sampling (Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2).
+
+    A drafted x ~ q is accepted with probability min(1, p(x) / q(x)); the first that fails is replaced by a
+    sample of the residual norm(max(0, p - q)), and when all hold a bonus token is sampled from p. The text is
+    distributed as the target's own, but differs from lane to lane.
+    """
+
+    name = "sampling"
+
+    def __init__(self, vocab_size: int, shaping: Shaping, seed: int) -> None:
+        self.vocab_size = vocab_size
+        self._shaping = shaping
+        self._seed = seed
+        self.reset()
+
+    def reset(self) -> None:
+        # One stream of fresh draws: keyed by position, a re-drafted token would meet a draw that an adaptive
+        # policy may already have reacted to.
+        self._uniform = np.random.default_rng(self._seed).random
+        self._proposals: list[np.ndarray | None] = []  # q of each drafted token; None: one-hot
+        self.draws: list[tuple[float, float]] = []
+
+    def shape(self, logits: np.ndarray) -> np.ndarray:
+        return self._shaping.apply(logits[..., : self.vocab_size])
+
+    def propose(self, row: np.ndarray, position: int) -> tuple[int, np.ndarray]:
+        shaped = self.shape(row)
+        q = softmax(shaped)
+        self._proposals.append(q)
+        return self._sample(q), shaped
+
+    def propose_certain(self, token: int) -> None:
+        self._proposals.append(None)
+
+    def check(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
+        p = softmax(self.shape(logits))
+        proposals, self._proposals = self._proposals, []
+        self.draws = []
+        for index, token in enumerate(drafted):
+            q = proposals[index]
+            probability = min(1.0, p[index, token] / (1.0 if q is None else q[token]))
+            draw = self._uniform()
+            self.draws.append((float(probability), draw))
+            if draw >= probability:
+                return index, self._sample(self._residual(p[index], q, token))
+        return len(drafted), self._sample(p[-1])
+
+    def _residual(self, p: np.ndarray, q: np.ndarray | None, token: int) -> np.ndarray:
+        """max(0, p - q), not normalised; for a one-hot q that is p without its token."""
+        if q is not None:
+            return np.maximum(0.0, p - q)
+        residual = p.copy()
+        residual[token] = 0.0
+        return residual
+
+    def _sample(self, weights: np.ndarray) -> int:
+        """A token with probability proportional to its weight, by inverting the cumulated weights."""
+        cumulated = weights.cumsum()
+        return int(cumulated.searchsorted(self._uniform() * cumulated[-1], side="right"))
+
+
+def make_rule(request: CompareRequest, vocab_size: int, n_positions: int) -> AcceptanceRule:
+    """The rule that ``request`` names, over the shared vocabulary; its noise is drawn here, off the clock."""
+    if request.rule == "greedy":
+        return Greedy(vocab_size)
+    shaping = Shaping(request.temperature, request.top_k, request.top_p)
+    if request.rule == "coupling":
+        return Coupling(vocab_size, shaping, gumbel_noise(request.seed, n_positions, vocab_size))
+    return Sampling(vocab_size, shaping, request.seed)

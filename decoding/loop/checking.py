@@ -1,0 +1,58 @@
+"""The target's side of an iteration: one pass over the proposals, and how many of them it accepts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from ..lookahead.base import DraftState
+from .acceptance import AcceptanceRule, agreeing
+from .device_drafting import DeviceDraft, works_on_device
+from .drafting import DraftSource
+from .features import as_rows
+
+if TYPE_CHECKING:
+    from ..engines.base import CachedModel
+
+
+class Checker(Protocol):
+    def check(self, last: int, state: DraftState) -> tuple[int, int]:
+        """Read the text's ``last`` token and the proposals: how many are accepted, and the target's own token."""
+
+
+class HostChecker:
+    """Brings the logits to the host, where the rule decides: every engine and every rule."""
+
+    def __init__(self, target: CachedModel, rule: AcceptanceRule) -> None:
+        self._target = target
+        self._rule = rule
+
+    def check(self, last: int, state: DraftState) -> tuple[int, int]:
+        logits = as_rows(self._target.extend([last, *state.tokens]))
+        return self._rule.check(logits, state.tokens, state.start)
+
+
+class DeviceChecker:
+    """Greedy acceptance where the target runs: ids come to the host, logits never do."""
+
+    def __init__(self, target: CachedModel, draft: DraftSource | None, vocab_size: int) -> None:
+        self._target = target
+        self._draft = draft if isinstance(draft, DeviceDraft) else None
+        self._vocab_size = vocab_size
+
+    def check(self, last: int, state: DraftState) -> tuple[int, int]:
+        waiting = self._draft.take_waiting() if self._draft else None
+        if waiting is None:
+            choices = self._target.choices([last, *state.tokens], self._vocab_size)
+            n_accepted = agreeing(state.tokens, choices)
+        else:
+            tokens, choices, n_accepted = self._target.check_chain(last, waiting.drafted, self._vocab_size)
+            state.tokens[:] = waiting.cut(tokens)
+            n_accepted = min(n_accepted, len(state.tokens))
+        return n_accepted, choices[n_accepted]
+
+
+def make_checker(target: CachedModel, draft: DraftSource | None, rule: AcceptanceRule) -> Checker:
+    """The checker that suits the target's engine and the rule."""
+    if works_on_device(target, rule):
+        return DeviceChecker(target, draft, rule.vocab_size)
+    return HostChecker(target, rule)

@@ -1,0 +1,83 @@
+"""Greedy drafting with an engine that keeps its work on the device (decoding/engines/cuda.py)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..lookahead.base import DraftState
+from ..records.lanes import SL_CAP
+from .acceptance import AcceptanceRule
+from .drafting import ModelDraft
+
+LONGEST_READ = 32  # ids that one recorded step reads
+
+
+def works_on_device(model: Any, rule: AcceptanceRule) -> bool:
+    """Does ``model``'s engine have the greedy work on the device, and does ``rule`` ask for no other?"""
+    return rule.name == "greedy" and hasattr(model, "check_chain")
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A chain whose tokens the host has not seen. ``ends``: ids after which a draft says nothing more."""
+
+    drafted: Any  # decoding.engines.cuda.Drafted
+    ends: frozenset[int]
+
+    def cut(self, tokens: list[int]) -> list[int]:
+        """``tokens`` up to the first of ``ends``: what was drafted after it does not count."""
+        at = next((index for index, token in enumerate(tokens) if token in self.ends), len(tokens))
+        return tokens[: at + 1]
+
+
+class DeviceDraft(ModelDraft):
+    """A step brings one token and its features to the host in one small copy, a planned chain nothing at all."""
+
+    def __init__(self, name: str, model: Any, rule: AcceptanceRule, needs: frozenset[str] = frozenset()) -> None:
+        super().__init__(name, model, rule, needs)
+        self._vocab_size = rule.vocab_size
+        self._waiting: Waiting | None = None
+
+    def step(self, text: list[int], state: DraftState) -> bool:
+        unseen = self._unseen(text, state)
+        if len(unseen) > LONGEST_READ:
+            self._model.extend(unseen[:-1])
+            unseen = unseen[-1:]
+        self._found = self._model.draft_step(unseen, self._vocab_size)
+        state.tokens.append(self._found.token)
+        return True
+
+    def read_features(self, state: DraftState) -> None:
+        needs, found = self._needs, self._found
+        if needs & {"p", "entropy", "top10"}:
+            state.p.append(found.p)
+        if "entropy" in needs:
+            state.entropy.append(found.entropy)
+        if "top10" in needs:
+            state.top10.append(np.array(found.top10, dtype=np.float32))
+        if "margin" in needs:
+            state.margin.append(_margin(found.top10))
+        if self._needs_states:
+            self._read_states(state)
+
+    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
+        if n > SL_CAP:  # only an oracle goes that far: graphs are not recorded for every length
+            return super().chain(text, state, n, ends)
+        drafted = self._model.draft_chain(self._unseen(text, state), n, self._vocab_size)
+        self._waiting = Waiting(drafted, ends)
+        return True
+
+    def take_waiting(self) -> Waiting | None:
+        """The chain that the next check is about, once; None where the tokens are on the host already."""
+        waiting, self._waiting = self._waiting, None
+        return waiting
+
+
+def _margin(top10: Any) -> float:
+    """Of a greedy guess, whose strongest rival is the second of the top-10."""
+    first, second = float(top10[0]), float(top10[1])
+    return math.log(first / second) if second > 0.0 else math.inf

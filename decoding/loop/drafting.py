@@ -1,0 +1,185 @@
+"""Draft sources: what proposes tokens. A model with a cache, or the text itself (n-gram)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+from ..lookahead.base import DraftState
+from .acceptance import AcceptanceRule
+from .features import FeatureReader, as_rows
+
+if TYPE_CHECKING:
+    from ..engines.base import CachedModel
+
+NGRAM = "ngram"
+
+
+class DraftSource(Protocol):
+    """Proposes one token after the other; ``text`` is always prompt and output so far, as ids."""
+
+    name: str
+    max_length: int  # the longest text after which it can propose
+
+    def start(self, prompt: list[int]) -> None:
+        """Read the prompt (prefill)."""
+
+    def step(self, text: list[int], state: DraftState) -> bool:
+        """Append one proposal to ``state.tokens``; False where there is nothing to propose."""
+
+    def read_features(self, state: DraftState) -> None:
+        """Fill in what the policy needs to know of the last proposal."""
+
+    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
+        """Propose ``n`` tokens, fewer where one of ``ends`` is among them; False where nothing was left to propose.
+
+        A source on a device (:mod:`decoding.loop.device_drafting`) leaves ``state.tokens`` to be filled by the check.
+        """
+
+    def forget(self, length: int) -> None:
+        """Only the first ``length`` tokens of the text still hold."""
+
+
+class ModelDraft:
+    """A language model that proposes by ``rule`` and computes the features that a policy ``needs``."""
+
+    def __init__(
+        self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()
+    ) -> None:
+        self.name = name
+        self.max_length = model.max_length
+        self._model = model
+        self._rule = rule
+        self._needs = needs
+        self._needs_states = bool(needs & {"hidden", "proposer"})
+        self._reader = FeatureReader(rule.vocab_size, masked=rule.name != "greedy")
+
+    def start(self, prompt: list[int]) -> None:
+        """Read all but the last token of the prompt: the first draft step reads that."""
+        self._model.keep_hidden = self._needs_states
+        prefill(self._model, prompt)
+
+    def step(self, text: list[int], state: DraftState) -> bool:
+        """One pass over what the model has not seen."""
+        row = as_rows(self._model.extend(self._unseen(text, state)))[-1]
+        token, self._shaped = self._rule.propose(row, state.start + len(state.tokens))
+        state.tokens.append(token)
+        return True
+
+    def _unseen(self, text: list[int], state: DraftState) -> list[int]:
+        """What the model has not read yet: the last proposal, or at first the end of the text.
+
+        That end is one token after a rejection, two after full acceptance (the last proposal and the bonus),
+        more after iterations without a draft.
+        """
+        return [state.tokens[-1]] if state.tokens else text[self._model.length :]
+
+    def read_features(self, state: DraftState) -> None:
+        needs = self._needs
+        if not needs:
+            return
+        if needs & {"p", "entropy", "top10"}:
+            p, entropy, top10 = self._reader.read(self._shaped, state.tokens[-1], needs, state.sure)
+            state.p.append(p)
+            if "entropy" in needs:
+                state.entropy.append(entropy)
+            if top10 is not None:
+                state.top10.append(top10)
+        if "margin" in needs:
+            state.margin.append(self._reader.margin(self._shaped, state.tokens[-1]))
+        if self._needs_states:
+            self._read_states(state)
+
+    def _read_states(self, state: DraftState) -> None:
+        hidden = as_rows(self._model.last_hidden)[-1].copy()
+        if len(state.tokens) > 1:  # this pass had the token before as its input
+            state.hidden.append(hidden)
+        state.proposer.append(hidden)
+
+    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
+        for _ in range(n):
+            self.step(text, state)
+            if state.tokens[-1] in ends:
+                break
+        return True
+
+    def forget(self, length: int) -> None:
+        if self._model.length > length:
+            self._model.rewind(length)
+
+
+class NgramDraft:
+    """Prompt lookup: proposes what followed the last occurrence of the longest matching end of the text.
+
+    Ends of 3, 2 and 1 tokens are tried, in prompt, output and proposals alike (after Saxena's prompt lookup
+    decoding, 2023, one token at a time). Its proposals are certain: p = 1, entropy 0.
+    """
+
+    name = NGRAM
+    max_length = 2**31
+    longest = 3
+
+    def __init__(self, rule: AcceptanceRule) -> None:
+        self._rule = rule
+
+    def start(self, prompt: list[int]) -> None:
+        self._seen: list[int] = []
+        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> where it ended, ascending
+        for token in prompt:
+            self._push(token)
+
+    def step(self, text: list[int], state: DraftState) -> bool:
+        for token in text[len(self._seen) :]:
+            self._push(token)
+        token = self._look_up()
+        if token is None:
+            return False
+        self._push(token)
+        self._rule.propose_certain(token)
+        state.tokens.append(token)
+        return True
+
+    def read_features(self, state: DraftState) -> None:
+        state.p.append(1.0)
+        state.entropy.append(0.0)
+        state.margin.append(math.inf)
+
+    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
+        for _ in range(n):
+            if not self.step(text, state):
+                return False
+            if state.tokens[-1] in ends:
+                break
+        return True
+
+    def forget(self, length: int) -> None:
+        while len(self._seen) > length:
+            for key in self._keys():
+                self._ends[key].pop()
+            self._seen.pop()
+
+    def _look_up(self) -> int | None:
+        """The token after the last earlier occurrence of the text's end; None where even its last token is new."""
+        for key in self._keys():
+            ends = self._ends[key]
+            if len(ends) > 1:  # the last of them is the end of the text itself
+                return self._seen[ends[-2]]
+        return None
+
+    def _push(self, token: int) -> None:
+        self._seen.append(token)
+        for key in self._keys():
+            self._ends.setdefault(key, []).append(len(self._seen))
+
+    def _keys(self) -> list[tuple[int, ...]]:
+        """The n-grams that end the text, longest first."""
+        most = min(self.longest, len(self._seen))
+        return [tuple(self._seen[-n:]) for n in range(most, 0, -1)]
+
+
+def prefill(model: CachedModel, prompt: list[int]) -> None:
+    """Read all but the last token of ``prompt``, so that every pass of the loop is alike."""
+    if len(prompt) > 1:
+        model.prefill(prompt[:-1])
+    else:
+        model.rewind(0)

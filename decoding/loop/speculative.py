@@ -1,0 +1,150 @@
+"""Speculative decoding: the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..lookahead.base import DraftState, LookaheadPolicy
+from ..records.trace import Finish, StopReason
+from .acceptance import AcceptanceRule
+from .checking import make_checker
+from .clock import CHECK, DRAFT, POLICY, Clock, Times
+from .drafting import DraftSource
+from .limits import Limits
+
+if TYPE_CHECKING:
+    from ..engines.base import CachedModel
+
+Decision = tuple[float | None, float | None]  # a policy's score and threshold
+
+
+@dataclass(slots=True)
+class RawIteration:
+    """One iteration as the loop saw it: bare numbers, dressed as a trace after the clock has stopped.
+
+    ``decisions[i]`` was taken with i tokens drafted. ``emitted`` is None where the text ended inside the
+    accepted tokens. ``finish`` is set on the last iteration of a text.
+    """
+
+    start: int
+    drafted: list[int]
+    n_accepted: int
+    emitted: int | None
+    stop: StopReason
+    decisions: list[Decision]
+    draws: list[tuple[float, float]] | None
+    times: Times
+    finish: Finish | None
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens of the text that this iteration produced."""
+        kept = self.drafted[: self.n_accepted]
+        return kept if self.emitted is None else [*kept, self.emitted]
+
+
+def speculative_decode(
+    target: CachedModel,
+    draft: DraftSource | None,
+    policy: LookaheadPolicy,
+    rule: AcceptanceRule,
+    prompt: list[int],
+    limits: Limits,
+    clock: Clock,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Iterator[RawIteration]:
+    """Continue ``prompt``, one iteration after the other (Leviathan et al. 2023, Algorithm 1).
+
+    Both models have read all of the prompt but its last token; policy and rule have been reset. ``draft`` may
+    be None for a policy that never drafts. Between iterations the clock stands still, and the loop ends where
+    ``cancelled()`` says so.
+    """
+    text = list(prompt)
+    state = DraftState(text=text)
+    checker = make_checker(target, draft, rule)
+    finish: Finish | None = None
+    while finish is None and not cancelled():
+        clock.begin()
+        start = len(text) - len(prompt)
+        state.begin(start)
+
+        # The draft proposes tokens, one after the other, until the policy or a limit says: check now.
+        most, bound = _most(policy, draft, limits.max_new_tokens - start, len(text))
+        stop, decisions = _propose(text, draft, policy, state, most, bound, limits.ends, clock)
+
+        # The target reads them all in one pass; the rule accepts a prefix and adds the target's own token.
+        n_accepted, emitted = checker.check(text[-1], state)
+        clock.lap(CHECK)
+
+        # The text takes what it needs of them, and both models forget the rest.
+        new = [*state.tokens[:n_accepted], emitted]
+        n_kept, finish = limits.cut(text[len(prompt) :], new)
+        text += new[:n_kept]
+        target.rewind(len(text) - 1)
+        if draft is not None:
+            draft.forget(len(text) - 1)
+        policy.observe(len(state.tokens), n_accepted)
+
+        yield RawIteration(
+            start=start,
+            drafted=state.tokens[:],
+            n_accepted=min(n_accepted, n_kept),
+            emitted=emitted if n_kept > n_accepted else None,
+            stop="eos" if state.tokens and state.tokens[-1] in limits.ends else stop,
+            decisions=decisions,
+            draws=rule.draws,
+            times=clock.end(),
+            finish=finish,
+        )
+
+
+def _most(policy: LookaheadPolicy, draft: DraftSource | None, wanted: int, n_text: int) -> tuple[int, StopReason]:
+    """The most tokens to draft now, and what bounds them: the tokens wanted (less the target's own), the
+    policy's cap, or the draft's context."""
+    most, bound = wanted - 1, "limit"
+    if policy.cap is not None and policy.cap < most:
+        most, bound = policy.cap, "cap"
+    if draft is not None and draft.max_length - n_text + 1 < most:
+        most, bound = max(0, draft.max_length - n_text + 1), "context"
+    return most, bound  # type: ignore[return-value]
+
+
+def _propose(
+    text: list[int],
+    draft: DraftSource | None,
+    policy: LookaheadPolicy,
+    state: DraftState,
+    most: int,
+    bound: StopReason,
+    ends: frozenset[int],
+    clock: Clock,
+) -> tuple[StopReason, list[Decision]]:
+    """Fill ``state`` with the proposals of one iteration. Returns why it stopped and the decisions on the way."""
+    planned = policy.planned(state.start)
+    if planned is not None:
+        clock.lap(POLICY)
+        stop: StopReason = "policy" if planned <= most else bound
+        if min(planned, most) > 0:
+            if not draft.chain(text, state, min(planned, most), ends):
+                stop = "exhausted"
+            clock.lap(DRAFT)
+        return stop, []
+
+    decisions: list[Decision] = []
+    while len(state.tokens) < most:
+        if state.tokens and policy.looks(state):
+            draft.read_features(state)
+        more = policy.should_draft(state)
+        decisions.append((policy.score, policy.threshold))
+        clock.lap(POLICY)
+        if not more:
+            return "policy", decisions
+        proposed = draft.step(text, state)
+        clock.lap(DRAFT)
+        if not proposed:
+            return "exhausted", decisions
+        if state.tokens[-1] in ends:
+            return "eos", decisions
+    return bound, decisions

@@ -1,1 +1,0 @@
-"""Model pairs, and one causal LM with a rewindable cache behind several engines."""

@@ -1,0 +1,1 @@
+"""Plain data and names: what every other room reads. Imports no torch."""

@@ -1,0 +1,55 @@
+"""What a comparison tells while it runs: numbered events of plain data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from ..errors import UserError
+
+Kind = Literal[
+    "queued",  # {place}: how many comparisons stand before this one
+    "started",  # {settings, pair, lanes: [lane string]}
+    "progress",  # {stage, message, fraction | None}: loading, measuring, warming up, lane, chain
+    "lane_started",  # {lane: index, repeat}
+    "iterations",  # {lane, repeat, first: iteration index, items: [see live_iteration]}
+    "lane_finished",  # {lane, repeat, decode_s}
+    "finished",  # {run: the whole run as JSON-ready dict}; of other jobs {result: dict}
+    "cancelled",  # {}
+    "failed",  # {message}: a sentence for people
+    "heartbeat",  # {}: only on the wire between machines; not numbered
+]
+LAST_KINDS = ("finished", "cancelled", "failed")
+
+
+@dataclass(slots=True)
+class Event:
+    """One event of the comparison ``run``; ``seq`` counts from 0 without gaps."""
+
+    run: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    seq: Annotated[int, Field(ge=0)]
+    kind: Kind
+    data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_last(self) -> bool:
+        return self.kind in LAST_KINDS
+
+
+def event_to_json(event: Event) -> str:
+    """One line of JSON without its newline; ids that are keys become strings, as JSON has it."""
+    return json.dumps(asdict(event), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+def event_from_json(line: str | bytes) -> Event:
+    """Read and check one line. Raises UserError where it is no event."""
+    try:
+        return _ADAPTER.validate_json(line)
+    except (ValidationError, RecursionError) as error:
+        raise UserError("The other side sent something that is no event of a comparison.") from error
+
+
+_ADAPTER = TypeAdapter(Event)

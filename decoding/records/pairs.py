@@ -1,0 +1,224 @@
+"""Which pairs there are: the embedded ones on disk and the presets from the Hub. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+
+
+@dataclass(slots=True)
+class PairDescription:
+    """A pair as a visitor sees it before anything is loaded."""
+
+    name: str
+    title: str
+    kind: str  # "embedded", "preset"
+    target: str  # folder or Hub id
+    drafts: dict[str, str]  # name -> folder or Hub id, in the order of presentation
+    default_draft: str
+    description: str = ""
+    int8_drafts: bool | list[str] = False  # which drafts run with int8 weights on a CPU unless a dtype is asked for
+    loadable: bool = True
+    reason: str = ""  # a sentence: why it cannot load, or what it takes
+    chat: bool = False  # prompts go through the chat template
+    fitted: dict[str, list[str]] = field(default_factory=dict)  # draft name -> learned policies that lie beside it
+
+    def is_int8(self, draft: str) -> bool:
+        return self.int8_drafts if isinstance(self.int8_drafts, bool) else draft in self.int8_drafts
+
+
+def _preset(
+    name: str,
+    title: str,
+    target: str,
+    draft: str,
+    description: str,
+    *,
+    gated: bool = False,
+    chat: bool = False,
+    refused: str = "",
+) -> PairDescription:
+    short = draft.rsplit("/", 1)[-1]
+    reason = refused or (f"Gated: accept the licence at https://huggingface.co/{target} and log in." if gated else "")
+    return PairDescription(
+        name,
+        title,
+        "preset",
+        target,
+        {short: draft},
+        short,
+        description,
+        loadable=not refused,
+        reason=reason,
+        chat=chat,
+    )
+
+
+_PICKLES = "Its weights are published as pickles only, and only safetensors are loaded."
+
+PRESETS: tuple[PairDescription, ...] = (
+    _preset(
+        "smollm2",
+        "SmolLM2 1.7B with 135M",
+        "HuggingFaceTB/SmolLM2-1.7B-Instruct",
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "The smallest usual pair; runs on a CPU.",
+        chat=True,
+    ),
+    _preset(
+        "qwen2.5-7b",
+        "Qwen2.5 7B with 0.5B",
+        "Qwen/Qwen2.5-7B-Instruct",
+        "Qwen/Qwen2.5-0.5B-Instruct",
+        "A common pair of today.",
+        chat=True,
+    ),
+    _preset(
+        "qwen2.5-coder-7b",
+        "Qwen2.5-Coder 7B with 0.5B",
+        "Qwen/Qwen2.5-Coder-7B-Instruct",
+        "Qwen/Qwen2.5-Coder-0.5B-Instruct",
+        "A common pair of today, for code.",
+        chat=True,
+    ),
+    _preset(
+        "llama-3.1-8b",
+        "Llama 3.1 8B with Llama 3.2 1B",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "meta-llama/Llama-3.2-1B-Instruct",
+        "A common pair of today.",
+        gated=True,
+        chat=True,
+    ),
+    _preset(
+        "starcoder",
+        "StarCoder 15B with tiny_starcoder_py",
+        "bigcode/starcoder",
+        "bigcode/tiny_starcoder_py",
+        "From the DISCO paper (Mamou et al. 2024).",
+        gated=True,
+    ),
+    _preset(
+        "llama-2-70b",
+        "Llama 2 70B chat with 7B chat",
+        "meta-llama/Llama-2-70b-chat-hf",
+        "meta-llama/Llama-2-7b-chat-hf",
+        "From the SpecDec++ paper (Huang et al. 2024).",
+        gated=True,
+        chat=True,
+    ),
+    _preset(
+        "vicuna-13b",
+        "Vicuna 13B v1.3 with vicuna-68m",
+        "lmsys/vicuna-13b-v1.3",
+        "double7/vicuna-68m",
+        "From the DISCO paper (Mamou et al. 2024).",
+        chat=True,
+        refused=_PICKLES,
+    ),
+)
+
+
+def is_public() -> bool:
+    """Is this a deployment for strangers (a Space, or SPECULOSCOPE_PUBLIC=1)? Then only known pairs load."""
+    return bool(os.environ.get("SPACE_ID")) or os.environ.get("SPECULOSCOPE_PUBLIC", "") not in ("", "0")
+
+
+def describe_pairs(models: Path | None = None) -> list[PairDescription]:
+    """All pairs that can be named: the embedded ones, the default first, then the presets from the Hub."""
+    return [*embedded_pairs(models), *PRESETS]
+
+
+def name_pair(target: str, draft: str) -> PairDescription:
+    """The pair of any ``target`` and ``draft``, folders or Hub ids. Raises UserError where that is not allowed."""
+    if not (target and draft):
+        raise UserError("Name both a target and a draft, or neither to use a pair by its name.")
+    if is_public():
+        names = ", ".join(pair.name for pair in describe_pairs() if pair.loadable)
+        raise UserError(
+            f"This public page loads known pairs only: {names}. To use your own, run Speculoscope yourself."
+        )
+    short = Path(draft).name
+    return PairDescription(
+        name=f"{Path(target).name} + {short}",
+        title="",
+        kind="named",
+        target=target,
+        drafts={short: draft},
+        default_draft=short,
+    )
+
+
+def embedded_pairs(models: Path | None = None) -> list[PairDescription]:
+    """The pairs whose weights lie in ``models`` (models/*/pair.json), the default one first."""
+    models = models or MODELS
+    pairs = [read_pair(path.parent) for path in sorted(models.glob("*/pair.json"))]
+    default = default_name(models)
+    return sorted(pairs, key=lambda pair: pair.name != default)
+
+
+def default_name(models: Path | None = None) -> str | None:
+    """Name of the default pair as models/index.json has it, None where there is none."""
+    path = (models or MODELS) / "index.json"
+    return _read_json(path).get("default") if path.exists() else None
+
+
+def read_pair(folder: Path) -> PairDescription:
+    """The pair that ``folder``/pair.json describes. Raises UserError where it is broken."""
+    data = _read_json(folder / "pair.json")
+    try:
+        drafts = {str(name): str(folder / place) for name, place in data["drafts"].items()}
+        fitted = {name: _fitted(Path(place)) for name, place in drafts.items()}
+        pair = PairDescription(
+            name=data.get("name", folder.name),
+            title=data.get("title", folder.name),
+            kind="embedded",
+            target=str(folder / data["target"]),
+            drafts=drafts,
+            default_draft=data["default_draft"],
+            description=data.get("description", ""),
+            int8_drafts=data.get("int8_drafts", False),
+            fitted=fitted,
+        )
+    except (KeyError, AttributeError, TypeError) as error:
+        raise UserError(f"{folder.name}/pair.json does not describe a pair: {error} is missing or wrong.") from error
+    if pair.default_draft not in pair.drafts:
+        raise UserError(f"{folder.name}/pair.json: its default draft {pair.default_draft} is not among its drafts.")
+    return pair
+
+
+def _fitted(draft: Path) -> list[str]:
+    return sorted(path.stem for path in (draft / "policies").glob("*.json"))
+
+
+def find_pair(name: str = "", models: Path | None = None) -> PairDescription:
+    """The pair of that name; "" is the default one. Raises UserError with the names there are."""
+    pairs = describe_pairs(models)
+    if not name:
+        if not pairs or pairs[0].kind != "embedded":
+            raise UserError("No pair is installed: name a target and a draft (folders or Hub ids).")
+        return pairs[0]
+    for pair in pairs:
+        if pair.name == name:
+            if not pair.loadable:
+                raise UserError(f"The pair {name} cannot be loaded: {pair.reason}")
+            return pair
+    names = ", ".join(pair.name for pair in pairs) or "none"
+    raise UserError(f"There is no pair {name}. There are: {names}. Or name a target and a draft.")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"Cannot read {path.parent.name}/{path.name}: {error}.") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{path.parent.name}/{path.name} does not hold a JSON object.")
+    return data

@@ -1,0 +1,68 @@
+"""The run file as JSON: written whole, checked when read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from ..errors import UserError
+from ..files import write_whole
+from .trace import SCHEMA, Run
+from .trace_checks import check_consistent
+
+MAX_FILE_BYTES = 16 * 2**20
+_ADAPTER = TypeAdapter(Run)
+
+
+def run_to_dict(run: Run) -> dict[str, Any]:
+    return asdict(run)
+
+
+def run_to_json(run: Run) -> str:
+    """Compact JSON of ``run``; :func:`run_from_json` gives an equal run back."""
+    return json.dumps(asdict(run), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+def run_from_json(text: str | bytes) -> Run:
+    """Read and check a run. Raises UserError with the first fault found."""
+    if len(text) > MAX_FILE_BYTES:
+        raise UserError(f"This run file is larger than {MAX_FILE_BYTES // 2**20} MB, the most that is read.")
+    try:
+        run = _ADAPTER.validate_json(text)
+    except (ValidationError, RecursionError) as error:
+        raise UserError(_explain(error)) from error
+    check_consistent(run)
+    return run
+
+
+def load_run(path: str | Path) -> Run:
+    """Read and check the run file at ``path``. Raises UserError."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise UserError(f"{path.name} is larger than {MAX_FILE_BYTES // 2**20} MB, the most that is read.")
+        return run_from_json(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"Cannot read the run file {path.name}: {error.strerror or error}.") from error
+
+
+def save_run(run: Run, path: str | Path) -> None:
+    """Write ``run`` to ``path`` so that the file is there whole or not at all. Raises UserError."""
+    path = Path(path)
+    try:
+        write_whole(path, run_to_json(run))
+    except OSError as error:
+        raise UserError(f"Cannot write the run file {path}: {error.strerror or error}.") from error
+
+
+def _explain(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return "This file is nested too deeply to be a Speculoscope run."
+    first = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join(str(part)[:60] for part in first["loc"])[:200] or "the file"
+    more = f" ({error.error_count() - 1} more faults)" if error.error_count() > 1 else ""
+    return f"This is not a Speculoscope run file of schema {SCHEMA}: at {where}: {first['msg'][:200]}{more}."

@@ -1,0 +1,294 @@
+"""The run file: everything that one comparison found out, as plain data.
+
+``Run -> Trace (a lane) -> Iteration -> Token``; whoever draws, exports, replays, simulates or tests
+reads these and nothing else. The dataclasses cost the decode loop next to nothing; checking happens
+once, where a file enters the program (:mod:`decoding.records.run_file`).
+
+Units: seconds; probabilities in [0, 1]; entropies in nats; cost curves in units of one target pass
+over one token. Output positions count the new tokens from 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from .request import CompareRequest
+
+SCHEMA = "speculoscope.run/1"
+MAX_LANES = 16
+MAX_TOKENS = 8192
+
+Fate = Literal["accepted", "rejected", "dropped", "correction", "bonus", "plain"]
+DRAFTED_FATES = ("accepted", "rejected", "dropped")
+StopReason = Literal["policy", "cap", "limit", "context", "eos", "exhausted"]
+Finish = Literal["length", "eos", "stop", "context", "cancelled"]
+
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Probability = Annotated[float, Field(ge=0.0, le=1.0 + 1e-6)]
+Seconds = Annotated[float, Field(ge=0.0)]
+Ratio = Annotated[float, Field(ge=0.0, le=1e6)]
+Count = Annotated[int, Field(ge=0, le=10**15)]
+ShortText = Annotated[str, Field(max_length=400)]
+TopTokens = Annotated[list[tuple[TokenId, Probability]], Field(max_length=20)]
+
+
+@dataclass(slots=True)
+class Token:
+    """One token that a lane drafted or emitted.
+
+    ``score`` and ``threshold`` belong to the decision that the policy took right after this token was
+    drafted (draft another, or check now); they are None where it was not asked. ``accept_probability``
+    and ``draw`` exist only under speculative sampling: the token was accepted iff draw < probability.
+    """
+
+    __pydantic_config__ = _STRICT
+    id: TokenId
+    fate: Fate
+    draft_choice: TokenId | None = None  # the draft's first choice at this position (with its noise)
+    target_choice: TokenId | None = None  # the target's first choice at this position (with its noise)
+    p_draft: Probability | None = None
+    p_target: Probability | None = None
+    entropy: float | None = None  # of the draft's distribution, nats
+    score: float | None = None
+    threshold: float | None = None
+    accept_probability: Probability | None = None
+    draw: Probability | None = None
+    draft_top: TopTokens = field(default_factory=list)
+    target_top: TopTokens = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Iteration:
+    """One round: the draft proposes ``drafted``, the target checks them in one pass and adds ``emitted``.
+
+    ``emitted`` is a correction, bonus or plain token, or None when the text ended inside the accepted
+    tokens (end of sequence, stop string). ``holds`` tells how many draft tokens would have held from
+    ``start`` on (the oracle's SL), None where no chain was recorded.
+    """
+
+    __pydantic_config__ = _STRICT
+    start: Annotated[int, Field(ge=0, le=MAX_TOKENS)]
+    drafted: Annotated[list[Token], Field(max_length=MAX_TOKENS)]
+    emitted: Token | None
+    stop: StopReason
+    score: float | None = None  # of the decision before the first draft token
+    threshold: float | None = None
+    holds: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+
+    @property
+    def n_drafted(self) -> int:
+        return len(self.drafted)
+
+    @property
+    def n_accepted(self) -> int:
+        return sum(token.fate == "accepted" for token in self.drafted)
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The tokens of the text that this iteration produced."""
+        kept = [token for token in self.drafted if token.fate == "accepted"]
+        return kept + ([self.emitted] if self.emitted else [])
+
+
+@dataclass(slots=True)
+class Repeat:
+    """The clock's readings of one repeat; the four lists have one entry per iteration."""
+
+    __pydantic_config__ = _STRICT
+    prefill_s: Seconds  # target and draft together, not part of the decode time
+    draft_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS)]
+    check_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS)]
+    policy_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS)]
+    rest_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS)]
+
+    @property
+    def decode_s(self) -> float:
+        return sum(map(sum, (self.draft_s, self.check_s, self.policy_s, self.rest_s)))
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Is this lane's text the autoregressive lane's?
+
+    A difference names the first output position, the gap between the target's two best logits there
+    and the dtype; ``near_tie`` is a gap under 1e-4 in float32. ``same`` is None where texts may
+    rightly differ (plain speculative sampling).
+    """
+
+    __pydantic_config__ = _STRICT
+    same: bool | None
+    first_difference: int | None = None
+    gap: float | None = None
+    near_tie: bool = False
+
+
+@dataclass(slots=True)
+class Trace:
+    """One lane: one prompt under one rule and one draft."""
+
+    __pydantic_config__ = _STRICT
+    lane: ShortText  # the lane string, e.g. "wide-1x384/static:5"
+    policy: ShortText  # its policy's name, e.g. "static"
+    draft: ShortText | None  # None: autoregressive
+    output: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+    iterations: Annotated[list[Iteration], Field(max_length=MAX_TOKENS)]
+    repeats: Annotated[list[Repeat], Field(max_length=100)]
+    finish: Finish
+    verdict: Verdict
+    notes: list[ShortText] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class TokenText:
+    """What a token looks like. ``bytes`` (hex) is set where it is not whole UTF-8 by itself."""
+
+    __pydantic_config__ = _STRICT
+    text: ShortText
+    bytes: ShortText | None = None
+
+
+@dataclass(slots=True)
+class ModelInfo:
+    """A model as it ran: where from, how large, by which engine."""
+
+    __pydantic_config__ = _STRICT
+    name: ShortText
+    source: ShortText  # folder name or Hub id
+    fingerprint: ShortText
+    parameters: Count
+    layers: Count
+    hidden_size: Count
+    vocab_size: Count
+    engine: ShortText  # "lean", "transformers", "cuda-graphs", "ngram"
+    dtype: ShortText  # as it ran: "bfloat16", "float32", "int8"
+    device: ShortText
+    threads: Count
+
+
+@dataclass(slots=True)
+class PairInfo:
+    __pydantic_config__ = _STRICT
+    name: ShortText
+    target: ModelInfo
+    drafts: dict[ShortText, ModelInfo]  # those that ran, by name
+    default_draft: ShortText
+
+
+@dataclass(slots=True)
+class Machine:
+    __pydantic_config__ = _STRICT
+    processor: ShortText
+    cores: Count
+    memory_gb: Ratio
+    gpu: ShortText | None
+    system: ShortText
+    python: ShortText
+    torch: ShortText
+    transformers: ShortText
+
+
+@dataclass(slots=True)
+class Costs:
+    """The cost curves, measured at the start of a run and then frozen.
+
+    An iteration of n > 0 drafted tokens costs ``first + n*c + v(n+1) + o`` (plus its decisions), in units of
+    ``target_s``, the median seconds of a target pass over one token; one without a draft costs ``v(1) + o``.
+    """
+
+    __pydantic_config__ = _STRICT
+    target_s: Seconds
+    v: Annotated[list[Annotated[Ratio, Field(gt=0.0)]], Field(min_length=1, max_length=256)]  # v[n-1]: n tokens over 1
+    c: dict[ShortText, Ratio]  # draft name -> t_draft / t_target
+    o: Ratio  # the loop's own work per iteration
+    decision: dict[ShortText, Ratio] = field(default_factory=dict)  # policy name -> features and one decision
+    # draft name -> what the first draft step of an iteration costs beyond c: the target's pass has just taken
+    # the caches, and the draft may have two tokens to read. Runs recorded without it hold it in c.
+    first: dict[ShortText, Ratio] = field(default_factory=dict)
+
+    def check(self, n_tokens: int) -> float:
+        """v(n): cost of a target pass over ``n_tokens``; beyond the measured range on its last slope."""
+        if n_tokens <= len(self.v):
+            return self.v[n_tokens - 1]
+        slope = (self.v[-1] - self.v[0]) / max(1, len(self.v) - 1)
+        return self.v[-1] + slope * (n_tokens - len(self.v))
+
+    def iteration(self, n_drafted: int, draft: str | None, policy: str | None = None) -> float:
+        """Cost of one iteration with ``n_drafted`` tokens, in units of ``target_s``."""
+        c = self.c[draft] if draft else 0.0
+        decision = self.decision.get(policy, 0.0) if policy else 0.0
+        return self.start(n_drafted, draft) + n_drafted * (c + decision) + self.check(n_drafted + 1) + self.o
+
+    def start(self, n_drafted: int, draft: str | None) -> float:
+        """What drafting at all costs an iteration beyond c for each token."""
+        return self.first.get(draft, 0.0) if draft and n_drafted else 0.0
+
+
+@dataclass(slots=True)
+class Guesses:
+    """The draft's successive choices and what a policy may see of each (parallel lists).
+
+    ``p``: the draft's probability of its choice; ``scores``: head name -> acceptance probability as
+    that learned head sees it. A choice of None: the draft had nothing to propose (n-gram).
+    """
+
+    __pydantic_config__ = _STRICT
+    choice: Annotated[list[TokenId | None], Field(max_length=MAX_TOKENS)]
+    p: Annotated[list[float], Field(max_length=MAX_TOKENS)]
+    entropy: Annotated[list[float], Field(max_length=MAX_TOKENS)]
+    scores: dict[ShortText, list[float]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Chain:
+    """All that any policy on this text can ever see of one draft.
+
+    ``along`` has one guess per output position, each made on the target's own text before it.
+    ``tails[k]`` are the guesses that follow ``along.choice[k]`` where that is not the target's token:
+    what a draft goes on to say after its first mistake, up to 20 tokens; fewer where it ends the text itself.
+    A tail at the last position follows the whole text (it matters where a stop string cut the text off).
+    """
+
+    __pydantic_config__ = _STRICT
+    draft: ShortText
+    target: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
+    along: Guesses
+    tails: dict[Annotated[int, Field(ge=0, lt=MAX_TOKENS)], Guesses]
+
+    def holds(self, start: int) -> int:
+        """How many guesses in a row are right from output position ``start`` on."""
+        end = start
+        while end < len(self.target) and self.along.choice[end] == self.target[end]:
+            end += 1
+        return end - start
+
+
+@dataclass(slots=True)
+class Run:
+    """One comparison: several lanes on one prompt. The file, the download, the recording, the API."""
+
+    __pydantic_config__ = _STRICT
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    created: ShortText  # ISO 8601, UTC
+    machine: Machine
+    pair: PairInfo
+    settings: CompareRequest
+    prompt_ids: Annotated[list[TokenId], Field(max_length=131072)]
+    costs: Costs
+    chains: dict[ShortText, Chain]  # by draft name; empty under plain speculative sampling
+    lanes: Annotated[list[Trace], Field(max_length=MAX_LANES)]
+    vocab: dict[TokenId, TokenText]  # every id that the run mentions, once
+    token_limit: Count | None = None  # new tokens: those asked for, or what the context left; None: not recorded
+    schema: Literal["speculoscope.run/1"] = SCHEMA
+
+    def lane(self, name: str) -> Trace:
+        """The lane of that name; KeyError if there is none."""
+        return next(trace for trace in self.lanes if trace.lane == name)
+
+    @property
+    def baseline(self) -> Trace | None:
+        """The autoregressive lane, if the run has one."""
+        return next((trace for trace in self.lanes if trace.policy == "autoregressive"), None)

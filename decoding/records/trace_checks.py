@@ -1,0 +1,58 @@
+"""Faults of a run file that types cannot tell: broken references between its parts."""
+
+from __future__ import annotations
+
+from ..errors import UserError
+from .request import check_request
+from .trace import Costs, Guesses, Iteration, Run, Trace
+
+DRAFTED = ("accepted", "rejected", "dropped")
+
+
+def check_consistent(run: Run) -> None:
+    """Raises UserError with the first fault found."""
+    try:
+        check_request(run.settings)
+    except UserError as error:
+        raise UserError(f"The settings in this run file cannot be: {error}") from error
+    if not run.lanes:
+        raise UserError("This run file holds no lane.")
+    if len({trace.lane for trace in run.lanes}) < len(run.lanes):
+        raise UserError("This run file names a lane twice.")
+    for trace in run.lanes:
+        _check_trace(trace, run.costs)
+    for name, chain in run.chains.items():
+        _check_guesses(chain.along, len(chain.target), f"chain {name}")
+        for at, tail in chain.tails.items():
+            if at >= len(chain.target):
+                raise UserError(f"Chain {name}: a tail at {at} lies outside of the text.")
+            _check_guesses(tail, len(tail.choice), f"chain {name}, tail {at}")
+
+
+def _check_trace(trace: Trace, costs: Costs) -> None:
+    for repeat in trace.repeats:
+        lists = (repeat.draft_s, repeat.check_s, repeat.policy_s, repeat.rest_s)
+        if any(len(one) != len(trace.iterations) for one in lists):
+            raise UserError(f"Lane {trace.lane}: its times do not fit its {len(trace.iterations)} iterations.")
+    position = 0
+    for number, iteration in enumerate(trace.iterations):
+        if iteration.start != position or not _fates_in_order(iteration):
+            raise UserError(f"Lane {trace.lane}: iteration {number} does not follow from the one before it.")
+        position += len(iteration.tokens)
+    if [token.id for it in trace.iterations for token in it.tokens] != trace.output:
+        raise UserError(f"Lane {trace.lane}: its output is not what its iterations emitted.")
+    if trace.draft is not None and trace.draft not in costs.c:
+        raise UserError(f"Lane {trace.lane}: the costs say nothing of its draft {trace.draft}.")
+
+
+def _fates_in_order(iteration: Iteration) -> bool:
+    """Accepted ones first, at most one rejected, then dropped ones; the emitted token is the target's own."""
+    fates = [DRAFTED.index(token.fate) for token in iteration.drafted if token.fate in DRAFTED]
+    own = iteration.emitted is None or iteration.emitted.fate not in DRAFTED
+    return own and len(fates) == len(iteration.drafted) and fates == sorted(fates) and fates.count(1) <= 1
+
+
+def _check_guesses(guesses: Guesses, length: int, where: str) -> None:
+    columns = [guesses.choice, guesses.p, guesses.entropy, *guesses.scores.values()]
+    if any(len(column) != length for column in columns):
+        raise UserError(f"In {where} the lists differ in length.")

@@ -1,0 +1,112 @@
+"""The order of the rooms: imports go downward only, also inside functions and under TYPE_CHECKING."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+FLOORS: tuple[tuple[str, ...], ...] = (  # lowest first; a room imports from itself and from the floors below
+    ("decoding",),  # errors, files
+    ("decoding.records",),
+    ("decoding.engines", "decoding.lookahead"),
+    ("decoding.loop",),
+    ("decoding.analysis",),
+    ("decoding.comparison",),
+    ("decoding.evaluation", "decoding.fit", "decoding.bench"),
+    ("decoding.backends",),
+    ("decoding.cli", "training", "viz"),
+    ("app",),
+)
+WITHOUT_TORCH = ("decoding", "decoding.records", "decoding.lookahead", "decoding.analysis", "viz")
+"""Rooms that import no torch at all, not even inside a function."""
+NOT_FOR_PAGES = ("decoding.engines", "decoding.loop", "decoding.fit", "decoding.bench", "decoding.cli", "training")
+"""What ``viz`` must not import: it draws records and asks a backend."""
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+STARTERS = {"decoding.__main__": "decoding.cli"}  # a file that only starts what lies in another room
+
+
+def sources() -> list[tuple[str, Path]]:
+    """(module, path) of every source file but the tests."""
+    found = [("app", ROOT / "app.py")]
+    for top in ("decoding", "training", "viz"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found.append((".".join(parts[:-1] if parts[-1] == "__init__" else parts), path))
+    return found
+
+
+def room_of(module: str) -> str:
+    """The deepest room that ``module`` lies in."""
+    if module in STARTERS:
+        return STARTERS[module]
+    parts = module.split(".")
+    names = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    return next(name for name in names if name in FLOOR)
+
+
+def imports(module: str, source: str, is_package: bool = False) -> Iterator[tuple[int, str]]:
+    """(line, imported module or name) of all imports, wherever they stand."""
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            start = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{start}.{alias.name}") for alias in node.names)
+
+
+def faults(module: str, source: str, is_package: bool = False) -> list[str]:
+    """What ``module`` must not import, a sentence each."""
+    own, found = room_of(module), []
+    for line, name in imports(module, source, is_package):
+        top = name.split(".")[0]
+        if top == "torch" and own in WITHOUT_TORCH:
+            found.append(f"{module}:{line} imports torch")
+        if top not in {"decoding", "viz", "training", "app", "tests"}:
+            continue
+        if top == "tests":
+            found.append(f"{module}:{line} imports a test")
+            continue
+        other = room_of(name)
+        if other != own and FLOOR[other] >= FLOOR[own]:
+            found.append(f"{module}:{line} imports {name}, which does not lie below {own}")
+        if own == "viz" and other in NOT_FOR_PAGES:
+            found.append(f"{module}:{line} imports {name}, which is not for pages")
+    return found
+
+
+@pytest.mark.parametrize("module, path", sources(), ids=lambda value: value if isinstance(value, str) else "")
+def test_imports_go_downward_only(module, path):
+    assert faults(module, path.read_text(encoding="utf-8"), path.name == "__init__.py") == []
+
+
+def test_every_folder_of_decoding_is_a_room():
+    folders = {f"decoding.{path.parent.name}" for path in (ROOT / "decoding").glob("*/*.py")}
+    assert folders == {room for room in FLOOR if room.startswith("decoding.")}
+    flat = {path.name for path in (ROOT / "decoding").glob("*.py")}
+    assert flat == {"__init__.py", "__main__.py", "errors.py", "files.py"}
+
+
+@pytest.mark.parametrize(
+    "module, source",
+    [
+        ("decoding.records.trace", "from ..loop import clock"),
+        ("decoding.records.trace", "def f():\n    from decoding.engines.pair import Pair"),
+        (
+            "decoding.lookahead.static",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..engines import base",
+        ),
+        ("decoding.engines.pair", "from ..lookahead.base import LookaheadPolicy"),
+        ("decoding.cli.evaluate", "from viz.reports.html import write_html"),
+        ("decoding.analysis.whatif", "import torch"),
+        ("viz.page", "import decoding.engines.pair"),
+    ],
+)  # each breaks the order in another way
+def test_an_upward_import_is_found(module, source):
+    assert faults(module, source)

@@ -1,0 +1,204 @@
+"""Plotly figures of the drafts report: draft x SL x speedup, and what cost and quality make of it."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from decoding.evaluation.results import ALL, DraftResult, DraftsResult
+
+from .evaluation import BASE
+from .race import INK, MUTED, Drawing, plain
+
+# One colour and one symbol a draft, cheapest first.
+COLOURS = ("#7a869a", "#5b8fd6", "#3aa0a0", "#5a9e4b", "#b08a2e", "#c2703d", "#9a6fc0", "#b5577b")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon")
+
+
+def draw_drafts(result: DraftsResult) -> list[Drawing]:
+    """All figures of ``result``."""
+    drawings = [draw_by_sl(result), draw_by_cost(result)]
+    if len(result.setting.prompts) > 1:
+        drawings.append(draw_by_suite(result))
+    return drawings
+
+
+def look(index: int) -> tuple[str, str]:
+    """Colour and symbol of the draft at ``index``."""
+    return COLOURS[index % len(COLOURS)], SYMBOLS[index % len(SYMBOLS)]
+
+
+def draw_by_sl(result: DraftsResult) -> Drawing:
+    """Speedup over SL, one curve a draft: simulated (line), predicted (dotted), on the clock (symbols)."""
+    figure = go.Figure()
+    for index, draft in enumerate(result.drafts):
+        colour, symbol = look(index)
+        sls = [point.sl for point in draft.by_sl]
+        name = plain(draft.name)
+        figure.add_scatter(
+            x=sls,
+            y=[point.simulated for point in draft.by_sl],
+            mode="lines",
+            name=name,
+            legendgroup=name,
+            line={"color": colour, "width": 2},
+            hovertemplate=f"{name}, SL %{{x}}: %{{y:.2f}} times, simulated<extra></extra>",
+        )
+        figure.add_scatter(
+            x=sls,
+            y=[point.predicted for point in draft.by_sl],
+            mode="lines",
+            name=name,
+            legendgroup=name,
+            showlegend=False,
+            line={"color": colour, "width": 1.2, "dash": "dot"},
+            hovertemplate=f"{name}, SL %{{x}}: %{{y:.2f}} times, predicted<extra></extra>",
+        )
+        clocked = [point for point in draft.by_sl if point.clock is not None]
+        figure.add_scatter(
+            x=[point.sl for point in clocked],
+            y=[point.clock for point in clocked],
+            mode="markers",
+            legendgroup=name,
+            showlegend=False,
+            name=name,
+            marker={"color": colour, "symbol": symbol, "size": 9},
+            hovertemplate=f"{name}, SL %{{x}}: %{{y:.2f}} times, on the clock<extra></extra>",
+        )
+    figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
+    figure.update_xaxes(title_text="SL (tokens guessed per iteration)")
+    figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
+    figure.update_layout(height=430, **BASE)
+    title = "Draft, SL, speedup: simulated (line), predicted by the throughput model (dotted), on the clock (symbols)"
+    return Drawing("drafts-sl", title, too_long_sentence(result.drafts), figure)
+
+
+def too_long_sentence(drafts: list[DraftResult]) -> str:
+    """The turning point in the SL, and how far the model with independent guesses is from the simulation."""
+    best = max(drafts, key=lambda draft: max(point.simulated for point in draft.by_sl))
+    peak = max(best.by_sl, key=lambda point: point.simulated)
+    foreseen = max(best.by_sl, key=lambda point: point.predicted)
+    last = best.by_sl[-1]
+    if peak.sl == last.sl:
+        turning = f"The draft {best.name} still gains at SL {last.sl}"
+    else:
+        turning = f"The draft {best.name} is fastest at SL {peak.sl} ({peak.simulated:.2f} times)"
+        turning += f" and down to {last.simulated:.2f} at {last.sl}: a draft can be too long"
+    return (
+        f"{turning}. The throughput model, for which all guesses are equally likely to hold, "
+        f"foresees {foreseen.predicted:.2f} times at SL {foreseen.sl}."
+    )
+
+
+def _beside(draft: DraftResult, result: DraftsResult) -> str:
+    """Where a point's label stands: to its left where a neighbour to its right would write over it."""
+    gain = draft.static_speedup[ALL].value
+    to_the_right = (other.c - draft.c for other in result.drafts if abs(other.static_speedup[ALL].value - gain) < 0.1)
+    return "middle left" if any(0.0 < distance < 0.03 for distance in to_the_right) else "middle right"
+
+
+def draw_by_cost(result: DraftsResult) -> Drawing:
+    """Best static speedup over the cost of a draft step; the match rate beside each point."""
+    figure = go.Figure()
+    for index, draft in enumerate(result.drafts):
+        colour, symbol = look(index)
+        gain = draft.static_speedup[ALL]
+        figure.add_scatter(
+            x=[draft.c],
+            y=[gain.value],
+            mode="markers+text",
+            name=plain(draft.name),
+            text=[f"{plain(draft.name)} {draft.match_rate[ALL]:.0%}"],
+            cliponaxis=False,
+            textposition=_beside(draft, result),
+            marker={"color": colour, "symbol": symbol, "size": 12},
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": [gain.high - gain.value],
+                "arrayminus": [gain.value - gain.low],
+                "color": colour,
+                "thickness": 1.2,
+                "width": 3,
+            },
+            customdata=[[draft.best_sl, _shape(draft)]],
+            showlegend=False,
+            hovertemplate="%{text} right<br>c %{x:.3f}, best SL %{customdata[0]}: %{y:.2f} times<br>%{customdata[1]}"
+            "<extra></extra>",
+        )
+    figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
+    dearest = max(draft.c for draft in result.drafts)
+    figure.update_xaxes(title_text="c: cost of a draft step (target passes)", range=[-0.02 * dearest, 1.2 * dearest])
+    figure.update_yaxes(title_text="speedup at the best static SL (times)", rangemode="tozero")
+    figure.update_layout(height=380, **BASE)
+    title = "What a draft costs and what it brings"
+    return Drawing("drafts-cost", title, shape_sentence(result.drafts), figure)
+
+
+def _shape(draft: DraftResult) -> str:
+    return f"{draft.layers} layers x {draft.hidden_size}, {draft.parameters / 1e6:.1f}M" if draft.layers else "no model"
+
+
+def shape_sentence(drafts: list[DraftResult]) -> str:
+    """The best draft by cost, and the pair of about equal parameters and opposite shapes, if there is one."""
+    best = max(drafts, key=lambda draft: draft.static_speedup[ALL].value)
+    closest = max(drafts, key=lambda draft: draft.match_rate[ALL])
+    if closest.name == best.name:
+        text = f"{best.name}, the one that guesses best ({best.match_rate[ALL]:.0%}), is also the fastest"
+    else:
+        text = (
+            f"{closest.name} guesses best ({closest.match_rate[ALL]:.0%}) but at c = {closest.c:.2f} reaches "
+            f"{closest.static_speedup[ALL].value:.2f} times; {best.name} ({best.match_rate[ALL]:.0%}, "
+            f"c = {best.c:.2f}) {best.static_speedup[ALL].value:.2f}"
+        )
+    pair = opposite_shapes(drafts)
+    if not pair:
+        return f"{text}."
+    wide, deep = pair
+    return (
+        f"{text}. At about equal parameters, {wide.name} ({_shape(wide)}) costs {wide.c:.3f} and guesses "
+        f"{wide.match_rate[ALL]:.0%}, {deep.name} ({_shape(deep)}) {deep.c:.3f} and {deep.match_rate[ALL]:.0%}: "
+        f"{wide.static_speedup[ALL].value:.2f} against {deep.static_speedup[ALL].value:.2f} times."
+    )
+
+
+def opposite_shapes(drafts: list[DraftResult]) -> tuple[DraftResult, DraftResult] | None:
+    """(shallow and wide, deep and narrow): the two models nearest in parameters, within 15%, of different shape."""
+    models = [draft for draft in drafts if draft.layers]
+    pairs = [
+        (one, other)
+        for one in models
+        for other in models
+        if one.layers < other.layers
+        and one.hidden_size > other.hidden_size
+        and abs(one.parameters - other.parameters) <= 0.15 * max(one.parameters, other.parameters)
+    ]
+    return min(pairs, key=lambda pair: abs(pair[0].parameters - pair[1].parameters)) if pairs else None
+
+
+def draw_by_suite(result: DraftsResult) -> Drawing:
+    """Speedup of each draft's best rule, by suite."""
+    suites = [ALL, *result.setting.prompts]
+    figure = go.Figure()
+    for index, draft in enumerate(result.drafts):
+        figure.add_bar(
+            x=[plain(suite) for suite in suites],
+            y=[draft.speedup[suite].value for suite in suites],
+            name=plain(draft.name),
+            marker={"color": look(index)[0], "opacity": 0.75},
+            hovertemplate=f"{plain(draft.name)} with {plain(draft.best_lane)}, %{{x}}: %{{y:.2f}} times<extra></extra>",
+        )
+    figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"})
+    figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
+    figure.update_layout(height=340, barmode="group", **BASE)
+    title = "Each draft with its best rule, by suite"
+    return Drawing("drafts-suite", title, suite_sentence(result, suites[1:]), figure)
+
+
+def suite_sentence(result: DraftsResult, suites: list[str]) -> str:
+    """The best draft of every suite."""
+    best = {suite: max(result.drafts, key=lambda draft, s=suite: draft.speedup[s].value) for suite in suites}
+    if len({draft.name for draft in best.values()}) == 1:
+        name = next(iter(best.values())).name
+        return f"{name} is the fastest draft on every suite."
+    told = ", ".join(f"{draft.name} on {suite} ({draft.speedup[suite].value:.2f})" for suite, draft in best.items())
+    return f"The fastest draft depends on the text: {told}."

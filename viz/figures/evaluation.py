@@ -1,0 +1,333 @@
+"""Plotly figures of an evaluation of lookahead rules: pure functions of its result.
+
+Each comes with a title and one sentence that says what to look for, computed from the result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from decoding.evaluation.results import ALL, EvaluationResult, Interval, RuleResult
+
+from .race import INK, MUTED, Drawing, plain
+
+# One colour per rule family, of one lightness on both themes; each family also has a symbol of its own.
+FAMILIES = {
+    "static": ("#7a869a", "square"),
+    "heuristic": ("#a97b50", "cross"),
+    "confidence": ("#5b8fd6", "circle"),
+    "entropy": ("#3aa0a0", "diamond"),
+    "disco": ("#c2703d", "triangle-up"),
+    "specdecpp": ("#9a6fc0", "triangle-down"),
+    "costaware": ("#5a9e4b", "star"),
+    "oracle": ("#b08a2e", "hexagon"),
+    "autoregressive": ("#7a869a", "line-ns-open"),
+}
+BASE = {
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "font": {"color": MUTED, "family": "system-ui, sans-serif", "size": 12},
+    "margin": {"l": 52, "r": 12, "t": 34, "b": 44},
+    "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"},
+    "hoverlabel": {"align": "left"},
+}
+
+
+def draw_evaluation(result: EvaluationResult) -> list[Drawing]:
+    """All figures of ``result``."""
+    return [
+        draw_speedups(result),
+        draw_cuts(result),
+        draw_prediction(result),
+        draw_pareto(result),
+        draw_histogram(result),
+        draw_course(result),
+    ]
+
+
+def family(lane: str) -> tuple[str, str]:
+    """Colour and symbol of the rule behind a lane string."""
+    name = lane.rpartition("/")[2].partition(":")[0]
+    return FAMILIES.get(name, (MUTED, "circle-open"))
+
+
+# -- speedups ------------------------------------------------------------------------------------------
+
+
+def draw_speedups(result: EvaluationResult) -> Drawing:
+    """Speedup of every rule over all suites: simulated as bars, the clock as points."""
+    rules = _by_speedup(result)
+    names = [plain(rule.label) for rule in rules]
+    figure = go.Figure()
+    simulated = [rule.rows[ALL].simulated.speedup for rule in rules]
+    figure.add_bar(
+        y=names,
+        x=[one.value for one in simulated],
+        error_x=_error(simulated),
+        orientation="h",
+        marker={"color": [family(rule.lane)[0] for rule in rules], "opacity": 0.55},
+        name="simulated, all test prompts",
+        hovertemplate="%{y}: %{x:.2f} times, simulated<extra></extra>",
+    )
+    clocked = [(rule, rule.rows[ALL].clock) for rule in rules if rule.rows[ALL].clock]
+    if clocked:
+        intervals = [timing.speedup for _, timing in clocked]
+        figure.add_scatter(
+            y=[plain(rule.label) for rule, _ in clocked],
+            x=[one.value for one in intervals],
+            error_x=_error(intervals),
+            mode="markers",
+            marker={"color": INK, "size": 8, "symbol": "diamond"},
+            name=f"on the clock, {clocked[0][1].prompts} prompts",
+            hovertemplate="%{y}: %{x:.2f} times, on the clock<extra></extra>",
+        )
+    figure.add_vline(x=1, line={"color": MUTED, "width": 1, "dash": "dot"})
+    figure.update_xaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
+    figure.update_yaxes(automargin=True)
+    figure.update_layout(height=60 + 30 * len(rules) + 50, **BASE)
+    return Drawing("eval-speedup", "Speedup of every rule", speedups_sentence(result), figure)
+
+
+def _by_speedup(result: EvaluationResult) -> list[RuleResult]:
+    return sorted(result.rules, key=lambda rule: rule.rows[ALL].simulated.speedup.value)
+
+
+def _error(intervals: list[Interval]) -> dict[str, Any]:
+    return {
+        "type": "data",
+        "symmetric": False,
+        "color": MUTED,
+        "thickness": 1.2,
+        "width": 3,
+        "array": [one.high - one.value for one in intervals],
+        "arrayminus": [one.value - one.low for one in intervals],
+    }
+
+
+def speedups_sentence(result: EvaluationResult) -> str:
+    """The fastest usable rule and how far it is from the oracle."""
+    usable = [rule for rule in result.rules if not rule.lane.startswith(("oracle", "autoregressive"))]
+    best = max(usable, key=lambda rule: rule.rows[ALL].simulated.speedup.value)
+    text = f"{best.label} is the fastest rule that can be used: {best.rows[ALL].simulated.speedup.value:.2f} times"
+    oracle = next((rule for rule in result.rules if rule.lane == "oracle"), None)
+    if oracle:
+        behind = best.rows[ALL].simulated.latency_s / oracle.rows[ALL].simulated.latency_s - 1
+        side = "behind" if behind >= 0 else "ahead of"
+        text += f", {abs(behind):.0%} {side} the oracle, which is told where guesses fail"
+    return f"{text}."
+
+
+# -- against static-opt --------------------------------------------------------------------------------
+
+
+def draw_cuts(result: EvaluationResult) -> Drawing:
+    """Latency below static-opt's, paired over prompts, by suite."""
+    rules = [rule for rule in _by_speedup(result) if _is_compared(rule)]
+    suites = [ALL, *result.setting.prompts]
+    figure = go.Figure()
+    for suite, symbol in zip(suites, ("circle", "square-open", "diamond-open", "triangle-up-open", "cross-open")):
+        shown = [(rule, rule.rows[suite].simulated.cut) for rule in rules if suite in rule.rows]
+        intervals = [cut for _, cut in shown if cut]
+        figure.add_scatter(
+            y=[plain(rule.label) for rule, cut in shown if cut],
+            x=[100 * one.value for one in intervals],
+            error_x=_scaled_error(intervals) if suite == ALL else None,
+            mode="markers",
+            name=suite,
+            marker={"color": INK if suite == ALL else MUTED, "symbol": symbol, "size": 11 if suite == ALL else 8},
+            hovertemplate=f"{plain(suite)}, %{{y}}: %{{x:+.1f}}%<extra></extra>",
+        )
+    figure.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
+    figure.update_xaxes(title_text="time per token below static-opt's (%), simulated")
+    figure.update_yaxes(automargin=True)
+    figure.update_layout(height=90 + 30 * len(rules) + 50, **BASE)
+    return Drawing("eval-cut", f"Against the best static SL ({result.static_opt})", cuts_sentence(result), figure)
+
+
+def _is_compared(rule: RuleResult) -> bool:
+    return rule.lane != "autoregressive" and rule.rows[ALL].simulated.cut is not None
+
+
+def _scaled_error(intervals: list[Interval]) -> dict[str, Any]:
+    return _error([Interval(100 * one.value, 100 * one.low, 100 * one.high) for one in intervals])
+
+
+def cuts_sentence(result: EvaluationResult) -> str:
+    """Which usable rules are surely faster than static-opt, which surely slower."""
+    compared = [rule for rule in result.rules if _is_compared(rule) and not rule.lane.startswith("oracle")]
+    ahead = [rule.label for rule in compared if rule.rows[ALL].simulated.cut.low > 0]
+    behind = [rule.label for rule in compared if rule.rows[ALL].simulated.cut.high < 0]
+    parts = [f"surely faster than static-opt: {', '.join(ahead)}" if ahead else "no rule is surely faster"]
+    if behind:
+        parts.append(f"surely slower: {', '.join(behind)}")
+    return f"By the 95% intervals over prompts, {'; '.join(parts)}. Every point right of the dotted line saves time."
+
+
+# -- prediction ----------------------------------------------------------------------------------------
+
+
+def draw_prediction(result: EvaluationResult) -> Drawing:
+    """F1 of accept prediction, with always-accept as a line."""
+    rules = [rule for rule in _by_speedup(result) if rule.rows[ALL].prediction and not rule.lane.startswith("oracle")]
+    always = result.always_accept[ALL].f1
+    figure = go.Figure()
+    figure.add_bar(
+        y=[plain(rule.label) for rule in rules],
+        x=[rule.rows[ALL].prediction.f1 for rule in rules],
+        orientation="h",
+        marker={"color": [family(rule.lane)[0] for rule in rules], "opacity": 0.55},
+        name="F1",
+        customdata=[[_auc(rule)] for rule in rules],
+        hovertemplate="%{y}: F1 %{x:.3f}; AUC %{customdata[0]}<extra></extra>",
+        showlegend=False,
+    )
+    figure.add_vline(
+        x=always,
+        line={"color": INK, "width": 1.5, "dash": "dash"},
+        annotation_text=f"always accept: {always:.2f}",
+        annotation={"y": 1.0, "yref": "paper", "yanchor": "bottom", "xanchor": "center"},
+    )
+    figure.update_xaxes(title_text="F1 of foretelling which guesses hold", range=[0, 1])
+    figure.update_yaxes(automargin=True)
+    figure.update_layout(height=60 + 30 * len(rules) + 60, **BASE)
+    return Drawing("eval-f1", "Who foretells which guesses hold?", prediction_sentence(result), figure)
+
+
+def _auc(rule: RuleResult) -> str:
+    auc = rule.rows[ALL].prediction.auc
+    return "none (no score)" if auc is None else f"{auc:.3f}"
+
+
+def prediction_sentence(result: EvaluationResult) -> str:
+    always = result.always_accept[ALL].f1
+    scored = [rule for rule in result.rules if rule.rows[ALL].prediction and rule.rows[ALL].prediction.auc is not None]
+    held = f"{result.match_rate[ALL]:.0%} of the guesses hold"
+    text = f"To accept everything reaches an F1 of {always:.2f} here, because {held}"
+    if not scored:
+        return f"{text}: only what lies beyond the line is foresight."
+    best = max(scored, key=lambda rule: rule.rows[ALL].prediction.f1)
+    found = best.rows[ALL].prediction
+    return f"{text}; {best.label} reaches {found.f1:.2f}, with an AUC of {found.auc:.2f}."
+
+
+# -- discard against verification ----------------------------------------------------------------------
+
+
+def draw_pareto(result: EvaluationResult) -> Drawing:
+    """SpecDec++'s plane: drafts thrown away per token against target passes per token, over thresholds."""
+    figure = go.Figure()
+    for policy, points in result.pareto.items():
+        colour, symbol = family(policy)
+        figure.add_scatter(
+            x=[point.discard_rate for point in points],
+            y=[point.verification_rate for point in points],
+            mode="lines+markers",
+            name=plain(policy),
+            line={"color": colour, "width": 1.4},
+            marker={"symbol": symbol, "size": 7, "color": colour},
+            customdata=[[plain(point.lane), f"{point.speedup:.2f}"] for point in points],
+            hovertemplate="%{customdata[0]}<br>thrown away %{x:.2f}, target passes %{y:.2f} per token<br>"
+            "%{customdata[1]} times<extra></extra>",
+        )
+    for rule in result.rules:
+        if rule.lane in ("oracle", "costaware"):
+            row, (colour, symbol) = rule.rows[ALL], family(rule.lane)
+            figure.add_scatter(
+                x=[row.discard_rate],
+                y=[row.verification_rate],
+                mode="markers",
+                name=plain(rule.label),
+                marker={"symbol": symbol, "size": 12, "color": colour},
+                hovertemplate=f"{plain(rule.label)}: %{{x:.2f}}, %{{y:.2f}} per token<extra></extra>",
+            )
+    figure.update_xaxes(title_text="discard rate: drafts thrown away per token", rangemode="tozero")
+    figure.update_yaxes(title_text="verification rate: target passes per token", rangemode="tozero")
+    figure.update_layout(height=420, **BASE)
+    return Drawing("eval-pareto", "What each threshold trades", pareto_sentence(result), figure)
+
+
+def pareto_sentence(result: EvaluationResult) -> str:
+    """At the discard rate of static-opt, which policy needs the fewest target passes?"""
+    static = next((rule for rule in result.rules if rule.label == "static-opt"), None)
+    if static is None:
+        return "Lower left is better: fewer drafts thrown away and fewer target passes."
+    row = static.rows[ALL]
+    found = {
+        policy: min((p.verification_rate for p in points if p.discard_rate <= row.discard_rate), default=None)
+        for policy, points in result.pareto.items()
+    }
+    known = {policy: rate for policy, rate in found.items() if rate is not None and policy != "static"}
+    text = "Lower left is better: fewer drafts thrown away and fewer target passes."
+    if not known:
+        return text
+    best = min(known, key=known.__getitem__)
+    return (
+        f"{text} Throwing away no more than static-opt does ({row.discard_rate:.2f} per token), {best} needs "
+        f"{known[best]:.2f} target passes per token; static-opt {row.verification_rate:.2f}."
+    )
+
+
+# -- the oracle's SL -----------------------------------------------------------------------------------
+
+BINS = ((0, 0), (1, 1), (2, 2), (3, 3), (4, 5), (6, 8), (9, 12), (13, 20), (21, 40), (41, 80), (81, 8192))
+
+
+def draw_histogram(result: EvaluationResult) -> Drawing:
+    """How often so many guesses in a row hold (DISCO, figure 4)."""
+    lengths = result.oracle[ALL]
+    names = [_bin_name(low, high) for low, high in BINS]
+    shares = [sum(n for sl, n in lengths.histogram if low <= sl <= high) / lengths.iterations for low, high in BINS]
+    figure = go.Figure(
+        go.Bar(
+            x=names,
+            y=[100 * share for share in shares],
+            marker={"color": family("oracle")[0], "opacity": 0.7},
+            hovertemplate="%{x} in a row: %{y:.1f}% of the iterations<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title_text="guesses in a row that hold (the oracle's SL)", type="category")
+    figure.update_yaxes(title_text="iterations (%)")
+    figure.update_layout(height=300, **BASE)
+    sentence = (
+        f"The number of guesses that hold is {lengths.mean:.1f} on average but varies by {lengths.sd:.1f} (standard "
+        f"deviation): {shares[0]:.0%} of the iterations fail at once. No fixed SL fits all of them."
+    )
+    return Drawing("eval-histogram", "How many guesses in a row hold", sentence, figure)
+
+
+def _bin_name(low: int, high: int) -> str:
+    return f"{low}" if low == high else f"{low}+" if high > 4000 else f"{low}–{high}"
+
+
+def draw_course(result: EvaluationResult) -> Drawing:
+    """Mean oracle SL over the place of the iteration in its text (DISCO, figures 3 and 5)."""
+    figure = go.Figure()
+    dashes = ("solid", "dash", "dot", "dashdot", "longdash")
+    for (suite, lengths), dash in zip(result.oracle.items(), dashes):
+        places = len(lengths.by_place)
+        figure.add_scatter(
+            x=[(index + 0.5) / places for index in range(places)],
+            y=lengths.by_place,
+            mode="lines",
+            name=plain(suite),
+            line={"color": INK if suite == ALL else MUTED, "width": 2.2 if suite == ALL else 1.2, "dash": dash},
+            hovertemplate=f"{plain(suite)}: %{{y:.1f}}<extra></extra>",
+        )
+    figure.update_xaxes(title_text="place of the iteration in its text (0: first, 1: last)", range=[0, 1])
+    figure.update_yaxes(title_text="mean oracle SL (tokens)", rangemode="tozero")
+    figure.update_layout(height=320, **BASE)
+    return Drawing("eval-course", "The oracle's SL along the text", course_sentence(result), figure)
+
+
+def course_sentence(result: EvaluationResult) -> str:
+    known = [value for value in result.oracle[ALL].by_place if value is not None]
+    third = max(1, len(known) // 3)
+    first, last = sum(known[:third]) / third, sum(known[-third:]) / third
+    told = f"{first:.1f} in a row in the first third, {last:.1f} in the last"
+    if last > 1.15 * first:
+        return f"Guesses hold longer towards the end of a text: {told}."
+    if first > 1.15 * last:
+        return f"Guesses hold longer at the beginning of a text: {told}."
+    return f"Along the text the oracle's SL hardly changes: {told}."

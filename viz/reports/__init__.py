@@ -1,0 +1,1 @@
+"""What the Evaluation and Drafts tabs say, and the same as a file."""

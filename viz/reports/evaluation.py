@@ -1,0 +1,56 @@
+"""What the Evaluation tab says of an evaluation's result."""
+
+from __future__ import annotations
+
+from decoding.evaluation.report import evaluation_tables, percent_interval, times
+from decoding.evaluation.results import ALL, EvaluationResult, RuleResult
+from decoding.records.lanes import parse_lane
+
+from ..figures.evaluation import draw_evaluation
+from .report import Report, Section, make_report
+
+FORESEEING = ("oracle", "autoregressive")  # not rules that one could choose to speculate with
+
+
+def evaluation_report(result: EvaluationResult) -> Report:
+    """The tab's content for ``result``."""
+    first = Section("Which rule is fastest?", summary(result))
+    return make_report(result.setting, first, evaluation_tables(result), draw_evaluation(result))
+
+
+def summary(result: EvaluationResult) -> list[str]:
+    """What the figures say: the static choice, the best usable rule, the bound."""
+    by_label = {rule.label: rule for rule in result.rules}
+    usable = [rule for rule in result.rules if parse_lane(rule.lane).policy not in FORESEEING]
+    sentences = []
+    if "static-opt" in by_label:
+        sentences.append(_static_sentence(result, by_label["static-opt"]))
+    if usable:
+        sentences.append(_best_sentence(max(usable, key=_speedup)))
+    if "oracle" in by_label:
+        reached = f"{_speedup(by_label['oracle']):.2f}"
+        sentences.append(f"The oracle, told beforehand where guesses fail, reaches {reached}: a bound, not a choice.")
+    return sentences
+
+
+def _static_sentence(result: EvaluationResult, rule: RuleResult) -> str:
+    timing = rule.rows[ALL].simulated
+    return (
+        f"The best static SL, chosen on {result.setting.validation_prompts} validation prompts, is "
+        f"{result.static_opt}: {timing.speedup.value:.2f} times as fast as plain decoding over {timing.prompts} test "
+        "prompts (simulated)."
+    )
+
+
+def _best_sentence(best: RuleResult) -> str:
+    row = best.rows[ALL]
+    text = f"The fastest rule that can be used is {best.label}: {times(row.simulated.speedup)}"
+    if row.simulated.cut:
+        text += f", {percent_interval(row.simulated.cut)} less time per token than static-opt (simulated"
+        on_clock = row.clock.cut if row.clock else None
+        text += f"; on the clock {percent_interval(on_clock)})" if on_clock else ")"
+    return f"{text}. In brackets: 95% intervals over prompts."
+
+
+def _speedup(rule: RuleResult) -> float:
+    return rule.rows[ALL].simulated.speedup.value

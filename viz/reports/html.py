@@ -1,0 +1,65 @@
+"""An evaluation's figures as one HTML page, with plotly.js in a file beside it."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import plotly.io
+
+from decoding.errors import UserError
+from decoding.evaluation.report import setting_lines
+from decoding.evaluation.results import DraftsResult, EvaluationResult
+from decoding.files import write_whole
+
+from ..figures.drafts import draw_drafts
+from ..figures.evaluation import draw_evaluation
+from ..figures.race import Drawing
+
+# The page's CSS variables as they are on paper: the file has no theme to follow.
+INKS = {"var(--sd-ink)": "#1d2430", "var(--sd-mute)": "#5d6675", "var(--sd-line)": "#d9dee6"}
+STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;color:#1d2430;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "h1{font-size:1.4rem}h2{font-size:1.05rem;margin:2.2rem 0 .2rem}p,li{color:#5d6675;margin:.2rem 0}"
+)
+LIBRARY = "plotly.min.js"
+
+
+def write_html(result: EvaluationResult | DraftsResult, folder: Path) -> Path:
+    """Write the figures of ``result`` as report.html (drafts-report.html), and plotly.js beside. Raises UserError."""
+    drafts = isinstance(result, DraftsResult)
+    path = folder / ("drafts-report.html" if drafts else "report.html")
+    title = f"{'Drafts' if drafts else 'Lookahead rules'} on {result.setting.pair}"
+    drawings = draw_drafts(result) if drafts else draw_evaluation(result)
+    try:
+        write_whole(path, page(title, setting_lines(result.setting), drawings))
+        if not (folder / LIBRARY).exists():
+            write_whole(folder / LIBRARY, plotly.offline.get_plotlyjs())
+    except OSError as error:
+        raise UserError(f"Cannot write {path.name}: {error.strerror or error}.") from error
+    return path
+
+
+def page(title: str, lines: list[str], drawings: list[Drawing]) -> str:
+    """The whole document; every text in it is escaped."""
+    parts = [f"<h1>{html.escape(title)}</h1><ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>"]
+    for drawing in drawings:
+        figure = go.Figure(on_paper(drawing.figure.to_plotly_json()))
+        body = plotly.io.to_html(figure, include_plotlyjs=False, full_html=False, div_id=drawing.name)
+        parts.append(f"<h2>{html.escape(drawing.title)}</h2><p>{html.escape(drawing.sentence)}</p>{body}")
+    head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
+    script = f'<script src="{LIBRARY}" charset="utf-8"></script>'
+    return f'<!doctype html><html lang="en"><head>{head}{script}</head><body>{"".join(parts)}</body></html>'
+
+
+def on_paper(value: Any) -> Any:
+    """``value`` with the page's CSS variables replaced by fixed colours."""
+    if isinstance(value, str):
+        return INKS.get(value, value)
+    if isinstance(value, dict):
+        return {key: on_paper(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [on_paper(one) for one in value]
+    return value

@@ -1,0 +1,49 @@
+"""Results as the Evaluation and Drafts tabs show them: sentences, tables, figures and code, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from decoding.evaluation.report import Table, setting_lines
+from decoding.evaluation.results import Setting
+
+from ..figures.race import Drawing
+
+
+@dataclass(slots=True)
+class Section:
+    """``drawings`` are dicts as :meth:`viz.figures.race.Drawing.to_dict` gives them."""
+
+    title: str
+    sentences: list[str] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    drawings: list[dict[str, Any]] = field(default_factory=list)
+    code: list[tuple[str, str]] = field(default_factory=list)  # (what it is, the text to copy)
+
+
+@dataclass(slots=True)
+class Report:
+    """A tab's content. ``stamp`` says in one line where the figures come from."""
+
+    stamp: str
+    sections: list[Section]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def make_report(setting: Setting, first: Section, tables: list[Table], drawings: list[Drawing]) -> Report:
+    """``first`` with the main table and the figures under it, then the other tables and how it was measured."""
+    first.tables, first.drawings = tables[:1], [drawing.to_dict() for drawing in drawings]
+    sections = [first]
+    if tables[1:]:
+        sections.append(Section("More tables", tables=tables[1:]))
+    sections.append(Section("How this was measured", setting_lines(setting)))
+    return Report(stamp(setting), sections)
+
+
+def stamp(setting: Setting) -> str:
+    machine = setting.machine
+    where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
+    return " · ".join([f"{setting.pair} with draft {setting.draft}", where, setting.target_dtype, setting.created[:10]])

@@ -1,0 +1,189 @@
+"""A tab that opens with shipped results and can measure again here, with progress and Stop."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from decoding.backends.base import Backend
+from decoding.errors import UserError
+from decoding.evaluation.results import Setting, drafts_from_dict, evaluation_from_dict, load_drafts, load_evaluation
+from decoding.records.events import Event
+from decoding.records.fingerprint import fingerprint
+from decoding.records.pairs import PairDescription
+from decoding.records.suites import SUITES
+
+from ..buttons import idle, make_buttons, running, stopping
+from ..choices import pair_choices
+from ..desk import answered
+from ..session import Feed, Visits, told
+from .drafts import drafts_report
+from .evaluation import evaluation_report
+from .report import Report
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+TEMPLATE = """<div class="speculoscope sp-report">
+<div class="sp-status" role="status" aria-live="polite" hidden></div>
+<div class="sp-content"></div>
+</div>"""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One of the two tabs: the job it runs and the file it opens with."""
+
+    job: str  # of Backend.run_job
+    ending: str  # of results/<pair><ending>.json
+    intro: str
+    command: str
+    load: Callable[[Path], Any]
+    from_dict: Callable[[dict], Any]
+    describe: Callable[[Any], Report]
+    options: dict[str, Any]
+
+    def report(self, result: Any) -> dict[str, Any]:
+        """The tab's content for ``result``, as plain JSON."""
+        return json.loads(json.dumps(self.describe(result).to_dict()))
+
+
+EVALUATE = Kind(
+    "evaluate",
+    "",
+    "Which rule is fastest on prompts never seen before, and how sure is that?",
+    "python -m decoding evaluate --suite all --split test --ship",
+    load_evaluation,
+    evaluation_from_dict,
+    evaluation_report,
+    {},
+)
+DRAFTS = Kind(
+    "drafts",
+    "-drafts",
+    "Every draft of the pair, every SL: which draft is best here, and how far should it guess?",
+    "python -m decoding evaluate --suite all --split test --drafts all --ship",
+    load_drafts,
+    drafts_from_dict,
+    drafts_report,
+    {"drafts": "all"},
+)
+
+
+def build_report_tab(kind: Kind, backend: Backend, visits: Visits, folder: Path = RESULTS) -> None:
+    """Put the tab's components into the context at hand, and wire them."""
+    pairs = backend.pairs()
+    gr.HTML(
+        html_template=f"<p class='speculoscope sp-intro'>{kind.intro}</p>", js_on_load=None, apply_default_css=False
+    )
+    with gr.Accordion("Measure again here", open=False, elem_classes="sp-settings"), gr.Row(elem_classes="sp-ask"):
+        pair = gr.Dropdown([("the default pair", ""), *pair_choices(pairs)], value="", label="Pair of models")
+        suite = gr.Dropdown(["all", *SUITES], value="all", label="Prompts")
+        limit = gr.Number(12, label="Test prompts", minimum=1, maximum=1000, precision=0, min_width=110)
+        clock = gr.Number(4, label="of them on the clock", minimum=0, maximum=1000, precision=0, min_width=110)
+        minutes = gr.Number(2, label="minutes on the clock at most", minimum=0, maximum=60, min_width=110)
+        run, stop = make_buttons("Run here", 110)
+    view = gr.HTML(
+        "",
+        html_template=TEMPLATE,
+        apply_default_css=False,
+        elem_id=f"report-{kind.job}",
+        js_on_load="window.SpeculoscopePage.report(element, props, watch, server);",
+        server_functions=[_shipped(kind, pairs[0] if pairs else None, folder)],
+    )
+    _wire(kind, backend, visits, [pair, suite, limit, clock, minutes], view, run, stop)
+
+
+def _shipped(kind: Kind, pair: PairDescription | None, folder: Path) -> Callable[[dict], dict]:
+    """The server function that answers with the shipped results, read once."""
+
+    @functools.cache
+    def report() -> dict[str, Any]:
+        path = folder / f"{pair.name}{kind.ending}.json" if pair else None
+        if path is None or not path.is_file():
+            raise UserError(
+                f"No results are shipped for this pair yet. Measure some above, or in a terminal: {kind.command}"
+            )
+        result = kind.load(path)
+        content = kind.report(result)
+        content["stamp"] = f"Shipped results · {content['stamp']}"
+        if is_stale(result.setting, pair):
+            content["stamp"] += " · made with other weights than those here now: measure again"
+        return content
+
+    @answered
+    def shipped(query: dict) -> dict:
+        return {"report": report()}
+
+    return shipped
+
+
+def is_stale(setting: Setting, pair: PairDescription) -> bool:
+    """Were the figures made with other weights than those that lie here? False where none lie here."""
+    places = (pair.target, setting.target_fingerprint), (pair.drafts.get(setting.draft, ""), setting.draft_fingerprint)
+    here = [(place, made_with) for place, made_with in places if place and Path(place, "config.json").is_file()]
+    return any(fingerprint(place) != made_with for place, made_with in here)
+
+
+def _wire(kind: Kind, backend: Backend, visits: Visits, inputs: list, view: gr.HTML, run: gr.Button, stop: gr.Button):
+    async def measure(visitor: gr.Request, *values: Any) -> AsyncIterator[tuple]:
+        yield gr.skip(), *running()
+        try:
+            options = job_options(kind, *values)
+        except (UserError, TypeError, ValueError) as error:
+            yield told("failed", message=str(error)), gr.skip(), gr.skip()
+        else:
+            feed = Feed(lambda cancel: backend.run_job(kind.job, options, cancel), functools.partial(_finish, kind))
+            async for delta in visits.deltas(feed, visitor.session_hash or "", kind.job):
+                yield delta, gr.skip(), gr.skip()
+        yield gr.skip(), *idle()
+
+    def cancel(visitor: gr.Request) -> dict[str, Any]:
+        visits.stop(visitor.session_hash or "", kind.job)
+        return stopping()
+
+    run.click(
+        measure,
+        inputs,
+        [view, run, stop],
+        show_progress="hidden",
+        concurrency_limit=None,
+        concurrency_id="race",
+        api_visibility="private",
+        trigger_mode="once",
+    )
+    stop.click(cancel, None, stop, queue=False, show_progress="hidden", api_visibility="private")
+
+
+def job_options(kind: Kind, pair: Any, suite: Any, limit: Any, clock: Any, minutes: Any) -> dict[str, Any]:
+    """What the form asks for, as the job wants it. Raises UserError."""
+    for name, value in (
+        ("the number of test prompts", limit),
+        ("the number on the clock", clock),
+        ("minutes", minutes),
+    ):
+        if value is None or isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"Fill in {name}: a number is missing there.")
+    return {
+        "pair": str(pair or ""),
+        "suite": str(suite),
+        "limit": int(limit),
+        "clock_prompts": int(clock),
+        "minutes": float(minutes),
+        **kind.options,
+    }
+
+
+def _finish(kind: Kind, event: Event) -> Event:
+    if event.kind != "finished":
+        return event
+    report = kind.report(kind.from_dict(event.data["result"]))
+    report["stamp"] = f"Measured here just now · {report['stamp']}"
+    return Event(event.run, event.seq, "finished", {"report": report})

@@ -1,0 +1,1 @@
+"""Measuring the page: first paint, overhead, memory."""
