@@ -80,11 +80,12 @@ def test_the_streamed_tokens_are_the_run_s(url):
         ({"prompt": "x", "lanes": ["static:10000"]}, "SL must be"),
         ({"prompt": "x", "lanes": []}, "No lane"),
         ({"prompt": "x", "lanes": "static:5,static:0"}, "static:0 never drafts"),
-        ({"prompt": "x", "temperature": "NaN"}, "temperature must be a number"),
+        ({"prompt": "x", "temperature": "NaN"}, "at temperature: Input should be a finite number"),
         ({"prompt": "x", "temperature": 1.0}, "greedy rule needs temperature 0"),
+        ({"prompt": "x", "rule": "nope"}, "at rule: Input should be 'greedy', 'coupling' or 'sampling'"),
         ({"prompt": "x", "max_new_tokens": 10**9}, "whole number"),
-        ({"prompt": 5}, "wrong kind"),
-        ({"prompt": "x", "lanes": [{"a": 1}]}, "wrong kind"),
+        ({"prompt": 5}, "at prompt: Input should be a valid string"),
+        ({"prompt": "x", "lanes": [{"a": 1}]}, "at lanes.0: Input should be"),
     ],
 )
 def test_what_cannot_run_is_refused_with_a_sentence(url, arguments, sentence):

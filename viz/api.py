@@ -2,14 +2,22 @@
 
 # No "from __future__ import annotations" here: Gradio reads the real types of this signature.
 
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal
 
+import gradio as gr
+
 from decoding.backends.base import Backend
 from decoding.errors import UserError
-from decoding.records.request import DEFAULT_LANES, CompareRequest, check_request
+from decoding.records.events import LAST_KINDS
+from decoding.records.request import DEFAULT_LANES, request_from_dict
 
-from .session import Feed
+from .session import Feed, Visits
+from .visitors import address_of
+
+GRACE_S = 20.0  # how long a run goes on whose results nobody fetches, as on a served backend
+UNREAD = "The results were not read for too long, so the run was ended: start it again."
 
 DESCRIPTION = """Decode one prompt under several lookahead policies and compare them.
 
@@ -30,10 +38,35 @@ def keyed_items(event: dict[str, Any]) -> dict[str, Any]:
     return {**event, "data": {**data, "items": {str(first + i): item for i, item in enumerate(data["items"])}}}
 
 
-def make_compare(backend: Backend) -> Callable[..., AsyncIterator[dict[str, Any]]]:
-    """The endpoint's function, bound to ``backend``."""
+class Unread:
+    """Has nobody read what a run of this endpoint sent, for longer than the time of grace?
+
+    Gradio goes on with an event whose caller has gone away or never asked for the results, and keeps all of it.
+    """
+
+    def __init__(self, waiting: Callable[[], int], grace_s: float = GRACE_S) -> None:
+        """``waiting()``: how many messages to the caller have not been fetched."""
+        self._waiting, self._grace_s = waiting, grace_s
+        self._least, self._since = 0, time.monotonic()
+
+    def too_long(self) -> bool:
+        waiting, now = self._waiting(), time.monotonic()
+        if waiting <= self._least or not waiting:
+            self._since = now
+        self._least = waiting
+        return now - self._since > self._grace_s
+
+
+def make_compare(
+    backend: Backend, visits: Visits, waiting: Callable[[str], int] = lambda session: 0
+) -> Callable[..., AsyncIterator[dict[str, Any]]]:
+    """The endpoint's function, bound to ``backend``.
+
+    ``waiting(session)``: how many messages that session has not fetched.
+    """
 
     async def compare(
+        visitor: gr.Request,
         prompt: str,
         lanes: list[str] = list(DEFAULT_LANES),  # noqa: B006 (Gradio shows the default; nothing changes it)
         max_new_tokens: int = 128,
@@ -43,28 +76,37 @@ def make_compare(backend: Backend) -> Callable[..., AsyncIterator[dict[str, Any]
         seed: int = 0,
         repeats: int = 3,
     ) -> AsyncIterator[dict]:
-        feed, seq = None, 0
+        session = visitor.session_hash or ""
         try:
-            request = check_request(
-                CompareRequest(
-                    prompt=prompt,
-                    lanes=lanes.split(",") if isinstance(lanes, str) else list(lanes),
-                    max_new_tokens=max_new_tokens,
-                    pair=pair,
-                    temperature=float(temperature),
-                    rule=rule,
-                    seed=seed,
-                    repeats=repeats,
-                )
+            request = request_from_dict(
+                {
+                    "prompt": prompt,
+                    "lanes": lanes.split(",") if isinstance(lanes, str) else lanes,
+                    "max_new_tokens": max_new_tokens,
+                    "pair": pair,
+                    "temperature": temperature,
+                    "rule": rule,
+                    "seed": seed,
+                    "repeats": repeats,
+                }
             )
-        except (UserError, TypeError, ValueError, AttributeError) as error:
-            sentence = str(error) if isinstance(error, UserError) else "A parameter is of the wrong kind."
-            yield {"run": "", "seq": 0, "kind": "failed", "data": {"message": sentence}}
-            return
-        feed = Feed(lambda cancel: backend.compare(request, cancel), finish=lambda event: event)
-        async for batch in feed.batches():
-            for event in batch:
-                yield {"run": feed.run, "seq": seq, **keyed_items(event)}
-                seq += 1
+            feed = Feed(lambda cancel: backend.compare(request, cancel), finish=lambda event: event)
+            with visits.present(feed, session, "api", address_of(visitor)):
+                async for event in _read(feed, Unread(lambda: waiting(session))):
+                    yield event
+        except UserError as error:
+            yield {"run": "", "seq": 0, "kind": "failed", "data": {"message": str(error)}}
 
     return compare
+
+
+async def _read(feed: Feed, unread: Unread) -> AsyncIterator[dict[str, Any]]:
+    """The numbered events of ``feed`` as programs get them, as long as they are fetched."""
+    seq = 0
+    async for batch in feed.batches():
+        for event in batch:
+            yield {"run": feed.run, "seq": seq, **keyed_items(event)}
+            seq += 1
+        if batch[-1]["kind"] not in LAST_KINDS and unread.too_long():
+            yield {"run": feed.run, "seq": seq, "kind": "failed", "data": {"message": UNREAD}}
+            return

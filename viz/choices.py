@@ -76,5 +76,6 @@ def lane_choices(pairs: Sequence[PairDescription]) -> list[tuple[str, str]]:
 
 
 def pair_choices(pairs: Sequence[PairDescription]) -> list[tuple[str, str]]:
-    """(label, name) of the pairs; one that cannot load says why."""
-    return [(pair.title if pair.loadable else f"{pair.title} ({pair.reason})", pair.name) for pair in pairs]
+    """(label, name) of the pairs that can load; one that takes a step first says which."""
+    offered = [pair for pair in pairs if pair.loadable]
+    return [(f"{pair.title} ({pair.reason})" if pair.reason else pair.title, pair.name) for pair in offered]

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.utils import get_function_params
 
 from decoding.backends.base import Backend
 from decoding.backends.recorded import RECORDINGS, RecordedBackend
 
-from . import assets
+from . import assets, limits
 from .api import DESCRIPTION, make_compare
 from .race_tab import build_race_tab
 from .reports.tab import DRAFTS, EVALUATE, build_report_tab
@@ -23,12 +24,29 @@ QUEUE_SIZE = 32  # events that wait or run; on ZeroGPU Gradio's own default woul
 IDLE_S = 0.02  # how long Gradio's queue sleeps when it has nothing to do; its default wakes 1,000 times a second
 
 
+class Page(gr.Blocks):
+    """Gradio's page, which writes nothing to the log of what strangers send."""
+
+    def validate_inputs(self, block_fn: Any, inputs: list[Any]) -> None:
+        try:
+            super().validate_inputs(block_fn, inputs)
+        except ValueError:
+            names = ", ".join(name for name, *_ in get_function_params(block_fn.fn))
+            sentence = f"{block_fn.api_name} takes {len(block_fn.inputs)} values ({names}), not {len(inputs)}."
+            raise gr.Error(sentence, print_exception=False) from None
+
+    def waiting(self, session: str) -> int:
+        """How many messages the queue keeps for ``session`` that were not fetched."""
+        messages = self._queue.pending_messages_per_session
+        return messages[session].qsize() if session in messages else 0
+
+
 def build_page(backend: Backend, recordings: str | Path = RECORDINGS) -> gr.Blocks:
     """All of the page over ``backend``; recorded runs come from the folder ``recordings``."""
     recorded = RecordedBackend(recordings)
     store = RunStore(recorded)
     visits = Visits()
-    with gr.Blocks(title="Speculoscope", analytics_enabled=False, fill_width=True) as page:
+    with Page(title="Speculoscope", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(html_template=HEADER, js_on_load=None, apply_default_css=False)
         with gr.Tabs(elem_classes="sp-tabs"):
             with gr.Tab("Race", id="race"):
@@ -38,7 +56,7 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS) -> gr.Bloc
             with gr.Tab("Drafts", id="drafts"):
                 build_report_tab(DRAFTS, backend, visits)
         gr.api(
-            make_compare(backend),
+            make_compare(backend, visits, page.waiting),
             api_name="compare",
             api_description=DESCRIPTION,
             concurrency_limit=None,
@@ -105,7 +123,7 @@ def serve(page: gr.Blocks, **options: Any) -> tuple:
     page._queue.progress_update_sleep_when_free = 0.25
     return page.launch(
         theme=theme(),
-        app_kwargs={"routes": assets.routes(), "middleware": assets.middleware()},
+        app_kwargs={"routes": assets.routes(), "middleware": [*limits.middleware(), *assets.middleware()]},
         ssr_mode=False,
         show_error=False,
         enable_monitoring=False,

@@ -21,6 +21,7 @@ from .player.payload import player_payload
 from .session import Visits, race_feed, told
 from .settings import DTYPES, FIELDS, MAX_FORM_REPEATS, MAX_TEMPERATURE, MIN_TOP_P, Settings, read_settings
 from .store import RunStore
+from .visitors import address_of
 
 TASK = "race"
 TEMPLATE = """<div class="speculoscope">
@@ -192,7 +193,8 @@ def _wire_run(form: Form, fields: list, view: gr.HTML, visits: Visits, backend: 
         except (UserError, TypeError, ValueError) as error:
             yield told("failed", message=_sentence(error)), gr.skip(), gr.skip()
         else:
-            async for delta in visits.deltas(race_feed(backend, store, request), visitor.session_hash or "", TASK):
+            feed = race_feed(backend, store, request)
+            async for delta in visits.deltas(feed, visitor.session_hash or "", TASK, address_of(visitor)):
                 yield delta, gr.skip(), gr.skip()
         yield gr.skip(), *idle()
 

@@ -15,6 +15,7 @@ import logging
 import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from decoding.backends.base import Backend
@@ -26,6 +27,7 @@ from decoding.records.run_file import run_from_json
 from .player.names import lane_heading
 from .player.payload import PROMPT_CHARS, player_payload
 from .store import RunStore
+from .visitors import check_share
 
 PERIOD_S = 0.07  # between two deltas
 BROKEN = "Something failed here, and it is our fault, not yours. Try again; the server's log tells more."
@@ -145,14 +147,32 @@ class Visits:
         self._live: set[Live] = set()
         self._lock = threading.Lock()
 
-    async def deltas(self, feed: Feed, visitor: str, task: str) -> AsyncIterator[str]:
-        """The deltas of ``feed`` as JSON text. Closing the iterator cancels its job."""
-        live = Live(feed, visitor, task)
+    async def deltas(self, feed: Feed, visitor: str, task: str, address: str = "") -> AsyncIterator[str]:
+        """The deltas of ``feed`` as JSON text; one that says why where the visitor has too much under way.
+
+        Closing the iterator cancels the job.
+        """
+        try:
+            with self.present(feed, visitor, task, address) as live:
+                async for batch in feed.batches():
+                    yield live.number(batch)
+        except UserError as error:
+            yield told("failed", message=str(error))
+
+    @contextmanager
+    def present(self, feed: Feed, visitor: str, task: str, address: str = "") -> Iterator[Live]:
+        """``feed`` as one of the jobs under way, cancelled at the end. Raises UserError where they are too many.
+
+        ``address``: the visitor's on the internet, "" where it does not matter.
+        """
+        live = Live(feed, visitor, task, address)
         with self._lock:
+            of_session = sum(one.visitor == visitor for one in self._live)
+            of_address = sum(one.address == address for one in self._live) if address else 0
+            check_share(of_session, of_address)
             self._live.add(live)
         try:
-            async for batch in feed.batches():
-                yield live.number(batch)
+            yield live
         finally:
             feed.cancel.set()
             with self._lock:
@@ -176,8 +196,8 @@ class Visits:
 class Live:
     """One job under way: whose it is, and all that was sent of it (for pages that missed something)."""
 
-    def __init__(self, feed: Feed, visitor: str, task: str) -> None:
-        self.feed, self.visitor, self.task = feed, visitor, task
+    def __init__(self, feed: Feed, visitor: str, task: str, address: str = "") -> None:
+        self.feed, self.visitor, self.task, self.address = feed, visitor, task, address
         self.sent: list[tuple[int, str]] = []  # (number of the first event, delta)
         self._events = 0
 

@@ -24,6 +24,7 @@ from ..buttons import idle, make_buttons, running, stopping
 from ..choices import pair_choices
 from ..desk import answered
 from ..session import Feed, Visits, told
+from ..visitors import address_of
 from .drafts import drafts_report
 from .evaluation import evaluation_report
 from .report import Report
@@ -141,7 +142,7 @@ def _wire(kind: Kind, backend: Backend, visits: Visits, inputs: list, view: gr.H
             yield told("failed", message=str(error)), gr.skip(), gr.skip()
         else:
             feed = Feed(lambda cancel: backend.run_job(kind.job, options, cancel), functools.partial(_finish, kind))
-            async for delta in visits.deltas(feed, visitor.session_hash or "", kind.job):
+            async for delta in visits.deltas(feed, visitor.session_hash or "", kind.job, address_of(visitor)):
                 yield delta, gr.skip(), gr.skip()
         yield gr.skip(), *idle()
 

@@ -1,0 +1,167 @@
+"""What the page's server takes in, and how much one visitor may have under way."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from http.client import HTTPConnection
+from types import SimpleNamespace
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from gradio_client import Client
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from decoding.errors import UserError
+from viz import api, limits
+from viz.limits import MAX_BODY_BYTES, MAX_FILE_BODY_BYTES, BodyLimits, limit_of
+from viz.session import Feed, Visits
+from viz.visitors import PER_ADDRESS, PER_SESSION, address_of
+
+from .page_fakes import ScriptedBackend
+from .page_server import page_at, write_recordings
+
+
+@pytest.fixture(scope="module")
+def slow():
+    return ScriptedBackend(pause_s=0.05)
+
+
+@pytest.fixture(scope="module")
+def url(slow, tmp_path_factory):
+    with page_at(slow, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
+        yield url
+
+
+def test_a_large_body_is_refused_by_its_announced_size(url):
+    for route, size in (("queue/join", MAX_BODY_BYTES + 1), ("component_server", MAX_FILE_BODY_BYTES + 1)):
+        connection = HTTPConnection(urlsplit(url).netloc, timeout=20)
+        connection.putrequest("POST", f"/gradio_api/{route}")
+        connection.putheader("Content-Length", str(size))
+        connection.endheaders()  # no body follows: a server that waited for one would run into the time limit
+        response = connection.getresponse()
+        assert response.status == 413 and b"MB, the most" in response.read()
+        connection.close()
+
+
+def test_a_large_body_is_refused_while_it_comes(url):
+    chunks = iter([b" " * 2**20] * 40)
+    try:
+        response = httpx.post(f"{url}gradio_api/run/compare", content=chunks)
+        assert response.status_code == 413
+    except httpx.WriteError:
+        pass  # the server hung up on the rest
+    assert next(chunks, None) is not None  # it was not read to its end
+
+
+@pytest.mark.parametrize("route", ["upload", "process_recording", "upload_progress?upload_id=x", "vibe-code/"])
+def test_nothing_can_be_uploaded(url, route):
+    assert httpx.post(f"{url}gradio_api/{route}", files={"files": b"x"}).status_code == 404
+
+
+def test_bodies_that_are_held_at_once_are_bounded_together():
+    inside, go_on = threading.Event(), threading.Event()
+
+    def work(request: Request) -> JSONResponse:
+        inside.set()
+        go_on.wait(20)
+        return JSONResponse({})
+
+    app = Starlette(routes=[Route("/work", work, methods=["POST"])])
+    client = TestClient(BodyLimits(app, most_held=1000))
+    first = threading.Thread(target=client.post, args=("/work",), kwargs={"content": b"x" * 800})
+    first.start()
+    assert inside.wait(20)
+    refused = client.post("/work", content=b"x" * 800)
+    assert refused.status_code == 503 and "try again" in refused.json()["detail"]
+    go_on.set()
+    first.join(20)
+    assert client.post("/work", content=b"x" * 800).status_code == 200
+
+
+def test_only_files_that_are_opened_may_be_large():
+    assert limit_of("/gradio_api/component_server") == limit_of("/gradio_api/component_server/") == MAX_FILE_BODY_BYTES
+    assert limit_of("/gradio_api/queue/join") == limit_of("/login") == MAX_BODY_BYTES
+    assert limits.is_unused("/gradio_api/upload") and not limits.is_unused("/gradio_api/queue/data")
+
+
+def test_what_strangers_send_is_not_written_to_the_log(url, capfd, caplog):
+    caplog.set_level(logging.DEBUG)
+    mark = "SECRET" * 20
+    for route in ("run/compare", "call/compare", "queue/join"):
+        body = {"data": [mark], "session_hash": "stranger", "fn_index": 0}
+        answer = httpx.post(f"{url}gradio_api/{route}", json=body, timeout=20)
+        if "event_id" in answer.text and route == "call/compare":
+            told = httpx.get(f"{url}gradio_api/call/compare/{answer.json()['event_id']}", timeout=20).text
+            assert "event: error" in told
+    out, err = capfd.readouterr()
+    assert mark not in out + err + caplog.text
+
+
+def test_a_program_has_so_many_runs_at_once_and_no_more(url, slow):
+    client = Client(url, verbose=False)
+    arguments = dict(prompt="x", lanes=["autoregressive"], max_new_tokens=400, api_name="/compare")
+    jobs = [client.submit(**arguments) for _ in range(PER_SESSION)]
+    for job in jobs:
+        next(iter(job))
+    refused = list(client.submit(**arguments))
+    assert [event["kind"] for event in refused] == ["failed"] and "under way" in refused[0]["data"]["message"]
+    for job in jobs:
+        job.cancel()
+
+
+def test_an_address_on_the_internet_has_its_share(monkeypatch):
+    visits = Visits()
+
+    def enter(session: str, address: str):
+        job = visits.present(Feed(lambda cancel: iter(()), lambda event: event), session, "api", address)
+        job.__enter__()
+        return job
+
+    jobs = [enter(f"session{i}", "93.184.216.34") for i in range(PER_ADDRESS)]
+    with pytest.raises(UserError, match="from your address"):
+        enter("another", "93.184.216.34")
+    enter("elsewhere", "93.184.216.35")
+    enter("here", "")
+    jobs[0].__exit__(None, None, None)
+    enter("another", "93.184.216.34")
+
+
+@pytest.mark.parametrize(
+    ("host", "forwarded", "address"),
+    [
+        ("127.0.0.1", "", ""),
+        ("10.1.2.3", "", ""),
+        ("93.184.216.34", "", "93.184.216.34"),
+        ("93.184.216.34", "1.1.1.1", "93.184.216.34"),  # who is not behind a proxy cannot claim to be another
+        ("10.1.2.3", "1.1.1.1, 93.184.216.34", "93.184.216.34"),
+        ("10.1.2.3", "nonsense", ""),
+        ("", "", ""),
+    ],
+)
+def test_a_visitor_s_address_is_what_the_nearest_proxy_saw(host, forwarded, address):
+    visitor = SimpleNamespace(client=SimpleNamespace(host=host), headers={"x-forwarded-for": forwarded})
+    assert address_of(visitor) == address
+    assert address_of(None) == ""
+
+
+def test_a_run_whose_events_nobody_fetches_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(api.Unread.__init__, "__defaults__", (0.3,))
+    backend = ScriptedBackend(pause_s=0.02)
+    with page_at(backend, write_recordings(tmp_path)) as url:
+        data = ["x", ["autoregressive"], 4000, "", 0.0, "greedy", 0, 1]
+        event = httpx.post(f"{url}gradio_api/call/compare", json={"data": data}, timeout=20).json()["event_id"]
+        deadline = time.monotonic() + 30
+        while not backend.requests or backend._waiting:  # until the run began and was ended
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        told = httpx.get(f"{url}gradio_api/call/compare/{event}", timeout=20).text
+        last = json.loads(told.rstrip().rpartition("data: ")[2])
+        assert "not read for too long" in json.dumps(last)

@@ -1,0 +1,119 @@
+"""What the page's own server takes in: bodies of bounded size, few large ones at a time, and no uploads.
+
+Gradio reads a whole body into memory before it looks at it, and offers routes that this page has no use for. This
+middleware stands before all of them.
+"""
+
+from __future__ import annotations
+
+import json
+
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_BODY_BYTES = 2 * 2**20  # the longest prompt, every character of it escaped
+MAX_FILE_BODY_BYTES = 12 * 2**20  # a run file of 8 MB as a string within JSON
+MAX_HELD_BYTES = 64 * 2**20  # of all bodies that are being read or worked on
+FILE_ROUTE = "/component_server"  # where the page sends the run files that visitors open
+UNUSED_ROUTES = (
+    "/upload", "/upload_progress", "/process_recording", "/deep_link", "/stream/", "/proxy=", "/vibe-", "/run-history",
+)  # fmt: skip
+PREFIX = "/gradio_api"
+BODY_METHODS = ("POST", "PUT", "PATCH", "DELETE")
+
+
+class TooMuch(Exception):
+    """An HTTP status with a sentence."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class BodyLimits:
+    """ASGI middleware: refuses bodies that are too large, and the routes that nothing here uses.
+
+    A body is read here, whole, before the application sees the request: a refusal is then always a plain answer.
+    """
+
+    def __init__(self, app: ASGIApp, most_held: int = MAX_HELD_BYTES) -> None:
+        self._app, self._most_held = app, most_held
+        self._held = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        path = scope["path"]
+        if is_unused(path):
+            return await _answer(send, 404, "There is nothing at this address.")
+        if scope["method"] not in BODY_METHODS:
+            return await self._app(scope, receive, send)
+        held = bytearray()
+        try:
+            await self._read(scope, receive, held, limit_of(path))
+            await self._app(scope, _replayed(bytes(held), receive), send)
+        except TooMuch as refusal:
+            await _answer(send, refusal.status, str(refusal))
+        finally:
+            self._held -= len(held)
+
+    async def _read(self, scope: Scope, receive: Receive, held: bytearray, most: int) -> None:
+        """Read the body into ``held``. Raises TooMuch."""
+        too_large = f"The body is larger than {most // 2**20} MB, the most that is read here."
+        if _announced(scope) > most:
+            raise TooMuch(413, too_large)
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise TooMuch(400, "The connection was closed before the body had come.")
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            if len(held) + len(chunk) > most:
+                raise TooMuch(413, too_large)
+            if self._held + len(chunk) > self._most_held:
+                raise TooMuch(503, "Many files are being read here just now: try again in a moment.")
+            held += chunk
+            self._held += len(chunk)
+
+
+def middleware() -> list[Middleware]:
+    return [Middleware(BodyLimits)]
+
+
+def is_unused(path: str) -> bool:
+    """Is ``path`` one of Gradio's routes that this page never uses?"""
+    return path.removeprefix(PREFIX).startswith(UNUSED_ROUTES)
+
+
+def limit_of(path: str) -> int:
+    """The most bytes that a body sent to ``path`` may have."""
+    return MAX_FILE_BODY_BYTES if path.removeprefix(PREFIX).startswith(FILE_ROUTE) else MAX_BODY_BYTES
+
+
+def _announced(scope: Scope) -> int:
+    """The Content-Length header; 0 where there is none that can be read."""
+    text = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+    return int(text) if text.isdigit() and len(text) < 19 else 0
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that gives ``body`` first, then what follows (the disconnect)."""
+    first = True
+
+    async def replay() -> Message:
+        nonlocal first
+        if first:
+            first = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replay
+
+
+async def _answer(send: Send, status: int, sentence: str) -> None:
+    body = json.dumps({"detail": sentence}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 413:
+        headers.append((b"connection", b"close"))  # the rest of the body is not waited for
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,41 @@
+"""Who is asking, and how much one visitor may have under way at a time."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING
+
+from decoding.errors import UserError
+
+if TYPE_CHECKING:
+    import gradio as gr
+
+PER_SESSION = 4  # runs of one browser tab or one program: a race, both reports, and one to spare
+PER_ADDRESS = 12  # of one address on the internet: half of the places in the queue
+
+
+def address_of(visitor: gr.Request | None) -> str:
+    """The visitor's address on the internet; "" where none is known: on this machine or in this network.
+
+    Behind a proxy it is the address that the proxy itself saw, the last one in its header; earlier ones are claims.
+    """
+    client = getattr(visitor, "client", None)
+    host = getattr(client, "host", "") or ""
+    if not _is_public(host):
+        host = visitor.headers.get("x-forwarded-for", "").rpartition(",")[2].strip() if visitor is not None else ""
+    return host if _is_public(host) else ""
+
+
+def _is_public(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return False
+
+
+def check_share(of_session: int, of_address: int) -> None:
+    """Refuse another run to a visitor who has so many under way (UserError)."""
+    if of_session >= PER_SESSION:
+        raise UserError(f"You have {of_session} runs under way, the most allowed: wait for one to end, or stop it.")
+    if of_address >= PER_ADDRESS:
+        raise UserError(f"{of_address} runs from your address are under way, the most allowed: try again soon.")
