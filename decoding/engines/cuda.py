@@ -24,7 +24,7 @@ from .attention import CacheShape, Plan, grouped_attention, whole_blocks
 from .base import DEFAULT_MAX_LENGTH, check_room
 from .cuda_graphs import GraphRunner
 from .lean import LeanModel
-from .linears import DenseLinear
+from .linears import DenseHead
 
 # Weights are read once whatever the number of rows, so that 8 cost about what one costs; and with the same shapes
 # libraries take the same kernels, so that plain decoding and checks of up to 8 tokens should round alike.
@@ -119,15 +119,10 @@ class CudaModel(LeanModel):
             self._input = torch.zeros(_IDS + MAX_ROWS, dtype=torch.int64, device=self.device)
             self._offsets = torch.arange(MAX_ROWS, device=self.device)
             if self.tied:  # one copy on the device serves both
-                self.head = DenseLinear(self.embedding)
+                self.head = DenseHead(self.embedding)
         self._pins = self.device.type == "cuda"
         self._runner = GraphRunner(self.device, graphs)
         info.engine = _GRAPHS if self._runner.records else _EAGER
-
-    @property
-    def note(self) -> str | None:
-        """A sentence where graphs could not be recorded, else None."""
-        return self._runner.note
 
     @property
     def records_graphs(self) -> bool:
@@ -135,6 +130,9 @@ class CudaModel(LeanModel):
 
     def _make_attention(self) -> FixedAttention:
         return FixedAttention(self._cache_shape())
+
+    def _head_form(self, form: Any) -> Any:
+        return DenseHead
 
     def _norm_weight(self, weight: torch.Tensor) -> torch.Tensor:
         return weight
@@ -237,7 +235,7 @@ class CudaModel(LeanModel):
     def _launch(self, key: tuple, work: Callable[[], Any]) -> Any:
         out = self._runner.run(key, work)
         if self._runner.note:
-            self.info.engine = _EAGER
+            self.info.engine, self.note = _EAGER, self._runner.note
         return out
 
     def _fill(self, ids: list[int], last: int | None = None) -> None:
@@ -271,7 +269,7 @@ class CudaModel(LeanModel):
         No indexing by a tensor of one number: torch would bring it to the host, which no recording survives.
         """
         logits, hidden = self._rows(self._first_ids(rows), 0, keys)
-        row = logits.index_select(0, self._last())[0, :vocab].float()
+        row = logits.index_select(0, self._last())[0, :vocab]
         token, p = row.argmax(-1, keepdim=True), torch.softmax(row, -1)
         entropy = -torch.special.xlogy(p, p).sum(0, keepdim=True)
         top = F.pad(p.topk(min(TOP, vocab)).values, (0, max(0, TOP - vocab)))

@@ -4,8 +4,8 @@ One code for Llama, Mistral without window, Qwen2, Qwen3 and SmolLM: pre-norm bl
 query/key norms where the family has them) and a gated SiLU MLP. The weights are taken from a loaded transformers model,
 the rotary tables from its own rotary module, so that every scaling is right.
 
-Batch-invariance (design decision 5): on the CPU a row's bits do not depend on how many rows are read in the same call:
-neither the packed linears nor the attention (attention.py) look across rows.
+Batch-invariance: on the CPU a row's bits should not depend on how many rows are read in the same call. The attention
+(attention.py) does not look across rows; the linear layers are tried, and padded where need be (invariance.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from ..records.trace import ModelInfo
 from .attention import Attention, BagAttention, CacheShape, Plan
 from .base import DEFAULT_MAX_LENGTH, check_prompt, check_rewind, check_room
-from .linears import DenseLinear, Int8Head, Int8Linear, Linear, PackedLinear
+from .invariance import pad_lone_rows
+from .linears import DenseLinear, FloatHead, Int8Head, Int8Linear, Linear, PackedLinear, make_head
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 ROW_CHUNK = BagAttention.MAX_ROWS  # rows of one checking pass
@@ -82,12 +83,14 @@ class LeanModel:
         self.length = 0
         self.keep_hidden = False
         self.last_hidden: torch.Tensor | None = None
+        self.note: str | None = None  # a sentence for a run's notes
         self._eps = config.rms_norm_eps
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
         self._head_epsilon = torch.tensor((self.head_dim * config.rms_norm_eps) ** 0.5, device=self.device)
         with self._building():
             form = _linear_form(weights, self.device)
-            self._take_weights(hf_model, form, Int8Head if form is Int8Linear else form)
+            self._take_weights(hf_model, form, self._head_form(form))
+            pad_lone_rows(self._packed_linears())
             self._make_tables(hf_model)
             self._attention: Attention = self._make_attention()
 
@@ -99,6 +102,15 @@ class LeanModel:
 
     def _make_attention(self) -> Attention:
         return BagAttention(self._cache_shape(), PREFILL_CHUNK)
+
+    def _head_form(self, form: Callable[..., Linear]) -> Callable[..., Any]:
+        """What makes the last product, whose result is float32."""
+        return Int8Head if form is Int8Linear else make_head
+
+    def _packed_linears(self) -> list[PackedLinear]:
+        layers = [getattr(block, name) for block in self.blocks for name in ("qkv", "out", "gate", "up", "down")]
+        head = self.head.linear if isinstance(self.head, FloatHead) else self.head
+        return [linear for linear in (*layers, head) if isinstance(linear, PackedLinear)]
 
     def _cache_shape(self) -> CacheShape:
         return CacheShape(
@@ -195,7 +207,7 @@ class LeanModel:
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         self.last_hidden = hidden.float() if self.keep_hidden else None
-        return self.head(hidden).float()
+        return self.head(hidden)
 
     def _forward(self, ids: list[int]) -> torch.Tensor:
         """Final-norm output of ``ids`` (at most PREFILL_CHUNK of them), [n, hidden]; appends them to the cache."""

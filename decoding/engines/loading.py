@@ -17,6 +17,7 @@ from ..records.trace import ModelInfo
 from .base import CachedModel
 from .checks import check_config
 from .cuda import CudaModel
+from .invariance import PARTS, keeps_bits
 from .lean import LeanModel, is_lean
 from .transformers_engine import TransformersModel, refusal
 
@@ -119,8 +120,12 @@ def load_model(
         device,
         threads,
     )
+    if lean and device == "cpu":
+        model = LeanModel(hf_model, info, weights)
+        model.note = None if keeps_bits(model) else PARTS
+        return model
     if lean:
-        return LeanModel(hf_model, info, weights) if device == "cpu" else CudaModel(hf_model, info, weights, device)
+        return CudaModel(hf_model, info, weights, device)
     return TransformersModel(hf_model if spread else hf_model.to(device), info)
 
 

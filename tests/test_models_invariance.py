@@ -1,0 +1,85 @@
+"""Rows keep their bits in any company, logits are float32, and neither is claimed where it does not hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from decoding.engines import invariance
+from decoding.engines.invariance import keeps_bits, pad_lone_rows
+from decoding.engines.lean import LeanModel
+from decoding.engines.linears import HalfHead, PackedLinear, make_head
+from decoding.engines.loading import has_bf16_instructions
+from tests.test_models_lean import ids, lean, random_model
+
+WIDE = LlamaConfig(
+    vocab_size=128,
+    hidden_size=64,
+    intermediate_size=2048,  # many inputs to the last product of a layer: there oneDNN sums a lone row otherwise
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
+)
+FORMS = ["float32", pytest.param("bfloat16", marks=pytest.mark.skipif(not has_bf16_instructions(), reason="no bf16"))]
+
+
+@pytest.mark.parametrize("weights", FORMS)
+def test_a_lone_row_of_many_inputs_keeps_its_bits(weights):
+    model = lean(random_model(WIDE), weights)
+    text = ids(17, seed=4)
+    model.prefill(ids(30))
+    together = model.extend(text)
+    model.rewind(30)
+    assert torch.equal(torch.cat([model.extend([token]) for token in text]), together)
+    assert keeps_bits(model)
+
+
+def test_padding_is_given_where_bits_differ_and_nowhere_else():
+    generator = torch.Generator().manual_seed(0)
+    wide, narrow = (PackedLinear(torch.randn(64, n, generator=generator)) for n in (2048, 64))
+    lone = torch.randn(17, 2048, generator=generator)
+    if torch.equal(wide(lone[:1]), wide(lone)[:1]):
+        assert invariance._least_rows(wide) == 1  # this machine's kernels agree: nothing to mend
+    else:
+        pad_lone_rows([wide, narrow])
+        assert (wide.least_rows, narrow.least_rows) == (2, 1)
+    other = torch.randn(17, 64, generator=generator)
+    for product in (wide, wide.silu, lambda x: wide.times(x, other[: len(x)]), lambda x: wide.plus(x, other[: len(x)])):
+        assert torch.equal(product(lone[:1]), product(lone)[:1])
+
+
+def test_the_self_test_sees_a_model_whose_rows_depend_on_their_company():
+    class Sociable(LeanModel):
+        def _run_blocks(self, x, cos, sin, plan):
+            return super()._run_blocks(x, cos, sin, plan) * (1.0 + 1e-6 * (x.shape[0] > 1))
+
+    model = lean(random_model(WIDE))
+    assert keeps_bits(model)
+    model.__class__ = Sociable
+    assert not keeps_bits(model)
+
+
+@pytest.mark.parametrize("weights", FORMS)
+def test_logits_leave_the_head_in_float32(weights):
+    model = lean(random_model(WIDE), weights)
+    model.keep_hidden = True
+    logits = model.prefill(ids(40))
+    assert logits.dtype == torch.float32
+    assert (logits != logits.bfloat16()).float().mean() > 0.9  # finer than bfloat16 can say
+    weight = random_model(WIDE).lm_head.weight.detach()
+    weight = weight if weights == "float32" else weight.bfloat16().float()
+    with torch.inference_mode():
+        torch.testing.assert_close(logits, model.last_hidden @ weight.T, atol=2e-5, rtol=1e-5)
+
+
+def test_a_head_in_two_bytes_holds_bfloat16_weights_exactly():
+    weight = (torch.randn(500, 96, generator=torch.Generator().manual_seed(1)) * 0.05).bfloat16()
+    head = make_head(weight)
+    unit = torch.eye(96).bfloat16()
+    read_back = head(unit).T
+    assert torch.equal(read_back[weight.abs() >= 2**-17], weight.float()[weight.abs() >= 2**-17])
+    assert (read_back - weight.float()).abs().max() < 2**-24
+    if isinstance(head, HalfHead):
+        assert not isinstance(make_head(weight * 1e8), HalfHead)  # beyond float16: kept in float32
