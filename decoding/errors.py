@@ -1,4 +1,4 @@
-"""The one exception whose text is meant for people, and what to tell them of all others."""
+"""The two exceptions of this program: bad input, told in a sentence; and a stop that was asked for."""
 
 
 class UserError(ValueError):
@@ -6,6 +6,10 @@ class UserError(ValueError):
 
     Whoever talks to a person (page, command line, HTTP) shows ``str(error)`` as it is and no traceback.
     """
+
+
+class Cancelled(Exception):
+    """A stop was asked for where only an exception leads out."""
 
 
 def sentence_of(error: Exception) -> str:

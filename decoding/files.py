@@ -1,21 +1,54 @@
-"""Writing files so that no reader ever sees half of one."""
+"""Files: where caches lie, writing so that no reader ever sees half of one, digests."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
+_BLOCK = 1 << 20
 
-def write_whole(path: Path, text: str) -> None:
-    """Write beside ``path``, then rename: no reader ever sees half a file. Raises OSError."""
+
+def cache_folder() -> Path:
+    """Where this program keeps what it can make again: SPECULOSCOPE_CACHE, or a folder in the user's cache (XDG)."""
+    own = os.environ.get("SPECULOSCOPE_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "speculoscope"
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write beside ``path``, then rename: no reader ever sees half a file. Text is UTF-8. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         os.chmod(beside, 0o644)
         os.replace(beside, path)
     except BaseException:
         Path(beside).unlink(missing_ok=True)
         raise
+
+
+def digest_of(data: bytes) -> str:
+    """The first 16 hex digits of the SHA-256 of ``data``."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def digest_of_files(paths: Iterable[Path]) -> str:
+    """The first 16 hex digits of a SHA-256 over names and contents of ``paths``. Raises OSError."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode() + b"\0")
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def safe_name(text: str) -> str:
+    """``text`` as a file name: what is no letter, digit, -, _ or . becomes _."""
+    return "".join(char if char.isalnum() or char in "-_." else "_" for char in text)

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from decoding.backends.base import Numbering
 from decoding.errors import UserError
-from decoding.records.events import LAST_KINDS, Event
+from decoding.records.events import LAST_KINDS, Event, Numbering
 from decoding.records.pairs import PairDescription
 from decoding.records.request import CompareRequest, request_from_dict
 from decoding.records.run_file import run_to_dict

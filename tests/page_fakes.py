@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from decoding.backends.base import Numbering
 from decoding.errors import UserError
-from decoding.records.events import Event
+from decoding.records.events import Event, Numbering
 from decoding.records.lanes import parse_lane
 from decoding.records.pairs import PairDescription
 from decoding.records.request import CompareRequest, check_request

@@ -13,6 +13,7 @@ from decoding.backends.jobs import Jobs
 from decoding.backends.local import LocalBackend, _Job
 from decoding.backends.recorded import INDEX, RecordedBackend, describe_recording, read_index, write_index
 from decoding.errors import UserError, is_out_of_memory, sentence_of
+from decoding.records.events import guarded
 from decoding.records.run_file import save_run
 from tests.fakes import NeverStarts, OutOfMemoryError, ScriptedRunner, check_stream, small_request
 from tests.runs import make_run
@@ -106,8 +107,24 @@ def test_news_for_a_reader_that_lags_too_far_behind_give_it_up():
 
 
 def test_a_job_that_there_is_not():
-    told = list(Jobs().run("teleport", {}, "run", lambda: False))
-    assert told == [("failed", {"message": "There is no job 'teleport': choose one of compare, evaluate, drafts."})]
+    with pytest.raises(UserError, match="There is no job 'teleport': choose one of compare, evaluate, drafts."):
+        next(Jobs().run("teleport", {}, "run", lambda: False))
+
+
+def test_a_stop_deep_in_a_job_ends_it_as_stopped_and_not_as_broken(monkeypatch):
+    """A chain is recorded far below the job that wants it; its Cancelled is the job's own."""
+    from decoding.comparison import chain
+    from tests.toy import ToyPair
+
+    def stopped(*args, **kwargs):
+        raise chain.Cancelled
+
+    monkeypatch.setattr("decoding.comparison.compare.record_chain", stopped)
+    jobs = Jobs()
+    jobs._pair, jobs._key = ToyPair(), ("", "", "", "auto")
+    options = {"prompt": "abc", "lanes": ["autoregressive", "static:2"], "max_new_tokens": 5, "repeats": 1}
+    told = list(guarded(lambda: jobs.run("compare", options, "run", lambda: False)))
+    assert told[-1] == ("cancelled", {})
 
 
 def test_a_worker_on_the_cpu_has_no_device_to_lose(monkeypatch):

@@ -16,7 +16,6 @@ import pytest
 from decoding.backends import local
 from decoding.backends.base import CLOSED
 from decoding.backends.local import LocalBackend
-from decoding.backends.worker import batched
 from decoding.records.run_file import run_from_json
 from tests.fakes import ScriptedRunner, check_stream, order_of_service, small_request
 
@@ -306,31 +305,3 @@ def test_the_front_end_never_imports_torch():
         assert events[-1].kind == "finished", events[-1]
     """)
     subprocess.run([sys.executable, "-c", script], check=True, timeout=150)
-
-
-def iterations(first, count=1, lane=0, texts=None):
-    data = {"lane": lane, "repeat": 0, "first": first, "items": list(range(first, first + count))}
-    return "iterations", data | ({"texts": texts} if texts else {})
-
-
-def test_batches_join_only_what_follows_closely():
-    times = iter([0.0, 0.0, 0.01, 0.02, 0.03, 0.04, 0.05, 0.06])
-    told = [iterations(0), iterations(1, texts={1: "a"}), iterations(2, texts={2: "b"}), ("lane_finished", {})]
-    assert list(batched(iter(told), 0.05, lambda: next(times))) == [
-        iterations(0),
-        iterations(1, 2, texts={1: "a", 2: "b"}),
-        ("lane_finished", {}),
-    ]
-
-
-def test_batches_lose_nothing_at_lane_borders():
-    told = [iterations(0), iterations(1), iterations(0, lane=1), iterations(1, lane=1), ("finished", {})]
-    joined = list(batched(iter(told), 1e9))
-    assert [item for kind, data in joined if kind == "iterations" for item in data["items"]] == [0, 1, 0, 1]
-    assert joined[-1] == ("finished", {})
-
-
-def test_slow_iterations_are_not_held_back():
-    times = iter(range(100))
-    told = [iterations(i) for i in range(3)]
-    assert list(batched(iter(told), 0.05, lambda: next(times))) == told

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 
 import numpy as np
 import pytest
 
 from decoding.analysis.whatif import simulate
-from decoding.comparison.chain import Cancelled
-from decoding.comparison.compare import Comparison, compare, compare_pair, finished_run
+from decoding.comparison.compare import Comparison, compare, finished_run
 from decoding.comparison.costs import _smooth, measure_costs, measure_decision
 from decoding.comparison.prepare import prepare
-from decoding.errors import UserError
+from decoding.errors import Cancelled
 from decoding.loop.sampling import softmax
+from decoding.records.events import Event, Numbering, guarded
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 
@@ -25,6 +26,13 @@ LANES = ["autoregressive", "static:4", "confidence:0.5", "oracle", "ngram/static
 
 def request(**more) -> CompareRequest:
     return CompareRequest(**{"prompt": "abcabc", "lanes": LANES, "max_new_tokens": 30, "repeats": 2, **more})
+
+
+def compare_pair(request: CompareRequest, pair: ToyPair, cancel=lambda: False) -> Iterator[Event]:
+    """What a backend tells of it."""
+    event = Numbering("run")
+    for kind, data in guarded(lambda: compare(request, pair, cancel)):
+        yield event(kind, **data)
 
 
 @pytest.fixture(scope="module")
@@ -266,14 +274,6 @@ def test_a_closed_generator_leaves_garbage_collection_on():
 def test_bad_requests_end_with_a_sentence(more, says):
     events = list(compare_pair(request(**more), ToyPair()))
     assert events[-1].kind == "failed" and says in events[-1].data["message"]
-
-
-def test_a_failing_load_is_a_sentence():
-    def load(request, tell):
-        raise UserError("There is no pair x.")
-
-    events = list(compare(request(), load=load))
-    assert events[-1].kind == "failed" and events[-1].data == {"message": "There is no pair x."}
 
 
 def test_a_repeat_that_went_otherwise_is_left_out_and_noted():

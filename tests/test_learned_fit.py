@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from decoding.cli import main
-from decoding.comparison.chain import Cancelled
 from decoding.engines.pair import load_pair
-from decoding.errors import UserError
+from decoding.errors import Cancelled, UserError
 from decoding.fit import run
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_next, fit_platt
 from decoding.fit.candidates import calibrated, make_head

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from decoding.backends.base import guarded
 from decoding.backends.jobs import Jobs
 from decoding.engines import checks, loading
 from decoding.engines import pair as pair_module
@@ -22,6 +21,7 @@ from decoding.engines.tokenizer import load_tokenizer
 from decoding.engines.transformers_engine import TransformersModel, refusal
 from decoding.errors import UserError
 from decoding.records import pairs
+from decoding.records.events import guarded
 from tests.fake_cuda import fake_cuda
 from tests.fakes import small_request
 from tests.tiny_models import make_model

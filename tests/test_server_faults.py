@@ -12,13 +12,14 @@ import httpx
 import pytest
 
 from decoding.backends import choose_backend
-from decoding.backends.base import CLOSED, Numbering
+from decoding.backends.base import CLOSED
 from decoding.backends.local import LocalBackend
 from decoding.backends.remote import RemoteBackend
 from decoding.backends.server import Limits, create_app
 from decoding.backends.soak import served
 from decoding.cli import main
 from decoding.errors import UserError
+from decoding.records.events import Numbering
 from tests.fakes import FakeBackend, ScriptedRunner, small_request
 from tests.test_server_remote import BODY, compare, idle, last_sentence, wait_until
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import threading
-import uuid
 from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
+from decoding.records.events import IDENTIFIER, new_id
 from decoding.records.run_file import load_run, run_from_json, save_run
 from decoding.records.trace import Run
 
@@ -21,8 +20,6 @@ MAX_UPLOAD_BYTES = 8 * 2**20
 KEEP = 200  # runs kept on disk while the page runs
 WARM = 4  # of them kept in memory
 OPENED = "opened-"  # how the ids of files that visitors opened begin
-
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class RunStore:
@@ -52,13 +49,13 @@ class RunStore:
         """Check and keep a run that a visitor brought, under an id of our own. Raises UserError."""
         if not isinstance(text, str) or len(text.encode("utf-8", "surrogatepass")) > MAX_UPLOAD_BYTES:
             raise UserError(f"This file is larger than {MAX_UPLOAD_BYTES // 2**20} MB, the most that this page opens.")
-        run = replace(run_from_json(text), id=f"{OPENED}{uuid.uuid4().hex}")
+        run = replace(run_from_json(text), id=f"{OPENED}{new_id()}")
         self.add(run)
         return run
 
     def get(self, identifier: str) -> Run:
         """The run of that id. Raises UserError."""
-        if not isinstance(identifier, str) or not _ID.fullmatch(identifier):
+        if not isinstance(identifier, str) or not IDENTIFIER.fullmatch(identifier):
             raise UserError("This is not the name of a run: names have letters, digits, - and _, at most 64.")
         with self._lock:
             if identifier in self._warm:

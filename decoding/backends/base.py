@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import re
-import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..errors import UserError, sentence_of
-from ..records.events import Event, Kind
+from ..errors import UserError
+from ..records.events import Event
 from ..records.request import CompareRequest
 
 if TYPE_CHECKING:
     from ..records.pairs import PairDescription
 
-log = logging.getLogger(__name__)
-
 CLOSED = "The program was closed before the run was done: start it and the run again."
-
-
-class Cancelled(Exception):
-    """Stop was asked for where only an exception leads out (while a pair loads)."""
 
 
 class Backend(Protocol):
@@ -56,36 +48,8 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
-def new_run_id() -> str:
-    return secrets.token_hex(8)
-
-
 def check_token(token: str) -> str:
     """``token`` as it is; UserError where no HTTP header can carry it. An empty one means that none is asked for."""
     if not re.fullmatch(r"[!-~]*", token):
         raise UserError("A token may hold only ASCII letters, digits and signs, and no spaces: choose another.")
     return token
-
-
-class Numbering:
-    """Makes the events of one run: counts ``seq`` up from 0."""
-
-    def __init__(self, run_id: str | None = None) -> None:
-        self.run = run_id or new_run_id()
-        self._next = 0
-
-    def __call__(self, kind: Kind, /, **data: Any) -> Event:
-        self._next += 1
-        return Event(self.run, self._next - 1, kind, data)
-
-
-def guarded(events: Callable[[], Iterator[tuple[Kind, dict[str, Any]]]]) -> Iterator[tuple[Kind, dict[str, Any]]]:
-    """``events()``, with whatever it raises told as a last ``failed``."""
-    try:
-        yield from events()
-    except Cancelled:
-        yield "cancelled", {}
-    except Exception as error:  # the boundary to people: every fault becomes a sentence here
-        if not isinstance(error, UserError):
-            log.exception("a job failed")
-        yield "failed", {"message": sentence_of(error)}

@@ -5,16 +5,16 @@ from __future__ import annotations
 import logging
 import queue
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from ..records.events import Kind
+from ..errors import Cancelled, UserError
+from ..records.events import Told
 from ..records.request import CompareRequest, request_from_dict
-from .base import Cancelled, guarded
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Cancel = Callable[[], bool]
-Told = Iterator[tuple[Kind, dict[str, Any]]]
 
 
 class Jobs:
-    """Runs a job and tells ``(kind, data)`` pairs, the last one ``finished``, ``cancelled`` or ``failed``.
+    """Runs a job and tells ``(kind, data)`` pairs, the last one ``finished``. Raises UserError, Cancelled.
 
     Imports torch only when a job needs it. ``device`` as in :func:`decoding.engines.pair.load_pair`.
     """
@@ -41,9 +40,8 @@ class Jobs:
         jobs = {"compare": self._compare, "evaluate": self._evaluate, "drafts": self._evaluate}
         job = jobs.get(kind)
         if job is None:
-            yield "failed", {"message": f"There is no job '{kind[:40]}': choose one of {', '.join(jobs)}."}
-            return
-        yield from guarded(lambda: job(options, run_id, cancel))
+            raise UserError(f"There is no job '{kind[:40]}': choose one of {', '.join(jobs)}.")
+        yield from job(options, run_id, cancel)
 
     def has_lost_device(self) -> bool:
         """Has the GPU faulted? CUDA then refuses all further work of this process. Lack of memory is no such fault."""
@@ -70,12 +68,11 @@ class Jobs:
         self._pair, self._key = pair, key
 
     def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
-        from ..comparison.compare import compare_pair
+        from ..comparison.compare import compare
 
         request = request_from_dict(options)
         yield from self._load(request, cancel)
-        for event in compare_pair(request, self._pair, cancel, run_id):
-            yield event.kind, event.data
+        yield from compare(request, self._pair, cancel, run_id)
 
     def _evaluate(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
         """Rules with one draft, or all drafts where the options ask for them."""
@@ -94,7 +91,7 @@ class Jobs:
                 else:
                     yield "finished", {"result": asdict(told)}
                     return
-        yield "cancelled", {}
+        raise Cancelled
 
     @staticmethod
     def _key_of(request: CompareRequest | EvaluationOptions) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import UserError
-from ..records.events import LAST_KINDS, Event, Kind
+from ..records.events import LAST_KINDS, Event, Kind, Numbering
 from ..records.pairs import PairDescription, describe_pairs, is_public
 from ..records.request import PUBLIC, CompareRequest, Grant, check_granted, check_long_job, check_request
-from .base import CLOSED, Numbering
+from .base import CLOSED
 from .process import WorkerProcess
 
 MAX_WAITING = 24

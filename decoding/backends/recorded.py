@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -14,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from ..errors import UserError
-from ..records.events import Event
+from ..files import write_whole
+from ..records.events import IDENTIFIER, Event, Numbering
 from ..records.request import CompareRequest
 from ..records.run_file import load_run, run_to_dict
 from ..records.trace import Run
-from .base import Numbering
 
 if TYPE_CHECKING:
     from ..records.pairs import PairDescription
@@ -28,7 +27,6 @@ log = logging.getLogger(__name__)
 RECORDINGS = Path(__file__).resolve().parent.parent.parent / "recordings"
 INDEX = "index.json"
 NOTHING_LIVE = "Only recorded results are shown here: start the program without --recorded to measure anew."
-IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(slots=True)
@@ -175,6 +173,4 @@ def read_index(folder: Path) -> list[RecordingInfo]:
 
 def write_index(folder: Path, infos: list[RecordingInfo]) -> None:
     """Replace the list in ``folder`` whole."""
-    beside = folder / f".{INDEX}.new"
-    beside.write_text(json.dumps([asdict(info) for info in infos], indent=1) + "\n", encoding="ascii")
-    beside.replace(folder / INDEX)
+    write_whole(folder / INDEX, json.dumps([asdict(info) for info in infos], indent=1) + "\n")

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from ..errors import UserError
-from ..records.events import Event, event_from_json
+from ..records.events import Event, Numbering, event_from_json, new_id
 from ..records.request import CompareRequest, check_request
-from .base import CLOSED, Numbering, check_token, new_run_id
+from .base import CLOSED, check_token
 
 if TYPE_CHECKING:
     from ..records.pairs import PairDescription
@@ -67,7 +67,7 @@ class RemoteBackend:
     def run_job(
         self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
     ) -> Iterator[Event]:
-        follower = _Follower(self._client, self._where, run_id or new_run_id(), cancel, self._patience_s)
+        follower = _Follower(self._client, self._where, run_id or new_id(), cancel, self._patience_s)
         try:
             yield from follower.follow({"kind": kind, "options": options})
         finally:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
+from ..files import digest_of_files
 from ..lookahead.heads import FOLDER as POLICIES
 from ..records.fingerprint import fingerprint
 from ..records.lanes import LEARNED, Lane, parse_lane
@@ -68,15 +68,10 @@ def fingerprints(pair: PairDescription, lanes: list[str]) -> dict[str, str]:
         if draft in pair.drafts:
             found.setdefault(draft, fingerprint(pair.drafts[draft]))
             if lane.policy in LEARNED:
-                found[f"{draft}/{lane.policy}"] = _policy_fingerprint(Path(pair.drafts[draft]) / POLICIES, lane.policy)
+                found[f"{draft}/{lane.policy}"] = digest_of_files(
+                    sorted((Path(pair.drafts[draft]) / POLICIES).glob(f"{lane.policy}.*"))
+                )
     return found
-
-
-def _policy_fingerprint(folder: Path, policy: str) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob(f"{policy}.*")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def stale_recordings(folder: Path, prompts: list[Prompt], pair: PairDescription) -> list[str]:

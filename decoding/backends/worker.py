@@ -15,20 +15,14 @@ import queue
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from ..records.events import LAST_KINDS, Kind
-from .base import guarded
+from ..records.events import LAST_KINDS, Told, guarded
 from .process import GPU_LOST
 
 log = logging.getLogger(__name__)
-
-BATCH_S = 0.05  # iterations that follow each other more closely travel together
-
-Told = Iterator[tuple[Kind, dict[str, Any]]]
 
 
 class JobRunner(Protocol):
@@ -78,7 +72,7 @@ def _serve(connection: Connection, runner: JobRunner, message: dict[str, Any], c
     def events() -> Told:
         return runner.run(message["kind"], message["options"], message["run"], is_cancelled)
 
-    for kind, data in batched(guarded(events)):
+    for kind, data in guarded(events):
         if kind == "failed" and runner.has_lost_device():
             log.error("%s: this process ends, a new one starts with the next job", data["message"])
             os._exit(GPU_LOST)  # not before the front end hears of it by the end of the pipe: no job comes in between
@@ -87,38 +81,6 @@ def _serve(connection: Connection, runner: JobRunner, message: dict[str, Any], c
         if kind in LAST_KINDS:
             break
     cancelled.discard(job)
-
-
-def batched(events: Told, every_s: float = BATCH_S, clock: Callable[[], float] = time.monotonic) -> Told:
-    """Join ``iterations`` events of one lane and repeat that come within ``every_s`` of the last one sent.
-
-    Fewer messages cost the decode loop and the reader less; nothing waits longer than until the next event.
-    """
-    held: dict[str, Any] | None = None
-    sent_at = -every_s
-    for kind, data in events:
-        if held is not None and (kind != "iterations" or not _follows(held, data)):
-            yield "iterations", held
-            held = None
-        if kind != "iterations":
-            yield kind, data
-            continue
-        held = data if held is None else _joined(held, data)
-        if clock() - sent_at >= every_s:
-            yield "iterations", held
-            held, sent_at = None, clock()
-
-
-def _follows(before: dict[str, Any], data: dict[str, Any]) -> bool:
-    same_lane = (before["lane"], before["repeat"]) == (data["lane"], data["repeat"])
-    return same_lane and data["first"] == before["first"] + len(before["items"])
-
-
-def _joined(before: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    joined = {**before, "items": before["items"] + data["items"]}
-    if "texts" in before or "texts" in data:
-        joined["texts"] = {**before.get("texts", {}), **data.get("texts", {})}
-    return joined
 
 
 if __name__ == "__main__":

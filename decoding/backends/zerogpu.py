@@ -14,10 +14,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, sentence_of
-from ..records.events import LAST_KINDS, Event, Kind
+from ..records.events import LAST_KINDS, Event, Kind, Numbering, guarded
 from ..records.pairs import find_pair
 from ..records.request import PUBLIC, CompareRequest, check_granted, check_request
-from .base import Numbering
 from .jobs import Jobs
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class ZeroGPUBackend:
         def work(kind: str, options: dict[str, Any], run_id: str) -> Iterator[tuple[Kind, str]]:
             """Runs in the fork, whose stream ends where it is closed. What it yields is JSON, as in the worker process:
             pickles would keep keys that are numbers, which no page and no program can be sent."""
-            for told, data in runner.run(kind, options, run_id, lambda: False):
+            for told, data in guarded(lambda: runner.run(kind, options, run_id, lambda: False)):
                 yield told, json.dumps(data, allow_nan=False)
 
         self._work = spaces.GPU(duration=estimate_seconds)(work)

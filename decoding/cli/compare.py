@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.progress import Progress
 from rich.text import Text
 
 from ..errors import UserError
-from ..records.events import Kind
+from ..records.events import Told, guarded, new_id
 from ..records.request import DEFAULT_LANES, MAX_PROMPT_CHARS, CompareRequest, request_from_dict
 from ..records.run_file import run_from_json, save_run
 from ..records.trace import Run
@@ -76,14 +75,13 @@ def compare(
 
 def run_here(request: CompareRequest, cancel: threading.Event) -> Run | None:
     """Run the comparison in this process, with progress on stderr; None if it was cancelled. Raises UserError."""
-    from ..backends.base import new_run_id
     from ..backends.jobs import Jobs
 
     with progress_bar() as progress:
-        return finished_run(Jobs().run("compare", asdict(request), new_run_id(), cancel.is_set), progress)
+        return finished_run(guarded(lambda: Jobs().run("compare", asdict(request), new_id(), cancel.is_set)), progress)
 
 
-def finished_run(events: Iterator[tuple[Kind, dict[str, Any]]], progress: Progress) -> Run | None:
+def finished_run(events: Told, progress: Progress) -> Run | None:
     """Follow ``events`` to their end. Raises UserError where they end in ``failed``."""
     bar = progress.add_task("Starting", total=None)
     lanes: list[str] = []

@@ -26,7 +26,7 @@ def fit(
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON, nothing else.")] = False,
 ) -> None:
     """Fit DISCO, SpecDec++ and costaware: write texts, train, calibrate, tune, and store them beside the draft."""
-    from ..comparison.chain import Cancelled
+    from ..errors import Cancelled
     from ..fit.run import FitOptions
     from ..fit.run import fit as fit_pair
 

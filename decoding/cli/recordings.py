@@ -12,6 +12,7 @@ from rich.text import Text
 from ..backends.recorded import RECORDINGS
 from ..backends.showcase import MAX_BYTES, order_index, plan_recording, stale_recordings, store_recording
 from ..errors import UserError
+from ..records.events import guarded
 from ..records.pairs import PairDescription, find_pair
 from ..records.suites import Prompt, load_showcase
 from .console import CANCELLED, cancel_on_interrupt, err, out, progress_bar
@@ -75,7 +76,8 @@ def _record(
     for done, prompt in enumerate(prompts):
         request = plan_recording(prompt, pair, max_new_tokens, repeats)
         with progress_bar() as progress:
-            run = finished_run(jobs.run("compare", asdict(request), prompt.id, cancel.is_set), progress)
+            told = guarded(lambda: jobs.run("compare", asdict(request), prompt.id, cancel.is_set))  # noqa: B023
+            run = finished_run(told, progress)
         if run is None:
             return done
         size = store_recording(run, prompt, pair, folder)

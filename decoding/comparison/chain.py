@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from ..errors import Cancelled
 from ..lookahead.base import DraftState
 from ..lookahead.heads import GuessFeatures, Head
 from ..loop.drafting import DraftSource
 from ..records.lanes import SL_CAP
 from ..records.trace import Chain, Guesses
-
-
-class Cancelled(Exception):
-    """The visitor no longer wants it."""
 
 
 def record_chain(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from statistics import mean
@@ -13,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..engines.loading import gpu_name
-from ..errors import UserError
+from ..errors import Cancelled
 from ..loop.drafting import NGRAM, prefill
 from ..loop.features import as_rows
 from ..loop.speculative import RawIteration
-from ..records.events import Event, Kind
+from ..records.events import Kind, Told, new_id
 from ..records.lanes import SL_CAP, Lane
 from ..records.machine import describe_machine
 from ..records.request import CompareRequest
 from ..records.run_file import run_to_dict
 from ..records.trace import Chain, Costs, PairInfo, Repeat, Run, TokenText, Trace, Verdict
 from .annotate import Annotator, fate_of, fate_of_emitted
-from .chain import Cancelled, record_chain
+from .chain import record_chain
 from .costs import cost_rounds, measure_decision, retold, smooth_costs
 from .lane_run import LaneRun
 from .prepare import ALL_FEATURES, Prepared, model_info, prepare
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
     from ..engines.pair import Pair
 
 Cancel = Callable[[], bool]
-Tell = Callable[[str, float | None], None]
-Load = Callable[[CompareRequest, Tell], "Pair"]
-Told = Iterator[tuple[Kind, dict[str, Any]]]
 
 FLUSH_S = 0.05  # live iterations are sent in batches of so many seconds
 MANY_TOKENS = 4000  # in all lanes together, beyond which fewer alternatives are kept: the file has a limit
@@ -49,52 +45,20 @@ def never() -> bool:
     return False
 
 
-def compare(
-    request: CompareRequest, load: Load | None = None, cancel: Cancel = never, run_id: str | None = None
-) -> Iterator[Event]:
-    """Run ``request`` and tell events; the last one is finished (with the run), cancelled or failed.
+def compare(request: CompareRequest, pair: Pair, cancel: Cancel = never, run_id: str | None = None) -> Told:
+    """Run ``request`` on ``pair`` and tell what happens; the last of it is ``finished``, with the run.
 
-    ``load(request, tell)`` gives the pair (default: loads it anew). Bad input ends in ``failed`` with a sentence.
+    Raises UserError for bad input, Cancelled where ``cancel()`` says so.
     """
-    run_id = run_id or new_id()
-    for seq, (kind, data) in enumerate(_guarded(request, load or _load, cancel, run_id)):
-        yield Event(run_id, seq, kind, data)
-
-
-def compare_pair(
-    request: CompareRequest, pair: Pair, cancel: Cancel = never, run_id: str | None = None
-) -> Iterator[Event]:
-    """:func:`compare` for callers who hold a pair."""
-    return compare(request, lambda request, tell: pair, cancel, run_id)
+    yield from Comparison(prepare(request, pair), cancel, run_id or new_id()).tell()
 
 
 def finished_run(request: CompareRequest, pair: Pair, cancel: Cancel = never) -> Run:
-    """The run of ``request``, without events. Raises UserError, or Cancelled."""
+    """The run of ``request``, without events. Raises UserError, Cancelled."""
     comparison = Comparison(prepare(request, pair), cancel, new_id())
     for _ in comparison.tell():
         pass
     return comparison.run
-
-
-def new_id() -> str:
-    return secrets.token_hex(8)
-
-
-def _load(request: CompareRequest, tell: Tell) -> Pair:
-    from ..engines.pair import load_pair
-
-    return load_pair(request.pair, request.target, request.draft, request.dtype, progress=tell)
-
-
-def _guarded(request: CompareRequest, load: Load, cancel: Cancel, run_id: str) -> Told:
-    try:
-        yield "progress", _progress("loading", "Loading the models")
-        prepared = prepare(request, load(request, lambda message, fraction: None))
-        yield from Comparison(prepared, cancel, run_id).tell()
-    except Cancelled:
-        yield "cancelled", {}
-    except UserError as error:
-        yield "failed", {"message": str(error)}
 
 
 def _progress(stage: str, message: str, fraction: float | None = None) -> dict[str, Any]:

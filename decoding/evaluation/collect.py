@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +9,12 @@ from statistics import median
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..comparison.chain import Cancelled
 from ..comparison.compare import chain_of
 from ..comparison.costs import cost_rounds, measure_decision, retold, smooth_costs
 from ..comparison.lane_run import LaneRun
 from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
-from ..errors import UserError
+from ..errors import Cancelled, UserError
+from ..files import digest_of_files, safe_name
 from ..lookahead.heads import FOLDER
 from ..loop.acceptance import make_rule
 from ..loop.drafting import NGRAM
@@ -278,13 +277,17 @@ class Collector:
                 "draft": [draft, info.fingerprint, info.dtype] if info else [draft],
                 "heads": self._digests().get(draft, ""),
             }
-            self._chains[draft] = Lines(self._folder / f"chain-{_file_name(draft)}.jsonl", key, stale="restart")
+            self._chains[draft] = Lines(self._folder / f"chain-{safe_name(draft)}.jsonl", key, stale="restart")
         return self._chains[draft]
 
     def _digests(self) -> dict[str, str]:
         """Draft -> digest of its fitted policies: what was learned anew makes old scores stale."""
         folders = {draft: self.pair.draft_folders.get(draft) for draft in self.drafts}
-        return {draft: _digest(folder / FOLDER) for draft, folder in folders.items() if folder is not None}
+        return {
+            draft: digest_of_files(_files_in(folder / FOLDER))
+            for draft, folder in folders.items()
+            if folder is not None
+        }
 
     def _check_cancel(self) -> None:
         if self._cancel():
@@ -319,13 +322,5 @@ def _costs_to_plain(costs: Costs) -> dict[str, Any]:
     }
 
 
-def _digest(folder: Path) -> str:
-    found = hashlib.sha256()
-    for path in sorted(folder.glob("*")):
-        if path.is_file():
-            found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()[:16]
-
-
-def _file_name(draft: str) -> str:
-    return "".join(char if char.isalnum() or char in "-_." else "_" for char in draft)
+def _files_in(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob("*")) if path.is_file()]

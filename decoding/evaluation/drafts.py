@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..analysis import theory
-from ..comparison.chain import Cancelled
 from ..comparison.prepare import model_info
-from ..errors import UserError
+from ..errors import Cancelled, UserError
 from ..loop.drafting import NGRAM
 from ..records.lanes import LEARNED, SL_CAP
 from ..records.suites import Prompt, load_suite

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import UserError
-from ..files import write_whole
+from ..files import safe_name, write_whole
 from .report import Table, advice_markdown, drafts_tables, evaluation_tables, setting_lines, to_csv, to_markdown
 from .results import DraftsResult, EvaluationResult, load_drafts, load_evaluation, save_result
 
@@ -14,7 +14,7 @@ SHIPPED = Path(__file__).resolve().parents[2] / "results"
 
 def result_name(pair: str, drafts: bool) -> str:
     """File name of a pair's shipped results: ``<pair>.json`` or ``<pair>-drafts.json``."""
-    safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in pair)
+    safe = safe_name(pair)
     return f"{safe}-drafts.json" if drafts else f"{safe}.json"
 
 

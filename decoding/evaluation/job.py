@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..files import safe_name
 from .drafts import evaluate_drafts
 from .options import EvaluationOptions
 from .progress import Progress
@@ -31,5 +32,4 @@ def run_evaluation(
 def work_name(options: EvaluationOptions, pair: Pair) -> str:
     """Folder of the working files: evaluations that cannot share them get folders of their own."""
     info = pair.target.info
-    safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in pair.name)
-    return f"{safe}-{info.fingerprint[:8]}-{info.engine}-{info.dtype}-{options.max_new_tokens}"
+    return f"{safe_name(pair.name)}-{info.fingerprint[:8]}-{info.engine}-{info.dtype}-{options.max_new_tokens}"

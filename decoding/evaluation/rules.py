@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..comparison.chain import Cancelled
-from ..errors import UserError
+from ..errors import Cancelled, UserError
 from ..lookahead.heads import need_head
 from ..records.lanes import LEARNED, parse_lane
 from ..records.suites import Prompt, load_suite

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..comparison.chain import Cancelled, record_chain
+from ..comparison.chain import record_chain
 from ..comparison.costs import measure_costs, measure_decision, smooth_costs
 from ..comparison.prepare import ALL_FEATURES, Prepared, make_source, prepare, shared_vocabulary
-from ..errors import UserError
+from ..errors import Cancelled, UserError
 from ..lookahead.heads import FOLDER, Head
 from ..lookahead.policy_files import PolicyFile, write_policy
 from ..loop.drafting import NGRAM

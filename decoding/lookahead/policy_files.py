@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ..errors import UserError
+from ..files import write_whole
 
 SCHEMA = "speculoscope.policy/2"
 MAX_BYTES = 64 * 2**20
@@ -74,8 +73,8 @@ def write_policy(folder: Path, policy: PolicyFile) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights = save({name: np.ascontiguousarray(array) for name, array in policy.weights.items()})
     told = asdict(policy) | {"schema": SCHEMA, "weights": hashlib.sha256(weights).hexdigest()}
-    _write(folder / f"{policy.policy}.safetensors", weights)
-    _write(folder / f"{policy.policy}.json", json.dumps(told, indent=1, allow_nan=False).encode())
+    write_whole(folder / f"{policy.policy}.safetensors", weights)
+    write_whole(folder / f"{policy.policy}.json", json.dumps(told, indent=1, allow_nan=False).encode())
 
 
 def read_policy(
@@ -139,15 +138,3 @@ def _check_finite(policy: PolicyFile) -> None:
         raise UserError(f"Training the policy {policy.policy} gave weights that are not finite; nothing was written.")
     if not math.isfinite(policy.temperature):
         raise UserError("The temperature is not finite; nothing was written.")
-
-
-def _write(path: Path, data: bytes) -> None:
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(beside, 0o644)
-        os.replace(beside, path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
+import secrets
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ..errors import UserError
+from ..errors import Cancelled, UserError, sentence_of
+
+log = logging.getLogger(__name__)
+
+IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")  # of a run
 
 Kind = Literal[
     "queued",  # {place}: how many comparisons stand before this one
@@ -23,13 +31,14 @@ Kind = Literal[
     "heartbeat",  # {}: only on the wire between machines; not numbered
 ]
 LAST_KINDS = ("finished", "cancelled", "failed")
+Told = Iterator[tuple[Kind, dict[str, Any]]]  # what a job says before its events are numbered
 
 
 @dataclass(slots=True)
 class Event:
     """One event of the comparison ``run``; ``seq`` counts from 0 without gaps."""
 
-    run: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    run: Annotated[str, Field(pattern=f"^{IDENTIFIER.pattern}$")]
     seq: Annotated[int, Field(ge=0)]
     kind: Kind
     data: dict[str, Any] = field(default_factory=dict)
@@ -37,6 +46,35 @@ class Event:
     @property
     def is_last(self) -> bool:
         return self.kind in LAST_KINDS
+
+
+class Numbering:
+    """Makes the events of one run: counts ``seq`` up from 0."""
+
+    def __init__(self, run_id: str | None = None) -> None:
+        self.run = run_id or new_id()
+        self._next = 0
+
+    def __call__(self, kind: Kind, /, **data: Any) -> Event:
+        self._next += 1
+        return Event(self.run, self._next - 1, kind, data)
+
+
+def new_id() -> str:
+    """An id for a run, not to be guessed."""
+    return secrets.token_hex(8)
+
+
+def guarded(job: Callable[[], Told]) -> Told:
+    """What ``job()`` tells, with whatever it raises told as a last ``failed``, a stop as ``cancelled``."""
+    try:
+        yield from job()
+    except Cancelled:
+        yield "cancelled", {}
+    except Exception as error:  # the boundary to people: every fault becomes a sentence here
+        if not isinstance(error, UserError):
+            log.exception("a job failed")
+        yield "failed", {"message": sentence_of(error)}
 
 
 def event_to_json(event: Event) -> str:

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
+from .events import IDENTIFIER
 from .request import CompareRequest
 
 SCHEMA = "speculoscope.run/1"
@@ -271,7 +272,7 @@ class Run:
     """One comparison: several lanes on one prompt. The file, the download, the recording, the API."""
 
     __pydantic_config__ = _STRICT
-    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    id: Annotated[str, Field(pattern=f"^{IDENTIFIER.pattern}$")]
     created: ShortText  # ISO 8601, UTC
     machine: Machine
     pair: PairInfo
