@@ -16,6 +16,7 @@ COMMANDS = (
     "bench",
     "lossless",
     "recordings",
+    "suites",
     "serve",
     "soak",
 )

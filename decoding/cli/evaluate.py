@@ -19,7 +19,7 @@ from .tables import show_table
 
 
 def evaluate(
-    suite: Annotated[str, typer.Option(help="code, prose, tests, structured, or all.")] = "all",
+    suite: Annotated[str, typer.Option(help="Suites, joined by commas (see `suites list`), or all.")] = "all",
     split: Annotated[str, typer.Option(help="The split that is reported.")] = "test",
     limit: Annotated[int | None, typer.Option(help="Prompts of the split, suites taking turns; default: all.")] = None,
     validation_limit: Annotated[int | None, typer.Option(help="Validation prompts; default: as --limit.")] = None,

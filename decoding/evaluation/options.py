@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..errors import UserError
 from ..records.lanes import parse_lane
-from ..records.suites import SPLITS, SUITES
+from ..records.suites import SPLITS, suite_names
 from .tables import STATIC_OPT
 
 RULES = (
@@ -80,8 +80,7 @@ def options_from_dict(data: dict[str, Any]) -> EvaluationOptions:
 
 def check_options(options: EvaluationOptions) -> EvaluationOptions:
     """Refuse what cannot run, with a sentence (UserError)."""
-    if options.suite not in (*SUITES, "all"):
-        raise UserError(f"There is no suite '{options.suite[:40]}': choose one of {', '.join(SUITES)}, all.")
+    suite_names(options.suite)
     if options.split not in SPLITS:
         raise UserError(f"There is no split '{options.split[:40]}': choose one of {', '.join(SPLITS)}.")
     if options.dtype not in ("auto", "float32", "bfloat16"):

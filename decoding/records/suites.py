@@ -1,8 +1,8 @@
 """Prompt suites: JSON Lines under ``prompts/``, one file a suite, each prompt in one split.
 
-The suites are ``code``, ``prose``, ``tests`` and ``structured``, with the splits ``train``, ``validation``
-and ``test``; ``showcase`` is a handful of prompts that look good on a page. They are written by ``python -m
-training prompts``.
+The suites of the small pair are ``code``, ``prose``, ``tests`` and ``structured`` (written by ``python -m training
+prompts``), with the splits ``train``, ``validation`` and ``test``; ``showcase`` is a handful of prompts that look good
+on a page. The papers' data sets lie in the cache folder once ``python -m decoding suites fetch`` has fetched them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from decoding.errors import UserError
+from ..errors import UserError
+from ..files import cache_folder
 
 FOLDER = Path(__file__).resolve().parents[2] / "prompts"
-SUITES = ("code", "prose", "tests", "structured")
+SUITES = ("code", "prose", "tests", "structured")  # of the small pair, which continues text
+CHAT = ("chat",)  # questions of the kind that the chat pair's target writes itself
+PAPERS = ("humaneval", "gsm8k", "mbpp", "mtbench")
 SPLITS = ("train", "validation", "test")
 SHOWCASE = "showcase"
 
@@ -40,22 +43,43 @@ class Prompt:
 def load_suite(name: str, split: str | None = None, limit: int | None = None) -> list[Prompt]:
     """The prompts of a suite in the order of the file, of one split or of all, at most ``limit``.
 
-    ``name`` is one of SUITES, ``showcase``, or ``all``: the four suites taking turns, so that any ``limit``
-    is mixed. Raises UserError for an unknown suite or split, or when no prompt is left.
+    ``name`` is a suite, several of them joined by commas, or ``all`` (SUITES); several take turns, so that any
+    ``limit`` is mixed. Raises UserError for an unknown suite or split, or when no prompt is left.
     """
     if split is not None and split not in SPLITS:
         raise UserError(f"There is no split {split!r}. Splits: {', '.join(SPLITS)}.")
-    if name == "all":
-        suites = [load_suite(suite, split) for suite in SUITES]
+    names = suite_names(name)
+    if len(names) > 1:
+        suites = [load_suite(suite, split) for suite in names]
         longest = max(map(len, suites))
         prompts = [suite[index] for index in range(longest) for suite in suites if index < len(suite)]
     else:
-        prompts = [prompt for prompt in _read(name) if split is None or prompt.split == split]
+        prompts = [prompt for prompt in _read(names[0]) if split is None or prompt.split == split]
     if limit is not None:
         prompts = prompts[: max(limit, 0)]
     if not prompts:
         raise UserError(f"The suite {name!r} has no prompts for split {split!r} and limit {limit}.")
     return prompts
+
+
+def suite_names(name: str) -> tuple[str, ...]:
+    """The suites that ``name`` stands for: ``all``, or names joined by commas. Raises UserError for an unknown one."""
+    names = SUITES if name == "all" else tuple(dict.fromkeys(part.strip() for part in name.split(",")))
+    for one in names:
+        if one not in (*SUITES, *CHAT, *PAPERS, SHOWCASE):
+            known = ", ".join((*SUITES, *CHAT, *PAPERS, SHOWCASE))
+            raise UserError(f"There is no prompt suite {one[:40]!r}. Suites: {known}, all.")
+    return names
+
+
+def available_suites() -> tuple[str, ...]:
+    """Suites whose prompts lie on this machine."""
+    return tuple(name for name in (*SUITES, *CHAT, *PAPERS) if _file(name).is_file())
+
+
+def fetched_file(name: str) -> Path:
+    """Where a fetched data set's prompts are kept: in the cache folder, never in the repository."""
+    return cache_folder() / "suites" / f"{name}.jsonl"
 
 
 def load_showcase() -> list[Prompt]:
@@ -64,11 +88,17 @@ def load_showcase() -> list[Prompt]:
 
 
 def _read(name: str) -> list[Prompt]:
-    path = FOLDER / f"{name}.jsonl"
-    if name not in (*SUITES, SHOWCASE) or not path.is_file():
-        raise UserError(f"There is no prompt suite {name!r}. Suites: {', '.join((*SUITES, SHOWCASE))}, all.")
+    path = _file(name)
+    if not path.is_file():
+        if name in PAPERS:
+            raise UserError(f"The data set {name} is not on this machine: run `python -m decoding suites fetch {name}`.")
+        raise UserError(f"There is no prompt suite {name!r} in {FOLDER}. Rebuild the suites.")
     with path.open(encoding="utf-8") as file:
         return [_parse(line, path, number) for number, line in enumerate(file, 1) if line.strip()]
+
+
+def _file(name: str) -> Path:
+    return fetched_file(name) if name in PAPERS else FOLDER / f"{name}.jsonl"
 
 
 def _parse(line: str, path: Path, number: int) -> Prompt:

