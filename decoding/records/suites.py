@@ -91,7 +91,7 @@ def _read(name: str) -> list[Prompt]:
     path = _file(name)
     if not path.is_file():
         if name in PAPERS:
-            raise UserError(f"The data set {name} is not on this machine: run `python -m decoding suites fetch {name}`.")
+            raise UserError(f"The data set {name} is not here: run `python -m decoding suites fetch {name}`.")
         raise UserError(f"There is no prompt suite {name!r} in {FOLDER}. Rebuild the suites.")
     with path.open(encoding="utf-8") as file:
         return [_parse(line, path, number) for number, line in enumerate(file, 1) if line.strip()]
