@@ -5,22 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from ..records.trace import Costs
+from .published import papers_table
 from .results import ALL, DraftsResult, EvaluationResult, Interval, RuleResult, Setting, Timing
+from .table import Table
 from .tables import STATIC_OPT
-
-
-@dataclass(slots=True)
-class Table:
-    """A table: ``note`` says what stands in it and how it was made; cells are text."""
-
-    title: str
-    note: str
-    columns: list[str]
-    rows: list[list[str]]
-
 
 # -- the rules -----------------------------------------------------------------------------------------
 
@@ -29,9 +19,11 @@ def evaluation_tables(result: EvaluationResult) -> list[Table]:
     """The papers' tables for one pair and draft."""
     suites = [ALL, *result.setting.prompts]
     clocks = [False, True] if _clocked(result) else [False]
+    beside_papers = papers_table(result)
     return [
         *(_latency_table(result, clock) for clock in clocks),
         *(_suite_table(result, suites, clock) for clock in clocks),
+        *([beside_papers] if beside_papers else []),
         _prediction_table(result),
         _pass_table(result),
         *([_losses_table(result)] if all(rule.rows[ALL].losses for rule in result.rules) else []),

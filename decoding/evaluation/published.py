@@ -1,0 +1,78 @@
+"""What the papers report for the data sets that an evaluation can run on, beside what was measured here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .results import EvaluationResult, RuleResult, Timing
+from .table import Table
+from .tables import STATIC_OPT
+
+COLUMNS = {STATIC_OPT: "best static SL", "disco": "DISCO", "specdecpp": "SpecDec++", "oracle": "oracle"}
+TITLE = "Beside the papers"
+
+
+@dataclass(frozen=True)
+class Published:
+    """Speedups over plain decoding as a paper reports them, by policy."""
+
+    suite: str
+    source: str
+    setting: str
+    speedups: dict[str, float]
+
+
+_DISCO = "DISCO, Table 1 (arXiv 2405.04304)"
+_SPECDECPP = "SpecDec++ (arXiv 2405.19715)"
+_STARCODER = "StarCoder 15B with a 168M draft, one A100, greedy"
+_LLAMA = "Llama-2-chat 70B with 7B, two A100, sampling"
+PUBLISHED = (
+    Published("mbpp", _DISCO, _STARCODER, {STATIC_OPT: 1.64, "disco": 1.84, "oracle": 2.28}),
+    Published("humaneval", _DISCO, _STARCODER, {STATIC_OPT: 1.63, "disco": 1.84, "oracle": 2.22}),
+    Published("humaneval", _SPECDECPP, _LLAMA, {STATIC_OPT: 2.00, "specdecpp": 2.23}),
+    Published("gsm8k", _SPECDECPP, _LLAMA, {STATIC_OPT: 2.07, "specdecpp": 2.26}),
+)
+
+
+def papers_table(result: EvaluationResult) -> Table | None:
+    """Published rows and this result's, for each data set that both have; None where there is none."""
+    suites = [suite for suite in result.setting.prompts if any(row.suite == suite for row in PUBLISHED)]
+    if not suites:
+        return None
+    rows = []
+    for suite in suites:
+        rows += [[suite, row.source, row.setting, *_cells(row.speedups)] for row in PUBLISHED if row.suite == suite]
+        rows.append([suite, "measured here", _own_setting(result), *_own_cells(result, suite)])
+    note = (
+        "Speedup over plain decoding. The rows differ in models, hardware and sampling, and our prompts are a sample "
+        "of each data set: compare how much a policy adds to the best static SL, not the speedups themselves. "
+        "SpecDec++'s best static SL was chosen on the test data; ours on validation prompts. (s): simulated."
+    )
+    return Table(TITLE, note, ["data set", "source", "setting", *COLUMNS.values()], rows)
+
+
+def _cells(speedups: dict[str, float]) -> list[str]:
+    return [f"{speedups[name]:.2f}x" if name in speedups else "" for name in COLUMNS]
+
+
+def _own_setting(result: EvaluationResult) -> str:
+    machine = result.setting.machine
+    where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
+    return f"{result.setting.pair} with {result.setting.draft}, {where}, greedy"
+
+
+def _own_cells(result: EvaluationResult, suite: str) -> list[str]:
+    by_name: dict[str, RuleResult] = {}
+    for one in result.rules:  # the first of a name: oracle, not oracle:best
+        by_name.setdefault(STATIC_OPT if one.label == STATIC_OPT else one.lane.partition(":")[0], one)
+    return [_own_cell(by_name.get(name), suite) for name in COLUMNS]
+
+
+def _own_cell(rule: RuleResult | None, suite: str) -> str:
+    row = rule.rows.get(suite) if rule else None
+    if row is None:
+        return ""
+    timing: Timing = row.clock or row.simulated
+    low, high = timing.speedup.low, timing.speedup.high
+    simulated = "" if row.clock else ", s"
+    return f"{timing.speedup.value:.2f}x [{low:.2f}, {high:.2f}] ({timing.prompts} prompts{simulated})"

@@ -1,0 +1,51 @@
+"""Measured figures beside the papers' own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from decoding.evaluation.published import PUBLISHED, TITLE, papers_table
+from decoding.evaluation.report import evaluation_tables
+from tests.evaluations import make_evaluation
+
+
+def of_papers(suites: dict[str, str]):
+    """The synthetic evaluation with its suites renamed as ``suites`` says."""
+    result = make_evaluation()
+    result.setting.prompts = {suites.get(name, name): n for name, n in result.setting.prompts.items()}
+    for one in result.rules:
+        one.rows = {suites.get(name, name): row for name, row in one.rows.items()}
+    return result
+
+
+def test_without_a_data_set_of_the_papers_there_is_no_table():
+    assert papers_table(make_evaluation()) is None
+    assert TITLE not in [table.title for table in evaluation_tables(make_evaluation())]
+
+
+def test_each_data_set_has_the_papers_rows_and_ours():
+    result = of_papers({"code": "humaneval", "prose": "gsm8k"})
+    table = next(one for one in evaluation_tables(result) if one.title == TITLE)
+    sources = [(row[0], row[1]) for row in table.rows]
+    assert sources.count(("humaneval", "measured here")) == 1 and sources.count(("gsm8k", "measured here")) == 1
+    assert len([one for one in sources if one[1] != "measured here"]) == 3  # two papers and one
+    assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_our_figures_are_the_result_s():
+    result = of_papers({"code": "mbpp"})
+    own = papers_table(result).rows[-1]
+    opt = next(one for one in result.rules if one.label == "static-opt").rows["mbpp"].simulated
+    assert own[3].startswith(f"{opt.speedup.value:.2f}x") and f"{opt.prompts} prompts, s)" in own[3]
+    assert own[4] == ""  # no such policy was evaluated
+
+
+def test_a_clocked_figure_goes_before_a_simulated_one():
+    result = of_papers({"code": "mbpp"})
+    oracle = next(one for one in result.rules if one.label == "oracle").rows["mbpp"]
+    oracle.clock = replace(oracle.simulated, prompts=3)
+    assert "(3 prompts)" in papers_table(result).rows[-1][6]
+
+
+def test_published_figures_name_their_source():
+    assert all("arXiv" in row.source and row.setting and row.speedups for row in PUBLISHED)
