@@ -6,6 +6,10 @@ import os
 import shutil
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("speculoscope", deadline=None)  # a busy machine is no fault
+settings.load_profile("speculoscope")
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")

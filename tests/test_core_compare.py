@@ -11,7 +11,6 @@ import pytest
 
 from decoding.analysis.whatif import simulate
 from decoding.comparison.compare import Comparison, compare, finished_run
-from decoding.comparison.costs import _smooth, measure_costs, measure_decision
 from decoding.comparison.prepare import prepare
 from decoding.errors import Cancelled
 from decoding.loop.sampling import softmax
@@ -285,37 +284,6 @@ def test_a_repeat_that_went_otherwise_is_left_out_and_noted():
             prepared.pair._drafts["small"].seed += 7
     trace = comparison.run.lanes[0]
     assert len(trace.repeats) == 1 and len(trace.notes) == 2
-
-
-def test_costs_are_positive_and_cover_every_draft():
-    pair = ToyPair()
-    costs = measure_costs(pair, ["small", "ngram"], [1, 2, 3], context=50)
-    assert costs.target_s > 0 and costs.o > 0 and set(costs.c) == {"small", "ngram"}
-    assert len(costs.v) == 65 and all(v > 0 for v in costs.v)
-    assert set(costs.first) == set(costs.c) and all(first >= 0 for first in costs.first.values())
-    prepared = prepare(request(), pair)
-    lanes = {lane.text: lane for lane in prepared.lanes}
-    assert measure_decision(prepared, lanes["oracle"], costs) == 0.0
-    assert measure_decision(prepared, lanes["confidence:0.5"], costs) > 0
-
-
-def test_costs_of_plain_decoding_need_no_draft():
-    costs = measure_costs(ToyPair(), [], [1])
-    assert costs.c == {} and costs.o > 0
-
-
-def test_smoothing_takes_a_stray_value_away_and_keeps_a_step():
-    steps = {n: 1.0 if n < 8 else 1.5 for n in range(1, 22)}
-    assert _smooth(steps) == steps
-    assert _smooth(steps | {5: 9.0}) == steps
-    assert _smooth({1: 1.0, 2: 3.0}) == {1: 1.0, 2: 3.0}
-
-
-def test_a_slow_target_is_measured_at_fewer_lengths(monkeypatch):
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
-    pair = ToyPair()
-    costs = measure_costs(pair, ["small"], [1, 2, 3])
-    assert len(costs.v) == 65 and {9, 10, 11, 12}.isdisjoint(pair.target.passes)
 
 
 def test_contexts_that_are_nearly_full():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from decoding.analysis.whatif import with_costs
-from decoding.comparison.costs import smooth_costs
+from decoding.comparison.cost_curves import smooth_costs
 from decoding.errors import UserError
 from decoding.evaluation.advice import recommend, transformers_settings, vllm_settings
 from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict

@@ -24,7 +24,8 @@ from ..records.run_file import run_to_dict
 from ..records.trace import Chain, Costs, PairInfo, Repeat, Run, TokenText, Trace, Verdict
 from .annotate import Annotator, fate_of, fate_of_emitted
 from .chain import record_chain
-from .costs import cost_rounds, measure_decision, retold, smooth_costs
+from .cost_curves import smooth_costs
+from .costs import cost_rounds, measure_decision, retold
 from .lane_run import LaneRun
 from .prepare import ALL_FEATURES, Prepared, model_info, prepare
 

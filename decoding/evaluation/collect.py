@@ -10,7 +10,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ..comparison.compare import chain_of
-from ..comparison.costs import cost_rounds, measure_decision, retold, smooth_costs
+from ..comparison.cost_curves import smooth_costs
+from ..comparison.costs import cost_rounds, measure_decision, retold
 from ..comparison.lane_run import LaneRun
 from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
 from ..errors import Cancelled, UserError

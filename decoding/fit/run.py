@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..comparison.chain import record_chain
-from ..comparison.costs import measure_costs, measure_decision, smooth_costs
+from ..comparison.cost_curves import smooth_costs
+from ..comparison.costs import measure_costs, measure_decision
 from ..comparison.prepare import ALL_FEATURES, Prepared, make_source, prepare, shared_vocabulary
 from ..errors import Cancelled, UserError
 from ..lookahead.heads import FOLDER, Head

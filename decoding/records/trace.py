@@ -194,7 +194,7 @@ class Machine:
 
 @dataclass(slots=True)
 class Costs:
-    """The cost curves, measured at the start of a run and then frozen.
+    """The cost curves: measured in iterations of the loop, and frozen before a lane weighs them.
 
     An iteration of n > 0 drafted tokens costs ``first + n*c + v(n+1) + o`` (plus its decisions), in units of
     ``target_s``, the median seconds of a target pass over one token; one without a draft costs ``v(1) + o``.
@@ -209,6 +209,8 @@ class Costs:
     # draft name -> what the first draft step of an iteration costs beyond c: the target's pass has just taken
     # the caches, and the draft may have two tokens to read. Runs recorded without it hold it in c.
     first: dict[ShortText, Ratio] = field(default_factory=dict)
+    doubt: Ratio = 0.0  # by how much, at most, a longer check was read to be cheaper than a shorter one
+    measured: ShortText | None = None  # when, ISO 8601, UTC; None: for this run
 
     def check(self, n_tokens: int) -> float:
         """v(n): cost of a target pass over ``n_tokens``; beyond the measured range on its last slope."""

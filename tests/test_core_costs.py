@@ -1,0 +1,114 @@
+"""Cost curves: read from the loop itself, fitted so that more work never takes less time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decoding.comparison.cost_curves import contradiction, fit_checks, fit_steps
+from decoding.comparison.costs import cost_rounds, measure_costs, measure_decision
+from decoding.comparison.prepare import prepare
+from decoding.records.request import CompareRequest
+
+from .toy import ToyPair
+
+SECONDS = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=5)
+
+
+@given(st.dictionaries(st.integers(2, 40), SECONDS, max_size=12), SECONDS)
+def test_fitted_checks_never_fall(seconds, plain):
+    v = fit_checks({**seconds, 1: plain})
+    assert v[0] == 1.0 and len(v) == max([1, *seconds])
+    assert all(before <= after * (1 + 1e-12) for before, after in zip(v, v[1:]))
+
+
+def test_checks_that_grow_are_kept_and_joined_by_lines():
+    assert fit_checks({1: [2.0], 2: [2.5], 5: [4.0, 3.0, 99.0]}) == pytest.approx([1.0, 1.25, 1.5, 1.75, 2.0])
+
+
+def test_a_contradiction_is_the_deepest_fall():
+    assert contradiction({1: [1.0], 2: [2.0], 3: [2.1]}) == 0.0
+    assert contradiction({1: [1.0], 2: [2.0], 3: [1.8], 4: [1.5]}) == pytest.approx(0.25)
+
+
+@given(st.floats(1e-5, 1e-2), st.floats(0.0, 1e-2))
+def test_steps_on_a_line_give_the_line(step, first):
+    found = fit_steps({n: [first + n * step] for n in (1, 2, 4, 8, 20)})
+    assert found == pytest.approx((step, first), rel=1e-6, abs=1e-9)
+
+
+@given(st.dictionaries(st.integers(1, 20), SECONDS, min_size=1, max_size=8))
+def test_a_step_is_never_free_and_drafting_never_earns_time(seconds):
+    step, first = fit_steps(seconds)
+    assert step > 0.0 and first >= 0.0
+
+
+def test_a_draft_that_never_proposes_costs_nothing():
+    assert fit_steps({}) == (0.0, 0.0)
+
+
+def log_passes(pair: ToyPair) -> list[str]:
+    """Who makes a pass, in order."""
+    log: list[str] = []
+
+    def logged(name, extend):
+        return lambda ids: (log.append(f"{name} {len(ids)}"), extend(ids))[1]
+
+    for name, model in (("target", pair.target), ("small", pair.draft("small"))):
+        model.extend = logged(name, model.extend)
+    return log
+
+
+def test_a_check_is_timed_after_the_draft_steps_that_it_checks():
+    """A target pass after drafts meets other caches than one after a target pass: each must be timed in its place."""
+    pair = ToyPair(agree=0.9)
+    log = log_passes(pair)
+    measure_costs(pair, ["small"], [1, 2, 3])
+    lengths = set()
+    for at, entry in enumerate(log):
+        name, n = entry.split()
+        if name == "target":
+            before = log[max(0, at - int(n) + 1) : at]
+            assert all(one.startswith("small") for one in before) and len(before) == int(n) - 1
+            lengths.add(int(n))
+    assert lengths == {*range(1, 22), 32, 48, 65}
+
+
+def test_costs_are_positive_and_cover_every_draft():
+    pair = ToyPair()
+    costs = measure_costs(pair, ["small", "ngram"], [1, 2, 3], context=50)
+    assert costs.target_s > 0 and costs.o > 0 and set(costs.c) == {"small", "ngram"}
+    assert len(costs.v) == 65 and costs.v == sorted(costs.v) and costs.v[0] == 1.0
+    assert set(costs.first) == set(costs.c) and all(first >= 0 for first in costs.first.values())
+    prepared = prepare(CompareRequest("abc", lanes=["oracle", "confidence:0.5"]), pair)
+    oracle, confidence = prepared.lanes
+    assert measure_decision(prepared, oracle, costs) == 0.0
+    assert measure_decision(prepared, confidence, costs) > 0
+
+
+@pytest.mark.parametrize("drafts", [[], ["ngram"]])
+def test_checks_are_timed_without_a_model_as_draft(drafts):
+    costs = measure_costs(ToyPair(), drafts, [1])
+    assert set(costs.c) == set(drafts) and costs.o > 0 and len(costs.v) == 65
+
+
+def test_a_slow_target_is_measured_at_fewer_lengths(monkeypatch):
+    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
+    pair = ToyPair()
+    costs = measure_costs(pair, ["small"], [1, 2, 3])
+    assert len(costs.v) == 65 and {7, 10, 11, 12}.isdisjoint(pair.target.passes)
+
+
+def test_a_text_that_nearly_fills_the_context():
+    costs = measure_costs(ToyPair(target_length=12, draft_length=12), ["small"], [1, 2, 3] * 3)
+    assert costs.v[0] == 1.0 and costs.c["small"] > 0
+
+
+def test_closing_the_rounds_ends_the_measurement():
+    pair = ToyPair()
+    rounds = cost_rounds(pair, ["small"], [1, 2, 3])
+    next(rounds)
+    passes = len(pair.target.passes)
+    rounds.close()
+    assert len(pair.target.passes) == passes
