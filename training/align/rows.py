@@ -1,0 +1,159 @@
+"""Many texts at once, each at a position of its own: a bf16 Llama forward over a preallocated cache.
+
+A row that has ended is used again at once (continuous batching, Yu et al. 2022): all rows share the first tokens, whose
+keys and values stay where they are, so that a new text begins by setting its row's position back and no pass is spent
+on reading a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+CHUNK = 32
+"""Rows that attend together, over as many positions as the longest of them has."""
+STRIDE = 32
+"""Steps from one layout of the cache to the next: rows of like lengths are put together, in tensors of just that length."""
+
+
+def packed(weight: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
+    """The product by ``weight`` (outputs, inputs) of inputs (rows, inputs), its layout made once for ``rows`` rows."""
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return lambda x: F.linear(x, weight)
+    laid_out = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+    return lambda x: torch.ops.mkldnn._linear_pointwise(x, laid_out, None, "none", [], "")
+
+
+class RowDecoder:
+    """The target in bf16 with keys and values for ``rows`` texts of up to ``length`` tokens that begin with ``prefix``.
+
+    ``positions`` (rows,) holds where each row's next token goes.
+    """
+
+    def __init__(self, model: LlamaForCausalLM, prefix: list[int], rows: int, length: int) -> None:
+        config = model.config
+        self.eps, self.heads, self.kv_heads = config.rms_norm_eps, config.num_attention_heads, config.num_key_value_heads
+        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.rows, self.length, self.prefix = rows, length, len(prefix) - 1
+        cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(length)[None])
+        self.cos, self.sin = cos[0].bfloat16(), sin[0].bfloat16()
+        self.embedding = model.lm_head.weight.detach().bfloat16()
+        self.norm = model.model.norm.weight.detach().bfloat16()
+        self.head = packed(self.embedding, rows)
+        self.layers = [self._pack(layer) for layer in model.model.layers]
+        self.positions = torch.full((rows,), self.prefix)
+        self._caches = self._allocate()
+        self._read_prefix(model, prefix)
+
+    def _pack(self, layer: torch.nn.Module) -> tuple[Tensor | Callable[[Tensor], Tensor], ...]:
+        attention, mlp = layer.self_attn, layer.mlp
+        qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
+        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+        linears = [qkv, attention.o_proj.weight, gate_up, mlp.down_proj.weight]
+        products = [packed(weight.detach().bfloat16().contiguous(), self.rows) for weight in linears]
+        norms = [layer.input_layernorm.weight, layer.post_attention_layernorm.weight]
+        return (*(norm.detach().bfloat16() for norm in norms), *products)
+
+    def _chunks(self) -> list[slice]:
+        return [slice(start, min(start + CHUNK, self.rows)) for start in range(0, self.rows, CHUNK)]
+
+    @staticmethod
+    def _room(position: int) -> int:
+        """Cells for STRIDE more steps from a position; a multiple of STRIDE, for other lengths multiply slower."""
+        return -(-(position + STRIDE + 1) // STRIDE) * STRIDE
+
+    def _allocate(self) -> list[tuple[Tensor, list[Tensor]]]:
+        """For each layer's keys, then each layer's values: one buffer (cells, head_dim) and each chunk's part of it,
+        (rows, kv_heads, length, head_dim). torch's batched product copies what is not contiguous.
+        """
+        chunks = self._chunks()
+        self._lengths = [self._room(int(self.positions[rows].max())) for rows in chunks]
+        sizes = [(rows.stop - rows.start) * self.kv_heads * length for rows, length in zip(chunks, self._lengths)]
+        cells = torch.tensor([0, *sizes]).cumsum(0).tolist()
+        starts = [
+            start + torch.arange((rows.stop - rows.start) * self.kv_heads) * length
+            for start, rows, length in zip(cells, chunks, self._lengths)
+        ]
+        self._first_cells = torch.cat(starts).view(self.rows, self.kv_heads)
+        self._steps_left = STRIDE
+        caches = []
+        for _ in range(2 * len(self.layers)):
+            buffer = torch.zeros(cells[-1], self.head_dim, dtype=torch.bfloat16)
+            parts = [
+                buffer[start:end].view(-1, self.kv_heads, length, self.head_dim)
+                for start, end, length in zip(cells, cells[1:], self._lengths)
+            ]
+            caches.append((buffer, parts))
+        return caches
+
+    @torch.no_grad()
+    def _read_prefix(self, model: LlamaForCausalLM, prefix: list[int]) -> None:
+        """Puts keys and values of all tokens of the prefix but the last into every row."""
+        if not self.prefix:
+            return
+        layers = model(torch.tensor([prefix[:-1]]), use_cache=True).past_key_values.layers
+        read = [layer.keys for layer in layers] + [layer.values for layer in layers]
+        for (_, parts), state in zip(self._caches, read):
+            for part in parts:
+                part[:, :, : self.prefix] = state.bfloat16()
+
+    def restart(self, row: int) -> None:
+        """Sets a row back to the end of the prefix; its next token is the prefix's last."""
+        self.positions[row] = self.prefix
+
+    @torch.no_grad()
+    def arrange(self) -> list[int] | None:
+        """Before a step, where it is time: a new layout, and the order of the rows in it (row order[i] is now at i)."""
+        if self._steps_left:
+            return None
+        order = self.positions.argsort()
+        lengths = self.positions[order].tolist()
+        self.positions = self.positions[order]
+        before, self._caches = self._caches, self._allocate()
+        for (_, old), (_, new) in zip(before, self._caches):
+            for row, (source, length) in enumerate(zip(order.tolist(), lengths)):
+                kept = old[source // CHUNK][source % CHUNK, :, :length]
+                new[row // CHUNK][row % CHUNK, :, :length] = kept
+        return order.tolist()
+
+    @torch.no_grad()
+    def step(self, ids: Tensor) -> Tensor:
+        """Logits (rows, vocabulary), bf16, after one more token in every row; ids (rows,)."""
+        rows, positions = self.rows, self.positions
+        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
+        cells = (self._first_cells + positions[:, None]).flatten()
+        masks = [self._mask(rows, length) for rows, length in zip(self._chunks(), self._lengths)]
+        x = F.embedding(ids, self.embedding)
+        for index, (norm1, norm2, qkv, out, gate_up, down) in enumerate(self.layers):
+            mixed = qkv(F.rms_norm(x, norm1.shape, norm1, self.eps)).view(rows, -1, self.head_dim)
+            turned = mixed[:, : self.heads + self.kv_heads]
+            left, right = turned.chunk(2, dim=-1)
+            turned = turned * cos + torch.cat((-right, left), dim=-1) * sin
+            q, k, v = turned[:, : self.heads], turned[:, self.heads :], mixed[:, self.heads + self.kv_heads :]
+            (keys, key_parts), (values, value_parts) = self._caches[index], self._caches[len(self.layers) + index]
+            keys.index_copy_(0, cells, k.reshape(-1, self.head_dim))
+            values.index_copy_(0, cells, v.reshape(-1, self.head_dim))
+            x = x + out(self._attend(q * self.head_dim**-0.5, key_parts, value_parts, masks))
+            gate, up = gate_up(F.rms_norm(x, norm2.shape, norm2, self.eps)).chunk(2, dim=-1)
+            x = x + down(F.silu(gate) * up)
+        self.positions = positions + 1
+        self._steps_left -= 1
+        return self.head(F.rms_norm(x, self.norm.shape, self.norm, self.eps))
+
+    def _mask(self, rows: slice, length: int) -> Tensor:
+        """What each row sees of ``length`` cells: 0 or minus infinity, (rows, 1, 1, length)."""
+        unseen = torch.arange(length) > self.positions[rows, None]
+        return torch.zeros(unseen.shape).masked_fill(unseen, -torch.inf)[:, None, None]
+
+    def _attend(self, q: Tensor, keys: list[Tensor], values: list[Tensor], masks: list[Tensor]) -> Tensor:
+        """Attention of scaled queries (rows, heads, head_dim), one a row: (rows, heads * head_dim)."""
+        grouped = q.view(self.rows, self.kv_heads, -1, self.head_dim)
+        parts = []
+        for rows, key, value, mask in zip(self._chunks(), keys, values, masks):
+            scores = torch.matmul(grouped[rows], key.transpose(-1, -2)).float().add_(mask)
+            parts.append(torch.matmul(scores.softmax(-1).bfloat16(), value))
+        return torch.cat(parts).view(self.rows, -1)

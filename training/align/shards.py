@@ -1,0 +1,44 @@
+"""Texts on disc: one safetensors file for each few hundred, so that a stopped run loses little and begins where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from .stream import Text
+
+
+def save_texts(texts: list[Text], file: Path) -> None:
+    """Writes texts to a file, whole or not at all."""
+    tensors = {
+        "ids": np.concatenate([text.ids for text in texts]),
+        "top_ids": np.concatenate([text.top_ids for text in texts]),
+        "top_logp": np.concatenate([text.top_logp for text in texts]),
+        "lengths": np.array([len(text.ids) for text in texts], dtype=np.int64),
+        "answers": np.array([text.answer for text in texts], dtype=np.int64),
+        "temperatures": np.array([text.temperature for text in texts], dtype=np.float32),
+    }
+    partial = file.with_suffix(".partial")
+    save_file(tensors, partial, {"prompts": json.dumps([text.prompt for text in texts])})
+    os.replace(partial, file)
+
+
+def shard_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("texts-*.safetensors"))
+
+
+def load_texts(file: Path) -> Iterator[Text]:
+    with safe_open(file, "np") as shard:
+        prompts = json.loads(shard.metadata()["prompts"])
+        ids, top_ids, top_logp = (shard.get_tensor(name) for name in ("ids", "top_ids", "top_logp"))
+        lengths, answers, temperatures = (shard.get_tensor(name) for name in ("lengths", "answers", "temperatures"))
+    ends = lengths.cumsum()
+    for index, prompt in enumerate(prompts):
+        part = slice(int(ends[index] - lengths[index]), int(ends[index]))
+        yield Text(ids[part], int(answers[index]), top_ids[part], top_logp[part], prompt, float(temperatures[index]))
