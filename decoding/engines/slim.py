@@ -1,0 +1,138 @@
+"""Drafts that are stored without what they share with their target.
+
+A slim draft's folder holds:
+
+- ``config.json``: its Llama configuration, with the target's vocabulary and tied embeddings;
+- ``draft.json``: ``target_layers``, the numbers of the target's layers that are its first layers unchanged (an early
+  exit: Elhoushi et al. 2024, "LayerSkip"), often none;
+- ``own*.safetensors``: the weights of its own in bfloat16, named as in ``LlamaForCausalLM``'s state dict, and, where it
+  is not as wide as the target, ``projection`` (target's width, its width), by which the target's embeddings become its own;
+- ``head_ids.json``: the sorted ids that it may propose (a reduced head: FR-Spec, Zhao et al. 2025). No list: all ids.
+
+``materialise`` makes of it a Llama folder that transformers loads as it is; the list goes along.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+
+DRAFT_FILE, HEAD_FILE, OWN_FILES = "draft.json", "head_ids.json", "own*.safetensors"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+EMBEDDINGS = "model.embed_tokens.weight"
+
+
+def is_slim(folder: Path) -> bool:
+    """Is this the folder of a slim draft?"""
+    return (folder / DRAFT_FILE).is_file()
+
+
+def read_head_ids(folder: Path) -> Tensor | None:
+    """The sorted ids (n,) that a draft proposes from; None where it proposes from all. Raises UserError."""
+    file = folder / HEAD_FILE
+    if not file.is_file():
+        return None
+    ids = _read_json(file)
+    if not (isinstance(ids, list) and ids and all(isinstance(token, int) for token in ids)) or sorted(set(ids)) != ids:
+        raise UserError(f"{folder.name}/{HEAD_FILE} is not a sorted list of token ids: fetch the draft again.")
+    return torch.tensor(ids)
+
+
+def materialise(draft: Path, target: Path, folder: Path) -> Path:
+    """Writes the slim ``draft`` with what it shares with ``target`` to ``folder``, a Llama folder; returns it.
+
+    A folder that stands there is taken as it is. Raises UserError where a file is missing or does not fit.
+    """
+    if (folder / "config.json").is_file():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        _write_model(draft, target, beside)
+        for name in TOKENIZER_FILES:
+            if (target / name).is_file():
+                shutil.copyfile(target / name, beside / name)
+        if (draft / HEAD_FILE).is_file():
+            shutil.copyfile(draft / HEAD_FILE, beside / HEAD_FILE)
+        os.chmod(beside, 0o755)
+        try:
+            os.replace(beside, folder)
+        except OSError:  # another process was first
+            if not (folder / "config.json").is_file():
+                raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return folder
+
+
+def _write_model(draft: Path, target: Path, folder: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig.from_pretrained(draft)
+    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    weights = whole_weights(draft, target)
+    wanted = {name for name in model.state_dict() if name != "lm_head.weight"}
+    if set(weights) != wanted:
+        raise UserError(f"The draft {draft.name} lacks weights or has too many: {sorted(set(weights) ^ wanted)[:3]}.")
+    try:
+        model.load_state_dict(weights, strict=False)
+    except RuntimeError as error:
+        raise UserError(f"The draft {draft.name} was not made for this target: {str(error).splitlines()[-1]}") from error
+    model.tie_weights()
+    model.save_pretrained(folder)
+
+
+def whole_weights(draft: Path, target: Path) -> dict[str, Tensor]:
+    """All weights of a slim draft: its own, and what it takes from the target, by their names."""
+    from safetensors.torch import load_file
+
+    own: dict[str, Tensor] = {}
+    for file in sorted(draft.glob(OWN_FILES)):
+        own |= load_file(file)
+    taken = _read_json(draft / DRAFT_FILE)["target_layers"]
+    projection = own.pop("projection", None)
+    weights = {name: weight for name, weight in own.items()}
+    for name, weight in _target_weights(target, taken):
+        if name == EMBEDDINGS and projection is not None:
+            weight = (weight.float() @ projection.float()).bfloat16()
+        weights[name] = weight
+    return weights
+
+
+def _target_weights(target: Path, layers: list[int]) -> list[tuple[str, Tensor]]:
+    """The target's embeddings, and its ``layers`` numbered from 0 as the draft has them."""
+    from safetensors import safe_open
+
+    found = []
+    for file in sorted(target.glob("*.safetensors")):
+        with safe_open(file, "pt") as weights:
+            for name in weights.keys():
+                parts = name.split(".")
+                if name == EMBEDDINGS:
+                    found.append((name, weights.get_tensor(name)))
+                elif parts[:2] == ["model", "layers"] and int(parts[2]) in layers:
+                    parts[2] = str(layers.index(int(parts[2])))
+                    found.append((".".join(parts), weights.get_tensor(name)))
+    return found
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file.parent.name}/{file.name} cannot be read ({error}): fetch the draft again.") from error

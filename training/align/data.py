@@ -1,0 +1,102 @@
+"""The target's texts as batches for a draft, and as texts kept back to measure it on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decoding.errors import UserError
+
+from .losses import Known
+from .shards import load_texts, shard_files
+from .stream import Text
+
+PROMPT_WEIGHT = 0.25
+"""Weight of a prompt's position beside an answer's: a draft guesses answers only."""
+
+
+def read_texts(folder: Path, split: str) -> list[Text]:
+    """All texts of a split, in the order in which they were written."""
+    return [text for file in shard_files(folder) for text in load_texts(file) if text.split == split]
+
+
+def frequent_ids(texts: Sequence[Text], count: int) -> Tensor:
+    """The ``count`` ids (sorted) that are most frequent in the target's answers; ties by number."""
+    frequencies = Counter[int]()
+    for text in texts:
+        frequencies.update(text.ids[text.answer :].tolist())
+    probable = Counter[int]()
+    for text in texts:
+        ids, weights = text.top_ids[text.answer :].flatten(), np.exp(text.top_logp[text.answer :].astype(np.float32))
+        for token, weight in zip(*_summed(ids, weights.flatten())):
+            probable[int(token)] += float(weight)
+    best = sorted(probable, key=lambda token: (-frequencies[token] - probable[token], token))[:count]
+    return torch.tensor(sorted(best))
+
+
+def _summed(ids: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    sums = np.bincount(ids, weights)
+    there = sums.nonzero()[0]
+    return there, sums[there]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Texts of like length: ids (texts, length), padded; places (n,) in the flat ids whose next token is learned."""
+
+    ids: Tensor
+    places: Tensor
+    known: Known
+
+
+class Texts:
+    """Texts after the template's first words, in batches of about ``tokens`` tokens."""
+
+    def __init__(self, texts: Sequence[Text], before: Sequence[int], head_ids: Tensor, vocabulary: int) -> None:
+        if not texts:
+            raise UserError("There are no texts to learn from. Run `python -m training align texts` first.")
+        self.texts, self.before = list(texts), list(before)
+        self.head_ids = head_ids
+        self.place_of = torch.full((vocabulary,), -1)
+        self.place_of[head_ids] = torch.arange(len(head_ids))
+        self.tokens = sum(len(text.ids) for text in texts)
+
+    def batches(self, tokens: int, seed: int) -> list[list[int]]:
+        """One pass over all texts: indices of the texts of each batch, batches in a shuffled order."""
+        random = np.random.default_rng(seed)
+        lengths = np.array([len(text.ids) for text in self.texts]) + len(self.before)
+        order = np.argsort(lengths + random.uniform(-8, 8, len(lengths)))
+        found, current = [], []
+        for index in order.tolist():
+            if current and (len(current) + 1) * max(lengths[index], lengths[current].max()) > tokens:
+                found.append(current)
+                current = []
+            current.append(index)
+        found.append(current)
+        return [found[place] for place in random.permutation(len(found))]
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        texts = [self.texts[index] for index in indices]
+        width = len(self.before) + max(len(text.ids) for text in texts)
+        ids = torch.zeros(len(texts), width, dtype=torch.long)
+        places, weights = [], []
+        for row, text in enumerate(texts):
+            ids[row, : len(self.before)] = torch.tensor(self.before)
+            ids[row, len(self.before) : len(self.before) + len(text.ids)] = torch.from_numpy(text.ids.astype(np.int64))
+            first = row * width + len(self.before) - 1
+            places.append(torch.arange(first, first + len(text.ids)))
+            weight = torch.full((len(text.ids),), PROMPT_WEIGHT)
+            weight[text.answer :] = 1.0
+            weights.append(weight)
+        top_ids = torch.from_numpy(np.concatenate([text.top_ids for text in texts]).astype(np.int64))
+        logp = torch.from_numpy(np.concatenate([text.top_logp for text in texts]).astype(np.float32))
+        found = self.place_of[top_ids]
+        weight = torch.cat(weights)
+        known = Known(found.clamp_min(0), found >= 0, logp, weight / weight.sum())
+        return Batch(ids, torch.cat(places), known)

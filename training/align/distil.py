@@ -1,0 +1,91 @@
+"""Distils drafts from a chat model's own texts (Goel et al. 2024, "Direct Alignment of Draft Model", section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from decoding.errors import UserError
+from training.loop import Rates, TimedRun
+
+from .data import Batch, Texts, frequent_ids, read_texts
+from .draft_folder import save_slim
+from .losses import LOSSES
+from .measure import guesses, head_logits, summary
+from .recipes import Recipe, start_draft
+
+BATCH_TOKENS = 4096
+WATCHED = 160
+"""Texts of the validation split that are looked at on the way."""
+RATES = Rates(muon=0.01, adam=1e-3, warmup=0.03, flat_until=0.3, last=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """What all drafts learn from: the target, the template's first words, and the texts of two splits."""
+
+    target: LlamaForCausalLM
+    mark: str
+    before: Sequence[int]
+    train: Sequence
+    validation: Sequence
+
+    @classmethod
+    def read(cls, target: LlamaForCausalLM, mark: str, before: Sequence[int], folder: Path) -> Teacher:
+        return cls(target, mark, before, read_texts(folder, "train"), read_texts(folder, "validation"))
+
+    def texts(self, texts: Sequence, head_ids: Tensor) -> Texts:
+        return Texts(texts, self.before, head_ids, self.target.config.vocab_size)
+
+
+class Run:
+    """The distillation of one draft, in shuffled passes over the texts."""
+
+    def __init__(self, name: str, recipe: Recipe, loss: str, teacher: Teacher, batch_tokens: int = BATCH_TOKENS) -> None:
+        if loss not in LOSSES:
+            raise UserError(f"There is no loss {loss!r}. Losses: {', '.join(LOSSES)}.")
+        self.name, self.recipe, self.loss, self.teacher = name, recipe, loss, teacher
+        self.batch_tokens = batch_tokens
+        self.head_ids = frequent_ids(teacher.train, recipe.head)
+        self.texts = teacher.texts(teacher.train, self.head_ids)
+        self.watched = teacher.texts(teacher.validation[:WATCHED], self.head_ids)
+        self.draft, self.projection = start_draft(recipe, teacher.target)
+        self._order: list[list[int]] = []
+        self._pass = -1
+
+    def train(self, minutes: float, save: Callable[[], None] | None = None, tokens: int | None = None) -> None:
+        """Trains for ``minutes``, or on so many ``tokens``, counted from the run's very beginning."""
+        settings = {"recipe": self.recipe, "loss": self.loss, "target": self.teacher.mark}
+        self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, RATES, tokens)
+        torch.manual_seed(2)
+        self.timed.train(
+            self._loss_of, (1, self.batch_tokens), lambda: self.measure()["match"], save or (lambda: None)
+        )
+
+    def _loss_of(self, number: int) -> Tensor:
+        """The loss on batch ``number``, counted over all passes."""
+        batch = self._batch(number)
+        logits = head_logits(self.draft, batch.ids, batch.places, self.head_ids)
+        return LOSSES[self.loss](logits, batch.known)
+
+    def _batch(self, number: int) -> Batch:
+        count = len(self.texts.batches(self.batch_tokens, 0)) if not self._order else len(self._order)
+        if number // count != self._pass:
+            self._pass = number // count
+            self._order = self.texts.batches(self.batch_tokens, self._pass)
+        return self.texts.batch(self._order[min(number % count, len(self._order) - 1)])
+
+    def measure(self) -> dict[str, float]:
+        """Figures on the watched texts of the validation split."""
+        self.draft.eval()
+        found = summary(guesses(self.draft, self.watched, range(len(self.watched.texts)), self.batch_tokens))
+        self.draft.train()
+        return found
+
+    def save(self, folder: Path) -> None:
+        save_slim(self.draft, folder, self.head_ids, self.recipe.target_layers, self.projection)

@@ -1,0 +1,48 @@
+"""Writes a trained draft as a slim folder: see ``decoding.engines.slim`` for the format."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from huggingface_hub import save_torch_state_dict
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from decoding.engines.slim import DRAFT_FILE, EMBEDDINGS, HEAD_FILE
+from training.files import replacing_folder
+
+SHARD_SIZE = "9MB"
+KEPT = ("README.md", "training.json", "policies")
+"""What stays in a draft's folder when its weights are replaced."""
+
+
+def save_slim(
+    model: LlamaForCausalLM,
+    folder: Path,
+    head_ids: Tensor,
+    target_layers: Sequence[int] = (),
+    projection: Tensor | None = None,
+) -> None:
+    """Writes what is the draft's own. ``projection``: where it is not as wide as its target."""
+    shared = tuple(f"model.layers.{index}." for index in range(len(target_layers)))
+    own = {
+        name: weight.detach().bfloat16().contiguous().clone()
+        for name, weight in model.state_dict().items()
+        if name not in (EMBEDDINGS, "lm_head.weight") and not (shared and name.startswith(shared))
+    }
+    if projection is not None:
+        own["projection"] = projection.detach().bfloat16().contiguous()
+    with replacing_folder(folder) as new:
+        for name in KEPT:
+            if (folder / name).is_file():
+                (new / name).write_bytes((folder / name).read_bytes())
+        save_torch_state_dict(own, new, filename_pattern="own{suffix}.safetensors", max_shard_size=SHARD_SIZE)
+        (new / "own.safetensors.index.json").unlink(missing_ok=True)
+        config = model.config.__class__(**{**model.config.to_dict(), "dtype": "bfloat16"})
+        config.architectures = ["LlamaForCausalLM"]
+        config.save_pretrained(new)
+        (new / DRAFT_FILE).write_text(json.dumps({"target_layers": list(target_layers)}) + "\n")
+        (new / HEAD_FILE).write_text(json.dumps(torch.sort(head_ids).values.tolist()) + "\n")

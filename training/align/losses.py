@@ -1,0 +1,127 @@
+"""Losses between a target and a draft that proposes from a reduced head, at positions of the target's own text.
+
+The target is known by its most probable tokens and the mass of the rest. What it gives to ids outside the head is kept
+as it is, out of reach, and never spread over the others: the draft's acceptance would be overstated (FR-Spec, Zhao et
+al. 2025; EAGLE-3, Li et al. 2025). Every loss is a mean over positions, in nats or, for total variation, in probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LEAST = 1e-6
+"""Least probability of what lies beyond the known tokens, so that its logarithm stays finite."""
+SHARPENING = 4.0
+"""Inverse of the lower temperature of ``sharp``."""
+BLEND = 3.0
+"""How fast ``lk_hybrid`` turns from KL to total variation as acceptance rises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The target at n positions: ``places`` (n, TOP) of its best tokens in the head, 0 where they lie outside;
+    ``inside`` (n, TOP) whether they lie in it; ``logp`` (n, TOP) their log-probabilities; ``weight`` (n,) of each
+    position, with sum 1.
+    """
+
+    places: Tensor
+    inside: Tensor
+    logp: Tensor
+    weight: Tensor
+
+    @property
+    def p(self) -> Tensor:
+        """Probabilities (n, TOP + 1) of the best tokens, 0 outside the head, and of the rest."""
+        all_p = self.logp.exp()
+        rest = (1.0 - all_p.sum(-1, keepdim=True)).clamp_min(LEAST)
+        return torch.cat([all_p * self.inside, rest], dim=-1)
+
+    def mean(self, values: Tensor) -> Tensor:
+        return (values * self.weight).sum()
+
+
+def draft_logp(logits: Tensor, known: Known) -> Tensor:
+    """The draft's log-probabilities (n, TOP + 1) of the same tokens, and of all others in its head."""
+    best = logits.gather(-1, known.places) - logits.logsumexp(-1, keepdim=True)
+    best = best.masked_fill(~known.inside, -torch.inf)
+    rest = (1.0 - best.exp().sum(-1, keepdim=True)).clamp_min(LEAST).log()
+    return torch.cat([best.masked_fill(~known.inside, 0.0), rest], dim=-1)
+
+
+def forward_kl(logits: Tensor, known: Known) -> Tensor:
+    """KL(target || draft) over what the head can propose: Hinton et al. 2015; Zhou et al. 2024 (DistillSpec)."""
+    p, logq = known.p, draft_logp(logits, known)
+    return known.mean((p * (p.clamp_min(LEAST).log() - logq)).sum(-1))
+
+
+def sharp(logits: Tensor, known: Known) -> Tensor:
+    """Forward KL at temperature 1 and, as heavy in its gradient, at temperature 1/4, where only the best tokens count."""
+    sharpened = (SHARPENING * known.logp).softmax(-1) * known.inside
+    scaled = SHARPENING * logits
+    logq = scaled.gather(-1, known.places) - scaled.logsumexp(-1, keepdim=True)
+    return forward_kl(logits, known) - known.mean((sharpened * logq).sum(-1)) / SHARPENING
+
+
+def variation(logits: Tensor, known: Known) -> Tensor:
+    """Total variation (n,) at each position: one minus the probability of acceptance, up to the target's mass outside
+    of the head, which is constant (Leviathan et al. 2023, theorem 3.5).
+    """
+    q = draft_logp(logits, known).exp() * torch.cat([known.inside, known.inside.new_ones(len(logits), 1)], dim=-1)
+    return 0.5 * (known.p - q).abs().sum(-1)
+
+
+def total_variation(logits: Tensor, known: Known) -> Tensor:
+    """TVD, the mean of ``variation``."""
+    return known.mean(variation(logits, known))
+
+
+def _target_p_of(drawn: Tensor, known: Known, head: int) -> Tensor:
+    """The target's probability (n,) of drawn places (n,); what it leaves to the rest is spread over the head evenly."""
+    hit = (known.places == drawn[:, None]) & known.inside
+    p = known.p
+    return torch.where(hit.any(-1), (p[:, :-1] * hit).sum(-1), p[:, -1] / head)
+
+
+def tvd_plus_plus_sampled(logits: Tensor, known: Known) -> Tensor:
+    """TVD++ as published (Goel et al. 2024, section 3.2): policy gradient on one token that the draft draws, with the
+    reward r = [p > q] less its mean, over its deviation, both over the batch.
+    """
+    logq = logits.log_softmax(-1)
+    drawn = torch.multinomial(logq.detach().exp(), 1)[:, 0]
+    chosen = logq.gather(-1, drawn[:, None])[:, 0]
+    reward = (_target_p_of(drawn, known, logits.shape[-1]) > chosen.detach().exp()).float()
+    advantage = (reward - reward.mean()) / reward.std().clamp_min(1e-3)
+    return -known.mean(advantage * chosen)
+
+
+def tvd_plus_plus_exact(logits: Tensor, known: Known) -> Tensor:
+    """TVD++ with the sum over the head in place of a draw: the reward's mean drops out of the gradient, so that it is
+    total variation over the reward's deviation.
+    """
+    inside = torch.cat([known.inside, known.inside.new_ones(len(logits), 1)], dim=-1)
+    q = draft_logp(logits, known).detach().exp() * inside
+    rewarded = known.mean((q * (known.p > q)).sum(-1))
+    return total_variation(logits, known) / (rewarded * (1 - rewarded)).clamp_min(1e-3).sqrt()
+
+
+def lk_hybrid(logits: Tensor, known: Known) -> Tensor:
+    """Weight w on KL and 1 - w on total variation, w = exp(-BLEND * acceptance): the LK hybrid (arXiv 2602.23881)."""
+    apart = variation(logits, known)
+    weight = (-BLEND * (1 - apart.detach())).exp()
+    p, logq = known.p, draft_logp(logits, known)
+    kl = (p * (p.clamp_min(LEAST).log() - logq)).sum(-1)
+    return known.mean(weight * kl + (1 - weight) * apart)
+
+
+LOSSES: dict[str, Callable[[Tensor, Known], Tensor]] = {
+    "kl": forward_kl,
+    "tvd": total_variation,
+    "tvd++-sampled": tvd_plus_plus_sampled,
+    "tvd++-exact": tvd_plus_plus_exact,
+    "lk-hybrid": lk_hybrid,
+    "sharp": sharp,
+}

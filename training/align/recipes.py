@@ -1,0 +1,84 @@
+"""The drafts for a chat model: their shapes, what they start from, and what they share with the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A draft of ``starts`` layers, each begun from the target's layer of that number (None: from random weights).
+
+    Its first ``shared`` layers stay the target's own and are not trained. ``width``: a share of the target's, with
+    heads and MLP narrower by the same share. ``head``: how many ids it may propose.
+    """
+
+    starts: tuple[int | None, ...]
+    head: int
+    note: str
+    shared: int = 0
+    narrower: int = 1
+
+    @property
+    def target_layers(self) -> tuple[int, ...]:
+        """Numbers of the target's layers that are its first layers unchanged."""
+        return tuple(start for start in self.starts[: self.shared] if start is not None)
+
+
+RECIPES: dict[str, Recipe] = {
+    "two-layers": Recipe((0, 29), 8192, "the default: two layers as wide as the target's"),
+    "one-layer": Recipe((0,), 8192, "one layer as wide as the target's"),
+    "one-layer-4k": Recipe((0,), 4096, "one layer, and half as many tokens to propose from"),
+    "deep-narrow": Recipe((None,) * 4, 16384, "as many parameters as one-layer, in four layers half as wide", narrower=2),
+    "early-exit": Recipe((0, 1, 2, 3, 4, 29), 8192, "the target's first five layers and one of its own", shared=5),
+    "three-layers": Recipe((0, 1, 29), 8192, "three layers as wide as the target's"),
+}
+DEFAULT = "two-layers"
+
+
+def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> tuple[LlamaForCausalLM, Tensor | None]:
+    """A draft in float32 that starts from the target, its embeddings frozen; and, where it is narrower, the projection
+    (target's width, its width) that its embeddings were made by.
+    """
+    torch.manual_seed(1)
+    draft = LlamaForCausalLM(narrowed(target.config, recipe))
+    embeddings = target.get_input_embeddings().weight.detach().float()
+    projection = _principal(embeddings, recipe.narrower) if recipe.narrower > 1 else None
+    with torch.no_grad():
+        own = embeddings if projection is None else embeddings @ projection
+        draft.get_input_embeddings().weight.copy_(own.bfloat16())
+        for layer, start in zip(draft.model.layers, recipe.starts):
+            if start is not None:
+                layer.load_state_dict(target.model.layers[start].state_dict())
+        if recipe.narrower == 1:
+            draft.model.norm.load_state_dict(target.model.norm.state_dict())
+    draft.tie_weights()
+    draft.get_input_embeddings().weight.requires_grad_(False)
+    for layer in draft.model.layers[: recipe.shared]:
+        layer.requires_grad_(False)
+    return draft, projection
+
+
+def _principal(embeddings: Tensor, narrower: int) -> Tensor:
+    """The directions (width, width / narrower) in which the embeddings vary most, as bfloat16 holds them."""
+    width = embeddings.shape[1] // narrower
+    return torch.linalg.eigh(embeddings.T @ embeddings).eigenvectors[:, -width:].bfloat16().float()
+
+
+def narrowed(config: LlamaConfig, recipe: Recipe) -> LlamaConfig:
+    """The target's configuration with the recipe's layers and width."""
+    values = config.to_dict() | {
+        "num_hidden_layers": len(recipe.starts),
+        "hidden_size": config.hidden_size // recipe.narrower,
+        "intermediate_size": config.intermediate_size // recipe.narrower,
+        "head_dim": config.hidden_size // config.num_attention_heads // recipe.narrower,
+        "dtype": "float32",
+        "architectures": ["LlamaForCausalLM"],
+    }
+    for key in ("layer_types", "_name_or_path", "_model_name_or_path", "transformers_version"):
+        values.pop(key, None)
+    return LlamaConfig(**values)
