@@ -5,8 +5,9 @@ A slim draft's folder holds:
 - ``config.json``: its Llama configuration, with the target's vocabulary and tied embeddings;
 - ``draft.json``: ``target_layers``, the numbers of the target's layers that are its first layers unchanged (an early
   exit: Elhoushi et al. 2024, "LayerSkip"), often none;
-- ``own*.safetensors``: the weights of its own in bfloat16, named as in ``LlamaForCausalLM``'s state dict, and, where it
-  is not as wide as the target, ``projection`` (target's width, its width), by which the target's embeddings become its own;
+- ``own*.safetensors``: the weights of its own in bfloat16, named as in ``LlamaForCausalLM``'s state dict, and, where
+  it is not as wide as the target, ``projection`` (target's width, its width), by which the target's embeddings become
+  its own;
 - ``head_ids.json``: the sorted ids that it may propose (a reduced head: FR-Spec, Zhao et al. 2025). No list: all ids.
 
 ``materialise`` makes of it a Llama folder that transformers loads as it is; the list goes along.
@@ -92,7 +93,9 @@ def _write_model(draft: Path, target: Path, folder: Path) -> None:
     try:
         model.load_state_dict(weights, strict=False)
     except RuntimeError as error:
-        raise UserError(f"The draft {draft.name} was not made for this target: {str(error).splitlines()[-1]}") from error
+        raise UserError(
+            f"The draft {draft.name} was not made for this target: {str(error).splitlines()[-1]}"
+        ) from error
     model.tie_weights()
     model.save_pretrained(folder)
 
@@ -106,7 +109,7 @@ def whole_weights(draft: Path, target: Path) -> dict[str, Tensor]:
         own |= load_file(file)
     taken = _read_json(draft / DRAFT_FILE)["target_layers"]
     projection = own.pop("projection", None)
-    weights = {name: weight for name, weight in own.items()}
+    weights = dict(own)
     for name, weight in _target_weights(target, taken):
         if name == EMBEDDINGS and projection is not None:
             weight = (weight.float() @ projection.float()).bfloat16()
@@ -121,7 +124,7 @@ def _target_weights(target: Path, layers: list[int]) -> list[tuple[str, Tensor]]
     found = []
     for file in sorted(target.glob("*.safetensors")):
         with safe_open(file, "pt") as weights:
-            for name in weights.keys():
+            for name in weights.keys():  # noqa: SIM118 (no dict)
                 parts = name.split(".")
                 if name == EMBEDDINGS:
                     found.append((name, weights.get_tensor(name)))

@@ -46,7 +46,9 @@ class Teacher:
 class Run:
     """The distillation of one draft, in shuffled passes over the texts."""
 
-    def __init__(self, name: str, recipe: Recipe, loss: str, teacher: Teacher, batch_tokens: int = BATCH_TOKENS) -> None:
+    def __init__(
+        self, name: str, recipe: Recipe, loss: str, teacher: Teacher, batch_tokens: int = BATCH_TOKENS
+    ) -> None:
         if loss not in LOSSES:
             raise UserError(f"There is no loss {loss!r}. Losses: {', '.join(LOSSES)}.")
         self.name, self.recipe, self.loss, self.teacher = name, recipe, loss, teacher
@@ -63,9 +65,7 @@ class Run:
         settings = {"recipe": self.recipe, "loss": self.loss, "target": self.teacher.mark}
         self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, RATES, tokens)
         torch.manual_seed(2)
-        self.timed.train(
-            self._loss_of, (1, self.batch_tokens), lambda: self.measure()["match"], save or (lambda: None)
-        )
+        self.timed.train(self._loss_of, (1, self.batch_tokens), lambda: self.measure()["match"], save or (lambda: None))
 
     def _loss_of(self, number: int) -> Tensor:
         """The loss on batch ``number``, counted over all passes."""

@@ -2,7 +2,7 @@
 
 The target is known by its most probable tokens and the mass of the rest. What it gives to ids outside the head is kept
 as it is, out of reach, and never spread over the others: the draft's acceptance would be overstated (FR-Spec, Zhao et
-al. 2025; EAGLE-3, Li et al. 2025). Every loss is a mean over positions, in nats or, for total variation, in probability.
+al. 2025; EAGLE-3, Li et al. 2025). All are means over positions, in nats or (total variation) in probability.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def forward_kl(logits: Tensor, known: Known) -> Tensor:
 
 
 def sharp(logits: Tensor, known: Known) -> Tensor:
-    """Forward KL at temperature 1 and, as heavy in its gradient, at temperature 1/4, where only the best tokens count."""
+    """Forward KL at temperature 1 and, as heavy in its gradient, at temperature 1/4: there only the best tokens count."""
     sharpened = (SHARPENING * known.logp).softmax(-1) * known.inside
     scaled = SHARPENING * logits
     logq = scaled.gather(-1, known.places) - scaled.logsumexp(-1, keepdim=True)

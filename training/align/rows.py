@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM
 CHUNK = 32
 """Rows that attend together, over as many positions as the longest of them has."""
 STRIDE = 32
-"""Steps from one layout of the cache to the next: rows of like lengths are put together, in tensors of just that length."""
+"""Steps from one layout of the cache to the next, in which rows of like lengths stand together."""
 
 
 def packed(weight: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
@@ -36,7 +36,11 @@ class RowDecoder:
 
     def __init__(self, model: LlamaForCausalLM, prefix: list[int], rows: int, length: int) -> None:
         config = model.config
-        self.eps, self.heads, self.kv_heads = config.rms_norm_eps, config.num_attention_heads, config.num_key_value_heads
+        self.eps, self.heads, self.kv_heads = (
+            config.rms_norm_eps,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+        )
         self.head_dim = config.hidden_size // config.num_attention_heads
         self.rows, self.length, self.prefix = rows, length, len(prefix) - 1
         cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(length)[None])

@@ -1,4 +1,4 @@
-"""Texts on disc: one safetensors file for each few hundred, so that a stopped run loses little and begins where it was."""
+"""Texts on disc: one safetensors file for a few hundred, so that a stopped run loses little and goes on there."""
 
 from __future__ import annotations
 

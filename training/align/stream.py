@@ -1,6 +1,6 @@
 """Texts that the target writes by itself: a user's prompt and its own answer, in one go.
 
-Given its chat template up to the user's turn, a chat model writes a user's prompt (Magpie, Xu et al. 2024, section 2.1);
+Given its chat template up to the user's turn, a chat model writes a prompt (Magpie, Xu et al. 2024, section 2.1);
 the template's next words close that turn, and the model answers. Prompts are sampled at temperature 1 within a nucleus
 of 0.95, answers at one of TEMPERATURES.
 """
@@ -89,7 +89,7 @@ def highest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def sample(logits: Tensor, best: Tensor, temperatures: Tensor, nucleus: Tensor, generator: torch.Generator) -> Tensor:
     """Ids (rows,) drawn from logits (rows, vocabulary); ``best`` (rows,) where the temperature is 0.
 
-    ``nucleus`` (rows,), booleans: draw from the fewest tokens that hold NUCLEUS of the probability (Holtzman et al. 2020).
+    ``nucleus`` (rows,), booleans: draw from the fewest tokens with NUCLEUS of the probability (Holtzman et al. 2020).
     """
     chosen = best.clone()
     plain = ((temperatures > 0) & ~nucleus).nonzero()[:, 0]
@@ -154,7 +154,9 @@ class Stream:
     def _over(self, row: _Row, token: int) -> bool:
         """Whether the row ends with this token: an answer's end, or a prompt that is refused."""
         if row.answer:
-            return len(row.ids) > row.answer and (token == self.turns.end or len(row.ids) - row.answer >= LONGEST_ANSWER)
+            return len(row.ids) > row.answer and (
+                token == self.turns.end or len(row.ids) - row.answer >= LONGEST_ANSWER
+            )
         if token != self.turns.end:
             return len(row.ids) >= LONGEST_PROMPT
         row.prompt = self.tokenizer.decode(row.ids[:-1]).strip()
