@@ -59,7 +59,7 @@ def forward_kl(logits: Tensor, known: Known) -> Tensor:
 
 
 def sharp(logits: Tensor, known: Known) -> Tensor:
-    """Forward KL at temperature 1 and, as heavy in its gradient, at temperature 1/4: there only the best tokens count."""
+    """Forward KL at temperature 1 and, as heavy in its gradient, at temperature 1/4, where the best tokens count."""
     sharpened = (SHARPENING * known.logp).softmax(-1) * known.inside
     scaled = SHARPENING * logits
     logq = scaled.gather(-1, known.places) - scaled.logsumexp(-1, keepdim=True)
