@@ -14,10 +14,11 @@ run: .venv/.run
 
 test: .venv/.dev
 	scripts/chromium.sh
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 
 refresh: .venv/.run
 	$(BIN)/python -m decoding fit

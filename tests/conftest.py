@@ -16,6 +16,24 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers", "gpu: runs real CUDA kernels; not run where there is no GPU, and counted as such"
+    )
+
+
+def pytest_collection_modifyitems(items):
+    """Tests of real kernels are reported as skipped on a machine without a GPU."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU: real kernels were not run"))
+
+
 @pytest.fixture(scope="session")
 def browser():
     """One Chromium for the whole run: playwright refuses a second synchronous browser in one thread."""
