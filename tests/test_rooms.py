@@ -86,6 +86,18 @@ def test_imports_go_downward_only(module, path):
     assert faults(module, path.read_text(encoding="utf-8"), path.name == "__init__.py") == []
 
 
+def test_no_circle_of_imports():
+    modules = dict(sources())
+    below: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        names = {name for _, name in imports(module, path.read_text(encoding="utf-8"), path.name == "__init__.py")}
+        found = {name if name in modules else name.rpartition(".")[0] for name in names}
+        below[module] = {name for name in found if name in modules and name != module}
+    while ends := {module for module, used in below.items() if not used}:  # take away what imports nothing that is left
+        below = {module: used - ends for module, used in below.items() if module not in ends}
+    assert below == {}, "these import each other in a circle, or import one that does"
+
+
 def test_every_folder_of_decoding_is_a_room():
     folders = {f"decoding.{path.parent.name}" for path in (ROOT / "decoding").glob("*/*.py")}
     assert folders == {room for room in FLOOR if room.startswith("decoding.")}

@@ -8,14 +8,11 @@ rows is its own affair and changes with its version, so nothing here is believed
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 
+from .base import CachedModel
 from .linears import PackedLinear
-
-if TYPE_CHECKING:
-    from .lean import LeanModel
 
 ROWS = (1, 2, 6, 17)  # plain decoding, the shortest check, a usual one, a long one
 MOST_ROWS = 24
@@ -57,7 +54,7 @@ def _rows_agree(linear: PackedLinear) -> bool:
     return all(torch.equal(linear.plus(x[:n], rounded[:n]), rest[:n]) for n in ROWS)
 
 
-def keeps_bits(model: LeanModel) -> bool:
+def keeps_bits(model: CachedModel) -> bool:
     """Does the whole ``model`` give a row the same logits however many tokens share the pass? Empties its cache."""
     ids = [(7 * place + 3) % model.vocab_size for place in range(_PROMPT + max(ROWS))]
     prompt, rest = ids[:_PROMPT], ids[_PROMPT:]
