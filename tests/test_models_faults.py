@@ -220,4 +220,4 @@ def test_where_no_pair_is_installed(tmp_path):
         pairs.find_pair("", tmp_path)
     for place in ("./nowhere", "~nobody-of-this-name/x", "x" * 300, "a\x00b"):
         with pytest.raises(UserError, match="There is no folder"):
-            pair_module.local_folder(place)
+            sources.local_folder(place)

@@ -15,7 +15,7 @@ from decoding.engines import loading
 from decoding.engines import pair as pair_module
 from decoding.engines.checks import estimate_memory
 from decoding.engines.hub import HuggingFaceHub, Repository
-from decoding.engines.pair import Place, check_fit, load_pair
+from decoding.engines.pair import check_fit, load_pair
 from decoding.engines.tokenizer import Tokenizer, load_tokenizer
 from decoding.errors import UserError
 from decoding.records import pairs
@@ -92,24 +92,16 @@ def test_bytes_of_a_download_are_counted(monkeypatch, tmp_path):
     assert path == tmp_path / "x.safetensors" and sum(counted) == 30
 
 
-def places_of(folders):
-    described = pairs.name_pair(str(folders["big"]), str(folders["small"]))
-    return described, {str(folder): Place(folder, folder.name) for folder in folders.values()}
-
-
 @pytest.mark.parametrize("gpus, free, spreads", [(1, 1.1, False), (2, 1.1, False), (2, 0.6, True)])
 def test_a_target_too_large_for_one_gpu_goes_over_several(folders, monkeypatch, gpus, free, spreads):
     """``free`` memory on each GPU, as a share of what the pair needs."""
-    described, places = places_of(folders)
     need = sum(
-        estimate_memory(
-            loading.read_config(place.folder), loading.weight_bytes(place.folder), "bfloat16", "cuda", 8192
-        ).peak
-        for place in places.values()
+        estimate_memory(loading.read_config(folder), loading.weight_bytes(folder), "bfloat16", "cuda", 8192).peak
+        for folder in folders.values()
     )
     monkeypatch.setattr(pair_module, "gpu_count", lambda: gpus)
     monkeypatch.setattr(pair_module, "free_memory", lambda device: int(free * need))
-    assert check_fit(*places_of(folders), "bfloat16", "cuda") is spreads
+    assert check_fit("big + small", folders["big"], folders["small"], "bfloat16", "cuda") is spreads
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
@@ -117,7 +109,7 @@ def test_what_fits_on_no_gpu_is_refused(folders, monkeypatch, gpus):
     monkeypatch.setattr(pair_module, "gpu_count", lambda: gpus)
     monkeypatch.setattr(pair_module, "free_memory", lambda device: 1000)
     with pytest.raises(UserError, match="of memory on the GPU"):
-        check_fit(*places_of(folders), "bfloat16", "cuda")
+        check_fit("big + small", folders["big"], folders["small"], "bfloat16", "cuda")
 
 
 def test_spreading_needs_accelerate(folders, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +9,8 @@ import torch
 from ..engines.checks import check_memory, free_memory
 from ..engines.hub import HuggingFaceHub
 from ..engines.loading import choose_device, choose_weights, load_hf_model
-from ..engines.pair import find_places, load_pair
+from ..engines.pair import load_pair
+from ..engines.sources import Sources
 from ..errors import UserError, is_out_of_memory, sentence_of
 from ..records.pairs import PairDescription, find_pair, name_pair
 from ..records.suites import load_suite
@@ -88,10 +88,10 @@ def _bench_made(
 
 def _transformers_models(described: PairDescription, weights: str, device: str, tell: Tell) -> tuple[Any, Any]:
     """transformers' own modules of the target and the default draft, of the same weights and dtype."""
-    places = find_places(described, HuggingFaceHub(), tell)
+    sources = Sources(described, HuggingFaceHub(), tell)
     dtype = torch.float32 if weights == "float32" else torch.bfloat16
     names = described.target, described.drafts[described.default_draft]
-    return tuple(load_hf_model(Path(places[name].folder), dtype).to(device) for name in names)
+    return tuple(load_hf_model(sources.fetch(name).folder, dtype).to(device) for name in names)
 
 
 def _long_text(pair: Pair) -> list[int]:

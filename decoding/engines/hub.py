@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import UserError
-from .checks import check_config, check_same_tokenizer
-from .tokenizer import load_tokenizer
+from .checks import check_config
 
 MAX_DOWNLOAD_BYTES = 160 * 10**9  # a 70B model in bfloat16 has 141 GB
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}$")
@@ -128,16 +127,6 @@ def _check_disk(found: Found, total: int) -> None:
             f"{found.repository.name} needs {missing / 1e9:.1f} GB on the disk; {free / 1e9:.1f} GB are "
             "free. Free some space or choose a smaller model."
         )
-
-
-def check_pair(target: Found, draft: Found) -> None:
-    """Refuse a draft whose tokens are not the target's, before either is downloaded (UserError)."""
-    check_same_tokenizer(
-        load_tokenizer(target.folder),
-        load_tokenizer(draft.folder),
-        target.repository.name,
-        draft.repository.name,
-    )
 
 
 class HuggingFaceHub:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UserError
-from ..records.pairs import PairDescription, find_pair, name_pair
+from ..records.pairs import find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
-from .checks import check_memory, check_same_tokenizer, estimate_memory, free_memory
-from .hub import Hub, HuggingFaceHub, Tell, check_pair, download, inspect, is_hub_id
+from .checks import check_memory, estimate_memory, free_memory
+from .hub import Hub, HuggingFaceHub, Tell
 from .lean import LeanModel
 from .loading import choose_device, choose_weights, gpu_count, load_model, read_config, set_threads, weight_bytes
+from .sources import Place, Sources
 from .tokenizer import Tokenizer, load_tokenizer
 
 
@@ -81,15 +81,6 @@ class Pair:
         return self.tokenizer.encode(self.tokenizer.chat(text) if self.chat else text)
 
 
-@dataclass(slots=True)
-class Place:
-    """Where a model lies, after the checks: its folder, the name to show, its fingerprint if it is known."""
-
-    folder: Path
-    source: str
-    mark: str = ""
-
-
 def load_pair(
     name: str = "",
     target: str = "",
@@ -109,9 +100,10 @@ def load_pair(
     tell = progress or (lambda message, fraction: None)
     device = choose_device(device)
     weights = choose_weights(dtype, device)
-    places = find_places(described, hub or HuggingFaceHub(), tell)
-    threads = set_threads(threads, weight_bytes(places[described.target].folder))
-    spread = check_fit(described, places, weights, device)
+    sources = Sources(described, hub or HuggingFaceHub(), tell)
+    first, default = sources.fetch(described.target), sources.fetch(described.drafts[described.default_draft])
+    threads = set_threads(threads, weight_bytes(first.folder))
+    spread = check_fit(described.name, first.folder, default.folder, weights, device)
 
     def load(which: str, place: Place, form: str, spread: bool = False) -> CachedModel:
         tell(f"Loading {which}", None)
@@ -128,11 +120,10 @@ def load_pair(
 
     def load_draft(which: str) -> CachedModel:
         form = "int8" if dtype == "auto" and weights == "bfloat16" and described.is_int8(which) else weights
-        return load(which, places[described.drafts[which]], form)
+        return load(which, sources.fetch(described.drafts[which]), form)
 
-    first = places[described.target]
     tokenizer = load_tokenizer(first.folder)
-    model = load(Path(described.target).name, first, weights, spread)
+    model = load(first.name, first, weights, spread)
     pair = Pair(
         described.name,
         tokenizer,
@@ -148,59 +139,20 @@ def load_pair(
     return pair
 
 
-def find_places(described: PairDescription, hub: Hub, tell: Tell) -> dict[str, Place]:
-    """The folders of all models of a pair, downloaded where they are on the Hub. Raises UserError.
+def check_fit(name: str, target: Path, draft: Path, weights: str, device: str) -> bool:
+    """Refuse a pair that will not fit in memory (UserError); True where its target goes over several GPUs.
 
-    Everything is checked before the first byte of weights is fetched. The drafts of an embedded pair were checked
-    when they were made.
+    ``target``, ``draft``: the folders of their weights.
     """
-    names = [described.target, *described.drafts.values()]
-    found = {name: inspect(hub, name, tell) for name in names if is_hub_id(name)}
-    for draft in described.drafts.values():
-        if described.target in found and draft in found:
-            check_pair(found[described.target], found[draft])
-        elif described.kind != "embedded":
-            folders = [
-                found[name].folder if name in found else local_folder(name) for name in (described.target, draft)
-            ]
-            check_same_tokenizer(*map(load_tokenizer, folders), *map(show, (described.target, draft)))
-    places = {}
-    for name in names:
-        if name in found:
-            places[name] = Place(download(hub, found[name], tell), name, found[name].mark)
-        else:
-            shown = f"{described.name}/{Path(name).name}" if described.kind == "embedded" else show(name)
-            places[name] = Place(local_folder(name), shown)
-    return places
-
-
-def check_fit(described: PairDescription, places: dict[str, Place], weights: str, device: str) -> bool:
-    """Refuse a pair that will not fit in memory (UserError); True where its target goes over several GPUs."""
     needs = []
-    for name in (described.target, described.drafts[described.default_draft]):
-        folder = places[name].folder
+    for folder in (target, draft):
         estimate = estimate_memory(read_config(folder), weight_bytes(folder), weights, device, DEFAULT_MAX_LENGTH)
         needs.append(estimate.peak)
     free = free_memory(device)
     if device != "cpu" and free is not None and sum(needs) > free and gpu_count() > 1:
         total = sum(free_memory(f"cuda:{index}") or 0 for index in range(gpu_count()))
-        check_memory(described.name, sum(needs), total, device)
+        check_memory(name, sum(needs), total, device)
         return True
     # on the CPU the doubled weights of the target are given back before the draft is loaded
-    check_memory(described.name, max(needs) if device == "cpu" else sum(needs), free, device)
+    check_memory(name, max(needs) if device == "cpu" else sum(needs), free, device)
     return False
-
-
-def local_folder(place: str) -> Path:
-    try:
-        there = (folder := Path(place).expanduser()).is_dir()
-    except (RuntimeError, OSError, ValueError):  # nobody's home, a name too long for any folder, a NUL in it
-        there = False
-    if not there:
-        raise UserError(f"There is no folder {place}, and it is no Hub id (owner/name) either.")
-    return folder
-
-
-def show(place: str) -> str:
-    """A model's name without this machine's paths."""
-    return place if is_hub_id(place) else Path(place).name

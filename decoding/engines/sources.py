@@ -1,0 +1,153 @@
+"""Where a model comes from: a folder, the Hub, or a GGUF file.
+
+Every source ends in a folder that transformers could load as it is. What can be refused is refused in ``inspect``,
+before weights are fetched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ..errors import UserError
+from ..records.gguf_record import GgufRecord, read_record
+from ..records.pairs import PairDescription
+from .checks import check_same_tokenizer
+from .gguf import record_of, unpack
+from .hub import Found, Hub, Tell, download, inspect, is_hub_id
+from .tokenizer import load_tokenizer
+
+
+@dataclass(slots=True)
+class Place:
+    """A model that lies on this machine.
+
+    ``source``: where it came from, without this machine's paths. ``mark``: its fingerprint where that is known
+    without hashing the folder.
+    """
+
+    folder: Path
+    name: str
+    source: str
+    mark: str = ""
+
+
+class Source(Protocol):
+    """``inspect`` gives a folder with configuration and tokenizer, ``fetch`` the whole model. Both raise UserError."""
+
+    def inspect(self, tell: Tell) -> Path: ...
+
+    def fetch(self, tell: Tell) -> Place: ...
+
+
+class FolderSource:
+    """A folder with config.json, a tokenizer and safetensors."""
+
+    def __init__(self, folder: Path, source: str) -> None:
+        self._place = Place(folder, folder.name, source)
+
+    def inspect(self, tell: Tell) -> Path:
+        return self._place.folder
+
+    def fetch(self, tell: Tell) -> Place:
+        return self._place
+
+
+class HubSource:
+    """A repository of the Hub: its small files are looked at before its weights are downloaded."""
+
+    def __init__(self, name: str, hub: Hub) -> None:
+        self._name, self._hub = name, hub
+        self._found: Found | None = None
+
+    def inspect(self, tell: Tell) -> Path:
+        self._found = self._found or inspect(self._hub, self._name, tell)
+        return self._found.folder
+
+    def fetch(self, tell: Tell) -> Place:
+        self.inspect(tell)
+        folder = download(self._hub, self._found, tell)
+        return Place(folder, self._name.rsplit("/", 1)[-1], self._name, self._found.mark)
+
+
+class GgufSource:
+    """A GGUF file, which is unpacked into the cache once. ``file``: where it lies, if that is known."""
+
+    def __init__(self, record: GgufRecord, hub: Hub, file: Path | None = None) -> None:
+        self._record, self._hub, self._file = record, hub, file
+        self._folder: Path | None = None
+
+    def inspect(self, tell: Tell) -> Path:
+        self._folder = self._folder or unpack(self._record, self._hub, tell, self._file)
+        return self._folder
+
+    def fetch(self, tell: Tell) -> Place:
+        return Place(self.inspect(tell), self._record.name, self._record.shown, self._record.mark)
+
+
+def make_source(place: str, source: str, hub: Hub) -> Source:
+    """The source that ``place`` names: a Hub id, a GGUF file, or a folder of any kind. Raises UserError.
+
+    ``source``: what to show of a folder.
+    """
+    if is_hub_id(place):
+        return HubSource(place, hub)
+    path = Path(place).expanduser() if place.endswith(".gguf") else None
+    if path is not None and path.is_file():
+        return GgufSource(record_of(path), hub, path)
+    folder = local_folder(place)
+    record = read_record(folder)
+    if record is not None:
+        return GgufSource(record, hub)
+    return FolderSource(folder, source)
+
+
+class Sources:
+    """The sources of a pair: checked together before the first byte of weights is fetched, fetched one by one."""
+
+    def __init__(self, described: PairDescription, hub: Hub, tell: Tell) -> None:
+        """Raises UserError. The drafts of an embedded pair were checked when they were made."""
+        self._tell = tell
+        target = make_source(described.target, _shown(described, described.target), hub)
+        self._sources = {described.target: target}
+        for place in described.drafts.values():
+            self._sources.setdefault(place, make_source(place, _shown(described, place), hub))
+        for place, source in self._sources.items():
+            if is_hub_id(place):
+                source.inspect(tell)
+        if described.kind != "embedded":
+            self._check_tokenizers(described)
+        self._places: dict[str, Place] = {}
+
+    def fetch(self, place: str) -> Place:
+        """The model that lies at ``place`` of the description, on this machine now. Raises UserError."""
+        if place not in self._places:
+            self._places[place] = self._sources[place].fetch(self._tell)
+        return self._places[place]
+
+    def _check_tokenizers(self, described: PairDescription) -> None:
+        first = load_tokenizer(self._sources[described.target].inspect(self._tell))
+        for place in described.drafts.values():
+            other = load_tokenizer(self._sources[place].inspect(self._tell))
+            check_same_tokenizer(first, other, show(described.target), show(place))
+
+
+def local_folder(place: str) -> Path:
+    """The folder that ``place`` names. Raises UserError where there is none."""
+    try:
+        there = (folder := Path(place).expanduser()).is_dir()
+    except (RuntimeError, OSError, ValueError):  # nobody's home, a name too long for any folder, a NUL in it
+        there = False
+    if not there:
+        raise UserError(f"There is no folder {place}, and it is no Hub id (owner/name) either.")
+    return folder
+
+
+def show(place: str) -> str:
+    """A model's name without this machine's paths."""
+    return place if is_hub_id(place) else Path(place).name
+
+
+def _shown(described: PairDescription, place: str) -> str:
+    return f"{described.name}/{Path(place).name}" if described.kind == "embedded" else show(place)

