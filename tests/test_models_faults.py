@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from decoding.backends.jobs import Jobs
-from decoding.engines import checks, loading
-from decoding.engines import pair as pair_module
+from decoding.engines import checks, loading, sources
 from decoding.engines.base import check_prompt
 from decoding.engines.checks import free_memory
 from decoding.engines.cuda_graphs import GraphRunner

