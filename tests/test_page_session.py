@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.records.events import Event
@@ -15,6 +14,7 @@ from viz.store import RunStore
 
 from .page_fakes import ScriptedBackend
 from .runs import HOSTILE
+from .waiting import in_own_loop
 
 REQUEST = CompareRequest(prompt="def f():", lanes=["autoregressive", "static:5"], max_new_tokens=40, repeats=2)
 
@@ -37,12 +37,6 @@ def test_neighbouring_iterations_of_a_lane_become_one_event():
 def test_later_repeats_and_heartbeats_are_not_sent():
     batch = merged([iterations(0, 1, 0, [5]), Event("r", 1, "heartbeat", {}), Event("r", 2, "cancelled", {})])
     assert [event["kind"] for event in batch] == ["cancelled"]
-
-
-def in_own_loop(coroutine):
-    """Run ``coroutine`` to its end in a thread of its own: the tests' browser keeps a loop running in this one."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, coroutine).result()
 
 
 def collect(feed: Feed, visits: Visits | None = None, until=lambda deltas: False) -> list[dict]:

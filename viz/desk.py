@@ -6,41 +6,50 @@ comes as hostile. A refusal is ``{"error": sentence}``.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any
+
+import gradio as gr
 
 from decoding.errors import UserError
 from decoding.records.run_file import run_to_json
 from decoding.records.trace import Run
 
 from .figures.race import draw_run
+from .opened import Drawing
 from .player.details import token_details
 from .player.export import export_html
 from .player.payload import player_payload
 from .session import BROKEN, Visits
 from .settings import command_line, link_query
-from .store import RunStore
+from .store import RunStore, check_text, new_name
 from .table import run_csv
+
+LOOK_S = 0.3  # how often to look whether a visitor is still there
 
 log = logging.getLogger(__name__)
 Query = dict[str, Any]
 Answer = dict[str, Any]
 
 
-def answered(function: Callable[[Query], Answer]) -> Callable[[Query], Answer]:
+def answered(function: Callable[..., Answer]) -> Callable[..., Answer]:
     """``function`` with its UserErrors told as sentences, and anything else logged and told as our fault."""
 
     @functools.wraps(function)
-    def answer(query: Query) -> Answer:
+    def answer(query: Query, *more: Any) -> Answer:
         try:
             if not isinstance(query, dict):
                 raise UserError("This question to the server has the wrong form; reload the page.")
-            return json.loads(json.dumps(function(query)))  # plain JSON: Gradio's own writer refuses numbers as keys
+            return json.loads(
+                json.dumps(function(query, *more))
+            )  # plain JSON: Gradio's own writer refuses numbers as keys
         except UserError as error:
             return {"error": str(error)}
         except Exception:
@@ -52,18 +61,25 @@ def answered(function: Callable[[Query], Answer]) -> Callable[[Query], Answer]:
 
 def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
     """The functions that the race's JavaScript may call, by their names."""
-    drawn, opening = _Drawn(store), threading.Lock()
+    drawing = Drawing()
+    drawn = _Drawn(store, drawing)
 
     @answered
     def open_run(query: Query) -> Answer:
         run = store.get(query.get("run"))
+        if store.origin(run.id) == "imported":
+            return {"payload": drawing.do("payload", store.text(run.id), run.id)}
         return {"payload": player_payload(run, origin=store.origin(run.id))}
 
     @answered
-    def open_file(query: Query) -> Answer:
-        with opening:  # one file at a time: checking a large one takes a second
-            run = store.open(query.get("text"))
-        return {"payload": player_payload(run, origin="imported")}
+    def opened(query: Query, gone: threading.Event | None = None) -> Answer:
+        text, name = check_text(query.get("text")), new_name()
+        answer = drawing.do("open", text, name, gone)
+        store.keep(name, answer["run"])
+        return {"payload": answer["payload"]}
+
+    async def open_file(query: Query, visitor: gr.Request) -> Answer:
+        return await while_there(visitor, drawing.threads, lambda gone: opened(query, gone))
 
     @answered
     def details(query: Query) -> Answer:
@@ -85,7 +101,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
         writers: dict[str, Callable[[], str]] = {
             "json": lambda: run_to_json(run),
             "csv": lambda: run_csv(run),
-            "html": lambda: export_html(run, origin=store.origin(run.id)),
+            "html": lambda: _html(store, drawing, run),
             "command": lambda: command_line(run.settings),
             "link": lambda: _link(store, run, query.get("t")),
         }
@@ -96,6 +112,27 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
         return {"name": name, "mime": _MIME.get(kind, "text/plain"), "text": writers[kind]()}
 
     return [open_run, open_file, details, figures, missed, take]
+
+
+def _html(store: RunStore, drawing: Drawing, run: Run) -> str:
+    if store.origin(run.id) == "imported":
+        return drawing.do("html", store.text(run.id), run.id)
+    return export_html(run, origin=store.origin(run.id))
+
+
+async def while_there(
+    visitor: gr.Request | None, threads: Executor, work: Callable[[threading.Event], Answer]
+) -> Answer:
+    """``work(gone)`` in one of ``threads``; ``gone`` is set when the visitor's connection ends."""
+    gone = threading.Event()
+    working = asyncio.get_running_loop().run_in_executor(threads, work, gone)
+    try:
+        while not (await asyncio.wait([working], timeout=LOOK_S))[0]:
+            if visitor is not None and await visitor.is_disconnected():
+                gone.set()
+        return working.result()
+    finally:
+        gone.set()
 
 
 _MIME = {"json": "application/json", "csv": "text/csv", "html": "text/html"}
@@ -118,13 +155,15 @@ def _whole(value: Any) -> int:
 class _Drawn:
     """Figures of the last few runs: visitors mostly look at the same recordings."""
 
-    def __init__(self, store: RunStore, keep: int = 8) -> None:
-        self._store, self._keep = store, keep
+    def __init__(self, store: RunStore, drawing: Drawing, keep: int = 8) -> None:
+        self._store, self._drawing, self._keep = store, drawing, keep
         self._figures: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
         self._lock = threading.Lock()
 
     def figures(self, identifier: str) -> list[dict[str, Any]]:
         run = self._store.get(identifier)
+        if self._store.origin(run.id) == "imported":
+            return self._drawing.do("figures", self._store.text(run.id), run.id)
         with self._lock:
             if run.id not in self._figures:
                 self._figures[run.id] = [drawing.to_dict() for drawing in draw_run(run)]

@@ -5,19 +5,20 @@ from __future__ import annotations
 import tempfile
 import threading
 from collections import OrderedDict
-from dataclasses import replace
 from pathlib import Path
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
+from decoding.files import write_whole
 from decoding.records.events import IDENTIFIER, new_id
-from decoding.records.run_file import load_run, run_from_json, save_run
+from decoding.records.run_file import load_run, save_run
 from decoding.records.trace import Run
 
 from .player.payload import Origin
 
 MAX_UPLOAD_BYTES = 8 * 2**20
 KEEP = 200  # runs kept on disk while the page runs
+KEEP_BYTES = 400 * 2**20  # all of them together
 WARM = 4  # of them kept in memory
 OPENED = "opened-"  # how the ids of files that visitors opened begin
 
@@ -25,33 +26,52 @@ OPENED = "opened-"  # how the ids of files that visitors opened begin
 class RunStore:
     """Runs by id. Those made here lie in a folder that vanishes with the process, so that memory stays flat."""
 
-    def __init__(self, recorded: RecordedBackend, keep: int = KEEP, warm: int = WARM) -> None:
+    def __init__(
+        self, recorded: RecordedBackend, keep: int = KEEP, warm: int = WARM, most_bytes: int = KEEP_BYTES
+    ) -> None:
         self.recorded = recorded
         self._folder = tempfile.TemporaryDirectory(prefix="speculoscope-runs-")
-        self._kept: OrderedDict[str, Path] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[Path, int]] = OrderedDict()  # id -> (file, bytes)
         self._warm: OrderedDict[str, Run] = OrderedDict()
-        self._keep, self._most_warm = keep, warm
+        self._keep, self._most_warm, self._most_bytes = keep, warm, most_bytes
         self._lock = threading.Lock()
 
     def add(self, run: Run) -> None:
         """Keep ``run``; the oldest one goes when there are too many."""
-        path = Path(self._folder.name) / f"{run.id}.json"
+        path = self._place(run.id)
         save_run(run, path)
         with self._lock:
-            self._kept[run.id] = path
             self._remember(run)
-            while len(self._kept) > self._keep:
-                gone, path = self._kept.popitem(last=False)
+        self._kept_at(run.id, path, path.stat().st_size)
+
+    def _place(self, identifier: str) -> Path:
+        return Path(self._folder.name) / f"{identifier}.json"
+
+    def _kept_at(self, identifier: str, path: Path, size: int) -> None:
+        """Note a file, and delete the oldest ones while there are too many or they are too large together."""
+        with self._lock:
+            self._kept[identifier] = path, size
+            while len(self._kept) > self._keep or sum(size for _, size in self._kept.values()) > self._most_bytes:
+                gone, (path, _) = self._kept.popitem(last=False)
                 self._warm.pop(gone, None)
                 path.unlink(missing_ok=True)
 
-    def open(self, text: str) -> Run:
-        """Check and keep a run that a visitor brought, under an id of our own. Raises UserError."""
-        if not isinstance(text, str) or len(text.encode("utf-8", "surrogatepass")) > MAX_UPLOAD_BYTES:
-            raise UserError(f"This file is larger than {MAX_UPLOAD_BYTES // 2**20} MB, the most that this page opens.")
-        run = replace(run_from_json(text), id=f"{OPENED}{new_id()}")
-        self.add(run)
-        return run
+    def keep(self, identifier: str, text: str) -> None:
+        """Keep a checked run file that a visitor brought."""
+        path = self._place(identifier)
+        write_whole(path, text)
+        self._kept_at(identifier, path, len(text))
+
+    def text(self, identifier: str) -> str:
+        """The file of a kept run. Raises UserError."""
+        with self._lock:
+            path = self._kept.get(identifier, (None, 0))[0]
+        try:
+            if path is not None:
+                return path.read_text(encoding="utf-8")
+        except OSError:
+            pass  # it has just gone
+        raise UserError(_gone(identifier))
 
     def get(self, identifier: str) -> Run:
         """The run of that id. Raises UserError."""
@@ -61,13 +81,11 @@ class RunStore:
             if identifier in self._warm:
                 self._warm.move_to_end(identifier)
                 return self._warm[identifier]
-            path = self._kept.get(identifier)
+            path = self._kept.get(identifier, (None, 0))[0]
         try:
             run = load_run(path) if path else self.recorded.load(identifier)
         except UserError as error:
-            raise UserError(
-                f"The run {identifier} is not kept here (any more): run it again, or open its file. ({error})"
-            ) from error
+            raise UserError(f"{_gone(identifier)} ({error})") from error
         with self._lock:
             self._remember(run)
         return run
@@ -83,3 +101,19 @@ class RunStore:
         self._warm.move_to_end(run.id)
         while len(self._warm) > self._most_warm:
             self._warm.popitem(last=False)
+
+
+def new_name() -> str:
+    """An id of our own for a file that a visitor brought."""
+    return f"{OPENED}{new_id()}"
+
+
+def check_text(text: object) -> str:
+    """``text`` if it may be a run file that a visitor opens. Raises UserError."""
+    if not isinstance(text, str) or len(text.encode("utf-8", "surrogatepass")) > MAX_UPLOAD_BYTES:
+        raise UserError(f"This file is larger than {MAX_UPLOAD_BYTES // 2**20} MB, the most that this page opens.")
+    return text
+
+
+def _gone(identifier: str) -> str:
+    return f"The run {identifier} is not kept here (any more): run it again, or open its file."

@@ -7,6 +7,7 @@ measured costs and the guesses already made, at multiples of it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from decoding.analysis.whatif import Replay, Simulated, ending, simulate
@@ -92,7 +93,7 @@ def threshold_panels(run: Run) -> list[dict[str, Any]]:
     lanes = [trace for trace in run.lanes if trace.draft in run.chains and run.chains[trace.draft].target]
     makers = {SCALED: _scaled_panel, **dict.fromkeys(SWEPT, _panel)}
     panels = (makers[trace.policy](run, trace) for trace in lanes if trace.policy in makers)
-    return [panel for panel in panels if panel][:MOST]
+    return list(islice((panel for panel in panels if panel), MOST))  # the others are not even computed
 
 
 def _panel(run: Run, trace: Trace) -> dict[str, Any] | None:

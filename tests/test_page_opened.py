@@ -1,0 +1,180 @@
+"""Run files that strangers bring: read apart from the page, within limits of time, memory and place in the line."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from decoding.errors import UserError
+from decoding.records.run_file import run_from_json, run_to_json
+from decoding.records.trace import Chain, Guesses, Run, TokenText
+from viz import opened
+from viz.desk import while_there
+from viz.opened import BUSY, LEFT, TOO_LONG, Drawing, work
+from viz.player import sweeps
+from viz.player.payload import player_payload
+from viz.store import MAX_UPLOAD_BYTES, RunStore, check_text
+
+from .page_fakes import ScriptedBackend
+from .page_server import page_at, write_recordings
+from .runs import make_run
+from .waiting import in_own_loop, wait_until
+
+LANES = ("autoregressive", "static:5", "oracle")
+
+
+def crafted_run(n_tokens: int) -> Run:
+    """Small as a file and much work to draw: every lane asks for a panel of thresholds, and none has run at all."""
+    run = make_run(n_tokens=20, lanes=("autoregressive", "confidence:0.5"), repeats=1, alternatives=0)
+    guesses = Guesses(choice=[1] * n_tokens, p=[1] * n_tokens, entropy=[0] * n_tokens, scores={})
+    plain, rule = (replace(lane, output=[], iterations=[], repeats=[]) for lane in run.lanes)
+    lanes = [
+        replace(rule, lane=f"{name}:0.{i}", policy=name) for name in ("confidence", "entropy") for i in range(1, 8)
+    ]
+    return replace(
+        run,
+        chains={"shallow": Chain("shallow", [1] * n_tokens, guesses, {})},
+        lanes=[plain, *lanes],
+        vocab={1: TokenText("a")},
+        prompt_ids=[],
+    )
+
+
+def job(run: Run, kind: str = "open") -> dict[str, str]:
+    return {"kind": kind, "id": "opened-x", "text": run_to_json(run)}
+
+
+def test_a_file_is_checked_and_drawn_in_a_process_of_its_own():
+    run = make_run(lanes=LANES)
+    answer = Drawing().do("open", run_to_json(run), "opened-x")
+    assert run_from_json(answer["run"]) == replace(run, id="opened-x")
+    expected = player_payload(replace(run, id="opened-x"), origin="imported")
+    assert answer["payload"] == json.loads(json.dumps(expected))
+
+
+def test_every_job_is_what_the_page_draws_itself():
+    run = make_run(lanes=LANES)
+    assert [figure["name"] for figure in work(job(run, "figures"))["answer"]][:1] == ["lookahead"]
+    assert work(job(run, "html"))["answer"].startswith("<!doctype html>")
+    assert work(job(run, "payload"))["answer"]["badge"]["kind"] == "imported"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", "\ud800", "[" * 200_000])
+def test_a_file_that_is_no_run_is_refused(text):
+    assert set(work({"kind": "open", "id": "x", "text": text})) == {"error"}
+
+
+@pytest.mark.parametrize("text", ["x" * (MAX_UPLOAD_BYTES + 1), 5, None, {}])
+def test_what_is_no_text_or_too_long_is_refused_before_any_process_is_started(text):
+    with pytest.raises(UserError, match="larger than 8 MB"):
+        check_text(text)
+
+
+def test_no_more_panels_are_computed_than_are_shown(monkeypatch):
+    made = []
+    kept = sweeps._swept
+    monkeypatch.setattr(sweeps, "_swept", lambda *arguments: made.append(1) or kept(*arguments))
+    payload = player_payload(crafted_run(60), origin="imported")
+    assert len(payload["thresholds"]) == len(made) == sweeps.MOST
+
+
+def test_a_job_that_takes_too_long_is_ended_and_the_next_one_works():
+    drawing = Drawing(limit_s=0.1)  # less than any process takes to start
+    with pytest.raises(UserError) as refusal:
+        drawing.do("open", run_to_json(crafted_run(2000)), "opened-x")
+    assert str(refusal.value) == TOO_LONG
+    drawing._limit_s = 60.0
+    assert drawing.do("payload", run_to_json(make_run(lanes=LANES)), "opened-y")["id"] == "opened-y"
+
+
+def test_too_much_memory_is_a_sentence(monkeypatch):
+    def greedy(run):
+        raise MemoryError
+
+    monkeypatch.setitem(opened.JOBS, "open", greedy)
+    assert "more memory" in work(job(make_run(lanes=LANES)))["error"]
+
+
+def test_the_line_is_short_and_who_leaves_gives_up_the_place(monkeypatch):
+    drawing, inside, go_on = Drawing(max_waiting=1), threading.Event(), threading.Event()
+
+    def run(text, gone):
+        inside.set()
+        assert go_on.wait(30)
+        return b'{"answer": 1}'
+
+    monkeypatch.setattr(drawing, "_run", run)
+    answers: list = []
+    first = threading.Thread(target=lambda: answers.append(drawing.do("open", "", "a")))
+    first.start()
+    assert inside.wait(30)
+    gone, left = threading.Event(), []
+
+    def wait_in_line():
+        try:
+            drawing.do("open", "", "b", gone)
+        except UserError as error:
+            left.append(str(error))
+
+    second = threading.Thread(target=wait_in_line)
+    second.start()
+    wait_until(lambda: drawing._waiting == 2)
+    with pytest.raises(UserError) as refusal:
+        drawing.do("open", "", "c")
+    assert str(refusal.value) == BUSY
+    gone.set()
+    second.join(30)
+    assert left == [LEFT]
+    go_on.set()
+    first.join(30)
+    assert answers == [1] and drawing._waiting == 0
+
+
+def test_a_visitor_who_leaves_ends_the_work():
+    class Visitor:
+        async def is_disconnected(self):
+            return True
+
+    answer = in_own_loop(while_there(Visitor(), Drawing().threads, lambda gone: {"left": gone.wait(60)}))
+    assert answer == {"left": True}
+
+
+def test_many_crafted_files_at_once_leave_the_page_answering(tmp_path):
+    """Each of these took the page's own threads before; 45 at once took the whole page for minutes."""
+    text = run_to_json(crafted_run(1000))
+    with page_at(ScriptedBackend(), write_recordings(tmp_path)) as url:
+        config = httpx.get(f"{url}config", timeout=30).json()
+        race = next(one["id"] for one in config["components"] if one["props"].get("elem_id") == "race")
+        body = {"data": {"text": text}, "component_id": race, "session_hash": "x", "fn_name": "open_file"}
+        answers: list[dict] = []
+
+        def send():
+            answers.append(httpx.post(f"{url}gradio_api/component_server", json=body, timeout=120).json())
+
+        threads = [threading.Thread(target=send) for _ in range(9)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(answers) >= 3)  # those for whom the line was too long
+        began = time.monotonic()
+        assert httpx.get(url, timeout=30).status_code == 200
+        assert len(answers) < 9, f"the page answered after {time.monotonic() - began:.1f} s, when all was done"
+        for thread in threads:
+            thread.join(120)
+    refused = [answer for answer in answers if "error" in answer]
+    assert {answer["error"] for answer in refused} == {BUSY} and len(answers) - len(refused) >= 1
+
+
+def test_kept_runs_stay_within_a_size(tmp_path):
+    from decoding.backends.recorded import RecordedBackend
+
+    store = RunStore(RecordedBackend(tmp_path), most_bytes=1000)
+    store.keep("opened-a", "x" * 600)
+    store.keep("opened-b", "y" * 600)
+    assert store.text("opened-b") == "y" * 600
+    with pytest.raises(UserError, match="not kept here"):
+        store.text("opened-a")

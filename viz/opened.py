@@ -1,0 +1,168 @@
+"""Runs that visitors bring: read and drawn in a process of their own, one at a time and not for long.
+
+A run file is data from a stranger, and to draw one takes work that grows with what it holds. Whatever it does to the
+process that reads it, the page goes on: the process has a limit of memory and of time, the line before it is short,
+and a visitor who leaves takes the job along. Started as ``python -m viz.opened``: one job on stdin, the answer on
+stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from decoding.errors import UserError, is_out_of_memory
+from decoding.records.run_file import run_from_json, run_to_json
+from decoding.records.trace import Run
+
+LIMIT_S = 20.0  # of one job, start of the process included
+MAX_WAITING = 5
+MAX_MEMORY_BYTES = 2 * 2**30
+POLL_S = 0.1
+ROOT = Path(__file__).resolve().parent.parent
+
+TOO_LONG = "This file takes longer to draw than this page gives to one: record a shorter run, or one with fewer lanes."
+TOO_LARGE = "This file takes more memory to draw than this page gives to one: record a shorter run."
+BROKEN = "This file cannot be drawn: the process that read it ended without an answer."
+BUSY = "Other visitors' files are being read just now: try again in a moment."
+LEFT = "The visitor left before the file was read."
+
+
+class Drawing:
+    """The line before the process that works on visitors' runs."""
+
+    def __init__(self, limit_s: float = LIMIT_S, max_waiting: int = MAX_WAITING) -> None:
+        self._limit_s, self._max_waiting = limit_s, max_waiting
+        self._turn, self._counting = threading.Lock(), threading.Lock()
+        self._waiting = 0
+        # Enough for all that may stand in line, and one more that hears that the line is too long.
+        self.threads = ThreadPoolExecutor(max_waiting + 2, thread_name_prefix="opened")
+
+    def do(self, kind: str, text: str, identifier: str, gone: threading.Event | None = None) -> Any:
+        """The answer of job ``kind`` (a key of JOBS) on the run file ``text``; blocks. Raises UserError.
+
+        ``identifier``: the run's name here. Setting ``gone`` ends the job.
+        """
+        gone = gone or threading.Event()
+        job = json.dumps({"kind": kind, "id": identifier, "text": text}).encode()
+        with self._in_turn(gone):
+            answer = _heard(self._run(job, gone))
+        if "error" in answer:
+            raise UserError(answer["error"])
+        return answer["answer"]
+
+    @contextmanager
+    def _in_turn(self, gone: threading.Event) -> Iterator[None]:
+        with self._counting:
+            if self._waiting > self._max_waiting:
+                raise UserError(BUSY)
+            self._waiting += 1
+        try:
+            while not self._turn.acquire(timeout=POLL_S):
+                if gone.is_set():
+                    raise UserError(LEFT)
+            try:
+                yield
+            finally:
+                self._turn.release()
+        finally:
+            with self._counting:
+                self._waiting -= 1
+
+    def _run(self, job: bytes, gone: threading.Event) -> bytes:
+        command = [sys.executable, "-m", "viz.opened"]
+        with TemporaryFile() as file:  # a pipe would have to be written to while the answer is waited for
+            file.write(job)
+            file.seek(0)
+            with subprocess.Popen(command, cwd=ROOT, stdin=file, stdout=subprocess.PIPE) as process:
+                try:
+                    return self._wait(process, gone)
+                finally:
+                    process.kill()
+
+    def _wait(self, process: subprocess.Popen, gone: threading.Event) -> bytes:
+        deadline = time.monotonic() + self._limit_s
+        while True:
+            try:
+                return process.communicate(timeout=POLL_S)[0]
+            except subprocess.TimeoutExpired:
+                if gone.is_set():
+                    raise UserError(LEFT) from None
+                if time.monotonic() > deadline:
+                    raise UserError(TOO_LONG) from None
+
+
+def _heard(answer: bytes) -> dict[str, Any]:
+    try:
+        return json.loads(answer)
+    except ValueError as error:
+        raise UserError(BROKEN) from error
+
+
+# -- inside the process ----------------------------------------------------------------------------------
+
+
+def _open(run: Run) -> dict[str, Any]:
+    return {"run": run_to_json(run), "payload": _payload(run)}
+
+
+def _payload(run: Run) -> dict[str, Any]:
+    from .player.payload import player_payload
+
+    return player_payload(run, origin="imported")
+
+
+def _figures(run: Run) -> list[dict[str, Any]]:
+    from .figures.race import draw_run
+
+    return [drawing.to_dict() for drawing in draw_run(run)]
+
+
+def _html(run: Run) -> str:
+    from .player.export import export_html
+
+    return export_html(run, origin="imported")
+
+
+JOBS: dict[str, Callable[[Run], Any]] = {"open": _open, "payload": _payload, "figures": _figures, "html": _html}
+
+
+def work(job: dict[str, str]) -> dict[str, Any]:
+    """Do one job: ``{"answer": ...}``, or ``{"error": sentence}``."""
+    try:
+        run = replace(run_from_json(job["text"]), id=job["id"])
+        return {"answer": JOBS[job["kind"]](run)}
+    except UserError as error:
+        return {"error": str(error)}
+    except Exception as error:
+        if is_out_of_memory(error):
+            return {"error": TOO_LARGE}
+        raise
+
+
+def main() -> None:
+    _bound_memory()
+    answer = work(json.load(sys.stdin.buffer))
+    sys.stdout.write(json.dumps(answer, separators=(",", ":")))
+
+
+def _bound_memory() -> None:
+    try:
+        import resource
+    except ImportError:  # not a POSIX system
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
+
+
+if __name__ == "__main__":
+    main()
