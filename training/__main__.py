@@ -1,6 +1,4 @@
-"""Training of the embedded pair: one command per step, and one that does all. Each goes on where it was
-killed.
-"""
+"""Training of the embedded pair: one command per step, and one that runs all of them. A killed step resumes."""
 
 from __future__ import annotations
 
@@ -17,11 +15,13 @@ from training.allocator import keep_freed_memory
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 MINUTES = typer.Option(..., min=0.01, help="Training time in minutes.")
-INHERIT = typer.Option(False, "--inherit", help="Start from the weights in build/drafts, of an earlier target.")
+INHERIT = typer.Option(
+    False, "--inherit", help="Start from the weights in build/drafts, which learned from an earlier target."
+)
 
 
 FOLDERS = typer.Option(
-    None, "--folder", help="Folder of installed packages, in place of those of corpus.toml; repeatable."
+    None, "--folder", help="Folder of installed packages, used instead of those in corpus.toml; repeatable."
 )
 
 
@@ -67,7 +67,7 @@ def target(minutes: float = MINUTES) -> None:
 
 @app.command()
 def unloop(minutes: float = MINUTES) -> None:
-    """Teach the target to leave its loops: unlikelihood on what it repeats, beside the corpus."""
+    """Train the target to leave its loops: unlikelihood on what it repeats, mixed with the corpus."""
     from training.unloop import train_unlooped
 
     train_unlooped(minutes)
@@ -87,10 +87,10 @@ def draft(
     minutes: float = MINUTES,
     name: str = "default-2x256",
     loss: str = "kl",
-    tokens: int = typer.Option(None, min=1, help="Stop after so many tokens, not by the clock."),
+    tokens: int = typer.Option(None, min=1, help="Stop after this many tokens instead of after a time."),
     inherit: bool = INHERIT,
 ) -> None:
-    """Distil one draft, or go on with it: time and tokens count from its beginning.
+    """Distil one draft, or continue it: time and tokens count from its beginning.
 
     Losses: kl, sharp (kl also at temperature 1/4), tv, ce.
     """
@@ -101,7 +101,7 @@ def draft(
 
 @app.command()
 def ladder(minutes: float = MINUTES, inherit: bool = INHERIT) -> None:
-    """Distil the five drafts for comparison, each for so many minutes."""
+    """Distil the five drafts for comparison, each for the given minutes."""
     from training.draft import train_ladder
 
     train_ladder(minutes, inherit)
@@ -109,11 +109,11 @@ def ladder(minutes: float = MINUTES, inherit: bool = INHERIT) -> None:
 
 @app.command()
 def losses(minutes: float = MINUTES) -> None:
-    """Compare the distillation losses on the default draft, so many minutes each."""
+    """Compare the distillation losses on the default draft, each for the given minutes."""
     from training.draft import compare_losses
 
     for loss, rate in compare_losses(minutes).items():
-        typer.echo(f"{loss}: match rate {rate:.3f} on kept-back text")
+        typer.echo(f"{loss}: match rate {rate:.3f} on held-back text")
 
 
 @app.command()
@@ -127,9 +127,9 @@ def install() -> None:
 @app.command()
 def report(
     write_cards: bool = typer.Option(False, help="Write the figures into the model cards."),
-    limit: int = typer.Option(80, min=1, help="Test prompts of each suite."),
+    limit: int = typer.Option(80, min=1, help="Number of test prompts per suite."),
 ) -> None:
-    """Measure the shipped pair, print the figures and keep them as report.json."""
+    """Measure the shipped pair, print the figures and save them as report.json."""
     from training.cards import write_cards as write
     from training.report import make_report, show
 
@@ -141,7 +141,7 @@ def report(
 
 @app.command()
 def continuations(count: int = typer.Option(20, min=1)) -> None:
-    """Print continuations of test prompts by the target, to read and to choose from for the card."""
+    """Print the target's continuations of test prompts, to choose from for the card."""
     from training.continuations import print_continuations
 
     print_continuations(count)
@@ -149,7 +149,7 @@ def continuations(count: int = typer.Option(20, min=1)) -> None:
 
 @app.command(name="measure-trainer")
 def measure_trainer(steps: int = typer.Option(12, min=2)) -> None:
-    """Time a step of this project's loop beside one of transformers' Trainer, same model and batch."""
+    """Compare the time of a step of this project's loop with transformers' Trainer, same model and batch."""
     from training.trainer_cost import compare
 
     for line in compare(steps):
@@ -158,9 +158,7 @@ def measure_trainer(steps: int = typer.Option(12, min=2)) -> None:
 
 @app.command(name="all")
 def all_steps(minutes: float = MINUTES, folders: list[Path] = FOLDERS) -> None:
-    """Everything, from the corpus to the cards: so many minutes of training, and some of preparing and
-    measuring.
-    """
+    """Run every step from the corpus to the cards: the given minutes of training, plus preparation and measurement."""
     from training.draft import DEFAULT, train_draft, train_ladder
     from training.places import CORPUS
     from training.target import encode_corpus
@@ -173,7 +171,7 @@ def all_steps(minutes: float = MINUTES, folders: list[Path] = FOLDERS) -> None:
         forget_tokens()
         train_tokenizer()
         prompts()
-        encode_corpus()  # last: with the tokens there, all three are done
+        encode_corpus()  # last: once the tokens exist, all three are done
     target(0.45 * minutes)
     unloop(0.15 * minutes)
     generate(0.08 * minutes)
@@ -184,9 +182,7 @@ def all_steps(minutes: float = MINUTES, folders: list[Path] = FOLDERS) -> None:
 
 
 def main() -> None:
-    """Runs the command line; bad input and trouble with files are told in a sentence, without a
-    traceback.
-    """
+    """Runs the command line. Bad input and file errors end in one sentence, without a traceback."""
     keep_freed_memory()
     try:
         app()

@@ -1,7 +1,7 @@
 """Keeps memory that torch frees within the process.
 
 A training step and a step of batched decoding allocate and free the same large buffers again and again. By default
-glibc gives each of them back to the kernel at once, which has to zero the pages anew at the next step.
+glibc returns each of them to the kernel at once, which must zero the pages again at the next step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PADDING = 64 * 2**20
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep freed blocks of up to KEPT bytes. False, and nothing changed, where there is no glibc."""
+    """Makes glibc keep freed blocks of up to KEPT bytes. Returns False without glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False

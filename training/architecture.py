@@ -1,6 +1,4 @@
-"""Models of the pair as Llama configurations, and how one is saved: bf16, sharded, written beside and
-renamed.
-"""
+"""The pair's models as Llama configurations, and how they are saved: in bf16, sharded, atomically."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ SHARD_SIZE = "9MB"
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of a model: layers, hidden size, MLP size. Heads are 64 wide (grouped where ``key_value_heads``
-    says so).
-    """
+    """Size of a model: layers, hidden size, MLP size. Heads are 64 wide; ``key_value_heads`` groups them."""
 
     layers: int
     hidden: int
@@ -48,15 +44,15 @@ class Shape:
 
 
 def parameter_count(model: torch.nn.Module) -> int:
-    """Parameters, the tied embedding counted once."""
+    """Number of parameters; the tied embedding counts once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def deepen(model: LlamaForCausalLM, layers: int) -> LlamaForCausalLM:
     """The same function with more layers: block expansion (Wu et al. 2024, "LLaMA Pro", section 3.2).
 
-    Copies of layers are spread evenly between the old ones; a copy's output projections are zero, so it is
-    silent until it is trained.
+    Copies of layers are spread evenly between the old ones. A copy's output projections are zero, so it has no effect
+    until it is trained.
     """
     old = model.config.num_hidden_layers
     if not old < layers <= 2 * old:
@@ -87,9 +83,7 @@ def load_model(folder: Path) -> LlamaForCausalLM:
 
 
 def save_model(model: LlamaForCausalLM, target: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Saves a bf16 copy with its tokenizer; a README.md that stood there stays. Nothing half-written is ever
-    seen.
-    """
+    """Saves a bf16 copy with its tokenizer atomically. An existing README.md stays."""
     half = copy.deepcopy(model).to(torch.bfloat16)
     half.config.dtype = torch.bfloat16
     card = target / "README.md"

@@ -1,6 +1,4 @@
-"""What the target's held-out loss is compared with: gzip, xz and a 5-gram model, in bits per byte of the same
-text.
-"""
+"""Baselines for the target's held-out loss: gzip, xz and a 5-gram model, in bits per byte of the same text."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ def _keys(tokens: np.ndarray, n: int) -> np.ndarray:
 
 
 class _Counts:
-    """Counts of keys, looked up by binary search; a key never seen has the count 0."""
+    """Counts of keys, looked up by binary search; an unseen key counts 0."""
 
     def __init__(self, keys: np.ndarray) -> None:
         self.keys, self.counts = np.unique(keys, return_counts=True)
@@ -43,8 +41,8 @@ class _Counts:
 def five_gram_bits(train: np.ndarray, test: np.ndarray, vocabulary: int) -> float:
     """Mean bits per token of an interpolated 5-gram with Witten-Bell smoothing over the same tokens.
 
-    P_n(w|h) = (count(hw) + T(h) P_{n-1}(w|h')) / (count(h) + T(h)), with T(h) the number of different tokens
-    seen after h and P_0 uniform (Witten and Bell 1991; Chen and Goodman 1998, section 2.5).
+    P_n(w|h) = (count(hw) + T(h) P_{n-1}(w|h')) / (count(h) + T(h)), with T(h) the number of distinct tokens seen after
+    h and P_0 uniform (Witten and Bell 1991; Chen and Goodman 1998, section 2.5).
     """
     probability = np.full(len(test), 1.0 / vocabulary)
     for n in range(1, min(ORDER, len(test)) + 1):
@@ -72,5 +70,5 @@ def five_gram_bits(train: np.ndarray, test: np.ndarray, vocabulary: int) -> floa
 
 
 def bits_per_byte(nats_per_token: float, tokens: int, size: int) -> float:
-    """From nats per token to bits per byte of the text that the tokens encode."""
+    """Converts nats per token to bits per byte of the text that the tokens encode."""
     return nats_per_token / math.log(2) * tokens / size

@@ -1,6 +1,6 @@
-"""Many texts at once: a lean bf16 Llama forward over a preallocated cache, for texts of equal length.
+"""Batched decoding of texts of equal length: a minimal bf16 Llama forward over a preallocated cache.
 
-It exists for throughput only. transformers' ``generate`` concatenates every layer's cache at every token.
+It exists for throughput: transformers' ``generate`` concatenates every layer's cache at every token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def attend(q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Causal attention of q (batch, heads, n, 64) over keys and values (batch, kv_heads, length, 64).
 
-    One query is a product of matrix and vector, written so: torch's fused attention took four times as long.
+    A single query uses plain matrix products: torch's fused attention took four times as long.
     """
     if q.shape[2] > 1:
         return F.scaled_dot_product_attention(q, keys, values, is_causal=True, enable_gqa=True)
@@ -67,7 +67,7 @@ class BatchDecoder:
 
     @torch.inference_mode()
     def extend(self, ids: Tensor, start: int) -> Tensor:
-        """Last hidden states, normed, of ids (batch, n) put at positions ``start``...; n > 1 only at start 0.
+        """Normed last hidden states of ids (batch, n) at positions ``start``...; n > 1 only at start 0.
 
         Returns (batch, n, hidden); ``logits`` turns them into logits.
         """
@@ -92,5 +92,5 @@ class BatchDecoder:
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
-        """Logits in bf16 of hidden (..., hidden)."""
+        """Logits (..., vocabulary) in bf16 of hidden (..., hidden)."""
         return F.linear(hidden, self.embedding)

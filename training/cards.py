@@ -1,4 +1,4 @@
-"""The model cards: every figure comes from the report and from the facts of the training."""
+"""The model cards. Every figure comes from the report or the training logs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ LOSS_NAMES = {
 TAIL_LINES = 8
 """Lines of a prompt that the card shows."""
 FARTHEST_APART = 2.57
-"""Standard errors between the highest and the lowest of four equal means that chance exceeds once in
-twenty (Tukey's studentised range, 3.63, over the square root of two).
+"""Distance in standard errors between the highest and lowest of four equal means that chance exceeds once in twenty
+(Tukey's studentised range, 3.63, over the square root of two).
 """
 
 
 def write_cards(report: dict) -> None:
-    """Writes a README.md beside the target's and each draft's weights, and one of the pair."""
+    """Writes a README.md for the target, for each draft, and for the pair."""
     facts = json.loads((PAIR / "training.json").read_text())
     write_card("target", target_card(report, facts, chosen_continuations()))
     for name in report["drafts"]:
@@ -49,7 +49,7 @@ def write_card(place: str, text: str) -> None:
 
 
 def pair_card(report: dict) -> str:
-    """The pair's own README: what is in the folder, and each model's figures in a row."""
+    """The pair's README: the folder's content, and a table with one row per model."""
     head = ["model", "parameters", "layers", "c", "match", "outside loops", "oracle SL", "held-out bits per byte"]
     sizes, held = report["sizes"], report["held_out"]
     rows = [table_row("[target](target)", sizes["target"], *["-"] * 4, f"{held['target']:.2f}")]
@@ -68,7 +68,7 @@ def pair_card(report: dict) -> str:
             "",
             f"Along the target's greedy text after {report['prompts_per_suite']} test prompts of each suite. "
             f"c: a draft's step over the target's, median of {report['costs']['measurements']} measurements. "
-            "`report.json` holds all figures, `training.json` what the training logs tell, `corpus.json` the "
+            "`report.json` holds all figures, `training.json` what the training logs record, `corpus.json` the "
             "packages, versions and licences of the corpus, `pair.json` what is loaded.",
             "",
         ]
@@ -81,7 +81,7 @@ def table_row(name: str, size: dict, *cells: str) -> str:
 
 
 def size_line(size: dict, mark: str) -> str:
-    """Parameters, layers and width, and the fingerprint that the figures below belong to."""
+    """Parameters, layers, width, and the fingerprint of the weights."""
     return (
         f"Llama architecture, {size['parameters']:,} parameters, {size['layers']} layers of "
         f"width {size['hidden']}, "
@@ -90,7 +90,7 @@ def size_line(size: dict, mark: str) -> str:
 
 
 def data_lines(facts: dict) -> str:
-    """What the corpus is, and under which licences."""
+    """The corpus and its licences."""
     corpus = facts["corpus"]
     return (
         f"Source code, tests, docstrings and README files of {corpus['packages']} Python "
@@ -149,7 +149,7 @@ def target_card(report: dict, facts: dict, chosen: list[dict[str, str]]) -> str:
 
 
 def unloop_line(run: dict) -> str:
-    """What the part against loops was; nothing where there was none."""
+    """The training against loops; empty if there was none."""
     if not run:
         return ""
     return (
@@ -159,7 +159,7 @@ def unloop_line(run: dict) -> str:
 
 
 def continuation_lines(row: dict[str, str]) -> str:
-    """One chosen continuation as an indented block, with the reader's remark."""
+    """One chosen continuation as an indented block, with its remark."""
     prompt = row["prompt"].splitlines()
     shown = ["..."] * (len(prompt) > TAIL_LINES) + prompt[-TAIL_LINES:]
     block = "\n".join(shown) + "\u2588" + row["text"]
@@ -190,7 +190,7 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         f"It was measured with the target `{report['fingerprints']['target']}`.",
         "\n## Training\n",
         f"It started {start} and from its embeddings, and was distilled by "
-        f"{LOSS_NAMES.get(run.get('loss'), 'a loss that no log tells')} over the target's 32 most probable "
+        f"{LOSS_NAMES.get(run.get('loss'), 'a loss that no log records')} over the target's 32 most probable "
         f"tokens, {run.get('minutes')} minutes on a shared CPU ({run.get('steps', 0):,} steps, "
         f"{run.get('tokens', 0) / 1e6:.1f} million tokens, repeats included), on text that "
         "the target wrote, three parts greedily and one at temperature 0.7, "
@@ -199,7 +199,7 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         data_lines(facts),
         "\n## Held-out loss\n",
         f"{report['held_out']['drafts'][name]:.2f} bits per byte of held-out files (the target: "
-        f"{report['held_out']['target']:.2f}). It learned mostly from what the target writes: on kept-back "
+        f"{report['held_out']['target']:.2f}). It learned mostly from what the target writes: on held-back "
         f"windows of that, its first choice is the target's in {share(run.get('kept_back'))} of the places.",
         "\n## How well it guesses\n",
         f"Along the target's greedy text of up to {NEW_TOKENS} tokens after {report['prompts_per_suite']} test "
@@ -224,19 +224,17 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
 
 
 def earlier_line(stages: list[dict], target: str) -> str:
-    """What a draft had learned before: under another loss, or from the target before that was taught to leave loops."""
-    told = [
+    """A draft's earlier training: with another loss, or from the target before it was trained to leave loops."""
+    earlier = [
         f"{stage['minutes']} minutes ({stage['tokens'] / 1e6:.1f} million tokens) by {LOSS_NAMES[stage['loss']]} from "
         + ("this target" if stage["target"] == target else "the target before it was taught to leave loops")
         for stage in stages
     ]
-    return f" Before that it had learned for {', then for '.join(told)}." if told else ""
+    return f" Before that it had learned for {', then for '.join(earlier)}." if earlier else ""
 
 
 def suite_lines(rows: dict[str, dict]) -> str:
-    """How the suites differ, and whether by more than chance: outside of loops, and in their share of
-    loops.
-    """
+    """How the suites differ outside loops and in their share of loops, and whether by more than chance."""
     known = {suite: row for suite, row in rows.items() if row["match_outside_error"] is not None}
     if len(known) < 2:
         return "Too few texts leave loops to compare the suites there."
@@ -256,8 +254,8 @@ def suite_lines(rows: dict[str, dict]) -> str:
 
 
 def loss_lines(losses: dict) -> str:
-    """The match rates of the short runs with each distillation loss."""
+    """The match rate of a short run with each distillation loss."""
     rates = ", ".join(
         f"{LOSS_NAMES[key]} {run['kept_back']:.3f} ({run['steps']} steps)" for key, run in losses.items() if run
     )
-    return f"Match rate on kept-back text after {losses['kl']['minutes']} minutes with each: {rates}."
+    return f"Match rate on held-back text after {losses['kl']['minutes']} minutes with each: {rates}."

@@ -1,4 +1,4 @@
-"""What the target writes on test prompts: to be read by a person, who chooses three for the card."""
+"""The target's continuations of test prompts, from which a person chooses three for the card."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ from training.measure import load_bf16, write_texts_of
 from training.places import PAIR
 
 CHOSEN = PAIR / "continuations.json"
-"""``{"fingerprint": of the target, "chosen": [{"id": of the prompt, "remark": what a reader thought of
-it}]}``.
-"""
+"""``{"fingerprint": of the target, "chosen": [{"id": of the prompt, "remark": a reader's comment}]}``."""
 
 
 def print_continuations(count: int) -> None:
-    """Prints the greedy continuations of ``count`` test prompts, prompt and text apart."""
+    """Prints ``count`` test prompts and their greedy continuations."""
     prompts = random.Random(0).sample(load_suite("all", "test"), count)
     console = Console()
     for prompt, text in zip(prompts, continue_prompts(prompts), strict=True):
@@ -37,7 +35,7 @@ def continue_prompts(prompts: list[Prompt]) -> list[str]:
 
 
 def chosen_continuations() -> list[dict[str, str]]:
-    """The chosen ones as rows of prompt, text and remark; nothing when they were chosen for other weights."""
+    """The chosen continuations as rows of prompt, text and remark; empty if they belong to other weights."""
     if not CHOSEN.is_file():
         return []
     saved = json.loads(CHOSEN.read_text())

@@ -1,9 +1,9 @@
 """The corpus: Python source and the prose inside it, from installed permissive packages and the standard
 library.
 
-Two kinds of documents come out of one walk: ``code`` (source files as they are) and ``prose`` (docstrings,
-READMEs, package descriptions, as plain text). Files are held out by a hash of their name, before any
-training; what is extracted from a held-out file is held out too.
+One walk yields two kinds of documents: ``code`` (unchanged source files) and ``prose`` (docstrings, READMEs, package
+descriptions, as plain text). Files are held out by a hash of their name; what is extracted from a held-out file is held
+out too.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ SHARES = {"code": 1.0, "tests": 0.3, "prose": 0.5}
 
 @dataclass(frozen=True)
 class Document:
-    """One document: its kind (``code``, ``tests`` or ``prose``), where it comes from, its text."""
+    """One document: its kind (``code``, ``tests`` or ``prose``), origin and text."""
 
     kind: str
     package: str
@@ -58,8 +58,8 @@ class Document:
 
     @property
     def held_out(self) -> bool:
-        """Chosen by a hash of package and file name, so that the choice survives other packages and
-        orders.
+        """Chosen by a hash of package and file name, so that the choice does not depend on other packages or their
+        order.
         """
         digest = hashlib.sha256(f"{self.package}/{self.path}".encode()).digest()
         return int.from_bytes(digest[:4], "big") % 100 < HELD_OUT_PERCENT
@@ -67,7 +67,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Source:
-    """An installed package that may be used: its name, version, licence, and its files."""
+    """A usable installed package: its name, version, licence and files."""
 
     name: str
     version: str
@@ -77,14 +77,12 @@ class Source:
 
 
 def read_settings() -> dict:
-    """The table ``[corpus]`` of ``corpus.toml``: packages (name==version), size limits in characters."""
+    """The table ``[corpus]`` of ``corpus.toml``: packages (name==version) and size limits in characters."""
     return tomlkit.parse(CORPUS_TOML.read_text()).unwrap()["corpus"]
 
 
 def install_packages(packages: Iterable[str]) -> None:
-    """Installs what ``corpus.toml`` lists into ``build/corpus-packages``, beside the project's own
-    environment.
-    """
+    """Installs what ``corpus.toml`` lists into ``build/corpus-packages``, apart from the project's environment."""
     if CORPUS_PACKAGES.exists() and any(CORPUS_PACKAGES.iterdir()):
         return
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-compile", "-q", "--target"]
@@ -97,9 +95,7 @@ def install_packages(packages: Iterable[str]) -> None:
 
 
 def licence_of(distribution: Distribution) -> str:
-    """The licence as the package's metadata tell it, shortest statement first; empty when they tell
-    nothing.
-    """
+    """The licence in the package's metadata, shortest statement first; empty if it states none."""
     metadata = distribution.metadata
     classifiers = [line for line in metadata.get_all("Classifier") or [] if line.startswith("License")]
     stated = [
@@ -129,7 +125,7 @@ def find_packages(folders: Iterable[Path], leave_out: Iterable[str] = ()) -> Ite
 
 
 def standard_library() -> Source:
-    """Python's own library, its tests left out where they are not installed."""
+    """Python's standard library, with its tests if they are installed."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = [(str(path.relative_to(folder)), path) for path in sorted(folder.rglob("*.py"))]
     files = [(name, path) for name, path in files if not re.search(r"-packages/|lib2to3/tests/data", name)]
@@ -137,9 +133,7 @@ def standard_library() -> Source:
 
 
 def is_usable(text: str) -> bool:
-    """Whether a file looks written by people: not tiny, huge, generated, a table of numbers or of long
-    lines.
-    """
+    """Whether a file looks hand-written: not tiny, huge, generated, or a table of numbers or long lines."""
     if not 600 <= len(text) <= 120_000 or GENERATED.search(text[:600]):
         return False
     lines = text.splitlines()
@@ -154,7 +148,7 @@ def is_usable(text: str) -> bool:
 
 
 def extract_prose(source: str) -> str:
-    """The longer docstrings of a Python file, dedented, one after another; empty when it cannot be parsed."""
+    """The longer docstrings of a Python file, dedented and joined; empty if the file cannot be parsed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         try:
@@ -167,7 +161,7 @@ def extract_prose(source: str) -> str:
 
 
 def read_text(path: Path) -> str:
-    """A file's text with Unix line ends, or nothing when it is absent or not UTF-8."""
+    """A file's text with Unix line ends; None if it is missing or not UTF-8."""
     try:
         return path.read_text(encoding="utf-8").replace("\r\n", "\n").replace("\t", "    ")
     except (OSError, UnicodeDecodeError):
@@ -175,9 +169,9 @@ def read_text(path: Path) -> str:
 
 
 def documents_of(source: Source, wanted: Callable[[], bool]) -> Iterator[Document]:
-    """The usable documents of a package in an arbitrary but fixed order, for as long as they are ``wanted``.
+    """The usable documents of a package in an arbitrary but fixed order, while ``wanted`` holds.
 
-    They are its description, its Python files, the prose of those, its README and documentation files.
+    These are its description, its Python files and their prose, its README and documentation files.
     """
     if len(source.description) > 600:
         yield Document("prose", source.name, "DESCRIPTION", source.description)
@@ -191,7 +185,7 @@ def documents_of(source: Source, wanted: Callable[[], bool]) -> Iterator[Documen
 
 
 def documents_in(package: str, name: str, text: str) -> Iterator[Document]:
-    """The file as a document and, of Python files that are no tests, its docstrings as another."""
+    """The file as one document; for a Python file that is not a test, its docstrings as another."""
     if not name.endswith(".py"):
         yield Document("prose", package, name, text)
         return
@@ -203,7 +197,7 @@ def documents_in(package: str, name: str, text: str) -> Iterator[Document]:
 
 
 class DuplicateFilter:
-    """Refuses a document most of whose longer lines were seen before in documents of its kind."""
+    """Rejects a document if most of its longer lines occurred in earlier documents of its kind."""
 
     def __init__(self, most: float = 0.5) -> None:
         self.most = most
@@ -219,13 +213,12 @@ class DuplicateFilter:
 
 
 def has_room(room: dict[str, float]) -> bool:
-    """Whether any kind may still grow."""
+    """Whether any kind still has room."""
     return any(left > 0 for left in room.values())
 
 
 def gather(sources: Iterable[Source], characters_per_package: int) -> tuple[list[Document], list[dict]]:
-    """Walks the sources; each gives at most so many characters of code, and SHARES of that of the other
-    kinds.
+    """Walks the sources. Each gives at most ``characters_per_package`` of code, and SHARES of that of the other kinds.
 
     Returns the documents and one manifest row per package: name, version, licence, files and characters per
     kind.
@@ -265,7 +258,7 @@ def write_documents(path: Path, documents: Iterable[Document]) -> int:
 
 
 def read_documents(name: str) -> list[Document]:
-    """The documents of ``train`` or ``held_out``, as the corpus step wrote them."""
+    """The documents of ``train`` or ``held_out`` that the corpus step wrote."""
     path = CORPUS / f"{name}.jsonl"
     if not path.is_file():
         raise UserError("There is no corpus yet. Run `python -m training corpus` first.")
@@ -276,8 +269,8 @@ def read_documents(name: str) -> list[Document]:
 def build_corpus(folders: list[Path] | None = None) -> dict:
     """Gathers, splits and writes the corpus; returns the manifest.
 
-    ``folders`` hold installed packages (default: the environment's and those of ``corpus.toml``); the
-    standard library joins them. Raises UserError when there is nothing usable in them.
+    ``folders`` hold installed packages (default: the environment's and those of ``corpus.toml``); the standard library
+    is added. Raises UserError if they hold nothing usable.
     """
     settings = read_settings()
     if not folders:
@@ -306,7 +299,7 @@ def build_corpus(folders: list[Path] | None = None) -> dict:
 
 
 def nothing_usable(folders: Iterable[Path]) -> UserError:
-    """What to say of folders without a document."""
+    """The message for folders without a usable document."""
     return UserError(
         f"Nothing usable in {', '.join(map(str, folders))}: no package under a permissive licence with Python "
         "files. Name a folder that pip has installed packages into (`pip install --target FOLDER ...`)."

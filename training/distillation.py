@@ -1,9 +1,7 @@
-"""Distillation losses over the target's TOP most probable tokens and the rest of its probability as one more
-class.
+"""Distillation losses over the target's TOP most probable tokens plus one class for all others.
 
-All take the draft's logits (n, vocabulary), the target's top ids and their log-probabilities (n, TOP), and
-the text's own next tokens (n,); all give one mean over the n positions, in nats (total variation: in
-probability).
+All take the draft's logits (n, vocabulary), the target's top ids and their log-probabilities (n, TOP), and the text's
+next tokens (n,). All return the mean over the n positions, in nats (total variation: in probability).
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 LEAST = 1e-6
-"""Least probability of the rest, so that its logarithm stays finite."""
+"""Lower bound of the probability of all others, which keeps its logarithm finite."""
 SHARPENING = 4.0
 """Inverse of the lower temperature of ``sharp_kl``."""
 
@@ -27,25 +25,23 @@ def _with_rest(log_probabilities: Tensor) -> Tensor:
 
 
 def _both(logits: Tensor, top_ids: Tensor, top_logp: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of target and draft over the TOP tokens and the rest, each (n, TOP + 1)."""
+    """Log-probabilities of target and draft over the TOP tokens and all others, each (n, TOP + 1)."""
     logits = logits.float()
     draft = logits.gather(-1, top_ids) - logits.logsumexp(-1, keepdim=True)
     return _with_rest(top_logp.float()), _with_rest(draft)
 
 
 def forward_kl(logits: Tensor, top_ids: Tensor, top_logp: Tensor, following: Tensor) -> Tensor:
-    """KL(target || draft), Hinton et al. 2015; the loss of DistillSpec's first rows (Zhou et al. 2024,
-    section 4).
-    """
+    """KL(target || draft): Hinton et al. 2015; DistillSpec (Zhou et al. 2024, section 4)."""
     target, draft = _both(logits, top_ids, top_logp)
     return (target.exp() * (target - draft)).sum(-1).mean()
 
 
 def sharp_kl(logits: Tensor, top_ids: Tensor, top_logp: Tensor, following: Tensor) -> Tensor:
-    """Forward KL at temperature 1 and, as heavy in its gradient, at temperature 1/4.
+    """Forward KL at temperature 1 plus, with equal weight in the gradient, at temperature 1/4.
 
-    At the lower one nothing is left to the tokens beyond the TOP. A draft under greedy decoding has to find the
-    target's first choice, which is its distribution at temperature 0, and yet keep its probabilities for sampling.
+    The lower temperature trains the draft to match the target's first choice, which greedy decoding needs; temperature
+    1 keeps its probabilities for sampling.
     """
     sharp_target = (SHARPENING * top_logp.float()).log_softmax(-1)
     sharpened = SHARPENING * logits.float()
@@ -61,7 +57,7 @@ def total_variation(logits: Tensor, top_ids: Tensor, top_logp: Tensor, following
 
 
 def cross_entropy(logits: Tensor, top_ids: Tensor, top_logp: Tensor, following: Tensor) -> Tensor:
-    """Cross-entropy with the text that the target wrote (sequence-level distillation, Kim and Rush 2016)."""
+    """Cross-entropy on the text that the target wrote (sequence-level distillation, Kim and Rush 2016)."""
     return F.cross_entropy(logits.float(), following)
 
 

@@ -1,6 +1,4 @@
-"""The drafts: what they look like, what they start from, and their distillation from what the target
-wrote.
-"""
+"""The drafts: their shapes, their initialisation, and their distillation from text that the target wrote."""
 
 from __future__ import annotations
 
@@ -37,14 +35,14 @@ from training.target import TARGET
 
 DRAFTS = BUILD / "drafts"
 KEPT_BACK = 96
-"""Windows of generated text that no draft is trained on, to watch the match rate."""
+"""Windows of generated text that no draft trains on, used to measure the match rate."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A draft: its shape, and the target's layers that it starts from (none: random layers).
+    """A draft: its shape and the target layers that it starts from (none: random layers).
 
-    ``as_long_as`` names the draft whose number of tokens it is trained on, for a fair comparison of the two.
+    ``as_long_as`` names a draft; this one trains on the same number of tokens, for a fair comparison.
     """
 
     shape: Shape
@@ -53,7 +51,7 @@ class Recipe:
     as_long_as: str = ""
 
 
-# The target's odd layers are the copies that deepened it: what it knows is mostly in the even ones.
+# The target's odd layers are the copies that deepened it; most of its knowledge is in the even ones.
 RECIPES: dict[str, Recipe] = {
     "default-2x256": Recipe(Shape(2, 256, 704), (0, 14), "the default: two of the target's own layers"),
     "tiny-1x128": Recipe(Shape(1, 128, 352), note="the cheapest that is still useful"),
@@ -67,10 +65,9 @@ LADDER = tuple(name for name in RECIPES if name != DEFAULT)
 
 
 def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> LlamaForCausalLM:
-    """A draft that starts from the target: its layers where the recipe names some, and its embeddings.
+    """A draft initialised from the target: with its embeddings, and with its layers if the recipe names some.
 
-    A draft of another width gets the embeddings' principal components (narrower) or the embeddings and noise
-    (wider).
+    A narrower draft gets the embeddings' principal components, a wider one the embeddings plus noise.
     """
     torch.manual_seed(1)
     draft = recipe.shape.build(target.config.vocab_size, target.config.max_position_embeddings)
@@ -85,7 +82,7 @@ def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> LlamaForCausalLM:
 
 
 def fit_width(embeddings: Tensor, width: int) -> Tensor:
-    """Embeddings (vocabulary, hidden) as (vocabulary, width): principal components, or noise beside them."""
+    """Embeddings (vocabulary, hidden) as (vocabulary, width): principal components, or padded with noise."""
     hidden = embeddings.shape[1]
     if width == hidden:
         return embeddings
@@ -116,14 +113,14 @@ class Batches:
         ids = torch.from_numpy(self.texts.ids[rows].astype(np.int64))
         top_ids = torch.from_numpy(self.texts.top_ids[rows].astype(np.int64)).view(-1, TOP)
         top_logp = torch.from_numpy(self.texts.top_logp[rows]).view(-1, TOP)
-        # After the last id nothing was written: the target's first choice stands for it.
+        # No text follows the last id: the target's first choice stands in for it.
         following = torch.cat([ids[:, 1:], top_ids.view(*ids.shape, TOP)[:, -1:, 0]], dim=1).flatten()
         return tuple(tensor.to(device()) for tensor in (ids, top_ids, top_logp, following))
 
 
 @torch.no_grad()
 def match_rate(draft: LlamaForCausalLM, batches: Batches) -> float:
-    """How often the draft's first choice is the target's, over all positions of the kept-back windows."""
+    """How often the draft's first choice is the target's, over all positions of the held-back windows."""
     draft.eval()
     hits = []
     for rows in np.array_split(batches.kept_back, max(1, KEPT_BACK // 8)):
@@ -145,8 +142,8 @@ def distil(
     tokens: int | None = None,
     windows: int = 12,
 ) -> float:
-    """Distils for ``minutes``, or on so many ``tokens``; returns the match rate on kept-back windows. See
-    TimedRun for what is resumed.
+    """Distils for ``minutes``, or on ``tokens`` tokens; returns the match rate on held-back windows. Resumes as
+    TimedRun does.
     """
     draft.to(device())
     set_attention(draft, batches.texts.ids.shape[1])
@@ -167,11 +164,11 @@ def distil(
 
 
 def train_draft(name: str, minutes: float, loss: str = "kl", tokens: int | None = None, inherit: bool = False) -> Path:
-    """Trains the draft called ``name`` on all that the target has written; returns its folder.
+    """Trains the draft ``name`` on all text that the target has written; returns its folder.
 
-    ``minutes`` (or ``tokens``, where given) count from its very beginning: with more of them a finished draft
-    is trained further. ``inherit``: it starts from the weights in ``build/drafts``, which learned under another
-    loss or from the target as it was before it was itself trained on, instead of from the target's layers.
+    ``minutes`` (or ``tokens``, if given) count from the draft's beginning: a larger number trains a finished draft
+    further. ``inherit`` starts from the weights in ``build/drafts``, which learned with another loss or from an earlier
+    target, instead of from the target's layers.
     """
     if name not in RECIPES:
         raise UserError(f"There is no draft {name!r}. Drafts: {', '.join(RECIPES)}.")
@@ -199,7 +196,7 @@ def train_draft(name: str, minutes: float, loss: str = "kl", tokens: int | None 
 
 
 def set_aside(name: str, settings: dict) -> None:
-    """What a draft learned in another way ends there: it is noted among its earlier stages, its checkpoint goes."""
+    """Records a draft's previous training as an earlier stage and removes its checkpoint."""
     checkpoint, log = CHECKPOINTS / f"draft-{name}.pt", LOGS / f"draft-{name}.jsonl"
     if not checkpoint.is_file():
         return
@@ -215,7 +212,7 @@ def set_aside(name: str, settings: dict) -> None:
 
 
 def earlier_stages(name: str) -> list[dict]:
-    """How a draft was trained before its last stage, oldest first: last figures of each log, target and loss."""
+    """A draft's stages before the last, oldest first: the final figures of each log, the target and the loss."""
     path = _stages_file(name)
     return json.loads(path.read_text()) if path.is_file() else []
 
@@ -225,16 +222,14 @@ def _stages_file(name: str) -> Path:
 
 
 def train_ladder(minutes: float, inherit: bool = False) -> None:
-    """Trains the five drafts for comparison for ``minutes`` each, or on as many tokens as another saw."""
+    """Trains the five drafts for comparison for ``minutes`` each, or on as many tokens as another draft."""
     for name in sorted(LADDER, key=lambda name: bool(RECIPES[name].as_long_as)):
         other = RECIPES[name].as_long_as
         train_draft(name, minutes, tokens=last_of_log(f"draft-{other}")["tokens"] if other else None, inherit=inherit)
 
 
 def compare_losses(minutes: float) -> dict[str, float]:
-    """Distils the default draft for ``minutes`` with each loss; returns the match rates on kept-back
-    windows.
-    """
+    """Distils the default draft for ``minutes`` with each loss; returns the match rates on held-back windows."""
     target, batches = load_model(TARGET), Batches(read_generated(TARGET))
     rates = {}
     for loss in LOSSES:

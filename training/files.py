@@ -1,6 +1,6 @@
-"""Writing beside and renaming, so that no half-written file or folder ever stands where a good one stood.
+"""Atomic replacement of files and folders: write to a temporary neighbour, then rename.
 
-A run that is killed leaves at most a hidden ``.part`` beside, which the next one overwrites.
+A killed run leaves at most a hidden ``.part``, which the next run overwrites.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from decoding.errors import UserError
 
 
 @contextmanager
-def telling_trouble(target: Path) -> Iterator[None]:
-    """Turns what a full disk or missing rights raise while ``target`` is written into a UserError."""
+def explained_errors(target: Path) -> Iterator[None]:
+    """Turns errors of a full disk or missing permissions while ``target`` is written into a UserError."""
     try:
         yield
     except Exception as error:
-        # Beside OSError: safetensors' own error, and a bare Exception of tokenizers, tell it in their text.
+        # safetensors and tokenizers raise other exceptions, which name the OS error in their text only.
         if not isinstance(error, OSError) and "(os error " not in str(error):
             raise
         raise UserError(
             f"Could not write {target.name}: {getattr(error, 'strerror', None) or error}. Free some space or "
-            "check the rights; what stood there before is unchanged."
+            "check the permissions; the previous version is unchanged."
         ) from error
 
 
 @contextmanager
 def replacing_file(target: Path, mode: str = "w") -> Iterator[IO]:
-    """Opens a file beside ``target``; renames it over ``target`` when the block ends well."""
+    """Opens a temporary file; renames it over ``target`` if the block succeeds."""
     beside = target.with_name(f".{target.name}.part")
-    with telling_trouble(target):
+    with explained_errors(target):
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with beside.open(mode, **({} if "b" in mode else {"encoding": "utf-8"})) as file:
@@ -45,9 +45,9 @@ def replacing_file(target: Path, mode: str = "w") -> Iterator[IO]:
 
 @contextmanager
 def replacing_folder(target: Path) -> Iterator[Path]:
-    """Gives an empty folder beside ``target``; swaps it into place when the block ends well."""
+    """Yields an empty temporary folder; swaps it into place if the block succeeds."""
     beside = target.with_name(f".{target.name}.part")
-    with telling_trouble(target):
+    with explained_errors(target):
         put_back(target)
         shutil.rmtree(beside, ignore_errors=True)
         try:
@@ -59,7 +59,7 @@ def replacing_folder(target: Path) -> Iterator[Path]:
 
 
 def swap(beside: Path, target: Path) -> None:
-    """Renames ``beside`` to ``target``; the folder that stood there goes last, or back where that fails."""
+    """Renames ``beside`` to ``target``. The old folder is removed last, or restored on failure."""
     before = before_of(target)
     try:
         if target.exists():
@@ -70,7 +70,7 @@ def swap(beside: Path, target: Path) -> None:
 
 
 def put_back(target: Path) -> None:
-    """Ends a swap that was killed or that failed: the old folder goes back where no new one stands."""
+    """Undoes a killed or failed swap: restores the old folder if there is no new one."""
     before = before_of(target)
     if before.exists() and not target.exists():
         before.replace(target)
@@ -78,5 +78,5 @@ def put_back(target: Path) -> None:
 
 
 def before_of(target: Path) -> Path:
-    """Where a folder stands while another takes its place."""
+    """Where the old folder waits during a swap."""
     return target.with_name(f".{target.name}.before")

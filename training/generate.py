@@ -1,9 +1,8 @@
-"""Text that the target writes, with what it thought at every token: what a draft must learn.
+"""Text that the target writes, with its distribution at every token: the drafts' training data.
 
-Prompts are cuts from training files and the prompts of the suites' train split; three texts in four go on
-greedily, the others at temperature 0.7; some windows of the corpus are only read. Beside the ids the target's
-``TOP`` most probable tokens are kept at every position, prompt included, so that drafts are distilled
-without running the target again.
+Prompts are cuts from training files and the train split of the suites. Three texts in four continue greedily, the
+others at temperature 0.7; some windows of the corpus are only read. The target's ``TOP`` most probable tokens are kept
+at every position, prompt included, so that distillation need not run the target again.
 """
 
 from __future__ import annotations
@@ -35,15 +34,14 @@ TOP = 32
 BATCH = 192
 PREFIXES = {"sampled": (32, 64, 96, 160), "greedy": (96, 128, 160, 192), "corpus": (LENGTH,)}
 KINDS = ("greedy", "sampled", "greedy", "greedy", "corpus")
-"""Lengths of prompts in tokens. Greedy text loops sooner or later, so it is given less room."""
+"""Prompt lengths in tokens. Greedy text loops sooner or later, so it gets less room."""
 TEMPERATURE = 0.7
 SUITE_SHARE = 0.25
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Windows that the target wrote: ids (count, length), and its most probable next tokens after each of
-    them.
+    """Windows that the target wrote: ids (count, length), and its most probable next tokens at each position.
 
     ``top_ids`` and ``top_logp`` are (count, length, TOP): entry [i, j] is the target's distribution after
     ids[i, : j+1].
@@ -55,7 +53,7 @@ class Texts:
 
 
 class PromptPool:
-    """Prompts of a wanted length: cuts of the training stream, and some of the suites' train prompts."""
+    """Prompts of a given length: cuts of the training stream and some of the suites' train prompts."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -66,7 +64,7 @@ class PromptPool:
         self.prompts = [np.asarray(tokenizer(text).input_ids) for text in texts]
 
     def take(self, count: int, length: int) -> Tensor:
-        """(count, length) ids, each row opened by the BOS."""
+        """ids (count, length); each row starts with BOS."""
         rows = [self._cut(length) for _ in range(count)]
         return torch.from_numpy(np.stack(rows).astype(np.int64))
 
@@ -83,7 +81,7 @@ class PromptPool:
 def write_batch(
     decoder: BatchDecoder, prompts: Tensor, temperature: float, noise: torch.Generator
 ) -> tuple[Tensor, ...]:
-    """Goes on from prompts (batch, n) up to LENGTH tokens.
+    """Continues prompts (batch, n) up to LENGTH tokens.
 
     Returns ids (batch, LENGTH) and the target's TOP next tokens: ids and log-probabilities, (batch, LENGTH,
     TOP).
@@ -115,9 +113,7 @@ def best(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def choose(logits: Tensor, temperature: float, noise: torch.Generator) -> Tensor:
-    """The next tokens (batch,): the first choices, or a draw by the Gumbel trick at a temperature above
-    zero.
-    """
+    """The next tokens (batch,): the first choice at temperature 0, otherwise a sample by the Gumbel-max trick."""
     if temperature == 0:
         return logits.argmax(-1)
     uniform = torch.rand(logits.shape, generator=noise, device=logits.device).clamp_min_(1e-20)
@@ -125,11 +121,9 @@ def choose(logits: Tensor, temperature: float, noise: torch.Generator) -> Tensor
 
 
 def generate(target: Path, minutes: float, batch: int = BATCH) -> int:
-    """Writes batches into ``build/generated/<fingerprint>`` until ``minutes`` in all are over; returns the
-    new tokens.
+    """Writes batches into ``build/generated/<fingerprint>`` for ``minutes`` in total; returns the number of new tokens.
 
-    Each batch is a file of its own, named with the seconds spent so far: a killed run goes on after the last
-    whole one.
+    Each batch is one file, named with the seconds spent so far: a killed run resumes after the last complete batch.
     """
     folder = folder_of(target)
     tokenizer, model = load_tokenizer_of(target), load_model(target).to(device()).eval()
@@ -139,7 +133,7 @@ def generate(target: Path, minutes: float, batch: int = BATCH) -> int:
     pool = PromptPool(tokenizer, seed=number)
     begun = time.monotonic() - (seconds_of(files[-1]) if files else 0)
     with tqdm(total=round(60 * minutes), desc="generate", unit="s") as bar:
-        while not number or time.monotonic() - begun < 60 * minutes:  # one batch at least
+        while not number or time.monotonic() - begun < 60 * minutes:  # at least one batch
             kind = KINDS[number % len(KINDS)]
             length = PREFIXES[kind][number % len(PREFIXES[kind])]
             noise = torch.Generator(device()).manual_seed(number)
@@ -160,22 +154,22 @@ def generate(target: Path, minutes: float, batch: int = BATCH) -> int:
 
 
 def folder_of(target: Path) -> Path:
-    """Where the texts of these very weights are kept."""
+    """The folder of the texts that these weights wrote."""
     return GENERATED / fingerprint(target)
 
 
 def batches_in(folder: Path) -> list[Path]:
-    """The batches in the order in which they were written."""
+    """The batches in the order of writing."""
     return sorted(folder.glob("*.npz"))
 
 
 def seconds_of(batch: Path) -> int:
-    """Seconds that had been spent when the batch was written."""
+    """Seconds spent when the batch was written."""
     return int(batch.stem.split("-")[1].rstrip("s"))
 
 
 def read_generated(target: Path) -> Texts:
-    """All that this target has written so far."""
+    """All text that this target has written so far."""
     files = batches_in(folder_of(target))
     if not files:
         raise UserError("This target has written nothing yet. Run `python -m training generate` first.")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-Report = Callable[[float], None]  # told the share done, 0 to 1
+Report = Callable[[float], None]  # called with the share done, 0 to 1
 
 
 @torch.inference_mode()
@@ -18,9 +18,9 @@ def greedy_texts(
     batch_size: int = 64,
     report: Report = lambda share: None,
 ) -> list[list[int]]:
-    """Greedy continuations of ``prompts`` (token ids), each ``n_tokens`` long or up to its end of sequence.
+    """Greedy continuations of ``prompts`` (token ids), each ``n_tokens`` long or up to the end of sequence.
 
-    ``model`` is a transformers causal LM. Prompts of like length share a batch, padded on the left.
+    ``model`` is a transformers causal LM. Prompts of similar length share a batch, padded on the left.
     """
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     texts: list[list[int]] = [[] for _ in prompts]
@@ -33,7 +33,7 @@ def greedy_texts(
 
 
 def _greedy_batch(model: torch.nn.Module, prompts: list[list[int]], n_tokens: int) -> list[list[int]]:
-    from transformers import StaticCache  # a growing cache would be copied whole at every step
+    from transformers import StaticCache  # a growing cache would be copied at every step
 
     longest = max(map(len, prompts))
     device = next(model.parameters()).device

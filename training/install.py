@@ -1,7 +1,6 @@
-"""Puts trained weights where the project ships them, with ``pair.json`` and the facts of their training.
+"""Copies trained weights to the shipped pair, with ``pair.json`` and a summary of the training logs.
 
-The pair changes as a whole: it is put together beside and renamed, so that a killed or failed installation
-never leaves a target with another one's drafts.
+The pair is replaced atomically, so that a failed installation never leaves a target with another target's drafts.
 """
 
 from __future__ import annotations
@@ -20,13 +19,11 @@ from training.places import CORPUS, MODELS, PAIR, PAIR_NAME
 from training.target import TARGET
 
 BF16_DRAFTS = ("half-6x256",)
-"""Drafts that stay in bf16: this one stands for a draft of about half the target's cost."""
+"""Drafts that stay in bf16: this one represents a draft of about half the target's cost."""
 
 
 def copy_model(source: Path, target: Path) -> None:
-    """Copies a model's files unless the same weights stand there. A card stays; policies of other weights
-    go.
-    """
+    """Copies a model's files unless the same weights are there. The card stays; policies of other weights go."""
     if any(target.glob("*.safetensors")) and fingerprint(source) == fingerprint(target):
         return
     for old in target.rglob("*"):
@@ -36,7 +33,7 @@ def copy_model(source: Path, target: Path) -> None:
 
 
 def copy_files(source: Path, target: Path) -> None:
-    """Copies a folder's files, deep ones too, into another one."""
+    """Copies all files of a folder tree into another folder."""
     for file in sorted(source.rglob("*")):
         if file.is_file():
             place = target / file.relative_to(source)
@@ -45,14 +42,14 @@ def copy_files(source: Path, target: Path) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Writes indented JSON beside and renames."""
+    """Writes indented JSON atomically."""
     with replacing_file(path) as file:
         json.dump(content, file, indent=1)
         file.write("\n")
 
 
 def training_facts() -> dict:
-    """What the logs tell of the training of the target and of each draft, and the corpus' size."""
+    """A summary of the training logs of target and drafts, and the corpus' size."""
     manifest = json.loads((CORPUS / "manifest.json").read_text())
     return {
         "corpus": {
@@ -69,7 +66,7 @@ def training_facts() -> dict:
 
 
 def setting(run: str, name: str) -> str:
-    """A setting of a run: its ``loss``, the fingerprint of its ``target``; empty where its checkpoint is not there."""
+    """A setting of a run (``loss``, or ``target``'s fingerprint); empty without a checkpoint."""
     path = CHECKPOINTS / f"{run}.pt"
     return read_checkpoint(path)["settings"][name] if path.is_file() else ""
 
@@ -77,7 +74,7 @@ def setting(run: str, name: str) -> str:
 def install() -> Path:
     """Copies the target and the drafts distilled from it into ``models/<pair>``; returns that folder.
 
-    Raises UserError where there is no target or no draft, or a draft was distilled from other weights.
+    Raises UserError if the target or all drafts are missing, or a draft was distilled from other weights.
     """
     if not (TARGET / "config.json").is_file():
         raise UserError("There is no trained target yet. Run `python -m training target` first.")
@@ -96,7 +93,7 @@ def install() -> Path:
 
 
 def drafts_of(target: str) -> list[str]:
-    """The trained drafts; UserError where there is none or one learned from another target."""
+    """The trained drafts. Raises UserError if there is none or one learned from another target."""
     drafts = [name for name in RECIPES if (DRAFTS / name / "config.json").is_file()]
     if not drafts:
         raise UserError("There is no trained draft yet. Run `python -m training draft` first.")

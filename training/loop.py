@@ -1,8 +1,7 @@
-"""The training loop: by the clock, resumable, logged. One function for the target and for every draft.
+"""The training loop: limited by time, resumable, logged. The target and every draft use it.
 
-It is not transformers' Trainer: that took 18% longer a step on two cores (``python -m training
-measure-trainer``), takes one optimiser where Muon and AdamW are two, and schedules by steps where this
-goes by the clock.
+It is not transformers' Trainer, which took 18% longer per step on two cores (``python -m training measure-trainer``),
+takes one optimiser instead of two (Muon and AdamW), and schedules by steps, not by time.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from tqdm import tqdm
 from transformers import LlamaForCausalLM
 
 from decoding.errors import UserError
-from training.files import replacing_file, telling_trouble
+from training.files import explained_errors, replacing_file
 from training.optimisers import make_optimisers, rate_at, set_rates
 from training.places import BUILD, LOGS
 
@@ -48,7 +47,7 @@ class Rates:
 
 
 def device() -> torch.device:
-    """CUDA where there is one."""
+    """CUDA if available, otherwise the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -58,9 +57,7 @@ def compiled(function: Callable) -> Callable:
 
 
 def set_attention(model: LlamaForCausalLM, length: int) -> None:
-    """Plain attention for short windows: compiled, it took a third of the time of torch's fused one on two
-    cores.
-    """
+    """Plain attention for short windows: compiled, it took a third of fused attention's time on two cores."""
     short_on_cpu = device().type == "cpu" and length <= 512
     model.set_attn_implementation("eager" if short_on_cpu else "sdpa")
 
@@ -72,7 +69,7 @@ def hidden_states(model: LlamaForCausalLM, ids: Tensor) -> Tensor:
 
 
 def logits_of(model: LlamaForCausalLM, hidden: Tensor) -> Tensor:
-    """The head in bf16. hidden (..., hidden) -> (..., vocabulary)."""
+    """Logits in bf16 autocast. hidden (..., hidden) -> (..., vocabulary)."""
     with torch.autocast(hidden.device.type, torch.bfloat16):
         return F.linear(hidden, model.lm_head.weight)
 
@@ -93,7 +90,7 @@ def mean_loss(model: LlamaForCausalLM, windows: Tensor, batch: int = 8) -> float
 
 
 def last_of_log(name: str) -> dict:
-    """The last figures of a run's log: steps, seconds, tokens, and its last figure on kept-back text."""
+    """The final figures of a run's log: steps, minutes, tokens, and the last figure on held-back text."""
     path = LOGS / f"{name}.jsonl"
     if not path.is_file():
         return {}
@@ -108,22 +105,21 @@ def last_of_log(name: str) -> dict:
 
 
 def read_checkpoint(path: Path) -> dict:
-    """A run's saved state; UserError where the file is damaged."""
+    """A run's saved state. Raises UserError if the file is damaged."""
     try:
         saved = torch.load(path, weights_only=True, map_location=device())
         return {key: saved[key] for key in CHECKPOINT_KEYS}
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError) as error:
-        raise UserError(f"The checkpoint {path.name} cannot be read. Remove it to start anew.") from error
+        raise UserError(f"The checkpoint {path.name} cannot be read. Remove it to start over.") from error
 
 
 class TimedRun:
-    """A run of ``seconds`` of training time, or of ``wanted_tokens`` where they are given, that survives
-    being killed.
+    """A resumable run of ``seconds`` of training time, or of ``wanted_tokens`` tokens if given.
 
-    Time counts per step and without the compilation, so that a resumed run ends where an undisturbed one
-    would. ``settings`` name the configuration: a checkpoint of another one is refused. Where they do not hold
-    the run's length, a longer run goes on from a finished shorter one: the rates rise to where they stand at
-    that share of the longer one and decay again.
+    Time is the sum of the steps without compilation, so that a resumed run ends where an uninterrupted one would.
+    ``settings`` identify the configuration: a checkpoint with other settings is refused. If they leave out the run's
+    length, a longer run continues a finished shorter one: the rates rise to their value at that share of the longer run
+    and decay again.
     """
 
     def __init__(
@@ -144,14 +140,14 @@ class TimedRun:
         self.resume()
 
     def resume(self) -> None:
-        """Goes on from this run's checkpoint when there is one."""
+        """Continues from this run's checkpoint, if any."""
         if not self.path.is_file():
             return
         saved = read_checkpoint(self.path)
         if saved["settings"] != self.settings:
             raise UserError(
                 f"The checkpoint {self.path.name} belongs to another configuration ({saved['settings']}, not "
-                f"{self.settings}). Remove it to start anew, or go on with the old settings."
+                f"{self.settings}). Remove it to start over, or continue with the old settings."
             )
         self.model.load_state_dict(saved["model"])
         for optimiser, state in zip(self.optimisers, saved["optimisers"]):
@@ -162,11 +158,11 @@ class TimedRun:
 
     @property
     def share(self) -> float:
-        """How much of the run is over, from 0 to 1."""
+        """The share of the run that is done, from 0 to 1."""
         return self.tokens / self.wanted_tokens if self.wanted_tokens else self.elapsed / self.seconds
 
     def checkpoint(self) -> None:
-        """Writes weights, optimiser states and position beside, then renames."""
+        """Saves weights, optimiser states and position atomically."""
         state = {
             "settings": self.settings,
             "model": self.model.state_dict(),
@@ -186,7 +182,7 @@ class TimedRun:
         """Appends one JSON line to ``build/logs/<name>.jsonl``."""
         row = {"step": self.steps, "elapsed": round(self.elapsed, 1), "tokens": self.tokens} | figures
         path = LOGS / f"{self.name}.jsonl"
-        with telling_trouble(path):
+        with explained_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a") as file:
                 file.write(json.dumps(row) + "\n")
@@ -194,7 +190,7 @@ class TimedRun:
     def step(self, loss_of: Callable[[int], Tensor], shape: tuple[int, int]) -> float:
         """One update on ``shape`` = (windows, tokens per window); returns the loss.
 
-        ``loss_of(start)`` gives the loss of the step whose first window has the number ``start``.
+        ``loss_of(start)`` returns the loss of the step whose first window has the number ``start``.
         """
         set_rates(self.optimisers, rate_at(self.share, self.rates.warmup, self.rates.flat_until, self.rates.last))
         loss = loss_of(self.position)
@@ -215,9 +211,9 @@ class TimedRun:
         save: Callable[[], None],
         until: float = 1.0,
     ) -> None:
-        """Steps until ``until`` (a share of the run) has passed; logs, saves usable weights, checkpoints.
+        """Trains until ``until`` (a share of the run); logs, saves usable weights and checkpoints.
 
-        Weights are saved first: what a checkpoint calls done is saved, so nothing is done for it again.
+        Weights are saved before the checkpoint, so that a checkpoint marked as done always has its weights.
         """
         if self.share >= until:
             return
@@ -231,7 +227,7 @@ class TimedRun:
                 recent.append(self.step(loss_of, shape))
                 if not math.isfinite(recent[-1]):
                     raise UserError(f"{self.name}: the loss is no longer finite at step {self.steps}. Lower the rates.")
-                # The first step compiles: it counts nothing.
+                # The first step compiles: its time does not count.
                 self.elapsed += 0.0 if compiling else min(time.monotonic() - begun, LONGEST_STEP)
                 compiling = False
                 bar.n = round(100 * self.share, 1)
@@ -247,7 +243,7 @@ class TimedRun:
         self.keep(held_out(), save)
 
     def keep(self, held_out: float, save: Callable[[], None]) -> None:
-        """Logs the figure on kept-back text, saves usable weights and a checkpoint."""
+        """Logs the figure on held-back text, saves usable weights and a checkpoint."""
         self.log(held_out=held_out)
         save()
         self.checkpoint()

@@ -1,8 +1,8 @@
-"""Repetition loops: small models fall into them, and guessing there is easy. Imports no torch.
+"""Repetition loops: small models fall into them, and drafting is easy there. Imports no torch.
 
-A *loop* is a stretch of text that repeats with a period of at most MOST_PERIOD tokens, holds at least
-LEAST_TIMES periods and at least LEAST_LENGTH tokens. Its first period is new text; all that follows in the
-stretch counts as inside the loop.
+A *loop* is a stretch of text that repeats with a period of at most MOST_PERIOD tokens, holds at least LEAST_TIMES
+periods and at least LEAST_LENGTH tokens. Its first period is new text; the rest of the stretch counts as inside the
+loop.
 """
 
 from __future__ import annotations
@@ -31,17 +31,15 @@ def inside_loops(tokens: Sequence[int]) -> list[bool]:
 
 
 def distinct(texts: Sequence[Sequence[int]], n: int = 4) -> float:
-    """Different n-grams over all n-grams of the texts (Li et al. 2016, distinct-n); 1.0 when there are
-    none.
-    """
+    """Distinct n-grams over all n-grams of the texts (Li et al. 2016, distinct-n); 1.0 when there are none."""
     grams = [tuple(text[i : i + n]) for text in texts for i in range(len(text) - n + 1)]
     return len(set(grams)) / len(grams) if grams else 1.0
 
 
 def runs_that_hold(hits: Sequence[bool]) -> list[int]:
-    """The oracle's SLs along a text: guesses that hold in a row, each run followed by one correction.
+    """The oracle's SLs along a text: runs of accepted guesses, each followed by one correction.
 
-    The last run is cut off by the end of the text and counts as it came (``decoding.analysis.metrics.oracle_sls``).
+    The last run is cut off by the end of the text and counts unchanged (``decoding.analysis.metrics.oracle_sls``).
     """
     runs, run = [], 0
     for hit in hits:

@@ -27,9 +27,7 @@ NEW_TOKENS = 128
 
 @dataclass(frozen=True)
 class Text:
-    """The target's greedy continuation of one prompt; ``in_loop`` tells which of its tokens lie inside a
-    loop.
-    """
+    """The target's greedy continuation of one prompt; ``in_loop`` marks the tokens inside a loop."""
 
     suite: str
     prompt: list[int]
@@ -38,7 +36,7 @@ class Text:
 
 
 def load_bf16(folder: Path) -> LlamaForCausalLM:
-    """A model as it is shipped, in bf16."""
+    """A shipped model, in bf16."""
     return LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device()).eval()
 
 
@@ -52,7 +50,7 @@ def write_texts_of(
 
 
 def write_texts(target: LlamaForCausalLM, folder: Path, limit: int, split: str = "test") -> list[Text]:
-    """Greedy text after the first ``limit`` prompts of each suite's split, loops marked."""
+    """Greedy text after the first ``limit`` prompts of each suite's split, with loops marked."""
     prompts = [prompt for suite in SUITES for prompt in load_suite(suite, split, limit)]
     tokenizer, texts = write_texts_of(target, folder, prompts)
     found = []
@@ -82,7 +80,7 @@ class Along:
 def go_along(
     target: LlamaForCausalLM, drafts: dict[str, LlamaForCausalLM], texts: Sequence[Text]
 ) -> dict[str, list[Along]]:
-    """Runs every draft along every text, the target once per text."""
+    """Runs every draft along every text, and the target once per text."""
     found: dict[str, list[Along]] = {name: [] for name in drafts}
     for text in texts:
         p, ids, in_loop = probabilities(target, text), torch.tensor(text.ids), np.array(text.in_loop)
@@ -94,7 +92,7 @@ def go_along(
 
 
 def summarise(alongs: Sequence[Along]) -> dict[str, float]:
-    """Match rate and 1-TV over all tokens, outside and inside of loops; mean and deviation of the oracle SL.
+    """Match rate and 1-TV over all tokens, outside and inside loops; mean and standard deviation of the oracle SL.
 
     ``match_outside_error`` is the standard error of the match rate outside; ``oracle_sl_outside`` counts the
     oracle's SLs over the text up to its first loop.
@@ -122,9 +120,9 @@ def summarise(alongs: Sequence[Along]) -> dict[str, float]:
 
 
 def error_outside(alongs: Sequence[Along]) -> float | None:
-    """Standard error of the match rate outside of loops, texts as clusters; None for fewer than two texts.
+    """Standard error of the match rate outside loops, with texts as clusters; None for fewer than two texts.
 
-    Tokens of one text are alike, so texts are what is drawn: the linearised variance of a ratio of two sums
+    Tokens of one text are correlated, so texts are the sampling units: the linearised variance of a ratio of two sums
     (Cochran 1977, "Sampling Techniques", section 6.5).
     """
     tokens = np.array([float((~a.in_loop).sum()) for a in alongs])
@@ -137,23 +135,23 @@ def error_outside(alongs: Sequence[Along]) -> float | None:
 
 
 def first_true(flags: np.ndarray) -> int:
-    """Index of the first true flag, or their number."""
+    """Index of the first true flag, or the number of flags."""
     return int(flags.argmax()) if flags.any() else len(flags)
 
 
 def mean_of(values: np.ndarray) -> float | None:
-    """Mean, or None of nothing."""
+    """The mean; None of an empty sequence."""
     return float(values.mean()) if len(values) else None
 
 
 def by_suite(alongs: Sequence[Along]) -> dict[str, dict[str, float]]:
-    """``summarise`` of each suite and, as ``all``, of everything."""
+    """``summarise`` for each suite and, as ``all``, for all of them."""
     rows = {suite: [a for a in alongs if a.suite == suite] for suite in SUITES}
     return {name: summarise(row) for name, row in {**rows, "all": list(alongs)}.items() if row}
 
 
 def text_figures(texts: Sequence[Text]) -> dict[str, dict[str, float]]:
-    """Of the target's texts: tokens, share in loops and distinct-4, per suite and over all."""
+    """Tokens, share in loops and distinct-4 of the target's texts, per suite and over all."""
     rows = {suite: [t for t in texts if t.suite == suite] for suite in SUITES}
     return {
         name: {
@@ -168,9 +166,7 @@ def text_figures(texts: Sequence[Text]) -> dict[str, dict[str, float]]:
 
 @torch.inference_mode()
 def nats_per_token(model: LlamaForCausalLM, ids: Sequence[int], bos: int) -> float:
-    """Cross-entropy of ids, cut into windows of the whole context, each opened by the BOS, nothing carried
-    over.
-    """
+    """Cross-entropy of ids, cut into independent windows of the full context that each start with BOS."""
     nats = 0.0
     for start in range(0, len(ids), CONTEXT - 1):
         window = torch.tensor([[bos, *ids[start : start + CONTEXT - 1]]], device=device())
@@ -186,8 +182,8 @@ def held_out_figures(
     seen: int,
     characters: int = 300_000,
 ) -> dict:
-    """Bits per byte of held-out text under the target, each draft, gzip -9, xz -9, and a 5-gram that saw
-    ``seen`` tokens.
+    """Bits per byte of held-out text under the target, each draft, gzip -9, xz -9, and a 5-gram trained on ``seen``
+    tokens.
     """
     tokenizer, text = load_tokenizer_of(folder), ""
     for document in read_documents("held_out"):

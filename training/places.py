@@ -1,6 +1,4 @@
-"""Where the steps read and write: build outputs under ``build/`` (not in git), shipped weights under
-``models/``.
-"""
+"""Where the steps read and write: build outputs in ``build/`` (not in git), shipped weights in ``models/``."""
 
 from __future__ import annotations
 

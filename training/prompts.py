@@ -1,6 +1,6 @@
-"""Writes the prompt suites: cuts from held-out files, and the structured ones from a generator.
+"""Writes the prompt suites: cuts from held-out files, and generated structured text.
 
-A file's prompts are all in one split, so that nothing tuned on one split has seen a file of another.
+All prompts of a file are in one split, so that nothing tuned on one split has seen a file of another.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from training.tokenizer import load_tokenizer
 
 WANTED = {"train": 120, "validation": 40, "test": 80}
 TOKENS = (30, 250)
-"""Fewest and most tokens of a prompt."""
+"""Minimum and maximum number of tokens of a prompt."""
 
 
 def split_of(document: Document) -> str:
-    """A held-out file's split, by a hash of its name, in the proportion of WANTED."""
+    """A held-out file's split, by a hash of its name, in the proportions of WANTED."""
     number = int.from_bytes(hashlib.sha256(f"split {document.package}/{document.path}".encode()).digest()[:4], "big")
     return "train" if number % 240 < 120 else "validation" if number % 240 < 160 else "test"
 
 
 def cut_code(text: str, rng: random.Random) -> Iterator[str]:
-    """Cuts after a function's signature, with up to 14 lines of what stands before it."""
+    """Cuts after a function's signature, with up to 14 lines before it."""
     lines = text.splitlines()
     ends = [index for index, line in enumerate(lines) if re.match(r"\s*(async )?def \w+\(.*\).*:$", line)]
     for end in rng.sample(ends, len(ends)):
@@ -42,9 +42,7 @@ def cut_code(text: str, rng: random.Random) -> Iterator[str]:
 
 
 def cut_tests(text: str, rng: random.Random) -> Iterator[str]:
-    """Cuts after a test's signature or one of its assertions, with the tests before it, which show the
-    pattern.
-    """
+    """Cuts after a test's signature or assertion, with the tests before it, which show the pattern."""
     lines = text.splitlines()
     ends = [
         i
@@ -56,7 +54,7 @@ def cut_tests(text: str, rng: random.Random) -> Iterator[str]:
 
 
 def cut_prose(text: str, rng: random.Random) -> Iterator[str]:
-    """Cuts inside a sentence of a paragraph of running English, with the paragraph before it; three each."""
+    """Cuts inside a sentence of an English paragraph, with the paragraph before it; three per paragraph."""
     paragraphs = text.split("\n\n")
     ends = [index for index, paragraph in enumerate(paragraphs) if is_english(paragraph)]
     for end in rng.sample(ends, len(ends)) * 3:
@@ -67,7 +65,7 @@ def cut_prose(text: str, rng: random.Random) -> Iterator[str]:
 
 
 def is_english(paragraph: str) -> bool:
-    """Running text of some length: mostly letters, no markup, no code."""
+    """Whether this is running text of some length: mostly letters, no markup, no code."""
     letters = sum(character.isalpha() or character == " " for character in paragraph)
     return len(paragraph) > 130 and letters > 0.87 * len(paragraph) and not re.search(r">>>|[=|{}<>]|::|   ", paragraph)
 
@@ -80,16 +78,14 @@ CUTS: dict[str, Callable[[str, random.Random], Iterator[str]]] = {
 
 
 def usable_cuts(document: Document, suite: str, tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """A file's cuts of a fitting length, in a fixed random order."""
+    """A file's cuts of suitable length, in a fixed random order."""
     rng = random.Random(document.path)
     cuts = dict.fromkeys(CUTS[suite](document.text, rng))
     return [cut for cut in cuts if TOKENS[0] <= len(tokenizer(cut).input_ids) <= TOKENS[1]]
 
 
 def cut_suite(suite: str, documents: list[Document], tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
-    """The suite's prompts: first one of each file, then a second of each, until each split has what is
-    wanted.
-    """
+    """The suite's prompts: one of each file, then a second of each, until every split has WANTED."""
     files = sorted((d for d in documents if d.kind == suite), key=lambda d: hashlib.sha256(d.path.encode()).digest())
     prompts: list[Prompt] = []
     seen: set[str] = set()
@@ -111,7 +107,7 @@ def cut_suite(suite: str, documents: list[Document], tokenizer: PreTrainedTokeni
 
 
 def generate_structured() -> list[Prompt]:
-    """The structured suite, each split from its own seed."""
+    """The structured suite; each split has its own seed."""
     seen: set[str] = set()
     prompts: list[Prompt] = []
     for seed, split in enumerate(SPLITS):
@@ -125,7 +121,7 @@ def generate_structured() -> list[Prompt]:
 
 
 def write_suites() -> None:
-    """Writes the four suites; the showcase is chosen by hand and stays."""
+    """Writes the four suites. The showcase is chosen by hand and is not changed."""
     tokenizer, documents = load_tokenizer(), read_documents("held_out")
     for suite in SUITES:
         prompts = generate_structured() if suite == "structured" else cut_suite(suite, documents, tokenizer)

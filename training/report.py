@@ -1,6 +1,4 @@
-"""The report on the shipped pair: figures per draft and suite, printed, kept as JSON, and written into the
-cards.
-"""
+"""The report on the shipped pair: figures per draft and suite, printed, saved as JSON and written into the cards."""
 
 from __future__ import annotations
 
@@ -26,11 +24,11 @@ from training.measure import by_suite, go_along, held_out_figures, load_bf16, te
 from training.places import CORPUS, PAIR, PAIR_NAME
 
 COST_ROUNDS = 9
-"""Measurements of the cost curves, each on another prompt and of many passes: one alone moves by a tenth."""
+"""Measurements of the cost curves, each on another prompt with many passes: a single one varies by a tenth."""
 
 
 def fingerprints(pair: PairDescription) -> dict:
-    """Of the target and of each draft: what tells whether a report is stale."""
+    """Fingerprints of target and drafts; they show whether a report is stale."""
     return {
         "target": fingerprint(pair.target),
         "drafts": {name: fingerprint(place) for name, place in pair.drafts.items()},
@@ -38,19 +36,18 @@ def fingerprints(pair: PairDescription) -> dict:
 
 
 def read_report() -> dict:
-    """The last report, or nothing."""
+    """The last report, or None."""
     path = PAIR / "report.json"
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def is_stale() -> bool:
-    """Whether the report was made with other weights than those that are shipped."""
+    """Whether the report belongs to other weights than the shipped ones."""
     return read_report().get("fingerprints") != fingerprints(find_pair(PAIR_NAME))
 
 
 def measure_pair_costs() -> dict:
-    """Milliseconds of a target pass, v(6), v(17), o, and c of every draft, in the engine and dtypes of every
-    day.
+    """Milliseconds of a target pass, v(6), v(17), o, and c of every draft, with the default engine and dtypes.
 
     Medians over COST_ROUNDS measurements; in each, target and drafts take turns as in a lane. ``c_spread``
     holds the quartiles of c.
@@ -93,7 +90,7 @@ def held_out(
         return held_out_figures(target, drafts, PAIR / "target", seen)
     if before.get("fingerprints") == fingerprints(pair):
         return before["held_out"]
-    raise UserError("The held-out text is not here. Run `python -m training corpus` and `tokenizer` first.")
+    raise UserError("The held-out text is missing. Run `python -m training corpus` and `tokenizer` first.")
 
 
 def make_report(limit: int) -> dict:
@@ -138,7 +135,7 @@ def show(report: dict, console: Console | None = None) -> None:
 
 
 def draft_table(report: dict) -> Table:
-    """One row a draft: size, cost, match rate, 1-TV, oracle SL."""
+    """One row per draft: size, cost, match rate, 1-TV, oracle SL."""
     table = Table(
         "draft",
         "parameters",
@@ -170,7 +167,7 @@ def cost(costs: dict, name: str) -> str:
 
 
 def suite_table(report: dict) -> Table:
-    """Match rate outside of loops, a row per draft and a column per suite."""
+    """Match rate outside loops: a row per draft, a column per suite."""
     suites = [suite for suite in report["texts"] if suite != "all"]
     table = Table("match outside loops, standard error", *suites)
     for name, rows in report["drafts"].items():
@@ -180,5 +177,5 @@ def suite_table(report: dict) -> Table:
 
 
 def share(value: float | None) -> str:
-    """Three decimals, or a dash where there is nothing to average."""
+    """Three decimals, or a dash for None."""
     return "-" if value is None else f"{value:.3f}"

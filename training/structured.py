@@ -1,7 +1,7 @@
 """The ``structured`` suite's prompts: records, tables, lists and configuration, made up by a seeded
 generator.
 
-Every prompt stops in the middle of its structure, after enough of it to show the pattern.
+Every prompt stops in the middle of its structure, once the pattern is visible.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ FORMS = (
 
 
 def structured_prompts(count: int, seed: int) -> list[tuple[str, str]]:
-    """``count`` different prompts as (form, text), the forms in turn."""
+    """``count`` distinct prompts as (form, text), cycling through the forms."""
     rng, found = random.Random(seed), {}
     while len(found) < count:
         form = FORMS[len(found) % len(FORMS)]

@@ -1,7 +1,6 @@
-"""The target: trained shallow first, where tokens are cheap, then deepened by silent layers and trained on.
+"""The target: trained shallow first, where tokens are cheap, then deepened with identity layers and trained further.
 
-Depth is what makes the target's token dear beside the draft's; growing into it costs less than starting with
-it.
+Depth makes the target expensive relative to the draft; growing to it costs less than starting with it.
 """
 
 from __future__ import annotations
@@ -21,25 +20,25 @@ from training.tokens import TOKENS, Windows, read_tokens, write_tokens
 TARGET = BUILD / "target"
 SHORT = 256
 RESERVED_FOR_LONG = 6_000_000
-"""Tokens at the end of the stream that are only seen at full context, at the end of the training."""
+"""Tokens at the end of the stream, seen only at full context at the end of the training."""
 SECOND_RATE = 0.35
-"""The deepened target's first rates, over those of the first part."""
+"""The deepened target's initial rates, relative to those of the first part."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How the time is spent: shares of it, sizes, and tokens per step."""
+    """The training plan: shares of the time, sizes, and tokens per step."""
 
     first: Shape = Shape(layers=8, hidden=256, intermediate=704)
     layers: int = 16
     first_share: float = 0.78
     long_share: float = 0.4
-    """Of the second part: trained at full context."""
+    """Share of the second part that trains at full context."""
     tokens_per_step: int = 4096
 
 
 def encode_corpus() -> None:
-    """Writes the token streams of both halves of the corpus unless they are there."""
+    """Writes the token streams of both halves of the corpus unless they exist."""
     for name in ("held_out", "train"):
         if not (TOKENS / f"{name}.bin").is_file():
             write_tokens(name, [document.text for document in read_documents(name)], load_tokenizer())
@@ -51,7 +50,7 @@ def held_out_windows(count: int = 48, length: int = SHORT) -> torch.Tensor:
 
 
 class TargetTraining:
-    """The steps of the target's training; each goes on where a killed one stopped."""
+    """The parts of the target's training; each resumes after being killed."""
 
     def __init__(self, minutes: float, plan: Plan | None = None) -> None:
         self.seconds, self.plan = minutes * 60, plan or Plan()
@@ -62,7 +61,7 @@ class TargetTraining:
         self.short, self.long = Windows(stream[:cut], SHORT), Windows(stream[cut:], CONTEXT)
 
     def train_part(self, run: TimedRun, windows: Windows, until: float, target: Path) -> None:
-        """Steps of one context length on the run's model until a share of its time has passed."""
+        """Trains the run's model at one context length until a share of its time has passed."""
         size = max(1, self.plan.tokens_per_step // windows.length)
         set_attention(run.model, windows.length)
         step = compiled(lambda ids: next_token_loss(run.model, ids))
@@ -75,7 +74,7 @@ class TargetTraining:
         )
 
     def train_first(self) -> TimedRun:
-        """The shallow target at short context; the rates go down to those of the second part."""
+        """The shallow target at short context; the rates decay to those of the second part."""
         torch.manual_seed(0)
         model = self.plan.first.build().to(device())
         run = TimedRun(
@@ -89,7 +88,7 @@ class TargetTraining:
         return run
 
     def train_deepened(self, first: TimedRun) -> None:
-        """The deepened target: short context, then full context, the rates decaying to nothing."""
+        """The deepened target: short context, then full context; the rates decay to their end."""
         model = deepen(first.model, self.plan.layers).to(device())
         run = TimedRun(
             "target-deepened",
@@ -104,9 +103,7 @@ class TargetTraining:
 
 
 def train_target(minutes: float, plan: Plan | None = None) -> Path:
-    """Trains the target for ``minutes`` in all; returns its folder, which holds usable weights from early
-    on.
-    """
+    """Trains the target for ``minutes`` in total; returns its folder, which holds usable weights from early on."""
     training = TargetTraining(minutes, plan)
     training.train_deepened(training.train_first())
     return TARGET

@@ -1,4 +1,4 @@
-"""The tokenizer: byte-level BPE trained on the corpus; round-trips any bytes and adds the BOS itself."""
+"""The tokenizer: byte-level BPE trained on the corpus; round-trips any bytes and adds BOS."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ CONTEXT = 1024
 
 
 def build_tokenizer(texts: list[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """Trains a byte-level BPE of ``vocabulary`` entries. ``END`` (id 0) opens a text and closes a
-    document.
-    """
+    """Trains a byte-level BPE of ``vocabulary`` entries. ``END`` (id 0) starts a text and ends a document."""
     tokenizer = Tokenizer(models.BPE())
-    # Digits one by one; runs of blanks stay whole, because indentation is most of what code repeats.
+    # Digits are split; runs of spaces stay whole, because indentation is most of what code repeats.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
@@ -59,7 +57,7 @@ def train_tokenizer(characters: int = 25_000_000) -> Path:
 
 
 def load_tokenizer() -> PreTrainedTokenizerFast:
-    """The trained tokenizer; UserError's sentence comes from ``read_documents`` when no step has run."""
+    """The trained tokenizer; trains it first if needed. Raises UserError without a corpus."""
     if not (TOKENIZER / "tokenizer.json").is_file():
         train_tokenizer()
     return AutoTokenizer.from_pretrained(TOKENIZER)

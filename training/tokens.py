@@ -17,7 +17,7 @@ BOS = 0
 
 
 def write_tokens(name: str, texts: list[str], tokenizer: PreTrainedTokenizerFast) -> Path:
-    """Encodes the texts, BOS before each, as one stream of uint16 in ``build/tokens/<name>.bin``."""
+    """Encodes the texts, each after a BOS, as one stream of uint16 in ``build/tokens/<name>.bin``."""
     path = TOKENS / f"{name}.bin"
     with replacing_file(path, "wb") as file:
         for start in range(0, len(texts), 512):
@@ -30,13 +30,13 @@ def read_tokens(name: str) -> np.ndarray:
     """The stream of ids as a read-only memory map. Shape (tokens,), uint16."""
     path = TOKENS / f"{name}.bin"
     if not path.is_file() or path.stat().st_size == 0:
-        raise UserError(f"There are no tokens in {path.name}. Run the steps before it (`python -m training --help`).")
+        raise UserError(f"There are no tokens in {path.name}. Run the earlier steps (`python -m training --help`).")
     return np.memmap(path, dtype=np.uint16, mode="r")
 
 
 class Windows:
-    """Windows of ``length + 1`` ids, each once per pass in a shuffled order, from a position that can be
-    resumed.
+    """Windows of ``length + 1`` ids in shuffled order, each once per pass, addressed by number so that a run can
+    resume.
     """
 
     def __init__(self, stream: np.ndarray, length: int, seed: int = 0) -> None:
@@ -47,9 +47,9 @@ class Windows:
         self.order = np.random.default_rng(seed).permutation(self.count)
 
     def batch(self, start: int, size: int) -> torch.Tensor:
-        """Windows ``start`` to ``start + size`` (counted on over passes) as int64, shape (size, length + 1).
+        """Windows ``start`` to ``start + size`` (numbered across passes) as int64, shape (size, length + 1).
 
-        The first id of each is replaced by the BOS: prompts, too, begin with a BOS in the middle of a text.
+        The first id of each is replaced by BOS, because prompts also start with BOS in the middle of a text.
         """
         rows = [int(self.order[index % self.count]) * self.length for index in range(start, start + size)]
         windows = np.stack([self.stream[row : row + self.length + 1] for row in rows]).astype(np.int64)
@@ -58,7 +58,7 @@ class Windows:
 
 
 def forget_tokens() -> None:
-    """Removes token files, which another tokenizer has made."""
+    """Removes the token files of an earlier tokenizer."""
     for path in TOKENS.glob("*.bin"):
         path.unlink()
 

@@ -1,8 +1,7 @@
-"""What transformers' Trainer would cost: one step of it beside one of this project's loop.
+"""The cost of a step of transformers' Trainer compared with a step of this project's loop.
 
-Same model, batch, windows and optimiser (AdamW; Trainer takes one optimiser, this project uses two), both
-compiled and in bf16 autocast, in turns. The loop's schedule runs by the clock, which Trainer's, by steps,
-does not.
+Same model, batch, windows and optimiser (AdamW; Trainer takes one optimiser, this project uses two), both compiled and
+in bf16 autocast, in turns.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ WARM_UP = 3
 
 
 class _Stopwatch(TrainerCallback):
-    """Seconds of every step of a Trainer, from the end of one to the end of the next."""
+    """Times at which the steps of a Trainer end."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -33,7 +32,7 @@ class _Stopwatch(TrainerCallback):
 
 
 def make_model(shape: Shape) -> LlamaForCausalLM:
-    """The model that both train, with the attention that this project's loop chooses."""
+    """The model that both train, with the attention of this project's loop."""
     torch.manual_seed(0)
     model = shape.build().to(device())
     set_attention(model, SHORT)
@@ -80,7 +79,7 @@ def time_loop(shape: Shape, ids: torch.Tensor, steps: int) -> float:
 
 
 def compare(steps: int, rounds: int = 2, shape: Shape | None = None) -> list[str]:
-    """Times both in turns, ``rounds`` times; returns sentences."""
+    """Times both in turns, ``rounds`` times; returns one sentence for each."""
     shape = shape or Plan().first
     ids = torch.randint(1, 8192, (Plan().tokens_per_step // SHORT, SHORT), generator=torch.Generator().manual_seed(0))
     pairs = [(time_loop(shape, ids, steps), time_trainer(shape, ids, steps)) for _ in range(rounds)]

@@ -1,10 +1,10 @@
-"""The target learns to leave its loops: sequence-level unlikelihood beside the usual loss.
+"""Training of the target to leave its loops: sequence-level unlikelihood added to the usual loss.
 
-Greedy text of a small model soon repeats itself for ever. Welleck et al. 2019 (arXiv 1908.04319, section 5.2) let the
-model write greedily and then lower the probability of what it repeated: for each repeated token y_t of its own
-text a loss -log(1 - p(y_t | before)). Here a token counts as repeated where it lies inside a loop
-(:mod:`training.loops`) or ends a stretch of N_GRAM tokens that stood twice in the text before. Steps on the
-corpus go on in the same update, so that the target goes on learning and repetition that belongs to code stays.
+Greedy text of a small model soon repeats itself forever. Welleck et al. 2019 (arXiv 1908.04319, section 5.2) let the
+model write greedily and then lower the probability of what it repeated, with the loss -log(1 - p(y_t | before)) for
+each repeated token y_t. Here a token counts as repeated if it lies inside a loop (:mod:`training.loops`) or ends a
+stretch of N_GRAM tokens that occurred twice before. Each update also includes windows of the corpus, so that the target
+keeps learning and keeps the repetition that belongs to code.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from training.tokens import Windows
 
 NAME = "target-unlooped"
 RATES = Rates(muon=0.007, adam=1e-3, warmup=0.03, flat_until=0.3, last=0.02)
-PREFIXES = (24, 40, 64)  # tokens of the corpus that a text goes on from
+PREFIXES = (24, 40, 64)  # tokens of the corpus that a text continues
 LENGTH = 168  # of prefix and text together
-TEXTS = 16  # written in each step
+TEXTS = 16  # written per step
 N_GRAM, TWICE = 8, 2
-WEIGHT = 1.0  # of the unlikelihood beside the loss on the corpus
-LOG_EVERY = 10  # steps, for the share of repeated tokens
-LONG_FROM = 0.75  # share of the time after which the corpus is read at full context
+WEIGHT = 1.0  # of the unlikelihood, relative to the loss on the corpus
+LOG_EVERY = 10  # steps between logs of the share of repeated tokens
+LONG_FROM = 0.75  # share of the time after which the corpus windows have full context
 
 
 def train_unlooped(minutes: float) -> Path:
-    """Trains the target of ``build/target`` on for ``minutes``; goes on where a killed run stopped."""
+    """Trains the target in ``build/target`` further for ``minutes``; a killed run resumes."""
     training = TargetTraining(minutes)
     run = TimedRun(NAME, load_model(TARGET).to(device()), 60 * minutes, {"texts": TEXTS, "weight": WEIGHT}, RATES)
     run.position = run.position or _windows_seen()
@@ -65,12 +65,12 @@ def train_unlooped(minutes: float) -> Path:
 
 
 def _windows_seen() -> int:
-    """Short windows that the target's training has read so far."""
+    """Number of short windows that the target's training has read so far."""
     return sum(last_of_log(name).get("tokens", 0) for name in ("target-first", "target-deepened")) // SHORT
 
 
 def _loss_of(run: TimedRun, windows: Windows, size: int, prefixes: Windows) -> Callable[[int], Tensor]:
-    """The loss of a step: on ``size`` windows of the corpus, and on texts written on the spot."""
+    """The loss of a step: on ``size`` windows of the corpus and on texts that the target writes for this step."""
     on_corpus = compiled(lambda ids: next_token_loss(run.model, ids))
     on_text = compiled(lambda ids, repeated: unlikelihood(run.model, ids, repeated))
 
@@ -102,7 +102,7 @@ def _mask(ids: list[int], n_prompt: int) -> list[bool]:
 
 
 def repeats(text: Sequence[int]) -> list[bool]:
-    """For each token whether it lies inside a loop or ends N_GRAM tokens that stood TWICE before."""
+    """For each token whether it lies inside a loop or ends N_GRAM tokens that occurred TWICE before."""
     seen: Counter[tuple[int, ...]] = Counter()
     found = inside_loops(text)
     for end in range(N_GRAM, len(text) + 1):
@@ -113,7 +113,7 @@ def repeats(text: Sequence[int]) -> list[bool]:
 
 
 def unlikelihood(model: LlamaForCausalLM, ids: Tensor, repeated: Tensor) -> Tensor:
-    """Mean over all tokens of -log(1 - p) where ``repeated``, 0 elsewhere. Both (rows, length)."""
+    """Mean over all tokens of -log(1 - p) where ``repeated``, 0 elsewhere. ids and repeated: (rows, length)."""
     logits = logits_of(model, hidden_states(model, ids[:, :-1])).float()
     p = torch.exp(torch.gather(logits, 2, ids[:, 1:, None])[..., 0] - torch.logsumexp(logits, -1))
     missed = torch.log1p(-p.clamp(max=1 - 1e-4))
