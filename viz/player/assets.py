@@ -13,6 +13,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 SECTIONS = (
     "helpers",
+    "glossary",
     "lanes",
     "text",
     "strip",
@@ -20,17 +21,19 @@ SECTIONS = (
     "panels",
     "player",
     "shell",
+    "lookahead",
     "simulation",
     "pointing",
     "live",
 )
+OFFERED = "mount: (root, options) => new Player(root, options), termed, explainTerms"
 
 
 @cache
 def player_js() -> str:
     """The script: its sections, joined in the order in which they build on each other."""
     sections = [(HERE / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SECTIONS]
-    body = "\n".join([*sections, "global.Speculoscope = { mount: (root, options) => new Player(root, options) };"])
+    body = "\n".join([*sections, f"global.Speculoscope = {{ {OFFERED} }};"])
     return f'(function () {{\n"use strict";\n{body}\n}})();\n'
 
 

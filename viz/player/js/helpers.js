@@ -16,13 +16,6 @@ const global = window;
 const TICK = 1e-7; // payload times are whole multiples of this many seconds
 const FATES = { a: "accepted", r: "rejected", d: "dropped", c: "correction", b: "bonus", p: "plain" };
 const LETTERS = { accepted: "a", rejected: "r", dropped: "d", correction: "c", bonus: "b", plain: "p" };
-const MEANING = {
-  accepted: "a guess that passed the check",
-  rejected: "the first guess that failed the check",
-  dropped: "a guess after a failed one: its check is void",
-  correction: "the big model's own token, in place of the failed guess",
-  bonus: "the big model's extra token, when all guesses held",
-};
 const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4];
 const DENOMINATORS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100];
 const REPLAY_SECONDS = 8; // what the slowest lane takes by default
@@ -68,4 +61,12 @@ function fittingSpeed(seconds) {
   if (wanted <= 0.75) return wanted < 0.375 ? 4 : 2;
   const near = (best, d) => (Math.abs(Math.log(d / wanted)) < Math.abs(Math.log(best / wanted)) ? d : best);
   return 1 / DENOMINATORS.reduce(near);
+}
+
+const SHAPES = ["square", "circle", "triangle-up", "diamond", "triangle-down", "circle-open", "square-open", "cross"];
+
+/** Colour and shape of a lane: those that it has everywhere; by its number where nobody knows them. */
+function laneLook(lane, number) {
+  const { colour, symbol } = lane.look || { colour: `--sd-l${number % 8}`, symbol: SHAPES[number % 8] };
+  return { cls: `sd-lane sd-shape-${symbol}`, ink: `var(${colour})` };
 }

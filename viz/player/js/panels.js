@@ -21,7 +21,12 @@ function tablePanel(table) {
   panel.append(el("summary", "", table.title));
   const body = el("table");
   const head = el("tr");
-  for (const title of table.columns) { const th = el("th", "", title); th.scope = "col"; head.append(th); }
+  for (const title of table.columns) {
+    const th = el("th");
+    say(th, title);
+    th.scope = "col";
+    head.append(th);
+  }
   const thead = el("thead");
   thead.append(head);
   const rows = el("tbody");
@@ -74,7 +79,8 @@ class ThresholdPanel {
     this.source = player.payload.simulations.sources[data.draft];
     this.node = el("details", "sd-card sd-panel sd-threshold");
     this.node.open = Boolean(data.open);
-    this.node.append(el("summary", "", data.title), el("p", "sd-mute", data.explanation));
+    this.node.append(el("summary", "", data.title), el("p", "sd-mute"));
+    say(this.node.lastChild, data.explanation);
     this.plot = el("div", "sd-plot");
     this.plot.setAttribute("role", "group"); // scrolls on phones, so it must take the focus
     this.plot.tabIndex = 0;

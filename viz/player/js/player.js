@@ -4,7 +4,7 @@ class Player {
   constructor(root, options) {
     this.root = root;
     this.options = Object.assign({ details: null, autoplay: true, globalKeys: false }, options);
-    this.lanes = []; this.views = []; this.strips = []; this.rows = []; this.columns = [];
+    this.lanes = []; this.views = []; this.strips = []; this.rows = []; this.columns = []; this.sls = [];
     this.t = 0; this.total = 1; this.speed = 1; this.playing = false; this.live = null;
     this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new Map(); this.cleanups = [];
     root.classList.add("speculoscope");
@@ -27,8 +27,9 @@ class Player {
     this.lanes = payload.lanes.map((lane) => laneFromPayload(lane, payload.strings));
     this.status.hidden = true;
     this.race.classList.remove("sd-live");
+    say(this.look, payload.look);
     this.sentence.textContent = payload.sentence;
-    this.fact.textContent = payload.fact;
+    say(this.fact, payload.fact);
     this.badge.replaceChildren(el("span", `sd-pill sd-${payload.badge.kind}`, payload.badge.kind),
       el("span", "", payload.badge.text));
     this.buildLanes(payload.prompt);
@@ -36,7 +37,7 @@ class Player {
     this.setTotal();
     this.speed = fittingSpeed(Math.max(...this.lanes.map((lane) => lane.end), 1e-6));
     this.fillSpeeds();
-    this.verdict.textContent = payload.verdict.text;
+    say(this.verdict, payload.verdict.text);
     this.verdict.className = `sd-verdict sd-verdict-${payload.verdict.kind}`;
     this.select(Math.max(0, payload.lead ?? 0));
     const still = global.matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -45,7 +46,7 @@ class Player {
   }
 
   buildLanes(prompt) {
-    this.rows = []; this.strips = []; this.views = []; this.columns = []; this.waiting = []; this.scaled = 0;
+    this.rows = []; this.strips = []; this.views = []; this.columns = []; this.sls = []; this.waiting = []; this.scaled = 0;
     this.strip.replaceChildren();
     if (this.simulation) this.simulation.note.remove();
     this.texts.replaceChildren();
@@ -62,6 +63,7 @@ class Player {
 
   /** The common axis ends with the slowest lane; the strips are scaled anew only where that end has moved. */
   setTotal() {
+    this.drawLookahead();
     const ends = this.lanes.map((lane) => lane.end);
     if (this.simulation) ends.push(this.simulation.lane.end);
     const total = Math.max(...ends, 1e-6);
@@ -189,6 +191,7 @@ class Player {
       if (lane.wasFinished !== finished) this.stripAt(i).node.classList.toggle("sd-fin", finished);
       else if (early || lane.wasDone === done) return;
       this.showFigures(lane, done, finished);
+      this.sls[i].reach(done);
       lane.wasDone = done;
       lane.wasFinished = finished;
     });

@@ -25,15 +25,29 @@ const Pointing = {
     if (this.columns[number].hidden) this.toggleColumn(number);
     this.seek(it.end);
     this.mark(position ?? it.start);
+    this.bringIntoView(number);
   },
 
-  /** Mark the same output position in every lane; while the clock stands, the other texts scroll to it. */
-  mark(position, from) {
+  /** The race and the lane's text, where either is out of sight. */
+  bringIntoView(number) {
+    const out = ({ top, bottom }) => top < 0 || bottom > global.innerHeight;
+    const text = this.views[number].scroller.getBoundingClientRect();
+    if (out(text) || this.race.getBoundingClientRect().bottom < 60) this.race.scrollIntoView({ block: "start" });
+    if (out(this.views[number].scroller.getBoundingClientRect())) this.columns[number].scrollIntoView({ block: "nearest" });
+  },
+
+  /**
+   * Mark the same output position in every lane, in lane `from` the token `chosen` itself: it may be one that was thrown
+   * away. While the clock stands, the other texts scroll to it.
+   */
+  mark(position, from, chosen) {
     for (const node of this.marked) node.classList.remove("sd-same");
     this.marked = [];
     this.shownLanes().forEach((lane, i) => {
-      const token = position == null ? null : lane.tokens[lane.keptAt[position]];
+      const kept = position == null ? null : lane.tokens[lane.keptAt[position]];
+      const token = i === from && chosen ? chosen : kept;
       this.stripAt(i).highlight(token ? token.iteration : -1);
+      this.sls[i].highlight(token ? token.iteration : -1);
       if (!token || !token.node) return;
       token.node.classList.add("sd-same");
       this.marked.push(token.node);
@@ -51,7 +65,7 @@ const Pointing = {
 
   async showToken({ lane, node, token }) {
     this.wanted = token;
-    this.mark(token.position, lane);
+    this.mark(token.position, lane, token);
     this.emit(lane, token.position);
     const details = await this.fetchDetails(lane, token);
     if (this.wanted === token) this.popup.show(node, detailNodes(details));
@@ -88,16 +102,18 @@ const Pointing = {
     const known = node.sdKnown || (lane && lane.wasFinished);
     const head = el("div", "sd-pop-head");
     head.append(el("b", "", label), el("span", "sd-mute", known ? text : "once the lane has finished"));
-    this.popup.show(node, [head, el("p", "", formula)]);
+    const meaning = GLOSSARY[termOf(label)];
+    this.popup.show(node, [head, ...(meaning ? [el("p", "", meaning)] : []), el("p", "sd-mute", formula)]);
   },
 
-  showKeys() {
-    const keys = [["space", "play or pause"], ["← →", "previous, next iteration of the chosen lane"],
-      ["home end", "start, end"], ["+ −", "faster, slower"], ["f", "final text only"], ["esc", "close this"],
-      ["in a text: ← →", "token by token, with what decided each"]];
-    const list = el("dl", "sd-keys");
-    for (const [key, act] of keys) list.append(el("dt", "", key), el("dd", "", act));
-    this.popup.show(this.help, [el("b", "", "Keyboard"), list]);
+  showGuide() {
+    this.forget();
+    this.guide.showModal();
+  },
+
+  showTerm(node) {
+    this.wanted = null;
+    this.popup.show(node, explanation(node.sdTerm));
   },
 
   setFinalOnly(on) {
@@ -140,11 +156,13 @@ const Pointing = {
 
   hover(event) {
     if (event.pointerType !== "mouse") return;
-    const figure = event.target.closest(".sd-fig");
+    const figure = event.target.closest(".sd-fig"), term = event.target.closest(".sd-term");
     if (figure) { this.showFigure(figure); return; }
+    if (term) { this.showTerm(term); return; }
+    if (!this.live && event.target.closest(".sd-sl")) { this.hoverLookahead(event); return; }
     const found = this.tokenOf(event.target);
     if (!found) return;
-    this.mark(found.token.position, found.lane);
+    this.mark(found.token.position, found.lane, found.token);
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.showToken(found), 140);
   },
@@ -152,13 +170,16 @@ const Pointing = {
   tap(event) {
     const found = this.tokenOf(event.target);
     const figure = event.target.closest(".sd-fig");
+    const term = event.target.closest(".sd-term");
     if (found) { this.pause(); this.showToken(found); } else if (figure) this.showFigure(figure);
+    else if (term) this.showTerm(term);
+    else if (this.tapLookahead(event)) return;
     else if (!event.target.closest(".sd-pop, button, input, select, label")) this.forget();
   },
 
   focused(event) {
     if (event.target.classList.contains("sd-fig")) this.showFigure(event.target);
-    if (event.target.classList.contains("sd-tk")) this.showToken(this.tokenOf(event.target));
+    if (event.target.sdToken != null) this.showToken(this.tokenOf(event.target));
   },
 
   /** Drag or click on the strips: scrub. */
@@ -185,6 +206,7 @@ const Pointing = {
     const here = this.root.contains(target);
     if (!here && !(this.options.globalKeys && target === document.body)) return;
     if (event.key === "Escape") { this.forget(); return; }
+    if (this.guide.open) return;
     if (target.closest && target.closest(".sd-text") && this.walk(event)) { event.preventDefault(); return; }
     const tag = target.tagName;
     const ranged = tag === "INPUT" && target !== this.rail;
@@ -194,7 +216,7 @@ const Pointing = {
       " ": () => this.toggle(), ArrowLeft: () => this.step(-1), ArrowRight: () => this.step(1),
       Home: () => { this.pause(); this.seek(0); }, End: () => { this.pause(); this.seek(this.total); },
       "+": () => this.changeSpeed(1), "=": () => this.changeSpeed(1), "-": () => this.changeSpeed(-1),
-      "?": () => this.showKeys(), f: () => this.setFinalOnly(!this.isFinalOnly),
+      "?": () => this.showGuide(), f: () => this.setFinalOnly(!this.isFinalOnly),
     };
     if (!acts[event.key] || this.live) return;
     event.preventDefault();

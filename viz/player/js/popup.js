@@ -63,7 +63,7 @@ function topTable(title, rows) {
 function detailNodes(details) {
   const head = el("div", "sd-pop-head");
   head.append(el("span", `sd-tk sd-${LETTERS[details.fate]} sd-still`, blanksVisible(details.text)));
-  head.append(el("b", "", details.fate), el("span", "sd-mute", MEANING[details.fate] || "the big model alone"));
+  head.append(el("b", "", details.fate), el("span", "sd-mute", GLOSSARY[details.fate] || ""));
   const parts = [head, el("p", "sd-mute", details.where)];
   if (details.why) parts.push(el("p", "", details.why));
   if (details.policy) parts.push(el("p", "", details.policy));
@@ -71,8 +71,8 @@ function detailNodes(details) {
   for (const [label, value] of details.rows || []) facts.append(el("dt", "", label), el("dd", "", value));
   if (facts.children.length) parts.push(facts);
   const tops = el("div", "sd-tops");
-  if ((details.draft_top || []).length) tops.append(topTable("Small model would say", details.draft_top));
-  if ((details.target_top || []).length) tops.append(topTable("Big model would say", details.target_top));
+  if ((details.draft_top || []).length) tops.append(topTable("The draft would say", details.draft_top));
+  if ((details.target_top || []).length) tops.append(topTable("The target would say", details.target_top));
   if (tops.children.length) parts.push(tops);
   return parts;
 }

@@ -3,12 +3,13 @@
 const Shell = {
   buildShell() {
     this.sentence = el("p", "sd-sentence");
+    this.look = el("p", "sd-look"); // what one is looking at, in one line
     this.fact = el("p", "sd-fact");
     this.badge = el("p", "sd-badge");
-    const say = el("div", "sd-say");
+    const head = el("div", "sd-say");
     const lines = el("div");
-    lines.append(this.sentence, this.fact);
-    say.append(lines, this.badge);
+    lines.append(this.look, this.sentence, this.fact);
+    head.append(lines, this.badge);
     this.status = el("p", "sd-status");
     this.status.hidden = true;
     this.race = el("div", "sd-card sd-race");
@@ -25,7 +26,8 @@ const Shell = {
     bar.append(this.verdict, this.chips);
     this.texts = el("div", "sd-texts");
     this.panels = el("div", "sd-panels");
-    this.root.replaceChildren(say, this.race, bar, this.texts, this.panels);
+    this.guide = guide(this.buildLegend(true));
+    this.root.replaceChildren(head, this.race, bar, this.texts, this.panels, this.guide);
   },
 
   buildTransport() {
@@ -54,7 +56,7 @@ const Shell = {
     this.finalOnly = button("sd-toggle", "final text", "", () => this.setFinalOnly(!this.isFinalOnly));
     this.finalOnly.append(el("span", "sd-wide", " only"));
     this.finalOnly.setAttribute("aria-pressed", "false");
-    this.help = button("sd-help", "?", "Keyboard shortcuts", () => this.showKeys());
+    this.help = button("sd-help", "?", "Guide: what one sees, words, keys (?)", () => this.showGuide());
     const rail = el("span", "sd-rail-box");
     rail.append(this.now, this.buildTrack(), this.ends);
     row.append(this.playButton, back, next, rail, this.speeds, this.finalOnly, this.help);
@@ -69,35 +71,37 @@ const Shell = {
     return track;
   },
 
-  buildLegend() {
-    const legend = el("div", "sd-legend");
-    const entry = (mark, text, meaning) => {
+  /** What bars, colours and shades mean; each entry explains itself when tapped. */
+  buildLegend(whole) {
+    const legend = el("div", whole ? "sd-legend sd-legend-whole" : "sd-legend");
+    const entry = (mark, text) => {
       const node = el("span", "sd-key");
-      node.append(mark, el("span", "sd-mute", text));
-      if (meaning) node.title = meaning;
-      return node;
+      node.append(mark, ...termed(text));
+      legend.append(node);
     };
-    legend.append(entry(el("i", "sd-swatch sd-swatch-guess"), "a guess by the small model"));
-    legend.append(entry(el("i", "sd-swatch sd-swatch-check"), "a pass of the big model"));
-    for (const letter of "ardcb") {
-      const node = el("span", "sd-key");
-      node.append(el("span", `sd-tk sd-still sd-${letter}`, FATES[letter]));
-      node.title = MEANING[FATES[letter]];
+    entry(el("i", "sd-swatch sd-swatch-guess"), "a guess by the draft");
+    entry(el("i", "sd-swatch sd-swatch-check"), "a pass of the target");
+    for (const letter of "ardcbp") {
+      const node = termButton(FATES[letter]);
+      node.classList.add("sd-tk", "sd-still", `sd-${letter}`);
       legend.append(node);
     }
+    entry(el("i", "sd-swatch sd-swatch-band"), "shaded, unshaded: one iteration each");
+    if (whole) entry(el("i", "sd-swatch sd-swatch-sl"), "SL bars: outline guessed, filled accepted");
     return legend;
   },
 
   addLane(lane, number, prompt) {
-    const color = `sd-lane sd-lane-${number % 8}`;
+    const color = laneLook(lane, number);
     const strip = new Strip(lane);
     strip.build();
-    const row = el("div", `sd-row ${color}`);
+    const row = el("div", `sd-row ${color.cls}`);
+    row.style.setProperty("--sd-k", color.ink);
     const name = button("sd-name", lane.name, `Step through ${lane.name}`, () => this.select(number));
     name.setAttribute("aria-pressed", "false");
     row.append(name, strip.node);
     strip.node.dataset.lane = number;
-    strip.flag.append(el("i", "sd-flag-sign", "⚑"), el("b", "", lane.speedup ? times(lane.speedup.median) : ""));
+    strip.flag.append(el("i", "sd-flag-sign", "⚑"), el("b", "", lane.speedup ? times(lane.speedup.replayed) : ""));
     this.strip.append(row);
     this.rows.push(row);
     this.strips.push(strip);
@@ -106,18 +110,28 @@ const Shell = {
 
   addColumn(lane, number, prompt, color) {
     const view = new TextView(lane, prompt, number);
-    const column = el("article", `sd-card sd-col ${color}${lane.policy === "autoregressive" ? " sd-plain" : ""}`);
-    const title = el("h2", "", lane.name);
-    column.append(title, el("p", "sd-cap", lane.caption), view.scroller, this.buildFigures(lane));
-    column.setAttribute("aria-label", lane.name);
+    const column = el("article", `sd-card sd-col ${color.cls}${lane.policy === "autoregressive" ? " sd-plain" : ""}`);
+    column.style.setProperty("--sd-k", color.ink);
+    const strip = new SlStrip(lane);
+    this.fillColumn(column, lane, view, strip);
     view.finalOnly = Boolean(this.isFinalOnly);
     view.build();
     this.views.push(view);
+    this.sls.push(strip);
     this.columns.push(column);
     this.texts.append(column);
-    const chip = button(`sd-chip ${color}`, lane.name, "", () => this.toggleColumn(number));
+    const chip = button(`sd-chip ${color.cls}`, lane.name, "", () => this.toggleColumn(number));
+    chip.style.setProperty("--sd-k", color.ink);
     chip.setAttribute("aria-pressed", "true");
     this.chips.append(chip);
+  },
+
+  fillColumn(column, lane, view, strip) {
+    const title = el("h2"), caption = el("p", "sd-cap");
+    say(title, lane.name);
+    say(caption, lane.caption);
+    column.replaceChildren(title, caption, strip.node, view.scroller, this.buildFigures(lane));
+    column.setAttribute("aria-label", lane.name);
   },
 
   /** The figures of a lane: running counts while it decodes, the rest only once it has finished. */
@@ -130,7 +144,11 @@ const Shell = {
       box.append(node);
       return { figure, value: node.lastChild };
     });
-    if (lane.note) box.append(el("p", "sd-note", lane.note));
+    if (lane.note) {
+      const note = el("p", "sd-note");
+      say(note, lane.note);
+      box.append(note);
+    }
     return box;
   },
 
@@ -150,7 +168,15 @@ const Shell = {
       if (this.shown[number]) this.tab = number;
     }
     this.showColumns();
+    this.selectShown(number);
     this.render();
+  },
+
+  /** The arrow keys step a lane whose text is in sight: the one just opened, else the first. */
+  selectShown(number) {
+    const seen = (i) => this.lanes[i] && !this.columns[i].hidden;
+    if (seen(number)) this.select(number);
+    else if (!seen(this.selected)) this.select(Math.max(0, this.lanes.findIndex((_, i) => seen(i))));
   },
 
   showColumns() {

@@ -30,6 +30,7 @@ const Simulation = {
     const column = el("article", "sd-card sd-col sd-col-sim");
     this.columns.push(column);
     this.views.push(new TextView(new Lane({}), "", number));
+    this.sls.push(new SlStrip(this.simulation.lane || new Lane({})));
     this.texts.append(column);
     this.shown.push(false);
     this.simulation.chip = button("sd-chip sd-chip-sim", "", "", () => this.toggleColumn(number));
@@ -42,6 +43,7 @@ const Simulation = {
     const option = sim.source.options[choice];
     const { lane, strip } = (sim.made[choice] ??= this.simulated(option));
     Object.assign(sim, { lane, strip });
+    this.sls[sim.number] = new SlStrip(lane);
     strip.highlight(-1);
     lane.wasFinished = undefined;
     sim.holder.replaceWith(sim.strip.node);
@@ -49,7 +51,7 @@ const Simulation = {
     sim.text.replaceChildren(el("span", "", `SL ${option.value}`), el("em", "", "simulated"));
     sim.chip.textContent = sim.lane.name;
     sim.slider.setAttribute("aria-valuetext", `SL ${option.value}, simulated ${times(option.speedup)}`);
-    sim.note.textContent = this.simulatedNote(option, choice);
+    say(sim.note, this.simulatedNote(option, choice));
     sim.stale = true;
     this.setTotal();
     this.refreshSimulatedText();
@@ -89,9 +91,7 @@ const Simulation = {
     view.finalOnly = Boolean(this.isFinalOnly);
     view.build();
     this.views[sim.number] = view;
-    const heading = [el("h2", "", sim.lane.name), el("p", "sd-cap", sim.lane.caption)];
-    this.columns[sim.number].replaceChildren(...heading, view.scroller, this.buildFigures(sim.lane));
-    this.columns[sim.number].setAttribute("aria-label", sim.lane.name);
+    this.fillColumn(this.columns[sim.number], sim.lane, view, this.sls[sim.number]);
   },
 };
 

@@ -1,5 +1,13 @@
 // The text of one lane, following the clock.
 
+/** A token's nodes where the text alone is shown: what was thrown away takes no room, blanks are blanks. */
+function plainNodes(text, fate, number) {
+  const node = el("span", `sd-tk sd-${fate}`, fate === "r" || fate === "d" ? "" : text);
+  node.sdToken = number;
+  node.hidden = !node.firstChild;
+  return ["", node, ""];
+}
+
 /**
  * A token's nodes: the blanks of marked tokens become dots, newlines show as a sign before they break. The dots are
  * letters, with a place to wrap before them, because thousands of painted ones make a frame slow; copying gives the
@@ -41,9 +49,8 @@ class TextView {
     this.scroller.setAttribute("aria-label", `Text of ${lane.name}; arrow keys walk through its tokens`);
     this.scroller.dataset.lane = number;
     this.body = el("div", "sd-body");
-    this.built = 0;
-    this.openBlock(0);
-    if (prompt) this.block.append(el("span", "sd-prompt", prompt));
+    this.prompt = prompt;
+    this.empty();
     this.lineCover = el("div", "sd-cover sd-cover-line");
     this.restCover = el("div", "sd-cover sd-cover-rest");
     this.lineCover.hidden = this.restCover.hidden = true;
@@ -54,6 +61,14 @@ class TextView {
     this.visible = 0; // tokens
     this.finalOnly = false;
     this.forgetLayout();
+  }
+
+  /** The prompt alone, ready to be built upon. */
+  empty() {
+    this.body.replaceChildren();
+    this.built = 0;
+    this.openBlock(0);
+    if (this.prompt) this.block.append(el("span", "sd-prompt", this.prompt));
   }
 
   /** Append the iterations that are not on the page yet. */
@@ -70,7 +85,7 @@ class TextView {
           this.block.append(node);
         }
         const token = this.lane.tokens[k];
-        const nodes = tokenNodes(token.text, token.fate, k);
+        const nodes = (this.finalOnly ? plainNodes : tokenNodes)(token.text, token.fate, k);
         token.node = nodes[1];
         node.append(...nodes);
       }
@@ -95,7 +110,14 @@ class TextView {
 
   forgetLayout() { this.places = []; this.height = 0; this.painted = undefined; }
 
-  setFinalOnly(on) { this.finalOnly = on; this.forgetLayout(); }
+  /** The text alone, or every guess with its fate; the nodes are made anew, so that no sign for a blank is left. */
+  setFinalOnly(on) {
+    if (this.finalOnly === on) return;
+    this.finalOnly = on;
+    this.current = -1;
+    this.empty();
+    this.build();
+  }
 
   /** What is to be seen at time t; reads the layout but writes nothing. */
   plan(t) {

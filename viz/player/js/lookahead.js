@@ -1,0 +1,102 @@
+// How far a lane looked ahead, along its text: a bar for each iteration, guessed as outline, accepted as fill.
+
+/** One lane's SLs over output positions; every lane has the same two axes, so that the bars can be compared. */
+class SlStrip {
+  constructor(lane) {
+    this.lane = lane;
+    this.node = el("div", "sd-sl");
+    this.node.setAttribute("role", "img");
+    this.plot = el("div", "sd-sl-plot");
+    this.svg = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" });
+    this.cover = el("div", "sd-sl-cover");
+    this.mark = el("i", "sd-sl-mark");
+    this.top = el("span", "sd-sl-top");
+    this.plot.append(this.svg, this.cover, this.mark);
+    this.node.append(this.top, el("span", "sd-sl-zero", "0"), this.plot);
+    this.mark.hidden = true;
+  }
+
+  /** Draw on axes of `length` positions and `top` guesses. */
+  draw(length, top) {
+    Object.assign(this, { length: Math.max(1, length), most: top });
+    let guessed = "", accepted = "";
+    for (const it of this.lane.iterations) {
+      const width = Math.max(1, it.accepted + it.emitted) - 0.12;
+      if (it.drafted) guessed += column(it.start, width, Math.min(it.drafted, top) / top);
+      if (it.accepted) accepted += column(it.start, width, Math.min(it.accepted, top) / top);
+    }
+    this.svg.setAttribute("viewBox", `0 0 ${this.length} 1`);
+    this.svg.replaceChildren(svg("path", { class: "sd-sl-accepted", d: accepted }), svg("path", { class: "sd-sl-guessed", d: guessed }));
+    this.top.textContent = String(top);
+    const most = Math.max(0, ...this.lane.iterations.map((it) => it.drafted));
+    this.node.setAttribute("aria-label",
+      `SL of ${this.lane.name} along the text: ${this.lane.iterations.length} iterations, at most ${most} guesses in one`);
+  }
+
+  /** Hide what has not been decoded after `done` iterations. */
+  reach(done) {
+    const last = this.lane.iterations[done - 1];
+    const share = last ? (last.start + last.accepted + last.emitted) / this.length : 0;
+    this.cover.style.transform = `translateX(${(100 * clamp(share, 0, 1)).toFixed(2)}%)`;
+  }
+
+  highlight(iteration) {
+    const it = this.lane.iterations[iteration];
+    this.mark.hidden = !it;
+    if (!it) return;
+    this.mark.style.left = `${100 * it.start / this.length}%`;
+    this.mark.style.width = `${100 * Math.max(1, it.accepted + it.emitted) / this.length}%`;
+  }
+
+  /** The iteration whose bar lies under a pointer. */
+  at(event) {
+    const box = this.plot.getBoundingClientRect();
+    const position = (event.clientX - box.left) / box.width * this.length;
+    return lastAtMost(this.lane.iterations, position, (it) => it.start);
+  }
+}
+
+function column(x, width, share) {
+  return `M${x} 1v-${share.toFixed(3)}h${width.toFixed(2)}V1z`;
+}
+
+const CLIP = 1.3; // the oracle's longest bars may be cut at so much more than what usable policies guess
+
+/** The height of all strips: what the usable lanes guessed at most, and some room for the oracle. */
+function commonTop(lanes) {
+  const most = (some) => Math.max(0, ...some.flatMap((lane) => lane.iterations.map((it) => it.drafted)));
+  const usable = most(lanes.filter((lane) => lane.policy !== "oracle"));
+  const all = most(lanes);
+  return Math.max(4, usable ? Math.min(all, Math.ceil(usable * CLIP)) : all);
+}
+
+const Lookahead = {
+  /** All strips on common axes; again whenever a lane has grown. */
+  drawLookahead() {
+    const shown = this.shownLanes();
+    const length = Math.max(1, ...shown.map((lane) => lane.keptAt.length));
+    const top = commonTop(shown);
+    for (const strip of this.sls) strip.draw(length, top);
+  },
+
+  tapLookahead(event) {
+    const node = event.target.closest(".sd-sl");
+    const number = this.sls.findIndex((strip) => strip.node === node);
+    if (number < 0 || this.live || !this.lanes[number]) return false;
+    this.goTo({ lane: number, iteration: Math.max(0, this.sls[number].at(event)) });
+    return true;
+  },
+
+  hoverLookahead(event) {
+    const strip = this.sls.find((one) => one.node.contains(event.target));
+    if (!strip) return false;
+    const number = strip.at(event), it = strip.lane.iterations[number];
+    if (!it) return false;
+    const head = el("div", "sd-pop-head");
+    head.append(el("b", "", `Iteration ${number + 1}`), el("span", "sd-mute", `from position ${it.start}`));
+    this.popup.show(strip.node, [head, el("p", "", `${it.drafted} guessed, ${it.accepted} accepted.`)]);
+    return true;
+  },
+};
+
+Object.assign(Player.prototype, Lookahead);
