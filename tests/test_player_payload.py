@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from decoding.analysis import metrics
+from decoding.analysis.steadiness import contradictions
 from decoding.analysis.whatif import simulate_lane
 from decoding.lookahead.registry import make_policy
 from decoding.records.lanes import parse_lane
@@ -19,7 +21,7 @@ from tests.runs import make_run
 from viz.player import sweeps
 from viz.player.names import lane_caption, lane_heading, lane_name
 from viz.player.payload import TICKS_PER_SECOND, player_payload
-from viz.player.sentences import check_fact, doubt, opening, verdict
+from viz.player.sentences import check_fact, doubt, look, opening, verdict
 from viz.player.sweeps import THRESHOLDS
 
 LANES = ("autoregressive", "static:5", "confidence:0.5", "disco:0.6", "oracle")
@@ -55,23 +57,26 @@ def test_split_characters_are_whole_in_every_lane():
     assert texts == {"".join(pieces(run.lanes[0].output, run.vocab))}
 
 
-def test_fates_and_times_are_those_of_the_median_repeat(run, payload):
+def test_fates_and_times_are_those_of_one_repeat_and_the_flags_say_what_the_strips_show(run, payload):
+    shown = metrics.replayed_repeat(run)
+    plain = sum(payload["lanes"][0]["times"])
     for trace, lane in zip(run.lanes, payload["lanes"]):
-        repeat = trace.repeats[metrics.median_repeat(trace)]
+        repeat = trace.repeats[shown]
+        assert lane["speedup"]["replayed"] == pytest.approx(plain / sum(lane["times"]), rel=1e-3)
         assert sum(lane["times"]) / TICKS_PER_SECOND == pytest.approx(repeat.decode_s, rel=1e-3)
         assert [fates.count("a") for fates in lane["fates"]] == [it.n_accepted for it in trace.iterations]
         assert lane["starts"] == [it.start for it in trace.iterations]
 
 
 def test_simulated_static_lanes_are_the_what_ifs(run, payload):
-    options = payload["simulations"]["static"]["options"]
+    options = payload["simulations"]["static"]["shallow"]["options"]
     assert [option["value"] for option in options] == list(range(1, 21))
     for option in (options[0], options[6], options[19]):
         expected = simulate_lane(run, option["lane"])
         assert list(zip(option["sl"], option["accepted"])) == [(n, a) for _, n, a in expected.iterations]
         assert option["speedup"] == pytest.approx(expected.speedup, abs=1e-4)
     best = metrics.static_opt(run)
-    assert options[payload["simulations"]["static"]["best"]]["value"] == best[0]
+    assert options[payload["simulations"]["static"]["shallow"]["best"]]["value"] == best[0]
 
 
 def test_simulated_plain_decoding_takes_as_long_as_the_measured_one(run, payload):
@@ -151,19 +156,20 @@ def test_four_lanes_of_two_thousand_tokens_stay_under_a_megabyte_and_a_half():
 
 
 def test_the_first_sentence_is_the_runs(run):
-    name, ratio = max(
-        ((trace.lane, metrics.speedup(run, trace).median) for trace in run.lanes[1:4]), key=lambda pair: pair[1]
-    )
-    assert opening(run) == f"Here: the same 88 tokens, {ratio:.1f}× sooner ({lane_name(name)})."
+    ratio, name = max((metrics.replayed_speedup(run, trace), trace.lane) for trace in run.lanes[1:4])
+    assert opening(run) == f"Here: the same 88 tokens, {ratio:.2f}× faster with {lane_name(name)}."
+    other = next(trace for trace in run.lanes[1:4] if trace.lane != name)
+    told = f"{metrics.replayed_speedup(run, other):.2f}× faster with {lane_name(other.lane)}."
+    assert opening(run, point=other.lane).endswith(told)  # an example speaks of its point
     assert f"{run.costs.check(6):.2f} times" in check_fact(run)
 
 
 def test_the_first_sentence_is_honest_when_slower_or_alone():
     slow = make_run(lanes=("autoregressive", "static:15"), match=0.3, c=0.6)
-    ratio = metrics.speedup(slow, slow.lanes[1]).median
-    assert ratio < 1 and f"{1 / ratio:.1f}× later" in opening(slow)
-    assert "nothing to be sooner than" in opening(make_run(lanes=("static:5", "oracle")))
-    assert "by the big model alone" in opening(make_run(lanes=("autoregressive",)))
+    ratio = metrics.replayed_speedup(slow, slow.lanes[1])
+    assert ratio < 1 and f"{1 / ratio:.2f}× slower" in opening(slow)
+    assert "nothing to compare the time with" in opening(make_run(lanes=("static:5", "oracle")))
+    assert "by the target alone" in opening(make_run(lanes=("autoregressive",)))
 
 
 def test_one_verdict_names_what_differs():
@@ -173,7 +179,7 @@ def test_one_verdict_names_what_differs():
     told = verdict(run)
     assert told["kind"] == "differs"
     assert told["text"] == (
-        "Static 5 differs from output position 12 on: there the big model's two best tokens are 3e-05 logits apart"
+        "Static 5 differs from output position 12 on: there the target's two best tokens are 3e-05 logits apart"
         " in bfloat16, a near tie."
     )
 
@@ -214,9 +220,9 @@ def test_the_first_guess_after_a_check_has_a_price_of_its_own(run):
     draft = run.pair.default_draft
     run.costs.first[draft] = 0.07
     c = run.costs.c[draft]
-    assert check_fact(run).endswith(f"by the small one {c:.2f} to {c + 0.07:.2f}.")
+    assert check_fact(run).endswith(f"by the draft {c:.2f} to {c + 0.07:.2f}.")
     del run.costs.first[draft]
-    assert check_fact(run).endswith(f"by the small one {c:.2f}.")
+    assert check_fact(run).endswith(f"by the draft {c:.2f}.")
 
 
 def test_repeats_that_are_far_apart_are_told():
@@ -229,3 +235,34 @@ def test_repeats_that_are_far_apart_are_told():
     found = metrics.speedup(run, run.lanes[1])
     assert f"waver ({found.low:.2f}× to {found.high:.2f}× over the repeats)" in doubt(run)
     assert player_payload(run)["fact"] == check_fact(run) + doubt(run)
+
+
+def test_readings_that_contradict_each_other_are_told_in_place_of_figures():
+    run = make_run(lanes=("autoregressive", "static:5"))
+    assert contradictions(run) == [] and not player_payload(run)["simulations"]["doubtful"]
+    v = list(run.costs.v)
+    run.costs.v[:] = [1.0, *(0.84 for _ in v[1:])]
+    payload = player_payload(run)
+    assert payload["fact"].startswith("Timings are unsteady here (checking 6 tokens came out cheaper")
+    assert "0.84" not in payload["fact"] and payload["simulations"]["doubtful"] and payload["lanes"][1]["note"] == ""
+    run.costs.v[:] = [one * 2.5 if at else one for at, one in enumerate(v)]  # the replay is far from what was measured
+    assert "static:5 came out" in player_payload(run)["fact"]
+
+
+def test_every_draft_that_ran_has_its_price_and_its_own_best_sl():
+    run = make_run(lanes=("autoregressive", "static:5"))
+    run.chains["slow"] = replace(run.chains["shallow"], draft="slow")
+    run.costs.c["slow"] = 0.5
+    run.pair.drafts["slow"] = run.pair.drafts["shallow"]
+    run.lanes.append(replace(run.lanes[1], lane="slow/static:5", draft="slow", repeats=[]))
+    payload = player_payload(run)
+    assert f"{run.costs.c['shallow']:.2f} (shallow), 0.50 (slow)" in payload["fact"]
+    assert set(payload["simulations"]["static"]) == {"shallow", "slow"}
+    assert payload["simulations"]["static"]["slow"]["options"][4]["lane"] == "slow/static:5"
+    assert "with slow" in payload["lanes"][2]["note"] and "with shallow" in payload["lanes"][1]["note"]
+
+
+def test_what_one_looks_at_is_said_in_one_line(run):
+    ways = "Four ways to let a small model guess for a big one, beside the big one alone"
+    assert look(run) == f"{ways}; each colour is the fate of a guess."
+    assert look(make_run(lanes=("autoregressive",))) == "One text, written by the target alone."

@@ -8,8 +8,8 @@ from itertools import combinations
 
 import pytest
 
-from viz.figures.race import N_COLOURS
 from viz.player.assets import player_css, player_js
+from viz.player.looks import N_COLOURS, SYMBOLS, lane_look
 
 TEXT = ("ink", "mute", "acc", "rej", "drop", "cor", "bon")
 GROUNDS = ("bg", "card", "soft")
@@ -63,3 +63,28 @@ def test_no_hue_has_two_meanings(theme):
 
 def test_the_script_writes_text_only_as_text():
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", player_js())
+
+
+def test_a_lane_looks_the_same_wherever_it_stands():
+    lanes = (
+        "autoregressive",
+        "static:5",
+        "disco",
+        "oracle",
+        "entropy",
+        "heuristic",
+        "confidence",
+        "specdecpp",
+        "costaware",
+    )
+    looks = [lane_look(lane) for lane in lanes]
+    assert len({look.colour for look in looks}) == len({look.symbol for look in looks}) == len(lanes)
+    assert lane_look("static:3").colour == lane_look("static:5").colour
+    assert len({lane_look(f"static:{n}").symbol for n in (3, 5, 8, 10, 20)}) == 5
+    assert lane_look("confidence:0.4") == lane_look("confidence")
+    assert lane_look("a policy of the future").colour == "--sd-l0"
+
+
+def test_every_shape_of_the_figures_is_drawn_by_the_player():
+    drawn = set(re.findall(r"\.sd-shape-([\w-]+)", player_css())) | {"square"}
+    assert drawn == set(SYMBOLS)

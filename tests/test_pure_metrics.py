@@ -81,18 +81,29 @@ def test_end_to_end_has_the_prefill_in_it():
     assert metrics.end_to_end_speedup(run, run.lanes[1]).median == pytest.approx(5.4 / 3.0)
 
 
-def test_the_median_repeat_and_its_time():
-    trace = by_hand()
-    assert metrics.median_repeat(trace) == 0
+def test_the_replayed_repeat_and_its_time():
+    run = hand_run()
+    trace = run.lanes[1]
+    assert metrics.replayed_repeat(run) == 0
     assert metrics.seconds_per_token(trace) == pytest.approx(2.5 / 13)
-    parts = metrics.where_time_goes(trace)
+    parts = metrics.where_time_goes(run, trace)
     assert parts == pytest.approx({"prefill": 0.5, "draft": 0.5, "check": 1.5, "policy": 0.1, "rest": 0.4})
-    assert metrics.loop_share(trace) == pytest.approx(0.2)
+    assert metrics.loop_share(run, trace) == pytest.approx(0.2)
 
 
-def test_the_median_repeat_of_two_is_the_faster():
-    trace = by_hand()
-    assert metrics.median_repeat(replace(trace, repeats=trace.repeats[:2])) == 1
+def test_all_lanes_are_replayed_from_one_repeat_the_one_nearest_to_the_medians():
+    run = make_run(repeats=5)
+    chosen = metrics.replayed_repeat(run)
+    for repeat in run.lanes[1].repeats[:chosen] + run.lanes[1].repeats[chosen + 1 :]:
+        repeat.check_s = [4 * second for second in repeat.check_s]
+    assert metrics.replayed_repeat(run) != chosen  # it has become the odd one out
+    for trace in run.lanes:
+        shown = metrics.replayed_speedup(run, trace)
+        repeat = metrics.replayed_repeat(run)
+        assert shown == pytest.approx(run.lanes[0].repeats[repeat].decode_s / trace.repeats[repeat].decode_s)
+    run.lanes[1].repeats = []
+    assert metrics.replayed_repeat(run) is not None and metrics.replayed_speedup(run, run.lanes[1]) is None
+    assert metrics.where_time_goes(run, run.lanes[1]) == {}
 
 
 def test_prediction_from_the_cost_curves():
@@ -121,13 +132,11 @@ def test_nothing_decoded_gives_no_figures_and_no_crash():
         metrics.first_guess_hit_rate,
         metrics.discard_rate,
         metrics.verification_rate,
-        metrics.median_repeat,
         metrics.decode_seconds,
         metrics.seconds_per_token,
-        metrics.loop_share,
     ):
         assert rate(empty) is None
-    assert metrics.where_time_goes(empty) == {}
+    assert metrics.where_time_goes(run, empty) == {} and metrics.loop_share(run, empty) is None
     assert metrics.speedup(run, empty) is None and metrics.predicted_speedup(run, empty) is None
     assert [figure.key for figure in metrics.lane_figures(run, empty)]
 

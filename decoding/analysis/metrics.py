@@ -7,6 +7,7 @@ target's own. It counts as it came, unless a docstring says otherwise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -153,12 +154,29 @@ def seconds_per_token(trace: Trace) -> float | None:
     return spread.median / len(trace.output) if spread and trace.output else None
 
 
-def median_repeat(trace: Trace) -> int | None:
-    """Index of the repeat that the page replays: the one with the (lower) median decode time."""
-    if not trace.repeats:
+def replayed_repeat(run: Run) -> int | None:
+    """Index of the repeat that the page replays, one for all lanes: where the speedups are nearest to their medians.
+
+    Nearest: the smallest sum over the lanes of ``|log(speedup / median speedup)|``; of decode times where no
+    autoregressive lane ran. None where nothing was timed.
+    """
+    timed = [trace for trace in run.lanes if trace.repeats]
+    count = min((len(trace.repeats) for trace in timed), default=0)
+    if not count:
         return None
-    order = sorted(range(len(trace.repeats)), key=lambda index: trace.repeats[index].decode_s)
-    return order[(len(order) - 1) // 2]
+    known = [ratios for trace in timed if len(ratios := speedups(run, trace)) >= count]
+    known = known or [[repeat.decode_s for repeat in trace.repeats] for trace in timed]
+    return min(range(count), key=lambda index: sum(_off(values[index], median(values)) for values in known))
+
+
+def _off(value: float, middle: float) -> float:
+    return abs(math.log(value / middle)) if value > 0 and middle > 0 else 0.0
+
+
+def replayed_speedup(run: Run, trace: Trace) -> float | None:
+    """The speedup of the lane in the repeat that the page replays: what its strip shows."""
+    index, ratios = replayed_repeat(run), speedups(run, trace)
+    return ratios[index] if index is not None and index < len(ratios) else None
 
 
 def speedups(run: Run, trace: Trace) -> list[float]:
@@ -189,10 +207,10 @@ def _ratios(run: Run, trace: Trace, seconds) -> list[float]:
     return [theirs / ours * per_token for theirs, ours in pairs if ours > 0]
 
 
-def where_time_goes(trace: Trace) -> dict[str, float]:
-    """Seconds of the median repeat by kind: prefill, draft, check, policy, rest. {} without repeats."""
-    index = median_repeat(trace)
-    return _seconds_by_kind(trace.repeats[index]) if index is not None else {}
+def where_time_goes(run: Run, trace: Trace) -> dict[str, float]:
+    """Seconds of the replayed repeat by kind: prefill, draft, check, policy, rest. {} without repeats."""
+    index = replayed_repeat(run)
+    return _seconds_by_kind(trace.repeats[index]) if index is not None and trace.repeats else {}
 
 
 def _seconds_by_kind(repeat: Repeat) -> dict[str, float]:
@@ -205,9 +223,9 @@ def _seconds_by_kind(repeat: Repeat) -> dict[str, float]:
     }
 
 
-def loop_share(trace: Trace) -> float | None:
-    """The loop's own share: ``(policy + rest) / decode time`` of the median repeat."""
-    parts = where_time_goes(trace)
+def loop_share(run: Run, trace: Trace) -> float | None:
+    """The loop's own share: ``(policy + rest) / decode time`` of the replayed repeat."""
+    parts = where_time_goes(run, trace)
     total = sum(parts.values()) - parts.get("prefill", 0.0)
     return (parts["policy"] + parts["rest"]) / total if total > 0 else None
 
@@ -267,7 +285,7 @@ def lane_figures(run: Run, trace: Trace) -> list[Figure]:
         _per_token_figure(trace),
         *_pass_figures(trace),
         *(_draft_figures(run, trace) if trace.draft else []),
-        _loop_figure(trace),
+        _loop_figure(run, trace),
     ]
     return [figure for figure in figures if figure is not None]
 
@@ -383,9 +401,9 @@ def _match_figure(chain: Chain) -> Figure | None:
     return Figure("match_rate", "match rate of the draft", rate, f"{rate:.0%}", formula)
 
 
-def _loop_figure(trace: Trace) -> Figure | None:
-    share = loop_share(trace)
+def _loop_figure(run: Run, trace: Trace) -> Figure | None:
+    share = loop_share(run, trace)
     if share is None:
         return None
-    formula = "(policy + rest) / decode time, median repeat"
+    formula = "(policy + rest) / decode time, in the replayed repeat"
     return Figure("loop_share", "loop's own share", share, f"{share:.1%}", formula)

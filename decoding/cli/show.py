@@ -131,14 +131,14 @@ def _cell(text: str) -> str:
 
 
 def time_table(run: Run) -> Table:
-    """Where the time of each lane's median repeat went, in milliseconds and as a share of the decode time."""
-    title = "Where the time goes (ms of the median repeat, share of its decode time)"
+    """Where the time of each lane went in the replayed repeat, in milliseconds and as a share of the decode time."""
+    title = "Where the time goes (ms of the replayed repeat, share of its decode time)"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     table.add_column("lane")
     for name in ("prefill", "draft", "check", "policy", "rest", "decode"):
         table.add_column(name, justify="right", no_wrap=True)
     for trace in run.lanes:
-        parts = where_time_goes(trace)
+        parts = where_time_goes(run, trace)
         if parts:
             decode = sum(parts.values()) - parts["prefill"]
             shares = [f"{parts[k] * 1e3:.1f} {parts[k] / decode:3.0%}" if decode else "" for k in list(parts)[1:]]
@@ -211,5 +211,5 @@ def _lane_summary(run: Run, trace: Trace) -> dict[str, Any]:
         "same_text": trace.verdict.same,
         "first_difference": trace.verdict.first_difference,
         "figures": {figure.key: figure.value for figure in lane_figures(run, trace)},
-        "seconds": where_time_goes(trace),
+        "seconds": where_time_goes(run, trace),
     }

@@ -11,20 +11,9 @@ import plotly.graph_objects as go
 
 from decoding.evaluation.results import ALL, EvaluationResult, Interval, RuleResult
 
+from ..player.looks import lane_look
 from .race import INK, MUTED, Drawing, plain
 
-# One colour per rule family, of one lightness on both themes; each family also has a symbol of its own.
-FAMILIES = {
-    "static": ("#7a869a", "square"),
-    "heuristic": ("#a97b50", "cross"),
-    "confidence": ("#5b8fd6", "circle"),
-    "entropy": ("#3aa0a0", "diamond"),
-    "disco": ("#c2703d", "triangle-up"),
-    "specdecpp": ("#9a6fc0", "triangle-down"),
-    "costaware": ("#5a9e4b", "star"),
-    "oracle": ("#b08a2e", "hexagon"),
-    "autoregressive": ("#7a869a", "line-ns-open"),
-}
 BASE = {
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",
@@ -48,9 +37,9 @@ def draw_evaluation(result: EvaluationResult) -> list[Drawing]:
 
 
 def family(lane: str) -> tuple[str, str]:
-    """Colour and symbol of the rule behind a lane string."""
-    name = lane.rpartition("/")[2].partition(":")[0]
-    return FAMILIES.get(name, (MUTED, "circle-open"))
+    """Colour and symbol of the lane, as on every other tab; a policy's name alone will do."""
+    look = lane_look("static:5" if lane == "static" else lane)
+    return look.ink, look.symbol
 
 
 # -- speedups ------------------------------------------------------------------------------------------

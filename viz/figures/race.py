@@ -19,10 +19,10 @@ from decoding.analysis.metrics import draft_passes, ending, mean_sl, speedup, st
 from decoding.analysis.whatif import Replay
 from decoding.records.trace import Iteration, Run, Trace
 
+from ..player.looks import lane_look
 from ..player.names import lane_name
 
 ROW_PX = 104  # height of one lane's row
-N_COLOURS = 8  # of lanes, in player.css
 INK, MUTED = "var(--sd-ink)", "var(--sd-mute)"
 
 
@@ -63,11 +63,6 @@ def draw_run(run: Run) -> list[Drawing]:
     return drawings
 
 
-def lane_colour(index: int) -> str:
-    """The player's colour of lane ``index``."""
-    return f"var(--sd-l{index % N_COLOURS})"
-
-
 # -- how far each lane looked ahead ----------------------------------------------------------------------
 
 
@@ -88,7 +83,7 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
 
 def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar | go.Scatter]:
     iterations = trace.iterations
-    colour = lane_colour(index)
+    colour = lane_look(trace.lane).ink
     where = {"x": [it.start for it in iterations], "width": [_width(it) for it in iterations], "offset": 0}
     shared = {"customdata": [_facts(index, trace, k) for k in range(len(iterations))], "hovertemplate": _HOVER}
     yield go.Bar(
@@ -177,7 +172,7 @@ def _name_row(figure: go.Figure, row: int, index: int, trace: Trace) -> None:
     axis = "" if row == 1 else str(row)
     figure.add_annotation(
         text=f"<b>{_label(trace)}</b>",
-        font={"color": lane_colour(index)},
+        font={"color": lane_look(trace.lane).ink},
         showarrow=False,
         x=0,
         xref="paper",
@@ -217,7 +212,7 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
             x=list(range(1, len(its) + 1)),
             y=[it.n_drafted for it in its],
             mode="lines+markers",
-            line={"color": lane_colour(index), "width": 1.6, "shape": "hvh"},
+            line={"color": lane_look(trace.lane).ink, "width": 1.6, "shape": "hvh"},
             marker={"size": 5},
             name=_label(trace),
             customdata=[_facts(index, trace, k) for k in range(len(its))],
@@ -280,30 +275,18 @@ def _lane_point(index: int, trace: Trace, measured) -> go.Scatter:
         y=[measured.median],
         mode="markers",
         name=f"{_label(trace)}, measured",
-        marker={"color": lane_colour(index), "size": 11, "symbol": _SYMBOLS[index % len(_SYMBOLS)]},
+        marker={"color": lane_look(trace.lane).ink, "size": 11, "symbol": lane_look(trace.lane).symbol},
         error_y={
             "type": "data",
             "symmetric": False,
             "array": [measured.high - measured.median],
             "arrayminus": [measured.median - measured.low],
-            "color": lane_colour(index),
+            "color": lane_look(trace.lane).ink,
             "width": 4,
         },
         customdata=[[index, 0, f"{measured.low:.2f}", f"{measured.high:.2f}"]],
         hovertemplate="%{y:.2f} times (%{customdata[2]} to %{customdata[3]}), SL %{x:.1f}<extra></extra>",
     )
-
-
-_SYMBOLS = (  # as the player marks its lanes
-    "square",
-    "circle",
-    "triangle-up",
-    "diamond",
-    "triangle-down",
-    "circle-open",
-    "square-open",
-    "cross",
-)
 
 
 def _static_sl(trace: Trace) -> int:

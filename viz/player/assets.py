@@ -7,6 +7,7 @@ done to them.
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -40,3 +41,9 @@ def player_js() -> str:
 @cache
 def player_css() -> str:
     return (HERE / "player.css").read_text(encoding="utf-8")
+
+
+def light_colours() -> dict[str, str]:
+    """The colour variables of the light theme by name, for what has no theme to follow."""
+    block = re.search(r"\{([^{}]*--sd-bg:[^{}]*)\}", player_css())
+    return dict(re.findall(r"(--sd-[\w-]+):\s*(#[0-9a-f]{6})", block.group(1) if block else ""))

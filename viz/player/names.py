@@ -6,6 +6,8 @@ from typing import Any
 
 from decoding.records.lanes import Lane, parse_lane
 
+from .looks import lane_look
+
 _TITLES = {
     "autoregressive": "Plain",
     "static": "Static",
@@ -76,5 +78,6 @@ def lane_heading(text: str) -> dict[str, Any]:
         "policy": lane.policy,
         "name": lane_name(text),
         "caption": lane_caption(text),
+        "look": lane_look(text)._asdict(),
         "figures": figures,
     }

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from decoding.analysis import metrics
+from decoding.analysis.steadiness import contradictions
 from decoding.analysis.whatif import Replay, ending, static_sweep
 from decoding.records.text import pieces
 from decoding.records.trace import Chain, Run, Trace
 
 from . import sentences
+from .looks import lane_look
 from .names import lane_caption, lane_name
 from .sweeps import threshold_panels
 
@@ -46,22 +48,28 @@ class Strings:
         return list(self.index)
 
 
-def player_payload(run: Run, *, origin: Origin = "live", recorded: bool = False) -> dict[str, Any]:
+def player_payload(
+    run: Run, *, origin: Origin = "live", recorded: bool = False, shows: str = "", point: str = ""
+) -> dict[str, Any]:
     """Everything that ``player.load`` needs of ``run``, JSON-ready.
 
     Args:
         origin: what the badge says; ``recorded=True`` is short for "recorded".
+        shows: what to notice in it, a sentence of an example.
+        point: the lane that the first sentence is to be about; "" for the fastest one.
     """
-    strings = Strings()
-    lanes = [_lane(run, trace, strings) for trace in run.lanes]
-    simulations = _simulations(run, strings)
+    strings, doubtful = Strings(), contradictions(run)
+    lanes = [_lane(run, trace, strings, doubtful) for trace in run.lanes]
+    simulations = _simulations(run, strings, doubtful)
     return {
         "id": run.id,
         "badge": {"kind": "recorded" if recorded else origin, "text": sentences.badge_text(run)},
-        "sentence": sentences.opening(run),
-        "fact": sentences.check_fact(run) + sentences.doubt(run),
+        "look": sentences.look(run),
+        "sentence": sentences.opening(run, point),
+        "shows": shows,
+        "fact": sentences.check_fact(run, doubtful) + sentences.doubt(run, point),
         "verdict": sentences.verdict(run),
-        "lead": sentences.lead_lane(run),
+        "lead": sentences.lead_lane(run, point),
         "prompt": _prompt_end(run),
         "lanes": lanes,
         "simulations": simulations,
@@ -79,22 +87,30 @@ def _prompt_end(run: Run) -> str:
 # -- measured lanes ------------------------------------------------------------------------------------
 
 
-def _lane(run: Run, trace: Trace, strings: Strings) -> dict[str, Any]:
-    spread = metrics.speedup(run, trace)
+def _lane(run: Run, trace: Trace, strings: Strings, doubtful: list[str]) -> dict[str, Any]:
     figures = [figure for figure in metrics.lane_figures(run, trace) if figure.key in COLUMN_FIGURES]
     return {
         "lane": trace.lane,
         "name": lane_name(trace.lane),
         "caption": lane_caption(trace.lane),
         "policy": trace.policy,
-        "note": sentences.best_static_note(run, trace),
-        "speedup": {"median": spread.median, "low": spread.low, "high": spread.high} if spread else None,
-        "figures": [_figure(figure) for figure in figures],
+        "look": lane_look(trace.lane)._asdict(),
+        "note": "" if doubtful else sentences.best_static_note(run, trace),
+        "speedup": _speedup(run, trace),
+        "figures": [_speedup_figure(run, trace, f) if f.key == "speedup" else _figure(f) for f in figures],
         "starts": [iteration.start for iteration in trace.iterations],
         "fates": ["".join(LETTERS[t.fate] for t in _tokens(iteration)) for iteration in trace.iterations],
         "texts": [strings.add(texts) for texts in iteration_texts(run, trace)],
-        "times": _ticks(trace),
+        "times": _ticks(run, trace),
     }
+
+
+def _speedup(run: Run, trace: Trace) -> dict[str, float] | None:
+    """What the strip shows, and what the repeats say together; None without an autoregressive lane."""
+    spread, replayed = metrics.speedup(run, trace), metrics.replayed_speedup(run, trace)
+    if spread is None or replayed is None:
+        return None
+    return {"replayed": replayed, "median": spread.median, "low": spread.low, "high": spread.high}
 
 
 def _tokens(iteration) -> list:
@@ -108,6 +124,16 @@ def _figure(figure: metrics.Figure) -> dict[str, str]:
         "text": _times_sign(figure.text) if figure.text else "",
         "formula": figure.formula,
     }
+
+
+def _speedup_figure(run: Run, trace: Trace, figure: metrics.Figure) -> dict[str, str]:
+    """The median over the repeats, said to be one: the strip shows a single repeat."""
+    shown = _figure(figure)
+    if len(trace.repeats) > 1:
+        shown["text"] = f"median {shown['text']}"
+        replayed = metrics.replayed_speedup(run, trace)
+        shown["formula"] += f"; the strip shows one of {len(trace.repeats)} repeats: {sentences.times(replayed or 0.0)}"
+    return shown
 
 
 def _times_sign(text: str) -> str:
@@ -137,10 +163,10 @@ def after(context: Sequence[int], ids: Sequence[int], run: Run) -> list[str]:
     return pieces(near + list(ids), run.vocab)[len(near) :] if ids else []
 
 
-def _ticks(trace: Trace) -> list[int]:
-    """draft, check, policy, rest of each iteration of the median repeat, flat."""
-    index = metrics.median_repeat(trace)
-    if index is None:
+def _ticks(run: Run, trace: Trace) -> list[int]:
+    """draft, check, policy, rest of each iteration of the replayed repeat, flat."""
+    index = metrics.replayed_repeat(run)
+    if index is None or not trace.repeats:
         return [0] * (4 * len(trace.iterations))
     repeat = trace.repeats[index]
     rows = zip(repeat.draft_s, repeat.check_s, repeat.policy_s, repeat.rest_s)
@@ -150,19 +176,23 @@ def _ticks(trace: Trace) -> list[int]:
 # -- simulated lanes -----------------------------------------------------------------------------------
 
 
-def _simulations(run: Run, strings: Strings) -> dict[str, Any]:
-    """{sources: {draft: ...}, static: ...}; {} where the run recorded no chain."""
-    if not any(chain.target for chain in run.chains.values()):
+def _simulations(run: Run, strings: Strings, doubtful: list[str]) -> dict[str, Any]:
+    """{sources: {draft: ...}, static: {draft: ...}, draft, doubtful}; {} where the run recorded no chain."""
+    chains = {draft: chain for draft, chain in run.chains.items() if chain.target}
+    if not chains:
         return {}
-    sources = {draft: _source(run, chain, strings) for draft, chain in run.chains.items()}
-    draft = _slider_draft(run)
-    return {"sources": sources, "static": _static_options(run, draft)}
+    return {
+        "sources": {draft: _source(run, chain, strings) for draft, chain in chains.items()},
+        "static": {draft: _static_options(run, draft) for draft in chains},
+        "draft": _slider_draft(run, chains),
+        "doubtful": bool(doubtful),
+    }
 
 
-def _slider_draft(run: Run) -> str:
+def _slider_draft(run: Run, chains: dict[str, Chain]) -> str:
     """The draft of the first static lane, else the pair's own, else any with a chain."""
     wanted = [trace.draft for trace in run.lanes if trace.policy == "static"] + [run.pair.default_draft]
-    return next((draft for draft in wanted if draft in run.chains), next(iter(run.chains)))
+    return next((draft for draft in wanted if draft in chains), next(iter(chains)))
 
 
 def _source(run: Run, chain: Chain, strings: Strings) -> dict[str, Any]:
@@ -193,7 +223,7 @@ def _unit_seconds(run: Run) -> float:
     plain = run.baseline
     if plain is None or not plain.output:
         return run.costs.target_s
-    measured = sum(_ticks(plain)) / TICKS_PER_SECOND
+    measured = sum(_ticks(run, plain)) / TICKS_PER_SECOND
     return measured / (len(plain.output) * run.costs.iteration(0, None)) or run.costs.target_s
 
 
@@ -205,7 +235,8 @@ def _static_options(run: Run, draft: str) -> dict[str, Any]:
         {
             "value": i + 1,
             "lane": f"{prefix}static:{i + 1}",
-            "name": f"Static {i + 1}, simulated",
+            "name": f"{lane_name(f'{prefix}static:{i + 1}')}, simulated",
+            "measured": _measured(run, draft, i + 1),
             "sl": [n for _, n, _ in one.iterations],
             "accepted": [a for _, _, a in one.iterations],
             "speedup": round(one.speedup, 4),
@@ -213,7 +244,14 @@ def _static_options(run: Run, draft: str) -> dict[str, Any]:
         }
         for i, one in enumerate(simulated)
     ]
-    return {"draft": draft, "options": options, "best": best, "initial": best}
+    return {"options": options, "best": best, "initial": best}
+
+
+def _measured(run: Run, draft: str, sl: int) -> str:
+    """The speedup of the lane that ran with this SL and draft, as its card has it; "" where none did."""
+    ran = [t for t in run.lanes if t.policy == "static" and t.draft == draft and t.lane.endswith(f":{sl}")]
+    spread = metrics.speedup(run, ran[0]) if ran else None
+    return f"median {sentences.times(spread.median)} ({spread.low:.2f} to {spread.high:.2f})" if spread else ""
 
 
 # -- the table of times --------------------------------------------------------------------------------
@@ -221,10 +259,10 @@ def _static_options(run: Run, draft: str) -> dict[str, Any]:
 
 def _time_table(run: Run) -> dict[str, Any]:
     """Where the time goes, lane by lane, prefill and the remaining figures included."""
-    columns = ["lane", "prefill", "decode", "end to end", "guessing", "checking", "rule", "rest", "other figures"]
+    columns = ["lane", "prefill", "decode", "end to end", "guessing", "checking", "policy", "rest", "other figures"]
     rows = []
     for trace in run.lanes:
-        parts = metrics.where_time_goes(trace)
+        parts = metrics.where_time_goes(run, trace)
         if not parts:
             continue
         prefill = parts.pop("prefill")
@@ -236,9 +274,9 @@ def _time_table(run: Run) -> dict[str, Any]:
         "title": "Time in detail, prefill included",
         "columns": columns,
         "rows": rows,
-        "note": "The repeat with the median decode time, which is also the one replayed. Strips and speedups count "
-        "decoding only; the prefill of both models comes before it. The pre-pass that tells the oracle "
-        "where guesses fail is in no time.",
+        "note": "The repeat that is replayed, the same one for all lanes. Strips and speedups count decoding only; the "
+        "prefill of target and draft comes before it. The pre-pass that tells the oracle where guesses fail is in no "
+        "lane's time.",
     }
 
 

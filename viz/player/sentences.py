@@ -2,89 +2,114 @@
 
 from __future__ import annotations
 
-from decoding.analysis.metrics import speedup, speedups, static_opt
+from collections.abc import Sequence
+
+from decoding.analysis.metrics import replayed_speedup, static_opt
+from decoding.analysis.steadiness import wavering
 from decoding.records.trace import Run, Trace
 
 from .names import lane_name
 
 SHORT = 8  # tokens: a text that ends so soon shows nothing of speculation
-WAVERING = 2.0  # highest over lowest speedup of the repeats, beyond which their median says little
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 
 
-def lead_lane(run: Run) -> int:
-    """Index of the lane that the first sentence is about: the fastest that can be used (no oracle)."""
+def times(ratio: float) -> str:
+    """A speedup as it is written everywhere on the page."""
+    return f"{ratio:.2f}×"
+
+
+def look(run: Run) -> str:
+    """What one is looking at, in one line."""
+    drafting = sum(trace.draft is not None for trace in run.lanes)
+    if not drafting:
+        return "One text, written by the target alone."
+    ways = "One way" if drafting == 1 else f"{_word(drafting).capitalize()} ways"
+    beside = ", beside the big one alone" if run.baseline else ""
+    return f"{ways} to let a small model guess for a big one{beside}; each colour is the fate of a guess."
+
+
+def lead_lane(run: Run, point: str = "") -> int:
+    """Index of the lane that the first sentence is about: ``point``, else the first usable one to arrive in the replay.
+
+    The oracle is not usable.
+    """
+    named = [i for i, trace in enumerate(run.lanes) if trace.lane == point]
     usable = [i for i, trace in enumerate(run.lanes) if trace.policy not in ("autoregressive", "oracle")]
-    candidates = usable or list(range(len(run.lanes)))
-    return max(candidates, key=lambda i: _median_speedup(run, run.lanes[i]), default=0)
+    candidates = named or usable or list(range(len(run.lanes)))
+    return max(candidates, key=lambda i: replayed_speedup(run, run.lanes[i]) or 0.0, default=0)
 
 
-def _median_speedup(run: Run, trace: Trace) -> float:
-    found = speedup(run, trace)
-    return found.median if found else 0.0
-
-
-def opening(run: Run) -> str:
-    """ "Here: the same 88 tokens, 2.4× sooner (DISCO)." Honest where it is later, or cannot be told."""
+def opening(run: Run, point: str = "") -> str:
+    """ "Here: the same 88 tokens, 2.41× faster with DISCO." Honest where it is slower, or cannot be told."""
     if not run.lanes:
         return "This run holds no lane."
-    trace = run.lanes[lead_lane(run)]
-    ratio = _median_speedup(run, trace)
+    trace = run.lanes[lead_lane(run, point)]
+    ratio = replayed_speedup(run, trace)
     n, name = len(trace.output), lane_name(trace.lane)
     if run.baseline is None:
-        return f"Here: {_count(n, 'token')}; no plain lane ran, so there is nothing to be sooner than."
+        return f"Here: {_count(n, 'token')}; no plain lane ran, so there is nothing to compare the time with."
     if trace is run.baseline or not ratio:
-        return f"Here: {_count(n, 'token')} by the big model alone; add a lane to race it."
+        return f"Here: {_count(n, 'token')} by the target alone; add a lane to race it."
     same = {True: "the same ", False: "", None: ""}[trace.verdict.same]
-    return f"Here: {same}{_count(n, 'token')}, {_how_much_sooner(ratio)} ({name}).{_ended_early(trace)}"
+    return f"Here: {same}{_count(n, 'token')}, {_how_much_faster(ratio)} with {name}.{_ended_early(trace)}"
 
 
 def _ended_early(trace: Trace) -> str:
-    """What to do about a text that the big model ended at once, as many do after a prompt's last line break."""
+    """What to do about a text that the target ended at once, as many do after a prompt's last line break."""
     if trace.finish != "eos" or len(trace.output) > SHORT:
         return ""
-    return " The big model ended the text there: it goes on after a prompt that stops within a line."
+    return " The target ended the text there: it goes on after a prompt that stops within a line."
 
 
-def _how_much_sooner(ratio: float) -> str:
+def _how_much_faster(ratio: float) -> str:
     if ratio >= 1.05:
-        return f"{ratio:.1f}× sooner"
+        return f"{times(ratio)} faster"
     if ratio > 1 / 1.05:
-        return "no sooner and no later"
-    return f"{1 / ratio:.1f}× later"
+        return "neither faster nor slower"
+    return f"{times(1 / ratio)} slower"
 
 
-def check_fact(run: Run) -> str:
-    """The one measured fact without which nothing makes sense."""
+def check_fact(run: Run, doubtful: Sequence[str] = ()) -> str:
+    """The one measured fact without which nothing makes sense; or how the readings contradict each other.
+
+    ``doubtful``: see :func:`decoding.analysis.steadiness.contradictions`.
+    """
+    if doubtful:
+        return f"Timings are unsteady here ({'; '.join(doubtful)}): measure again when the machine is quiet."
     return (
-        f"Checking 6 tokens costs the big model {run.costs.check(6):.2f} times what producing one costs; "
-        f"a guess by the small one {_draft_cost(run)}."
+        f"Checking 6 tokens costs the target {run.costs.check(6):.2f} times what producing one costs; "
+        f"a guess by the draft {_draft_costs(run)}."
     )
 
 
-def _draft_cost(run: Run) -> str:
-    draft = run.lanes[lead_lane(run)].draft if run.lanes else None
-    name = draft or run.pair.default_draft
+def _draft_costs(run: Run) -> str:
+    """What a guess costs, for every draft that ran: the one that the first sentence speaks of comes first."""
+    ran = list(dict.fromkeys(trace.draft for trace in run.lanes if trace.draft)) or [run.pair.default_draft]
+    told = [_draft_cost(run, name) + (f" ({name})" if len(ran) > 1 else "") for name in ran]
+    return ", ".join(told)
+
+
+def _draft_cost(run: Run, name: str) -> str:
     c, first = run.costs.c.get(name), run.costs.first.get(name, 0.0)
     if c is None:
         return "less"
     return f"{c:.2f}" + (f" to {c + first:.2f}" if first >= 0.005 else "")  # the first after a check
 
 
-def doubt(run: Run) -> str:
+def doubt(run: Run, point: str = "") -> str:
     """A warning where the repeats of the lane that the first sentence is about are far apart; else ""."""
-    ratios = sorted(speedups(run, run.lanes[lead_lane(run)])) if run.lanes else []
-    inner = ratios[1:-1] if len(ratios) >= 5 else ratios  # of many repeats one may be off on each side
-    if not inner or inner[-1] <= WAVERING * inner[0]:
+    apart = wavering(run, run.lanes[lead_lane(run, point)]) if run.lanes else None
+    if apart is None:
         return ""
     return (
-        f" Its timings waver ({ratios[0]:.2f}× to {ratios[-1]:.2f}× over the repeats), as beside other work: "
+        f" Its timings waver ({times(apart[0])} to {times(apart[1])} over the repeats), as beside other work: "
         "run it again when the machine is quiet."
     )
 
 
 def best_static_note(run: Run, trace: Trace) -> str:
-    """The best static SL of this run, named beside the chosen one; "" for other lanes."""
+    """The best static SL of this run for the lane's draft, beside the chosen one; "" for other lanes."""
     if trace.policy != "static":
         return ""
     best = static_opt(run, trace.draft)
@@ -92,9 +117,10 @@ def best_static_note(run: Run, trace: Trace) -> str:
         return ""
     sl, ratio = best
     chosen = trace.lane.rpartition(":")[2]
+    draft = f" with {trace.draft}" if len(run.chains) > 1 else ""
     if str(sl) == chosen:
-        return f"{chosen} is the best static SL of this run (with hindsight, simulated)."
-    return f"Chosen: {chosen}. Best static SL of this run: {sl}, {ratio:.2f}× simulated (with hindsight)."
+        return f"{chosen} is the best static SL of this run{draft} (with hindsight, simulated)."
+    return f"Chosen: {chosen}. Best static SL of this run{draft}: {sl}, {times(ratio)} simulated (with hindsight)."
 
 
 def verdict(run: Run) -> dict[str, str]:
@@ -119,7 +145,7 @@ def _difference(run: Run, trace: Trace) -> str:
     if told.gap is None:
         return sentence + "."
     tie = ", a near tie" if told.near_tie else ""
-    return f"{sentence}: there the big model's two best tokens are {told.gap:.2g} logits apart in {_dtype(run)}{tie}."
+    return f"{sentence}: there the target's two best tokens are {told.gap:.2g} logits apart in {_dtype(run)}{tie}."
 
 
 def _dtype(run: Run) -> str:

@@ -17,9 +17,10 @@ from decoding.files import write_whole
 from ..figures.drafts import draw_drafts
 from ..figures.evaluation import draw_evaluation
 from ..figures.race import Drawing
+from ..player.assets import light_colours
 
-# The page's CSS variables as they are on paper: the file has no theme to follow.
-INKS = {"var(--sd-ink)": "#1d2430", "var(--sd-mute)": "#5d6675", "var(--sd-line)": "#d9dee6"}
+# The page's CSS variables as they are in the light theme: the file has no theme to follow.
+INKS = {f"var({name})": colour for name, colour in light_colours().items()}
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;color:#1d2430;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "h1{font-size:1.4rem}h2{font-size:1.05rem;margin:2.2rem 0 .2rem}p,li{color:#5d6675;margin:.2rem 0}"

@@ -44,7 +44,7 @@ function button(cls, label, title, act) {
 }
 
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
-const times = (x) => `${x >= 10 ? x.toFixed(1) : x.toFixed(2)}×`;
+const times = (x) => `${x.toFixed(2)}×`;
 
 function clockText(seconds, total) {
   return total < 0.5 ? `${(seconds * 1000).toFixed(0)} ms` : `${seconds.toFixed(2)} s`;

@@ -136,6 +136,8 @@ const Live = {
     this.views[lane].plan(Infinity);
     this.views[lane].paint(true);
     this.strips[lane].build();
+    this.drawLookahead();
+    this.sls[lane].reach(model.iterations.length);
     this.showFigures(model, model.iterations.length, false);
     this.stretchAxis(lane);
   },

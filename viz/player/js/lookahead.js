@@ -5,14 +5,14 @@ class SlStrip {
   constructor(lane) {
     this.lane = lane;
     this.node = el("div", "sd-sl");
-    this.node.setAttribute("role", "img");
     this.plot = el("div", "sd-sl-plot");
+    this.plot.setAttribute("role", "img");
     this.svg = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" });
     this.cover = el("div", "sd-sl-cover");
     this.mark = el("i", "sd-sl-mark");
     this.top = el("span", "sd-sl-top");
     this.plot.append(this.svg, this.cover, this.mark);
-    this.node.append(this.top, el("span", "sd-sl-zero", "0"), this.plot);
+    this.node.append(this.top, termButton("SL"), el("span", "sd-sl-zero", "0"), this.plot);
     this.mark.hidden = true;
   }
 
@@ -29,7 +29,7 @@ class SlStrip {
     this.svg.replaceChildren(svg("path", { class: "sd-sl-accepted", d: accepted }), svg("path", { class: "sd-sl-guessed", d: guessed }));
     this.top.textContent = String(top);
     const most = Math.max(0, ...this.lane.iterations.map((it) => it.drafted));
-    this.node.setAttribute("aria-label",
+    this.plot.setAttribute("aria-label",
       `SL of ${this.lane.name} along the text: ${this.lane.iterations.length} iterations, at most ${most} guesses in one`);
   }
 
@@ -80,8 +80,8 @@ const Lookahead = {
   },
 
   tapLookahead(event) {
-    const node = event.target.closest(".sd-sl");
-    const number = this.sls.findIndex((strip) => strip.node === node);
+    const plot = event.target.closest(".sd-sl-plot");
+    const number = this.sls.findIndex((strip) => strip.plot === plot);
     if (number < 0 || this.live || !this.lanes[number]) return false;
     this.goTo({ lane: number, iteration: Math.max(0, this.sls[number].at(event)) });
     return true;

@@ -1,9 +1,9 @@
 // Below the texts: scores against a threshold, the table of times; and simulated strips.
 
-function simulatedStrip(lane, option) {
+function simulatedStrip(lane, speedup) {
   const strip = new Strip(lane);
   strip.build();
-  strip.flag.append(el("i", "sd-flag-sign", "⚐"), el("b", "", times(option.speedup)));
+  strip.flag.append(el("i", "sd-flag-sign", "⚐"), el("b", "", speedup));
   return strip;
 }
 
@@ -102,7 +102,7 @@ class ThresholdPanel {
   choose(index) {
     const option = this.data.options[index];
     this.lane = laneFromSimulation(this.source, option, this.player.payload.strings);
-    this.strip = simulatedStrip(this.lane, option);
+    this.strip = simulatedStrip(this.lane, this.player.simulatedTimes(option.speedup));
     this.strip.node.classList.add("sd-fin");
     this.holder.replaceWith(this.strip.node);
     this.holder = this.strip.node;
@@ -110,7 +110,7 @@ class ThresholdPanel {
     const counts = this.lane.counts(this.lane.iterations.length);
     const told = option.told || option.value.toFixed(2);
     this.value.textContent = option.told ? `threshold × ${option.value}` : `threshold ${told}`;
-    this.sentence.textContent = `Simulated at ${told}: ${times(option.speedup)}, ${counts.passes} target `
+    this.sentence.textContent = `Simulated at ${told}: ${this.player.simulatedTimes(option.speedup)}, ${counts.passes} target `
       + `passes, ${counts.thrown} of ${counts.drafted} guesses thrown away. ${this.data.best_text}`;
     this.slider.setAttribute("aria-valuetext", this.sentence.textContent);
     this.plot.setAttribute("aria-label", `Scores of ${counts.drafted} guesses against the threshold: ${told}`);

@@ -48,7 +48,7 @@ class Player {
   buildLanes(prompt) {
     this.rows = []; this.strips = []; this.views = []; this.columns = []; this.sls = []; this.waiting = []; this.scaled = 0;
     this.strip.replaceChildren();
-    if (this.simulation) this.simulation.note.remove();
+    if (this.simulation) this.simulation.under.remove();
     this.texts.replaceChildren();
     this.chips.replaceChildren();
     this.marked = []; this.simulation = null; this.thresholds = [];

@@ -47,7 +47,7 @@ const Pointing = {
       const kept = position == null ? null : lane.tokens[lane.keptAt[position]];
       const token = i === from && chosen ? chosen : kept;
       this.stripAt(i).highlight(token ? token.iteration : -1);
-      this.sls[i].highlight(token ? token.iteration : -1);
+      if (this.sls[i]) this.sls[i].highlight(token ? token.iteration : -1); // none while a run is being replaced
       if (!token || !token.node) return;
       token.node.classList.add("sd-same");
       this.marked.push(token.node);
@@ -159,7 +159,7 @@ const Pointing = {
     const figure = event.target.closest(".sd-fig"), term = event.target.closest(".sd-term");
     if (figure) { this.showFigure(figure); return; }
     if (term) { this.showTerm(term); return; }
-    if (!this.live && event.target.closest(".sd-sl")) { this.hoverLookahead(event); return; }
+    if (!this.live && event.target.closest(".sd-sl-plot")) { this.hoverLookahead(event); return; }
     const found = this.tokenOf(event.target);
     if (!found) return;
     this.mark(found.token.position, found.lane, found.token);

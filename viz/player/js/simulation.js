@@ -4,7 +4,8 @@ const REPLAYED = "simulated: the recorded guesses replayed under this SL, at the
 
 const Simulation = {
   addSimulatedRow(prompt) {
-    const source = this.payload.simulations.static;
+    const { draft, static: sweeps } = this.payload.simulations;
+    const source = sweeps[draft];
     const row = el("div", "sd-row sd-sim");
     const label = el("label", "sd-name");
     const slider = el("input", "sd-slider");
@@ -17,11 +18,38 @@ const Simulation = {
     row.append(label, holder);
     this.strip.append(row);
     const note = el("p", "sd-sim-note");
-    this.axis.after(note);
-    this.simulation = { source, prompt, made: [], number: this.lanes.length, row, holder, text, slider, note };
+    const under = el("div", "sd-sim-under");
+    under.append(note);
+    this.axis.after(under);
+    this.simulation = { source, draft, prompt, made: [], number: this.lanes.length, row, holder, text, slider, note, under };
+    this.offerDrafts(Object.keys(sweeps));
     this.addSimulatedColumn();
     slider.addEventListener("input", () => this.simulate(Number(slider.value)));
     this.simulate(source.initial);
+  },
+
+  /** Which draft the simulated lane guesses with, where the run has several. */
+  offerDrafts(drafts) {
+    if (drafts.length < 2) return;
+    const choice = el("select", "sd-speed");
+    choice.setAttribute("aria-label", "Draft of the simulated lane");
+    for (const name of drafts) choice.append(el("option", "", name));
+    choice.value = this.simulation.draft;
+    choice.addEventListener("change", () => this.useDraft(choice.value));
+    this.simulation.under.prepend(choice);
+  },
+
+  useDraft(draft) {
+    const sim = this.simulation;
+    Object.assign(sim, { draft, source: this.payload.simulations.static[draft], made: [] });
+    sim.slider.max = sim.source.options.length - 1;
+    sim.slider.value = sim.source.initial;
+    this.simulate(sim.source.initial);
+  },
+
+  /** A simulated speedup; not given where the measured costs contradict each other. */
+  simulatedTimes(speedup) {
+    return this.payload.simulations.doubtful ? "unsteady" : times(speedup);
   },
 
   /** Its text is built only where somebody looks at it. */
@@ -50,7 +78,7 @@ const Simulation = {
     sim.holder = sim.strip.node;
     sim.text.replaceChildren(el("span", "", `SL ${option.value}`), el("em", "", "simulated"));
     sim.chip.textContent = sim.lane.name;
-    sim.slider.setAttribute("aria-valuetext", `SL ${option.value}, simulated ${times(option.speedup)}`);
+    sim.slider.setAttribute("aria-valuetext", `SL ${option.value}, simulated ${this.simulatedTimes(option.speedup)}`);
     say(sim.note, this.simulatedNote(option, choice));
     sim.stale = true;
     this.setTotal();
@@ -60,27 +88,29 @@ const Simulation = {
 
   /** Lane and strip of one SL: made when first asked for. */
   simulated(option) {
-    const { sources, static: { draft } } = this.payload.simulations;
-    const lane = laneFromSimulation(sources[draft], option, this.payload.strings);
-    lane.figures = simulatedFigures(lane, option);
+    const lane = laneFromSimulation(this.payload.simulations.sources[this.simulation.draft], option, this.payload.strings);
+    lane.figures = simulatedFigures(lane, this.simulatedTimes(option.speedup));
     lane.caption = `what always guessing ${option.value}${this.withDraft()} would have done here`;
-    return { lane, strip: simulatedStrip(lane, option) };
+    return { lane, strip: simulatedStrip(lane, this.simulatedTimes(option.speedup)) };
   },
 
   /** The draft that the simulated lane guesses with, named where the run has several. */
   withDraft() {
-    const { sources, static: { draft } } = this.payload.simulations;
-    return Object.keys(sources).length > 1 ? ` with ${draft}` : "";
+    const { draft } = this.simulation;
+    return Object.keys(this.payload.simulations.sources).length > 1 ? ` with ${draft}` : "";
   },
 
   simulatedNote(option, choice) {
     const { source, lane } = this.simulation;
     const best = source.options[source.best];
     const counts = lane.counts(lane.iterations.length);
-    return `Always guessing ${option.value}${this.withDraft()}: ${times(option.speedup)}, `
-      + `${counts.passes} target passes, ${counts.thrown} of ${counts.drafted} guesses thrown away. `
-      + (choice === source.best ? "The best static SL of this run."
-      : `Best static SL of this run: ${best.value}, ${times(best.speedup)}.`);
+    const made = `${counts.passes} target passes, ${counts.thrown} of ${counts.drafted} guesses thrown away.`;
+    const head = `Always guessing ${option.value}${this.withDraft()}: `;
+    if (this.payload.simulations.doubtful) return `${head}${made} Timings were unsteady, so no simulated speedup is given.`;
+    const ran = option.measured ? ` Measured: ${option.measured}.` : "";
+    return `${head}${times(option.speedup)} simulated, ${made}${ran} ` + (choice === source.best
+      ? `The best static SL of this run${this.withDraft()}.`
+      : `Best static SL of this run${this.withDraft()}: ${best.value}, ${times(best.speedup)}.`);
   },
 
   refreshSimulatedText() {
@@ -97,11 +127,12 @@ const Simulation = {
 
 Object.assign(Player.prototype, Simulation);
 
-function simulatedFigures(lane, option) {
+/** `speedup` as text. */
+function simulatedFigures(lane, speedup) {
   const { passes, drafted, thrown, kept } = lane.counts(lane.iterations.length);
   const figure = (key, label, text, formula) => ({ key, label, text: String(text), formula });
   return [
-    figure("speedup", "speedup", times(option.speedup), REPLAYED),
+    figure("speedup", "speedup", speedup, REPLAYED),
     figure("tokens_per_target_pass", "tokens per target pass", (kept / passes).toFixed(2),
       `tokens / target passes = ${kept} / ${passes}; ${REPLAYED}`),
     figure("target_passes", "target passes", passes, REPLAYED),

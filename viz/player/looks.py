@@ -1,0 +1,65 @@
+"""Colour and shape of a lane: the same in every run, on every tab and in every exported file.
+
+The policy decides both; lanes of one policy that differ in their argument or draft share its colour and differ in
+shape. Colours are the names of CSS variables of ``player.css``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from zlib import crc32
+
+from decoding.errors import UserError
+from decoding.records.lanes import POLICIES, parse_lane
+
+N_COLOURS = 13  # --sd-l0 to --sd-l12
+SYMBOLS = (  # Plotly's names; player.css draws the same ones
+    "square", "circle", "triangle-up", "diamond", "triangle-down", "cross", "star", "hexagon", "x", "triangle-left",
+    "triangle-right", "bowtie", "circle-open", "square-open", "diamond-open",
+)  # fmt: skip
+_POLICIES = (
+    "autoregressive",
+    "static",
+    "disco",
+    "oracle",
+    "entropy",
+    "heuristic",
+    "confidence",
+    "specdecpp",
+    "costaware",
+)
+_USUAL = ("static:5", "confidence:0.4", "specdecpp:auto")  # lanes with an argument that look like their policy alone
+
+
+class Look(NamedTuple):
+    colour: str  # a CSS variable: "--sd-l1"
+    symbol: str  # one of SYMBOLS
+
+    @property
+    def ink(self) -> str:
+        """The colour as a figure names it; the page resolves it in the theme at hand."""
+        return f"var({self.colour})"
+
+
+def lane_look(text: str) -> Look:
+    """How the lane ``text`` is drawn."""
+    try:
+        lane = parse_lane(text)
+    except UserError:  # a run file may hold a policy of a later version
+        return Look("--sd-l0", SYMBOLS[-1])
+    number = _number(lane.policy)
+    usual = lane.draft is None and (lane.argument is None or text in _USUAL)
+    return Look(f"--sd-l{number % N_COLOURS}", SYMBOLS[(number + (0 if usual else _variant(text))) % len(SYMBOLS)])
+
+
+def _number(policy: str) -> int:
+    others = [name for name in POLICIES if name not in _POLICIES]
+    return (*_POLICIES, *others).index(policy) if policy in POLICIES else 0
+
+
+def _variant(text: str) -> int:
+    """A step to another symbol, from 1 on; neighbouring SLs get different ones."""
+    policy, _, argument = text.partition(":")
+    if policy == "static" and argument.isdigit():
+        return 1 + int(argument) % (len(SYMBOLS) - 1)
+    return 1 + crc32(text.encode()) % (len(SYMBOLS) - 1)
