@@ -48,7 +48,7 @@ def test_greedy_tells_both_first_choices(run):
     lane, i, index, token = first(run, "rejected")
     token.draft_choice, token.target_choice = 1000, 1001
     why = token_details(run, lane, i, index)["why"]
-    assert why == "The small model's first choice is “·left”, the big model's is “·right↵”."
+    assert why == "The draft's first choice is “·left”, the target's is “·right↵”."
 
 
 def test_the_policy_tells_score_and_threshold(run):
@@ -56,7 +56,7 @@ def test_the_policy_tells_score_and_threshold(run):
     i = next(k for k, it in enumerate(trace.iterations) if it.n_drafted > 1 and it.stop == "policy")
     last = trace.iterations[i].n_drafted - 1
     token = trace.iterations[i].drafted[last]
-    expected = f"Rule: score {token.score:.3f} against the threshold 0.600: then checked."
+    expected = f"Policy: score {token.score:.3f} against the threshold 0.600: then checked."
     assert token_details(run, 2, i, last)["policy"] == expected
     assert token_details(run, 2, i, 0)["policy"].endswith("guessed on.")
 

@@ -72,7 +72,7 @@ def test_run_replay_step_hover(page):
     page.keyboard.press("End")
     point_at(page, page.locator(".sd-text:visible .sd-tk").first)
     expect(page.locator(".sd-pop")).to_contain_text("position")
-    expect(page.locator(".sd-pop")).to_contain_text("Big model would say", timeout=WAIT)  # fetched when asked
+    expect(page.locator(".sd-pop")).to_contain_text("The target would say", timeout=WAIT)  # fetched when asked
 
 
 def test_stop_leaves_a_sentence_and_a_form_that_runs_again(page):

@@ -16,7 +16,7 @@ from .document import Document
 HERE = Path(__file__).resolve().parent
 SCRIPTS = ("plots.js", "page.js", "report.js", "early.js")
 TAGLINE = (
-    "A small model guesses ahead; a big one checks all guesses in one pass. Same text, sooner when the guesses hold."
+    "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Same text, sooner."
 )
 BEGIN = "<script>window.SpeculoscopePage.early.begin();</script>"
 

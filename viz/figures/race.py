@@ -232,7 +232,7 @@ def iterations_sentence(traces: list[Trace]) -> str:
         f"{lane_name(trace.lane)} took {len(trace.iterations):,} (SL {mean_sl(trace):.1f} on average)"
         for trace in traces
     ]
-    return f"A line that ends sooner needed fewer passes of the big model: {', '.join(shown)}."
+    return f"A line that ends sooner needed fewer passes of the target: {', '.join(shown)}."
 
 
 # -- what every static SL would have given --------------------------------------------------------------------

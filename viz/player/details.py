@@ -12,10 +12,10 @@ from .names import lane_name
 
 _STOPPED = {
     "policy": "then checked",
-    "cap": "then checked: the most guesses allowed in one round",
+    "cap": "then checked: the most guesses allowed in one iteration",
     "limit": "then checked: no more tokens were wanted",
     "context": "then checked: the context was full",
-    "eos": "then checked: the small model had ended its text",
+    "eos": "then checked: the draft had ended its text",
     "exhausted": "then checked: the draft had nothing more to propose",
 }
 
@@ -60,7 +60,7 @@ def _find(run: Run, lane: int, iteration: int, index: int) -> tuple[Trace, Itera
 def _where(trace: Trace, it: Iteration, iteration: int, index: int, token: Token) -> str:
     drafted = index < it.n_drafted
     position = it.start + (index if drafted else it.n_accepted)
-    place = f"guess {index + 1} of {it.n_drafted}" if drafted else "the big model's own token"
+    place = f"guess {index + 1} of {it.n_drafted}" if drafted else "the target's own token"
     holds = "" if it.holds is None else f" · from its start {it.holds} would hold"
     return f"{lane_name(trace.lane)} · output position {position} · iteration {iteration + 1}, {place}{holds}"
 
@@ -68,11 +68,11 @@ def _where(trace: Trace, it: Iteration, iteration: int, index: int, token: Token
 def _why(run: Run, it: Iteration, index: int, token: Token) -> str:
     rejected = next((one for one in it.drafted if one.fate == "rejected"), None)
     if token.fate == "plain":
-        return "Nothing was guessed in this round: the big model produced this token by itself."
+        return "Nothing was guessed in this iteration: the target produced this token by itself."
     if token.fate == "bonus":
         return f"{_all_held(it.n_drafted)}, so the same pass also gave the token after."
     if token.fate == "correction" and rejected:
-        return f"The big model's own token here, in place of the rejected {_quoted(run, rejected.id)}."
+        return f"The target's own token here, in place of the rejected {_quoted(run, rejected.id)}."
     if token.fate == "dropped":
         after = f" the rejected {_quoted(run, rejected.id)}" if rejected else " the end of the text"
         return f"Guessed after{after}: it was checked on a text that is not to be, so its result is void."
@@ -94,8 +94,8 @@ def _check(run: Run, token: Token) -> str:
     if token.fate == "accepted":
         return f"Both models' first choice here{noise} is {theirs or _quoted(run, token.id)}."
     if not own or not theirs:
-        return "The big model's choice here is another token."
-    return f"The small model's first choice{noise} is {own}, the big model's is {theirs}."
+        return "The target's choice here is another token."
+    return f"The draft's first choice{noise} is {own}, the target's is {theirs}."
 
 
 def _policy(trace: Trace, it: Iteration, index: int, token: Token) -> str:
@@ -103,21 +103,21 @@ def _policy(trace: Trace, it: Iteration, index: int, token: Token) -> str:
     last = index == it.n_drafted - 1
     outcome = _STOPPED[it.stop] if last else "guessed on"
     if token.score is None:
-        return f"Rule: {outcome}." if last else ""
+        return f"Policy: {outcome}." if last else ""
     if token.threshold is None:
-        return f"Rule: score {token.score:.3f}: {outcome}."
-    return f"Rule: score {token.score:.3f} against the threshold {token.threshold:.3f}: {outcome}."
+        return f"Policy: score {token.score:.3f}: {outcome}."
+    return f"Policy: score {token.score:.3f} against the threshold {token.threshold:.3f}: {outcome}."
 
 
 def _rows(run: Run, token: Token) -> list[list[str]]:
     sampling = run.settings.rule == "sampling"
-    p_name = "p, by the big model" if sampling else "probability, big model"
-    q_name = "q, by the small model" if sampling else "probability, small model"
+    p_name = "p, by the target" if sampling else "probability, target"
+    q_name = "q, by the draft" if sampling else "probability, draft"
     rows = [[q_name, token.p_draft], [p_name, token.p_target]]
     if sampling and token.p_draft and token.p_target is not None:
         rows.append(["ratio p/q", token.p_target / token.p_draft])
     rows += [["kept with probability", token.accept_probability], ["draw", token.draw]] if sampling else []
-    rows.append(["entropy of the small model, nats", token.entropy])
+    rows.append(["entropy of the draft's choice, nats", token.entropy])
     shown = [[label, f"{value:.3f}"] for label, value in rows if value is not None]
     if run.settings.rule == "coupling":
         shown.append(["shared noise", f"seed {run.settings.seed}, one draw per output position"])
