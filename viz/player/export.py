@@ -66,7 +66,8 @@ _PAGE = """<!doctype html>
 <body class="speculoscope-page">
 <main>
 <header class="speculoscope-head"><h1>Speculoscope</h1>
-<p>A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Same text, sooner.</p>
+<p>A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass.
+Same text, sooner.</p>
 </header>
 <div id="player"></div>
 </main>
