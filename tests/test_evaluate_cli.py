@@ -127,7 +127,7 @@ def test_evaluate_in_json(capsys, tmp_path, toy):
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["--suite", "poems"], "There is no suite"),
+        (["--suite", "poems"], "There is no prompt suite"),
         (["--lanes", "static:0"], "autoregressive"),
         (["--limit", "0"], "whole number"),
         (["--drafts", "some"], "Drafts can be"),

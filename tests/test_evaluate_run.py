@@ -17,7 +17,7 @@ from decoding.evaluation.options import EvaluationOptions
 from decoding.evaluation.progress import Progress
 from decoding.evaluation.results import ALL, DraftsResult, EvaluationResult
 from decoding.evaluation.rules import evaluate
-from decoding.evaluation.store import Lines
+from decoding.records.json_lines import Lines
 from decoding.records.lanes import parse_lane
 from decoding.records.request import CompareRequest
 from decoding.records.suites import Prompt
@@ -184,7 +184,7 @@ def test_a_line_cut_short_by_a_kill_is_done_again(tmp_path):
 
 def test_the_folder_of_another_evaluation_is_refused(tmp_path):
     run(tmp_path)
-    with pytest.raises(UserError, match="holds another evaluation .other max_new_tokens"):
+    with pytest.raises(UserError, match="holds other work .other max_new_tokens"):
         run(tmp_path, replace(OPTIONS, max_new_tokens=30))
 
 

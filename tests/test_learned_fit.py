@@ -11,6 +11,7 @@ from decoding.cli import main
 from decoding.engines.pair import load_pair
 from decoding.errors import Cancelled, UserError
 from decoding.fit import run
+from decoding.fit import texts as texts_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_next, fit_platt
 from decoding.fit.candidates import calibrated, make_head
 from decoding.fit.data import Collector, Positions, rows_of, split_texts
@@ -28,6 +29,12 @@ from .learned_heads import make_weights
 from .tiny_pair import make_tiny_pair
 
 OPTIONS = FitOptions("code", n_train=30, n_validation=6, max_new_tokens=24, epochs=1)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    """Texts are kept nowhere but here."""
+    monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +137,15 @@ def test_texts_are_the_targets_own(pair):
     texts = greedy_texts(pair, pair.default_draft, prompts, 12, shares.append)
     assert texts == [_greedy(pair.target, prompt, 12) for prompt in prompts]
     assert shares == [0.0, 0.25, 0.5, 0.75]
+
+
+def test_texts_that_are_there_are_not_written_again(pair, monkeypatch):
+    prompts = [[1, 2, 3], [4, 5]]
+    first = greedy_texts(pair, pair.default_draft, prompts[:1], 12)
+    both = greedy_texts(pair, pair.default_draft, prompts, 12)
+    assert both[:1] == first
+    monkeypatch.setattr(texts_module, "speculative_decode", lambda *a: pytest.fail("it was there"))
+    assert greedy_texts(pair, pair.default_draft, prompts, 12) == both
 
 
 def test_collected_guesses_are_the_live_drafts(pair):

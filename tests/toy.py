@@ -104,7 +104,7 @@ class ToyTokenizer:
 
 
 class ToyPair:
-    can_fork = True
+    can_fork, chat = True, False
 
     def __init__(self, agree: float = 0.8, vocab: int = 16, seed: int = 0, eos: int | None = None, **options) -> None:
         self.name, self.default_draft = "toy", "small"

@@ -13,7 +13,7 @@ from ..engines.pair import load_pair
 from ..engines.sources import Sources
 from ..errors import UserError, is_out_of_memory, sentence_of
 from ..records.pairs import PairDescription, find_pair, name_pair
-from ..records.suites import load_suite
+from ..records.suites import load_suite, suites_for
 from .against import Report, Tell, bench_pair, measure_growth
 from .shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 
@@ -40,7 +40,9 @@ def bench_all(
     described = name_pair(target, draft) if target or draft else find_pair(pair)
     loaded = load_pair(pair, target, draft, dtype=weights, device=device, progress=tell)
     room = loaded.target.max_length - max_new_tokens - 1
-    prompts = [loaded.encode_prompt(one.prompt)[-room:] for one in load_suite("all", "test", limit)]
+    prompts = [
+        loaded.encode_prompt(one.prompt)[-room:] for one in load_suite(suites_for("all", loaded.chat), "test", limit)
+    ]
     report = bench_pair(
         loaded,
         *_transformers_models(described, weights, device, tell),
@@ -96,4 +98,8 @@ def _transformers_models(described: PairDescription, weights: str, device: str, 
 
 def _long_text(pair: Pair) -> list[int]:
     """Token ids of several prompts, one after the other."""
-    return [token for one in load_suite("all", "test", 16) for token in pair.tokenizer.encode(one.prompt)]
+    return [
+        token
+        for one in load_suite(suites_for("all", pair.chat), "test", 16)
+        for token in pair.tokenizer.encode(one.prompt)
+    ]

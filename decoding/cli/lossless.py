@@ -28,12 +28,12 @@ def lossless(
     """Compare every policy under SL 1..16 with transformers' generate(do_sample=False), in float32."""
     from ..bench.lossless import Counts, check_lossless, transformers_reference
     from ..engines.pair import load_pair
-    from ..records.suites import load_suite
+    from ..records.suites import load_suite, suites_for
 
-    texts = [prompt.prompt for prompt in load_suite(suite, "test", limit)[skip:]]
+    loaded = load_pair(pair, target, draft, dtype="float32", device="cpu")
+    texts = [prompt.prompt for prompt in load_suite(suites_for(suite, loaded.chat), "test", limit)[skip:]]
     if not texts:
         raise UserError(f"No prompt is left: {limit} at most, and {skip} left out. Skip fewer.")
-    loaded = load_pair(pair, target, draft, dtype="float32", device="cpu")
     prompts = [loaded.encode_prompt(text) for text in texts]
     counts = Counts()
     deadline = monotonic() + 60 * minutes if minutes is not None else inf

@@ -19,13 +19,14 @@ from ..files import digest_of_files, safe_name
 from ..lookahead.heads import FOLDER
 from ..loop.acceptance import make_rule
 from ..loop.drafting import NGRAM
+from ..records.json_lines import Lines
 from ..records.lanes import parse_lane
 from ..records.request import CompareRequest
 from ..records.suites import Prompt
 from ..records.trace import Chain, Costs
 from .progress import Progress
 from .samples import Sample
-from .store import Lines, chain_from_plain, chain_to_plain
+from .store import chain_from_plain, chain_to_plain
 from .visits import Visits
 
 if TYPE_CHECKING:

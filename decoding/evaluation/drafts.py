@@ -13,7 +13,7 @@ from ..comparison.prepare import model_info
 from ..errors import Cancelled, UserError
 from ..loop.drafting import NGRAM
 from ..records.lanes import LEARNED, SL_CAP
-from ..records.suites import Prompt, load_suite
+from ..records.suites import Prompt, load_suite, suites_for
 from ..records.trace import Costs
 from .advice import recommend
 from .collect import Collector
@@ -42,8 +42,9 @@ def evaluate_drafts(
     """
     options = check_options(options)
     drafts = [*pair.draft_names, NGRAM]
-    test = load_suite(options.suite, options.split, options.limit)
-    validation = load_suite(options.suite, "validation", options.validation_limit or options.limit)
+    suite = suites_for(options.suite, pair.chat)
+    test = load_suite(suite, options.split, options.limit)
+    validation = load_suite(suite, "validation", options.validation_limit or options.limit)
     collector = Collector(pair, drafts, [*validation, *test], options.max_new_tokens, folder, cancel)
     usable = {prompt.id for prompt in collector.prompts}
     try:

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import Cancelled, UserError
 from ..lookahead.heads import need_head
 from ..records.lanes import LEARNED, parse_lane
-from ..records.suites import Prompt, load_suite
+from ..records.suites import Prompt, load_suite, suites_for
 from .classify import best_f1
 from .collect import Collector
 from .corrections import correct_all
@@ -58,8 +58,9 @@ def evaluate(
     """
     options = check_options(options)
     draft = options.draft_name or pair.default_draft
-    test = load_suite(options.suite, options.split, options.limit)
-    validation = load_suite(options.suite, "validation", options.validation_limit or options.limit)
+    suite = suites_for(options.suite, pair.chat)
+    test = load_suite(suite, options.split, options.limit)
+    validation = load_suite(suite, "validation", options.validation_limit or options.limit)
     collector = Collector(pair, [draft], [*validation, *test], options.max_new_tokens, folder, cancel)
     try:
         yield from _evaluate(options, collector, draft, _kept(validation, collector), _kept(test, collector))

@@ -1,10 +1,7 @@
-"""The evaluation's working folder: JSON Lines that a killed evaluation goes on from."""
+"""Chains as an evaluation's working folder keeps them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,68 +10,6 @@ from ..errors import UserError
 from ..records.trace import Chain
 
 _CHAIN = TypeAdapter(Chain)
-
-
-class Lines:
-    """One JSON Lines file whose first line says under which ``key`` it was made.
-
-    A last line that a kill cut short is dropped. Where the key differs, ``stale`` decides: "refuse" raises
-    UserError, "restart" begins the file anew (for what follows from other files at hand).
-    """
-
-    def __init__(self, path: Path, key: dict[str, Any], stale: str = "refuse") -> None:
-        self.path = path
-        self._key = json.loads(json.dumps(key))
-        self.records = list(self._open(stale))
-        self._file = path.open("a", encoding="utf-8")
-
-    def add(self, record: dict[str, Any]) -> None:
-        """Write one record through to the file. Raises UserError where that fails."""
-        try:
-            self._file.write(json.dumps(record, allow_nan=False, separators=(",", ":")) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise UserError(f"Cannot write {self.path.name}: {error.strerror or error}.") from error
-        self.records.append(record)
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _open(self, stale: str) -> Iterator[dict[str, Any]]:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lines = self._whole_lines()
-        except OSError as error:
-            raise UserError(f"Cannot use {self.path}: {error.strerror or error}.") from error
-        if lines and lines[0] != self._key:
-            if stale == "refuse":
-                different = [name for name in self._key if lines[0].get(name) != self._key[name]]
-                raise UserError(
-                    f"{self.path.parent} holds another evaluation (other {', '.join(different) or 'version'}): "
-                    "name another folder with --out, or delete that one."
-                )
-            lines = []
-        self._rewrite([self._key, *lines[1:]])
-        return iter(lines[1:])
-
-    def _whole_lines(self) -> list[dict[str, Any]]:
-        if not self.path.exists():
-            return []
-        found = []
-        for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
-            try:
-                record = json.loads(line)
-            except ValueError:
-                break  # cut short: what follows, if anything, cannot be trusted
-            if not isinstance(record, dict):
-                break
-            found.append(record)
-        return found
-
-    def _rewrite(self, records: list[dict[str, Any]]) -> None:
-        from ..files import write_whole
-
-        write_whole(self.path, "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in records))
 
 
 def chain_to_plain(chain: Chain) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from ..lookahead.policy_files import PolicyFile, write_policy
 from ..loop.drafting import NGRAM
 from ..records.lanes import parse_lane
 from ..records.request import CompareRequest
-from ..records.suites import load_suite
+from ..records.suites import load_suite, suites_for
 from ..records.trace import Costs
 from .candidates import Candidate, Fitted, choose_costaware, choose_disco, choose_specdecpp, train_candidates
 from .data import Collector, Positions
@@ -123,7 +123,7 @@ def write_texts(
 
 def _prompts(pair: Pair, options: FitOptions, split: str, limit: int) -> list[list[int]]:
     most = pair.target.max_length - options.max_new_tokens
-    prompts = [pair.encode_prompt(one.prompt) for one in load_suite(options.suite, split, limit)]
+    prompts = [pair.encode_prompt(one.prompt) for one in load_suite(suites_for(options.suite, pair.chat), split, limit)]
     usable = [prompt for prompt in prompts if 1 < len(prompt) <= most]
     if not usable:
         raise UserError(

@@ -72,6 +72,11 @@ def suite_names(name: str) -> tuple[str, ...]:
     return names
 
 
+def suites_for(name: str, chat: bool) -> str:
+    """``name``; for a pair that chats (``chat``), ``all`` are the questions of CHAT."""
+    return ",".join(CHAT) if chat and name == "all" else name
+
+
 def available_suites() -> tuple[str, ...]:
     """Suites whose prompts lie on this machine."""
     return tuple(name for name in (*SUITES, *CHAT, *PAPERS) if _file(name).is_file())
