@@ -9,8 +9,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from decoding.errors import UserError
+from decoding.lookahead.lanes import parse_lane
 from decoding.records.events import Event, Numbering
-from decoding.records.lanes import parse_lane
 from decoding.records.pairs import PairDescription
 from decoding.records.request import CompareRequest, check_request
 from decoding.records.run_file import run_to_dict

@@ -13,11 +13,11 @@ from scipy.stats import chisquare
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import Prepared, make_source, prepare
 from decoding.errors import UserError
+from decoding.lookahead.lanes import parse_lane
 from decoding.loop.acceptance import Coupling, Greedy, Sampling
 from decoding.loop.drafting import ModelDraft, NgramDraft
 from decoding.loop.noise import gumbel_noise, gumbel_row
 from decoding.loop.sampling import Shaping, softmax
-from decoding.records.lanes import parse_lane
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 

@@ -158,8 +158,8 @@ def test_holds_come_from_the_chain(run):
 
 
 def test_what_if_of_the_run_equals_its_lanes(run):
+    from decoding.lookahead.lanes import parse_lane
     from decoding.lookahead.registry import make_policy
-    from decoding.records.lanes import parse_lane
 
     for trace in run.lanes[1:]:
         simulated = simulate(run.chains[trace.draft], run.costs, make_policy(parse_lane(trace.lane)), max_new_tokens=30)

@@ -13,11 +13,11 @@ from decoding.engines.cuda import CudaModel
 from decoding.engines.linears import DenseLinear
 from decoding.engines.pair import load_pair
 from decoding.lookahead.base import DraftState
+from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
 from decoding.loop.checking import DeviceChecker, HostChecker, make_checker
 from decoding.loop.device_drafting import DeviceDraft, Waiting
 from decoding.loop.drafting import ModelDraft, NgramDraft
-from decoding.records.lanes import parse_lane
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from decoding.errors import UserError
+from decoding.lookahead.lanes import expand_lanes, parse_lane
 from decoding.lookahead.registry import make_policy
-from decoding.records.lanes import expand_lanes, parse_lane
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.lookahead.base import DraftState, LaneContext
+from decoding.lookahead.lanes import parse_lane
+from decoding.lookahead.specs import evaluated_lanes
 from decoding.lookahead.static import Static
 from decoding.loop.acceptance import make_rule
 from decoding.loop.clock import CHECK, DRAFT, POLICY, REST, CpuClock
 from decoding.loop.drafting import NgramDraft, prefill
 from decoding.loop.speculative import speculative_decode
-from decoding.records.lanes import parse_lane
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
@@ -22,6 +23,7 @@ from .toy import ToyPair
 
 COSTS = Costs(target_s=0.005, v=[1 + 0.02 * n for n in range(21)], c={"small": 0.1, "ngram": 0.0, "weak": 0.1}, o=0.0)
 POLICIES = [
+    *(lane for lane in evaluated_lanes() if not (parse_lane(lane).is_learned or parse_lane(lane).is_oracle)),
     *(f"static:{n}" for n in (1, 2, 3, 5, 8, 20)),
     "heuristic",
     "confidence:0.4",

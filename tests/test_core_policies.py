@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.lookahead.base import DraftState, LaneContext
+from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
 from decoding.lookahead.confidence import Confidence
 from decoding.lookahead.entropy import Entropy
 from decoding.lookahead.heuristic import Heuristic
 from decoding.lookahead.oracle import BestOracle, Oracle
 from decoding.lookahead.static import Static
-from decoding.records.lanes import SL_CAP
 from decoding.records.trace import Costs
 
 COSTS = Costs(target_s=0.005, v=[1 + 0.02 * n for n in range(21)], c={"small": 0.1}, o=0.02)

@@ -10,8 +10,9 @@ from decoding.analysis.whatif import simulate, simulate_lane
 from decoding.comparison.compare import chain_of, finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
+from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
-from decoding.records.lanes import parse_lane
+from decoding.lookahead.specs import evaluated_lanes
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Costs
@@ -20,6 +21,7 @@ from .toy import ToyPair
 
 COSTS = Costs(target_s=0.005, v=[1 + 0.03 * n for n in range(21)], c={"small": 0.12, "ngram": 0.0, "weak": 0.1}, o=0.02)
 LANES = [
+    *(lane for lane in evaluated_lanes() if not parse_lane(lane).is_learned),
     *(f"static:{n}" for n in (1, 2, 4, 7, 20)),
     "heuristic",
     "confidence:0.3",
@@ -32,6 +34,9 @@ LANES = [
     "ngram/static:4",
     "ngram/oracle",
     "ngram/heuristic",
+    "adaedl:0.5",
+    "ngram/throughput",
+    "ngram/bandit",
     "weak/static:3",
     "weak/oracle:best",
 ]

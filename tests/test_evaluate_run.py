@@ -17,8 +17,8 @@ from decoding.evaluation.options import EvaluationOptions
 from decoding.evaluation.progress import Progress
 from decoding.evaluation.results import ALL, DraftsResult, EvaluationResult
 from decoding.evaluation.rules import evaluate
+from decoding.lookahead.lanes import parse_lane
 from decoding.records.json_lines import Lines
-from decoding.records.lanes import parse_lane
 from decoding.records.request import CompareRequest
 from decoding.records.suites import Prompt
 from decoding.records.trace import Costs

@@ -19,7 +19,7 @@ from decoding.evaluation.results import ALL, evaluation_from_dict, load_evaluati
 from decoding.evaluation.samples import best_of, replay_lane, static_lanes
 from decoding.evaluation.statistics import Bootstrap, clock_noise
 from decoding.evaluation.tables import ClockTable, Rule, match_rates, oracle_lengths, pareto, rule_results
-from decoding.records.lanes import parse_lane
+from decoding.lookahead.lanes import parse_lane
 from tests.evaluations import make_drafts, make_evaluation, make_samples, sample
 from tests.runs import make_costs
 

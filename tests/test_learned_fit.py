@@ -19,10 +19,10 @@ from decoding.fit.run import FitOptions, fit
 from decoding.fit.texts import greedy_texts
 from decoding.fit.training import Trained, costaware_inputs, train_disco
 from decoding.lookahead.heads import GuessFeatures, load_heads
+from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.policy_files import read_policy
 from decoding.lookahead.registry import make_policy
 from decoding.lookahead.repetition import LONGEST
-from decoding.records.lanes import parse_lane
 from decoding.records.suites import Prompt
 
 from .learned_heads import make_weights

@@ -19,11 +19,11 @@ from decoding.lookahead.base import DraftState, LaneContext
 from decoding.lookahead.costaware import HIGHEST, LOWEST, CostAware, long_run_latency, marginal, threshold
 from decoding.lookahead.disco import Disco
 from decoding.lookahead.heads import GuessFeatures
+from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ledger import rows_from_json
 from decoding.lookahead.registry import make_policy
 from decoding.lookahead.repetition import LONGEST, Repetition, evidence_along
 from decoding.lookahead.specdecpp import SpecDecPlusPlus
-from decoding.records.lanes import parse_lane
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 

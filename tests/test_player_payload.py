@@ -11,8 +11,9 @@ import pytest
 from decoding.analysis import metrics
 from decoding.analysis.steadiness import contradictions
 from decoding.analysis.whatif import simulate_lane
+from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
-from decoding.records.lanes import parse_lane
+from decoding.lookahead.spec import TWENTIETHS
 from decoding.records.text import pieces
 from decoding.records.trace import Verdict
 from tests import runs
@@ -22,7 +23,6 @@ from viz.player import sweeps
 from viz.player.names import lane_caption, lane_heading, lane_name
 from viz.player.payload import TICKS_PER_SECOND, player_payload
 from viz.player.sentences import check_fact, doubt, look, opening, verdict
-from viz.player.sweeps import THRESHOLDS
 
 LANES = ("autoregressive", "static:5", "confidence:0.5", "disco:0.6", "oracle")
 
@@ -89,7 +89,7 @@ def test_threshold_panels_replay_the_lane_as_it_ran(run, payload):
     panels = payload["thresholds"]
     assert [panel["name"] for panel in panels] == ["Confidence 0.5", "DISCO 0.6"]
     for panel, trace in zip(panels, (run.lanes[2], run.lanes[3])):
-        assert {option["value"] for option in panel["options"]} >= set(THRESHOLDS)
+        assert {option["value"] for option in panel["options"]} >= set(TWENTIETHS)
         as_run = panel["options"][panel["initial"]]
         assert as_run["sl"] == [it.n_drafted for it in trace.iterations]
         assert as_run["accepted"] == [it.n_accepted for it in trace.iterations]

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from decoding.errors import UserError
+from decoding.lookahead.lanes import parse_lane
 from decoding.records import suites as prompts
-from decoding.records.lanes import parse_lane
 from decoding.records.suites import SPLITS, SUITES, load_showcase, load_suite
 
 LEAST = {"train": 120, "validation": 40, "test": 80}

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from decoding.analysis import whatif
 from decoding.errors import UserError
-from decoding.lookahead.base import DraftState, LaneContext
+from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
+from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.oracle import best_split
 from decoding.lookahead.registry import make_policy
 from decoding.lookahead.static import Static
-from decoding.records.lanes import SL_CAP, parse_lane
 from decoding.records.trace import Chain, Guesses
 from tests.runs import make_costs, make_run
 

@@ -7,27 +7,13 @@ from dataclasses import dataclass, field
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.records.lanes import LEARNED
+from decoding.lookahead.lanes import STAND_IN
+from decoding.lookahead.specs import learned_policies, offered_lanes
 from decoding.records.pairs import PairDescription
 from decoding.records.request import DEFAULT_LANES
 from decoding.records.suites import load_showcase
 
-OFFERED = (
-    "autoregressive",
-    "static:3",
-    "static:5",
-    "static:8",
-    "heuristic",
-    "confidence:0.4",
-    "entropy",
-    "disco",
-    "specdecpp:auto",
-    "costaware",
-    "oracle",
-    "oracle:best",
-    "ngram/static:10",
-)
-STAND_IN = "confidence:0.4"  # the dynamic lane of a pair for which nothing was fitted
+NGRAM_LANE = "ngram/static:10"  # prompt lookup as the draft
 
 
 @dataclass(slots=True)
@@ -54,7 +40,7 @@ def find_examples(recorded: RecordedBackend) -> list[Example]:
 
 
 def default_lanes(pairs: Sequence[PairDescription]) -> list[str]:
-    """The lanes that the form opens with: a learned rule only where it was fitted."""
+    """The lanes that the form opens with: a learned policy only where it was fitted."""
     missing = missing_policies(pairs)
     return [STAND_IN if lane in missing else lane for lane in DEFAULT_LANES]
 
@@ -62,14 +48,14 @@ def default_lanes(pairs: Sequence[PairDescription]) -> list[str]:
 def missing_policies(pairs: Sequence[PairDescription]) -> set[str]:
     """The learned policies that the default pair's default draft has not got."""
     if not pairs:
-        return set(LEARNED)
-    return set(LEARNED) - set(pairs[0].fitted.get(pairs[0].default_draft, ()))
+        return set(learned_policies())
+    return set(learned_policies()) - set(pairs[0].fitted.get(pairs[0].default_draft, ()))
 
 
 def lane_choices(pairs: Sequence[PairDescription]) -> list[tuple[str, str]]:
     """(label, lane) of what the form offers; a policy that is not fitted says so. Others can be typed."""
     missing = missing_policies(pairs)
-    lanes = list(OFFERED)
+    lanes = [*offered_lanes(), NGRAM_LANE]
     for pair in pairs[:1]:
         lanes += [f"{draft}/static:5" for draft in pair.drafts if draft != pair.default_draft]
     return [(f"{lane} (fit first)" if lane.partition(":")[0] in missing else lane, lane) for lane in lanes]

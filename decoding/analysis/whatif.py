@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..errors import UserError
-from ..lookahead.base import DraftState, LaneContext, LookaheadPolicy
+from ..lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
 from ..lookahead.heads import Head
+from ..lookahead.lanes import Lane, expand_lanes, parse_lane
 from ..lookahead.registry import make_policy
 from ..lookahead.static import Static
-from ..records.lanes import SL_CAP, Lane, expand_lanes, parse_lane
 from ..records.trace import Chain, Costs, Finish, Guesses, Run
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ..files import digest_of_files
 from ..lookahead.heads import FOLDER as POLICIES
+from ..lookahead.lanes import STAND_IN, Lane, parse_lane
 from ..records.fingerprint import fingerprint
-from ..records.lanes import LEARNED, Lane, parse_lane
 from ..records.pairs import PairDescription
 from ..records.request import DEFAULT_LANES, CompareRequest
 from ..records.run_file import save_run
@@ -15,7 +15,6 @@ from ..records.suites import Prompt
 from ..records.trace import Run
 from .recorded import RecordedBackend, RecordingInfo, describe_recording, read_index, write_index
 
-STAND_IN = "confidence:0.4"  # recorded where a learned policy is asked for that was not fitted
 MAX_BYTES = 600_000
 
 
@@ -33,7 +32,7 @@ def plan_recording(prompt: Prompt, pair: PairDescription, max_new_tokens: int, r
 
 
 def _is_there(lane: Lane, pair: PairDescription) -> bool:
-    return lane.policy not in LEARNED or lane.policy in pair.fitted.get(lane.draft or pair.default_draft, ())
+    return not lane.is_learned or lane.policy in pair.fitted.get(lane.draft or pair.default_draft, ())
 
 
 def _stand_in(lane: Lane) -> str:
@@ -67,7 +66,7 @@ def fingerprints(pair: PairDescription, lanes: list[str]) -> dict[str, str]:
         draft = None if lane.is_plain else lane.draft or pair.default_draft
         if draft in pair.drafts:
             found.setdefault(draft, fingerprint(pair.drafts[draft]))
-            if lane.policy in LEARNED:
+            if lane.is_learned:
                 found[f"{draft}/{lane.policy}"] = digest_of_files(
                     sorted((Path(pair.drafts[draft]) / POLICIES).glob(f"{lane.policy}.*"))
                 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..comparison.costs import measure_costs
 from ..comparison.prepare import load_heads_of
-from ..records.lanes import parse_lane
+from ..lookahead.lanes import parse_lane
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 from .floor import PassTime, measure_bandwidth, pass_times
 

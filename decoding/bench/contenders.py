@@ -11,7 +11,7 @@ import torch
 
 from ..comparison.lane_run import LaneRun
 from ..comparison.prepare import prepare
-from ..records.lanes import parse_lane
+from ..lookahead.lanes import parse_lane
 from ..records.request import CompareRequest
 
 if TYPE_CHECKING:

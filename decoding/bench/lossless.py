@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,19 +13,19 @@ from ..comparison.compare import NEAR_TIE
 from ..comparison.prepare import load_heads_of, make_source, shared_vocabulary
 from ..lookahead.base import LaneContext, LookaheadPolicy
 from ..lookahead.heads import Head
+from ..lookahead.lanes import parse_lane
 from ..lookahead.registry import make_policy
+from ..lookahead.specs import all_specs
 from ..loop.acceptance import Greedy
 from ..loop.clock import CpuClock
 from ..loop.drafting import NGRAM, DraftSource, prefill
 from ..loop.limits import Limits
 from ..loop.speculative import speculative_decode
-from ..records.lanes import parse_lane
 from ..records.trace import Chain, Costs
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
 
-RULES = ("static", "heuristic", "confidence", "entropy", "oracle", "oracle:best", "ngram/static")
 CAPS = range(1, 17)
 # The oracle's plan needs some cost curves; any will do here, for the text must not depend on them.
 COSTS = Costs(target_s=1.0, v=[1.0 + 0.01 * n for n in range(21)], c={}, o=0.0)
@@ -90,6 +90,18 @@ def check_lossless(
         yield counts
 
 
+def checked_lanes(heads: Mapping[str, Head]) -> list[str]:
+    """Every policy that drafts and needs no fitting or has its head, and prompt lookup; {cap} stands for the SL cap."""
+    found = ["ngram/static:{cap}"]
+    for name, spec in all_specs().items():
+        if spec.plain or (spec.learned and name not in heads):
+            continue
+        required = spec.argument is not None and spec.argument.required
+        words = spec.argument.words if spec.argument is not None else ()
+        found += [f"{name}:{{cap}}" if required else name, *(f"{name}:{word}" for word in words)]
+    return found
+
+
 class _Checker:
     """Decodes one prompt again and again; the prompt is read once, then only rewound to."""
 
@@ -98,7 +110,7 @@ class _Checker:
         self._limits = Limits(max_new_tokens, frozenset(pair.tokenizer.eos_ids))
         self._rule = Greedy(shared_vocabulary(pair, [pair.default_draft]))
         self._heads: dict[str, Head] = load_heads_of(pair, pair.default_draft)
-        self.rules = [*RULES, *self._heads]
+        self.rules = checked_lanes(self._heads)
         needs = frozenset({"p", "entropy"}).union(*(head.needs for head in self._heads.values()))
         self._sources = {name: make_source(pair, name, self._rule, needs) for name in (pair.default_draft, NGRAM)}
 
@@ -129,7 +141,7 @@ class _Checker:
         return [token for iteration in decode for token in iteration.tokens]
 
     def _policy(self, rule: str, cap: int | None) -> tuple[LookaheadPolicy, DraftSource | None]:
-        lane = parse_lane(f"{rule}:{cap}" if rule.endswith("static") else rule)
+        lane = parse_lane(rule.replace("{cap}", str(cap)))
         policy = make_policy(lane, self._heads)
         if lane.is_plain:
             return policy, None

@@ -11,6 +11,7 @@ COMMANDS = (
     "compare",
     "whatif",
     "pairs",
+    "policies",
     "evaluate",
     "fit",
     "bench",

@@ -123,7 +123,7 @@ def _read_limited(file: Path) -> bytes:
 
 
 def _lane_texts(lanes: str) -> list[str]:
-    from ..records.lanes import expand_lanes
+    from ..lookahead.lanes import expand_lanes
 
     return [lane.text for lane in expand_lanes(lanes)]
 

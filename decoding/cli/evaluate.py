@@ -1,4 +1,4 @@
-"""``python -m decoding evaluate``: the rules, or the drafts, over a prompt suite."""
+"""``python -m decoding evaluate``: the policies, or the drafts, over a prompt suite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..evaluation.files import ship as ship_result
 from ..evaluation.files import tables_of, write_report
-from ..evaluation.options import RULES, EvaluationOptions, check_options
+from ..evaluation.options import EvaluationOptions, check_options, default_lanes
 from ..evaluation.progress import Progress
 from ..evaluation.report import advice_markdown, setting_lines
 from ..evaluation.results import DraftsResult, EvaluationResult
@@ -23,9 +23,7 @@ def evaluate(
     split: Annotated[str, typer.Option(help="The split that is reported.")] = "test",
     limit: Annotated[int | None, typer.Option(help="Prompts of the split, suites taking turns; default: all.")] = None,
     validation_limit: Annotated[int | None, typer.Option(help="Validation prompts; default: as --limit.")] = None,
-    lanes: Annotated[str, typer.Option(help="Comma-separated rules; static-opt is tuned on validation.")] = ",".join(
-        RULES
-    ),
+    lanes: Annotated[str, typer.Option(help="Comma-separated; default: every policy, and static-opt (tuned).")] = "",
     pair: Annotated[str, typer.Option(help="A pair by its name.")] = "",
     target: Annotated[str, typer.Option(help="A target: a folder or a Hub id; needs --draft.")] = "",
     draft: Annotated[str, typer.Option(help="With --target: its draft. Without: a draft of the pair.")] = "",
@@ -42,7 +40,7 @@ def evaluate(
     ship: Annotated[bool, typer.Option("--ship", help="Also write results/<pair>.json, which the page shows.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")] = False,
 ) -> None:
-    """Measure the lookahead rules (or all drafts) over a prompt suite: tables, figures, intervals."""
+    """Measure the lookahead policies (or all drafts) over a prompt suite: tables, figures, intervals."""
     options = check_options(
         EvaluationOptions(
             pair=pair,
@@ -53,7 +51,7 @@ def evaluate(
             split=split,
             limit=limit,
             validation_limit=validation_limit,
-            lanes=[lane.strip() for lane in lanes.split(",") if lane.strip()],
+            lanes=[lane.strip() for lane in lanes.split(",") if lane.strip()] or default_lanes(),
             max_new_tokens=max_new_tokens,
             clock_prompts=clock_prompts,
             repeats=repeats,

@@ -14,7 +14,7 @@ from ..analysis.metrics import Spread, speedup
 from ..analysis.whatif import Simulated, simulate_lane
 from ..errors import UserError
 from ..lookahead.heads import heads_of
-from ..records.lanes import LEARNED, expand_lanes
+from ..lookahead.lanes import expand_lanes
 from ..records.run_file import load_run
 from ..records.trace import Run
 from .console import out, print_json, visible
@@ -31,7 +31,7 @@ def whatif(
         raise UserError(f"The cost ratio must be a number of at least 0, not {cost_ratio}.")
     run = load_run(run_file)
     asked = expand_lanes(lanes)
-    heads = {lane.draft: heads_of(run, lane.draft) for lane in asked if lane.policy in LEARNED}
+    heads = {lane.draft: heads_of(run, lane.draft) for lane in asked if lane.is_learned}
     found = {lane.text: simulate_lane(run, lane, heads.get(lane.draft), cost_ratio) for lane in asked}
     measured = {} if cost_ratio is not None else _measured(run)
     if as_json:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ..errors import Cancelled
-from ..lookahead.base import DraftState
+from ..lookahead.base import SL_CAP, DraftState
 from ..lookahead.heads import GuessFeatures, Head
 from ..loop.drafting import DraftSource
-from ..records.lanes import SL_CAP
 from ..records.trace import Chain, Guesses
 
 

@@ -13,11 +13,12 @@ import numpy as np
 
 from ..engines.loading import gpu_name
 from ..errors import Cancelled
+from ..lookahead.base import SL_CAP
+from ..lookahead.lanes import Lane
 from ..loop.drafting import NGRAM, prefill
 from ..loop.features import as_rows
 from ..loop.speculative import RawIteration
 from ..records.events import Kind, Told, new_id
-from ..records.lanes import SL_CAP, Lane
 from ..records.machine import describe_machine
 from ..records.request import CompareRequest
 from ..records.run_file import run_to_dict

@@ -14,20 +14,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ..lookahead.base import DraftState, LaneContext, LookaheadPolicy
+from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from ..loop.acceptance import AcceptanceRule, Greedy
 from ..loop.clock import CHECK, DRAFT, POLICY, REST, make_clock
 from ..loop.drafting import NGRAM, DraftSource, prefill
 from ..loop.limits import Limits
 from ..loop.speculative import RawIteration, speculative_decode
-from ..records.lanes import SL_CAP, SL_CAP_LEARNED
 from ..records.trace import Costs
 from .cost_curves import contradiction, fit_checks, fit_steps
 from .prepare import Prepared, make_source, shared_vocabulary
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
-    from ..records.lanes import Lane
+    from ..lookahead.lanes import Lane
 
 SHORT = tuple(range(1, SL_CAP + 1))  # SLs that are measured
 SPARSE = (1, 2, 4, 7, 12, SL_CAP)  # those where a target pass is slow

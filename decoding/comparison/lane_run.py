@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from time import perf_counter
 
 from ..lookahead.base import LaneContext
+from ..lookahead.lanes import Lane
 from ..loop.clock import make_clock
 from ..loop.drafting import NGRAM, prefill
 from ..loop.speculative import RawIteration, speculative_decode
-from ..records.lanes import Lane
 from ..records.trace import Chain, Costs, Finish
 from .prepare import Prepared
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from ..errors import UserError
 from ..lookahead.heads import FOLDER as POLICIES_FOLDER
 from ..lookahead.heads import Head, load_heads
+from ..lookahead.lanes import Lane, parse_lane
 from ..lookahead.registry import make_policy
 from ..loop.acceptance import AcceptanceRule, make_rule
 from ..loop.device_drafting import DeviceDraft, works_on_device
 from ..loop.drafting import NGRAM, DraftSource, ModelDraft, NgramDraft
 from ..loop.limits import Limits, StopStrings
-from ..records.lanes import LEARNED, Lane, parse_lane
 from ..records.request import CompareRequest, check_request
 from ..records.trace import ModelInfo
 
@@ -151,7 +151,7 @@ def _heads_for(prepared: Prepared, draft: str) -> dict[str, Head]:
     try:
         return load_heads_of(prepared.pair, draft)
     except UserError:
-        if any(lane.policy in LEARNED and prepared.draft_of(lane) == draft for lane in prepared.lanes):
+        if any(lane.is_learned and prepared.draft_of(lane) == draft for lane in prepared.lanes):
             raise
         return {}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from ..lookahead.lanes import Lane, parse_lane
 from ..loop.drafting import NGRAM
-from ..records.lanes import Lane, parse_lane
 from ..records.trace import Costs
 from .results import ALL, DraftResult, Recommendation
 

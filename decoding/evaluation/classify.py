@@ -3,8 +3,8 @@
 Every output position of a text gets at most one prediction, the one that the rule made there in its replay:
 
 - a drafted token is predicted to hold;
-- except the last one of an iteration that a *scored* rule (confidence, entropy, DISCO, SpecDec++) ended by its
-  own decision: judging that token is how it stopped, so that token is predicted to fail;
+- except the last one of an iteration that a policy with a score of the last token (confidence, entropy, AdaEDL, DISCO,
+  SpecDec++) ended by its own decision: judging that token is how it stopped, so that token is predicted to fail;
 - where any other rule ended an iteration by its own decision and all drafts held, the guess that it did not ask
   for (the bonus position) is predicted to fail.
 
@@ -19,11 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isclose
 
-from ..records.lanes import SL_CAP, parse_lane
+from ..lookahead.base import SL_CAP
+from ..lookahead.lanes import parse_lane
+from ..lookahead.spec import PolicySpec
+from ..lookahead.specs import all_specs
 from .results import Prediction
 from .samples import Replayed, Sample
-
-SCORED = ("confidence", "entropy", "disco", "specdecpp")
 
 
 def predict(replayed: Replayed, samples: Sequence[Sample]) -> Prediction:
@@ -32,7 +33,7 @@ def predict(replayed: Replayed, samples: Sequence[Sample]) -> Prediction:
     pairs = [
         pair
         for sample, simulated in zip(samples, replayed.simulated)
-        for pair in _predictions(sample, simulated.iterations, lane.policy in SCORED)
+        for pair in _predictions(sample, simulated.iterations, _judges_last(lane.spec))
     ]
     return _prediction(pairs, auc_of(lane.policy, samples))
 
@@ -62,7 +63,9 @@ def best_f1(samples: Sequence[Sample]) -> dict[str, float]:
 
     truth = [held for sample in samples for held in _truth(sample)]
     found = {}
-    for policy in SCORED:
+    for policy, spec in all_specs().items():
+        if not _judges_last(spec) or not spec.score.fixed:  # a threshold that moves has no one F1
+            continue
         scores = [score for sample in samples for score in _scores(policy, sample)]
         if len(scores) == len(truth) and any(truth):
             precision, recall, _ = precision_recall_curve(truth, scores)
@@ -74,13 +77,12 @@ def _truth(sample: Sample) -> list[bool]:
     return [guess == token for guess, token in zip(sample.chain.along.choice, sample.chain.target)]
 
 
-def _scores(policy: str, sample: Sample) -> list[float]:
-    along = sample.chain.along
-    if policy == "confidence":
-        return along.p
-    if policy == "entropy":
-        return [-entropy for entropy in along.entropy]
-    return along.scores.get(policy, [])
+def _scores(policy: str, sample: Sample) -> Sequence[float]:
+    return all_specs()[policy].scores_along(sample.chain.along)
+
+
+def _judges_last(spec: PolicySpec) -> bool:
+    return spec.score is not None and spec.score.judges_last
 
 
 def _predictions(

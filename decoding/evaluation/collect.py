@@ -17,10 +17,10 @@ from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, 
 from ..errors import Cancelled, UserError
 from ..files import digest_of_files, safe_name
 from ..lookahead.heads import FOLDER
+from ..lookahead.lanes import parse_lane
 from ..loop.acceptance import make_rule
 from ..loop.drafting import NGRAM
 from ..records.json_lines import Lines
-from ..records.lanes import parse_lane
 from ..records.request import CompareRequest
 from ..records.suites import Prompt
 from ..records.trace import Chain, Costs

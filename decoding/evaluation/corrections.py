@@ -8,8 +8,8 @@ from dataclasses import replace
 from ..analysis.whatif import Simulated, simulate
 from ..lookahead.base import DraftState, LaneContext, LookaheadPolicy
 from ..lookahead.heads import Head
+from ..lookahead.lanes import parse_lane
 from ..lookahead.registry import make_policy
-from ..records.lanes import parse_lane
 from ..records.trace import Costs
 from .results import Corrections
 from .samples import Sample

@@ -11,8 +11,11 @@ import numpy as np
 from ..analysis import theory
 from ..comparison.prepare import model_info
 from ..errors import Cancelled, UserError
+from ..lookahead.base import SL_CAP
+from ..lookahead.lanes import parse_lane
+from ..lookahead.spec import PolicySpec
+from ..lookahead.specs import all_specs, evaluated_lanes, learned_policies
 from ..loop.drafting import NGRAM
-from ..records.lanes import LEARNED, SL_CAP
 from ..records.suites import Prompt, load_suite, suites_for
 from ..records.trace import Costs
 from .advice import recommend
@@ -63,7 +66,7 @@ def evaluate_drafts(
 def _evaluate(
     options: EvaluationOptions, collector: Collector, validation: list[Prompt], test: list[Prompt]
 ) -> Iterator[Progress | DraftsResult]:
-    decided = ["heuristic", "confidence:0.4", "entropy"]
+    decided = [lane for lane in evaluated_lanes() if _decides(parse_lane(lane).spec)]
     yield from collector.measure([*decided, *_learned(collector, collector.pair.default_draft)], "costs-drafts")
     yield from collect(options, collector, validation, test)
     validation, test = collector.ready(validation), collector.ready(test)
@@ -87,17 +90,23 @@ def _evaluate(
 
 
 def _learned(collector: Collector, draft: str) -> list[str]:
-    return [policy for policy in LEARNED if policy in collector.heads(draft)]
+    return [policy for policy in learned_policies() if policy in collector.heads(draft)]
+
+
+def _decides(spec: PolicySpec) -> bool:
+    """It can be used without fitting, and chooses the SL by itself."""
+    return spec.adapts and not spec.learned
 
 
 def candidates(draft: str, learned: Sequence[str]) -> list[str]:
-    """The rules among which validation picks a draft's best one."""
-    lanes = [*static_lanes(draft), f"{draft}/heuristic"]
-    if draft != NGRAM:  # which has no probabilities to decide by
-        lanes += [f"{draft}/confidence:{value / 20:g}" for value in range(2, 19, 2)]
-        lanes += [f"{draft}/entropy:{value / 20:g}" for value in range(4, 19, 2)]
-        lanes += [f"{draft}/{policy}" for policy in learned]
-    return lanes
+    """The policies among which validation picks a draft's best one, each at every other argument that is swept."""
+    lanes = static_lanes(draft)
+    for name, spec in all_specs().items():
+        if not _decides(spec) or (draft == NGRAM and spec.looks_at_guesses):
+            continue
+        sweep = spec.argument.sweep[1::2] if spec.argument is not None else ()
+        lanes += [f"{draft}/{name}:{value:g}" for value in sweep] or [f"{draft}/{name}"]
+    return lanes if draft == NGRAM else lanes + [f"{draft}/{policy}" for policy in learned]
 
 
 def _draft_result(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.whatif import simulate
-from ..lookahead.base import LaneContext, LookaheadPolicy
-from ..records.lanes import SL_CAP
+from ..lookahead.base import SL_CAP, LaneContext, LookaheadPolicy
 from ..records.trace import Costs
 from .results import Losses
 from .samples import Replayed, Sample, plain_costs

@@ -9,26 +9,20 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..errors import UserError
-from ..records.lanes import parse_lane
+from ..lookahead.lanes import parse_lane
+from ..lookahead.specs import evaluated_lanes
 from ..records.suites import SPLITS, suite_names
 from .tables import STATIC_OPT
 
-RULES = (
-    "autoregressive",
-    "heuristic",
-    "confidence:0.4",
-    "static:5",
-    STATIC_OPT,
-    "entropy",
-    "disco",
-    "specdecpp",
-    "costaware",
-    "oracle",
-    "oracle:best",
-)
-
 Short = Annotated[str, Field(max_length=200)]
 Place = Annotated[str, Field(max_length=400)]
+
+
+def default_lanes() -> list[str]:
+    """What every policy wants to be evaluated as, and the tuned static SL."""
+    lanes = evaluated_lanes()
+    lanes.insert(1 + lanes.index("static:5"), STATIC_OPT)
+    return lanes
 
 
 @dataclass(slots=True)
@@ -53,7 +47,7 @@ class EvaluationOptions:
     split: Short = "test"
     limit: int | None = None
     validation_limit: int | None = None
-    lanes: Annotated[list[Short], Field(max_length=64)] = field(default_factory=lambda: list(RULES))
+    lanes: Annotated[list[Short], Field(max_length=64)] = field(default_factory=default_lanes)
     max_new_tokens: int = 128
     clock_prompts: int = 40
     repeats: int = 2

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import Cancelled, UserError
-from ..lookahead.heads import need_head
-from ..records.lanes import LEARNED, parse_lane
+from ..lookahead.heads import Head, need_head
+from ..lookahead.lanes import parse_lane
+from ..lookahead.specs import all_specs
 from ..records.suites import Prompt, load_suite, suites_for
 from .classify import best_f1
 from .collect import Collector
@@ -34,14 +35,6 @@ from .tables import (
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
-
-THRESHOLDS = {
-    "static": [f"static:{sl}" for sl in range(1, 21)],
-    "confidence": [f"confidence:{value / 20:g}" for value in range(1, 20)],
-    "entropy": [f"entropy:{value / 20:g}" for value in range(1, 20)],
-    "disco": [f"disco:{value / 20:g}" for value in range(1, 20)],
-    "specdecpp": [f"specdecpp:{value / 20:g}" for value in range(1, 20)],
-}
 
 
 def evaluate(
@@ -103,10 +96,10 @@ def usable_lanes(asked: Sequence[str], collector: Collector, draft: str) -> tupl
     """The lanes that can run with ``draft``, plain decoding among them, and notes on the others."""
     lanes, notes = ["autoregressive"], []
     for text in asked:
-        policy = text if text == STATIC_OPT else parse_lane(text).policy
+        lane = None if text == STATIC_OPT else parse_lane(text)
         try:
-            if policy in LEARNED:
-                need_head(policy, collector.heads(draft))
+            if lane is not None and lane.is_learned:
+                need_head(lane.policy, collector.heads(draft))
             lanes.append(text)
         except UserError as error:
             notes.append(f"{text} was left out. {error}")
@@ -163,7 +156,7 @@ def _result(
     lanes = _clock_lanes(rules)
     readings = collector.readings(lanes, "clock")
     verdicts = [reading["same"] for visit in readings for reading in visit["lanes"].values()]
-    families = {name: steps for name, steps in THRESHOLDS.items() if name not in LEARNED or name in heads}
+    families = _families(heads)
     return EvaluationResult(
         setting=describe_setting(options, collector, draft, samples, validation_prompts, notes),
         static_opt=static_opt,
@@ -177,6 +170,15 @@ def _result(
         corrections=correct_all(rules, samples, collector.costs, heads),
         best_f1=best_f1(samples),
     )
+
+
+def _families(heads: Mapping[str, Head]) -> dict[str, list[str]]:
+    """Policy -> its lanes at all arguments that are swept, for the policies that can run here."""
+    return {
+        name: [f"{name}:{value:g}" for value in spec.argument.sweep]
+        for name, spec in all_specs().items()
+        if spec.argument is not None and spec.argument.sweep and (not spec.learned or name in heads)
+    }
 
 
 def _kept(prompts: Sequence[Prompt], collector: Collector) -> list[Prompt]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from ..analysis.whatif import Replay, Simulated, simulate
 from ..lookahead.heads import Head
+from ..lookahead.lanes import parse_lane
 from ..lookahead.registry import make_policy
-from ..records.lanes import parse_lane
 from ..records.trace import Chain, Costs, Finish
 
 

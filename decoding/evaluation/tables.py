@@ -10,7 +10,7 @@ import numpy as np
 
 from ..analysis.metrics import match_rate, oracle_sls
 from ..lookahead.heads import Head
-from ..records.lanes import parse_lane
+from ..lookahead.lanes import parse_lane
 from ..records.trace import Costs
 from .classify import always_accept, predict
 from .losses import PerfectJudge, losses, replay_judge

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..comparison.lane_run import LaneRun, no_garbage_collection
 from ..comparison.prepare import Prepared
-from ..records.lanes import parse_lane
+from ..lookahead.lanes import parse_lane
 from ..records.trace import Chain, Costs
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..lookahead.base import SL_CAP
 from ..lookahead.costaware import CostAware, CostAwareHead, long_run_latency
 from ..lookahead.costaware import threshold as costaware_threshold
 from ..lookahead.disco import Disco, DiscoHead
@@ -15,7 +16,6 @@ from ..lookahead.heads import Head
 from ..lookahead.ledger import Row, rows_to_json
 from ..lookahead.repetition import LONGEST
 from ..lookahead.specdecpp import SpecDecHead, SpecDecPlusPlus
-from ..records.lanes import SL_CAP
 from ..records.trace import Costs
 from . import tuning
 from .calibration import Platt, figures, fit_next, fit_platt

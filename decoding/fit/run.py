@@ -18,9 +18,9 @@ from ..comparison.costs import measure_costs, measure_decision
 from ..comparison.prepare import ALL_FEATURES, Prepared, make_source, prepare, shared_vocabulary
 from ..errors import Cancelled, UserError
 from ..lookahead.heads import FOLDER, Head
+from ..lookahead.lanes import parse_lane
 from ..lookahead.policy_files import PolicyFile, write_policy
 from ..loop.drafting import NGRAM
-from ..records.lanes import parse_lane
 from ..records.request import CompareRequest
 from ..records.suites import load_suite, suites_for
 from ..records.trace import Costs

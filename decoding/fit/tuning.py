@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..analysis.whatif import Replay, simulate
-from ..lookahead.base import LookaheadPolicy
+from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, LookaheadPolicy
 from ..lookahead.ledger import Row
 from ..lookahead.oracle import Oracle
 from ..lookahead.static import Static
-from ..records.lanes import SL_CAP, SL_CAP_LEARNED
 from ..records.trace import Chain, Costs, Finish, Guesses
 
 DISCO_THRESHOLDS = (*np.round(np.arange(0.3, 0.96, 0.05), 3), 0.97, 0.98, 0.99)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import DraftState, LookaheadPolicy
+from .spec import PolicySpec
 
 
 class Autoregressive(LookaheadPolicy):
@@ -15,3 +16,16 @@ class Autoregressive(LookaheadPolicy):
 
     def should_draft(self, state: DraftState) -> bool:
         return False
+
+
+SPEC = PolicySpec(
+    name="autoregressive",
+    title="Plain",
+    caption="the big model alone, one token per pass",
+    source="plain decoding",
+    make=Autoregressive,
+    order=0,
+    offered=("autoregressive",),
+    evaluated=("autoregressive",),
+    plain=True,
+)

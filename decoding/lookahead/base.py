@@ -1,4 +1,4 @@
-"""The seam between the loop and the rules that choose the speculation lookahead (SL)."""
+"""The seam between the loop and the policies that choose the speculation lookahead (SL)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..records.lanes import SL_CAP
 from ..records.trace import Costs
+
+SL_CAP = 20  # of static policies and those whose source says so
+SL_CAP_LEARNED = 64  # the most that fitting may choose as SL_max of a learned policy
 
 
 @dataclass(slots=True)
@@ -107,4 +109,8 @@ class LookaheadPolicy:
         raise NotImplementedError
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
-        """Told after each check."""
+        """What the check of an iteration found. Nothing was drafted where the token limit left no room.
+
+        ``n_drafted`` may lie above the policy's own cap: an evaluation asks what a policy would have done had it never
+        stopped too soon.
+        """

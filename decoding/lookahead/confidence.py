@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import DraftState, LookaheadPolicy
+from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
 DEFAULT_THRESHOLD = 0.4  # transformers' assistant_confidence_threshold
 
@@ -26,3 +27,20 @@ class Confidence(LookaheadPolicy):
         self.score = state.p[-1]
         self.threshold = self._threshold
         return self.score >= self._threshold
+
+
+SPEC = PolicySpec(
+    name="confidence",
+    title="Confidence",
+    caption="guesses on while the small model is at least {argument} sure of its guess",
+    source="transformers' dynamic lookahead, with a fixed threshold",
+    make=Confidence,
+    order=50,
+    argument=Argument("threshold", 0.0, 1.0, "confidence:0.4", default=DEFAULT_THRESHOLD, sweep=TWENTIETHS),
+    offered=("confidence:0.4",),
+    evaluated=("confidence:0.4",),
+    score=Score(
+        "The score is the small model's own probability of its guess: under the line, it stops and checks.",
+        along=lambda guesses: guesses.p,
+    ),
+)

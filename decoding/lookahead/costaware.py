@@ -41,14 +41,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..records.lanes import SL_CAP, SL_CAP_LEARNED, Lane
 from ..records.trace import Costs
-from .base import DraftState, LaneContext, LookaheadPolicy
+from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from .disco import sigmoid
 from .heads import GuessFeatures
 from .ledger import Row, rows_from_json
 from .policy_files import AGAIN, PolicyFile
 from .repetition import LONGEST, N_EVIDENCE, Repetition, evidence_along
+from .spec import PolicySpec, Score
 
 LOWEST, HIGHEST, POINTS_PER_UNIT = -6.0, 14.0, 4  # of the margin in the table; below 0 only sampled tokens are
 N_POINTS = int((HIGHEST - LOWEST) * POINTS_PER_UNIT) + 1
@@ -204,11 +204,7 @@ def threshold(rows: Sequence[Row], costs: Costs, draft: str) -> float:
     return min(1.0, marginal(costs, draft) / lam) if lam < costs.iteration(0, None) else 1.0
 
 
-def make_policy(lane: Lane, head: CostAwareHead) -> CostAware:
-    return CostAware(head)
-
-
-def head_from(policy: PolicyFile) -> CostAwareHead:
+def _head_from(policy: PolicyFile) -> CostAwareHead:
     """The head in a policy file. Raises UserError where it is damaged."""
     first, following = policy.tuned.get("first"), policy.tuned.get("next")
     sound = isinstance(first, dict) and isinstance(following, list) and len(following) == 2
@@ -219,3 +215,22 @@ def head_from(policy: PolicyFile) -> CostAwareHead:
     policy.chosen("sl_max", 1, SL_CAP_LEARNED)
     rows_from_json(policy.tuned.get("ledger"), "costaware")
     return CostAwareHead(policy.weight("table", N_EVIDENCE, N_POINTS), policy.tuned)
+
+
+SPEC = PolicySpec(
+    name="costaware",
+    title="Cost-aware",
+    caption="guesses on while one more guess gains more time than it costs",
+    source="ours",
+    make=CostAware,
+    order=100,
+    offered=("costaware",),
+    evaluated=("costaware",),
+    score=Score(
+        "The score is the probability that all guesses of this round and the next one hold. The line is the cost of "
+        "one more guess over the average cost of a token, both measured: under it, the policy stops and checks.",
+        judges_last=False,
+        fixed=False,
+    ),
+    head_from=_head_from,
+)

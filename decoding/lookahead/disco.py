@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..records.lanes import SL_CAP_LEARNED, Lane
-from .base import DraftState, LaneContext, LookaheadPolicy
+from .base import SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from .heads import GuessFeatures
 from .policy_files import AGAIN, PolicyFile
+from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
 TOP = 10
 LEAST = np.float32(1e-9)  # of a probability whose logarithm is taken
@@ -121,15 +121,15 @@ def sigmoid(logit: float) -> float:
     return 1.0 / (1.0 + math.exp(-logit)) if logit > -700.0 else 0.0
 
 
-def make_policy(lane: Lane, head: DiscoHead) -> Disco:
+def _make(threshold: float | None, head: DiscoHead) -> Disco:
     """``disco`` as tuned on validation, or ``disco:T`` with another threshold, for which no p is known to be sure."""
     longest = int(head.tuned["sl_max"])
-    if lane.number is not None:
-        return Disco(head, lane.number, longest)
+    if threshold is not None:
+        return Disco(head, threshold, longest)
     return Disco(head, head.tuned["threshold"], longest, head.tuned.get("sure", math.inf))
 
 
-def head_from(policy: PolicyFile) -> DiscoHead:
+def _head_from(policy: PolicyFile) -> DiscoHead:
     """The head in a policy file. Raises UserError where it is damaged."""
     width = len(policy.weights.get("second", np.zeros(1))) - 1
     if width < 1:
@@ -141,3 +141,18 @@ def head_from(policy: PolicyFile) -> DiscoHead:
     logs = policy.architecture.get("inputs") == "logarithms"
     first, second = policy.weight("first", width, N_INPUTS + 1), policy.weight("second", width + 1)
     return DiscoHead(first, second, policy.tuned, logs)
+
+
+SPEC = PolicySpec(
+    name="disco",
+    title="DISCO",
+    caption="after each guess a classifier decides: guess on or check",
+    source="DISCO (Mamou et al. 2024)",
+    make=_make,
+    order=80,
+    argument=Argument("threshold", 0.0, 1.0, "disco:0.5", sweep=TWENTIETHS),
+    offered=("disco",),
+    evaluated=("disco",),
+    score=Score("The score is the classifier's probability that the guess holds: under the line, it stops and checks."),
+    head_from=_head_from,
+)

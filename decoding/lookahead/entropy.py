@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 from .base import DraftState, LookaheadPolicy
+from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
 DEFAULT_THRESHOLD = 0.3
 GAMMA = 0.15
@@ -30,3 +31,20 @@ class Entropy(LookaheadPolicy):
         self.score = sqrt(GAMMA * max(state.entropy[-1], 0.0))
         self.threshold = self._threshold
         return self.score <= self._threshold
+
+
+SPEC = PolicySpec(
+    name="entropy",
+    title="Entropy",
+    caption="guesses on while the small model's own choice is clear (low entropy)",
+    source="SVIP (its published code)",
+    make=Entropy,
+    order=60,
+    argument=Argument("threshold", 0.0, 1.0, "entropy:0.3", default=DEFAULT_THRESHOLD, sweep=TWENTIETHS),
+    offered=("entropy",),
+    evaluated=("entropy",),
+    score=Score(
+        "The score is derived from the entropy of the small model's choice: past the line, it stops and checks.",
+        along=lambda guesses: [-entropy for entropy in guesses.entropy],
+    ),
+)

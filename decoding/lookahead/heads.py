@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,8 +19,8 @@ from ..errors import UserError
 from ..records.pairs import find_pair
 from ..records.trace import Run
 from .policy_files import exists, read_policy
+from .specs import all_specs
 
-POLICIES = ("disco", "specdecpp", "costaware")  # those that need a fitted head
 FOLDER = "policies"
 
 
@@ -74,12 +73,12 @@ def load_heads(folder: Path, target_fingerprint: str | None, draft_fingerprint: 
     a fingerprint of None is not checked.
     """
     heads = Heads()
-    for name in POLICIES:
-        if not exists(folder, name):
+    for name, spec in all_specs().items():
+        if spec.head_from is None or not exists(folder, name):
             continue
         try:
             policy = read_policy(folder, name, target_fingerprint, draft_fingerprint)
-            heads[name] = import_module(f"{__package__}.{name}").head_from(policy)
+            heads[name] = spec.head_from(policy)
         except UserError as error:
             heads.faults[name] = str(error)
     return heads

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..records.lanes import SL_CAP
-from .base import DraftState, LaneContext, LookaheadPolicy
+from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .spec import PolicySpec
 
 FIRST_SL = 5
 
@@ -33,3 +33,15 @@ class Heuristic(LookaheadPolicy):
         if n_drafted == 0:
             return  # the limit left no room to draft: nothing was learnt
         self.sl = min(self.sl + 2, SL_CAP) if n_accepted == n_drafted else max(1, self.sl - 1)
+
+
+SPEC = PolicySpec(
+    name="heuristic",
+    title="Heuristic",
+    caption="two guesses more after a round in which all held, one fewer otherwise",
+    source="transformers' heuristic schedule",
+    make=Heuristic,
+    order=20,
+    offered=("heuristic",),
+    evaluated=("heuristic",),
+)

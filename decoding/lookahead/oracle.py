@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .base import DraftState, LaneContext, LookaheadPolicy
+from .spec import Argument, PolicySpec
 
 
 class Oracle(LookaheadPolicy):
@@ -81,3 +82,28 @@ def best_split(
         plan[start] = int(totals.argmin())
         rest[start] = totals[plan[start]]
     return plan
+
+
+def _make(argument: int | str | None) -> Oracle:
+    return BestOracle() if argument == "best" else Oracle(argument)
+
+
+def _caption(argument: str | None) -> str:
+    if argument == "best":
+        return "told beforehand where guesses fail and what everything costs; the true floor, not usable"
+    capped = f", at most {argument} guesses" if argument else ""
+    return f"told beforehand where guesses fail{capped}; a ceiling, not usable"
+
+
+SPEC = PolicySpec(
+    name="oracle",
+    title="Oracle",
+    caption=_caption,
+    source="DISCO (Mamou et al. 2024); oracle:best is ours",
+    make=_make,
+    order=110,
+    argument=Argument("oracle's cap", 1, 10_000, "oracle:20", whole=True, words=("best",)),
+    offered=("oracle", "oracle:best"),
+    evaluated=("oracle", "oracle:best"),
+    foresees=True,
+)

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..records.lanes import SL_CAP, SL_CAP_LEARNED, Lane
-from .base import DraftState, LaneContext, LookaheadPolicy
+from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from .disco import sigmoid
 from .heads import GuessFeatures
 from .ledger import cheapest, rows_from_json
 from .policy_files import AGAIN, PolicyFile
+from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
 HINGES = (1.0, 3.0, 14.0)  # nats: the last layer sees min(margin, hinge) for each
 LEAST_MARGIN = -6.0
@@ -136,14 +136,14 @@ class SpecDecPlusPlus(LookaheadPolicy):
         return self._head.score(state.hidden[index], margin)
 
 
-def make_policy(lane: Lane, head: SpecDecHead) -> SpecDecPlusPlus:
+def _make(threshold: float | str | None, head: SpecDecHead) -> SpecDecPlusPlus:
     """``specdecpp`` as tuned on validation, ``specdecpp:T`` with another threshold, ``specdecpp:auto``."""
-    if lane.argument == "auto":
+    if threshold == "auto":
         return SpecDecPlusPlus(head, None)
-    return SpecDecPlusPlus(head, head.tuned["threshold"] if lane.number is None else lane.number)
+    return SpecDecPlusPlus(head, head.tuned["threshold"] if threshold is None else threshold)
 
 
-def head_from(policy: PolicyFile) -> SpecDecHead:
+def _head_from(policy: PolicyFile) -> SpecDecHead:
     """The head in a policy file. Raises UserError where it is damaged."""
     depth = policy.architecture.get("depth")
     if not isinstance(depth, int) or not 0 <= depth <= 16:
@@ -157,3 +157,20 @@ def head_from(policy: PolicyFile) -> SpecDecHead:
     block, out, scale = policy.weight("block", size, size), policy.weight("out", size + 1), policy.weight("scale", 1)
     lead = policy.weight("lead", len(HINGES)) if "lead" in policy.weights else None
     return SpecDecHead(block, bias, out, max(float(scale[0]), 1e-6), depth, policy.tuned, lead)
+
+
+SPEC = PolicySpec(
+    name="specdecpp",
+    title="SpecDec++",
+    caption="guesses on while the chance that some guess has failed stays under a threshold",
+    source="SpecDec++ (Huang et al. 2024); ours may see the margin, too",
+    make=_make,
+    order=90,
+    argument=Argument("threshold", 0.0, 1.0, "specdecpp:0.5", words=("auto",), sweep=TWENTIETHS),
+    offered=("specdecpp:auto",),
+    evaluated=("specdecpp",),
+    score=Score(
+        "The score is the probability that at least one guess of this round fails: over the line, it stops and checks."
+    ),
+    head_from=_head_from,
+)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .base import DraftState, LookaheadPolicy
+from .base import SL_CAP, DraftState, LookaheadPolicy
+from .spec import Argument, PolicySpec
 
 
 class Static(LookaheadPolicy):
@@ -18,3 +19,25 @@ class Static(LookaheadPolicy):
 
     def should_draft(self, state: DraftState) -> bool:
         return state.n_drafted < self.sl
+
+
+SPEC = PolicySpec(
+    name="static",
+    title="Static",
+    caption="always guesses {argument}, then checks",
+    source="Leviathan et al. 2023, Chen et al. 2023",
+    make=Static,
+    order=10,
+    argument=Argument(
+        "SL",
+        1,
+        SL_CAP,
+        "static:5",
+        whole=True,
+        required=True,
+        sweep=tuple(range(1, SL_CAP + 1)),
+        refused={"0": "static:0 never drafts, which is plain decoding: use the lane autoregressive instead."},
+    ),
+    offered=("static:3", "static:5", "static:8"),
+    evaluated=("static:5",),
+)

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..lookahead.base import DraftState
-from ..records.lanes import SL_CAP
+from ..lookahead.base import SL_CAP, DraftState
 from .acceptance import AcceptanceRule
 from .drafting import ModelDraft
 

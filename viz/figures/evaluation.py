@@ -10,6 +10,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from decoding.evaluation.results import ALL, EvaluationResult, Interval, RuleResult
+from decoding.lookahead.lanes import is_usable, spec_of
+from decoding.lookahead.specs import all_specs
 
 from ..player.looks import lane_look
 from .race import INK, MUTED, Drawing, plain
@@ -97,7 +99,7 @@ def _error(intervals: list[Interval]) -> dict[str, Any]:
 
 def speedups_sentence(result: EvaluationResult) -> str:
     """The fastest usable rule and how far it is from the oracle."""
-    usable = [rule for rule in result.rules if not rule.lane.startswith(("oracle", "autoregressive"))]
+    usable = [rule for rule in result.rules if is_usable(rule.lane)]
     best = max(usable, key=lambda rule: rule.rows[ALL].simulated.speedup.value)
     text = f"{best.label} is the fastest rule that can be used: {best.rows[ALL].simulated.speedup.value:.2f} times"
     oracle = next((rule for rule in result.rules if rule.lane == "oracle"), None)
@@ -145,7 +147,7 @@ def _scaled_error(intervals: list[Interval]) -> dict[str, Any]:
 
 def cuts_sentence(result: EvaluationResult) -> str:
     """Which usable rules are surely faster than static-opt, which surely slower."""
-    compared = [rule for rule in result.rules if _is_compared(rule) and not rule.lane.startswith("oracle")]
+    compared = [rule for rule in result.rules if _is_compared(rule) and is_usable(rule.lane)]
     ahead = [rule.label for rule in compared if rule.rows[ALL].simulated.cut.low > 0]
     behind = [rule.label for rule in compared if rule.rows[ALL].simulated.cut.high < 0]
     parts = [f"surely faster than static-opt: {', '.join(ahead)}" if ahead else "no rule is surely faster"]
@@ -159,7 +161,7 @@ def cuts_sentence(result: EvaluationResult) -> str:
 
 def draw_prediction(result: EvaluationResult) -> Drawing:
     """F1 of accept prediction, with always-accept as a line."""
-    rules = [rule for rule in _by_speedup(result) if rule.rows[ALL].prediction and not rule.lane.startswith("oracle")]
+    rules = [rule for rule in _by_speedup(result) if rule.rows[ALL].prediction and is_usable(rule.lane)]
     always = result.always_accept[ALL].f1
     figure = go.Figure()
     figure.add_bar(
@@ -221,7 +223,7 @@ def draw_pareto(result: EvaluationResult) -> Drawing:
             "%{customdata[1]} times<extra></extra>",
         )
     for rule in result.rules:
-        if rule.lane in ("oracle", "costaware"):
+        if _has_no_sweep(rule, result):
             row, (colour, symbol) = rule.rows[ALL], family(rule.lane)
             figure.add_scatter(
                 x=[row.discard_rate],
@@ -235,6 +237,12 @@ def draw_pareto(result: EvaluationResult) -> Drawing:
     figure.update_yaxes(title_text="verification rate: target passes per token", rangemode="tozero")
     figure.update_layout(height=420, **BASE)
     return Drawing("eval-pareto", "What each threshold trades", pareto_sentence(result), figure)
+
+
+def _has_no_sweep(rule: RuleResult, result: EvaluationResult) -> bool:
+    """It drafts, and is one point where others are a line: there is nothing in it to vary."""
+    spec = spec_of(rule.lane)
+    return rule.rows[ALL].draft_passes > 0 and spec is not None and spec.name not in result.pareto
 
 
 def pareto_sentence(result: EvaluationResult) -> str:

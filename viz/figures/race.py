@@ -17,6 +17,7 @@ from plotly.subplots import make_subplots
 
 from decoding.analysis.metrics import draft_passes, ending, mean_sl, speedup, static_sweep, thrown_away
 from decoding.analysis.whatif import Replay
+from decoding.lookahead.lanes import is_usable
 from decoding.records.trace import Iteration, Run, Trace
 
 from ..player.looks import lane_look
@@ -186,7 +187,7 @@ def _name_row(figure: go.Figure, row: int, index: int, trace: Trace) -> None:
 def lookahead_sentence(traces: list[Trace]) -> str:
     """What a reader should look for in the lookahead figure: guesses wasted, and chances missed."""
     chosen = [next((t for t in traces if t.policy == "static"), None)]
-    chosen.append(next((t for t in traces if t.policy not in ("static", "oracle")), None))
+    chosen.append(next((t for t in traces if t.policy != "static" and is_usable(t.lane)), None))
     parts = [_wasted(trace) for trace in chosen if trace] or [_wasted(traces[0])]
     return f"In this run {'; '.join(parts)}."
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from zlib import crc32
 
 from decoding.errors import UserError
-from decoding.records.lanes import POLICIES, parse_lane
+from decoding.lookahead.lanes import parse_lane
+from decoding.lookahead.specs import all_specs
 
 N_COLOURS = 13  # --sd-l0 to --sd-l12
 SYMBOLS = (  # Plotly's names; player.css draws the same ones
@@ -27,6 +28,9 @@ _POLICIES = (
     "confidence",
     "specdecpp",
     "costaware",
+    "throughput",
+    "bandit",
+    "adaedl",
 )
 _USUAL = ("static:5", "confidence:0.4", "specdecpp:auto")  # lanes with an argument that look like their policy alone
 
@@ -53,8 +57,8 @@ def lane_look(text: str) -> Look:
 
 
 def _number(policy: str) -> int:
-    others = [name for name in POLICIES if name not in _POLICIES]
-    return (*_POLICIES, *others).index(policy) if policy in POLICIES else 0
+    others = [name for name in all_specs() if name not in _POLICIES]
+    return (*_POLICIES, *others).index(policy) if policy in all_specs() else 0
 
 
 def _variant(text: str) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from decoding.analysis.metrics import replayed_speedup, static_opt
 from decoding.analysis.steadiness import wavering
+from decoding.lookahead.lanes import is_usable
 from decoding.records.trace import Run, Trace
 
 from .names import lane_name
@@ -35,7 +36,7 @@ def lead_lane(run: Run, point: str = "") -> int:
     The oracle is not usable.
     """
     named = [i for i, trace in enumerate(run.lanes) if trace.lane == point]
-    usable = [i for i, trace in enumerate(run.lanes) if trace.policy not in ("autoregressive", "oracle")]
+    usable = [i for i, trace in enumerate(run.lanes) if is_usable(trace.lane)]
     candidates = named or usable or list(range(len(run.lanes)))
     return max(candidates, key=lambda i: replayed_speedup(run, run.lanes[i]) or 0.0, default=0)
 

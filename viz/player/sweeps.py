@@ -1,7 +1,7 @@
 """Threshold policies replayed at many thresholds, with every guess's score: the data of the threshold panel.
 
-A rule whose threshold is one number is replayed at other numbers; ``costaware``, whose threshold follows from the
-measured costs and the guesses already made, at multiples of it.
+A policy whose threshold is one number is replayed at other numbers; one that makes its threshold itself, at multiples
+of it.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from typing import Any
 
 from decoding.analysis.whatif import Replay, Simulated, ending, simulate
 from decoding.errors import UserError
-from decoding.lookahead.base import DraftState, LaneContext, LookaheadPolicy
+from decoding.lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
 from decoding.lookahead.heads import heads_of
+from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
-from decoding.records.lanes import SL_CAP, parse_lane
+from decoding.lookahead.spec import PolicySpec
+from decoding.lookahead.specs import all_specs
 from decoding.records.trace import Run, Trace
 
 from .names import lane_name
 
-SCALED = "costaware"
-SWEPT = ("confidence", "entropy", "disco", "specdecpp")  # those that compare one score with one threshold
-THRESHOLDS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 FACTORS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)
 MOST = 4  # panels, so that the payload of many lanes stays small
 
@@ -89,27 +88,33 @@ class _ChainHead:
 
 
 def threshold_panels(run: Run) -> list[dict[str, Any]]:
-    """One panel per lane of ``run`` whose rule compares a score with a threshold, at most MOST."""
+    """One panel per lane of ``run`` whose policy compares a score with a threshold, at most MOST."""
     lanes = [trace for trace in run.lanes if trace.draft in run.chains and run.chains[trace.draft].target]
-    makers = {SCALED: _scaled_panel, **dict.fromkeys(SWEPT, _panel)}
-    panels = (makers[trace.policy](run, trace) for trace in lanes if trace.policy in makers)
+    panels = (_panel_of(run, trace) for trace in lanes)
     return list(islice((panel for panel in panels if panel), MOST))  # the others are not even computed
 
 
-def _panel(run: Run, trace: Trace) -> dict[str, Any] | None:
-    """A rule with one number as its threshold, at other numbers."""
+def _panel_of(run: Run, trace: Trace) -> dict[str, Any] | None:
+    spec = all_specs().get(trace.policy)
+    if spec is None or spec.score is None:
+        return None
+    return (_panel if spec.score.fixed else _scaled_panel)(run, trace, spec)
+
+
+def _panel(run: Run, trace: Trace, spec: PolicySpec) -> dict[str, Any] | None:
+    """A policy with one number as its threshold, at other numbers."""
     lane, chain = parse_lane(trace.lane), run.chains[trace.draft]
-    if lane.policy in ("disco", "specdecpp") and lane.policy not in chain.along.scores:
+    if spec.learned and lane.policy not in chain.along.scores:
         return None
     as_run = _threshold_of(trace)
-    values = sorted({*THRESHOLDS, *([round(as_run, 4)] if as_run is not None else [])})
+    values = sorted({*spec.argument.sweep, *([round(as_run, 4)] if as_run is not None else [])})
     heads = {name: _ChainHead(name, _longest(trace)) for name in chain.along.scores}
     prefix = f"{lane.draft}/" if lane.draft else ""
 
     def policy(value: float) -> LookaheadPolicy:
         return make_policy(parse_lane(f"{prefix}{lane.policy}:{value:g}"), heads)
 
-    panel = _swept(run, trace, values, policy)
+    panel = _swept(run, trace, spec, values, policy)
     best = panel["options"][panel["best"]]
     panel["initial"] = values.index(round(as_run, 4)) if as_run is not None else panel["best"]
     panel["best_text"] = f"Best for this run, with hindsight: {best['value']:.2f}, {best['speedup']:.2f}×." + (
@@ -118,20 +123,20 @@ def _panel(run: Run, trace: Trace) -> dict[str, Any] | None:
     return panel
 
 
-def _scaled_panel(run: Run, trace: Trace) -> dict[str, Any] | None:
-    """A rule with a threshold of its own making, at multiples of it.
+def _scaled_panel(run: Run, trace: Trace, spec: PolicySpec) -> dict[str, Any] | None:
+    """A policy with a threshold of its own making, at multiples of it.
 
     None where its head is not installed here, or is another than the one that the lane ran with: then its replay
     would not be the lane.
     """
     try:
-        heads = heads_of(run, trace.draft)
+        heads = heads_of(run, trace.draft) if spec.learned else {}
     except UserError:
         return None
-    if SCALED not in heads or SCALED not in run.chains[trace.draft].along.scores:
+    if spec.learned and (spec.name not in heads or spec.name not in run.chains[trace.draft].along.scores):
         return None
     lane = parse_lane(trace.lane)
-    panel = _swept(run, trace, list(FACTORS), lambda factor: ScaledThreshold(make_policy(lane, heads), factor))
+    panel = _swept(run, trace, spec, list(FACTORS), lambda factor: ScaledThreshold(make_policy(lane, heads), factor))
     panel["initial"] = FACTORS.index(1.0)
     if panel["options"][panel["initial"]]["sl"] != [iteration.n_drafted for iteration in trace.iterations]:
         return None
@@ -142,29 +147,20 @@ def _scaled_panel(run: Run, trace: Trace) -> dict[str, Any] | None:
     return panel
 
 
-def _swept(run: Run, trace: Trace, values: list[float], policy: Callable[[float], LookaheadPolicy]) -> dict[str, Any]:
+def _swept(
+    run: Run, trace: Trace, spec: PolicySpec, values: list[float], policy: Callable[[float], LookaheadPolicy]
+) -> dict[str, Any]:
     """What all panels have: the lane replayed under ``policy(value)`` for each value."""
     replay, name = Replay(run.chains[trace.draft]), lane_name(trace.lane)
-    options = [_option(run, trace, replay, policy(value), value) for value in values]
+    options = [_option(run, trace, replay, policy(value), value, moving=not spec.score.fixed) for value in values]
     return {
         "draft": trace.draft,
         "name": name,
         "title": f"{name}: each guess's score against the threshold",
-        "explanation": _EXPLANATIONS[trace.policy],
+        "explanation": spec.score.explanation,
         "options": options,
         "best": max(range(len(options)), key=lambda i: options[i]["speedup"]),
     }
-
-
-_EXPLANATIONS = {
-    "confidence": "The score is the small model's own probability of its guess: under the line, it stops and checks.",
-    "entropy": "The score is derived from the entropy of the small model's choice: past the line, it stops and checks.",
-    "disco": "The score is the classifier's probability that the guess holds: under the line, it stops and checks.",
-    "specdecpp": "The score is the probability that at least one guess of this round fails: over the line, it stops "
-    "and checks.",
-    "costaware": "The score is the probability that all guesses of this round and the next one hold. The line is the "
-    "cost of one more guess over the average cost of a token, both measured: under it, the rule stops and checks.",
-}
 
 
 def _threshold_of(trace: Trace) -> float | None:
@@ -179,7 +175,10 @@ def _longest(trace: Trace) -> int:
     return max(capped, default=SL_CAP)
 
 
-def _option(run: Run, trace: Trace, replay: Replay, policy: LookaheadPolicy, value: float) -> dict[str, Any]:
+def _option(
+    run: Run, trace: Trace, replay: Replay, policy: LookaheadPolicy, value: float, *, moving: bool
+) -> dict[str, Any]:
+    """One replay; ``moving``: its threshold is not the same for every guess."""
     keeper = ScoreKeeper(policy)
     simulated = simulate(replay, run.costs, keeper, **ending(run))
     option = {
@@ -190,13 +189,13 @@ def _option(run: Run, trace: Trace, replay: Replay, policy: LookaheadPolicy, val
         "speedup": round(simulated.speedup, 4),
         "decision": run.costs.decision.get(trace.policy, 0.0),
     }
-    if trace.policy == SCALED:
+    if moving:
         option["thresholds"] = _hundredths(keeper.thresholds, simulated)
     return option
 
 
 def _hundredths(kept: list[list[float | None]], simulated: Simulated) -> list[int | None]:
-    """In hundredths, one per drafted token; None where the rule was not asked after it (cap, limit)."""
+    """In hundredths, one per drafted token; None where the policy was not asked after it (cap, limit)."""
     found: list[int | None] = []
     for (_, n, _), values in zip(simulated.iterations, kept):
         padded = (values + [None] * n)[:n]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from decoding.evaluation.report import evaluation_tables, percent_interval, times
 from decoding.evaluation.results import ALL, EvaluationResult, RuleResult
-from decoding.records.lanes import parse_lane
+from decoding.lookahead.lanes import is_usable
 
 from ..figures.evaluation import draw_evaluation
 from .report import Report, Section, make_report
-
-FORESEEING = ("oracle", "autoregressive")  # not rules that one could choose to speculate with
 
 
 def evaluation_report(result: EvaluationResult) -> Report:
@@ -21,7 +19,7 @@ def evaluation_report(result: EvaluationResult) -> Report:
 def summary(result: EvaluationResult) -> list[str]:
     """What the figures say: the static choice, the best usable rule, the bound."""
     by_label = {rule.label: rule for rule in result.rules}
-    usable = [rule for rule in result.rules if parse_lane(rule.lane).policy not in FORESEEING]
+    usable = [rule for rule in result.rules if is_usable(rule.lane)]
     sentences = []
     if "static-opt" in by_label:
         sentences.append(_static_sentence(result, by_label["static-opt"]))

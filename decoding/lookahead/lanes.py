@@ -10,23 +10,11 @@ import re
 from dataclasses import dataclass
 
 from ..errors import UserError
+from .spec import PolicySpec
+from .specs import all_specs
 
-SL_CAP = 20  # of static policies and those whose source says so
-SL_CAP_LEARNED = 64  # the most that fitting may choose as SL_max of a learned policy
-POLICIES = (
-    "autoregressive",
-    "static",
-    "heuristic",
-    "confidence",
-    "entropy",
-    "oracle",
-    "disco",
-    "specdecpp",
-    "costaware",
-)
-LEARNED = ("disco", "specdecpp", "costaware")
-THRESHOLDED = ("confidence", "entropy", "disco", "specdecpp")
 MAX_EXPANDED = 400
+STAND_IN = "confidence:0.4"  # takes the place of a learned lane where nothing was fitted
 
 _DRAFT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _NUMBER = r"-?\d+(?:\.\d+)?"
@@ -43,13 +31,24 @@ class Lane:
     argument: str | None
 
     @property
+    def spec(self) -> PolicySpec:
+        """What its policy says of itself."""
+        return all_specs()[self.policy]
+
+    @property
     def is_oracle(self) -> bool:
-        return self.policy == "oracle"
+        """It is told beforehand where guesses fail."""
+        return self.spec.foresees
 
     @property
     def is_plain(self) -> bool:
         """Plain autoregressive decoding: no draft at all."""
-        return self.policy == "autoregressive"
+        return self.spec.plain
+
+    @property
+    def is_learned(self) -> bool:
+        """It needs a head that was fitted for its draft."""
+        return self.spec.learned
 
     @property
     def number(self) -> float | None:
@@ -65,15 +64,28 @@ def parse_lane(text: str) -> Lane:
     text = text.strip()
     head, colon, argument = text.partition(":")
     draft, slash, policy = head.rpartition("/")
-    if policy not in POLICIES:
-        raise UserError(f"There is no policy '{_short(policy)}': choose one of {', '.join(POLICIES)}.")
+    if policy not in all_specs():
+        raise UserError(f"There is no policy '{_short(policy)}': choose one of {', '.join(all_specs())}.")
     if slash and not _DRAFT.fullmatch(draft):
         raise UserError(f"'{_short(draft)}' cannot be the name of a draft: write for instance ngram/static:5.")
     if colon and not argument:
         raise UserError(f"Lane '{_short(text)}' ends with a colon: give a value after it or leave the colon out.")
     lane = Lane(text, draft or None, policy, argument or None)
-    _check_argument(lane)
+    if lane.is_plain and draft:
+        raise UserError(f"Plain decoding uses no draft: write just {policy}.")
+    lane.spec.check(lane.argument)
     return lane
+
+
+def spec_of(text: str) -> PolicySpec | None:
+    """What the policy of a recorded lane says of itself; None where this version has no such policy."""
+    return all_specs().get(text.rpartition("/")[2].partition(":")[0])
+
+
+def is_usable(text: str) -> bool:
+    """Could one choose this lane to speculate with? Neither plain decoding nor told beforehand where guesses fail."""
+    spec = spec_of(text)
+    return spec is None or not (spec.plain or spec.foresees)
 
 
 def expand_lanes(text: str) -> list[Lane]:
@@ -111,38 +123,6 @@ def _expand(part: str) -> list[str]:
     if count > MAX_EXPANDED:
         raise UserError(f"The range '{_short(part)}' makes {count} lanes, more than {MAX_EXPANDED}: use a larger step.")
     return [f"{head}:{round(low + i * step, 6):g}" for i in range(count)]
-
-
-def _check_argument(lane: Lane) -> None:
-    policy, argument, number = lane.policy, lane.argument, lane.number
-    if policy == "autoregressive" and (argument or lane.draft):
-        raise UserError("Plain decoding uses no draft and no value: write just autoregressive.")
-    if policy == "static":
-        _check_static(lane)
-    if policy in ("heuristic", "costaware") and argument:
-        raise UserError(f"The policy {policy} takes no value: write just {policy}.")
-    is_auto = policy == "specdecpp" and argument == "auto"
-    if policy in THRESHOLDED and argument and not is_auto and not _within(number, 0.0, 1.0):
-        raise UserError(f"The threshold of {policy} must be from 0 to 1, not '{_short(argument)}'.")
-    if policy == "oracle" and argument not in (None, "best") and not _is_whole(argument, 1, 10_000):
-        raise UserError(f"'{_short(lane.text)}': give the oracle a cap (oracle:20), the word best, or nothing.")
-
-
-def _check_static(lane: Lane) -> None:
-    if lane.argument == "0":
-        raise UserError("static:0 never drafts, which is plain decoding: use the lane autoregressive instead.")
-    if not lane.argument:
-        raise UserError("A static lane needs its SL: write for instance static:5.")
-    if not _is_whole(lane.argument, 1, SL_CAP):
-        raise UserError(f"{_short(lane.text)}: the SL must be a whole number from 1 to {SL_CAP}.")
-
-
-def _is_whole(text: str, low: int, high: int) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 9 and low <= int(text) <= high
-
-
-def _within(number: float | None, low: float, high: float) -> bool:
-    return number is not None and low <= number <= high  # NaN is refused: it compares false
 
 
 def _short(text: str) -> str:

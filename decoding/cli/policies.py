@@ -1,0 +1,60 @@
+"""``python -m decoding policies``: when to stop guessing, all the ways there are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from ..lookahead.lanes import parse_lane
+from ..lookahead.spec import PolicySpec
+from ..lookahead.specs import all_specs
+from .console import out, print_json
+
+COLUMNS = ("lane", "what it does", "source")
+
+
+def policies(
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table, nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+) -> None:
+    """List the lookahead policies: how their lanes are written, what they do, where they come from."""
+    if markdown:
+        print("\n".join(markdown_lines()))
+    elif as_json:
+        print_json([_plain(spec) for spec in all_specs().values()])
+    else:
+        out.print(_table())
+        out.print("Before any lane a draft may stand: ngram/static:8 copies from the text so far.")
+
+
+def markdown_lines() -> list[str]:
+    """The table as the README has it."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---|---|---|"]
+    for lanes, what, source in map(_row, all_specs().values()):
+        lines.append(f"| {', '.join(f'`{lane}`' for lane in lanes)} | {what} | {source} |")
+    return lines
+
+
+def _row(spec: PolicySpec) -> tuple[list[str], str, str]:
+    """Lanes, what the first of them does, and where it comes from."""
+    lanes = list(dict.fromkeys(spec.evaluated + spec.offered))
+    return lanes, spec.describe(parse_lane(lanes[0]).argument), spec.source
+
+
+def _table() -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in COLUMNS:
+        table.add_column(column, overflow="fold")
+    for spec in all_specs().values():
+        lanes, what, source = _row(spec)
+        fitted = " (needs fit)" if spec.learned else ""
+        table.add_row(Text("\n".join(lanes), style="bold"), Text(what), Text(source + fitted))
+    return table
+
+
+def _plain(spec: PolicySpec) -> dict:
+    lanes, what, source = _row(spec)
+    return {"policy": spec.name, "lanes": lanes, "what": what, "source": source, "learned": spec.learned}

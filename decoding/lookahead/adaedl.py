@@ -1,0 +1,82 @@
+"""adaedl: a threshold on the entropy bound that steers itself towards a wanted acceptance rate.
+
+Source: AdaEDL (Agrawal et al. 2024, arXiv 2410.18351), whose update is that of Draft & Verify (Zhang et al. 2024,
+arXiv 2309.08168). With H the entropy (nats) of the draft where it proposed the last token, 1 - sqrt(gamma H) bounds
+from below the chance that the token is accepted (by Pinsker's inequality, H standing for the cross-entropy that
+nobody knows). Draft on while
+
+    1 - sqrt(gamma H) >= lam,    gamma = 0.2,
+
+and after each check move lam by the smoothed acceptance rate A, towards the wanted rate w:
+
+    A <- A/2 + (accepted / drafted) / 2;
+    lam <- lam + step where A < w;  lam - step where A >= w, unless the cap ended the drafting.
+
+w = 0.9 is published. The published step is 0.001 (0.01, of which 0.9 is smoothed away) for texts of many hundred
+iterations, and the papers say that the first lam matters; here a text has some dozen, so STEP is larger and the start
+matters less. The token that fell below the threshold is checked all the same.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .spec import TWENTIETHS, Argument, PolicySpec, Score
+
+GAMMA = 0.2
+WANTED = 0.9
+FIRST = 0.4
+STEP = 0.02
+
+
+class AdaEdl(LookaheadPolicy):
+    """Stop below a threshold that follows the acceptance rate."""
+
+    name = "adaedl"
+    needs = frozenset({"entropy"})
+
+    def __init__(self, wanted: float = WANTED) -> None:
+        self._wanted = wanted
+
+    def reset(self, context: LaneContext) -> None:
+        self.score = self.threshold = None
+        self._threshold = FIRST
+        self._rate = self._wanted
+
+    def should_draft(self, state: DraftState) -> bool:
+        if not state.entropy:
+            self.score = self.threshold = None
+            return True
+        self.score = 1.0 - sqrt(GAMMA * max(state.entropy[-1], 0.0))
+        self.threshold = self._threshold
+        return self.score >= self._threshold
+
+    def observe(self, n_drafted: int, n_accepted: int) -> None:
+        if n_drafted == 0:
+            return  # the limit left no room to draft: nothing was learnt
+        self._rate = 0.5 * self._rate + 0.5 * n_accepted / n_drafted
+        if self._rate < self._wanted:
+            self._threshold += STEP
+        elif n_drafted < SL_CAP:
+            self._threshold -= STEP
+        self._threshold = min(max(self._threshold, 0.0), 1.0)
+
+
+SPEC = PolicySpec(
+    name="adaedl",
+    title="AdaEDL",
+    caption="guesses on while the small model is sure, and learns how sure for {argument} of all guesses to hold",
+    source="AdaEDL (Agrawal et al. 2024), Draft & Verify (Zhang et al. 2024)",
+    make=AdaEdl,
+    order=70,
+    argument=Argument("wanted acceptance rate", 0.0, 1.0, "adaedl:0.8", default=WANTED, sweep=TWENTIETHS),
+    offered=("adaedl",),
+    evaluated=("adaedl",),
+    score=Score(
+        "The score bounds from below the chance that the guess holds, by the entropy of the small model's choice. The "
+        "line moves after each check towards the wanted share of guesses that hold; under it, it stops and checks.",
+        along=lambda guesses: [-entropy for entropy in guesses.entropy],
+        fixed=False,
+    ),
+)

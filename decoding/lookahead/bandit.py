@@ -1,0 +1,109 @@
+"""bandit: a weight for every SL, moved by what each of them would have brought in the iteration just checked.
+
+A check of n guesses, of which a held, tells the outcome of every shorter SL too, and where a guess failed (a < n) that
+of every longer one: SL k would have given 1 + min(a, k) tokens for T(k), its cost under the run's cost curves. So this
+is learning with full information, for which exponential weights are made (Hedge: Freund and Schapire, 1997;
+HedgeSpec, arXiv 2510.20064, uses it over drafters), where BanditSpec (arXiv 2505.15141) and TapOut (arXiv 2511.02017)
+learn by UCB about the arm that they played alone. With lam the lane's time per token so far, the loss of SL k is
+
+    loss_k = T(k) - lam (1 + min(a, k)),
+
+what it takes beyond the time that its tokens are worth; the rule with the least of it has the least time per token
+(renewal-reward, as in :mod:`.costaware`). Where all n guesses held, nobody knows what longer SLs would have brought: a
+in their losses is then n + q + q^2 + ..., as if each further guess held with the share q of guesses that held so far.
+
+The weights are exp(-eta L_k), L_k the sum of the losses of SL k, and the SL is their mean, rounded: T is nearly linear
+and -min(a, k) is convex in k, so the mean is no worse than a draw by the weights (Cesa-Bianchi and Lugosi, 2006,
+section 2.1), and replays give the same. The learning rate eta = ln(K) / (regret against the weights so far) needs no
+tuning (AdaHedge: de Rooij, van Erven, Grunwald and Koolen, 2014, JMLR 15, section 2.2).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .spec import PolicySpec
+
+FIRST_SL = 5  # before anything was seen
+ARMS = np.arange(1, SL_CAP + 1)
+
+
+class Bandit(LookaheadPolicy):
+    """Plans each iteration by exponential weights over SL 1 to SL_CAP."""
+
+    name = "bandit"
+
+    def reset(self, context: LaneContext) -> None:
+        costs = context.costs
+        self._cost = np.array([costs.iteration(int(k), context.draft, self.name) for k in ARMS])
+        self._spent, self._tokens = costs.iteration(0, None), 1.0  # one plain pass, so that lam is never undefined
+        self._held, self._judged = 1, 2  # guesses; q starts at one half
+        self._losses = np.zeros(SL_CAP)
+        self._gap = 0.0  # AdaHedge's Delta
+        self._sl = FIRST_SL
+        self._outcome: tuple[int, int] | None = None
+
+    def planned(self, start: int) -> int:
+        if self._outcome is not None:  # learnt from here, where the time that it takes is the policy's
+            self._learn(*self._outcome)
+            self._sl = int(self._weights() @ ARMS + 0.5)
+            self._outcome = None
+        return self._sl
+
+    def should_draft(self, state: DraftState) -> bool:
+        return state.n_drafted < self.planned(state.start)
+
+    def observe(self, n_drafted: int, n_accepted: int) -> None:
+        if n_drafted:  # else the limit left no room to draft: there is nothing to learn
+            self._outcome = min(n_drafted, SL_CAP), min(n_accepted, SL_CAP)
+
+    def _learn(self, n_drafted: int, n_accepted: int) -> None:
+        self._spent += self._cost[n_drafted - 1]
+        self._tokens += 1 + n_accepted
+        self._held += n_accepted
+        self._judged += min(n_accepted + 1, n_drafted)
+        self._hedge(self._cost - self._spent / self._tokens * (1 + self._accepted(n_drafted, n_accepted)))
+
+    def _accepted(self, n_drafted: int, n_accepted: int) -> np.ndarray:
+        """How many guesses each SL would have had accepted: known, or expected where all that were drafted held."""
+        accepted = np.minimum(n_accepted, ARMS).astype(float)
+        if n_accepted == n_drafted:
+            accepted[n_drafted:] += np.cumsum((self._held / self._judged) ** ARMS[: SL_CAP - n_drafted])
+        return accepted
+
+    def _hedge(self, loss: np.ndarray) -> None:
+        """One step of AdaHedge: what the weights lost beyond the mix loss slows the learning that follows."""
+        expected = self._weights() @ loss
+        eta = self._eta()
+        before = _soft_minimum(self._losses, eta)
+        self._losses += loss
+        self._gap += max(0.0, expected - (_soft_minimum(self._losses, eta) - before))
+
+    def _weights(self) -> np.ndarray:
+        behind = self._losses - self._losses.min()
+        weights = (behind <= 0.0).astype(float) if self._gap == 0.0 else np.exp(-self._eta() * behind)
+        return weights / weights.sum()
+
+    def _eta(self) -> float:
+        return math.log(SL_CAP) / self._gap if self._gap else math.inf
+
+
+def _soft_minimum(losses: np.ndarray, eta: float) -> float:
+    """-ln(sum of exp(-eta loss)) / eta; the least loss where eta is infinite."""
+    least = losses.min()
+    return least if math.isinf(eta) else least - math.log(np.exp(-eta * (losses - least)).sum()) / eta
+
+
+SPEC = PolicySpec(
+    name="bandit",
+    title="Bandit",
+    caption="learns from each check what every number of guesses would have brought, and takes the best so far",
+    source="AdaHedge (2014) over SLs, after BanditSpec and TapOut (2025)",
+    make=Bandit,
+    order=40,
+    offered=("bandit",),
+    evaluated=("bandit",),
+)

@@ -1,0 +1,37 @@
+"""All policies: every module of this package that holds a ``SPEC``. Nothing else lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from types import MappingProxyType
+
+from .spec import PolicySpec
+
+
+@cache
+def all_specs() -> Mapping[str, PolicySpec]:
+    """The policies by name, in the order of lists."""
+    package = import_module(__package__)
+    modules = [import_module(f"{__package__}.{module.name}") for module in iter_modules(package.__path__)]
+    specs = sorted((m.SPEC for m in modules if hasattr(m, "SPEC")), key=lambda spec: (spec.order, spec.name))
+    found = {spec.name: spec for spec in specs}
+    assert len(found) == len(specs), "two policies have one name"
+    return MappingProxyType(found)
+
+
+def learned_policies() -> tuple[str, ...]:
+    """Names of those that ``fit`` trains."""
+    return tuple(name for name, spec in all_specs().items() if spec.learned)
+
+
+def offered_lanes() -> list[str]:
+    """The lanes in the form's list, in order."""
+    return [lane for spec in all_specs().values() for lane in spec.offered]
+
+
+def evaluated_lanes() -> list[str]:
+    """The lanes of an evaluation that is not told which, in order."""
+    return [lane for spec in all_specs().values() for lane in spec.evaluated]

@@ -1,0 +1,157 @@
+"""A policy is one file: written into the package's path, it is on the page, in every command and in an evaluation."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+
+import pytest
+
+import decoding.lookahead
+from decoding.backends.recorded import RecordedBackend
+from decoding.cli import main
+from decoding.evaluation import rules as evaluation_module
+from decoding.evaluation.options import EvaluationOptions, default_lanes
+from decoding.evaluation.results import EvaluationResult
+from decoding.lookahead.lanes import parse_lane
+from decoding.lookahead.specs import all_specs
+from decoding.records.run_file import load_run
+from decoding.records.suites import Prompt
+from viz.figures.evaluation import draw_evaluation
+from viz.page import build_page
+from viz.player.payload import player_payload
+
+from .tiny_pair import make_tiny_pair
+from .toy import ToyPair
+
+SOURCE = '''"""Long and short iterations in turn."""
+
+from .base import DraftState, LaneContext, LookaheadPolicy
+from .spec import Argument, PolicySpec
+
+
+class Alternate(LookaheadPolicy):
+    name = "alternate"
+
+    def __init__(self, longest: int) -> None:
+        self.longest = longest
+
+    def reset(self, context: LaneContext) -> None:
+        self.sl = 1
+
+    def planned(self, start: int) -> int:
+        return self.sl
+
+    def should_draft(self, state: DraftState) -> bool:
+        return state.n_drafted < self.sl
+
+    def observe(self, n_drafted: int, n_accepted: int) -> None:
+        self.sl = self.longest if self.sl == 1 else 1
+
+
+SPEC = PolicySpec(
+    name="alternate",
+    title="Alternating",
+    caption="one guess and {argument} guesses in turn",
+    source="a test",
+    make=Alternate,
+    order=25,
+    argument=Argument("longer SL", 2, 20, "alternate:6", whole=True, default=4, sweep=(2, 6, 12)),
+    offered=("alternate:6",),
+    evaluated=("alternate",),
+)
+'''
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alternate(tmp_path_factory):
+    """The new policy's one file, for as long as these tests run."""
+    folder = tmp_path_factory.mktemp("policy")
+    (folder / "alternate.py").write_text(SOURCE)
+    decoding.lookahead.__path__.append(str(folder))
+    all_specs.cache_clear()
+    importlib.invalidate_caches()
+    yield
+    decoding.lookahead.__path__.remove(str(folder))
+    sys.modules.pop("decoding.lookahead.alternate")
+    all_specs.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory):
+    """A run of the new policy, made by the command line."""
+    target, draft = make_tiny_pair(tmp_path_factory.mktemp("pair"))
+    path = tmp_path_factory.mktemp("run") / "run.json"
+    words = [
+        "compare",
+        "--prompt",
+        "hello ",
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--dtype",
+        "float32",
+        "--repeats",
+        "1",
+    ]
+    end = ended(*words, "--max-new-tokens", "24", "--lanes", "autoregressive,alternate:3", "--out", str(path))
+    assert end == 0
+    return path
+
+
+def ended(*words: str) -> int:
+    try:
+        main(words)
+    except SystemExit as end:
+        return end.code or 0
+    return 0
+
+
+def test_it_runs_and_writes_the_target_own_text(run_file):
+    plain, lane = load_run(run_file).lanes
+    assert lane.policy == "alternate" and lane.verdict.same and lane.output == plain.output
+    assert {iteration.n_drafted for iteration in lane.iterations[:-2]} == {1, 3}
+
+
+def test_what_if_replays_it_as_it_ran_and_at_other_arguments(run_file, capsys):
+    capsys.readouterr()
+    assert ended("whatif", str(run_file), "--lanes", "alternate:2..4", "--json") == 0
+    found = {one["lane"]: one for one in json.loads(capsys.readouterr().out)}
+    assert list(found) == ["alternate:2", "alternate:3", "alternate:4"]
+    live = [[it.start, it.n_drafted, it.n_accepted] for it in load_run(run_file).lanes[1].iterations]
+    assert found["alternate:3"]["iterations"] == live
+
+
+def test_the_commands_know_it(capsys):
+    assert ended("policies", "--json") == 0
+    listed = {one["policy"]: one for one in json.loads(capsys.readouterr().out)}
+    assert listed["alternate"]["what"] == "one guess and 4 guesses in turn"
+    assert ended("whatif", "no-such-file", "--lanes", "alternate:99") == 2
+
+
+def test_the_page_offers_it_and_names_it(run_file, tmp_path):
+    page = build_page(RecordedBackend(tmp_path), tmp_path)
+    lanes = next(block for block in page.blocks.values() if getattr(block, "elem_id", None) == "lanes")
+    assert "alternate:6" in [value for _, value in lanes.choices]
+    shown = player_payload(load_run(run_file))["lanes"][1]
+    assert (shown["name"], shown["caption"]) == ("Alternating 3", "one guess and 3 guesses in turn")
+
+
+def test_an_evaluation_has_its_row_and_its_figures(tmp_path, monkeypatch):
+    prompts = [Prompt(f"p{n}", "code", "test", f"text number {n}", "toy") for n in range(3)]
+    monkeypatch.setattr(evaluation_module, "load_suite", lambda name, split=None, limit=None: prompts[:limit])
+    assert "alternate" in default_lanes()
+    options = EvaluationOptions(limit=3, validation_limit=2, max_new_tokens=16, clock_prompts=1, repeats=1)
+    result = list(evaluation_module.evaluate(options, ToyPair(agree=0.85), tmp_path))[-1]
+    assert isinstance(result, EvaluationResult)
+    labels = [row.label for row in result.rules]
+    assert {name for name in all_specs() if not all_specs()[name].learned} <= {
+        parse_lane(one.lane).policy for one in result.rules
+    }
+    assert "alternate" in labels and "alternate" in result.corrections
+    assert [point.lane for point in result.pareto["alternate"]] == ["alternate:2", "alternate:6", "alternate:12"]
+    assert result.texts_equal[0] == result.texts_equal[1] > 0
+    pareto = next(one for one in draw_evaluation(result) if one.id == "eval-pareto")
+    assert "alternate" in [trace.name for trace in pareto.figure.data]

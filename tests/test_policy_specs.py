@@ -1,0 +1,85 @@
+"""What all policies have in common, and what the README says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decoding.cli.policies import markdown_lines
+from decoding.errors import UserError
+from decoding.evaluation.corrections import correct
+from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
+from decoding.lookahead.lanes import is_usable, parse_lane, spec_of
+from decoding.lookahead.registry import make_policy
+from decoding.lookahead.specs import all_specs, evaluated_lanes, offered_lanes
+from decoding.records.trace import Costs
+from tests.evaluations import sample
+from viz.choices import lane_choices
+from viz.figures.evaluation import family
+from viz.player.names import lane_caption, lane_heading, lane_name
+
+ROOT = Path(__file__).resolve().parent.parent
+COSTS = Costs(target_s=0.005, v=[1 + 0.02 * n for n in range(SL_CAP + 1)], c={"shallow": 0.1}, o=0.02)
+DECIDING = [lane for lane in evaluated_lanes() if is_usable(lane) and not parse_lane(lane).is_learned]
+
+
+@pytest.mark.parametrize("spec", all_specs().values(), ids=all_specs())
+def test_a_spec_is_whole(spec):
+    assert spec.title and spec.source and spec.describe(None) and spec.evaluated and spec.offered
+    for lane in (*spec.evaluated, *spec.offered):
+        assert parse_lane(lane).spec is spec
+    if spec.argument is not None:
+        assert parse_lane(spec.argument.example).spec is spec
+        for value in spec.argument.sweep:
+            parse_lane(f"{spec.name}:{value:g}")
+        for beyond in (spec.argument.low - 1, spec.argument.high + 1, float("nan")):
+            with pytest.raises(UserError, match=r"\.$"):
+                parse_lane(f"{spec.name}:{beyond:g}")
+    assert spec.score is None or not spec.score.fixed or spec.argument.sweep, "its panel needs thresholds to try"
+    if not spec.learned:
+        made = make_policy(parse_lane(spec.evaluated[0]))
+        assert made.name == spec.name and (made.needs <= {"p", "entropy"}), "what a chain holds for a replay"
+
+
+@pytest.mark.parametrize("lane", DECIDING)
+@given(outcomes=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=12))
+def test_a_policy_stands_whatever_it_is_told(lane, outcomes):
+    """Also of more guesses than its cap, as when an evaluation undoes its stops."""
+    policy = make_policy(parse_lane(lane))
+    policy.reset(LaneContext("shallow", COSTS, 200))
+    for n_drafted, n_accepted in outcomes:
+        planned = policy.planned(0)
+        assert planned is None or 0 <= planned <= SL_CAP
+        assert policy.should_draft(DraftState()) in (True, False)
+        policy.observe(n_drafted, min(n_drafted, n_accepted))
+
+
+@pytest.mark.parametrize("lane", DECIDING)
+def test_its_errors_can_be_undone_where_guesses_hold_beyond_its_cap(lane):
+    found = correct(lane, [sample("y" * 70 + "n" + "yyn" * 6)], COSTS, None)
+    assert found.no_errors_s <= found.never_too_late_s + 1e-12 and found.no_errors_s <= found.as_it_is_s + 1e-12
+
+
+def test_the_form_offers_every_policy_once():
+    lanes = [lane for _, lane in lane_choices([])]
+    assert lanes[:-1] == offered_lanes() and len(set(lanes)) == len(lanes)
+    assert {parse_lane(lane).policy for lane in lanes} == set(all_specs())
+
+
+def test_every_policy_has_a_look_of_its_own():
+    looks = [family(name) for name in all_specs()]
+    assert len(set(looks)) == len(looks)
+
+
+def test_a_lane_of_another_version_is_shown_by_its_text():
+    lane = "small/warp:9"
+    assert lane_name(lane) == lane and lane_caption(lane) and lane_heading(lane)["figures"]
+    assert spec_of(lane) is None and is_usable(lane)
+
+
+def test_the_readme_lists_them():
+    """``python -m decoding policies --markdown`` prints the table."""
+    assert "\n".join(markdown_lines()) in (ROOT / "README.md").read_text(encoding="utf-8")
