@@ -83,21 +83,8 @@ def run_file(tmp_path_factory):
     """A run of the new policy, made by the command line."""
     target, draft = make_tiny_pair(tmp_path_factory.mktemp("pair"))
     path = tmp_path_factory.mktemp("run") / "run.json"
-    words = [
-        "compare",
-        "--prompt",
-        "hello ",
-        "--target",
-        target,
-        "--draft",
-        draft,
-        "--dtype",
-        "float32",
-        "--repeats",
-        "1",
-    ]
-    end = ended(*words, "--max-new-tokens", "24", "--lanes", "autoregressive,alternate:3", "--out", str(path))
-    assert end == 0
+    words = f"compare --prompt hello --target {target} --draft {draft} --dtype float32 --repeats 1 --max-new-tokens 24"
+    assert ended(*words.split(), "--lanes", "autoregressive,alternate:3", "--out", str(path)) == 0
     return path
 
 
@@ -147,11 +134,10 @@ def test_an_evaluation_has_its_row_and_its_figures(tmp_path, monkeypatch):
     result = list(evaluation_module.evaluate(options, ToyPair(agree=0.85), tmp_path))[-1]
     assert isinstance(result, EvaluationResult)
     labels = [row.label for row in result.rules]
-    assert {name for name in all_specs() if not all_specs()[name].learned} <= {
-        parse_lane(one.lane).policy for one in result.rules
-    }
+    unlearned = {name for name, spec in all_specs().items() if not spec.learned}
+    assert unlearned <= {parse_lane(row.lane).policy for row in result.rules}
     assert "alternate" in labels and "alternate" in result.corrections
     assert [point.lane for point in result.pareto["alternate"]] == ["alternate:2", "alternate:6", "alternate:12"]
     assert result.texts_equal[0] == result.texts_equal[1] > 0
-    pareto = next(one for one in draw_evaluation(result) if one.id == "eval-pareto")
+    pareto = next(one for one in draw_evaluation(result) if one.name == "eval-pareto")
     assert "alternate" in [trace.name for trace in pareto.figure.data]
