@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from decoding.errors import UserError
-from decoding.lookahead.heads import GuessFeatures, load_heads, need_head
+from decoding.lookahead.fitted import load_heads, need_head
+from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.policy_files import read_policy, write_policy
 
 from .learned_heads import TUNED, make_file, make_head

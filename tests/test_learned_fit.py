@@ -18,7 +18,8 @@ from decoding.fit.data import Collector, Positions, rows_of, split_texts
 from decoding.fit.run import FitOptions, fit
 from decoding.fit.texts import greedy_texts
 from decoding.fit.training import Trained, costaware_inputs, train_disco
-from decoding.lookahead.heads import GuessFeatures, load_heads
+from decoding.lookahead.fitted import load_heads
+from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.policy_files import read_policy
 from decoding.lookahead.registry import make_policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..files import digest_of_files
-from ..lookahead.heads import FOLDER as POLICIES
+from ..lookahead.fitted import FOLDER as POLICIES
 from ..lookahead.lanes import STAND_IN, Lane, parse_lane
 from ..records.fingerprint import fingerprint
 from ..records.pairs import PairDescription

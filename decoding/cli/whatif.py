@@ -13,7 +13,7 @@ from rich.text import Text
 from ..analysis.metrics import Spread, speedup
 from ..analysis.whatif import Simulated, simulate_lane
 from ..errors import UserError
-from ..lookahead.heads import heads_of
+from ..lookahead.fitted import heads_of
 from ..lookahead.lanes import expand_lanes
 from ..records.run_file import load_run
 from ..records.trace import Run

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from ..lookahead.heads import FOLDER as POLICIES_FOLDER
-from ..lookahead.heads import Head, load_heads
+from ..lookahead.fitted import FOLDER as POLICIES_FOLDER
+from ..lookahead.fitted import load_heads
+from ..lookahead.heads import Head
 from ..lookahead.lanes import Lane, parse_lane
 from ..lookahead.registry import make_policy
 from ..loop.acceptance import AcceptanceRule, make_rule

@@ -16,7 +16,7 @@ from ..comparison.lane_run import LaneRun
 from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
 from ..errors import Cancelled, UserError
 from ..files import digest_of_files, safe_name
-from ..lookahead.heads import FOLDER
+from ..lookahead.fitted import FOLDER
 from ..lookahead.lanes import parse_lane
 from ..loop.acceptance import make_rule
 from ..loop.drafting import NGRAM

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import Cancelled, UserError
-from ..lookahead.heads import Head, need_head
+from ..lookahead.fitted import need_head
+from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.specs import all_specs
 from ..records.suites import Prompt, load_suite, suites_for

@@ -17,7 +17,8 @@ from ..comparison.cost_curves import smooth_costs
 from ..comparison.costs import measure_costs, measure_decision
 from ..comparison.prepare import ALL_FEATURES, Prepared, make_source, prepare, shared_vocabulary
 from ..errors import Cancelled, UserError
-from ..lookahead.heads import FOLDER, Head
+from ..lookahead.fitted import FOLDER
+from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.policy_files import PolicyFile, write_policy
 from ..loop.drafting import NGRAM

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .base import LookaheadPolicy
-from .heads import Head, need_head
+from .fitted import need_head
+from .heads import Head
 from .lanes import Lane
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from decoding.analysis.whatif import Replay, Simulated, ending, simulate
 from decoding.errors import UserError
 from decoding.lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
-from decoding.lookahead.heads import heads_of
+from decoding.lookahead.fitted import heads_of
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
 from decoding.lookahead.spec import PolicySpec
