@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..records.lanes import parse_lane
+from ..lookahead.lanes import parse_lane
 from ..records.trace import Run, Trace
 from .metrics import speedup, speedups
 from .whatif import Replay, ending, static_sweep

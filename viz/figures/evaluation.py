@@ -11,7 +11,6 @@ import plotly.graph_objects as go
 
 from decoding.evaluation.results import ALL, EvaluationResult, Interval, RuleResult
 from decoding.lookahead.lanes import is_usable, spec_of
-from decoding.lookahead.specs import all_specs
 
 from ..player.looks import lane_look
 from .race import INK, MUTED, Drawing, plain
