@@ -22,7 +22,7 @@ from .recipes import Recipe, start_draft
 BATCH_TOKENS = 4096
 WATCHED = 160
 """Texts of the validation split that are looked at on the way."""
-RATES = Rates(muon=0.01, adam=1e-3, warmup=0.03, flat_until=0.3, last=0.0)
+RATES = Rates(muon=0.02, adam=3e-3, warmup=0.02, flat_until=0.3, last=0.0)
 
 
 @dataclass(frozen=True, slots=True)

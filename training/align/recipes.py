@@ -30,14 +30,14 @@ class Recipe:
 
 
 RECIPES: dict[str, Recipe] = {
-    "two-layers": Recipe((0, 29), 8192, "the default: two layers as wide as the target's"),
+    "two-layers": Recipe((0, None), 8192, "the default: two layers as wide as the target's"),
     "one-layer": Recipe((0,), 8192, "one layer as wide as the target's"),
     "one-layer-4k": Recipe((0,), 4096, "one layer, and half as many tokens to propose from"),
     "deep-narrow": Recipe(
         (None,) * 4, 16384, "as many parameters as one-layer, in four layers half as wide", narrower=2
     ),
-    "early-exit": Recipe((0, 1, 2, 3, 4, 29), 8192, "the target's first five layers and one of its own", shared=5),
-    "three-layers": Recipe((0, 1, 29), 8192, "three layers as wide as the target's"),
+    "early-exit": Recipe((0, 1, 2, 3, 4, None), 8192, "the target's first five layers and one of its own", shared=5),
+    "three-layers": Recipe((0, None, None), 8192, "three layers as wide as the target's"),
 }
 DEFAULT = "two-layers"
 

@@ -25,7 +25,7 @@ BLOCK = 64
 TEMPERATURES = (0.0, 0.3, 0.7, 1.0)
 SHARES = (0.55, 0.15, 0.15, 0.15)
 """Shares of the answers by temperature: most are greedy, for there drafts are measured."""
-LONGEST_PROMPT, LONGEST_ANSWER = 80, 256
+LONGEST_PROMPT, LONGEST_ANSWER = 80, 160
 
 
 @dataclass(frozen=True, slots=True)
