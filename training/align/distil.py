@@ -2,45 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM
 
 from decoding.errors import UserError
 from training.loop import Rates, TimedRun
 
-from .data import Batch, Texts, frequent_ids, read_texts
+from .data import Batch, frequent_ids
 from .draft_folder import save_slim
 from .losses import LOSSES
 from .measure import guesses, head_logits, summary
 from .recipes import Recipe, start_draft
+from .teacher import Teacher
 
 BATCH_TOKENS = 4096
 WATCHED = 160
 """Texts of the validation split that are looked at on the way."""
 RATES = Rates(muon=0.02, adam=3e-3, warmup=0.02, flat_until=0.3, last=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Teacher:
-    """What all drafts learn from: the target, the template's first words, and the texts of two splits."""
-
-    target: LlamaForCausalLM
-    mark: str
-    before: Sequence[int]
-    train: Sequence
-    validation: Sequence
-
-    @classmethod
-    def read(cls, target: LlamaForCausalLM, mark: str, before: Sequence[int], folder: Path) -> Teacher:
-        return cls(target, mark, before, read_texts(folder, "train"), read_texts(folder, "validation"))
-
-    def texts(self, texts: Sequence, head_ids: Tensor) -> Texts:
-        return Texts(texts, self.before, head_ids, self.target.config.vocab_size)
 
 
 class Run:

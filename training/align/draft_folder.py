@@ -11,7 +11,7 @@ from huggingface_hub import save_torch_state_dict
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from decoding.engines.slim import DRAFT_FILE, EMBEDDINGS, HEAD_FILE
+from decoding.engines.slim import DRAFT_FILE, EMBEDDINGS, HEAD_FILE, OWN_FILES
 from training.files import replacing_folder
 
 SHARD_SIZE = "9MB"
@@ -41,6 +41,8 @@ def save_slim(
                 (new / name).write_bytes((folder / name).read_bytes())
         save_torch_state_dict(own, new, filename_pattern="own{suffix}.safetensors", max_shard_size=SHARD_SIZE)
         (new / "own.safetensors.index.json").unlink(missing_ok=True)
+        for file in new.glob(OWN_FILES):
+            file.chmod(0o644)
         config = model.config.__class__(**{**model.config.to_dict(), "dtype": "bfloat16"})
         config.architectures = ["LlamaForCausalLM"]
         config.save_pretrained(new)

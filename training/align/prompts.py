@@ -6,10 +6,13 @@ import hashlib
 import re
 from typing import Literal
 
-Split = Literal["train", "validation", "test"]
+Split = Literal["train", "policies", "validation", "test"]
+"""Drafts learn from ``train`` alone. Policies are fitted on ``policies``: on what a draft knows by heart they would
+trust it too much.
+"""
 
 HELD_BACK = 5
-"""Per cent of the prompts for validation, and as many for test."""
+"""Per cent of the prompts in each of the other splits."""
 FEWEST_WORDS = 4
 ANSWERS = (
     "sure",
@@ -45,6 +48,10 @@ def split_of(prompt: str) -> Split:
     """The split of a prompt by a hash of its words, so that more prompts never move one."""
     words = " ".join(re.findall(r"[a-z0-9]+", prompt.casefold()))
     place = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % 100
-    if place < HELD_BACK:
-        return "test"
-    return "validation" if place < 2 * HELD_BACK else "train"
+    held_back: tuple[Split, ...] = ("test", "validation", "policies")
+    return held_back[place // HELD_BACK] if place < len(held_back) * HELD_BACK else "train"
+
+
+def key_of(prompt: str) -> str:
+    """What two prompts have in common that are alike but for capitals."""
+    return hashlib.sha256(prompt.casefold().encode()).hexdigest()

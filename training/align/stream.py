@@ -7,14 +7,13 @@ of 0.95, answers at one of TEMPERATURES.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .prompts import Split, good_prompt, split_of
+from .prompts import Split, good_prompt, key_of, split_of
 from .rows import RowDecoder
 
 TOP = 32
@@ -160,7 +159,7 @@ class Stream:
         if token != self.turns.end:
             return len(row.ids) >= LONGEST_PROMPT
         row.prompt = self.tokenizer.decode(row.ids[:-1]).strip()
-        key = hashlib.sha256(row.prompt.casefold().encode()).hexdigest()
+        key = key_of(row.prompt)
         if key in self.seen or not good_prompt(row.prompt):
             self.refused += 1
             return True

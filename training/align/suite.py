@@ -1,0 +1,45 @@
+"""The prompt suite ``chat``: prompts of the target's own kind that no draft has learned from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from decoding.records.suites import Prompt
+from training.files import replacing_file
+
+from .prompts import Split
+from .stream import Text
+
+SUITE = "chat"
+SOURCE = "written by the target itself, sampled at temperature 1"
+COUNTS: dict[Split, int] = {"policies": 120, "validation": 40, "test": 80}
+"""Prompts of each split at most."""
+NAMES: dict[Split, str] = {"policies": "train", "validation": "validation", "test": "test"}
+"""What the splits are called in a suite: it is policies that are fitted there."""
+LONGEST = 400
+"""Characters of a prompt."""
+
+
+def suite_of(texts: Iterable[Text]) -> list[Prompt]:
+    """The first prompts of each split that are short enough, in the order in which they were written."""
+    found: dict[Split, list[Prompt]] = {split: [] for split in COUNTS}
+    for text in texts:
+        rows = found.get(text.split)
+        if rows is None or len(rows) >= COUNTS[text.split] or len(text.prompt) > LONGEST:
+            continue
+        name = NAMES[text.split]
+        rows.append(Prompt(f"{SUITE}-{name}-{len(rows):03d}", SUITE, name, text.prompt, SOURCE))
+    return [prompt for rows in found.values() for prompt in rows]
+
+
+def write_suite(texts: Iterable[Text], file: Path) -> int:
+    """Writes the suite as JSON Lines; returns how many prompts it has."""
+    prompts = suite_of(texts)
+    with replacing_file(file) as stream:
+        for prompt in prompts:
+            row = {key: value for key, value in asdict(prompt).items() if value}
+            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+    return len(prompts)

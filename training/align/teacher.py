@@ -1,0 +1,72 @@
+"""The chat model that drafts are aligned to, with the words of its template and its texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
+
+from decoding.engines.gguf import unpack
+from decoding.engines.hub import HuggingFaceHub
+from decoding.errors import UserError
+from decoding.records.gguf_record import read_record
+
+from .data import Texts, read_texts
+from .stream import Text, Turns
+
+
+@dataclass(frozen=True, slots=True)
+class ChatModel:
+    """A chat model's folder on this machine, and ``mark``, which stands for its weights."""
+
+    folder: Path
+    mark: str
+
+    @classmethod
+    def of_pair(cls, pair: Path) -> ChatModel:
+        """The target of a pair in ``models/``, unpacked where that was not done yet. Raises UserError."""
+        record = read_record(pair / "target")
+        if record is None:
+            raise UserError(f"{pair.name}/target has no source.json: there is no chat model to align a draft to.")
+        return cls(unpack(record, HuggingFaceHub(), lambda message, share: print(message)), record.mark)
+
+    def load(self, dtype: torch.dtype) -> LlamaForCausalLM:
+        return LlamaForCausalLM.from_pretrained(self.folder, dtype=dtype).eval()
+
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return AutoTokenizer.from_pretrained(self.folder)
+
+
+def turns_of(tokenizer: PreTrainedTokenizerBase) -> Turns:
+    """The ids of the chat template's words around a prompt. Raises UserError where a model has no such template."""
+    mark = "\0"
+    if not tokenizer.chat_template:
+        raise UserError("The target has no chat template, so that it cannot write prompts. Choose a chat model.")
+    message = [{"role": "user", "content": mark}]
+    whole = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    before, between = (tokenizer(part, add_special_tokens=False).input_ids for part in whole.split(mark))
+    return Turns(before, between, between[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """What all drafts learn from: the target, the template's first words, and the texts of two splits."""
+
+    target: LlamaForCausalLM
+    mark: str
+    before: Sequence[int]
+    train: Sequence[Text]
+    validation: Sequence[Text]
+
+    @classmethod
+    def read(cls, model: ChatModel, folder: Path) -> Teacher:
+        """The target in float32, and the texts that lie in ``folder``."""
+        before = turns_of(model.tokenizer()).before
+        texts = read_texts(folder, "train"), read_texts(folder, "validation")
+        return cls(model.load(torch.float32), model.mark, before, *texts)
+
+    def texts(self, texts: Sequence[Text], head_ids: torch.Tensor) -> Texts:
+        return Texts(texts, self.before, head_ids, self.target.config.vocab_size)

@@ -1,0 +1,56 @@
+"""Lets the target write the texts that drafts learn from, until there are enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from .prompts import key_of
+from .rows import RowDecoder
+from .shards import load_texts, save_texts, shard_files
+from .stream import LONGEST_ANSWER, LONGEST_PROMPT, Stream
+from .teacher import ChatModel, turns_of
+
+ROWS = 128
+"""Texts at a time: from here on more of them are no quicker on a CPU."""
+SHARD = 400
+"""Texts in a file."""
+
+
+def write_enough(model: ChatModel, folder: Path, tokens: int, rows: int = ROWS, shard: int = SHARD) -> int:
+    """Writes texts into ``folder`` until those in it have ``tokens`` tokens; returns how many they have.
+
+    Killed, it goes on at the last file; its random numbers go on too, with a seed of each run's own.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    seen, done = _written(folder)
+    if done >= tokens:
+        return done
+    turns = turns_of(tokenizer := model.tokenizer())
+    length = len(turns.before) + LONGEST_PROMPT + len(turns.between) + LONGEST_ANSWER
+    decoder = RowDecoder(model.load(torch.bfloat16), turns.before, rows, length)
+    stream = Stream(decoder, turns, tokenizer, seen, seed=1000 + len(shard_files(folder)))
+    ended = []
+    with tqdm(total=tokens, initial=done, desc="texts", unit=" tokens", mininterval=5) as bar:
+        while done < tokens:
+            new = stream.step()
+            ended += new
+            written = sum(len(text.ids) for text in new)
+            done += written
+            bar.update(written)
+            if len(ended) >= shard or done >= tokens:
+                save_texts(ended, folder / f"texts-{len(shard_files(folder)):05d}.safetensors")
+                ended = []
+    return done
+
+
+def _written(folder: Path) -> tuple[set[str], int]:
+    """Keys of the prompts that were answered, and the number of tokens."""
+    seen, tokens = set[str](), 0
+    for file in shard_files(folder):
+        for text in load_texts(file):
+            seen.add(key_of(text.prompt))
+            tokens += len(text.ids)
+    return seen, tokens
