@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
+from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import Prepared, make_source, prepare
 from decoding.errors import UserError
@@ -132,7 +133,7 @@ class DropsUnlikely(ModelDraft):
 
     def step(self, text, state):
         super().step(text, state)
-        if self._rule._proposals[-1][state.tokens[-1]] < 0.3:
+        if self._rule._proposals[-1].of_choice < 0.3:
             state.tokens.pop()
             self._rule._proposals.pop()
             return False
@@ -156,10 +157,11 @@ def exact(pair: ToyPair, shaping: Shaping, prompt: list[int]) -> dict[tuple[int,
     return found
 
 
-def p_value(lane: str, rule_class=Sampling, draft_class=None, **request) -> float:
+def p_value(lane: str, rule_class=Sampling, draft_class=None, head_ids=None, **request) -> float:
     """Chi-square of DRAWS continuations against the exact probabilities (cells under 5 expected are merged)."""
     pair = ToyPair(agree=0.4, vocab=VOCAB, seed=3)
     pair.target.sharpness = pair.draft().sharpness = 1.0
+    pair.draft().head_ids = None if head_ids is None else np.array(head_ids)
     settings = CompareRequest(
         "abc",
         lanes=[lane],
@@ -196,6 +198,33 @@ def test_speculative_sampling_emits_the_target_distribution(lane):
 
 def test_so_it_does_with_top_k_and_top_p():
     assert p_value("static:2", temperature=1.4, top_k=3, top_p=0.95) > 0.001
+
+
+@pytest.mark.parametrize("lane", ["static:2", "confidence:0.4"])
+def test_so_it_does_with_a_draft_whose_head_is_reduced(lane):
+    assert p_value(lane, head_ids=[0, 2, 3]) > 0.001
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupling"])
+def test_a_reduced_head_changes_no_text_and_proposes_its_own_tokens_only(rule):
+    lanes = ["autoregressive", "static:4", "confidence:0.3", "entropy:1.0", "oracle"]
+    request = CompareRequest(
+        "abc", lanes=lanes, max_new_tokens=60, repeats=1, rule=rule, temperature=float(rule != "greedy")
+    )
+    pair = ToyPair(agree=0.9)
+    pair.draft().head_ids = np.arange(1, 16, 2)
+    run = finished_run(request, pair)
+    assert len({tuple(token.id for token in trace_tokens(trace)) for trace in run.lanes}) == 1
+    drafted = [token.id for trace in run.lanes for it in trace.iterations for token in it.drafted]
+    assert drafted and all(token % 2 for token in drafted)
+    assert np.isfinite([token.entropy for it in run.lanes[1].iterations for token in it.drafted]).all()
+
+
+def trace_tokens(trace):
+    for it in trace.iterations:
+        yield from (token for token in it.drafted if token.fate == "accepted")
+        if it.emitted is not None:
+            yield it.emitted
 
 
 @pytest.mark.parametrize("mutant", [WrongResidual, WrongBonus, AlwaysAccepts])

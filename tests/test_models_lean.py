@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config, Qwen3Config
 
-from decoding.engines.base import CachedModel
+from decoding.engines.base import OUTSIDE, CachedModel
+from decoding.engines.cuda import CudaModel
 from decoding.engines.lean import LeanModel, is_lean
 from decoding.engines.linears import Int8Head
 from decoding.engines.loading import describe_model, has_bf16_instructions
@@ -212,3 +213,28 @@ def test_models_that_cannot_be_rewound_are_refused():
     )
     with pytest.raises(UserError, match="running state"):
         general(stateful)
+
+
+@pytest.mark.parametrize("weights", ["float32", "int8"])
+def test_a_reduced_head_gives_the_same_logits_for_its_own_rows_and_none_to_others(weights):
+    hf_model, kept = random_model(CONFIGS["llama-one-kv-head"]), torch.arange(3, 128, 5)
+    info = describe_model(hf_model, "test", "test", "none")
+    whole, reduced = lean(hf_model, weights), LeanModel(hf_model, info, weights, head_ids=kept)
+    fixed = CudaModel(hf_model, info, "float32", "cpu", head_ids=kept)
+    text, outside = ids(9), torch.ones(128, dtype=torch.bool).index_fill(0, kept, False)
+    for model in (reduced, fixed):
+        tolerance = 1e-4 if model is fixed and weights == "float32" else 1e-6
+        first, expected = model.prefill(text), whole.prefill(text)
+        assert (first[:, outside] == OUTSIDE).all() and torch.softmax(first, -1)[:, outside].sum() == 0
+        if model is reduced or weights == "float32":
+            torch.testing.assert_close(first[:, kept], expected[:, kept], atol=tolerance, rtol=tolerance)
+        full = model.extend([5, 6])
+        model.rewind(9)
+        assert torch.equal(model.extend_reduced([5, 6]), full[:, kept])
+        model.rewind(9)
+    assert fixed.draft_step([5], 128).token == int(fixed.head_ids[fixed_choice(fixed)])
+
+
+def fixed_choice(model) -> int:
+    model.rewind(9)
+    return int(model.extend_reduced([5])[-1].argmax())

@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 import torch
 
+from decoding.engines.base import OUTSIDE, CachedModel
 from decoding.errors import UserError
 from decoding.records.trace import ModelInfo, TokenText
 
@@ -23,7 +24,7 @@ def _noise(seed: int, context: tuple[int, ...], vocab: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(key=key)).normal(size=vocab + 1)
 
 
-class ToyModel:
+class ToyModel(CachedModel):
     """A CachedModel without weights. With ``agree`` it is a draft of the target of the same seed."""
 
     def __init__(
@@ -56,6 +57,9 @@ class ToyModel:
         self.passes.append(len(ids))
         return self._read(ids)
 
+    def extend_reduced(self, ids: list[int]) -> torch.Tensor:
+        return self.extend(ids)[:, self.head_ids]
+
     def rewind(self, length: int) -> None:
         assert 0 <= length <= len(self._ids), "nothing beyond the cache can be kept"
         del self._ids[length:]
@@ -84,6 +88,8 @@ class ToyModel:
                 logits = logits + 0.02 * other[:-1] / (1 + abs(other[:-1]))
         row = np.full(self.vocab_size, -50.0, dtype=np.float32)
         row[: self._vocab] = logits
+        if self.head_ids is not None:
+            row[np.setdiff1d(np.arange(self.vocab_size), self.head_ids)] = OUTSIDE
         return row
 
 

@@ -105,7 +105,7 @@ def bench_pair(
     report.same_text = sum(_same(readings, index) for index in range(len(prompts)))
     report.passes = pass_times(pair, len(prompts[0]) + max_new_tokens // 2, measure_bandwidth(info.device))
     models = (pair.target, pair.draft())
-    report.notes = [*left_out, *(note for note in (getattr(model, "note", None) for model in models) if note)]
+    report.notes = [*left_out, *(model.note for model in models if model.note)]
     return report
 
 

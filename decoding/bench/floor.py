@@ -40,7 +40,7 @@ def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:
     """Target and default draft, one token at ``context``; on the CUDA engine also a step inside a draft chain."""
     draft = pair.draft()
     measured = [("target", pair.target, _pass_s), ("draft", draft, _pass_s)]
-    if hasattr(draft, "draft_chain"):
+    if draft.works_on_device:
         measured.append(("chained draft", draft, _chained_s))
     return [
         PassTime(name, time_s(model, context, ROUNDS) * 1e3, floor_bytes(model, context) / bandwidth * 1e3)
@@ -52,10 +52,11 @@ def floor_bytes(model: CachedModel, context: int) -> int:
     """Bytes that a pass over one token reads: its weights (of the embedding one row) and its keys and values."""
     info = model.info
     item = _ITEM.get(info.dtype, 2)
-    tied = getattr(model, "tied", False)
-    embedding = 0 if tied else info.vocab_size * info.hidden_size
-    cache = getattr(model, "cache_bytes_per_token", 0) * context
-    return (info.parameters - embedding) * item + cache
+    rows = info.vocab_size if model.tied else 0  # of the embedding, where it serves as the head, too
+    if model.tied and model.head_ids is not None:
+        rows = len(model.head_ids)
+    parameters = info.parameters - (info.vocab_size - rows) * info.hidden_size
+    return parameters * item + model.cache_bytes_per_token * context
 
 
 def _pass_s(model: CachedModel, context: int, rounds: int) -> float:

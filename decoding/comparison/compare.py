@@ -229,7 +229,7 @@ class Comparison:
         """What the engines have to say of themselves, such as that no CUDA graph could be recorded."""
         pair = self.prepared.pair
         models = [pair.target] if draft in (None, NGRAM) else [pair.target, pair.draft(draft)]
-        notes = (getattr(model, "note", None) for model in models)
+        notes = (model.note for model in models)
         return [note[:400] for note in dict.fromkeys(notes) if note]
 
     def _verdict(self, output: list[int]) -> Verdict:

@@ -65,7 +65,7 @@ class LaneRun:
         lane is decoded once off the clock: the very passes that the timed repeats will make."""
         pair, draft = self._prepared.pair, self._prepared.draft_of(self.lane)
         models = [pair.target] if draft in (None, NGRAM) else [pair.target, pair.draft(draft)]
-        return any(getattr(model, "records_graphs", False) for model in models)
+        return any(model.records_graphs for model in models)
 
     def run(self, cancelled: Callable[[], bool] = lambda: False) -> LaneRun:
         """Decode to the end."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 
 from ..errors import UserError
 from ..records.trace import ModelInfo
 
 DEFAULT_MAX_LENGTH = 8192  # tokens of cache, where the model itself could take more
+OUTSIDE = -1e4  # logit of a token that a reduced head leaves out: its probability is 0, and 0 * OUTSIDE is no NaN
 
 
 @runtime_checkable
@@ -29,6 +31,15 @@ class CachedModel(Protocol):
     keep_hidden: bool
     last_hidden: torch.Tensor | None
 
+    # What an engine may have beyond that; the defaults say that it has not.
+    head_ids: np.ndarray | None = None  # a reduced head: the sorted ids that it may propose; extend_reduced is there
+    works_on_device: bool = False  # greedy work without logits on the host: it is a DeviceModel
+    records_graphs: bool = False  # CUDA graphs are recorded for its passes
+    can_fork: bool = False  # fork() gives the same weights with a cache of its own
+    tied: bool = False  # one tensor serves as embedding and as head
+    cache_bytes_per_token: int = 0  # that a pass reads of the cache; 0 where it is not known
+    note: str | None = None  # a sentence for the notes of a run
+
     def prefill(self, ids: list[int]) -> torch.Tensor:
         """Empty the cache, read ``ids`` and return the logits after the last of them, [1, vocab]."""
 
@@ -37,6 +48,31 @@ class CachedModel(Protocol):
 
     def rewind(self, length: int) -> None:
         """Forget all tokens after the first ``length``."""
+
+
+@runtime_checkable
+class ReducedModel(CachedModel, Protocol):
+    """A draft whose head holds some rows only (``head_ids``); ``extend`` gives all others a logit of OUTSIDE."""
+
+    def extend_reduced(self, ids: list[int]) -> torch.Tensor:
+        """As ``extend``, with the logits of ``head_ids`` alone, [n, len(head_ids)]."""
+
+
+@runtime_checkable
+class DeviceModel(CachedModel, Protocol):
+    """An engine with greedy work that never brings logits to the host (cuda.py)."""
+
+    def draft_step(self, ids: list[int], vocab: int) -> Any:
+        """Append ``ids`` and propose the next token, with its features."""
+
+    def draft_chain(self, ids: list[int], n: int, vocab: int) -> Any:
+        """Append ``ids`` and propose ``n`` tokens, which stay on the device."""
+
+    def check_chain(self, last: int, drafted: Any, vocab: int) -> tuple[list[int], list[int], int]:
+        """Check such proposals: their ids, the first choices, how many are accepted."""
+
+    def choices(self, ids: list[int], vocab: int) -> list[int]:
+        """Append ``ids`` and return the first choice after each."""
 
 
 def check_prompt(ids: list[int], max_length: int) -> None:

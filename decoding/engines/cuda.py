@@ -103,6 +103,8 @@ class FixedAttention:
 class CudaModel(LeanModel):
     """A Llama-shaped model whose passes are CUDA graphs (on a CPU, or with ``graphs`` off: plain calls)."""
 
+    works_on_device = True
+    can_fork = False
     _building = torch.no_grad  # ZeroGPU exchanges the data of tensors later on, which inference tensors do not bear
 
     def __init__(
@@ -113,12 +115,13 @@ class CudaModel(LeanModel):
         device: str = "cuda",
         max_length: int = DEFAULT_MAX_LENGTH,
         graphs: bool = True,
+        head_ids: torch.Tensor | None = None,
     ) -> None:
-        super().__init__(hf_model, info, weights, device, max_length)
+        super().__init__(hf_model, info, weights, device, max_length, head_ids)
         with self._building():
             self._input = torch.zeros(_IDS + MAX_ROWS, dtype=torch.int64, device=self.device)
             self._offsets = torch.arange(MAX_ROWS, device=self.device)
-            if self.tied:  # one copy on the device serves both
+            if self.tied and head_ids is None:  # one copy on the device serves both
                 self.head = DenseHead(self.embedding)
         self._pins = self.device.type == "cuda"
         self._runner = GraphRunner(self.device, graphs)
@@ -158,6 +161,10 @@ class CudaModel(LeanModel):
                 hidden.append(_lasting(out_hidden[: len(part)]))
         self.last_hidden = torch.cat(hidden) if hidden else None
         return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    @torch.inference_mode()
+    def extend_reduced(self, ids: list[int]) -> torch.Tensor:
+        return self.extend(ids).index_select(1, self._head_rows)
 
     # -- greedy work on the device
 
@@ -261,7 +268,7 @@ class CudaModel(LeanModel):
         cos, sin = self.cos.index_select(0, turns), self.sin.index_select(0, turns)
         x = F.embedding(ids, self.embedding)
         hidden = self._run_blocks(x, cos, sin, self._attention.plan_at(places, keys))
-        return self.head(hidden), hidden
+        return self._all_logits(self.head(hidden)), hidden
 
     def _step(self, rows: int, keys: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
         """[token, p, entropy, top 10] as float32 (ids stay exact below 2^24), and the last hidden state [1, hidden].

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 from ..records.trace import ModelInfo
 from .attention import Attention, BagAttention, CacheShape, Plan
-from .base import DEFAULT_MAX_LENGTH, check_prompt, check_rewind, check_room
+from .base import DEFAULT_MAX_LENGTH, OUTSIDE, ReducedModel, check_prompt, check_rewind, check_room
 from .invariance import pad_lone_rows
 from .linears import DenseLinear, FloatHead, Int8Head, Int8Linear, Linear, PackedLinear, make_head
 
@@ -56,11 +56,14 @@ def has_window(config: Any) -> bool:
     return getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
 
 
-class LeanModel:
+class LeanModel(ReducedModel):
     """A Llama-shaped :class:`~decoding.engines.base.CachedModel` (float32, packed bfloat16 or int8 weights).
 
-    ``weights``: "float32", "bfloat16" or "int8", the last two on a CPU with bfloat16 instructions.
+    ``weights``: "float32", "bfloat16" or "int8", the last two on a CPU with bfloat16 instructions. ``head_ids``: the only
+    tokens that a draft may propose, sorted; its head then holds their rows alone.
     """
+
+    can_fork = True
 
     _building = torch.inference_mode  # weights and buffers are made under it
 
@@ -71,13 +74,16 @@ class LeanModel:
         weights: str,
         device: str = "cpu",
         max_length: int = DEFAULT_MAX_LENGTH,
+        head_ids: torch.Tensor | None = None,
     ) -> None:
         config = hf_model.config
         self.info = info
+        self.head_ids = None if head_ids is None else head_ids.numpy()
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
         self.n_heads, self.n_kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.device = torch.device(device)
+        self._head_rows = None if head_ids is None else head_ids.to(self.device)
         self.dtype = torch.float32 if weights == "float32" else torch.bfloat16
         self.max_length = min(max_length, config.max_position_embeddings)
         self.length = 0
@@ -124,16 +130,18 @@ class LeanModel:
         def norm(module: Any) -> torch.Tensor:
             return self._norm_weight(cast(module.weight))
 
-        def linear(*modules: Any, form: Callable[..., Any] = form) -> Any:
+        def linear(*modules: Any, form: Callable[..., Any] = form, rows: torch.Tensor | None = None) -> Any:
             weight = torch.cat([cast(module.weight) for module in modules])
             biases = [module.bias for module in modules]
             bias = None if biases[0] is None else torch.cat([cast(one) for one in biases])
+            if rows is not None:
+                weight, bias = weight[rows], None if bias is None else bias[rows]
             return form(weight, bias)
 
         self.embedding = cast(hf_model.model.embed_tokens.weight)
         self.tied = hf_model.lm_head.weight is hf_model.model.embed_tokens.weight
         self.final_norm = norm(hf_model.model.norm)
-        self.head = linear(hf_model.lm_head, form=head_form)
+        self.head = linear(hf_model.lm_head, form=head_form, rows=self._head_rows)
         self.blocks = []
         for layer in hf_model.model.layers:
             attention, mlp = layer.self_attn, layer.mlp
@@ -194,11 +202,19 @@ class LeanModel:
     @torch.inference_mode()
     def extend(self, ids: list[int]) -> torch.Tensor:
         """Logits after each of ``ids``, [n, vocab]; appends them to the cache."""
+        return self._logits(self._read(ids))
+
+    @torch.inference_mode()
+    def extend_reduced(self, ids: list[int]) -> torch.Tensor:
+        """As ``extend``, with the logits of the head's own rows alone, [n, len(head_ids)]."""
+        return self._own_logits(self._read(ids))
+
+    def _read(self, ids: list[int]) -> torch.Tensor:
+        """Final-norm output of ``ids``, [n, hidden]; appends them to the cache."""
         check_room(self.length, len(ids), self.max_length)
         if len(ids) <= ROW_CHUNK:
-            return self._logits(self._forward(ids))
-        chunks = [self._forward(ids[first : first + ROW_CHUNK]) for first in range(0, len(ids), ROW_CHUNK)]
-        return self._logits(torch.cat(chunks))
+            return self._forward(ids)
+        return torch.cat([self._forward(ids[first : first + ROW_CHUNK]) for first in range(0, len(ids), ROW_CHUNK)])
 
     def rewind(self, length: int) -> None:
         """Forget what came after the first ``length`` tokens; it is masked, then overwritten."""
@@ -206,8 +222,18 @@ class LeanModel:
         self.length = length
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._all_logits(self._own_logits(hidden))
+
+    def _own_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         self.last_hidden = hidden.float() if self.keep_hidden else None
         return self.head(hidden)
+
+    def _all_logits(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits of the head's rows [n, k] -> of all tokens [n, vocab]."""
+        if self._head_rows is None:
+            return logits
+        full = torch.full((logits.shape[0], self.vocab_size), OUTSIDE, device=logits.device)
+        return full.index_copy_(1, self._head_rows, logits)
 
     def _forward(self, ids: list[int]) -> torch.Tensor:
         """Final-norm output of ``ids`` (at most PREFILL_CHUNK of them), [n, hidden]; appends them to the cache."""

@@ -19,6 +19,7 @@ from .checks import check_config
 from .cuda import CudaModel
 from .invariance import PARTS, keeps_bits
 from .lean import LeanModel, is_lean
+from .slim import read_head_ids
 from .transformers_engine import TransformersModel, refusal
 
 MAX_THREADS = 4  # more only wait for one another on passes over one text
@@ -113,6 +114,7 @@ def load_model(
     lean = is_lean(hf_model.config) and not spread
     if weights == "int8" and not (lean and device == "cpu"):
         weights = "bfloat16"
+    head_ids = read_head_ids(folder)
     info = describe_model(hf_model, name, source, mark or fingerprint(folder))
     info.engine, info.dtype, info.device, info.threads = (
         "lean" if lean else "transformers",
@@ -121,11 +123,11 @@ def load_model(
         threads,
     )
     if lean and device == "cpu":
-        model = LeanModel(hf_model, info, weights)
+        model = LeanModel(hf_model, info, weights, head_ids=head_ids)
         model.note = None if keeps_bits(model) else PARTS
         return model
     if lean:
-        return CudaModel(hf_model, info, weights, device)
+        return CudaModel(hf_model, info, weights, device, head_ids=head_ids)
     return TransformersModel(hf_model if spread else hf_model.to(device), info)
 
 

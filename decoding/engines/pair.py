@@ -10,7 +10,6 @@ from ..records.pairs import find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory
 from .hub import Hub, HuggingFaceHub, Tell
-from .lean import LeanModel
 from .loading import choose_device, choose_weights, gpu_count, load_model, read_config, set_threads, weight_bytes
 from .sources import Place, Sources
 from .tokenizer import Tokenizer, load_tokenizer
@@ -60,7 +59,7 @@ class Pair:
     @property
     def can_fork(self) -> bool:
         """Can the engines of target and loaded drafts share weights between caches? Only the lean one on a CPU can."""
-        return all(type(model) is LeanModel for model in (self.target, *self._drafts.values()))
+        return all(model.can_fork for model in (self.target, *self._drafts.values()))
 
     def fork(self) -> Pair:
         """The same models with caches of their own, so that two texts can be decoded in turns; see ``can_fork``."""

@@ -1,4 +1,4 @@
-"""Where a model comes from: a folder, the Hub, or a GGUF file.
+"""Where a model comes from: a folder, the Hub, a GGUF file, or a draft that shares weights with its target.
 
 Every source ends in a folder that transformers could load as it is. What can be refused is refused in ``inspect``,
 before weights are fetched.
@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import UserError
+from ..files import cache_folder, safe_name
+from ..records.fingerprint import fingerprint
 from ..records.gguf_record import GgufRecord, read_record
 from ..records.pairs import PairDescription
 from .checks import check_same_tokenizer
 from .gguf import record_of, unpack
 from .hub import Found, Hub, Tell, download, inspect, is_hub_id
+from .slim import is_slim, materialise
 from .tokenizer import load_tokenizer
 
 
@@ -86,10 +89,26 @@ class GgufSource:
         return Place(self.inspect(tell), self._record.name, self._record.shown, self._record.mark)
 
 
-def make_source(place: str, source: str, hub: Hub) -> Source:
+class SlimSource:
+    """A draft that is stored without what it shares with its target (slim.py)."""
+
+    def __init__(self, folder: Path, source: str, target: Source) -> None:
+        self._folder, self._source, self._target = folder, source, target
+
+    def inspect(self, tell: Tell) -> Path:
+        return self._target.inspect(tell)  # its tokens are the target's
+
+    def fetch(self, tell: Tell) -> Place:
+        target, mark = self._target.fetch(tell), fingerprint(self._folder)
+        name = f"{safe_name(self._folder.name)}-{mark}-{target.mark or fingerprint(target.folder)}"
+        whole = materialise(self._folder, target.folder, cache_folder() / "models" / name)
+        return Place(whole, self._folder.name, self._source, mark)
+
+
+def make_source(place: str, source: str, hub: Hub, target: Source | None = None) -> Source:
     """The source that ``place`` names: a Hub id, a GGUF file, or a folder of any kind. Raises UserError.
 
-    ``source``: what to show of a folder.
+    ``source``: what to show of a folder; ``target``: of a draft that may share weights with it.
     """
     if is_hub_id(place):
         return HubSource(place, hub)
@@ -100,6 +119,8 @@ def make_source(place: str, source: str, hub: Hub) -> Source:
     record = read_record(folder)
     if record is not None:
         return GgufSource(record, hub)
+    if target is not None and is_slim(folder):
+        return SlimSource(folder, source, target)
     return FolderSource(folder, source)
 
 
@@ -112,7 +133,7 @@ class Sources:
         target = make_source(described.target, _shown(described, described.target), hub)
         self._sources = {described.target: target}
         for place in described.drafts.values():
-            self._sources.setdefault(place, make_source(place, _shown(described, place), hub))
+            self._sources.setdefault(place, make_source(place, _shown(described, place), hub, target))
         for place, source in self._sources.items():
             if is_hub_id(place):
                 source.inspect(tell)

@@ -9,7 +9,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from ..errors import UserError
 from ..records.trace import ModelInfo
-from .base import DEFAULT_MAX_LENGTH, check_prompt, check_rewind, check_room
+from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
 from .lean import has_window
 
 
@@ -29,7 +29,7 @@ def refusal(hf_model: Any) -> str | None:
     return None
 
 
-class TransformersModel:
+class TransformersModel(CachedModel):
     """A :class:`~decoding.engines.base.CachedModel` around a transformers causal LM."""
 
     def __init__(self, hf_model: Any, info: ModelInfo, max_length: int = DEFAULT_MAX_LENGTH) -> None:

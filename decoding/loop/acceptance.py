@@ -5,6 +5,7 @@ All rules see logits over the shared vocabulary only: families pad it differentl
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -27,8 +28,12 @@ class AcceptanceRule(Protocol):
     def shape(self, logits: np.ndarray) -> np.ndarray:
         """Logits of the distribution that the rule means, over the shared vocabulary; [n, vocab] or [vocab]."""
 
-    def propose(self, row: np.ndarray, position: int) -> tuple[int, np.ndarray]:
-        """The draft's token for output ``position`` from its logits [vocab], and these logits as shaped."""
+    def propose(self, row: np.ndarray, position: int, ids: np.ndarray | None = None) -> tuple[int, np.ndarray]:
+        """The draft's choice for output ``position`` from its logits, and these logits as shaped.
+
+        row: [vocab], or [k] logits of the tokens ``ids`` [k], to which the draft's head is reduced: it then gives all
+        others no probability. The choice is an index into ``row``.
+        """
 
     def propose_certain(self, token: int) -> None:
         """Told that the draft proposes ``token`` with certainty (n-gram: it has no other in mind)."""
@@ -63,7 +68,7 @@ class Greedy:
     def shape(self, logits: np.ndarray) -> np.ndarray:
         return logits[..., : self.vocab_size]
 
-    def propose(self, row: np.ndarray, position: int) -> tuple[int, np.ndarray]:
+    def propose(self, row: np.ndarray, position: int, ids: np.ndarray | None = None) -> tuple[int, np.ndarray]:
         row = row[: self.vocab_size]
         return int(row.argmax()), row
 
@@ -99,9 +104,9 @@ class Coupling:
     def shape(self, logits: np.ndarray) -> np.ndarray:
         return self._shaping.apply(logits[..., : self.vocab_size])
 
-    def propose(self, row: np.ndarray, position: int) -> tuple[int, np.ndarray]:
-        shaped = self.shape(row)
-        return int((shaped + self._noise[position]).argmax()), shaped
+    def propose(self, row: np.ndarray, position: int, ids: np.ndarray | None = None) -> tuple[int, np.ndarray]:
+        shaped, noise = self.shape(row), self._noise[position]
+        return int((shaped + (noise if ids is None else noise[ids])).argmax()), shaped
 
     def propose_certain(self, token: int) -> None:
         pass
@@ -115,6 +120,15 @@ class Coupling:
         """First choices under the noise from output position ``start`` on, one for each row of ``logits``."""
         noisy = self.shape(logits) + self._noise[start : start + len(logits)]
         return noisy.argmax(axis=1).tolist()
+
+
+@dataclass(slots=True)
+class _Proposal:
+    """q, the distribution that a token was drafted from: over all tokens, or over ``ids`` and zero elsewhere."""
+
+    q: np.ndarray
+    of_choice: float
+    ids: np.ndarray | None
 
 
 class Sampling:
@@ -137,17 +151,18 @@ class Sampling:
         # One stream of fresh draws: keyed by position, a re-drafted token would meet a draw that an adaptive
         # policy may already have reacted to.
         self._uniform = np.random.default_rng(self._seed).random
-        self._proposals: list[np.ndarray | None] = []  # q of each drafted token; None: one-hot
+        self._proposals: list[_Proposal | None] = []  # of each drafted token; None: one-hot
         self.draws: list[tuple[float, float]] = []
 
     def shape(self, logits: np.ndarray) -> np.ndarray:
         return self._shaping.apply(logits[..., : self.vocab_size])
 
-    def propose(self, row: np.ndarray, position: int) -> tuple[int, np.ndarray]:
+    def propose(self, row: np.ndarray, position: int, ids: np.ndarray | None = None) -> tuple[int, np.ndarray]:
         shaped = self.shape(row)
         q = softmax(shaped)
-        self._proposals.append(q)
-        return self._sample(q), shaped
+        choice = self._sample(q)
+        self._proposals.append(_Proposal(q, float(q[choice]), ids))
+        return choice, shaped
 
     def propose_certain(self, token: int) -> None:
         self._proposals.append(None)
@@ -157,21 +172,22 @@ class Sampling:
         proposals, self._proposals = self._proposals, []
         self.draws = []
         for index, token in enumerate(drafted):
-            q = proposals[index]
-            probability = min(1.0, p[index, token] / (1.0 if q is None else q[token]))
+            proposal = proposals[index]
+            probability = min(1.0, p[index, token] / (1.0 if proposal is None else proposal.of_choice))
             draw = self._uniform()
             self.draws.append((float(probability), draw))
             if draw >= probability:
-                return index, self._sample(self._residual(p[index], q, token))
+                return index, self._sample(self._residual(p[index], proposal, token))
         return len(drafted), self._sample(p[-1])
 
-    def _residual(self, p: np.ndarray, q: np.ndarray | None, token: int) -> np.ndarray:
+    def _residual(self, p: np.ndarray, proposal: _Proposal | None, token: int) -> np.ndarray:
         """max(0, p - q), not normalised; for a one-hot q that is p without its token."""
-        if q is not None:
-            return np.maximum(0.0, p - q)
         residual = p.copy()
-        residual[token] = 0.0
-        return residual
+        if proposal is None:
+            residual[token] = 0.0
+            return residual
+        residual[slice(None) if proposal.ids is None else proposal.ids] -= proposal.q
+        return np.maximum(0.0, residual, out=residual)
 
     def _sample(self, weights: np.ndarray) -> int:
         """A token with probability proportional to its weight, by inverting the cumulated weights."""

@@ -17,7 +17,7 @@ LONGEST_READ = 32  # ids that one recorded step reads
 
 def works_on_device(model: Any, rule: AcceptanceRule) -> bool:
     """Does ``model``'s engine have the greedy work on the device, and does ``rule`` ask for no other?"""
-    return rule.name == "greedy" and hasattr(model, "check_chain")
+    return rule.name == "greedy" and model.works_on_device
 
 
 @dataclass(slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from ..lookahead.base import DraftState
 from .acceptance import AcceptanceRule
 from .features import FeatureReader, as_rows
@@ -52,7 +54,9 @@ class ModelDraft:
         self._rule = rule
         self._needs = needs
         self._needs_states = bool(needs & {"hidden", "proposer"})
-        self._reader = FeatureReader(rule.vocab_size, masked=rule.name != "greedy")
+        self._head_ids = known_ids(model, rule)
+        n_choices = rule.vocab_size if self._head_ids is None else len(self._head_ids)
+        self._reader = FeatureReader(n_choices, masked=rule.name != "greedy")
 
     def start(self, prompt: list[int]) -> None:
         """Read all but the last token of the prompt: the first draft step reads that."""
@@ -61,9 +65,13 @@ class ModelDraft:
 
     def step(self, text: list[int], state: DraftState) -> bool:
         """One pass over what the model has not seen."""
-        row = as_rows(self._model.extend(self._unseen(text, state)))[-1]
-        token, self._shaped = self._rule.propose(row, state.start + len(state.tokens))
-        state.tokens.append(token)
+        ids, unseen, position = self._head_ids, self._unseen(text, state), state.start + len(state.tokens)
+        if ids is None:
+            row = as_rows(self._model.extend(unseen))[-1]
+        else:
+            row = as_rows(self._model.extend_reduced(unseen))[-1, : len(ids)]
+        self._choice, self._shaped = self._rule.propose(row, position, ids)
+        state.tokens.append(self._choice if ids is None else int(ids[self._choice]))
         return True
 
     def _unseen(self, text: list[int], state: DraftState) -> list[int]:
@@ -79,14 +87,14 @@ class ModelDraft:
         if not needs:
             return
         if needs & {"p", "entropy", "top10"}:
-            p, entropy, top10 = self._reader.read(self._shaped, state.tokens[-1], needs, state.sure)
+            p, entropy, top10 = self._reader.read(self._shaped, self._choice, needs, state.sure)
             state.p.append(p)
             if "entropy" in needs:
                 state.entropy.append(entropy)
             if top10 is not None:
                 state.top10.append(top10)
         if "margin" in needs:
-            state.margin.append(self._reader.margin(self._shaped, state.tokens[-1]))
+            state.margin.append(self._reader.margin(self._shaped, self._choice))
         if self._needs_states:
             self._read_states(state)
 
@@ -106,6 +114,12 @@ class ModelDraft:
     def forget(self, length: int) -> None:
         if self._model.length > length:
             self._model.rewind(length)
+
+
+def known_ids(model: CachedModel, rule: AcceptanceRule) -> np.ndarray | None:
+    """The sorted ids that a draft with a reduced head may propose under ``rule``; None where that is all of them."""
+    ids = model.head_ids
+    return None if ids is None else ids[ids < rule.vocab_size]
 
 
 class NgramDraft:
