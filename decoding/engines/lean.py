@@ -59,8 +59,8 @@ def has_window(config: Any) -> bool:
 class LeanModel(ReducedModel):
     """A Llama-shaped :class:`~decoding.engines.base.CachedModel` (float32, packed bfloat16 or int8 weights).
 
-    ``weights``: "float32", "bfloat16" or "int8", the last two on a CPU with bfloat16 instructions. ``head_ids``: the only
-    tokens that a draft may propose, sorted; its head then holds their rows alone.
+    ``weights``: "float32", "bfloat16" or "int8", the last two on a CPU with bfloat16 instructions. ``head_ids``: the
+    only tokens that a draft may propose, sorted; its head then holds their rows alone.
     """
 
     can_fork = True
