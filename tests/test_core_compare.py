@@ -58,6 +58,13 @@ def test_lanes_take_turns(told):
     assert done == turns
 
 
+def test_a_finished_lane_s_seconds_are_those_of_the_run(told, run):
+    seconds = {(e.data["lane"], e.data["repeat"]): e.data["decode_s"] for e in told if e.kind == "lane_finished"}
+    recorded = {(k, n): times.decode_s for k, lane in enumerate(run.lanes) for n, times in enumerate(lane.repeats)}
+    assert seconds.keys() == recorded.keys() and all(s > 0 for s in seconds.values())
+    assert seconds == pytest.approx(recorded, abs=1e-6)  # the file keeps nanoseconds
+
+
 def test_live_iterations_are_those_of_the_run(told, run):
     for lane, trace in enumerate(run.lanes):
         for repeat in range(2):

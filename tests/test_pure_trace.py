@@ -84,6 +84,24 @@ def change(path: str, value):
     return json.dumps(data)
 
 
+def without_times(seconds: float) -> str:
+    data = plain()
+    for lane in data["lanes"]:
+        for repeat in lane["repeats"]:
+            repeat.update({name: [seconds] * len(times) for name, times in repeat.items() if name != "prefill_s"})
+    return json.dumps(data)
+
+
+def with_empty_iterations() -> str:
+    data = plain(repeats=1)
+    lane = data["lanes"][0]
+    empty = {"start": 0, "drafted": [], "emitted": None, "stop": "policy"}
+    lane["iterations"] = [empty] * 5 + lane["iterations"]
+    repeat = lane["repeats"][0]
+    repeat.update({name: [0.1] * 5 + times for name, times in repeat.items() if name != "prefill_s"})
+    return json.dumps(data)
+
+
 HOSTILE_FILES = {
     "empty": b"",
     "binary": b"\x00\xff" * 50,
@@ -121,6 +139,17 @@ HOSTILE_FILES = {
     "negative tail": lambda: change("chains/shallow/tails/-1", plain()["chains"]["shallow"]["along"]),
     "uneven lists": lambda: change("chains/shallow/along/p", [0.5]),
     "impossible settings": lambda: change("settings/max_new_tokens", -3),
+    "number as text": lambda: change("costs/o", "0.02"),
+    "id as text": lambda: change("prompt_ids/0", "3"),
+    "truth as id": lambda: change("prompt_ids/0", True),
+    "truth as time": lambda: change("lanes/0/repeats/0/check_s/0", True),
+    "no time at all": lambda: without_times(0.0),
+    "times beyond all measure": lambda: without_times(1e308),
+    "a target that takes no time": lambda: change("costs/target_s", 0.0),
+    "a score beyond all measure": lambda: change("chains/shallow/along/entropy/0", -1e308),
+    "a chain without costs": lambda: change("chains/other", plain()["chains"]["shallow"] | {"draft": "other"}),
+    "a chain under another name": lambda: change("chains/shallow/draft", "other"),
+    "an iteration that emits nothing": lambda: with_empty_iterations(),
     "text too long": lambda: change("vocab/3/text", "x" * 1000),
     "half a character": lambda: change("settings/prompt", "\ud800"),
 }

@@ -19,6 +19,6 @@ def chain_to_plain(chain: Chain) -> dict[str, Any]:
 def chain_from_plain(data: dict[str, Any]) -> Chain:
     """Raises UserError for what is no chain."""
     try:
-        return _CHAIN.validate_python({**data, "tails": {int(at): tail for at, tail in data["tails"].items()}})
-    except (ValidationError, KeyError, TypeError, ValueError) as error:
+        return _CHAIN.validate_json(json.dumps(data))  # as JSON its keys may be text, and numbers must be numbers
+    except (ValidationError, TypeError, ValueError) as error:
         raise UserError("A recorded chain is damaged: delete the evaluation's folder and begin anew.") from error

@@ -27,10 +27,11 @@ DRAFTED_FATES = ("accepted", "rejected", "dropped")
 StopReason = Literal["policy", "cap", "limit", "context", "eos", "exhausted"]
 Finish = Literal["length", "eos", "stop", "context", "cancelled"]
 
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)  # "1" and true are no numbers
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Probability = Annotated[float, Field(ge=0.0, le=1.0 + 1e-6)]
-Seconds = Annotated[float, Field(ge=0.0)]
+Seconds = Annotated[float, Field(ge=0.0, le=1e6)]
+Score = Annotated[float, Field(ge=-1e9, le=1e9)]
 Ratio = Annotated[float, Field(ge=0.0, le=1e6)]
 Count = Annotated[int, Field(ge=0, le=10**15)]
 ShortText = Annotated[str, Field(max_length=400)]
@@ -53,9 +54,9 @@ class Token:
     target_choice: TokenId | None = None  # the target's first choice at this position (with its noise)
     p_draft: Probability | None = None
     p_target: Probability | None = None
-    entropy: float | None = None  # of the draft's distribution, nats
-    score: float | None = None
-    threshold: float | None = None
+    entropy: Score | None = None  # of the draft's distribution, nats
+    score: Score | None = None
+    threshold: Score | None = None
     accept_probability: Probability | None = None
     draw: Probability | None = None
     draft_top: TopTokens = field(default_factory=list)
@@ -76,8 +77,8 @@ class Iteration:
     drafted: Annotated[list[Token], Field(max_length=MAX_TOKENS)]
     emitted: Token | None
     stop: StopReason
-    score: float | None = None  # of the decision before the first draft token
-    threshold: float | None = None
+    score: Score | None = None  # of the decision before the first draft token
+    threshold: Score | None = None
     holds: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
 
     @property
@@ -123,7 +124,7 @@ class Verdict:
     __pydantic_config__ = _STRICT
     same: bool | None
     first_difference: int | None = None
-    gap: float | None = None
+    gap: Score | None = None
     near_tie: bool = False
 
 
@@ -201,7 +202,7 @@ class Costs:
     """
 
     __pydantic_config__ = _STRICT
-    target_s: Seconds
+    target_s: Annotated[Seconds, Field(gt=0.0)]
     v: Annotated[list[Annotated[Ratio, Field(gt=0.0)]], Field(min_length=1, max_length=256)]  # v[n-1]: n tokens over 1
     c: dict[ShortText, Ratio]  # draft name -> t_draft / t_target
     o: Ratio  # the loop's own work per iteration
@@ -240,9 +241,9 @@ class Guesses:
 
     __pydantic_config__ = _STRICT
     choice: Annotated[list[TokenId | None], Field(max_length=MAX_TOKENS)]
-    p: Annotated[list[float], Field(max_length=MAX_TOKENS)]
-    entropy: Annotated[list[float], Field(max_length=MAX_TOKENS)]
-    scores: dict[ShortText, list[float]] = field(default_factory=dict)
+    p: Annotated[list[Score], Field(max_length=MAX_TOKENS)]
+    entropy: Annotated[list[Score], Field(max_length=MAX_TOKENS)]
+    scores: dict[ShortText, list[Score]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

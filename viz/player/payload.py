@@ -22,6 +22,7 @@ from .names import lane_caption, lane_name
 from .sweeps import threshold_panels
 
 TICKS_PER_SECOND = 10_000_000
+NEAR = 3  # tokens before a place that may have left a character open there
 PROMPT_CHARS = 400  # the end of the prompt, shown before each text
 LETTERS = {"accepted": "a", "rejected": "r", "dropped": "d", "correction": "c", "bonus": "b", "plain": "p"}
 COLUMN_FIGURES = (
@@ -152,14 +153,14 @@ def iteration_texts(run: Run, trace: Trace) -> list[list[str]]:
     for iteration in trace.iterations:
         end = iteration.start + iteration.n_accepted
         wrong = [token.id for token in iteration.drafted if token.fate != "accepted"]
-        texts = shown[iteration.start : end] + after(trace.output[:end], wrong, run)
+        texts = shown[iteration.start : end] + after(trace.output[max(0, end - NEAR) : end], wrong, run)
         found.append(texts + ([shown[end]] if iteration.emitted else []))
     return found
 
 
 def after(context: Sequence[int], ids: Sequence[int], run: Run) -> list[str]:
     """Display texts of ``ids`` after ``context``, whose last tokens may have left a character open."""
-    near = list(context[-3:])
+    near = list(context[-NEAR:])
     return pieces(near + list(ids), run.vocab)[len(near) :] if ids else []
 
 
