@@ -1,4 +1,4 @@
-"""Files: where caches lie, writing so that no reader ever sees half of one, digests."""
+"""Files: the cache folder, atomic writes, digests and safe names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BLOCK = 1 << 20
 
 
 def cache_folder() -> Path:
-    """Where this program keeps what it can make again: SPECULOSCOPE_CACHE, or a folder in the user's cache (XDG)."""
+    """The folder for reproducible files: SPECULOSCOPE_CACHE, or a folder in the user's cache (XDG)."""
     own = os.environ.get("SPECULOSCOPE_CACHE")
     if own:
         return Path(own)
@@ -20,7 +20,7 @@ def cache_folder() -> Path:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write beside ``path``, then rename: no reader ever sees half a file. Text is UTF-8. Raises OSError."""
+    """Writes ``path`` atomically: a temporary file, then a rename. Text is UTF-8. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -50,5 +50,5 @@ def digest_of_files(paths: Iterable[Path]) -> str:
 
 
 def safe_name(text: str) -> str:
-    """``text`` as a file name: what is no letter, digit, -, _ or . becomes _."""
+    """``text`` as a file name: everything except letters, digits, -, _ and . becomes _."""
     return "".join(char if char.isalnum() or char in "-_." else "_" for char in text)

@@ -237,7 +237,7 @@ def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
     monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
     monkeypatch.setattr(floor, "ROUNDS", 2)
-    monkeypatch.setattr(against, "RULES", ("heuristic",))
+    monkeypatch.setattr(against, "POLICIES", ("heuristic",))
     for name, value in (("GROWTH_SHORT", 30), ("GROWTH_LONG", 60), ("GROWTH_TOKENS", 8)):
         monkeypatch.setattr(against, name, value)
     with fake_gpu(monkeypatch) as cuda:

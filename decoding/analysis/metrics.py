@@ -1,8 +1,8 @@
-"""Every figure that is shown, as pure functions over run files; each docstring holds its formula.
+"""The figures of a run, as pure functions over run files; each docstring has its formula.
 
-``iterations`` counts target passes after the prefill. The last iteration may be *truncated*: by the token
-limit its SL is smaller, and where the text ends among its accepted tokens it emits no token of the
-target's own. It counts as it came, unless a docstring says otherwise.
+``iterations`` counts target passes after the prefill. The last iteration may be *truncated*: the token limit reduces
+its SL, and if the text ends within its accepted tokens it emits no token of the target's own. It counts unchanged
+unless a docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def thrown_away(trace: Trace) -> int:
 def tokens_per_target_pass(trace: Trace) -> float | None:
     """``1 + accepted / iterations``: vLLM's mean acceptance length.
 
-    The target's own token counts in every iteration, also where the truncated last one emitted none.
-    None where nothing was decoded.
+    The target's own token counts in every iteration, even if the truncated last one emitted none. None if nothing was
+    decoded.
     """
     return 1 + accepted(trace) / len(trace.iterations) if trace.iterations else None
 
 
 def block_efficiency(trace: Trace) -> float | None:
-    """``tokens / iterations``: tokens per target pass with the truncated last iteration as it came."""
+    """``tokens / iterations``: tokens per target pass, with the truncated last iteration unchanged."""
     return len(trace.output) / len(trace.iterations) if trace.iterations else None
 
 
@@ -75,9 +75,9 @@ def mean_sl(trace: Trace) -> float | None:
 
 
 def acceptance_rate(trace: Trace) -> float | None:
-    """``accepted / drafted``; None where nothing was drafted.
+    """``accepted / drafted``; None if nothing was drafted.
 
-    It measures the rule as much as the draft: a rule that stops sooner has a higher one. Beside it belong
+    It measures the policy as much as the draft: a policy that stops sooner has a higher rate. Show it together with
     :func:`first_guess_hit_rate` and :func:`match_rate`.
     """
     drafted = draft_passes(trace)
@@ -87,7 +87,7 @@ def acceptance_rate(trace: Trace) -> float | None:
 def first_guess_hit_rate(trace: Trace) -> float | None:
     """How often the first draft of an iteration holds: ``accepted firsts / iterations with SL >= 1``.
 
-    An iteration whose truncation left SL 0 does not count. None where nothing was drafted.
+    An iteration whose truncation left SL 0 does not count. None if nothing was drafted.
     """
     firsts = [iteration.drafted[0] for iteration in trace.iterations if iteration.drafted]
     return sum(token.fate == "accepted" for token in firsts) / len(firsts) if firsts else None
@@ -114,13 +114,13 @@ def acceptance_by_place(trace: Trace) -> list[tuple[int, int]]:
     return [(drafted, held) for drafted, held in counts]
 
 
-# -- the draft, whatever the rule ----------------------------------------------------------------------
+# -- the draft, under any policy -----------------------------------------------------------------------
 
 
 def match_rate(chain: Chain) -> float | None:
     """Share of output positions where the draft's first choice on the target's text is the target's token.
 
-    It belongs to the draft and the text alone; no iteration, truncated or not, enters it.
+    It depends on the draft and the text alone, not on the iterations.
     """
     if not chain.target:
         return None
@@ -128,7 +128,7 @@ def match_rate(chain: Chain) -> float | None:
 
 
 def oracle_sls(chain: Chain) -> list[int]:
-    """The oracle's accepted tokens per iteration: guesses that hold in a row, each followed by one correction.
+    """The oracle's accepted tokens per iteration: runs of guesses that hold, each followed by one correction.
 
     The last entry is cut off by the end of the text.
     """
@@ -144,7 +144,7 @@ def oracle_sls(chain: Chain) -> list[int]:
 
 
 def decode_seconds(trace: Trace) -> Spread | None:
-    """Draft + check + policy + rest, summed over the iterations, over the repeats; prefill apart."""
+    """Draft + check + policy + rest, summed over the iterations, per repeat; without prefill."""
     return Spread.over([repeat.decode_s for repeat in trace.repeats])
 
 
@@ -155,10 +155,11 @@ def seconds_per_token(trace: Trace) -> float | None:
 
 
 def replayed_repeat(run: Run) -> int | None:
-    """Index of the repeat that the page replays, one for all lanes: where the speedups are nearest to their medians.
+    """Index of the repeat that the page replays, the same for all lanes: the one whose speedups are nearest to their
+    medians.
 
-    Nearest: the smallest sum over the lanes of ``|log(speedup / median speedup)|``; of decode times where no
-    autoregressive lane ran. None where nothing was timed.
+    Nearest: the smallest sum over the lanes of ``|log(speedup / median speedup)|``; of decode times if no
+    autoregressive lane ran. None if nothing was timed.
     """
     timed = [trace for trace in run.lanes if trace.repeats]
     count = min((len(trace.repeats) for trace in timed), default=0)
@@ -174,7 +175,7 @@ def _off(value: float, middle: float) -> float:
 
 
 def replayed_speedup(run: Run, trace: Trace) -> float | None:
-    """The speedup of the lane in the repeat that the page replays: what its strip shows."""
+    """The speedup of the lane in the repeat that the page replays; the lane's strip shows it."""
     index, ratios = replayed_repeat(run), speedups(run, trace)
     return ratios[index] if index is not None and index < len(ratios) else None
 
@@ -182,19 +183,19 @@ def replayed_speedup(run: Run, trace: Trace) -> float | None:
 def speedups(run: Run, trace: Trace) -> list[float]:
     """Per repeat: decode time of the autoregressive lane / of this lane, in the same repeat.
 
-    [] without an autoregressive lane. Prefill is left out; see :func:`end_to_end_speedup`. Lanes whose text
-    differs in length are compared per token.
+    [] without an autoregressive lane. Prefill is excluded; see :func:`end_to_end_speedup`. Lanes with texts of
+    different lengths are compared per token.
     """
     return _ratios(run, trace, lambda repeat: repeat.decode_s)
 
 
 def speedup(run: Run, trace: Trace) -> Spread | None:
-    """Median (lowest, highest) over the repeats of the same-repeat ratios of :func:`speedups`."""
+    """Median, lowest and highest of :func:`speedups`."""
     return Spread.over(speedups(run, trace))
 
 
 def end_to_end_speedup(run: Run, trace: Trace) -> Spread | None:
-    """As :func:`speedup`, with the prefill of both models in both times: what a user waits in all."""
+    """:func:`speedup` with the prefill of both models in both times: a user's total wait."""
     return Spread.over(_ratios(run, trace, lambda repeat: repeat.prefill_s + repeat.decode_s))
 
 
@@ -234,10 +235,10 @@ def loop_share(run: Run, trace: Trace) -> float | None:
 
 
 def predicted_speedup(run: Run, trace: Trace) -> float | None:
-    """What the frozen cost curves say of this lane's iterations, to set beside the measured speedup.
+    """The speedup that the frozen cost curves predict for this lane's iterations.
 
-    ``tokens (v(1) + o) / sum over iterations of (n (c + decision) + v(n + 1) + o)``, the truncated last
-    iteration with the SL it had.
+    ``tokens (v(1) + o) / sum over iterations of (n (c + decision) + v(n + 1) + o)``, the truncated last iteration with
+    its own SL.
     """
     cost = predicted_cost(run.costs, trace)
     return len(trace.output) * run.costs.iteration(0, None) / cost if cost > 0 and trace.output else None
@@ -251,8 +252,8 @@ def predicted_cost(costs: Costs, trace: Trace) -> float:
 def static_opt(run: Run, draft: str | None = None) -> tuple[int, float] | None:
     """The best static SL of this run and its simulated speedup: the largest over SL 1 to 20.
 
-    The truncated last iteration is simulated too. None where the run holds no chain of the draft. On the page
-    of one run it is chosen with hindsight; evaluations choose theirs on the validation split.
+    The truncated last iteration is simulated too. None if the run has no chain of the draft. For a single run it is
+    chosen in hindsight; evaluations choose it on the validation split.
     """
     chain = run.chains.get(draft or run.pair.default_draft)
     if chain is None or not chain.target:

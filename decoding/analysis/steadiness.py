@@ -1,4 +1,4 @@
-"""Whether a run's readings can be true together. On a machine that is busy with other work they may not be."""
+"""Whether a run's measurements are consistent. On a machine that is busy with other work they may not be."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from ..records.trace import Run, Trace
 from .metrics import speedup, speedups
 from .whatif import Replay, ending, static_sweep
 
-FALL = 0.97  # v(n) over v(n - 1) under which the readings of v contradict each other
-TWINS = 1.3  # a static lane as measured over the same lane as simulated, or the other way
-WAVERING = 2.0  # highest over lowest speedup of the repeats, beyond which their median says little
+FALL = 0.97  # v(n) / v(n - 1) below which the measurements of v contradict each other
+TWINS = 1.3  # largest ratio between a static lane's measured and simulated speedup
+WAVERING = 2.0  # highest / lowest speedup of the repeats beyond which their median means little
 
 
 def contradictions(run: Run) -> list[str]:
-    """What in ``run`` cannot be true at once, a clause each; [] where its figures go together.
+    """Contradictions between the measurements of ``run``, one clause each; [] if there are none.
 
-    A pass over more tokens is never cheaper, and a lane cannot be far from its own replay at the measured costs.
+    A pass over more tokens is never cheaper, and a lane cannot be far from its replay at the measured costs.
     """
     found = []
     v = run.costs.v
@@ -37,14 +37,14 @@ def _against_its_replay(run: Run, trace: Trace) -> str:
     simulated = replayed[sl - 1].speedup
     if 1 / TWINS < simulated / measured.median < TWINS:
         return ""
-    told = f"the lane {trace.lane} came out {measured.median:.2f}×"
-    return f"{told}, its replay at the measured costs {simulated:.2f}×"
+    came_out = f"the lane {trace.lane} came out {measured.median:.2f}×"
+    return f"{came_out}, its replay at the measured costs {simulated:.2f}×"
 
 
 def wavering(run: Run, trace: Trace) -> tuple[float, float] | None:
-    """(lowest, highest) speedup of the repeats where they are too far apart for a median; None where they are not.
+    """(lowest, highest) speedup of the repeats if they are too far apart for a median, otherwise None.
 
-    Of five repeats or more, one on each side may be off.
+    With five repeats or more, one outlier on each side is ignored.
     """
     ratios = sorted(speedups(run, trace))
     inner = ratios[1:-1] if len(ratios) >= 5 else ratios

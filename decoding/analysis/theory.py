@@ -1,8 +1,8 @@
-"""Closed forms: what speculative decoding should gain if every guess held with the same probability.
+"""Closed forms: the expected gain of speculative decoding if every guess holds with the same probability.
 
-alpha: probability that a drafted token holds (independent and alike at every place); gamma: the SL;
-c: t_draft / t_target; v: cost of a target pass over n tokens over that of one; o: everything else an
-iteration costs, over t_target. The papers take v(n) = 1 and o = 0.
+alpha: probability that a drafted token holds (independent and equal at every position); gamma: the SL; c: t_draft /
+t_target; v: cost of a target pass over n tokens / over one; o: all other costs of an iteration / t_target. The papers
+take v(n) = 1 and o = 0.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 def _free(n_tokens: int) -> float:
-    """v(n) = 1: checking many tokens takes as long as producing one."""
+    """v(n) = 1: checking many tokens costs as much as producing one."""
     return 1.0
 
 
@@ -25,7 +25,7 @@ def expected_tokens(alpha: float, gamma: int) -> float:
 
 
 def improvement_factor(alpha: float, gamma: int, c: float) -> float:
-    """Speedup ``(1 - alpha^(gamma+1)) / ((1 - alpha)(gamma c + 1))`` where checking is free.
+    """Speedup ``(1 - alpha^(gamma+1)) / ((1 - alpha)(gamma c + 1))`` if checking is free.
 
     Leviathan et al. 2023, theorem 3.8; DISCO (Mamou et al. 2024), eq. 1.
     """
@@ -35,8 +35,8 @@ def improvement_factor(alpha: float, gamma: int, c: float) -> float:
 def speedup(alpha: float, gamma: int, c: float, v: Callable[[int], float] = _free, o: float = 0.0) -> float:
     """Speedup with measured costs: ``E(alpha, gamma) (v(1) + o) / (gamma c + v(gamma + 1) + o)``.
 
-    The throughput model of "Decoding Speculative Decoding" (Yan et al. 2024), tokens per iteration over
-    ``gamma t_draft + t_target``, with the target pass's growth v and the loop's own work o put in.
+    The throughput model of "Decoding Speculative Decoding" (Yan et al. 2024), tokens per iteration over ``gamma t_draft
+    + t_target``, extended by the target pass's growth v and the loop's own work o.
     """
     return throughput(expected_tokens(alpha, gamma), gamma, c, v, o)
 
@@ -44,14 +44,14 @@ def speedup(alpha: float, gamma: int, c: float, v: Callable[[int], float] = _fre
 def throughput(
     tokens_per_iteration: float, gamma: float, c: float, v: Callable[[int], float] = _free, o: float = 0.0
 ) -> float:
-    """Speedup where ``tokens_per_iteration`` was measured: ``tokens (v(1) + o) / (gamma c + v(gamma+1) + o)``."""
+    """Speedup for measured ``tokens_per_iteration``: ``tokens (v(1) + o) / (gamma c + v(gamma+1) + o)``."""
     return tokens_per_iteration * (v(1) + o) / (gamma * c + v(round(gamma) + 1) + o)
 
 
 def best_sl(alpha: float, c: float, v: Callable[[int], float] = _free, o: float = 0.0, longest: int = 64) -> int:
-    """The SL from 0 to ``longest`` with the largest :func:`speedup`, the shortest of equals.
+    """The SL from 0 to ``longest`` with the largest :func:`speedup`; on a tie the shortest.
 
-    0 says that no SL helps; with free checking one does exactly if alpha > c (Leviathan et al., cor. 3.9).
+    0 means that no SL helps; with free checking one helps exactly if alpha > c (Leviathan et al., cor. 3.9).
     """
     return max(range(longest + 1), key=lambda gamma: (speedup(alpha, gamma, c, v, o), -gamma))
 

@@ -1,12 +1,12 @@
-"""What if? Replays a recorded chain under another policy, SL or other costs, without a model.
+"""What-if: replays a recorded chain with another policy, SL or costs, without a model.
 
-A policy on greedy (or coupled) text can see nothing but what the :class:`~decoding.records.trace.Chain` holds:
-the draft's guesses along the target's text and, after each wrong one, what it would go on to say. So the
-replay drives the very policy objects of the live loop, and its iterations are the live lane's, one by one.
+A policy on greedy (or coupled) text can only see what the :class:`~decoding.records.trace.Chain` holds: the draft's
+guesses along the target's text and, after each wrong one, its continuation. So the replay drives the same policy
+objects as the live loop, and its iterations are those of the live lane.
 
-SL of an iteration = min(policy, cap, tokens still wanted - 1), as in the loop. Drafting also ends where the
-chain's guesses do: a tail shorter than its 20 tokens ends with the draft's end of sequence, and a choice of
-None says that the draft had nothing to propose.
+SL of an iteration = min(policy, cap, tokens still wanted - 1), as in the loop. Drafting also ends with the chain's
+guesses: a tail shorter than 20 tokens ends with the draft's end of sequence, and a choice of None means that the draft
+had nothing to propose.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..records.trace import Chain, Costs, Finish, Guesses, Run
 
 @dataclass(slots=True)
 class Simulated:
-    """A lane that was never run. ``iterations`` are (start, SL, accepted); costs in units of ``target_s``."""
+    """A simulated lane. ``iterations`` are (start, SL, accepted); costs in units of ``target_s``."""
 
     iterations: list[tuple[int, int, int]]
     n_tokens: int
@@ -56,7 +56,7 @@ class Guess:
 
 
 class Replay:
-    """A chain made ready for replay: per output position, how many guesses hold and how many exist."""
+    """A chain prepared for replay: per output position, how many guesses hold and how many exist."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -67,7 +67,7 @@ class Replay:
     def _reach(self, start: int) -> int:
         held = self.holds[start]
         end = start + held
-        if end == self.n_tokens:  # all right to the end of the text: what follows its last token
+        if end == self.n_tokens:  # all hold to the end of the text: the guesses after its last token
             return held + _said(self.chain.tails.get(end - 1))
         if self.chain.along.choice[end] is None:
             return held
@@ -113,13 +113,12 @@ def simulate(
     max_new_tokens: int | None = None,
     finish: Finish = "length",
 ) -> Simulated:
-    """The iterations that ``policy`` makes of the chain's text, and what they cost.
+    """The iterations of ``policy`` on the chain's text, and their cost.
 
     Args:
-        chain: the chain, or its Replay where many policies are simulated on it.
+        chain: the chain, or its Replay to simulate many policies on it.
         costs: the frozen cost curves, see :func:`with_costs` for others.
-        max_new_tokens: the token limit as it ran (asked for, or left by the context); it matters only where the
-            text ended before it.
+        max_new_tokens: the run's token limit (requested or left by the context); matters if the text ended earlier.
         finish: how the text ended. "eos" and "stop" leave room up to ``max_new_tokens``.
 
     Returns:
@@ -158,7 +157,7 @@ def _iterate(replay: Replay, policy: LookaheadPolicy, wanted: int) -> Iterator[t
 
 
 def _draft(replay: Replay, policy: LookaheadPolicy, state: DraftState, start: int, most: int) -> int:
-    """Ask the policy step by step, as the loop does; returns the SL."""
+    """Asks the policy before each draft step, as the loop does; returns the SL."""
     state.begin(start)
     drafted = 0
     while drafted < most and policy.should_draft(state):
@@ -196,7 +195,7 @@ def with_costs(
 
 
 def _scaled_first(costs: Costs, draft: str, c: float) -> float:
-    """A draft that is cheaper by some factor starts an iteration cheaper by it, too."""
+    """The cost of starting an iteration, scaled by the same factor as the draft's c."""
     first, known = costs.first.get(draft, 0.0), costs.c[draft]
     return first * c / known if known else first
 
@@ -210,7 +209,7 @@ def static_sweep(chain: Chain | Replay, costs: Costs, longest: int = SL_CAP, **e
 def simulate_lane(
     run: Run, lane: str | Lane, heads: Mapping[str, Head] | None = None, cost_ratio: float | None = None
 ) -> Simulated:
-    """What ``lane`` would do on the text of ``run``.
+    """Simulates ``lane`` on the text of ``run``.
 
     Args:
         heads: fitted heads of the lane's draft, which the learned policies need.
@@ -228,7 +227,7 @@ def sweep(
     heads: Mapping[str, Head] | None = None,
     cost_ratio: float | None = None,
 ) -> dict[str, Simulated]:
-    """:func:`simulate_lane` for several lanes, or a lane text with ranges ("static:1..16"); by lane text."""
+    """:func:`simulate_lane` for several lanes or for lane text with ranges ("static:1..16"), keyed by lane."""
     asked = expand_lanes(lanes) if isinstance(lanes, str) else lanes
     replays: dict[str, Replay] = {}
     found = {}
@@ -241,14 +240,14 @@ def sweep(
 
 
 def ending(run: Run) -> dict[str, object]:
-    """How the text of ``run`` ended, as keywords of :func:`simulate`."""
+    """How the text of ``run`` ended, as keyword arguments of :func:`simulate`."""
     trace = run.baseline or run.lanes[0]
     limit = run.settings.max_new_tokens if run.token_limit is None else run.token_limit
     return {"max_new_tokens": limit, "finish": trace.finish}
 
 
 def _draft_of(run: Run, lane: Lane) -> str:
-    """The draft whose chain ``lane`` is replayed on; any will do for plain decoding."""
+    """The draft whose chain ``lane`` is replayed on; for plain decoding any of them."""
     if not run.chains:
         raise UserError(
             "This run holds no chain to replay (plain speculative sampling records none): "

@@ -1,1 +1,1 @@
-"""Other engines on the same prompts, and texts against transformers' own."""
+"""Comparison with other engines: their speed on the same prompts, and transformers' own greedy text."""

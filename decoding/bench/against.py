@@ -1,4 +1,4 @@
-"""The benchmark: contenders on the same prompts, interleaved, and the ratios that matter."""
+"""The benchmark: contenders interleaved on the same prompts, and the ratios between them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 PLAIN, STATIC = "autoregressive", "static:5"
 GENERATE, ASSISTED, ASSISTED_DEFAULTS = "hf generate", "hf assisted 5", "hf assisted"
-RULES = ("heuristic", "confidence:0.4")  # dynamic lanes that need no fitting
+POLICIES = ("heuristic", "confidence:0.4")  # dynamic policies that need no fitting
 GROWTH_SHORT, GROWTH_LONG, GROWTH_TOKENS = 100, 900, 48
 
-Tell = Callable[[str, float | None], None]
+Progress = Callable[[str, float | None], None]
 
 
 @dataclass(slots=True)
 class Figure:
-    """One contender: tokens/s over all prompts and repeats, and where its time went (shares of one)."""
+    """One contender: tokens/s over all prompts and repeats, and its shares of the time (sum 1)."""
 
     name: str
     tokens_per_s: float
@@ -39,7 +39,7 @@ class Figure:
 
 @dataclass(slots=True)
 class Ratio:
-    """``ours`` over ``theirs``: median, least and greatest of same-prompt, same-repeat ratios."""
+    """``ours`` over ``theirs``: median, minimum and maximum of the ratios within a prompt and repeat."""
 
     ours: str
     theirs: str
@@ -50,7 +50,7 @@ class Ratio:
 
 @dataclass(slots=True)
 class Growth:
-    """Milliseconds of an iteration of ``lane`` around two context lengths."""
+    """Milliseconds per iteration of ``lane`` near two context lengths."""
 
     lane: str
     short_ms: float
@@ -63,7 +63,7 @@ class Growth:
 
 @dataclass(slots=True)
 class Report:
-    """Everything a benchmark found out. ``same_text``: prompts on which all contenders wrote the same text."""
+    """A benchmark's results. ``same_text``: number of prompts on which all contenders wrote the same text."""
 
     pair: str
     dtype: str
@@ -86,7 +86,7 @@ def bench_pair(
     max_new_tokens: int,
     repeats: int,
     cores: int,
-    tell: Tell = lambda message, fraction: None,
+    progress: Progress = lambda message, fraction: None,
 ) -> Report:
     """Our lanes on ``pair`` against transformers on the same weights. ``prompts``: token ids each."""
     costs = measure_costs(pair, [pair.default_draft], prompts[0])
@@ -95,10 +95,10 @@ def bench_pair(
     on_gpu = info.device.startswith("cuda")
     offered = transformers_contenders(hf_target, hf_draft, compiled=on_gpu)
     choices = (1, cores) if cores > 1 and info.device == "cpu" else (info.threads,)
-    # on a GPU the longest text: a static cache that grows later is compiled anew, in the midst of a timed text
+    # On a GPU try the longest text: a static cache that grows later is recompiled during a timed text.
     tried = (max(prompts, key=len), max_new_tokens) if on_gpu else (prompts[0], min(24, max_new_tokens))
-    theirs, left_out = choose_able(offered, *tried, choices, tell)
-    readings = interleave([*ours, *theirs], prompts, max_new_tokens, repeats, tell)
+    theirs, left_out = choose_able(offered, *tried, choices, progress)
+    readings = interleave([*ours, *theirs], prompts, max_new_tokens, repeats, progress)
     report = Report(pair.name, info.dtype, info.device, figures_of([*ours, *theirs], readings))
     report.ratios = ratios_of(report.figures, readings)
     report.n_prompts = len(prompts)
@@ -110,20 +110,20 @@ def bench_pair(
 
 
 def lanes_of(pair: Pair) -> list[str]:
-    """Plain, static, and every dynamic lane that runs on this pair's default draft."""
-    return [PLAIN, STATIC, *RULES, *load_heads_of(pair, pair.default_draft)]
+    """The plain lane, the static one, and every dynamic one that runs on this pair's default draft."""
+    return [PLAIN, STATIC, *POLICIES, *load_heads_of(pair, pair.default_draft)]
 
 
 def choose_able(
-    contenders: list[GenerateContender], prompt: list[int], n: int, threads: tuple[int, ...], tell: Tell
+    contenders: list[GenerateContender], prompt: list[int], n: int, threads: tuple[int, ...], progress: Progress
 ) -> tuple[list[GenerateContender], list[str]]:
-    """Those that can run here, each with the thread count that serves it best, and a sentence for each that cannot.
+    """The contenders that run here, each with its best thread count, and a sentence for each that does not run.
 
-    To compile takes what a machine may lack (a C compiler, for one): that must not cost the other figures.
+    Compilation needs tools that a machine may lack (a C compiler); the other contenders must still be measured.
     """
     able, sentences = [], []
     for contender in contenders:
-        tell(f"Choosing threads for {contender.name}", None)
+        progress(f"Choosing threads for {contender.name}", None)
         try:
             contender.choose_threads(prompt, n, threads)
         except RuntimeError as error:
@@ -135,7 +135,7 @@ def choose_able(
 
 
 def transformers_contenders(hf_target: Any, hf_draft: Any, compiled: bool = False) -> list[GenerateContender]:
-    """transformers' ways to write the same text; ``compiled`` adds its static cache, which it compiles on CUDA."""
+    """transformers' ways to write the same text; ``compiled`` adds its static cache, which is compiled on CUDA."""
     never_ending(hf_target), never_ending(hf_draft)
     defaults = assisted_settings(hf_draft)
     five = {
@@ -155,15 +155,17 @@ def transformers_contenders(hf_target: Any, hf_draft: Any, compiled: bool = Fals
 Readings = dict[str, list[list[Reading]]]  # contender -> prompt -> repeat
 
 
-def interleave(contenders: list[Contender], prompts: list[list[int]], n: int, repeats: int, tell: Tell) -> Readings:
-    """Every contender on every prompt, in turns, so that what else the machine does meets all alike."""
+def interleave(
+    contenders: list[Contender], prompts: list[list[int]], n: int, repeats: int, progress: Progress
+) -> Readings:
+    """Runs every contender on every prompt in turns, so that other load on the machine affects all alike."""
     for contender in contenders:
-        tell(f"Warming up {contender.name}", None)
+        progress(f"Warming up {contender.name}", None)
         contender.run(prompts[0], min(16, n))
     readings: Readings = {contender.name: [[] for _ in prompts] for contender in contenders}
     for index, prompt in enumerate(prompts):
         for repeat in range(repeats):
-            tell(f"Prompt {index + 1} of {len(prompts)}", (index + repeat / repeats) / len(prompts))
+            progress(f"Prompt {index + 1} of {len(prompts)}", (index + repeat / repeats) / len(prompts))
             for contender in contenders:
                 readings[contender.name][index].append(contender.run(prompt, n))
     return readings
@@ -190,7 +192,7 @@ def figures_of(contenders: list[Contender], readings: Readings) -> list[Figure]:
 
 
 def _shares(readings: list[Reading]) -> list[float] | None:
-    """Shares of draft, check, policy and rest in the whole time."""
+    """Shares of draft, check, policy and rest in the total time."""
     if readings[0].shares is None:
         return None
     columns = [sum(column) for column in zip(*(reading.shares for reading in readings))]
@@ -198,7 +200,7 @@ def _shares(readings: list[Reading]) -> list[float] | None:
 
 
 def ratios_of(figures: list[Figure], readings: Readings) -> list[Ratio]:
-    """The three comparisons of like with like; the best dynamic lane is the one of the highest median."""
+    """The three like-for-like comparisons; the best dynamic lane is the one with the highest median."""
     speed = {figure.name: figure.tokens_per_s for figure in figures}
     dynamic = [name for name in speed if not name.startswith("hf ") and name not in (PLAIN, STATIC)]
     pairs = [(PLAIN, GENERATE), (STATIC, ASSISTED)]
@@ -222,9 +224,9 @@ def _same(readings: Readings, index: int) -> bool:
 
 
 def measure_growth(pair: Pair, text: list[int], repeats: int, lanes: tuple[str, ...] = (PLAIN, STATIC)) -> list[Growth]:
-    """Iteration times around 100 and 900 tokens of context, interleaved; [] where the context is too short.
+    """Iteration times near 100 and 900 tokens of context, interleaved; [] if the model's context is too short.
 
-    Per iteration, not per token: how many tokens are accepted depends on the text, not on the engine.
+    Per iteration, because the number of accepted tokens depends on the text, not on the engine.
     """
     if pair.target.max_length < GROWTH_LONG + GROWTH_TOKENS:
         return []

@@ -1,4 +1,4 @@
-"""Who takes part in a benchmark: one of our lanes, or one of transformers' ways to generate."""
+"""The contenders of a benchmark: our lanes and transformers' ways to generate."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Reading:
-    """One text, timed. ``decode_s`` leaves out the prompt and is the time of ``n_timed`` tokens.
+    """One timed text. ``decode_s`` excludes the prompt and is the time of ``n_timed`` tokens.
 
-    ``shares``: seconds of draft, check, policy and rest; ``n_iterations`` 0 where a contender does not tell.
+    ``shares``: seconds of draft, check, policy and rest; ``n_iterations``: 0 if unknown.
     """
 
     output: list[int]
@@ -42,7 +42,7 @@ class Contender(Protocol):
     name: str
 
     def run(self, prompt: list[int], n: int) -> Reading:
-        """Continue ``prompt`` by ``n`` tokens, greedily, past any end-of-text token."""
+        """Continues ``prompt`` greedily by ``n`` tokens, past any end-of-text token."""
 
 
 @dataclass
@@ -71,10 +71,10 @@ class LaneContender:
 
 @dataclass
 class GenerateContender:
-    """transformers' ``generate`` on its own modules: plain, or assisted where there is a ``draft``.
+    """transformers' ``generate`` on its own modules: plain, or assisted if there is a ``draft``.
 
-    Its decode time is the time of n tokens less that of one, so that the prompt is left out as it is in ours.
-    ``settings`` go to the draft's generation config, the only place where transformers reads them.
+    Its decode time is the time of n tokens minus that of one, which excludes the prompt as ours does. ``settings`` go
+    to the draft's generation config, the only place where transformers reads them.
     """
 
     name: str
@@ -107,7 +107,7 @@ class GenerateContender:
         return perf_counter() - before, output[0, len(prompt) :].tolist()
 
     def choose_threads(self, prompt: list[int], n: int, choices: tuple[int, ...]) -> None:
-        """Give transformers the thread count that serves it best here."""
+        """Gives transformers its best thread count on this machine."""
         speeds = {}
         for self.threads in choices:
             self.run(prompt, n)
@@ -116,14 +116,14 @@ class GenerateContender:
 
 
 def assisted_settings(hf_draft: Any) -> dict[str, Any]:
-    """transformers' own defaults of assisted generation, as they are before anyone changes them."""
+    """transformers' default settings for assisted generation."""
     config = hf_draft.generation_config
     names = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")
     return {name: getattr(config, name) for name in names}
 
 
 def never_ending(hf_model: Any) -> Any:
-    """``hf_model`` without an end-of-text token, so that every contender writes as many tokens."""
+    """``hf_model`` without an end-of-text token, so that all contenders write the same number of tokens."""
     config = hf_model.generation_config
     config.eos_token_id, config.pad_token_id = None, 0
     return hf_model

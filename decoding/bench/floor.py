@@ -1,4 +1,4 @@
-"""How near a pass comes to the time that reading its bytes takes."""
+"""Compares the time of a pass with the time that reading its bytes takes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from ..engines.pair import Pair
 
 _ITEM = {"float32": 4, "bfloat16": 2, "int8": 1}
-ROUNDS = 30  # of each pass
+ROUNDS = 30  # per pass
 CHAIN = 8  # draft steps in a row
 _PROBE_BYTES = {"cpu": 2**28, "cuda": 2**31}
 
 
 @dataclass(slots=True)
 class PassTime:
-    """One pass over one token: its time, and the time that its weights and keys take to be read once."""
+    """One pass over one token: its time, and the time to read its weights and KV cache once."""
 
     name: str
     ms: float
@@ -29,7 +29,7 @@ class PassTime:
 
 
 def measure_bandwidth(device: str, rounds: int = 5) -> float:
-    """Bytes a second that a large copy reads and writes together, the best of ``rounds``."""
+    """Bytes per second that a large copy reads plus writes; the best of ``rounds``."""
     kind = device.split(":")[0]
     source = torch.ones(_PROBE_BYTES[kind] // 8, dtype=torch.float32, device=device)
     copy = torch.empty_like(source)
@@ -37,7 +37,7 @@ def measure_bandwidth(device: str, rounds: int = 5) -> float:
 
 
 def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:
-    """Target and default draft, one token at ``context``; on the CUDA engine also a step inside a draft chain."""
+    """Target and default draft, one token at context length ``context``; on CUDA also a step inside a draft chain."""
     draft = pair.draft()
     measured = [("target", pair.target, _pass_s), ("draft", draft, _pass_s)]
     if draft.works_on_device:
@@ -49,7 +49,7 @@ def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:
 
 
 def floor_bytes(model: CachedModel, context: int) -> int:
-    """Bytes that a pass over one token reads: its weights (of the embedding one row) and its keys and values."""
+    """Bytes that a pass over one token reads: its weights (one row of the embedding), keys and values."""
     info = model.info
     item = _ITEM.get(info.dtype, 2)
     rows = info.vocab_size if model.tied else 0  # of the embedding, where it serves as the head, too
@@ -70,7 +70,7 @@ def _pass_s(model: CachedModel, context: int, rounds: int) -> float:
 
 
 def _chained_s(model: CachedModel, context: int, rounds: int) -> float:
-    """One of CHAIN steps that are launched at once, with its share of the launch."""
+    """Seconds per step of CHAIN steps launched together."""
     text = [1] * min(context, model.max_length - CHAIN - 1)
     model.prefill(text)
     times = []

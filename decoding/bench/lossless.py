@@ -1,4 +1,4 @@
-"""Lossless, shown: every policy under every SL cap against transformers' own greedy generation, in float32."""
+"""The lossless check: every policy and SL cap against transformers' own greedy generation, in float32."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from ..engines.pair import Pair
 
 CAPS = range(1, 17)
-# The oracle's plan needs some cost curves; any will do here, for the text must not depend on them.
+# The oracle needs cost curves; any will do, since the text must not depend on them.
 COSTS = Costs(target_s=1.0, v=[1.0 + 0.01 * n for n in range(21)], c={}, o=0.0)
 
 
 @dataclass(slots=True)
 class Text:
-    """What the reference wrote: its new tokens, and the gap between its two best logits before each of them."""
+    """The reference's text: its new tokens, and the gap between the two best logits at each of them."""
 
     tokens: list[int]
     gaps: list[float]
@@ -41,7 +41,7 @@ class Text:
 
 @dataclass(slots=True)
 class Counts:
-    """Outcomes so far. ``different`` names (prompt, rule, cap, first difference, top-2 gap there)."""
+    """Outcomes so far. ``different`` holds (prompt, policy, cap, first difference, top-2 gap there)."""
 
     prompts: int = 0
     compared: int = 0
@@ -49,7 +49,7 @@ class Counts:
     near_ties: int = 0
     different: list[tuple[int, str, int, int, float]] = field(default_factory=list)
 
-    def add(self, prompt: int, rule: str, cap: int, output: list[int], expected: Text) -> None:
+    def add(self, prompt: int, name: str, cap: int, output: list[int], expected: Text) -> None:
         self.compared += 1
         if output == expected.tokens:
             self.equal += 1
@@ -60,7 +60,7 @@ class Counts:
         if gap < NEAR_TIE:
             self.near_ties += 1
         else:
-            self.different.append((prompt, rule, cap, at, gap))
+            self.different.append((prompt, name, cap, at, gap))
 
 
 def check_lossless(
@@ -70,10 +70,10 @@ def check_lossless(
     max_new_tokens: int,
     caps: range = CAPS,
 ) -> Iterator[Counts]:
-    """Decode every prompt under every rule and SL cap, and compare with the reference's text.
+    """Decodes every prompt with every policy and SL cap and compares with the reference's text.
 
     Args:
-        pair: loaded in float32. reference: prompt ids, token limit -> the text that must come out.
+        pair: loaded in float32. reference: prompt ids, token limit -> the expected text.
 
     Yields the same Counts after each prompt.
     """
@@ -83,9 +83,9 @@ def check_lossless(
         expected = reference(prompt, max_new_tokens)
         checker.start(prompt)
         counts.add(number, "autoregressive", 0, checker.decode("autoregressive", None), expected)
-        for rule in checker.rules:
+        for name in checker.names:
             for cap in caps:
-                counts.add(number, rule, cap, checker.decode(rule, cap), expected)
+                counts.add(number, name, cap, checker.decode(name, cap), expected)
         counts.prompts += 1
         yield counts
 
@@ -103,19 +103,19 @@ def checked_lanes(heads: Mapping[str, Head]) -> list[str]:
 
 
 class _Checker:
-    """Decodes one prompt again and again; the prompt is read once, then only rewound to."""
+    """Decodes one prompt repeatedly; the prompt is read once and then rewound to."""
 
     def __init__(self, pair: Pair, max_new_tokens: int) -> None:
         self._pair = pair
         self._limits = Limits(max_new_tokens, frozenset(pair.tokenizer.eos_ids))
         self._rule = Greedy(shared_vocabulary(pair, [pair.default_draft]))
         self._heads: dict[str, Head] = load_heads_of(pair, pair.default_draft)
-        self.rules = checked_lanes(self._heads)
+        self.names = checked_lanes(self._heads)
         needs = frozenset({"p", "entropy"}).union(*(head.needs for head in self._heads.values()))
         self._sources = {name: make_source(pair, name, self._rule, needs) for name in (pair.default_draft, NGRAM)}
 
     def start(self, prompt: list[int]) -> None:
-        """Read ``prompt`` and find out, for the oracles, what the draft will say along the text."""
+        """Reads ``prompt`` and records, for the oracles, the draft's guesses along the text."""
         self._prompt = prompt
         prefill(self._pair.target, prompt)
         for source in self._sources.values():
@@ -129,9 +129,9 @@ class _Checker:
             ends=self._limits.ends,
         )
 
-    def decode(self, rule: str, cap: int | None) -> list[int]:
-        """The text under ``rule`` with at most ``cap`` drafted tokens an iteration."""
-        policy, source = self._policy(rule, cap)
+    def decode(self, name: str, cap: int | None) -> list[int]:
+        """The text under the policy ``name`` and at most ``cap`` drafted tokens per iteration."""
+        policy, source = self._policy(name, cap)
         self._pair.target.rewind(len(self._prompt) - 1)
         if source is not None:
             source.forget(len(self._prompt) - 1)
@@ -140,8 +140,8 @@ class _Checker:
         )
         return [token for iteration in decode for token in iteration.tokens]
 
-    def _policy(self, rule: str, cap: int | None) -> tuple[LookaheadPolicy, DraftSource | None]:
-        lane = parse_lane(rule.replace("{cap}", str(cap)))
+    def _policy(self, name: str, cap: int | None) -> tuple[LookaheadPolicy, DraftSource | None]:
+        lane = parse_lane(name.replace("{cap}", str(cap)))
         policy = make_policy(lane, self._heads)
         if lane.is_plain:
             return policy, None

@@ -1,7 +1,7 @@
-"""Pairs of the usual sizes with random weights, for speed alone: no download, and drafts that agree as often as asked.
+"""Pairs of common sizes with random weights, for measuring speed without a download, at a chosen match rate.
 
-The target's late layers have zero output projections, so that they cost what they cost and change nothing; the draft is
-the early layers. Then draft and target agree always, and noise on the draft's head lowers the match rate.
+The target's late layers have zero output projections, so that they cost their full time and change nothing; the draft
+is the early layers. Draft and target then always agree, and noise on the draft's head lowers the match rate.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Shape:
 
 
 SHAPES = (
-    Shape("1B/0.15B-shaped", 2048, 8192, 32, 8, 16, 2),  # Llama 3.2 1B; its embeddings come on top of the 0.15B
+    Shape("1B/0.15B-shaped", 2048, 8192, 32, 8, 16, 2),  # Llama 3.2 1B; the 0.15B exclude its embeddings
     Shape("8B/1B-shaped", 4096, 14336, 32, 8, 32, 4),  # Llama 3.1 8B
 )
-NOISE = 0.2  # of the draft's head, in standard deviations of its weights
+NOISE = 0.2  # on the draft's head, in standard deviations of its weights
 
 
 def memory_of(shape: Shape, weights: str) -> int:
-    """Bytes that the benchmark of a shape takes: target and draft, each as transformers' modules and on our engine."""
+    """Bytes that a shape's benchmark needs: target and draft, each as transformers' modules and on our engine."""
     head_dim = shape.hidden // shape.heads
     attention = 2 * shape.hidden * (shape.heads + shape.kv_heads) * head_dim
     layer = attention + 3 * shape.hidden * shape.intermediate
@@ -106,7 +106,7 @@ def make_pair(shape: Shape, hf_target: Any, hf_draft: Any, device: str, weights:
 
 
 class NoText:
-    """Stands in for a tokenizer where ids mean nothing."""
+    """A stand-in tokenizer for ids without meaning."""
 
     eos_ids: frozenset[int] = frozenset()
     has_chat_template = False

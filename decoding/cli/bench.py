@@ -38,7 +38,7 @@ def bench(
     with progress_bar() as bar:
         task = bar.add_task("Starting", total=None)
 
-        def tell(message: str, fraction: float | None) -> None:
+        def progress(message: str, fraction: float | None) -> None:
             bar.update(task, description=message, completed=fraction or 0.0, total=None if fraction is None else 1.0)
 
         reports = bench_all(
@@ -51,7 +51,7 @@ def bench(
             device=device,
             dtype=dtype,
             cores=os.cpu_count() or 1,
-            tell=tell,
+            progress=progress,
         )
     if as_json:
         print_json([_plain(report) for report in reports])

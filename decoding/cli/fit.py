@@ -31,17 +31,17 @@ def fit(
     from ..fit.run import fit as fit_pair
 
     options = FitOptions(suite, train, validation, max_new_tokens, epochs, seed)
-    with cancel_on_interrupt() as cancel, progress_bar() as progress:
-        bar = progress.add_task("Loading the models", total=None)
+    with cancel_on_interrupt() as cancel, progress_bar() as bar:
+        task = bar.add_task("Loading the models", total=None)
 
-        def tell(message: str, fraction: float | None) -> None:
-            progress.update(bar, description=message, total=None if fraction is None else 1.0, completed=fraction or 0)
+        def progress(message: str, fraction: float | None) -> None:
+            bar.update(task, description=message, total=None if fraction is None else 1.0, completed=fraction or 0)
 
         loaded, drafts = _load(pair, target, draft)
         try:
-            found = fit_pair(loaded, drafts, options, tell, cancel.is_set)
+            found = fit_pair(loaded, drafts, options, progress, cancel.is_set)
         except Cancelled:
-            err.print("Cancelled: nothing was written for the draft in work.")
+            err.print("Cancelled: nothing was written for the current draft.")
             raise typer.Exit(CANCELLED) from None
     rows = [_row(one.draft, policy) for one in found for policy in one.policies]
     if as_json:

@@ -52,6 +52,6 @@ def lossless(
             f"{counts.prompts} prompts, {counts.compared} texts compared: {counts.equal} equal, "
             f"{counts.near_ties} differ at a near tie (top-2 gap under 1e-4), {len(counts.different)} differ."
         )
-    for number, rule, cap, at, gap in counts.different:
-        err.print(f"prompt {number}, {rule}, SL up to {cap}: first difference at {at}, top-2 gap {gap:.2g}")
+    for number, policy, cap, at, gap in counts.different:
+        err.print(f"prompt {number}, {policy}, SL up to {cap}: first difference at {at}, top-2 gap {gap:.2g}")
     raise typer.Exit(1 if counts.different else 0)

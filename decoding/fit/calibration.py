@@ -1,4 +1,4 @@
-"""Are the probabilities right? Platt scaling on the validation split, and the figures that tell."""
+"""Calibration of acceptance probabilities: Platt scaling on the validation split, and quality figures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def logit(p: np.ndarray) -> np.ndarray:
 
 
 def fit_platt(p: np.ndarray, held: np.ndarray) -> Platt:
-    """Scale probabilities ``p`` to outcomes ``held`` (0 or 1). The identity where that is not possible."""
+    """Scale probabilities ``p`` to outcomes ``held`` (0 or 1). The identity if that is not possible."""
     if not 0.0 < held.mean() < 1.0:
         return Platt(1.0, 0.0)
     model = _regression(logit(p)[:, None], held)
@@ -44,7 +44,7 @@ def fit_platt(p: np.ndarray, held: np.ndarray) -> Platt:
 
 
 def fit_next(p: np.ndarray, next_held: np.ndarray) -> tuple[float, float]:
-    """(alpha, beta) of logit b = alpha + beta logit a, where a token with probability ``p`` held."""
+    """(alpha, beta) of logit b = alpha + beta logit a, after a token of probability ``p`` that held."""
     if not 0.0 < next_held.mean() < 1.0:
         return float(logit(next_held.mean())), 0.0
     model = _regression(logit(p)[:, None], next_held)
@@ -61,9 +61,9 @@ def _regression(x: np.ndarray, y: np.ndarray) -> LogisticRegression:
 
 
 def figures(p: np.ndarray, held: np.ndarray) -> dict[str, float]:
-    """How well ``p`` predicts ``held``: AUC, F1 at 1/2 beside always-accept's, log loss, calibration error."""
+    """How well ``p`` predicts ``held``: AUC, F1 at 1/2 and that of always accepting, log loss, calibration error."""
     base = float(held.mean())
-    told = {
+    measured = {
         "positions": int(len(held)),
         "match_rate": base,
         "log_loss": float(log_loss(held, np.clip(p, 1e-7, 1 - 1e-7), labels=[0, 1])),
@@ -72,12 +72,14 @@ def figures(p: np.ndarray, held: np.ndarray) -> dict[str, float]:
         "f1_always_accept": float(f1_score(held, np.ones(len(held)), zero_division=0.0)),
     }
     if 0.0 < base < 1.0:
-        told["auc"] = float(roc_auc_score(held, p))
-    return {name: round(value, 5) for name, value in told.items()}
+        measured["auc"] = float(roc_auc_score(held, p))
+    return {name: round(value, 5) for name, value in measured.items()}
 
 
 def calibration_error(p: np.ndarray, held: np.ndarray) -> float:
-    """Expected calibration error: mean |predicted - observed| over BINS bins of equal width, by their share."""
+    """Expected calibration error: mean |predicted - observed| over BINS bins of equal width, weighted by their
+    share.
+    """
     bins = np.minimum((p * BINS).astype(int), BINS - 1)
     total = 0.0
     for one in np.unique(bins):

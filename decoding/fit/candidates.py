@@ -1,4 +1,4 @@
-"""Which head for which policy: all candidates are trained, and validation latency chooses."""
+"""Chooses each policy's head: trains all candidates and takes the one with the least validation latency."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .data import Positions, rows_of, split_texts
 from .training import REJECTED_WEIGHT, Trained, flatten, train_costaware, train_disco, train_specdecpp
 from .tuning import Bench, Recorded
 
-HELD_OUT = 0.1  # share of the training texts that only tell the loss
+HELD_OUT = 0.1  # share of the training texts held out to measure the loss
 DISCO = [(32, "hard", False), (32, "soft", False), (32, "hard", True), (32, "soft", True)]  # width, labels, logarithms
 SPECDEC = [  # context, depth D, sees the margin
     ("mixed", 3, False),
@@ -34,11 +34,11 @@ SPECDEC = [  # context, depth D, sees the margin
     ("clean", 1, True),
     ("clean", 3, True),
 ]
-SPECDEC_EPOCHS = 5  # more fits the training texts only
+SPECDEC_EPOCHS = 5  # more epochs overfit the training texts
 COSTAWARE_WIDTH = 24
-FLAT_FROM = (8, 16, LONGEST + 1)  # repetitions of that length tell the chance without p
-SURE_STEPS = np.arange(0.5, 1.0, 0.01)  # of p, from which on DISCO may trust a token unseen
-CHANGED = 1e-3  # of decisions, at most, by that
+FLAT_FROM = (8, 16, LONGEST + 1)  # from this length on, a repetition predicts the chance without p
+SURE_STEPS = np.arange(0.5, 1.0, 0.01)  # candidates for the p from which DISCO drafts on without its classifier
+CHANGED = 1e-3  # largest share of decisions that this may change
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Fitted:
-    """The winner of a policy, calibrated and tuned."""
+    """The chosen head of a policy, calibrated and tuned."""
 
     policy: str
     head: Head
@@ -63,11 +63,11 @@ class Fitted:
     tuned: dict[str, Any]
     latency: float  # per token on validation, in target passes
     figures: dict[str, float]
-    candidates: dict[str, float] = field(default_factory=dict)  # validation latency of all that competed
+    candidates: dict[str, float] = field(default_factory=dict)  # validation latency of all candidates
 
 
 def train_candidates(positions: Positions, epochs: int, seed: int) -> list[Candidate]:
-    """Train every candidate of every policy."""
+    """Trains every candidate of every policy."""
     trained_on, held_out = split_texts(int(positions.text.max()) + 1, HELD_OUT, seed)
     train, held = rows_of(positions, trained_on), rows_of(positions, held_out)
     found = []
@@ -89,7 +89,7 @@ def train_candidates(positions: Positions, epochs: int, seed: int) -> list[Candi
 
 
 def make_head(policy: str, trained: Trained, tuned: dict[str, Any] | None = None) -> Head:
-    """A head of these weights. ``tuned`` defaults to something a warm-up can run with."""
+    """A head with these weights. ``tuned`` defaults to values that a warm-up can run with."""
     w = trained.weights
     if policy == "disco":
         logs = trained.architecture.get("inputs") == "logarithms"
@@ -142,19 +142,19 @@ def _calibrate(
         platt = fit_platt(scores, held)
         rescored = [chain.with_score(policy, one.column, platt.apply) for chain in recorded]
         priced = replace(costs, decision={policy: costs.decision[one.column]})
-        told = figures(platt.apply(scores), held) | {
+        measured = figures(platt.apply(scores), held) | {
             "log_loss_before_platt": figures(scores, held)["log_loss"],
             "platt_slope": round(platt.slope, 4),
             "platt_bias": round(platt.bias, 4),
             "decision_over_c": round(costs.decision[one.column] / costs.c[recorded[0].chain.draft], 4),
         }
         trained = calibrated(policy, one.trained, platt)
-        found.append(_Calibrated(one, trained, platt, rescored, Bench(rescored, priced), priced, told))
+        found.append(_Calibrated(one, trained, platt, rescored, Bench(rescored, priced), priced, measured))
     return found
 
 
 def choose_disco(candidates: Sequence[Candidate], recorded: list[Recorded], costs: Costs) -> Fitted:
-    """Labels, threshold and SL_max with the least simulated validation latency."""
+    """The labels, threshold and SL_max of the least simulated validation latency."""
     fitted = [_tune_disco(one) for one in _calibrate(candidates, "disco", recorded, costs)]
     return _best(fitted)
 
@@ -171,14 +171,14 @@ def _tune_disco(one: _Calibrated) -> tuple[str, Fitted]:
 
 
 def sure_probability(recorded: Sequence[Recorded], threshold: float) -> float:
-    """The least p from which on the classifier goes on, but for CHANGED of all guesses; above 1 where there is none."""
+    """The least p above which the classifier stops at no more than CHANGED of all guesses; 2.0 if there is none."""
     p, scores = (np.concatenate(column) for column in zip(*(tuning.everywhere(one.chain, "disco") for one in recorded)))
     stops = p[scores < threshold]
     return next((round(float(least), 2) for least in SURE_STEPS if (stops >= least).sum() <= CHANGED * len(p)), 2.0)
 
 
 def choose_specdecpp(candidates: Sequence[Candidate], recorded: list[Recorded], costs: Costs) -> Fitted:
-    """Depth, weight and threshold with the least simulated validation latency; the ledger is for ``auto``."""
+    """The depth, weight and threshold of the least simulated validation latency, and the ledger for ``auto``."""
     fitted = [_tune_specdecpp(one) for one in _calibrate(candidates, "specdecpp", recorded, costs)]
     return _best(fitted)
 
@@ -197,7 +197,7 @@ def _tune_specdecpp_cap(one: _Calibrated, longest: int) -> Fitted:
 
 
 def choose_costaware(candidates: Sequence[Candidate], recorded: list[Recorded], costs: Costs) -> Fitted:
-    """Calibration of a, of the next token's b, and the ledger from which lam follows anywhere."""
+    """The calibration of a and of the next token's b, and the ledger from which lam follows on any machine."""
     fitted = [_tune_costaware(one) for one in _calibrate(candidates, "costaware", recorded, costs)]
     return _best(fitted)
 
@@ -217,13 +217,13 @@ def _tune_ledger(one: _Calibrated, tuned: dict[str, Any]) -> Fitted:
     tuned["ledger"] = rows_to_json(rows)
     draft = one.recorded[0].chain.draft
     latency = one.bench.latency(one.bench.row(CostAware(make_head("costaware", one.trained, tuned)), 0.0), "costaware")
-    told = {
+    measured = {
         "long_run_latency": round(long_run_latency(rows, one.costs, draft), 5),
         "least_latency_of_the_ledger": round(min(one.bench.latency(row, "costaware") for row in rows), 5),
         "threshold_here": round(costaware_threshold(rows, one.costs, draft), 4),
     }
     fitted = _fitted(one, tuned, latency)
-    fitted.figures = one.figures | told
+    fitted.figures = one.figures | measured
     return fitted
 
 

@@ -1,12 +1,12 @@
-"""Training data: along the target's own text, what the draft would say at each place and whether it is right.
+"""Training data: the draft's guess at each position of the target's own text, and whether it is right.
 
-As in DISCO: at each prefix of the target's text the draft proposes ONE token, accepted or not. As in SpecDec++: the
-draft reads a mixture of the target's tokens and its own guesses, and its hidden states where a guess was the input
-are labelled with that guess's acceptance. One parallel pass of the draft over a text gives all positions at once.
+As in DISCO, the draft proposes one token at each prefix of the target's text. As in SpecDec++, the draft reads a
+mixture of the target's tokens and its own guesses, and a hidden state whose input was a guess is labelled with that
+guess's acceptance. One parallel pass of the draft over a text gives all positions.
 
-The mixture puts wrong guesses into the context of later ones, which never happens to a live draft before its first
-mistake. So there are states of a second kind as well, "clean": each guess read after the target's own text, which
-costs one more draft step for each wrong guess.
+The mixture puts wrong guesses into the context of later ones, which a live draft never sees before its first mistake.
+Therefore there are also "clean" states: each guess is read after the target's own text, at the cost of one draft step
+per wrong guess.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MIXING = 0.15  # SpecDec++: share of inputs that are the target's tokens
 
 @dataclass(slots=True)
 class Positions:
-    """Parallel arrays over all positions of all texts; ``text`` numbers the text that a position is of."""
+    """Parallel arrays over all positions of all texts; ``text`` is the number of a position's text."""
 
     text: np.ndarray
     position: np.ndarray  # from the start of generation
@@ -40,10 +40,10 @@ class Positions:
     top10: np.ndarray  # [n, 10]
     margin: np.ndarray  # nats
     evidence: np.ndarray  # codes of Repetition
-    match: np.ndarray  # 0 or 1: the guess is the target's token
+    match: np.ndarray  # 1 if the guess is the target's token, else 0
     overlap: np.ndarray  # 1 - TV(draft, target)
-    mixed: np.ndarray  # [n, hidden] float16: states of the mixed pass, whose input is guess or target's token
-    judged: np.ndarray  # bool: the guess was that input, so that ``mixed`` has the label ``match``
+    mixed: np.ndarray  # [n, hidden] float16: states of the mixed pass, whose input is the guess or the target's token
+    judged: np.ndarray  # bool: the input was the guess, so ``match`` is the label of ``mixed``
     clean: np.ndarray  # [n, hidden] float16: states whose input is the guess, after the target's own text
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class Positions:
 
 
 class Collector:
-    """Gathers positions text by text."""
+    """Collects positions text by text."""
 
     def __init__(self, target: CachedModel, draft: CachedModel, vocab_size: int, seed: int = 0) -> None:
         self._target, self._draft, self._vocab = target, draft, vocab_size
@@ -64,12 +64,12 @@ class Collector:
 
     @torch.inference_mode()
     def add(self, prompt: list[int], text: list[int]) -> None:
-        """Judge the draft's guesses along ``text``, the target's own after ``prompt``."""
+        """Adds the draft's guesses along ``text``, the target's own text after ``prompt``."""
         reads = [prompt[-1], *text[:-1]]
         logits = _logits_along(self._draft, prompt, reads)[:, : self._vocab]
         guesses = logits.argmax(axis=1)
         match = guesses == np.array(text)
-        # MIXING of the inputs are the target's; where both agree the guess was the input all the same.
+        # A share of MIXING of the inputs are the target's; where both agree, the input counts as the guess.
         mixed = np.where(self._random.random(len(text)) < MIXING, text, guesses)
         margins = [self._reader.margin(row, int(token)) for row, token in zip(logits, guesses, strict=True)]
         seen = [self._reader.read(row, int(token), NEEDS) for row, token in zip(logits, guesses, strict=True)]
@@ -91,7 +91,7 @@ class Collector:
         )
 
     def positions(self) -> Positions:
-        """All that was gathered."""
+        """All positions collected so far."""
         columns = (np.concatenate([getattr(one, field.name) for one in self._texts]) for field in fields(Positions))
         return Positions(*columns)
 
@@ -101,7 +101,7 @@ class Collector:
         return torch.minimum(p, q).sum(-1).numpy()
 
     def _clean_states(self, prompt: list[int], text: list[int], guesses: list[int]) -> np.ndarray:
-        """The pass over the text has read all right guesses; each wrong one is read in its place, the last first."""
+        """The pass over the text has read all right guesses; each wrong one is read at its position, last to first."""
         states = self._states(prompt, text)
         model = self._draft
         model.keep_hidden = True
@@ -125,13 +125,13 @@ class Collector:
 
 
 def _logits_along(model: CachedModel, prompt: list[int], reads: list[int]) -> np.ndarray:
-    """Logits after each of ``reads``, of which the first is the prompt's last token."""
+    """Logits after each of ``reads``; the first of these is the prompt's last token."""
     prefill(model, prompt)
     return as_rows(model.extend(reads))
 
 
 def split_texts(n_texts: int, share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the texts to train on and of those held out, never both: a text's positions are alike."""
+    """Numbers of the training texts and of the held-out texts. A text is never split: its positions are correlated."""
     order = np.random.default_rng(seed).permutation(n_texts)
     held = max(1, round(share * n_texts)) if n_texts > 1 else 0
     return order[held:], order[:held]

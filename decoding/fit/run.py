@@ -1,4 +1,4 @@
-"""``fit``: text of the target, data, training, calibration and tuning of all learned policies of one draft."""
+"""``fit``: the target's texts, training data, training, calibration and tuning of a draft's learned policies."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from .tuning import Bench, Recorded
 if TYPE_CHECKING:
     from ..engines.pair import Pair
 
-Tell = Callable[[str, float | None], None]
+Progress = Callable[[str, float | None], None]
 Texts = list[tuple[list[int], list[int]]]  # prompt and the target's text
 COST_PROMPTS = 3
 DECISION_PROMPTS = 5
-SHORTEST = 8  # tokens of a text that is used
-MIN_POSITIONS = 500  # fewer tell nothing
+SHORTEST = 8  # minimum length of a text in tokens
+MIN_POSITIONS = 500  # too few to train on below this
 
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """What to fit on. ``suite``: a suite's name or "all"; counts are of prompts in all."""
+    """What to fit on. ``suite``: a suite's name or "all"; counts are total numbers of prompts."""
 
     suite: str = "all"
     n_train: int = 480
@@ -55,7 +55,7 @@ class FitOptions:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What came of it: the folder, the fitted policies, and their validation figures for a person to read."""
+    """The result: the folder, the fitted policies, and their validation figures as text."""
 
     draft: str
     folder: Path
@@ -67,19 +67,19 @@ def fit(
     pair: Pair,
     drafts: Sequence[str],
     options: FitOptions,
-    tell: Tell = lambda message, fraction: None,
+    progress: Progress = lambda message, fraction: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> list[Fit]:
-    """Fit DISCO, SpecDec++ and costaware for each of ``drafts`` and write them beside the draft.
+    """Fits DISCO, SpecDec++ and costaware for each of ``drafts`` and writes them next to the draft.
 
     Raises UserError, Cancelled.
     """
     folders = [_folder(pair, draft) for draft in drafts]
     began = perf_counter()
-    texts = write_texts(pair, pair.default_draft, options, tell, cancelled)
+    texts = write_texts(pair, pair.default_draft, options, progress, cancelled)
     found = []
     for draft, folder in zip(drafts, folders, strict=True):
-        policies = _fit_draft(_Job(pair, draft, options, tell, cancelled), texts)
+        policies = _fit_draft(_Job(pair, draft, options, progress, cancelled), texts)
         _write(folder, policies)
         found.append(Fit(draft, folder, policies, perf_counter() - began))
         began = perf_counter()
@@ -90,19 +90,19 @@ def _fit_draft(job: _Job, texts: dict[str, Texts]) -> list[PolicyFile]:
     readings = job.read_costs(texts["validation"])
     positions = job.collect(texts["train"])
     readings += job.read_costs(texts["validation"])
-    job.tell("training the heads", None)
+    job.progress("training the heads", None)
     candidates = train_candidates(positions, job.options.epochs, job.options.seed)
     recorded = job.record(texts["validation"], {one.column: one.head for one in candidates})
     readings += job.read_costs(texts["validation"])
     costs = job.with_decisions(smooth_costs(readings), texts["validation"], candidates)
-    job.tell("tuning on the validation split", None)
+    job.progress("tuning on the validation split", None)
     return _choose(job, candidates, recorded, costs, _data(job.options, texts, positions))
 
 
 def write_texts(
-    pair: Pair, draft: str, options: FitOptions, tell: Tell, cancelled: Callable[[], bool]
+    pair: Pair, draft: str, options: FitOptions, progress: Progress, cancelled: Callable[[], bool]
 ) -> dict[str, Texts]:
-    """The target's greedy text after the prompts of both splits, with the help of ``draft``."""
+    """The target's greedy text after the prompts of both splits, decoded with ``draft``."""
     asked = {
         "train": _prompts(pair, options, "train", options.n_train),
         "validation": _prompts(pair, options, "validation", options.n_validation),
@@ -113,12 +113,12 @@ def write_texts(
         def report(share: float, split: str = split) -> None:
             if cancelled():
                 raise Cancelled
-            tell(f"The target writes {split} texts", share)
+            progress(f"The target writes {split} texts", share)
 
         texts = greedy_texts(pair, draft, prompts, options.max_new_tokens, report)
         found[split] = [(p, text) for p, text in zip(prompts, texts, strict=True) if len(text) >= SHORTEST]
         if not found[split]:
-            raise UserError(f"The target ends every {split} text at once: there is nothing to fit on.")
+            raise UserError(f"The target ends every {split} text immediately: there is nothing to fit on.")
     return found
 
 
@@ -135,20 +135,22 @@ def _prompts(pair: Pair, options: FitOptions, split: str, limit: int) -> list[li
 
 
 class _Job:
-    """The steps that run models."""
+    """The steps of a fit that run models."""
 
-    def __init__(self, pair: Pair, draft: str, options: FitOptions, tell: Tell, cancelled: Callable[[], bool]) -> None:
+    def __init__(
+        self, pair: Pair, draft: str, options: FitOptions, progress: Progress, cancelled: Callable[[], bool]
+    ) -> None:
         self.pair, self.draft, self.options = pair, draft, options
         self._cancelled = cancelled
-        self.tell = lambda message, fraction: tell(f"{draft}: {message}", fraction)
+        self.progress = lambda message, fraction: progress(f"{draft}: {message}", fraction)
         self._vocab = shared_vocabulary(pair, [draft])
 
     def collect(self, texts: Texts) -> Positions:
-        """What the draft would guess everywhere along the training texts."""
+        """The draft's guesses at all positions of the training texts."""
         collector = Collector(self.pair.target, self.pair.draft(self.draft), self._vocab, self.options.seed)
         for number, (prompt, text) in enumerate(texts):
             self._check()
-            self.tell("reading the texts", number / len(texts))
+            self.progress("reading the texts", number / len(texts))
             collector.add(prompt, text)
         positions = collector.positions()
         if len(positions) < MIN_POSITIONS:
@@ -160,12 +162,12 @@ class _Job:
         return positions
 
     def record(self, texts: Texts, heads: dict[str, Head]) -> list[Recorded]:
-        """Chains along the validation texts, with true divergent drafting after each mistake."""
+        """Chains along the validation texts, with live drafting after each mistake."""
         prepared = self._prepared(texts)
         found = []
         for number, (prompt, text) in enumerate(texts):
             self._check()
-            self.tell("drafting on validation texts", number / len(texts))
+            self.progress("drafting on validation texts", number / len(texts))
             chain = record_chain(
                 make_source(self.pair, self.draft, prepared.rule, ALL_FEATURES),
                 prompt,
@@ -181,13 +183,15 @@ class _Job:
         return found
 
     def read_costs(self, texts: Texts) -> list[Costs]:
-        """The cost curves here, now, on a few prompts: read at several stages, so that no busy moment decides."""
-        self.tell("measuring what passes cost here", None)
+        """The cost curves of this machine, from a few prompts measured at different times, so that no busy moment
+        decides.
+        """
+        self.progress("measuring the cost of passes", None)
         return [measure_costs(self.pair, [self.draft], prompt) for prompt, _ in texts[:COST_PROMPTS]]
 
     def with_decisions(self, costs: Costs, texts: Texts, candidates: list[Candidate]) -> Costs:
-        """``costs`` with what features and a decision of each candidate cost, by its column."""
-        self.tell("measuring what decisions cost here", None)
+        """``costs`` plus the costs of the features and of each candidate's decision, by its column."""
+        self.progress("measuring the cost of decisions", None)
         found: dict[str, list[float]] = {one.column: [] for one in candidates}
         for one, (prompt, _) in product(candidates, texts[:DECISION_PROMPTS]):
             self._check()
@@ -198,7 +202,7 @@ class _Job:
         return replace(costs, decision={column: float(np.median(values)) for column, values in found.items()})
 
     def _prepared(self, texts: Texts) -> Prepared:
-        """A request's machinery without a request: one validation prompt under the greedy rule."""
+        """A prepared request on one validation prompt under the greedy rule."""
         prompt = self.pair.tokenizer.decode(texts[0][0]) or "x"
         request = CompareRequest(prompt, lanes=[f"{self.draft}/static:5"], max_new_tokens=self.options.max_new_tokens)
         return prepare(request, self.pair)
@@ -211,7 +215,7 @@ class _Job:
 def _choose(
     job: _Job, candidates: list[Candidate], recorded: list[Recorded], costs: Costs, data: dict[str, object]
 ) -> list[PolicyFile]:
-    """The best candidate of each policy, tuned, as a file."""
+    """The best candidate of each policy, tuned, as a policy file."""
     bench = Bench(recorded, costs)
     static_sl, static_latency = bench.static_opt()
     yardsticks = {
@@ -261,11 +265,11 @@ def _data(options: FitOptions, texts: dict[str, Texts], positions: Positions) ->
 def _folder(pair: Pair, draft: str) -> Path:
     if draft == NGRAM:
         raise UserError("The n-gram draft has no probabilities to learn from: fit a model draft.")
-    pair.draft(draft)  # an unknown name is told here
+    pair.draft(draft)  # raises UserError for an unknown name
     folder = pair.draft_folders.get(draft)
     if folder is None:
         raise UserError(
-            f"The draft {draft} lies in no folder of this machine, and policies are written beside the draft: "
+            f"The draft {draft} is in no folder on this machine, and policies are written next to the draft: "
             "download it and name its folder with --draft."
         )
     return folder / FOLDER

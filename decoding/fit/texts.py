@@ -1,8 +1,8 @@
-"""The target's own greedy text over many prompts: what the heads are trained on, written by speculative decoding.
+"""The target's own greedy text over many prompts, by speculative decoding: the heads' training texts.
 
-The loop is several times quicker than plain decoding, and batches of prompts gain nothing over it on a CPU; what it
-writes is what the target writes in every lane. Texts are the target's alone, whatever draft helped: they are kept in
-the cache folder, so that a fit that was stopped, or one for another draft, goes on with them.
+The loop is several times faster than plain decoding, and on a CPU batches of prompts are no faster. Its text is the
+target's own, as in every lane. Texts are the target's alone, whatever draft helped: they are kept in the cache folder,
+so that a fit that was stopped, or one for another draft, goes on with them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ..records.trace import Costs
 if TYPE_CHECKING:
     from ..engines.pair import Pair
 
-Report = Callable[[float], None]  # told the share done, 0 to 1
-UNUSED_COSTS = Costs(target_s=1.0, v=[1.0], c={}, o=0.0)  # the rule that drafts here asks for none
+Report = Callable[[float], None]  # called with the share done, 0 to 1
+UNUSED_COSTS = Costs(target_s=1.0, v=[1.0], c={}, o=0.0)  # the policy that drafts here needs none
 
 
 def greedy_texts(

@@ -1,4 +1,4 @@
-"""Training of the heads: small networks, minutes on a CPU. Returns numpy weights as the heads want them."""
+"""Training of the heads: small networks, minutes on a CPU. Returns numpy weights in the heads' layout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Labels = str  # "hard": accepted or not; "soft": 1 - TV
 
 @dataclass(slots=True)
 class Trained:
-    """Weights of one head by name, and the loss on texts held out from training."""
+    """Weights of one head by name, and the loss on held-out texts."""
 
     weights: dict[str, np.ndarray]
     loss: float
@@ -36,7 +36,9 @@ class Trained:
 def train_disco(
     train: Positions, held: Positions, width: int, labels: Labels, epochs: int, seed: int, logs: bool = False
 ) -> Trained:
-    """FFN 12 -> width -> 1 (ReLU), cross-entropy against hard or soft labels; ``logs`` of the top-10, or themselves."""
+    """FFN 12 -> width -> 1 (ReLU), cross-entropy against hard or soft labels; inputs are the top-10 probabilities or
+    their ``logs``.
+    """
     inputs, held_inputs = _disco_inputs(train, logs), _disco_inputs(held, logs)
     mean, std = inputs.mean(0), inputs.std(0) + 1e-4
     torch.manual_seed(seed)
@@ -51,10 +53,10 @@ def train_disco(
         "first": np.hstack([scaled, bias[:, None]]).astype(np.float32),
         "second": np.append(second.weight.detach().numpy()[0], second.bias.item()).astype(np.float32),
     }
-    told = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the first layer"}
+    normalisation = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the first layer"}
     read = "logarithms" if logs else "probabilities"
     architecture = {"layers": 2, "width": width, "labels": labels, "inputs": read, "epochs": epochs}
-    return Trained(weights, loss, architecture, told)
+    return Trained(weights, loss, architecture, normalisation)
 
 
 def _disco_inputs(positions: Positions, logs: bool) -> np.ndarray:
@@ -64,7 +66,8 @@ def _disco_inputs(positions: Positions, logs: bool) -> np.ndarray:
 
 
 class ResidualHead(nn.Module):
-    """D x [x + SiLU(W x + b)] with shared weights, then a linear layer, as published; see ``SpecDecHead`` for ``lead``.
+    """D x [x + SiLU(W x + b)] with shared weights, then a linear layer, as published. ``SpecDecHead`` explains
+    ``lead``.
 
     Its inputs are [n, size], or [n, size + 3] with the margin's hinges last.
     """
@@ -73,7 +76,7 @@ class ResidualHead(nn.Module):
         super().__init__()
         self.block, self.out, self.depth, self.size = nn.Linear(size, size), nn.Linear(size, 1), depth, size
         self.lead = nn.Linear(len(HINGES), 1, bias=False) if lead else None
-        nn.init.zeros_(self.block.weight)  # starts as the identity plus SiLU(0)
+        nn.init.zeros_(self.block.weight)  # the block starts as the identity, since SiLU(0) = 0
 
     def forward(self, inputs: Tensor) -> Tensor:
         x = inputs[:, : self.size]
@@ -85,9 +88,9 @@ class ResidualHead(nn.Module):
 def train_specdecpp(
     train: Positions, held: Positions, context: str, depth: int, lead: bool, weight: float, epochs: int, seed: int
 ) -> Trained:
-    """The head on hidden states of guesses in a "mixed" (published) or "clean" context; ``weight`` on rejections.
+    """A head on hidden states of guesses in a "mixed" (published) or "clean" context; ``weight`` is that of rejections.
 
-    ``lead``: it sees the guesses' margins, too.
+    With ``lead``, the head also sees the guesses' margins.
     """
     if context == "mixed":
         train, held = train.take(np.flatnonzero(train.judged)), held.take(np.flatnonzero(held.judged))
@@ -125,7 +128,7 @@ def _specdecpp_inputs(positions: Positions, context: str, scale: np.float32, lea
 
 
 def train_costaware(train: Positions, held: Positions, width: int, epochs: int, seed: int) -> Trained:
-    """A small network on (margin, evidence of repetition); its logits are then tabulated."""
+    """A small network on (margin, evidence of repetition); its logits are tabulated."""
     inputs, held_inputs = (costaware_inputs(one.evidence, clipped(one.margin)) for one in (train, held))
     mean, std = inputs.mean(0), inputs.std(0) + 1e-4
     torch.manual_seed(seed)
@@ -136,15 +139,15 @@ def train_costaware(train: Positions, held: Positions, width: int, epochs: int, 
     grid = costaware_inputs(np.repeat(np.arange(N_EVIDENCE), N_POINTS), np.tile(points, N_EVIDENCE))
     with torch.inference_mode():
         table = net(torch.from_numpy((grid - mean) / std))[:, 0].numpy().reshape(N_EVIDENCE, N_POINTS)
-    told = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the table"}
+    normalisation = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the table"}
     weights = {"table": table.astype(np.float32), "alone": _logits_by_run(train)}
-    return Trained(weights, loss, {"width": width, "epochs": epochs}, told)
+    return Trained(weights, loss, {"width": width, "epochs": epochs}, normalisation)
 
 
 def _logits_by_run(train: Positions) -> np.ndarray:
-    """Logit of the chance that a token holds which goes on with a repetition of r tokens, r = 0 .. LONGEST [float32].
+    """Logit of the chance that a token holds which continues a repetition of r tokens, r = 0 .. LONGEST [float32].
 
-    By isotonic regression over r; one failure more than was seen (Laplace), so that no chance is 1.
+    Isotonic regression over r, with Laplace smoothing so that no chance is 0 or 1.
     """
     agreeing = train.evidence <= LONGEST
     held = np.bincount(train.evidence[agreeing], train.match[agreeing], LONGEST + 1)
@@ -154,7 +157,7 @@ def _logits_by_run(train: Positions) -> np.ndarray:
 
 
 def flatten(trained: Trained, run: int) -> Trained:
-    """The head of costaware that asks for no margin in repetitions of ``run`` tokens and more."""
+    """Costaware's head without the margin in repetitions of ``run`` tokens or more."""
     table = trained.weights["table"].copy()
     for longer in range(run, LONGEST + 1):
         table[longer] = trained.weights["alone"][longer]
@@ -162,7 +165,9 @@ def flatten(trained: Trained, run: int) -> Trained:
 
 
 def costaware_inputs(evidence: np.ndarray, margin: np.ndarray) -> np.ndarray:
-    """[n, 5]: margin; length of the repetition; agrees (+1), leaves it (-1) or nothing repeats (0); products."""
+    """[n, 5]: margin; length of the repetition; +1 if the guess continues it, -1 if it leaves it, 0 without one;
+    products.
+    """
     disagrees = evidence > LONGEST
     run = np.where(disagrees, evidence - LONGEST, evidence)
     length = np.log1p(run)
@@ -171,7 +176,7 @@ def costaware_inputs(evidence: np.ndarray, margin: np.ndarray) -> np.ndarray:
 
 
 def clipped(margin: np.ndarray) -> np.ndarray:
-    """The margin as the table knows it."""
+    """The margin, clipped to the table's range."""
     return np.clip(margin.astype(np.float64), LOWEST, HIGHEST)
 
 
@@ -185,7 +190,7 @@ def _train(
     policy: str,
     decay: float = 0.01,
 ) -> float:
-    """AdamW with a linearly falling rate. Returns the last epoch's mean loss. Raises UserError where it is NaN."""
+    """AdamW with a linearly decaying rate. Returns the last epoch's mean loss. Raises UserError if it is not finite."""
     x, y = torch.from_numpy(np.ascontiguousarray(inputs)), torch.from_numpy(labels.astype(np.float32))
     w = None if weights is None else torch.from_numpy(weights)
     optimizer = torch.optim.AdamW(net.parameters(), lr=rate, weight_decay=decay)

@@ -1,4 +1,4 @@
-"""Tuning on the validation split: what each threshold would cost, simulated on recorded chains."""
+"""Tuning on the validation split: the simulated cost of each threshold on recorded chains."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Recorded:
     finish: Finish
 
     def with_score(self, policy: str, column: str, change: Callable[[np.ndarray], np.ndarray]) -> Recorded:
-        """The chain with one column of scores only, under the name of its ``policy``, and changed."""
+        """The chain with only one column of scores, transformed and named after its ``policy``."""
         tails = {at: _rescored(tail, policy, column, change) for at, tail in self.chain.tails.items()}
         along = _rescored(self.chain.along, policy, column, change)
         return replace(self, chain=replace(self.chain, along=along, tails=tails))
@@ -42,13 +42,13 @@ def _rescored(guesses: Guesses, policy: str, column: str, change: Callable[[np.n
 
 
 def along(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np.ndarray]:
-    """(score, held) of all guesses along the texts."""
+    """(score, held) for all guesses along the texts."""
     scores = np.concatenate([one.chain.along.scores[column] for one in recorded])
     return scores, np.concatenate([held(one.chain) for one in recorded])
 
 
 def everywhere(chain: Chain, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """(p, score) of all guesses that a rule can see: along the text, and after each mistake."""
+    """(p, score) for all guesses that a policy can see: along the text and after each mistake."""
     lists = [chain.along, *chain.tails.values()]
     return tuple(
         np.concatenate([np.array(part) for part in parts])
@@ -57,12 +57,12 @@ def everywhere(chain: Chain, column: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def held(chain: Chain) -> np.ndarray:
-    """1.0 where the guess is the target's token, else 0.0."""
+    """1.0 if the guess is the target's token, else 0.0."""
     return np.array([a == b for a, b in zip(chain.along.choice, chain.target, strict=True)], dtype=np.float64)
 
 
 def following(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np.ndarray]:
-    """(score of a guess that held, did the next guess hold too) along the texts."""
+    """(score of a guess that held, whether the next guess held too) along the texts."""
     scores, outcomes = [], []
     for one in recorded:
         right = held(one.chain)
@@ -74,22 +74,22 @@ def following(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np
 
 
 def first_guesses(recorded: Sequence[Recorded]) -> dict[str, float]:
-    """Chance of an iteration's first guess: at the start, after an iteration that held, after one that missed.
+    """Chance that an iteration's first guess holds: at the start, after full acceptance, after a rejection.
 
-    After a miss at t the next iteration begins at t + 1. Where all held it begins anywhere; there the chance of
-    a place that follows two right guesses stands for it.
+    After a rejection at t the next iteration begins at t + 1. After full acceptance it can begin anywhere; this is
+    estimated by the positions that follow two right guesses.
     """
     rights = [held(one.chain) for one in recorded]
     start = np.array([right[0] for right in rights])
     missed = np.concatenate([right[1:][right[:-1] < 0.5] for right in rights])
     after = np.concatenate([right[2:][right[:-2] > 0.5] for right in rights])
     means = {"start": start, "missed": missed, "held": after}
-    # One success and one failure more than were seen (Laplace): no chance is ever 0 or 1.
+    # Laplace smoothing: no chance is 0 or 1.
     return {name: float((outcomes.sum() + 1.0) / (len(outcomes) + 2.0)) for name, outcomes in means.items()}
 
 
 class Bench:
-    """All validation chains made ready for replay; prices rules under one set of costs."""
+    """All validation chains ready for replay; computes the latency of policies under one set of costs."""
 
     def __init__(self, recorded: Sequence[Recorded], costs: Costs) -> None:
         self._replays = [(Replay(one.chain), one) for one in recorded]
@@ -97,7 +97,7 @@ class Bench:
         self._draft = recorded[0].chain.draft
 
     def row(self, policy: LookaheadPolicy, threshold: float) -> Row:
-        """How often ``policy`` drafts how many tokens on these texts."""
+        """The histogram of iterations by SL that ``policy`` gives on these texts."""
         histogram = [0] * (SL_CAP + 1)
         for replay, one in self._replays:
             found = simulate(replay, self._costs, policy, max_new_tokens=one.max_new_tokens, finish=one.finish)
@@ -111,10 +111,10 @@ class Bench:
         return row.latency(self._costs, self._draft, policy)
 
     def static_opt(self) -> tuple[int, float]:
-        """(SL, latency per token) of the best static rule."""
+        """(SL, latency per token) of the best static policy."""
         found = {sl: self.latency(self.row(Static(sl), sl), "static") for sl in range(1, SL_CAP + 1)}
         return min(found.items(), key=lambda item: item[1])
 
     def oracle(self) -> float:
-        """Latency per token of perfect knowledge."""
+        """Latency per token of the oracle."""
         return self.latency(self.row(Oracle(None), 0.0), "oracle")

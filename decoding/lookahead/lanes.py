@@ -23,7 +23,7 @@ _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:/({_NUMBER}))?")
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One run of the prompt: under which policy, with which draft (None: the pair's default one)."""
+    """One run of the prompt: its policy and its draft (None: the pair's default draft)."""
 
     text: str
     draft: str | None
@@ -42,7 +42,7 @@ class Lane:
 
     @property
     def is_plain(self) -> bool:
-        """Plain autoregressive decoding: no draft at all."""
+        """Plain autoregressive decoding, without a draft."""
         return self.spec.plain
 
     @property
@@ -52,7 +52,7 @@ class Lane:
 
     @property
     def number(self) -> float | None:
-        """The argument as a number; None where there is none or it is a word (``best``, ``auto``)."""
+        """The argument as a number; None if it is missing or a word (``best``, ``auto``)."""
         try:
             return float(self.argument) if self.argument is not None else None
         except ValueError:
@@ -60,7 +60,7 @@ class Lane:
 
 
 def parse_lane(text: str) -> Lane:
-    """Read one lane string. Raises UserError with a sentence that says what to write instead."""
+    """Reads one lane string. Raises UserError with a sentence that says what to write instead."""
     text = text.strip()
     head, colon, argument = text.partition(":")
     draft, slash, policy = head.rpartition("/")
@@ -89,9 +89,9 @@ def is_usable(text: str) -> bool:
 
 
 def expand_lanes(text: str) -> list[Lane]:
-    """Read a comma-separated list, ranges included: ``static:1..16,confidence:0.2..0.8/0.05``.
+    """Reads a comma-separated list with ranges: ``static:1..16,confidence:0.2..0.8/0.05``.
 
-    A range holds both of its ends; its step is 1 between whole numbers and 0.05 otherwise, unless given.
+    A range includes both ends; its default step is 1 between whole numbers and 0.05 otherwise.
     """
     lanes: list[Lane] = []
     for part in filter(None, (part.strip() for part in text.split(","))):

@@ -1,1 +1,1 @@
-"""Plain data and names: what every other room reads. Imports no torch."""
+"""Plain data and names that every other package reads. Imports no torch."""

@@ -1,4 +1,4 @@
-"""What a comparison tells while it runs: numbered events of plain data."""
+"""The events of a running comparison: numbered plain data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 IDENTIFIER = re.compile(r"[A-Za-z0-9_-]{1,64}")  # of a run
 
 Kind = Literal[
-    "queued",  # {place}: how many comparisons stand before this one
+    "queued",  # {place}: how many comparisons are ahead of this one
     "started",  # {settings, pair, lanes: [lane string]}
     "progress",  # {stage, message, fraction | None}: loading, measuring, warming up, lane, chain
     "lane_started",  # {lane: index, repeat}
@@ -27,11 +27,11 @@ Kind = Literal[
     "lane_finished",  # {lane, repeat, decode_s}
     "finished",  # {run: the whole run as JSON-ready dict}; of other jobs {result: dict}
     "cancelled",  # {}
-    "failed",  # {message}: a sentence for people
-    "heartbeat",  # {}: only on the wire between machines; not numbered
+    "failed",  # {message}: a sentence for the user
+    "heartbeat",  # {}: only sent between machines; not numbered
 ]
 LAST_KINDS = ("finished", "cancelled", "failed")
-Told = Iterator[tuple[Kind, dict[str, Any]]]  # what a job says before its events are numbered
+Told = Iterator[tuple[Kind, dict[str, Any]]]  # a job's events before they are numbered
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Event:
 
 
 class Numbering:
-    """Makes the events of one run: counts ``seq`` up from 0."""
+    """Creates the events of one run; ``seq`` counts up from 0."""
 
     def __init__(self, run_id: str | None = None) -> None:
         self.run = run_id or new_id()
@@ -61,33 +61,33 @@ class Numbering:
 
 
 def new_id() -> str:
-    """An id for a run, not to be guessed."""
+    """An unguessable run id."""
     return secrets.token_hex(8)
 
 
 def guarded(job: Callable[[], Told]) -> Told:
-    """What ``job()`` tells, with whatever it raises told as a last ``failed``, a stop as ``cancelled``."""
+    """The events of ``job()``; an exception becomes a final ``failed``, a stop a final ``cancelled``."""
     try:
         yield from job()
     except Cancelled:
         yield "cancelled", {}
-    except Exception as error:  # the boundary to people: every fault becomes a sentence here
+    except Exception as error:  # the boundary to the user: every fault becomes a sentence here
         if not isinstance(error, UserError):
             log.exception("a job failed")
         yield "failed", {"message": sentence_of(error)}
 
 
 def event_to_json(event: Event) -> str:
-    """One line of JSON without its newline; ids that are keys become strings, as JSON has it."""
+    """One line of JSON without newline; ids that are keys become strings."""
     return json.dumps(asdict(event), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
 def event_from_json(line: str | bytes) -> Event:
-    """Read and check one line. Raises UserError where it is no event."""
+    """Reads and checks one line. Raises UserError if it is no event."""
     try:
         return _ADAPTER.validate_json(line)
     except (ValidationError, RecursionError) as error:
-        raise UserError("The other side sent something that is no event of a comparison.") from error
+        raise UserError("The other side sent a line that is not an event of a comparison.") from error
 
 
 _ADAPTER = TypeAdapter(Event)

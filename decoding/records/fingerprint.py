@@ -1,4 +1,4 @@
-"""A short name for a set of weights, to tell when what is derived from them is stale. Imports no torch."""
+"""A fingerprint of model weights, which shows when derived files are stale. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from ..files import digest_of_files
 from .gguf_record import read_record
 
-_OF_A_DRAFT = ("draft.json", "head_ids.json")  # what it shares with its target, and what it may propose
+_OF_A_DRAFT = ("draft.json", "head_ids.json")  # what a draft shares with its target, and the ids it may propose
 
 
 def fingerprint(folder: str | Path) -> str:
     """The digest of config.json and all safetensors files of ``folder``, by name; for a recorded GGUF file its mark.
 
-    Raises UserError for a broken record, OSError where the files cannot be read.
+    Raises UserError for a broken record, OSError if the files cannot be read.
     """
     record = read_record(folder)
     if record is not None:

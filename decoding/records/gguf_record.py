@@ -1,4 +1,4 @@
-"""``source.json``: a model whose weights lie in a GGUF file elsewhere, known by its hash. Imports no torch.
+"""``source.json``: a model whose weights are in a GGUF file elsewhere, identified by its hash. Imports no torch.
 
 A pair of this project may have such a target: the repository then holds this record instead of the weights.
 """
@@ -28,7 +28,7 @@ _HUB_TIMEOUT_S = 3.0
 class GgufRecord:
     """A GGUF file and where to find it: in the pip ``package`` (as ``module``), or on the Hub at a ``revision``.
 
-    ``size`` in bytes; 0 where it is not known. ``card`` is the address of the model card.
+    ``size`` in bytes; 0 if unknown. ``card`` is the address of the model card.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -46,27 +46,27 @@ class GgufRecord:
 
     @property
     def shown(self) -> str:
-        """What runs, in words."""
+        """The model that runs, in words."""
         return f"{self.name}, from {self.quantisation}, bfloat16"
 
     @property
     def mark(self) -> str:
-        """Stands in for the fingerprint of the weights: that of the file, whatever program unpacked it."""
+        """The fingerprint of the weights: that of the GGUF file, whatever program unpacked it."""
         return f"gguf-{self.sha256[:16]}"
 
     @property
     def unpacked(self) -> Path:
-        """The folder that holds the weights once they have been unpacked."""
+        """The folder of the unpacked weights."""
         return cache_folder() / "models" / f"{self.name}-{self.sha256[:16]}"
 
     def packaged(self) -> Path | None:
-        """The file in its pip package, which is not imported; None where that is not installed."""
+        """The file in its pip package, which is not imported; None if the package is not installed."""
         spec = importlib.util.find_spec(self.module) if self.module else None
         places = [Path(place, self.file) for place in (spec.submodule_search_locations or []) if place] if spec else []
         return next((path for path in places if path.is_file()), None)
 
     def why_missing(self) -> str:
-        """Why the model cannot be had on this machine, and what to do; "" where it can."""
+        """Why the model is not available on this machine and what to do; "" if it is."""
         if (self.unpacked / ORIGIN_FILE).is_file() or self.packaged() or (self.repository and hub_answers()):
             return ""
         return (
@@ -79,7 +79,7 @@ _ADAPTER = TypeAdapter(GgufRecord)
 
 
 def read_record(folder: str | Path) -> GgufRecord | None:
-    """The record in ``folder``, None where there is none. Raises UserError where it is broken."""
+    """The record in ``folder``, or None. Raises UserError if it is broken."""
     path = Path(folder) / SOURCE_FILE
     try:
         return _ADAPTER.validate_python(json.loads(path.read_text(encoding="utf-8")))
@@ -92,7 +92,7 @@ def read_record(folder: str | Path) -> GgufRecord | None:
 
 @lru_cache(maxsize=1)
 def hub_answers() -> bool:
-    """Can the Hub be reached? Asked once: a page must not wait for a dead network at every visit."""
+    """Whether the Hub can be reached. Tested once: a page must not wait for a dead network at every visit."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return False
     address = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")

@@ -1,4 +1,4 @@
-"""What this machine is, for the run file. Imports no torch."""
+"""A description of this machine for the run file. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .trace import Machine
 
 @lru_cache(maxsize=1)
 def describe_machine(gpu: str | None = None) -> Machine:
-    """Processor, memory, versions; ``gpu`` is the device's name where the models run on one."""
+    """Processor, memory, versions; ``gpu`` is the device's name if the models run on one."""
     return Machine(
         processor=_processor()[:400],
         cores=os.cpu_count() or 1,
@@ -32,7 +32,7 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     except OSError:
-        pass  # not a Linux: platform knows a shorter name
+        pass  # not Linux: platform gives a shorter name
     return platform.processor() or platform.machine() or "unknown"
 
 

@@ -1,4 +1,4 @@
-"""Which pairs there are: the embedded ones on disk and the presets from the Hub. Imports no torch."""
+"""The available pairs: embedded ones on disk and presets from the Hub. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODELS = Path(__file__).resolve().parents[2] / "models"
 
 @dataclass(slots=True)
 class PairDescription:
-    """A pair as a visitor sees it before anything is loaded."""
+    """A pair before anything is loaded."""
 
     name: str
     title: str
@@ -25,12 +25,12 @@ class PairDescription:
     drafts: dict[str, str]  # name -> folder or Hub id, in the order of presentation
     default_draft: str
     description: str = ""
-    int8_drafts: bool | list[str] = False  # which drafts run with int8 weights on a CPU unless a dtype is asked for
+    int8_drafts: bool | list[str] = False  # drafts that run with int8 weights on a CPU unless a dtype is requested
     loadable: bool = True
-    reason: str = ""  # a sentence: why it cannot load, or what it takes
+    reason: str = ""  # a sentence: why it cannot load, or what it needs
     chat: bool = False  # prompts go through the chat template
-    fitted: dict[str, list[str]] = field(default_factory=dict)  # draft name -> learned policies that lie beside it
-    note: str = ""  # a sentence: why this pair serves in the place of the default one
+    fitted: dict[str, list[str]] = field(default_factory=dict)  # draft name -> its fitted policies
+    note: str = ""  # a sentence: why this pair replaces the default one
     card: str = ""  # address of the target's model card
     licence: str = ""  # of the target
 
@@ -131,17 +131,17 @@ PRESETS: tuple[PairDescription, ...] = (
 
 
 def is_public() -> bool:
-    """Is this a deployment for strangers (a Space, or SPECULOSCOPE_PUBLIC=1)? Then only known pairs load."""
+    """Whether this is a public deployment (a Space, or SPECULOSCOPE_PUBLIC=1), where only known pairs load."""
     return bool(os.environ.get("SPACE_ID")) or os.environ.get("SPECULOSCOPE_PUBLIC", "") not in ("", "0")
 
 
 def describe_pairs(models: Path | None = None) -> list[PairDescription]:
-    """All pairs that can be named: the embedded ones, the default first, then the presets from the Hub."""
+    """All named pairs: the embedded ones, default first, then the presets from the Hub."""
     return [*embedded_pairs(models), *PRESETS]
 
 
 def name_pair(target: str, draft: str) -> PairDescription:
-    """The pair of any ``target`` and ``draft``, folders or Hub ids. Raises UserError where that is not allowed."""
+    """The pair of any ``target`` and ``draft``, folders or Hub ids. Raises UserError if that is not allowed."""
     if not (target and draft):
         raise UserError("Name both a target and a draft, or neither to use a pair by its name.")
     if is_public():
@@ -163,7 +163,7 @@ def name_pair(target: str, draft: str) -> PairDescription:
 def embedded_pairs(models: Path | None = None) -> list[PairDescription]:
     """The pairs that ``models`` describes (models/*/pair.json): the one that serves by default first.
 
-    That is the default one, or where its target cannot be had here, another one with a note that says so.
+    That is the default pair or, if its target is not available here, another one with a note that says so.
     """
     models = models or MODELS
     pairs = [read_pair(path.parent) for path in sorted(models.glob("*/pair.json"))]
@@ -176,13 +176,13 @@ def embedded_pairs(models: Path | None = None) -> list[PairDescription]:
 
 
 def default_name(models: Path | None = None) -> str | None:
-    """Name of the default pair as models/index.json has it, None where there is none."""
+    """Name of the default pair in models/index.json, or None."""
     path = (models or MODELS) / "index.json"
     return _read_json(path).get("default") if path.exists() else None
 
 
 def read_pair(folder: Path) -> PairDescription:
-    """The pair that ``folder``/pair.json describes. Raises UserError where it is broken."""
+    """The pair that ``folder``/pair.json describes. Raises UserError if the file is broken."""
     data = _read_json(folder / "pair.json")
     try:
         drafts = {str(name): str(folder / place) for name, place in data["drafts"].items()}
@@ -217,7 +217,7 @@ def _fitted(draft: Path) -> list[str]:
 
 
 def find_pair(name: str = "", models: Path | None = None) -> PairDescription:
-    """The pair of that name; "" is the default one. Raises UserError with the names there are."""
+    """The pair of that name; "" is the default one. Raises UserError with the known names."""
     pairs = describe_pairs(models)
     if not name:
         if not pairs or pairs[0].kind != "embedded" or not pairs[0].loadable:

@@ -1,4 +1,4 @@
-"""What a visitor may ask for, and the sentences that answer what he may not."""
+"""The request of a comparison and its checks, with a sentence for every refusal."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DEFAULT_LANES = ("autoregressive", "static:5", "disco", "oracle")
 class CompareRequest:
     """One comparison: a prompt, a pair, some lanes.
 
-    ``pair`` names an embedded pair or a preset ("" is the default one); ``target`` and ``draft`` (a folder or a
-    Hub id each) take its place. ``rule``: greedy for temperature 0; coupling or sampling above it.
+    ``pair`` names an embedded pair or a preset ("" is the default one); ``target`` and ``draft`` (a folder or a Hub id
+    each) replace it. ``rule``: greedy for temperature 0; coupling or sampling above it.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -50,7 +50,7 @@ class CompareRequest:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The most that one visitor of a shared machine may ask for; ``max_total_tokens`` counts all lanes and repeats."""
+    """The limits of one visitor on a shared machine; ``max_total_tokens`` counts all lanes and repeats."""
 
     max_prompt_chars: int = MAX_PROMPT_CHARS
     max_new_tokens: int = MAX_NEW_TOKENS
@@ -62,7 +62,7 @@ PUBLIC = Grant(max_prompt_chars=20_000, max_new_tokens=512, max_total_tokens=20_
 
 
 def check_granted(request: CompareRequest, grant: Grant) -> CompareRequest:
-    """Refuse what is beyond ``grant``, with a sentence (UserError)."""
+    """Raises UserError with a sentence if ``request`` exceeds ``grant``."""
     if len(request.prompt) > grant.max_prompt_chars:
         raise UserError(
             f"The prompt has {len(request.prompt):,} characters; here at most {grant.max_prompt_chars:,} are read."
@@ -79,13 +79,13 @@ def check_granted(request: CompareRequest, grant: Grant) -> CompareRequest:
 
 
 def check_long_job(grant: Grant) -> None:
-    """Refuse an evaluation where none is granted, with a sentence (UserError)."""
+    """Raises UserError with a sentence if ``grant`` allows no evaluations."""
     if not grant.long_jobs:
         raise UserError("Evaluations take minutes and this machine is shared: run them on a machine of your own.")
 
 
 def request_from_dict(data: Any) -> CompareRequest:
-    """A checked request from plain data (a form, a body, a file). Raises UserError."""
+    """A checked request from plain data (form, body or file). Raises UserError."""
     try:
         request = _ADAPTER.validate_python(data)
     except (ValidationError, RecursionError) as error:
@@ -94,7 +94,7 @@ def request_from_dict(data: Any) -> CompareRequest:
 
 
 def check_request(request: CompareRequest) -> CompareRequest:
-    """Refuse what cannot run, with a sentence (UserError); lane strings are checked where they are parsed."""
+    """Raises UserError with a sentence for a request that cannot run. Lane strings are checked when they are parsed."""
     if not request.prompt.strip():
         raise UserError("The prompt is empty: type some text for the models to continue.")
     if len(request.prompt) > MAX_PROMPT_CHARS:
@@ -122,7 +122,7 @@ def check_request(request: CompareRequest) -> CompareRequest:
 
 
 def _is_whole_text(text: str) -> bool:
-    """Can it be written as UTF-8? A run file could not hold it otherwise, nor a tokenizer read it."""
+    """Whether ``text`` can be encoded as UTF-8, as the run file and the tokenizer need."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""The run file as JSON: written whole, checked when read."""
+"""The run file as JSON: written atomically, checked when read."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def run_to_dict(run: Run) -> dict[str, Any]:
 
 
 def run_to_json(run: Run) -> str:
-    """Compact JSON of ``run``; :func:`run_from_json` gives an equal run back."""
+    """Compact JSON of ``run``; :func:`run_from_json` returns an equal run."""
     return json.dumps(asdict(run), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
 def run_from_json(text: str | bytes) -> Run:
-    """Read and check a run. Raises UserError with the first fault found."""
+    """Reads and checks a run. Raises UserError with the first fault."""
     if len(text) > MAX_FILE_BYTES:
         raise UserError(f"This run file is larger than {MAX_FILE_BYTES // 2**20} MB, the most that is read.")
     try:
@@ -40,7 +40,7 @@ def run_from_json(text: str | bytes) -> Run:
 
 
 def load_run(path: str | Path) -> Run:
-    """Read and check the run file at ``path``. Raises UserError."""
+    """Reads and checks the run file at ``path``. Raises UserError."""
     path = Path(path)
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -51,7 +51,7 @@ def load_run(path: str | Path) -> Run:
 
 
 def save_run(run: Run, path: str | Path) -> None:
-    """Write ``run`` to ``path`` so that the file is there whole or not at all. Raises UserError."""
+    """Writes ``run`` to ``path`` atomically. Raises UserError."""
     path = Path(path)
     try:
         write_whole(path, run_to_json(run))

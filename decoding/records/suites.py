@@ -1,8 +1,8 @@
-"""Prompt suites: JSON Lines under ``prompts/``, one file a suite, each prompt in one split.
+"""Prompt suites: JSON Lines under ``prompts/``, one file per suite, each prompt in one split.
 
 The suites of the small pair are ``code``, ``prose``, ``tests`` and ``structured`` (written by ``python -m training
-prompts``), with the splits ``train``, ``validation`` and ``test``; ``showcase`` is a handful of prompts that look good
-on a page. The papers' data sets lie in the cache folder once ``python -m decoding suites fetch`` has fetched them.
+prompts``), with the splits ``train``, ``validation`` and ``test``; ``showcase`` has a few prompts that look good on the
+page. The papers' data sets are in the cache folder after ``python -m decoding suites fetch``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SHOWCASE = "showcase"
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt. ``source`` tells where its text comes from; the last three only a showcase prompt has.
+    """One prompt. ``source`` is the origin of its text; only showcase prompts have the last three fields.
 
-    ``title`` and ``shows`` are for the page (what it is, what it shows); ``lanes`` are lane strings that
-    bring out what it shows, empty where the default lanes do.
+    ``title`` and ``shows`` are for the page (what it is, what it shows); ``lanes`` are lane strings that demonstrate
+    it, empty if the default lanes do.
     """
 
     id: str
@@ -43,8 +43,8 @@ class Prompt:
 def load_suite(name: str, split: str | None = None, limit: int | None = None) -> list[Prompt]:
     """The prompts of a suite in the order of the file, of one split or of all, at most ``limit``.
 
-    ``name`` is a suite, several of them joined by commas, or ``all`` (SUITES); several take turns, so that any
-    ``limit`` is mixed. Raises UserError for an unknown suite or split, or when no prompt is left.
+    ``name`` is a suite, several joined by commas, or ``all`` (SUITES); several are interleaved, so that any ``limit``
+    is mixed. Raises UserError for an unknown suite or split, or if no prompt is left.
     """
     if split is not None and split not in SPLITS:
         raise UserError(f"There is no split {split!r}. Splits: {', '.join(SPLITS)}.")
@@ -78,17 +78,17 @@ def suites_for(name: str, chat: bool) -> str:
 
 
 def available_suites() -> tuple[str, ...]:
-    """Suites whose prompts lie on this machine."""
+    """Suites whose prompts are on this machine."""
     return tuple(name for name in (*SUITES, *CHAT, *PAPERS) if _file(name).is_file())
 
 
 def fetched_file(name: str) -> Path:
-    """Where a fetched data set's prompts are kept: in the cache folder, never in the repository."""
+    """The file of a fetched data set's prompts, in the cache folder."""
     return cache_folder() / "suites" / f"{name}.jsonl"
 
 
 def load_showcase() -> list[Prompt]:
-    """The prompts of the page's examples, in the order in which to show them."""
+    """The prompts of the page's examples, in the order shown."""
     return _read(SHOWCASE)
 
 
@@ -96,7 +96,7 @@ def _read(name: str) -> list[Prompt]:
     path = _file(name)
     if not path.is_file():
         if name in PAPERS:
-            raise UserError(f"The data set {name} is not here: run `python -m decoding suites fetch {name}`.")
+            raise UserError(f"The data set {name} has not been fetched: run `python -m decoding suites fetch {name}`.")
         raise UserError(f"There is no prompt suite {name!r} in {FOLDER}. Rebuild the suites.")
     with path.open(encoding="utf-8") as file:
         return [_parse(line, path, number) for number, line in enumerate(file, 1) if line.strip()]
@@ -112,5 +112,5 @@ def _parse(line: str, path: Path, number: int) -> Prompt:
         return Prompt(**fields | {"lanes": tuple(fields.get("lanes", ()))})
     except (ValueError, TypeError) as error:
         raise UserError(
-            f"{path.name}, line {number} is not a prompt ({error}). Mend it or rebuild the suites."
+            f"{path.name}, line {number} is not a prompt ({error}). Fix it or rebuild the suites."
         ) from error

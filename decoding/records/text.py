@@ -11,9 +11,9 @@ from .trace import TokenText
 def pieces(ids: Sequence[int], vocab: Mapping[int, TokenText]) -> list[str]:
     """One display string per token, such that ``"".join`` gives the whole text.
 
-    A character whose UTF-8 bytes are split over several tokens stands whole at the token that completes
-    it; the tokens before it show nothing (""). Bytes that never complete a character become U+FFFD at the
-    token where that is certain. An id that ``vocab`` lacks shows as U+FFFD.
+    A character whose UTF-8 bytes span several tokens is shown at the token that completes it; the tokens before it show
+    nothing (""). Bytes that never complete a character become U+FFFD at the token where that is certain. An id missing
+    from ``vocab`` becomes U+FFFD.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     shown = []
@@ -21,7 +21,7 @@ def pieces(ids: Sequence[int], vocab: Mapping[int, TokenText]) -> list[str]:
         entry = vocab.get(token)
         if entry is not None and entry.bytes is not None:
             shown.append(decoder.decode(_from_hex(entry.bytes)))
-        else:  # whole UTF-8 by itself: whatever was left open before it stays incomplete
+        else:  # complete UTF-8 by itself: an open character before it stays incomplete
             shown.append(decoder.decode(b"", final=True) + (entry.text if entry else "\ufffd"))
             decoder.reset()
     if shown:
@@ -38,4 +38,4 @@ def _from_hex(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        return b"\xff"  # shown as U+FFFD, like any byte that is no character
+        return b"\xff"  # shown as U+FFFD, like any byte that is not a character

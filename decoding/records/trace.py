@@ -1,8 +1,8 @@
-"""The run file: everything that one comparison found out, as plain data.
+"""The run file: all results of one comparison, as plain data.
 
-``Run -> Trace (a lane) -> Iteration -> Token``; whoever draws, exports, replays, simulates or tests
-reads these and nothing else. The dataclasses cost the decode loop next to nothing; checking happens
-once, where a file enters the program (:mod:`decoding.records.run_file`).
+``Run -> Trace (a lane) -> Iteration -> Token``; everything that draws, exports, replays, simulates or tests reads only
+these. The dataclasses cost the decode loop almost nothing; validation happens once, when a file enters the program
+(:mod:`decoding.records.run_file`).
 
 Units: seconds; probabilities in [0, 1]; entropies in nats; cost curves in units of one target pass
 over one token. Output positions count the new tokens from 0.
@@ -42,9 +42,9 @@ TopTokens = Annotated[list[tuple[TokenId, Probability]], Field(max_length=20)]
 class Token:
     """One token that a lane drafted or emitted.
 
-    ``score`` and ``threshold`` belong to the decision that the policy took right after this token was
-    drafted (draft another, or check now); they are None where it was not asked. ``accept_probability``
-    and ``draw`` exist only under speculative sampling: the token was accepted iff draw < probability.
+    ``score`` and ``threshold`` belong to the decision that the policy took right after this token was drafted (draft
+    another, or check now); they are None if it was not asked. ``accept_probability`` and ``draw`` exist only under
+    speculative sampling: the token was accepted iff draw < probability.
     """
 
     __pydantic_config__ = _STRICT
@@ -67,9 +67,9 @@ class Token:
 class Iteration:
     """One round: the draft proposes ``drafted``, the target checks them in one pass and adds ``emitted``.
 
-    ``emitted`` is a correction, bonus or plain token, or None when the text ended inside the accepted
-    tokens (end of sequence, stop string). ``holds`` tells how many draft tokens would have held from
-    ``start`` on (the oracle's SL), None where no chain was recorded.
+    ``emitted`` is a correction, bonus or plain token, or None if the text ended within the accepted tokens (end of
+    sequence, stop string). ``holds`` is the number of draft tokens that would have held from ``start`` on (the oracle's
+    SL), None if no chain was recorded.
     """
 
     __pydantic_config__ = _STRICT
@@ -98,7 +98,7 @@ class Iteration:
 
 @dataclass(slots=True)
 class Repeat:
-    """The clock's readings of one repeat; the four lists have one entry per iteration."""
+    """The times of one repeat; the four lists have one entry per iteration."""
 
     __pydantic_config__ = _STRICT
     prefill_s: Seconds  # target and draft together, not part of the decode time
@@ -114,11 +114,11 @@ class Repeat:
 
 @dataclass(slots=True)
 class Verdict:
-    """Is this lane's text the autoregressive lane's?
+    """Whether this lane's text is the autoregressive lane's.
 
-    A difference names the first output position, the gap between the target's two best logits there
-    and the dtype; ``near_tie`` is a gap under 1e-4 in float32. ``same`` is None where texts may
-    rightly differ (plain speculative sampling).
+    A difference has the first differing output position, the gap between the target's two best logits there and the
+    dtype; ``near_tie`` is a gap under 1e-4 in float32. ``same`` is None if the texts may differ legitimately (plain
+    speculative sampling).
     """
 
     __pydantic_config__ = _STRICT
@@ -146,7 +146,7 @@ class Trace:
 
 @dataclass(slots=True)
 class TokenText:
-    """What a token looks like. ``bytes`` (hex) is set where it is not whole UTF-8 by itself."""
+    """A token's text. ``bytes`` (hex) is set if it is not complete UTF-8 by itself."""
 
     __pydantic_config__ = _STRICT
     text: ShortText
@@ -155,7 +155,7 @@ class TokenText:
 
 @dataclass(slots=True)
 class ModelInfo:
-    """A model as it ran: where from, how large, by which engine."""
+    """A model as it ran: its source, size and engine."""
 
     __pydantic_config__ = _STRICT
     name: ShortText
@@ -195,7 +195,7 @@ class Machine:
 
 @dataclass(slots=True)
 class Costs:
-    """The cost curves: measured in iterations of the loop, and frozen before a lane weighs them.
+    """The cost curves: measured in iterations of the loop and frozen before any lane uses them.
 
     An iteration of n > 0 drafted tokens costs ``first + n*c + v(n+1) + o`` (plus its decisions), in units of
     ``target_s``, the median seconds of a target pass over one token; one without a draft costs ``v(1) + o``.
@@ -207,14 +207,14 @@ class Costs:
     c: dict[ShortText, Ratio]  # draft name -> t_draft / t_target
     o: Ratio  # the loop's own work per iteration
     decision: dict[ShortText, Ratio] = field(default_factory=dict)  # policy name -> features and one decision
-    # draft name -> what the first draft step of an iteration costs beyond c: the target's pass has just taken
-    # the caches, and the draft may have two tokens to read. Runs recorded without it hold it in c.
+    # draft name -> the cost of an iteration's first draft step beyond c: the target's pass has just evicted the CPU
+    # caches, and the draft may have two tokens to read. Older runs include it in c.
     first: dict[ShortText, Ratio] = field(default_factory=dict)
-    doubt: Ratio = 0.0  # by how much, at most, a longer check was read to be cheaper than a shorter one
+    doubt: Ratio = 0.0  # largest amount by which a longer check was measured as cheaper than a shorter one
     measured: ShortText | None = None  # when, ISO 8601, UTC; None: for this run
 
     def check(self, n_tokens: int) -> float:
-        """v(n): cost of a target pass over ``n_tokens``; beyond the measured range on its last slope."""
+        """v(n): cost of a target pass over ``n_tokens``; beyond the measured range extrapolated with its last slope."""
         if n_tokens <= len(self.v):
             return self.v[n_tokens - 1]
         slope = (self.v[-1] - self.v[0]) / max(1, len(self.v) - 1)
@@ -227,16 +227,16 @@ class Costs:
         return self.start(n_drafted, draft) + n_drafted * (c + decision) + self.check(n_drafted + 1) + self.o
 
     def start(self, n_drafted: int, draft: str | None) -> float:
-        """What drafting at all costs an iteration beyond c for each token."""
+        """The cost of starting to draft in an iteration, beyond c per token."""
         return self.first.get(draft, 0.0) if draft and n_drafted else 0.0
 
 
 @dataclass(slots=True)
 class Guesses:
-    """The draft's successive choices and what a policy may see of each (parallel lists).
+    """The draft's successive choices, with what a policy may see of each (parallel lists).
 
-    ``p``: the draft's probability of its choice; ``scores``: head name -> acceptance probability as
-    that learned head sees it. A choice of None: the draft had nothing to propose (n-gram).
+    ``p``: the draft's probability of its choice; ``scores``: head name -> the acceptance probability by that learned
+    head. A choice of None: the draft had nothing to propose (n-gram).
     """
 
     __pydantic_config__ = _STRICT
@@ -248,12 +248,12 @@ class Guesses:
 
 @dataclass(slots=True)
 class Chain:
-    """All that any policy on this text can ever see of one draft.
+    """Everything that any policy on this text can see of one draft.
 
-    ``along`` has one guess per output position, each made on the target's own text before it.
-    ``tails[k]`` are the guesses that follow ``along.choice[k]`` where that is not the target's token:
-    what a draft goes on to say after its first mistake, up to 20 tokens; fewer where it ends the text itself.
-    A tail at the last position follows the whole text (it matters where a stop string cut the text off).
+    ``along`` has one guess per output position, each made on the target's own text before it. ``tails[k]`` are the
+    guesses that follow ``along.choice[k]`` if that is not the target's token: the draft's continuation after its first
+    mistake, up to 20 tokens, or fewer if it ends the text itself. A tail at the last position follows the whole text
+    (needed if a stop string cut the text off).
     """
 
     __pydantic_config__ = _STRICT
@@ -263,7 +263,7 @@ class Chain:
     tails: dict[Annotated[int, Field(ge=0, lt=MAX_TOKENS)], Guesses]
 
     def holds(self, start: int) -> int:
-        """How many guesses in a row are right from output position ``start`` on."""
+        """Number of consecutive guesses that are right from output position ``start`` on."""
         end = start
         while end < len(self.target) and self.along.choice[end] == self.target[end]:
             end += 1
@@ -284,8 +284,8 @@ class Run:
     costs: Costs
     chains: dict[ShortText, Chain]  # by draft name; empty under plain speculative sampling
     lanes: Annotated[list[Trace], Field(max_length=MAX_LANES)]
-    vocab: dict[TokenId, TokenText]  # every id that the run mentions, once
-    token_limit: Count | None = None  # new tokens: those asked for, or what the context left; None: not recorded
+    vocab: dict[TokenId, TokenText]  # every id in the run, once
+    token_limit: Count | None = None  # new tokens requested, or left by the context; None: not recorded
     schema: Literal["speculoscope.run/1"] = SCHEMA
 
     def lane(self, name: str) -> Trace:

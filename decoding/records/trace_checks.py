@@ -1,4 +1,4 @@
-"""Faults of a run file that types cannot tell: broken references between its parts."""
+"""Faults of a run file that its types cannot express: broken references between its parts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ DRAFTED = ("accepted", "rejected", "dropped")
 
 
 def check_consistent(run: Run) -> None:
-    """Raises UserError with the first fault found."""
+    """Raises UserError with the first fault."""
     try:
         check_request(run.settings)
     except UserError as error:
-        raise UserError(f"The settings in this run file cannot be: {error}") from error
+        raise UserError(f"The settings in this run file are invalid: {error}") from error
     if not run.lanes:
         raise UserError("This run file holds no lane.")
     if len({trace.lane for trace in run.lanes}) < len(run.lanes):
@@ -27,7 +27,7 @@ def check_consistent(run: Run) -> None:
         _check_guesses(chain.along, len(chain.target), f"chain {name}")
         for at, tail in chain.tails.items():
             if at >= len(chain.target):
-                raise UserError(f"Chain {name}: a tail at {at} lies outside of the text.")
+                raise UserError(f"Chain {name}: a tail at {at} is outside the text.")
             _check_guesses(tail, len(tail.choice), f"chain {name}, tail {at}")
 
 
@@ -35,7 +35,7 @@ def _check_trace(trace: Trace, costs: Costs) -> None:
     for repeat in trace.repeats:
         lists = (repeat.draft_s, repeat.check_s, repeat.policy_s, repeat.rest_s)
         if any(len(one) != len(trace.iterations) for one in lists):
-            raise UserError(f"Lane {trace.lane}: its times do not fit its {len(trace.iterations)} iterations.")
+            raise UserError(f"Lane {trace.lane}: its times do not match its {len(trace.iterations)} iterations.")
         if trace.iterations and not repeat.decode_s > 0.0:
             raise UserError(f"Lane {trace.lane}: its times are all 0, and no machine is that fast.")
     position = 0
@@ -48,7 +48,7 @@ def _check_trace(trace: Trace, costs: Costs) -> None:
     if [token.id for it in trace.iterations for token in it.tokens] != trace.output:
         raise UserError(f"Lane {trace.lane}: its output is not what its iterations emitted.")
     if trace.draft is not None and trace.draft not in costs.c:
-        raise UserError(f"Lane {trace.lane}: the costs say nothing of its draft {trace.draft}.")
+        raise UserError(f"Lane {trace.lane}: the costs lack its draft {trace.draft}.")
 
 
 def _fates_in_order(iteration: Iteration) -> bool:
@@ -61,4 +61,4 @@ def _fates_in_order(iteration: Iteration) -> bool:
 def _check_guesses(guesses: Guesses, length: int, where: str) -> None:
     columns = [guesses.choice, guesses.p, guesses.entropy, *guesses.scores.values()]
     if any(len(column) != length for column in columns):
-        raise UserError(f"In {where} the lists differ in length.")
+        raise UserError(f"In {where} the lists have different lengths.")
