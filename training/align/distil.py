@@ -13,8 +13,9 @@ from training.loop import Rates, TimedRun
 
 from .data import Batch, frequent_ids
 from .draft_folder import save_slim
-from .losses import LOSSES
-from .measure import guesses, head_logits, summary
+from .head import ROWS, loss_over_head
+from .losses import LOSSES, OF_THE_BATCH
+from .measure import guesses, hidden_at, summary
 from .recipes import Recipe, start_draft
 from .teacher import Teacher
 
@@ -38,6 +39,8 @@ class Run:
         self.texts = teacher.texts(teacher.train, self.head_ids)
         self.watched = teacher.texts(teacher.validation[:WATCHED], self.head_ids)
         self.draft, self.projection = start_draft(recipe, teacher.target)
+        self.draft.set_attn_implementation("eager")  # on short texts a third quicker than torch's fused one
+        self.head = self.draft.lm_head.weight.detach()[self.head_ids].bfloat16()
         self._order: list[list[int]] = []
         self._pass = -1
 
@@ -51,8 +54,9 @@ class Run:
     def _loss_of(self, number: int) -> Tensor:
         """The loss on batch ``number``, counted over all passes."""
         batch = self._batch(number)
-        logits = head_logits(self.draft, batch.ids, batch.places, self.head_ids)
-        return LOSSES[self.loss](logits, batch.known)
+        hidden = hidden_at(self.draft, batch.ids, batch.places)
+        rows = len(hidden) if self.loss in OF_THE_BATCH else ROWS
+        return loss_over_head(hidden, self.head, batch.known, LOSSES[self.loss], rows)
 
     def _batch(self, number: int) -> Batch:
         count = len(self.texts.batches(self.batch_tokens, 0)) if not self._order else len(self._order)

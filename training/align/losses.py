@@ -15,6 +15,8 @@ from torch import Tensor
 
 LEAST = 1e-6
 """Least probability of what lies beyond the known tokens, so that its logarithm stays finite."""
+FLOOR = 1e-30
+"""Least probability of the draft under a logarithm."""
 SHARPENING = 4.0
 """Inverse of the lower temperature of ``sharp``."""
 BLEND = 3.0
@@ -40,38 +42,42 @@ class Known:
         rest = (1.0 - all_p.sum(-1, keepdim=True)).clamp_min(LEAST)
         return torch.cat([all_p * self.inside, rest], dim=-1)
 
+    def __getitem__(self, part: slice) -> Known:
+        return Known(self.places[part], self.inside[part], self.logp[part], self.weight[part])
+
     def mean(self, values: Tensor) -> Tensor:
         return (values * self.weight).sum()
 
 
-def draft_logp(logits: Tensor, known: Known) -> Tensor:
-    """The draft's log-probabilities (n, TOP + 1) of the same tokens, and of all others in its head."""
-    best = logits.gather(-1, known.places) - logits.logsumexp(-1, keepdim=True)
-    best = best.masked_fill(~known.inside, -torch.inf)
-    rest = (1.0 - best.exp().sum(-1, keepdim=True)).clamp_min(LEAST).log()
-    return torch.cat([best.masked_fill(~known.inside, 0.0), rest], dim=-1)
+def draft_q(logits: Tensor, known: Known, sharpening: float = 1.0) -> Tensor:
+    """The draft's probabilities (n, TOP + 1) of the same tokens, 0 outside the head, and of all others in its head."""
+    # softmax is several times as quick as logsumexp, whose gradient takes an exponential of every logit
+    best = (sharpening * logits).softmax(-1).gather(-1, known.places) * known.inside
+    return torch.cat([best, 1.0 - best.sum(-1, keepdim=True)], dim=-1)
+
+
+def _kl(p: Tensor, q: Tensor) -> Tensor:
+    """KL (n,) between p and q (n, classes); a class that p does not have counts nothing."""
+    return (p * (p.clamp_min(LEAST).log() - q.clamp_min(FLOOR).log())).sum(-1)
 
 
 def forward_kl(logits: Tensor, known: Known) -> Tensor:
     """KL(target || draft) over what the head can propose: Hinton et al. 2015; Zhou et al. 2024 (DistillSpec)."""
-    p, logq = known.p, draft_logp(logits, known)
-    return known.mean((p * (p.clamp_min(LEAST).log() - logq)).sum(-1))
+    return known.mean(_kl(known.p, draft_q(logits, known)))
 
 
 def sharp(logits: Tensor, known: Known) -> Tensor:
     """Forward KL at temperature 1 and, as heavy in its gradient, at temperature 1/4, where the best tokens count."""
     sharpened = (SHARPENING * known.logp).softmax(-1) * known.inside
-    scaled = SHARPENING * logits
-    logq = scaled.gather(-1, known.places) - scaled.logsumexp(-1, keepdim=True)
-    return forward_kl(logits, known) - known.mean((sharpened * logq).sum(-1)) / SHARPENING
+    q = draft_q(logits, known, SHARPENING)[:, :-1]
+    return forward_kl(logits, known) + known.mean(_kl(sharpened, q)) / SHARPENING
 
 
 def variation(logits: Tensor, known: Known) -> Tensor:
     """Total variation (n,) at each position: one minus the probability of acceptance, up to the target's mass outside
     of the head, which is constant (Leviathan et al. 2023, theorem 3.5).
     """
-    q = draft_logp(logits, known).exp() * torch.cat([known.inside, known.inside.new_ones(len(logits), 1)], dim=-1)
-    return 0.5 * (known.p - q).abs().sum(-1)
+    return 0.5 * (known.p - draft_q(logits, known)).abs().sum(-1)
 
 
 def total_variation(logits: Tensor, known: Known) -> Tensor:
@@ -90,20 +96,19 @@ def tvd_plus_plus_sampled(logits: Tensor, known: Known) -> Tensor:
     """TVD++ as published (Goel et al. 2024, section 3.2): policy gradient on one token that the draft draws, with the
     reward r = [p > q] less its mean, over its deviation, both over the batch.
     """
-    logq = logits.log_softmax(-1)
-    drawn = torch.multinomial(logq.detach().exp(), 1)[:, 0]
-    chosen = logq.gather(-1, drawn[:, None])[:, 0]
-    reward = (_target_p_of(drawn, known, logits.shape[-1]) > chosen.detach().exp()).float()
+    q = logits.softmax(-1)
+    drawn = torch.multinomial(q.detach(), 1)[:, 0]
+    chosen = q.gather(-1, drawn[:, None])[:, 0]
+    reward = (_target_p_of(drawn, known, logits.shape[-1]) > chosen.detach()).float()
     advantage = (reward - reward.mean()) / reward.std().clamp_min(1e-3)
-    return -known.mean(advantage * chosen)
+    return -known.mean(advantage * chosen.clamp_min(FLOOR).log())
 
 
 def tvd_plus_plus_exact(logits: Tensor, known: Known) -> Tensor:
     """TVD++ with the sum over the head in place of a draw: the reward's mean drops out of the gradient, so that it is
     total variation over the reward's deviation.
     """
-    inside = torch.cat([known.inside, known.inside.new_ones(len(logits), 1)], dim=-1)
-    q = draft_logp(logits, known).detach().exp() * inside
+    q = draft_q(logits, known).detach()
     rewarded = known.mean((q * (known.p > q)).sum(-1))
     return total_variation(logits, known) / (rewarded * (1 - rewarded)).clamp_min(1e-3).sqrt()
 
@@ -112,9 +117,7 @@ def lk_hybrid(logits: Tensor, known: Known) -> Tensor:
     """Weight w on KL and 1 - w on total variation, w = exp(-BLEND * acceptance): the LK hybrid (arXiv 2602.23881)."""
     apart = variation(logits, known)
     weight = (-BLEND * (1 - apart.detach())).exp()
-    p, logq = known.p, draft_logp(logits, known)
-    kl = (p * (p.clamp_min(LEAST).log() - logq)).sum(-1)
-    return known.mean(weight * kl + (1 - weight) * apart)
+    return known.mean(weight * _kl(known.p, draft_q(logits, known)) + (1 - weight) * apart)
 
 
 LOSSES: dict[str, Callable[[Tensor, Known], Tensor]] = {
@@ -125,3 +128,6 @@ LOSSES: dict[str, Callable[[Tensor, Known], Tensor]] = {
     "lk-hybrid": lk_hybrid,
     "sharp": sharp,
 }
+
+OF_THE_BATCH = ("tvd++-sampled", "tvd++-exact")
+"""Losses that take a deviation over the whole batch, so that it cannot be cut into parts."""

@@ -54,11 +54,16 @@ def _guesses_of(draft: LlamaForCausalLM, texts: Texts, rows: list[int]) -> list[
     return found
 
 
+def hidden_at(draft: LlamaForCausalLM, ids: Tensor, places: Tensor) -> Tensor:
+    """Last hidden states (n, width), bf16, at flat ``places`` (n,) of ids (texts, length)."""
+    with torch.autocast(ids.device.type, torch.bfloat16):
+        return draft.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)[places].bfloat16()
+
+
 def head_logits(draft: LlamaForCausalLM, ids: Tensor, places: Tensor, head_ids: Tensor) -> Tensor:
     """Logits (n, head), float32, at flat ``places`` (n,) of ids (texts, length)."""
-    with torch.autocast(ids.device.type, torch.bfloat16):
-        hidden = draft.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)[places]
-        return torch.nn.functional.linear(hidden, draft.lm_head.weight[head_ids]).float()
+    head = draft.lm_head.weight[head_ids].bfloat16()
+    return torch.nn.functional.linear(hidden_at(draft, ids, places), head).float()
 
 
 def tokens_per_pass(hits: np.ndarray, speculation_length: int) -> float:

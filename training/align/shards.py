@@ -42,3 +42,9 @@ def load_texts(file: Path) -> Iterator[Text]:
     for index, prompt in enumerate(prompts):
         part = slice(int(ends[index] - lengths[index]), int(ends[index]))
         yield Text(ids[part], int(answers[index]), top_ids[part], top_logp[part], prompt, float(temperatures[index]))
+
+
+def all_texts(folder: Path) -> Iterator[Text]:
+    """Every text in a folder, in the order in which they were written."""
+    for file in shard_files(folder):
+        yield from load_texts(file)

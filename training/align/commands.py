@@ -1,0 +1,89 @@
+"""``python -m training align``: drafts for a chat model, from texts that it writes itself. Each step goes on where it
+was killed.
+"""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+TOKENS = typer.Option(2_000_000, min=1, help="Write until there are so many tokens.")
+MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, counted from the draft's beginning.")
+
+
+@app.command()
+def texts(tokens: int = TOKENS) -> None:
+    """Let the target write prompts and answers to them."""
+    from .places import TEXTS, model
+    from .texts import write_enough
+
+    typer.echo(f"{write_enough(model(), TEXTS, tokens):,} tokens.")
+
+
+@app.command()
+def suite() -> None:
+    """Write the prompt suite `chat` from prompts that no draft learns from."""
+    from .places import SUITE_FILE, TEXTS
+    from .shards import all_texts
+    from .suite import write_suite
+
+    typer.echo(f"{write_suite(all_texts(TEXTS), SUITE_FILE)} prompts in {SUITE_FILE.name}.")
+
+
+@app.command()
+def draft(
+    name: str = typer.Argument("", help="The default draft where it is left out."),
+    minutes: float = MINUTES,
+    loss: str = typer.Option("sharp", help="kl, tvd, tvd++-sampled, tvd++-exact, lk-hybrid or sharp."),
+) -> None:
+    """Distil one draft, or go on with it."""
+    from .distil import distil
+    from .recipes import DEFAULT
+
+    typer.echo(distil(name or DEFAULT, loss, minutes=minutes))
+
+
+@app.command()
+def ladder(tokens: int = typer.Option(1_000_000, min=1, help="Tokens that each draft learns from.")) -> None:
+    """Distil every draft but the default, all on the same tokens."""
+    from .distil import distil
+    from .recipes import LADDER
+
+    for name in LADDER:
+        typer.echo(f"{name}: {distil(name, 'sharp', tokens=tokens)}")
+
+
+@app.command()
+def losses(tokens: int = typer.Option(500_000, min=1, help="Tokens that each loss is given.")) -> None:
+    """Compare the losses: one draft, one start, the same tokens."""
+    from .install import write_losses
+    from .places import TEXTS, model
+    from .recipes import RECIPES
+    from .table import COMPARED, compare_losses
+    from .teacher import Teacher
+
+    write_losses(compare_losses(RECIPES[COMPARED], Teacher.read(model(), TEXTS), tokens, typer.echo))
+
+
+@app.command()
+def install() -> None:
+    """Measure the drafts on texts kept back; copy them to models/ with pair.json, what they came to, and a card."""
+    from .install import install as copy
+
+    typer.echo(f"models/{copy(typer.echo).name}")
+
+
+@app.command(name="all")
+def all_steps(tokens: int = TOKENS, minutes: float = MINUTES) -> None:
+    """Everything: texts, suite, so many minutes for the default draft, and a third of its tokens for each other one
+    and for each loss.
+    """
+    from .distil import tokens_seen
+    from .recipes import DEFAULT
+
+    texts(tokens)
+    suite()
+    draft(DEFAULT, minutes, "sharp")
+    ladder(tokens_seen(DEFAULT) // 3)
+    losses(tokens_seen(DEFAULT) // 3)
+    install()
