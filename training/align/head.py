@@ -1,4 +1,4 @@
-"""The reduced head and the loss over it, a few hundred positions at a time: all that is made of them stays in the cache.
+"""The reduced head and the loss over it, a few hundred positions at a time, so that they stay in the cache.
 
 The logits of a whole batch over 8,192 ids take 130 MB, and a loss passes over them a dozen times.
 """

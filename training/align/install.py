@@ -1,0 +1,84 @@
+"""Puts aligned drafts where the project ships them, with ``pair.json`` and what they came to on texts kept back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from decoding.engines.slim import materialise
+from decoding.errors import UserError
+from decoding.files import cache_folder
+from decoding.records.fingerprint import fingerprint
+from training.files import replacing_file, replacing_folder
+
+from .card import write_card
+from .distil import facts_of
+from .places import DRAFTS, PAIR, TEXTS, model
+from .recipes import DEFAULT, RECIPES
+from .report import measure_drafts
+from .table import LossRow
+from .teacher import Teacher
+
+LOSSES_FILE, FACTS_FILE = "losses.json", "alignment.json"
+KEPT = ("policies", "README.md")
+"""What stays beside a draft whose weights did not change."""
+
+
+def install(tell: Callable[[str], None]) -> Path:
+    """Copies every draft that was trained to ``models/<pair>``; returns that folder. Raises UserError."""
+    names = [name for name in RECIPES if (DRAFTS / name / "config.json").is_file()]
+    if DEFAULT not in names:
+        raise UserError("There is no default draft yet. Run `python -m training align draft --minutes 60` first.")
+    for name in names:
+        _copy(DRAFTS / name, PAIR / "drafts" / name)
+    write_json(PAIR / "pair.json", describe(names))
+    chat_model = model()
+    whole = {name: materialise(place := PAIR / "drafts" / name, chat_model.folder, _cache_of(place)) for name in names}
+    figures = measure_drafts(whole, Teacher.read(chat_model, TEXTS), tell)
+    write_json(PAIR / FACTS_FILE, {"drafts": {name: figures[name] | facts_of(name) for name in names}})
+    write_card(PAIR)
+    return PAIR
+
+
+def _cache_of(draft: Path) -> Path:
+    return cache_folder() / "aligned" / f"{draft.name}-{fingerprint(draft)}"
+
+
+def _copy(source: Path, place: Path) -> None:
+    """Copies a draft; policies that were fitted to other weights go."""
+    same = place.is_dir() and fingerprint(source) == fingerprint(place)
+    with replacing_folder(place) as new:
+        shutil.copytree(source, new, dirs_exist_ok=True)
+        for name in KEPT if same else ():
+            if (place / name).is_dir():
+                shutil.copytree(place / name, new / name)
+            elif (place / name).is_file():
+                shutil.copyfile(place / name, new / name)
+
+
+def describe(names: Sequence[str]) -> dict:
+    """The content of ``pair.json``."""
+    return {
+        "name": PAIR.name,
+        "title": "SmolLM2 135M: a chat model",
+        "description": "SmolLM2-135M-Instruct, and drafts aligned to it by what it writes itself.",
+        "target": "target",
+        "drafts": {name: f"drafts/{name}" for name in names},
+        "default_draft": DEFAULT,
+        "int8_drafts": True,
+        "chat": True,
+    }
+
+
+def write_losses(rows: Sequence[LossRow]) -> None:
+    """Keeps the table of losses beside the pair, for its card."""
+    write_json(PAIR / LOSSES_FILE, [asdict(row) for row in rows])
+
+
+def write_json(path: Path, content: object) -> None:
+    with replacing_file(path) as file:
+        json.dump(content, file, indent=1)
+        file.write("\n")
