@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from decoding.engines import hub as hub_module
 from decoding.engines import pair as pair_module
-from decoding.engines.checks import check_memory, estimate_memory
+from decoding.engines.checks import check_index, check_memory, estimate_memory
 from decoding.engines.hub import Repository, is_hub_id
 from decoding.engines.pair import load_pair
 from decoding.engines.tokenizer import load_tokenizer
@@ -112,6 +115,11 @@ def test_a_longer_vocabulary_of_the_same_tokens_is_no_other_tokenizer(folders):
             "code from its own repository, which is never run",
         ),
         ({"model_type": None}, "names no model_type"),
+        ({"num_attention_heads": 0}, "says num_attention_heads = 0"),
+        ({"hidden_size": -32}, "says hidden_size = -32"),
+        ({"num_hidden_layers": 10**30}, "says num_hidden_layers = 10000"),
+        ({"num_key_value_heads": "many"}, "says num_key_value_heads = many"),
+        ({"vocab_size": True}, "says vocab_size = True"),
     ],
 )
 def test_bad_configs_are_refused_before_the_weights(folders, hub, tmp_path, change, words):
@@ -150,10 +158,71 @@ def test_a_full_disk_is_told(hub, monkeypatch):
         load_pair(target="org/big", draft="org/small", device="cpu", hub=hub)
 
 
-def test_what_does_not_fit_in_memory_is_refused(hub, monkeypatch):
+def test_what_does_not_fit_in_memory_is_refused_before_it_is_downloaded(hub, monkeypatch):
     monkeypatch.setattr(pair_module, "free_memory", lambda device: 1000)
     with pytest.raises(UserError, match="GB of memory; 0.0 GB are free"):
         load_pair(target="org/big", draft="org/small", device="cpu", hub=hub)
+    assert hub.fetched_weights() == []
+
+
+@pytest.mark.parametrize(
+    "index, words",
+    [
+        ({"weight_map": {"a": "../elsewhere/model.safetensors"}}, "only safetensors files in the same folder"),
+        ({"weight_map": {"a": "/etc/model.safetensors"}}, "only safetensors files in the same folder"),
+        ({"weight_map": {"a": "pytorch_model.bin"}}, "only safetensors files in the same folder"),
+        ({"weight_map": {"a": ".safetensors"}}, "only safetensors files in the same folder"),
+        ({"weight_map": {"a": 5}}, "only safetensors files in the same folder"),
+        ({"weight_map": {"a": "model-2.safetensors"}}, "model-2.safetensors, .* is missing"),
+        ({"weight_map": ["model.safetensors"]}, "is no list of weights"),
+        ([], "is no list of weights"),
+    ],
+)
+def test_an_index_that_points_elsewhere_is_refused(folders, tmp_path, index, words):
+    place = tmp_path / "indexed"
+    shutil.copytree(folders["small"], place)
+    (place / "pytorch_model.bin").write_bytes(b"a pickle, which must never be read")
+    (place / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match=words):
+        load_pair(target=str(folders["big"]), draft=str(place), device="cpu")
+
+
+def test_an_index_of_files_in_the_folder_is_followed(folders, tmp_path):
+    place = tmp_path / "indexed"
+    shutil.copytree(folders["small"], place)
+    check_index(place)
+    (place / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model.safetensors"}}')
+    check_index(place)
+
+
+LOOK = 'hub.look("org/model")'
+FETCH = 'hub.fetch(Repository("org/model", "0" * 40, {}), "config.json", print)'
+
+
+@pytest.mark.parametrize(
+    "address, offline, question",
+    [("http://127.0.0.1:1", "0", LOOK), ("nonsense", "0", LOOK), ("", "1", LOOK), ("", "1", FETCH)],
+)
+def test_the_real_library_without_a_hub_is_a_sentence(address, offline, question):
+    """In a process of its own: the library reads its settings when it is imported."""
+    script = f"""
+from decoding.engines.hub import HuggingFaceHub, Repository
+from decoding.errors import UserError
+hub = HuggingFaceHub()
+try:
+    {question}
+except UserError as error:
+    print("SENTENCE", error)
+"""
+    settings = {
+        "HF_ENDPOINT": address,
+        "HF_HUB_OFFLINE": offline,
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HOME": "/nowhere",
+    }
+    told = subprocess.run([sys.executable, "-c", script], env=os.environ | settings, capture_output=True, text=True)
+    assert told.stdout.startswith("SENTENCE") and "Traceback" not in told.stderr, told.stdout + told.stderr
+    assert "network" in told.stdout
 
 
 def test_unknown_models_and_folders(hub):

@@ -15,7 +15,7 @@ from decoding.engines import loading
 from decoding.engines import pair as pair_module
 from decoding.engines.checks import estimate_memory
 from decoding.engines.hub import HuggingFaceHub, Repository
-from decoding.engines.pair import check_fit, load_pair
+from decoding.engines.pair import check_fit, load_pair, size_of
 from decoding.engines.tokenizer import Tokenizer, load_tokenizer
 from decoding.errors import UserError
 from decoding.records import pairs
@@ -64,7 +64,7 @@ def answer(status: int) -> httpx.Response:
         (errors.RepositoryNotFoundError("no", response=answer(404)), "There is no model a/b"),
         (errors.LocalEntryNotFoundError("no"), "the Hub cannot be reached"),
         (errors.HfHubHTTPError("no", response=answer(500)), "did not give a/b"),
-        (httpx.ConnectError("no"), "did not give a/b: ConnectError"),
+        (errors.HTTPError("no"), "did not give a/b: HTTPError"),
     ],
 )
 def test_errors_of_the_hub_become_sentences(monkeypatch, error, words):
@@ -101,7 +101,7 @@ def test_a_target_too_large_for_one_gpu_goes_over_several(folders, monkeypatch, 
     )
     monkeypatch.setattr(pair_module, "gpu_count", lambda: gpus)
     monkeypatch.setattr(pair_module, "free_memory", lambda device: int(free * need))
-    assert check_fit("big + small", folders["big"], folders["small"], "bfloat16", "cuda") is spreads
+    assert check_fit("big + small", list(map(size_of, folders.values())), "bfloat16", "cuda") is spreads
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
@@ -109,7 +109,7 @@ def test_what_fits_on_no_gpu_is_refused(folders, monkeypatch, gpus):
     monkeypatch.setattr(pair_module, "gpu_count", lambda: gpus)
     monkeypatch.setattr(pair_module, "free_memory", lambda device: 1000)
     with pytest.raises(UserError, match="of memory on the GPU"):
-        check_fit("big + small", folders["big"], folders["small"], "bfloat16", "cuda")
+        check_fit("big + small", list(map(size_of, folders.values())), "bfloat16", "cuda")
 
 
 def test_spreading_needs_accelerate(folders, monkeypatch):

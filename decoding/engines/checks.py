@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
@@ -12,6 +15,13 @@ from .tokenizer import Tokenizer
 
 _PROBE = 'def f(x):\n    return  x ** 2  # naïve — 漢字 🙂\n\nThe quick brown fox, 1,234.5 times; it\'s "done"!\t'
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+_SIZES = (
+    "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "intermediate_size", "head_dim",
+    "vocab_size", "max_position_embeddings", "n_layer", "n_head", "n_embd", "n_positions",
+)  # fmt: skip
+_WEIGHT_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors")
+INDEX_FILE = "model.safetensors.index.json"
+MAX_SIZE = 10**8
 SPARE = 1.1  # activations, buffers, the runtime itself
 
 
@@ -21,6 +31,30 @@ def check_config(config: Any, name: str) -> None:
         raise UserError(f"{name} is not a transformers model: its config.json names no model_type.")
     if "auto_map" in config:
         raise UserError(f"{name} needs code from its own repository, which is never run: choose another model.")
+    for key in _SIZES:
+        size = config.get(key)
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_SIZE):
+            raise UserError(f"{name} holds a broken model: its config.json says {key} = {str(size)[:40]}.")
+
+
+def check_index(folder: Path) -> None:
+    """Refuse an index that points at anything but safetensors files beside it (UserError).
+
+    transformers follows such a list wherever it points, and reads by its ending what it finds there: a pickle, too.
+    """
+    path = folder / INDEX_FILE
+    if not path.exists():
+        return
+    try:
+        files = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise UserError(f"{folder.name} holds a broken model: its {INDEX_FILE} is no list of weights.") from error
+    for file in files:
+        if not isinstance(file, str) or not _WEIGHT_FILE.fullmatch(file):
+            sentence = "and only safetensors files in the same folder are read: choose another model."
+            raise UserError(f"{folder.name} keeps weights in {str(file)[:60]!r}, {sentence}")
+        if not (folder / file).is_file():
+            raise UserError(f"{folder.name} is not whole: {file}, which its {INDEX_FILE} names, is missing.")
 
 
 def check_same_tokenizer(target: Tokenizer, draft: Tokenizer, target_name: str, draft_name: str) -> None:

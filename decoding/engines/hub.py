@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..errors import UserError
-from .checks import check_config
+from .checks import INDEX_FILE, check_config
 
 MAX_DOWNLOAD_BYTES = 160 * 10**9  # a 70B model in bfloat16 has 141 GB
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}$")
@@ -30,7 +30,6 @@ _SMALL_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
 )
-_INDEX = "model.safetensors.index.json"
 
 Tell = Callable[[str, float | None], None]
 
@@ -70,6 +69,10 @@ class Found:
     folder: Path
 
     @property
+    def weight_bytes(self) -> int:
+        return sum(self.repository.weights.values())
+
+    @property
     def mark(self) -> str:
         """Stands in for the fingerprint of the weights: hashing them would take minutes."""
         return f"hub-{self.repository.revision[:16]}"
@@ -102,8 +105,8 @@ def inspect(hub: Hub, name: str, tell: Tell) -> Found:
 def download(hub: Hub, found: Found, tell: Tell) -> Path:
     """Fetch the weights of ``found``; returns the folder of the whole model. Raises UserError."""
     files = dict(found.repository.weights)
-    if _INDEX in found.repository.files:
-        files[_INDEX] = found.repository.files[_INDEX]
+    if INDEX_FILE in found.repository.files:
+        files[INDEX_FILE] = found.repository.files[INDEX_FILE]
     total, done = sum(files.values()), 0
     _check_disk(found, total)
     name = found.repository.name
@@ -164,7 +167,6 @@ class HuggingFaceHub:
         )
 
     def _ask(self, name: str, question: Callable[[], Any]) -> Any:
-        import httpx
         from huggingface_hub import errors
 
         try:
@@ -182,7 +184,8 @@ class HuggingFaceHub:
             raise UserError(
                 f"{name} is not on this machine and the Hub cannot be reached: check the network."
             ) from error
-        except (errors.HfHubHTTPError, httpx.HTTPError, OSError) as error:
+        except (errors.HTTPError, errors.HfHubHTTPError, OSError) as error:
+            # HTTPError: the base of all faults of whichever HTTP library the Hub's own client stands on
             raise UserError(
                 f"The Hub did not give {name}: {type(error).__name__}. Check the network and try again."
             ) from error

@@ -15,7 +15,7 @@ from ..errors import UserError, is_out_of_memory
 from ..records.fingerprint import fingerprint
 from ..records.trace import ModelInfo
 from .base import CachedModel
-from .checks import check_config
+from .checks import check_config, check_index
 from .cuda import CudaModel
 from .invariance import PARTS, keeps_bits
 from .lean import LeanModel, is_lean
@@ -90,6 +90,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     check_config(config, folder.name)
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder.name} has no safetensors weights, and no other kind is loaded: convert them first.")
+    check_index(folder)
     return config
 
 

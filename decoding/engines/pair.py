@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import UserError
@@ -11,7 +11,7 @@ from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory
 from .hub import Hub, HuggingFaceHub, Tell
 from .loading import choose_device, choose_weights, gpu_count, load_model, read_config, set_threads, weight_bytes
-from .sources import Place, Sources
+from .sources import Place, Size, Sources
 from .tokenizer import Tokenizer, load_tokenizer
 
 
@@ -100,9 +100,11 @@ def load_pair(
     device = choose_device(device)
     weights = choose_weights(dtype, device)
     sources = Sources(described, hub or HuggingFaceHub(), tell)
-    first, default = sources.fetch(described.target), sources.fetch(described.drafts[described.default_draft])
+    places = described.target, described.drafts[described.default_draft]
+    check_fit(described.name, sources.known_sizes(places), weights, device)  # before a byte of weights is downloaded
+    first, default = map(sources.fetch, places)
     threads = set_threads(threads, weight_bytes(first.folder))
-    spread = check_fit(described.name, first.folder, default.folder, weights, device)
+    spread = check_fit(described.name, [size_of(first.folder), size_of(default.folder)], weights, device)
 
     def load(which: str, place: Place, form: str, spread: bool = False) -> CachedModel:
         tell(f"Loading {which}", None)
@@ -138,15 +140,19 @@ def load_pair(
     return pair
 
 
-def check_fit(name: str, target: Path, draft: Path, weights: str, device: str) -> bool:
+def size_of(folder: Path) -> Size:
+    """The size of the model in ``folder``. Raises UserError."""
+    return Size(read_config(folder), weight_bytes(folder))
+
+
+def check_fit(name: str, sizes: Sequence[Size], weights: str, device: str) -> bool:
     """Refuse a pair that will not fit in memory (UserError); True where its target goes over several GPUs.
 
-    ``target``, ``draft``: the folders of their weights.
+    ``sizes``: of target and draft, as far as they are known.
     """
-    needs = []
-    for folder in (target, draft):
-        estimate = estimate_memory(read_config(folder), weight_bytes(folder), weights, device, DEFAULT_MAX_LENGTH)
-        needs.append(estimate.peak)
+    if not sizes:
+        return False
+    needs = [estimate_memory(one.config, one.weight_bytes, weights, device, DEFAULT_MAX_LENGTH).peak for one in sizes]
     free = free_memory(device)
     if device != "cpu" and free is not None and sum(needs) > free and gpu_count() > 1:
         total = sum(free_memory(f"cuda:{index}") or 0 for index in range(gpu_count()))

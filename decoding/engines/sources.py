@@ -6,9 +6,10 @@ before weights are fetched.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..errors import UserError
 from ..files import cache_folder, safe_name
@@ -18,6 +19,7 @@ from ..records.pairs import PairDescription
 from .checks import check_same_tokenizer
 from .gguf import record_of, unpack
 from .hub import Found, Hub, Tell, download, inspect, is_hub_id
+from .loading import read_config
 from .slim import is_slim, materialise
 from .tokenizer import load_tokenizer
 
@@ -44,6 +46,14 @@ class Source(Protocol):
     def fetch(self, tell: Tell) -> Place: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What the memory that a model needs follows from."""
+
+    config: dict[str, Any]
+    weight_bytes: int  # as stored
+
+
 class FolderSource:
     """A folder with config.json, a tokenizer and safetensors."""
 
@@ -51,6 +61,7 @@ class FolderSource:
         self._place = Place(folder, folder.name, source)
 
     def inspect(self, tell: Tell) -> Path:
+        read_config(self._place.folder)  # refuses nonsense before a tokenizer stumbles over it
         return self._place.folder
 
     def fetch(self, tell: Tell) -> Place:
@@ -67,6 +78,11 @@ class HubSource:
     def inspect(self, tell: Tell) -> Path:
         self._found = self._found or inspect(self._hub, self._name, tell)
         return self._found.folder
+
+    def size(self, tell: Tell) -> Size:
+        """Known before the weights are fetched. Raises UserError."""
+        self.inspect(tell)
+        return Size(self._found.config, self._found.weight_bytes)
 
     def fetch(self, tell: Tell) -> Place:
         self.inspect(tell)
@@ -140,6 +156,11 @@ class Sources:
         if described.kind != "embedded":
             self._check_tokenizers(described)
         self._places: dict[str, Place] = {}
+
+    def known_sizes(self, places: Iterable[str]) -> list[Size]:
+        """Of those models at ``places`` that would have to be downloaded. Raises UserError."""
+        sources = [self._sources[place] for place in places]
+        return [source.size(self._tell) for source in sources if isinstance(source, HubSource)]
 
     def fetch(self, place: str) -> Place:
         """The model that lies at ``place`` of the description, on this machine now. Raises UserError."""
