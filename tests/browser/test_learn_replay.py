@@ -1,0 +1,107 @@
+"""The browser's replay equals the what-if module's, over all policies."""
+
+from __future__ import annotations
+
+import pytest
+
+from decoding.lanes import POLICIES
+from decoding.theory import best_sl, expected_tokens
+from tests.learn_vectors import LANES, make_vectors
+from viz.learn.assets import learn_js
+
+REPLAY = """(cases) => cases.map(({ chain, costs, ending, tuned, lanes }) => {
+  const { Replay, simulate, makePolicy, parseLane } = SpeculoscopeLearn;
+  const replay = new Replay(chain);
+  return Object.fromEntries(Object.keys(lanes).map((text) => {
+    const done = simulate(replay, costs, makePolicy(parseLane(text), tuned), ending);
+    return [text, [done.iterations, done.cost, done.speedup]];
+  }));
+})"""
+
+
+@pytest.fixture(scope="module")
+def page(browser):
+    page = browser.new_page()
+    page.add_script_tag(content=learn_js())
+    yield page
+    page.close()
+
+
+def test_every_policy_is_among_the_vectors_and_in_the_browser(page):
+    assert {lane.partition(":")[0] for lane in LANES} == set(POLICIES)
+    assert set(page.evaluate("Object.keys(SpeculoscopeLearn.POLICIES)")) == set(POLICIES)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_replay_makes_the_iterations_that_python_makes(page, seed):
+    cases = make_vectors(seed)
+    for case, found in zip(cases, page.evaluate(REPLAY, cases), strict=True):
+        for lane, (iterations, cost, speedup) in case["lanes"].items():
+            assert found[lane][0] == iterations, lane
+            assert found[lane][1:] == pytest.approx([cost, speedup], rel=1e-12), lane
+
+
+def test_costs_change_as_in_python(page):
+    for case in make_vectors(11):
+        found = page.evaluate("({costs}) => SpeculoscopeLearn.withCosts(costs, 'toy', {c: 0.03})", case)
+        assert found == case["cheaper"]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.93, 1.0])
+def test_the_closed_form_is_the_theory_module_s(page, alpha):
+    costs = {"v": [1.0], "c": {"toy": 0.1}, "o": 0.0, "first": {}}
+    found = page.evaluate("a => [0, 1, 7].map((n) => SpeculoscopeLearn.expectedTokens(a, n))", alpha)
+    assert found == pytest.approx([expected_tokens(alpha, n) for n in (0, 1, 7)])
+    speedups = page.evaluate(
+        "([a, costs]) => Array.from({length: 65}, (_, n) => SpeculoscopeLearn.modelSpeedup(a, n, costs, 'toy'))",
+        [alpha, costs],
+    )
+    assert max(range(65), key=lambda n: (speedups[n], -n)) == best_sl(alpha, 0.1)
+
+
+def write(page, source: str, case: dict):
+    return page.evaluate(
+        """([source, { chain, costs, ending }]) => {
+          const { Replay, simulate, Written } = SpeculoscopeLearn;
+          try { return simulate(new Replay(chain), costs, new Written(source), ending).iterations; }
+          catch (error) { return String(error.message); }
+        }""",
+        [source, case],
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "lane"),
+    [
+        ("guessed < 3", "static:3"),
+        ("p >= 0.8", "confidence:0.8"),
+        ("limit = 2 * 0.4\np >= limit # the same", "confidence:0.8"),
+        ("sqrt(0.15 * entropy) <= 0.3", "entropy"),
+        ("not (guessed >= 1 or false) and 1 < 2", "static:1"),
+        ("guessed - -1 <= 2^0 * 3", "static:3"),
+    ],
+)
+def test_a_written_policy_decides_as_the_rule_it_spells_out(page, source, lane):
+    for case in make_vectors(5, rounds=3):
+        assert write(page, source, case) == case["lanes"][lane][0]
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("", "Write when to guess on"),
+        ("p >", "too soon"),
+        ("window.alert(1)", "not understood"),
+        ("constructor", "there is no “constructor”"),
+        ("__proto__ > 0", "there is no “__proto__”"),
+        ("toString(1)", "there is no “toString”"),
+        ("p = 3\np > 1", "has a meaning already"),
+        ("x = 3", "last line must say"),
+        ("min(1) > p", "min takes 2 values"),
+        ("(" * 60 + "p", "too many brackets"),
+        ("p > 0.4 )", "unexpected"),
+        ("p" * 700, "At most 600"),
+    ],
+)
+def test_what_is_no_expression_is_refused_with_a_sentence(page, source, sentence):
+    assert sentence in write(page, source, make_vectors(5, rounds=1)[0])

@@ -1,0 +1,99 @@
+"""Chains and costs over which the browser's replay must equal the what-if module, lane for lane."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+from decoding.lanes import parse_lane
+from decoding.lookahead.registry import make_policy
+from decoding.trace import Chain, Costs, Guesses
+from decoding.whatif import simulate, with_costs
+
+HEADS = ("disco", "specdecpp", "costaware")
+LANES = (
+    "autoregressive", "static:1", "static:3", "static:20", "heuristic", "confidence", "confidence:0.8", "entropy",
+    "entropy:0.1", "oracle", "oracle:3", "oracle:best", "disco", "disco:0.7", "specdecpp", "specdecpp:0.8",
+    "specdecpp:auto", "costaware",
+)  # fmt: skip
+
+
+def make_vectors(seed: int, rounds: int = 6) -> list[dict[str, Any]]:
+    """Cases of {chain, costs, ending, tuned, lanes: {lane: [iterations, cost, speedup]}}, JSON-ready."""
+    random_ = random.Random(seed)
+    return [_vector(random_) for _ in range(rounds)]
+
+
+def _vector(random_: random.Random) -> dict[str, Any]:
+    chain = make_chain(random_, random_.randrange(1, 90), random_.choice((0.0, 0.5, 0.8, 0.95, 1.0)))
+    costs = make_costs(random_)
+    tuned = make_tuned(random_)
+    ending = random_.choice(({"finish": "length"}, {"finish": "eos", "max_new_tokens": len(chain.target) + 7}))
+    heads = {name: SimpleNamespace(name=name, needs=frozenset(), tuned=tuned[name]) for name in HEADS}
+    lanes = {}
+    for text in LANES:
+        done = simulate(chain, costs, make_policy(parse_lane(text), heads), **ending)
+        lanes[text] = [done.iterations, done.cost, done.speedup]
+    return json.loads(
+        json.dumps(
+            {
+                "chain": asdict(chain),
+                "costs": asdict(costs),
+                "cheaper": asdict(with_costs(costs, chain.draft, c=0.03)),
+                "ending": {"finish": ending["finish"], "maxNewTokens": ending.get("max_new_tokens")},
+                "tuned": tuned,
+                "lanes": lanes,
+            }
+        )
+    )
+
+
+def make_chain(random_: random.Random, n: int, match: float) -> Chain:
+    """A text of ``n`` tokens, guesses that hold with probability ``match``, and drafts that fall silent at times."""
+    target = [random_.randrange(50) for _ in range(n)]
+    along, tails = _guesses(), {}
+    for at, token in enumerate(target):
+        right = random_.random() < match
+        choice = token if right else None if random_.random() < 0.1 else (token + 1) % 50
+        _say(along, random_, choice)
+        if choice is not None and (not right or at == n - 1):
+            tails[at] = _guesses()
+            for _ in range(random_.choice((0, 3, 20))):
+                _say(tails[at], random_, None if random_.random() < 0.03 else random_.randrange(50))
+    return Chain("toy", target, along, tails)
+
+
+def _guesses() -> Guesses:
+    return Guesses([], [], [], {name: [] for name in HEADS})
+
+
+def _say(guesses: Guesses, random_: random.Random, choice: int | None) -> None:
+    guesses.choice.append(choice)
+    guesses.p.append(random_.random())
+    guesses.entropy.append(4 * random_.random() ** 3)
+    for column in guesses.scores.values():
+        column.append(random_.choice((0.0, 1.0, 1.0 - random_.random() ** 3)))
+
+
+def make_costs(random_: random.Random) -> Costs:
+    slope = random_.choice((0.0, 0.01, 0.05))
+    v = [1.0 + slope * n * random_.uniform(0.9, 1.1) for n in range(random_.choice((1, 9, 65)))]
+    return Costs(
+        target_s=0.004, v=[1.0, *v[1:]], c={"toy": random_.choice((0.0, 0.08, 0.5, 1.2))}, o=random_.choice((0.0, 0.02)),
+        decision={"disco": 0.01, "specdecpp": 0.02, "costaware": 0.003}, first={"toy": random_.choice((0.0, 0.06))},
+    )  # fmt: skip
+
+
+def make_tuned(random_: random.Random) -> dict[str, dict[str, Any]]:
+    """What fitting chooses for the learned policies, drawn at random."""
+    ledger = [[t / 10, 1000, [random_.randrange(40) for _ in range(1, 24)]] for t in range(1, 10)]
+    return {
+        "disco": {"threshold": 0.55, "sl_max": random_.choice((8, 30)), "sure": random_.choice((0.9, 2.0))},
+        "specdecpp": {"threshold": 0.4, "sl_max": 24, "ledger": ledger},
+        "costaware": {
+            "sl_max": 40, "next": [0.2, 0.9], "first": {"start": 0.7, "held": 0.9, "missed": 0.4}, "ledger": ledger,
+        },
+    }  # fmt: skip

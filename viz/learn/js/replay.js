@@ -1,0 +1,146 @@
+/* What if? The replay of decoding's what-if module in the browser: the same policies over the same recorded chain.
+ *
+ * Every number here is a port of the Python one and is held to it by tests over all policies. Costs are in units of a
+ * target pass over one token; output positions count new tokens from 0.
+ */
+
+const SL_CAP = 20; // of static rules and those whose source says so
+
+// ---------------------------------------------------------------- costs
+
+/** v(n): cost of a target pass over n tokens; beyond the measured range on its last slope. */
+function checkCost(costs, n) {
+  const { v } = costs, last = v[v.length - 1];
+  if (n <= v.length) return v[n - 1];
+  return last + (last - v[0]) / Math.max(1, v.length - 1) * (n - v.length);
+}
+
+/** Cost of one iteration of n drafted tokens. */
+function iterationCost(costs, n, draft, policy) {
+  const c = draft == null ? 0 : costs.c[draft];
+  const decision = (policy && costs.decision && costs.decision[policy]) || 0;
+  const first = draft != null && n && costs.first ? costs.first[draft] || 0 : 0;
+  return first + n * (c + decision) + checkCost(costs, n + 1) + costs.o;
+}
+
+/** The costs with other curves: what if the draft were cheaper, or checking free? */
+function withCosts(costs, draft, { c, v, o } = {}) {
+  const changed = { ...costs, v: v || costs.v, o: o ?? costs.o };
+  if (c == null) return changed;
+  const known = costs.c[draft], first = (costs.first && costs.first[draft]) || 0;
+  changed.c = { ...costs.c, [draft]: c };
+  changed.first = { ...costs.first, [draft]: known ? first * c / known : first };
+  return changed;
+}
+
+// ---------------------------------------------------------------- the chain, made ready
+
+class Replay {
+  constructor(chain) {
+    this.chain = chain;
+    this.n = chain.target.length;
+    this.holds = new Array(this.n + 1).fill(0); // how many guesses in a row are right from here on
+    for (let at = this.n - 1; at >= 0; at--) {
+      this.holds[at] = chain.along.choice[at] === chain.target[at] ? this.holds[at + 1] + 1 : 0;
+    }
+    this.reach = chain.target.map((_, start) => this.reachFrom(start)); // how many guesses exist from here on
+  }
+
+  reachFrom(start) {
+    const { along, tails } = this.chain, held = this.holds[start], end = start + held;
+    if (end === this.n) return held + said(tails[end - 1]);
+    return along.choice[end] == null ? held : held + 1 + said(tails[end]);
+  }
+
+  /** The index-th guess of an iteration at start: {id, p, entropy, score(head)}. */
+  guess(start, index) {
+    let held = this.holds[start];
+    if (start + held === this.n) held -= 1;
+    const along = index <= held;
+    const list = along ? this.chain.along : this.chain.tails[start + held];
+    const at = along ? start + index : index - held - 1;
+    return { id: list.choice[at], p: list.p[at], entropy: list.entropy[at], score: (head) => list.scores?.[head]?.[at] };
+  }
+
+  hasScores(head) { return Boolean(this.chain.along.scores && this.chain.along.scores[head]); }
+}
+
+function said(tail) {
+  if (!tail) return 0;
+  const end = tail.choice.findIndex((choice) => choice == null);
+  return end < 0 ? tail.choice.length : end;
+}
+
+/** The same text cut after n tokens, as a run with that limit would have recorded it. */
+function cutChain(chain, n) {
+  if (n >= chain.target.length) return chain;
+  const along = { ...chain.along, choice: chain.along.choice.slice(0, n) };
+  const tails = {};
+  for (const [at, tail] of Object.entries(chain.tails)) if (Number(at) < n) tails[at] = tail;
+  return { ...chain, target: chain.target.slice(0, n), along, tails };
+}
+
+// ---------------------------------------------------------------- replaying
+
+/** The iterations [start, SL, accepted] that a policy makes of the text, and what they cost. */
+function simulate(replay, costs, policy, ending = {}) {
+  const { draft } = replay.chain;
+  let wanted = replay.n;
+  if (ending.finish === "eos" || ending.finish === "stop") wanted = Math.max(wanted, ending.maxNewTokens || 0);
+  policy.reset({ draft, costs, wanted, holds: (start) => replay.holds[start], nTokens: replay.n, replay });
+  const iterations = [], known = new Map();
+  let cost = 0;
+  for (let start = 0; start < replay.n;) {
+    const most = Math.min(wanted - start - 1, replay.reach[start], policy.cap ?? Infinity);
+    const planned = policy.planned(start);
+    const n = planned == null ? draftStepwise(replay, policy, start, most) : Math.max(0, Math.min(planned, most));
+    const accepted = Math.min(n, replay.holds[start]);
+    policy.observe(n, accepted);
+    iterations.push([start, n, accepted]);
+    if (!known.has(n)) known.set(n, iterationCost(costs, n, draft, policy.name));
+    cost += known.get(n);
+    start += accepted + 1;
+  }
+  const plain = replay.n * iterationCost(costs, 0, null);
+  return { iterations, nTokens: replay.n, cost, speedup: cost ? plain / cost : 1 };
+}
+
+/** Ask the policy guess by guess, as the loop does; returns the SL. */
+function draftStepwise(replay, policy, start, most) {
+  const state = { start, guesses: [] };
+  while (state.guesses.length < most && policy.wantsMore(state)) {
+    state.guesses.push(replay.guess(start, state.guesses.length));
+  }
+  return state.guesses.length;
+}
+
+/** The SL at every position that makes the rest of the text cheapest, and that least cost (dynamic programming). */
+function bestSplit(holds, nTokens, cost, wanted = nTokens) {
+  const limit = Math.max(wanted, nTokens);
+  const rest = new Array(nTokens + 2).fill(0), plan = new Array(nTokens).fill(0), costs = [];
+  for (let start = nTokens - 1; start >= 0; start--) {
+    const most = Math.max(0, Math.min(holds(start), limit - start - 1));
+    let best = Infinity;
+    for (let n = 0; n <= most; n++) {
+      costs[n] ??= cost(n);
+      const total = costs[n] + rest[start + n + 1];
+      if (total < best) { best = total; plan[start] = n; }
+    }
+    rest[start] = best;
+  }
+  return { plan, rest };
+}
+
+// ---------------------------------------------------------------- lanes
+
+/** "wide/static:5" -> {draft, policy, argument}; null where it is no lane. */
+function parseLane(text) {
+  const match = /^(?:([A-Za-z0-9][A-Za-z0-9._/-]*)\/)?([a-z_+-]+)(?::(.+))?$/.exec(String(text).trim());
+  return match ? { text: match[0], draft: match[1] || null, policy: match[2], argument: match[3] ?? null } : null;
+}
+
+/** The policy of a lane, new. tuned: what fitting chose for the learned ones, by name. Null where it cannot be replayed. */
+function makePolicy(lane, tuned = {}) {
+  const maker = POLICIES[lane.policy];
+  return maker ? maker(lane.argument, tuned[lane.policy]) : null;
+}
