@@ -8,10 +8,10 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
-from decoding.lanes import parse_lane
+from decoding.analysis.whatif import simulate, with_costs
 from decoding.lookahead.registry import make_policy
-from decoding.trace import Chain, Costs, Guesses
-from decoding.whatif import simulate, with_costs
+from decoding.records.lanes import parse_lane
+from decoding.records.trace import Chain, Costs, Guesses
 
 HEADS = ("disco", "specdecpp", "costaware")
 LANES = (

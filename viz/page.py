@@ -1,4 +1,4 @@
-"""The page: three tabs over one backend, and how it is served."""
+"""The page: four tabs over one backend, and how it is served."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from decoding.backends.recorded import RECORDINGS, RecordedBackend
 
 from . import assets, limits
 from .api import DESCRIPTION, make_compare
+from .learn.tab import build_learn_tab
 from .race_tab import build_race_tab
 from .reports.tab import DRAFTS, EVALUATE, build_report_tab
 from .session import Visits
@@ -51,6 +52,8 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS) -> gr.Bloc
         with gr.Tabs(elem_classes="sp-tabs"):
             with gr.Tab("Race", id="race"):
                 build_race_tab(page, backend, recorded, store, visits)
+            with gr.Tab("Learn", id="learn"):
+                build_learn_tab(store)
             with gr.Tab("Evaluation", id="evaluation"):
                 build_report_tab(EVALUATE, backend, visits)
             with gr.Tab("Drafts", id="drafts"):

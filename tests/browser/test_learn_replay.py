@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from decoding.lanes import POLICIES
-from decoding.theory import best_sl, expected_tokens
+from decoding.analysis.theory import best_sl, expected_tokens
+from decoding.records.lanes import POLICIES
 from tests.learn_vectors import LANES, make_vectors
 from viz.learn.assets import learn_js
 

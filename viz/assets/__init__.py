@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import plotly
 from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from ..learn.assets import learn_css, learn_js
 from ..player.assets import player_css, player_js
 from .document import Document
 
 HERE = Path(__file__).resolve().parent
-SCRIPTS = ("plots.js", "page.js", "report.js", "early.js")
+SCRIPTS = ("plots.js", "page.js", "report.js", "learn.js", "early.js")
 TAGLINE = (
     "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Same text, sooner."
 )
@@ -37,5 +42,22 @@ def middleware() -> list[Middleware]:
 
 
 def routes() -> list[Route | Mount]:
-    """Plotly's own bundle from the installed package, under /speculoscope: nothing comes from a CDN."""
-    return [Mount("/speculoscope", StaticFiles(directory=Path(plotly.__file__).parent / "package_data"))]
+    """Plotly's own bundle from the installed package, and the Learn place's script: nothing comes from a CDN."""
+    return [
+        Mount("/speculoscope", StaticFiles(directory=Path(plotly.__file__).parent / "package_data")),
+        Route("/speculoscope-learn/learn.js", _served(learn_js(), "text/javascript")),
+        Route("/speculoscope-learn/learn.css", _served(learn_css(), "text/css")),
+    ]
+
+
+def _served(text: str, mime: str) -> Callable[[Request], Response]:
+    """An endpoint that answers with ``text``, packed where the browser takes that."""
+    plain, packed = text.encode(), gzip.compress(text.encode(), 9)
+
+    def answer(request: Request) -> Response:
+        headers = {"cache-control": "no-cache", "vary": "accept-encoding"}
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(plain, media_type=mime, headers=headers)
+        return Response(packed, media_type=mime, headers={**headers, "content-encoding": "gzip"})
+
+    return answer

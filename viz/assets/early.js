@@ -21,10 +21,10 @@
     return theme === "dark" || (theme !== "light" && global.matchMedia("(prefers-color-scheme: dark)").matches);
   }
 
-  /** Play it, unless the link asks for another run. */
+  /** Play it, unless the link asks for another run, or for a lesson. */
   function begin() {
     const query = new URLSearchParams(global.location.search), value = firstValue();
-    if (!value || query.has("run")) return;
+    if (!value || ["run", "lesson", "learn"].some((name) => query.has(name))) return;
     cover = el("div", `sp-early${isDark(query.get("__theme")) ? " dark" : ""}`);
     const head = el("div", "speculoscope sp-early-head"), root = el("div", "sp-player");
     head.append(el("b", "", "Speculoscope"), el("p", "", document.querySelector("meta[name=description]").content));

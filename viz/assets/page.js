@@ -119,7 +119,7 @@
     /** The first run on screen: the one that the link names, else the recorded one that came with the page. */
     begin(value) {
       const query = new URLSearchParams(global.location.search);
-      const run = query.get("run"), t = parseFloat(query.get("t"));
+      const run = query.has("learn") ? null : query.get("run"), t = parseFloat(query.get("t"));
       if (this.early) {
         this.run = this.early.run;
         this.shown();

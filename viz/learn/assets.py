@@ -10,13 +10,34 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SECTIONS = ("replay", "policies", "theory", "expression")
-EXPORTED = "{ Replay, simulate, bestSplit, iterationCost, withCosts, cutChain, parseLane, makePolicy,\n  POLICIES, Written, expectedTokens, modelSpeedup, breakEven }"
+SECTIONS = (
+    "replay",
+    "policies",
+    "theory",
+    "expression",
+    "dom",
+    "lanes",
+    "sentences",
+    "facts",
+    "charts",
+    "steps",
+    "questions",
+    "lessons",
+    "play",
+    "whatif",
+    "words",
+    "learn",
+    "exports",
+)
 
 
 @cache
 def learn_js() -> str:
     """The script: its sections, joined in the order in which they build on each other."""
     sections = [(HERE / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SECTIONS]
-    body = "\n".join([*sections, f"window.SpeculoscopeLearn = {EXPORTED};"])
-    return f'(function () {{\n"use strict";\n{body}\n}})();\n'
+    return '(function () {\n"use strict";\n' + "\n".join(sections) + "\n})();\n"
+
+
+@cache
+def learn_css() -> str:
+    return (HERE / "learn.css").read_text(encoding="utf-8")

@@ -1,0 +1,101 @@
+"""What the Learn place may ask of the server: runs, lessons, files. Cheap answers; what comes is taken as hostile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from decoding.backends.recorded import RecordedBackend
+from decoding.errors import UserError
+from decoding.records.run_file import run_to_json
+from decoding.records.trace import Run
+
+from ..desk import Answer, Query, answered
+from ..store import RunStore
+from .export import export_lesson
+from .lessons import LESSONS, read_lesson, shipped_lessons
+from .payload import learn_payload
+from .roles import find_roles
+from .words import WORDS
+
+OWN_RECORDINGS = LESSONS / "recordings"  # runs that lessons need and that the showcase does not hold
+
+
+class Shelf:
+    """Recorded runs of the showcase and of the lessons, and those that visitors made, by id."""
+
+    def __init__(self, store: RunStore, own: Path = OWN_RECORDINGS) -> None:
+        self.store = store
+        self.own = RecordedBackend(own)
+        self._roles: dict[str, str] | None = None
+        self._reading = threading.Lock()
+
+    def recordings(self) -> list[dict[str, str]]:
+        infos = [*self.store.recorded.recordings(), *self.own.recordings()]
+        return [{"id": info.id, "title": info.title, "shows": info.shows} for info in infos]
+
+    def roles(self) -> dict[str, str]:
+        """Reading all recordings takes a second; it is done once, when a visitor first comes to learn."""
+        with self._reading:
+            if self._roles is None:
+                self._roles = {**find_roles(self.own), **find_roles(self.store.recorded)}
+            return self._roles
+
+    def run(self, identifier: Any) -> Run:
+        if any(info.id == identifier for info in self.own.recordings()):
+            return self.own.load(identifier)
+        return self.store.get(identifier)
+
+    def payload(self, run: Run) -> dict[str, Any]:
+        titles = {one["id"]: one["title"] for one in self.recordings()}
+        origin = "recorded" if run.id in titles else self.store.origin(run.id)
+        return learn_payload(run, title=titles.get(run.id, ""), origin=origin)
+
+
+def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
+    """The functions that the Learn place's JavaScript may call, by their names."""
+    shelf, opening = Shelf(store), threading.Lock()
+
+    @cache
+    def index() -> dict[str, Any]:
+        return {
+            "recordings": shelf.recordings(),
+            "roles": shelf.roles(),
+            "lessons": list(shipped_lessons()),
+            "words": [list(word) for word in WORDS],
+        }
+
+    @answered
+    def learn_index(query: Query) -> Answer:
+        return index()
+
+    @answered
+    def learn_run(query: Query) -> Answer:
+        return {"payload": shelf.payload(shelf.run(query.get("run")))}
+
+    @answered
+    def learn_open(query: Query) -> Answer:
+        with opening:  # one file at a time: checking a large one takes a second
+            run = store.open(query.get("text"))
+        return {"payload": shelf.payload(run)}
+
+    @answered
+    def learn_file(query: Query) -> Answer:
+        return {"text": run_to_json(shelf.run(query.get("run")))}
+
+    @answered
+    def learn_lesson(query: Query) -> Answer:
+        return {"lesson": read_lesson(query.get("text"))}
+
+    @answered
+    def learn_export(query: Query) -> Answer:
+        lesson = read_lesson(query.get("lesson"))
+        if query.get("run") is None:
+            raise UserError("Choose a run first: a saved lesson holds the run that it speaks of.")
+        run = shelf.run(query.get("run"))
+        return {"name": f"speculoscope-{lesson['id']}.html", "text": export_lesson(lesson, shelf.payload(run))}
+
+    return [learn_index, learn_run, learn_open, learn_file, learn_lesson, learn_export]

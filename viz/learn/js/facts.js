@@ -1,0 +1,107 @@
+/* What lessons may say of the run on screen: {name: value}, for {name} in their texts and for what makes an answer right.
+ *
+ * Numbers come from the run's record, from the replay of its chain, or from its cost curves; a fact that this run cannot
+ * give is null, and a text that asks for it says so.
+ */
+
+const FACTS = {
+  tokens: "tokens of the text", plain_passes: "passes of plain decoding", rule: "rule by which a guess is accepted", draft: "name of the draft",
+  fast_name: "fastest lane that can be used", fast_speedup: "its speedup", fast_passes: "its passes of the big model",
+  slow_name: "slowest lane", slow_speedup: "its speedup", oracle_speedup: "speedup of the oracle",
+  c: "cost of a guess", check6: "cost of checking 6 tokens", check2: "cost of checking 2 tokens", check21: "cost of checking 21 tokens",
+  match: "share of places at which the draft's guess is the target's token, percent",
+  best_sl: "best static SL, simulated", best_speedup: "its speedup", one_speedup: "speedup of SL 1, simulated", long_speedup: "speedup of SL 20, simulated",
+  dynamic_speedup: "speedup of the cheapest split", break_even: "cost of a guess from which on no static SL gains",
+  wrong_speedup: "speedup of SL 5 with every guess wrong", wrong_passes: "its passes of the big model",
+  sl: "SL of the iteration on screen", held: "its guesses that held", gives: "tokens that it gives", thrown: "guesses it threw away",
+  cost: "its cost in passes", saved: "what it gained in passes", check: "cost of its check", iteration: "its number", lane_name: "its lane",
+  acceptance_short: "acceptance rate of SL 1, percent", acceptance_long: "acceptance rate of SL 10, percent", longest_run: "most guesses in a row that would hold",
+  p_first: "p of the first checked guess of a sampled iteration", q_first: "q of the same guess", keep_first: "probability that it is kept",
+  temperature: "temperature", match_draft2: "match rate of the other draft, percent", c_draft2: "its cost of a guess", draft2: "its name",
+  best_speedup_draft2: "its best static speedup",
+};
+
+function factsOf(model) {
+  const facts = Object.fromEntries(Object.keys(FACTS).map((name) => [name, null]));
+  if (!model) return facts;
+  const draft = model.draft, replay = model.replay();
+  Object.assign(facts, { tokens: model.text.ids.length, plain_passes: model.text.ids.length, rule: model.rule, draft, temperature: model.temperature,
+    c: draft ? model.costs.c[draft] : null, check2: checkCost(model.costs, 2), check6: checkCost(model.costs, 6), check21: checkCost(model.costs, 21) });
+  laneFacts(model, facts);
+  if (replay) chainFacts(model, facts, replay, draft);
+  samplingFacts(model, facts);
+  return facts;
+}
+
+function laneFacts(model, facts) {
+  const timed = model.measured.filter((lane) => lane.speedup && lane.policy !== "autoregressive");
+  const usable = timed.filter((lane) => lane.policy !== "oracle").sort((a, b) => b.speedup.median - a.speedup.median);
+  const oracle = timed.find((lane) => lane.policy === "oracle"), fast = usable[0], slow = usable[usable.length - 1];
+  if (fast) Object.assign(facts, { fast_name: fast.name, fast_speedup: fast.speedup.median, fast_passes: fast.iterations.length });
+  if (slow) Object.assign(facts, { slow_name: slow.name, slow_speedup: slow.speedup.median });
+  if (oracle) facts.oracle_speedup = oracle.speedup.median;
+}
+
+function chainFacts(model, facts, replay, draft) {
+  const sweep = model.sweep(), best = model.bestStatic(), floor = model.simulated("", makePolicy(parseLane("oracle:best")));
+  const wrong = model.alwaysWrong(5);
+  const atCost = (c) => Math.max(...model.sweep(withCosts(model.costs, draft, { c })).map((one) => one.speedup));
+  Object.assign(facts, { match: 100 * model.matchRate(), best_sl: best.sl, best_speedup: best.speedup, one_speedup: sweep[0].speedup,
+    long_speedup: sweep[sweep.length - 1].speedup, dynamic_speedup: floor.speedup.median, break_even: breakEven(atCost),
+    wrong_speedup: wrong.speedup.median, wrong_passes: wrong.iterations.length, longest_run: Math.max(0, ...replay.holds),
+    acceptance_short: acceptance(model, 1), acceptance_long: acceptance(model, 10) });
+  const other = Object.keys(model.chains).find((name) => name !== draft && model.costs.c[name] != null);
+  if (other) {
+    Object.assign(facts, { draft2: other, match_draft2: 100 * model.matchRate(other), c_draft2: model.costs.c[other],
+      best_speedup_draft2: model.bestStatic(model.costs, other).speedup });
+  }
+}
+
+function acceptance(model, sl) {
+  const lane = model.simulated("", new Static(sl));
+  const drafted = lane.iterations.reduce((sum, it) => sum + it.n, 0), held = lane.iterations.reduce((sum, it) => sum + it.accepted, 0);
+  return drafted ? 100 * held / drafted : null;
+}
+
+function samplingFacts(model, facts) {
+  for (const lane of model.measured) for (const it of lane.iterations) for (const guess of it.guesses) {
+    if (guess.accept_probability == null || guess.accept_probability >= 1) continue;
+    Object.assign(facts, { p_first: guess.p_target, q_first: guess.p_draft, keep_first: guess.accept_probability });
+    return;
+  }
+}
+
+/** The facts of the iteration on screen. */
+function iterationFacts(lane, i) {
+  const it = lane && lane.iterations[i];
+  if (!it) return {};
+  return { lane_name: lane.name, iteration: i + 1, sl: it.n, held: it.accepted, gives: it.gives, thrown: it.n - it.accepted, cost: it.cost.total, saved: it.cost.gained, check: it.cost.check };
+}
+
+const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown", "iteration", "longest_run"]);
+const SHARES = new Set(["match", "match_draft2", "acceptance_short", "acceptance_long"]);
+const SPEEDUPS = /speedup/;
+
+function factText(name, value) {
+  if (value == null) return "(not recorded in this run)";
+  if (typeof value === "string") return value;
+  if (WHOLE.has(name)) return String(Math.round(value));
+  if (SHARES.has(name)) return `${Math.round(value)}%`;
+  return SPEEDUPS.test(name) ? times(value) : fixed(value);
+}
+
+/** A lesson's text with its {facts} filled in. */
+function fill(text, facts) {
+  return text.replace(/\{([a-z_0-9]+)\}/g, (whole, name) => (name in FACTS ? factText(name, facts[name]) : whole));
+}
+
+const CONDITION = /^([a-z_0-9]+) (<|<=|>|>=|==) ([a-z_0-9]+|-?\d+(?:\.\d+)?)$/;
+
+/** Is an answer right here? true or false as written, or a comparison of facts; null where a fact is missing. */
+function isRight(right, facts) {
+  if (typeof right === "boolean") return right;
+  const [, left, sign, other] = CONDITION.exec(right) || [];
+  const a = facts[left], b = other in FACTS ? facts[other] : Number(other);
+  if (a == null || b == null) return null;
+  return { "<": a < b, "<=": a <= b, ">": a > b, ">=": a >= b, "==": a === b }[sign];
+}

@@ -1,0 +1,286 @@
+/* The Learn place: which run, which of its five rooms, links, presenter mode.
+ *
+ *   const learn = SpeculoscopeLearn.mount(root, { server, index, payload, exported })
+ *   server: functions of viz/learn/desk.py, each (query) -> Promise of an answer or {error: sentence}; null in a file
+ *   learn.openRun(payload) · learn.goTo({ place, ... }) · learn.say(sentence)
+ */
+
+const PLACES = [["lessons", "Lessons"], ["steps", "Step by step"], ["play", "Be the policy"], ["whatif", "What if"], ["words", "Words"]];
+const RUN_ID = /^[A-Za-z0-9_-]{1,64}$/;
+
+class Learn {
+  constructor(root, { server = null, index = { recordings: [], lessons: [], roles: {} }, exported = false } = {}) {
+    Object.assign(this, { root, server, index, exported, model: null, place: "lessons" });
+    root.classList.add("speculoscope", "sl-root");
+    root.setAttribute("role", "region");
+    root.setAttribute("aria-label", "Learn");
+    this.places = { lessons: new Lessons(this), steps: new Steps(this), play: new Play(this), whatif: new WhatIf(this), words: new Words(this) };
+    this.build();
+    document.addEventListener("keydown", (event) => this.key(event));
+  }
+
+  build() {
+    this.status = el("p", "sl-status");
+    this.status.setAttribute("role", "status");
+    this.runLine = el("p", "sl-run-line");
+    this.picker = el("span", "sl-group");
+    this.nav = el("div", "sl-nav");
+    this.nav.setAttribute("role", "tablist");
+    this.nav.setAttribute("aria-label", "Ways to learn");
+    for (const [name, title] of PLACES) {
+      const tab = button(title, () => this.goTo({ place: name }), { cls: "sl-tab" });
+      tab.setAttribute("role", "tab");
+      tab.dataset.place = name;
+      tab.id = `sl-tab-${name}`;
+      this.nav.append(tab);
+    }
+    this.nav.addEventListener("keydown", (event) => this.alongTabs(event));
+    this.present = button("Presenter mode", () => this.setPresenting(!this.presenting), { pressed: false, title: "Large type, keys only (Escape ends it)" });
+    const tools = el("span", "sl-group sl-tools", this.exported ? null : button("Copy link", () => this.copyLink()), this.present);
+    this.body = el("div", "sl-body");
+    this.body.id = "sl-body";
+    this.body.setAttribute("role", "tabpanel");
+    this.head = el("div", "sl-head", this.nav, tools);
+    this.root.replaceChildren(this.head, el("div", "sl-runs", this.picker, this.runLine), this.status, this.body);
+    this.fillPicker();
+  }
+
+  alongTabs(event) {
+    const direction = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!direction) return;
+    const tabs = [...this.nav.children], at = tabs.indexOf(document.activeElement);
+    const next = tabs[(at + direction + tabs.length) % tabs.length];
+    event.preventDefault();
+    event.stopPropagation();
+    next.focus();
+    next.click();
+  }
+
+  say(text, fault = false) {
+    this.status.textContent = text || "";
+    this.status.classList.toggle("sl-fault", fault);
+  }
+
+  // -------------------------------------------------------------- runs
+
+  fillPicker() {
+    const options = this.index.recordings.map(({ id, title }) => [id, title]);
+    const known = this.model && options.some(([id]) => id === this.model.id);
+    if (this.model && !known) options.unshift([this.model.id, this.model.title]);
+    this.picker.replaceChildren();
+    if (this.exported || options.length === 0) return;
+    const choose = select("Run", options, this.model ? this.model.id : options[0][0], (id) => this.openId(id));
+    this.file = el("input");
+    Object.assign(this.file, { type: "file", accept: ".json,application/json", hidden: true });
+    this.file.addEventListener("change", () => this.openFile(this.file.files[0]));
+    this.picker.append(el("span", "sl-mute", "Run"), choose, button("Open a run file…", () => this.file.click()), this.file);
+  }
+
+  async ask(name, query = {}) {
+    if (!this.server) throw new Error("This works on the page, not in a file.");
+    let answer;
+    try {
+      answer = await this.server[name](query);
+    } catch (error) {
+      throw new Error("The page cannot reach its server just now. Try again in a moment.", { cause: error });
+    }
+    if (answer && answer.error) throw new Error(answer.error);
+    return answer;
+  }
+
+  /** Do something that may fail; its sentence is shown. */
+  async attempt(act) {
+    this.say("");
+    try {
+      return await act();
+    } catch (error) {
+      this.say(error.message, true);
+      return null;
+    }
+  }
+
+  openId(id) {
+    return this.attempt(async () => {
+      if (!RUN_ID.test(id)) throw new Error("This link does not name a run: names have letters, digits, - and _.");
+      if (!this.model || this.model.id !== id) this.openRun((await this.ask("learn_run", { run: id })).payload);
+      return this.model;
+    });
+  }
+
+  openFile(file) {
+    if (!file) return null;
+    this.file.value = "";
+    return this.attempt(async () => {
+      if (file.size > 8 * 2 ** 20) throw new Error(`${file.name} is larger than 8 MB, the most that this page opens.`);
+      this.openRun((await this.ask("learn_open", { text: await file.text() })).payload);
+    });
+  }
+
+  openRun(payload) {
+    this.model = new RunModel(payload);
+    this.facts = null;
+    this.fillPicker();
+    this.runLine.replaceChildren(el("span", "", payload.sentence + (payload.doubt || "")), el("span", "sl-mute", payload.badge));
+    this.places.steps.open(this.model);
+    for (const name of ["play", "whatif"]) this.places[name].model = null;
+    if (this.place !== "lessons") this.show(this.place);
+  }
+
+  get known() { return (this.facts ??= factsOf(this.model)); }
+
+  // -------------------------------------------------------------- places
+
+  goTo({ place = this.place, ...where } = {}) {
+    this.say("");
+    this.show(place);
+    if (place === "steps" && Object.keys(where).length) this.places.steps.goTo(where);
+  }
+
+  show(place) {
+    this.place = place;
+    for (const tab of this.nav.children) {
+      const chosen = tab.dataset.place === place;
+      tab.setAttribute("aria-selected", String(chosen));
+      tab.tabIndex = chosen ? 0 : -1;
+    }
+    this.body.setAttribute("aria-labelledby", `sl-tab-${place}`);
+    const room = this.places[place];
+    if (["play", "whatif"].includes(place) && this.model && room.model !== this.model) room.open(this.model);
+    if (place === "lessons" && this.places.steps.node.parentNode !== this.body) room.refresh();
+    if (place === "words") room.build();
+    const needsRun = !["lessons", "words"].includes(place);
+    this.body.replaceChildren(needsRun && !this.model ? el("p", "sl-empty", "Choose a run above.") : room.node);
+    this.root.dataset.place = place;
+  }
+
+  /** Told by the steps after each move: the lesson may wait for it. */
+  moved(steps) { if (this.place === "lessons") this.places.lessons.moved(steps); }
+
+  key(event) {
+    const { target } = event, inside = this.root.contains(target) || target === document.body;
+    if (!inside || !this.root.isConnected || this.root.offsetParent === null && !this.presenting) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (event.key === "Escape" && this.presenting) { this.setPresenting(false); return; }
+    if (/^(INPUT|SELECT|TEXTAREA)$/.test(target.tagName)) return;
+    if (target.tagName === "BUTTON" && [" ", "Enter"].includes(event.key)) return;
+    if (target.getAttribute && target.getAttribute("role") === "tab") return;
+    const room = this.places[this.place];
+    if (event.key === "p" && !event.shiftKey && this.place === "lessons") this.setPresenting(!this.presenting);
+    else if (!room.key || !room.key(event)) return;
+    event.preventDefault();
+  }
+
+  setPresenting(on) {
+    this.presenting = on;
+    this.root.classList.toggle("sl-presenting", on);
+    document.documentElement.classList.toggle("sl-presented", on);
+    this.present.setAttribute("aria-pressed", String(on));
+    if (this.place === "lessons") this.places.lessons.refresh();
+    this.root.scrollTop = 0;
+  }
+
+  // -------------------------------------------------------------- links
+
+  /** Everything that brings a reader to what is on screen. */
+  query() {
+    const lessons = this.places.lessons, query = new URLSearchParams();
+    if (this.place === "lessons" && lessons.lesson) { query.set("lesson", lessons.lesson.id); query.set("step", String(lessons.at + 1)); return query; }
+    query.set("learn", this.place);
+    if (this.model) query.set("run", this.model.id);
+    if (this.place === "steps") for (const [name, value] of Object.entries(this.places.steps.state)) query.set(name, String(value));
+    for (const [name, value] of Object.entries(this.places[this.place].link || {})) query.set(name, String(value));
+    return query;
+  }
+
+  copyLink() {
+    return this.attempt(async () => {
+      const query = this.query(), own = this.model && !this.index.recordings.some(({ id }) => id === this.model.id);
+      let fragment = "";
+      if (own && query.has("run")) {
+        query.delete("run");
+        fragment = `#run=${await packRun((await this.ask("learn_file", { run: this.model.id })).text)}`;
+      }
+      const link = `${location.origin}${location.pathname}?${query}${fragment}`;
+      try {
+        await navigator.clipboard.writeText(link);
+        this.say("The link is in your clipboard.");
+      } catch {
+        this.say(`Copy this link: ${link}`);
+      }
+    });
+  }
+
+  /** Open what a link asks for; true where it asks for anything of ours. */
+  async follow(search, fragment = "") {
+    const query = new URLSearchParams(search), place = query.get("learn"), number = (name) => Math.max(0, parseInt(query.get(name), 10) || 0);
+    if (query.has("lesson")) {
+      this.show("lessons");
+      await this.places.lessons.openId(query.get("lesson"), number("step") - 1);
+      return true;
+    }
+    if (!PLACES.some(([name]) => name === place)) return false;
+    const packed = /^#run=([A-Za-z0-9_-]+)$/.exec(fragment);
+    if (packed) await this.attempt(async () => this.openRun((await this.ask("learn_open", { text: await unpackRun(packed[1]) })).payload));
+    else if (query.get("run")) await this.openId(query.get("run"));
+    if (!this.model && this.index.recordings.length) await this.openFirst();
+    this.show(place);
+    if (place === "steps") this.places.steps.goTo({ lane: number("lane"), iteration: number("iteration"), step: number("step") });
+    if (this.places[place].follow) this.places[place].follow(query);
+    return true;
+  }
+
+  openFirst() { return this.openId(this.index.roles.everyday || this.index.recordings[0].id); }
+}
+
+// ---------------------------------------------------------------- a run in a link
+
+const MAX_PACKED = 60000, MAX_UNPACKED = 8 * 2 ** 20; // characters of a fragment; bytes of a run
+
+/** A run file, compressed, as letters that a link may hold. What only decorates it (alternatives) is left out. */
+async function packRun(text) {
+  const run = JSON.parse(text);
+  for (const lane of run.lanes) {
+    lane.repeats = lane.repeats.slice(0, 1);
+    for (const it of lane.iterations) for (const token of [...it.drafted, ...(it.emitted ? [it.emitted] : [])]) token.draft_top = token.target_top = [];
+  }
+  run.settings.repeats = 1;
+  const stream = new Blob([JSON.stringify(run)]).stream().pipeThrough(new CompressionStream("deflate-raw"));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  let letters = "";
+  for (const byte of bytes) letters += String.fromCharCode(byte);
+  const packed = btoa(letters).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
+  if (packed.length > MAX_PACKED) throw new Error("This run is too large for a link: save its file on the Race tab and pass that on.");
+  return packed;
+}
+
+async function unpackRun(packed) {
+  try {
+    const letters = atob(packed.replace(/-/g, "+").replace(/_/g, "/"));
+    const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
+    const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
+    const parts = [];
+    for (let size = 0, part = await reader.read(); !part.done; part = await reader.read()) {
+      parts.push(part.value);
+      size += part.value.length;
+      if (size > MAX_UNPACKED) throw new Error("too large");
+    }
+    return await new Blob(parts).text();
+  } catch (error) {
+    throw new Error("The run in this link cannot be read: it was cut or changed on its way.", { cause: error });
+  }
+}
+
+/** Mount in the dashboard: asks for the index, follows the link, else opens the first lesson's list. */
+async function mountPage(root, server) {
+  const learn = new Learn(root, { server });
+  root.speculoscopeLearn = learn;
+  await learn.attempt(async () => {
+    learn.index = await learn.ask("learn_index");
+    learn.fillPicker();
+    if (await learn.follow(location.search, location.hash)) return;
+    learn.show("lessons");
+    await learn.openFirst();
+  });
+  root.dispatchEvent(new CustomEvent("sl:ready", { bubbles: true }));
+  return learn;
+}

@@ -1,0 +1,285 @@
+/* Lessons: what a teacher wrote in lessons/*.json, beside the run that it speaks of. */
+
+const LANE_WORDS = {
+  fast: (model) => model.measured.find((lane) => lane.name === factsOf(model).fast_name),
+  slow: (model) => model.measured.find((lane) => lane.name === factsOf(model).slow_name),
+  wrong: (model) => model.alwaysWrong(5),
+  plain: (model) => model.plain,
+};
+
+class Lessons {
+  constructor(learn) {
+    Object.assign(this, { learn, lesson: null, at: 0, results: new Map() });
+    this.node = el("section", "sl-lessons");
+    this.node.setAttribute("aria-label", "Lessons");
+    this.progress = memory.read("progress", {});
+  }
+
+  get model() { return this.learn.model; }
+  get step() { return this.lesson.steps[this.at]; }
+
+  // -------------------------------------------------------------- which lesson
+
+  async openId(id, step = 0) {
+    const lesson = this.learn.index.lessons.find((one) => one.id === id);
+    if (!lesson) {
+      if (!this.model) await this.learn.openFirst();
+      this.leave();
+      this.learn.say(`There is no lesson “${String(id).slice(0, 60)}” here. Choose one below, or open its file.`, true);
+      return;
+    }
+    await this.open(lesson, step);
+  }
+
+  async open(lesson, step = 0) {
+    this.lesson = lesson;
+    this.results.clear();
+    this.question = null;
+    await this.toStep(clamp(step, 0, lesson.steps.length - 1));
+  }
+
+  leave() { this.lesson = null; this.refresh(); }
+
+  /** The recording that a lesson asks for: by its id, else by what it shows. */
+  runFor(step) {
+    const wanted = step.recording || this.lesson.recording, { roles, recordings } = this.learn.index;
+    if (!wanted || this.learn.exported) return { id: null };
+    if (recordings.some(({ id }) => id === wanted)) return { id: wanted };
+    if (roles[wanted]) return { id: roles[wanted] };
+    const id = this.model ? null : roles.everyday || recordings[0]?.id || null;
+    return { id, note: `This lesson was written for a recording of the kind “${wanted}”, which is not here: it speaks of the run on screen instead.` };
+  }
+
+  async toStep(at) {
+    this.at = at;
+    const { id, note } = this.runFor(this.step);
+    if (id && (!this.model || this.model.id !== id)) await this.learn.openId(id);
+    this.refresh();
+    if (note) this.learn.say(note);
+    this.mark("read");
+  }
+
+  move(direction) {
+    const at = this.at + direction;
+    if (!this.lesson || at < 0) return;
+    if (at >= this.lesson.steps.length) { this.leave(); return; }
+    this.toStep(at);
+  }
+
+  /** A step is done by being read, answered or stepped through, as it says. */
+  mark(what) {
+    if ((this.step.done || "read") !== what) return;
+    const done = new Set(this.progress[this.lesson.id] || []);
+    done.add(this.at);
+    this.progress[this.lesson.id] = [...done];
+    memory.write("progress", this.progress);
+    this.dots?.replaceWith(this.dots = this.buildDots());
+  }
+
+  moved(steps) {
+    if (!this.lesson || !this.step.show || this.step.show.view !== "steps" || this.placing) return;
+    if (["cost", "own"].includes(steps.steps[steps.at.step].kind)) this.mark("stepped");
+  }
+
+  key(event) {
+    if (!this.lesson) return false;
+    const stage = this.step.show && this.step.show.view === "steps" && !this.learn.presenting;
+    const acts = { PageDown: () => this.move(1), PageUp: () => this.move(-1), ".": () => this.move(1), ",": () => this.move(-1),
+      a: () => this.question?.reveal() };
+    if (this.learn.presenting) Object.assign(acts, { ArrowRight: () => this.onward(1), ArrowLeft: () => this.onward(-1), " ": () => this.onward(1) });
+    else if (stage && event.key.startsWith("Arrow") && /Left|Right/.test(event.key)) acts[event.key] = () => this.learn.places.steps.key(event);
+    if (/^[b-f1-6]$/.test(event.key) && this.question && !this.question.hidden) {
+      const answer = this.question.answers["123456".indexOf(event.key) >= 0 ? Number(event.key) - 1 : -1];
+      if (answer) acts[event.key] = () => this.question.choose(answer.text);
+    }
+    if (!acts[event.key]) return false;
+    acts[event.key]();
+    return true;
+  }
+
+  /** For a presenter one key does all: first through the iteration, then on to the next step of the lesson. */
+  onward(direction) {
+    const { steps } = this.learn.places, staged = this.step.show && this.step.show.view === "steps" && steps.lane;
+    const last = staged && steps.at.step === steps.steps.length - 1;
+    if (staged && direction > 0 && !last) steps.move(1);
+    else if (staged && direction < 0 && steps.at.step > 0) steps.move(-1);
+    else this.move(direction);
+  }
+
+  // -------------------------------------------------------------- drawing
+
+  refresh() {
+    if (this.learn.place !== "lessons") return;
+    this.question = null;
+    if (!this.lesson) this.node.replaceChildren(this.shelf());
+    else this.node.replaceChildren(this.page());
+    this.learn.root.classList.toggle("sl-in-lesson", Boolean(this.lesson));
+  }
+
+  shelf() {
+    const cards = this.learn.index.lessons.map((lesson) => {
+      const done = (this.progress[lesson.id] || []).length, total = lesson.steps.length;
+      const state = done >= total ? "done" : done ? `${done} of ${total} steps done` : `${total} steps`;
+      const open = button(done && done < total ? "Go on" : "Begin", () => this.learn.attempt(() => this.open(lesson, done < total ? firstMissing(this.progress[lesson.id], total) : 0)),
+        { cls: "sl-button sl-main", title: `${lesson.title}: open` });
+      return el("article", "sl-card", el("h3", "", lesson.title), el("p", "", lesson.about), el("p", "sl-mute", `About ${lesson.minutes} minutes · ${state}`), open);
+    });
+    const box = el("div", "sl-shelf", el("p", "sl-intro", "A small model guesses ahead; a big one checks all guesses in one pass. Each lesson shows it on a real run and ends with questions."),
+      el("div", "sl-cards", ...cards));
+    if (!this.learn.exported) box.append(this.opener());
+    return box;
+  }
+
+  opener() {
+    const file = el("input");
+    Object.assign(file, { type: "file", accept: ".json,application/json", hidden: true });
+    file.addEventListener("change", () => this.openFile(file.files[0]));
+    return el("p", "sl-note", button("Open a lesson file…", () => file.click()), file,
+      " A lesson is one JSON file, written without code; those in the folder lessons show how.");
+  }
+
+  openFile(file) {
+    if (!file) return null;
+    return this.learn.attempt(async () => {
+      if (file.size > 200_000) throw new Error(`${file.name} is larger than 200 kB, the most that a lesson may have.`);
+      const { lesson } = await this.learn.ask("learn_lesson", { text: await file.text() });
+      this.learn.index.lessons = [...this.learn.index.lessons.filter((one) => one.id !== lesson.id), lesson];
+      await this.open(lesson);
+    });
+  }
+
+  buildDots() {
+    const done = new Set(this.progress[this.lesson.id] || []), dots = el("div", "sl-dots");
+    this.lesson.steps.forEach((step, i) => {
+      const dot = button(String(i + 1), () => this.toStep(i), { cls: `sl-dot${done.has(i) ? " sl-done" : ""}`, title: `Step ${i + 1}: ${step.title}${done.has(i) ? " (done)" : ""}` });
+      if (i === this.at) dot.setAttribute("aria-current", "step");
+      dots.append(dot);
+    });
+    return dots;
+  }
+
+  page() {
+    const { lesson, step } = this, stage = this.stage(), facts = this.facts();
+    this.dots = this.buildDots();
+    const last = this.at === lesson.steps.length - 1;
+    const text = el("div", "sl-lesson-text", el("p", "sl-where", `${lesson.title} · step ${this.at + 1} of ${lesson.steps.length}`), el("h2", "", step.title),
+      ...step.text.map((one) => el("p", "", fill(one, facts))));
+    const missing = (step.needs || []).filter((name) => facts[name] == null);
+    if (missing.length) text.append(el("p", "sl-note sl-missing", `This run does not hold what this step shows (${missing.map((name) => FACTS[name]).join("; ")}). Choose another run above, or go on.`));
+    if (step.question) text.append(this.ask(step.question, facts));
+    text.append(el("div", "sl-bar sl-turn", button("← Back", () => this.move(-1), { title: "Previous step of the lesson (page up)" }),
+      button(last ? "Finish" : "Next step →", () => this.move(1), { cls: "sl-button sl-main", title: "Next step of the lesson (page down)" })), this.dots, this.tools());
+    return el("div", `sl-lesson${stage ? "" : " sl-alone"}`, text, stage ? el("div", "sl-stage", stage) : null);
+  }
+
+  tools() {
+    const save = button("Save as one HTML file", () => this.save(), { title: "The lesson and its run in one file that needs no network" });
+    return el("p", "sl-tools", button("All lessons", () => this.leave()), button("Print a hand-out", () => printNode(this.handout())), this.learn.exported ? null : save);
+  }
+
+  ask(question, facts) {
+    const key = `${this.lesson.id}/${this.at}`;
+    this.question = new Question(question, facts, key, {
+      hidden: Boolean(this.learn.presenting), chosen: this.results.get(this.at)?.text ?? null,
+      answered: (text, right) => { this.results.set(this.at, { text, right }); this.mark("answered"); },
+    });
+    return this.question.node;
+  }
+
+  facts() {
+    const { steps } = this.learn.places, show = this.step.show;
+    const staged = show && show.view === "steps" && steps.lane ? iterationFacts(steps.lane, steps.at.iteration) : {};
+    return { ...this.learn.known, ...staged };
+  }
+
+  /** What stands beside the text. */
+  stage() {
+    const { show } = this.step;
+    if (!show || (!this.model && show.view !== "calculator")) return null;
+    if (show.view === "calculator") return new Calculator(show).node;
+    if (show.view === "lanes") return lanesChart(this.model);
+    if (show.view === "whatif") {
+      const room = this.learn.places.whatif;
+      if (room.model !== this.model) room.open(this.model);
+      room.preset(show.preset || "measured");
+      return room.node;
+    }
+    this.placing = true;
+    const lane = this.laneFor(show.lane), { steps } = this.learn.places;
+    const found = show.find && lane ? findIteration(this.model, lane, show.find) : 0;
+    steps.hides = Boolean(show.hide);
+    steps.goTo({ lane, iteration: Math.max(0, found) + (show.iteration || 0), step: show.at || 0 });
+    this.placing = false;
+    steps.node.dataset.highlight = (this.step.highlight || []).join(" ");
+    return steps.node;
+  }
+
+  laneFor(text = "static:5") {
+    const { model } = this;
+    if (LANE_WORDS[text]) return LANE_WORDS[text](model) || model.measured[0];
+    const measured = model.measured.find((lane) => lane.lane === text);
+    return measured || model.simulated(`${text}, simulated`, model.policy(text)) || model.measured[model.measured.length - 1];
+  }
+
+  // -------------------------------------------------------------- taking it along
+
+  save() {
+    return this.learn.attempt(async () => {
+      const { name, text } = await this.learn.ask("learn_export", { lesson: JSON.stringify(this.lesson), run: this.model.id });
+      saveText(name, "text/html", text);
+      this.learn.say(`${name} is in your downloads.`);
+    });
+  }
+
+  /** All steps, their questions, and last the answers, for paper. */
+  handout() {
+    const { lesson } = this, known = this.learn.known, solutions = el("ol", "");
+    const page = el("div", "sl-handout", el("h1", "", lesson.title), el("p", "sl-mute", this.model ? this.model.badge : ""), el("p", "", this.model ? this.model.sentence : ""));
+    lesson.steps.forEach((step, i) => {
+      const part = el("section", "", el("h2", "", `${i + 1}. ${step.title}`));
+      const lane = step.show && step.show.view === "steps" ? this.laneFor(step.show.lane) : null;
+      const found = lane && step.show.find ? Math.max(0, findIteration(this.model, lane, step.show.find)) : 0;
+      const facts = { ...known, ...iterationFacts(lane, found) };
+      part.append(...step.text.map((one) => el("p", "", fill(one, facts))));
+      if (lane && lane.iterations[found]) part.append(printedIteration(lane, found));
+      if (step.question) {
+        const answers = answersOf(step.question, facts, `${lesson.id}/${i}`), right = answers.findIndex((one) => one.right);
+        part.append(el("p", "", el("b", "", fill(step.question.text, facts))), ...answers.map((one, k) => el("p", "sl-choice", `${"abcdef"[k]})  ${one.text}`)));
+        if (right >= 0) solutions.append(el("li", "", `Step ${i + 1}: ${"abcdef"[right]}) ${answers[right].text} ${answers[right].why}`));
+      }
+      page.append(part);
+    });
+    if (solutions.children.length) page.append(el("section", "sl-solutions", el("h2", "", "Answers"), solutions));
+    if (this.model) page.append(el("section", "", el("h2", "", "How the run was made"), table(["what", "value"], this.model.settings)));
+    return page;
+  }
+}
+
+function firstMissing(done = [], total = 0) {
+  const known = new Set(done);
+  return Math.max(0, Array.from({ length: total }, (_, i) => i).findIndex((i) => !known.has(i)));
+}
+
+function printedIteration(lane, i) {
+  const it = lane.iterations[i], row = el("p", "sl-printed", ...it.guesses.map((guess) => tokenBox(guess.text, guess.fate)));
+  if (it.own) row.append(tokenBox(it.own.text, it.own.fate));
+  return el("div", "", el("p", "", iterationSentence(lane, i)), row, el("p", "sl-mute", costSentence(it)));
+}
+
+/** Print one node and nothing else. */
+function printNode(node) {
+  const sheet = el("div", "speculoscope sl-print", node);
+  document.body.append(sheet);
+  document.body.classList.add("sl-printing");
+  const done = () => { document.body.classList.remove("sl-printing"); sheet.remove(); };
+  window.addEventListener("afterprint", done, { once: true });
+  window.print();
+}
+
+function saveText(name, mime, text) {
+  const link = el("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: mime }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}

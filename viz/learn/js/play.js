@@ -1,0 +1,224 @@
+/* Be the policy: guess on or check now, on the recorded guesses and the measured costs; then write a policy. */
+
+const LENGTHS = [24, 48, 96];
+
+class Play {
+  constructor(learn) {
+    this.learn = learn;
+    this.node = el("section", "sl-play");
+    this.node.setAttribute("aria-label", "Be the policy");
+    this.wanted = LENGTHS[0];
+    this.writer = new Writer(learn);
+  }
+
+  open(model) {
+    this.model = model;
+    this.game = null;
+    this.writer.open(model);
+    this.build();
+  }
+
+  get link() { return { tokens: this.wanted, ...this.writer.link }; }
+
+  follow(query) {
+    const tokens = parseInt(query.get("tokens"), 10);
+    if (tokens >= 8 && tokens <= 8192) this.wanted = tokens;
+    const source = query.get("policy");
+    if (source) this.writer.write(source.slice(0, MAX_SOURCE));
+    this.build();
+  }
+
+  start() {
+    this.game = new Game(this.model, this.wanted);
+    this.build();
+    this.node.querySelector("[data-key=on]")?.focus({ preventScroll: true });
+  }
+
+  key(event) {
+    if (!this.game || this.game.over) {
+      if (event.key !== "Enter" || !this.model || !this.model.replay()) return false;
+      this.start();
+      return true;
+    }
+    if (["ArrowRight", "g"].includes(event.key)) this.guessOn();
+    else if (["ArrowDown", "Enter", "c"].includes(event.key)) this.check();
+    else return false;
+    return true;
+  }
+
+  guessOn() { this.game.guessOn(); this.build("on"); }
+  check() { this.game.check(); if (this.game.over) this.keepBest(); this.build("check"); }
+
+  get bestKey() { return `best/${this.model.id}/${this.game.replay.n}`; }
+  keepBest() {
+    const best = memory.read(this.bestKey, 0);
+    this.game.isBest = this.game.speedup > best;
+    if (this.game.isBest) memory.write(this.bestKey, this.game.speedup);
+  }
+
+  // -------------------------------------------------------------- drawing
+
+  build(focus) {
+    if (!this.model.replay()) {
+      this.node.replaceChildren(el("p", "sl-empty", "This run recorded no chain of guesses (plain speculative sampling records none): choose a run made with the greedy or the coupling rule."));
+      return;
+    }
+    const { game } = this;
+    this.node.replaceChildren(!game ? this.intro() : game.over ? this.results() : this.table(), this.writer.node);
+    if (focus) (this.node.querySelector(`[data-key=${focus}]:not(:disabled)`) || this.node.querySelector("[data-key=on]:not(:disabled), [data-key=check], [data-key=again]"))?.focus({ preventScroll: true });
+  }
+
+  lengths() {
+    const all = this.model.replay().n, lengths = [...LENGTHS.filter((n) => n < all), all];
+    if (!lengths.includes(this.wanted)) this.wanted = this.wanted > all ? all : lengths.find((n) => n >= this.wanted);
+    return select("Length of the text", lengths.map((n) => [n, `the first ${n} tokens`]), this.wanted, (n) => { this.wanted = Number(n); this.game = null; this.build(); });
+  }
+
+  intro() {
+    const cost = this.model.costs, draft = this.model.draft, lengths = this.lengths();
+    const best = memory.read(`best/${this.model.id}/${Math.min(this.wanted, this.model.replay().n)}`, 0);
+    return el("div", "sl-card", el("h2", "", "You decide: guess on, or check now?"),
+      el("p", "", `The small model says one token at a time and how sure it is. A guess costs ${fixed(cost.c[draft])} passes of the big model, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little and the big model is called too often; guess too much and the guesses after the first wrong one are lost.`),
+      el("p", "", "Keys: → or g guesses on, ↓ or c checks."),
+      el("p", "sl-bar", lengths, Object.assign(button("Start", () => this.start(), { cls: "sl-button sl-main" }), { id: "sl-start" }), best ? el("span", "sl-mute", `Your best here: ${times(best)}`) : null));
+  }
+
+  /** The game itself: the text, the guesses of this iteration, the clock, two buttons. */
+  table() {
+    const { game } = this, seen = game.guesses, last = game.past[game.past.length - 1];
+    const board = el("ol", "sl-board");
+    seen.forEach((guess, k) => board.append(el("li", "sl-cell", el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(game.wordOf(k), "waiting"), meter(guess.p, "small model"))));
+    const on = button("Guess on (→)", () => this.guessOn(), { cls: "sl-button sl-main" }), check = button(seen.length ? "Check now (↓)" : "Check now: take one token (↓)", () => this.check(), { cls: "sl-button sl-main" });
+    on.dataset.key = "on";
+    check.dataset.key = "check";
+    on.disabled = !game.mayGuess;
+    const text = el("div", "sl-text", el("span", "sl-prompt", this.model.prompt.slice(-160)), el("span", "", game.shown.slice(0, game.start).join("")), el("span", "sl-present", seen.map((_, k) => game.wordOf(k)).join("")));
+    const said = el("p", "sl-sentence", last ? last.sentence : "Nothing has been guessed yet. Guess on?");
+    said.setAttribute("role", "status");
+    requestAnimationFrame(() => { text.scrollTop = text.scrollHeight; });
+    return el("div", "sl-card", said, text, board, el("p", "sl-bar sl-choices", on, check),
+      el("p", "sl-mute", `${game.start} of ${game.replay.n} tokens · your clock ${fixed(game.spent + game.open)} passes · plain decoding would be at ${fixed(game.start * game.plain)}`));
+  }
+
+  results() {
+    const { game, model } = this, regrets = game.worst(3), speed = times(game.speedup);
+    const rows = [{ name: "You", speedup: game.speedup, cls: "sl-you", note: `${game.past.length} passes` }, ...game.others(model)].sort((a, b) => b.speedup - a.speedup);
+    const again = button("Again", () => this.start(), { cls: "sl-button sl-main" });
+    again.dataset.key = "again";
+    const list = el("ol", "sl-regrets", ...regrets.map(({ i, cost, sentence }) => el("li", "", `${sentence} `, button("Show it", () => this.stepThrough(i)), ` It cost ${fixed(cost)} passes.`)));
+    return el("div", "sl-card", el("h2", "", `You: ${speed}${game.isBest ? ", your best here" : ""}`),
+      el("p", "", `${game.replay.n} tokens in ${fixed(game.spent)} passes of the big model's time; plain decoding takes ${fixed(game.replay.n * game.plain)}. All lanes below are simulated on the same tokens at the same costs.`),
+      speedBars(rows, { caption: "Speed against plain decoding" }),
+      regrets.length ? el("div", "", el("h3", "", "What cost you most, with hindsight"), list) : el("p", "", "Nobody could have decided better."),
+      el("p", "sl-bar", again, button("Step through my lane", () => this.stepThrough(0)), this.lengths()));
+  }
+
+  stepThrough(iteration) {
+    const { game } = this, lane = this.model.fromIterations("You", "you", game.past.map((one) => one.tuple), { replay: game.replay, speedup: game.speedup });
+    this.learn.goTo({ place: "steps", lane, iteration, step: 0 });
+  }
+}
+
+/** One game: the state of the learner's lane over the first n tokens. */
+class Game {
+  constructor(model, n) {
+    this.replay = new Replay(cutChain(model.chains[model.draft], n));
+    this.model = model;
+    this.shown = pieces(this.replay.chain.target, model.vocab);
+    this.plain = iterationCost(model.costs, 0, null);
+    Object.assign(this, { start: 0, guesses: [], past: [], spent: 0, over: false });
+  }
+
+  get most() { return Math.min(this.replay.n - this.start - 1, this.replay.reach[this.start]); }
+  get mayGuess() { return !this.over && this.guesses.length < this.most; }
+  /** What the guesses on the table have cost so far. */
+  get open() { return this.guesses.length ? this.cost(this.guesses.length) - checkCost(this.model.costs, this.guesses.length + 1) - this.model.costs.o : 0; }
+  get speedup() { return this.replay.n * this.plain / this.spent; }
+
+  cost(n) { return iterationCost(this.model.costs, n, this.replay.chain.draft); }
+
+  wordOf(k) {
+    const context = [...this.replay.chain.target.slice(0, this.start), ...this.guesses.slice(0, k).map((guess) => guess.id)];
+    return piecesAfter(context, [this.guesses[k].id], this.model.vocab)[0];
+  }
+
+  guessOn() {
+    if (this.mayGuess) this.guesses.push(this.replay.guess(this.start, this.guesses.length));
+  }
+
+  check() {
+    if (this.over) return;
+    const n = this.guesses.length, accepted = Math.min(n, this.replay.holds[this.start]);
+    const tuple = [this.start, n, accepted], cost = this.cost(n);
+    const lane = this.model.fromIterations("You", "you", [tuple], { replay: this.replay });
+    this.past.push({ tuple, cost, sentence: iterationSentence(lane, 0).replace("Iteration 1", `Iteration ${this.past.length + 1}`) });
+    this.spent += cost;
+    this.start += accepted + 1;
+    this.guesses = [];
+    this.over = this.start >= this.replay.n;
+  }
+
+  /** The decisions that cost most against the best one at the same place, by the cheapest way to go on from there. */
+  worst(n) {
+    const { rest } = bestSplit((start) => this.replay.holds[start], this.replay.n, (k) => this.cost(k));
+    const regrets = this.past.map(({ tuple: [start, guessed, accepted], cost, sentence }, i) => ({ i, sentence,
+      cost: cost + rest[Math.min(start + accepted + 1, this.replay.n)] - rest[start] }));
+    return regrets.filter((one) => one.cost > 0.01).sort((a, b) => b.cost - a.cost).slice(0, n);
+  }
+
+  others(model) {
+    const run = (name, policy, note) => policy && { name, speedup: simulate(this.replay, model.costs, policy).speedup, note, cls: "sl-simulated" };
+    const statics = Array.from({ length: SL_CAP }, (_, i) => run(`Static ${i + 1}`, new Static(i + 1), "the best static SL, with hindsight"));
+    const best = statics.reduce((a, b) => (b.speedup > a.speedup ? b : a));
+    const learned = Object.entries({ disco: "DISCO", specdecpp: "SpecDec++", costaware: "Cost-aware" })
+      .map(([name, title]) => run(title, makePolicy({ policy: name, argument: null }, model.tuned[this.replay.chain.draft] || {}), "the best learned policy"))
+      .filter(Boolean).sort((a, b) => b.speedup - a.speedup).slice(0, 1);
+    return [{ name: "Plain", speedup: 1, note: "the big model alone", cls: "sl-simulated" }, run("Confidence 0.4", new Confidence(), "stops under 40%"), best, ...learned, run("Oracle", new Oracle(), "told beforehand; not usable")];
+  }
+}
+
+/** A policy in a few lines, replayed as it is typed. */
+class Writer {
+  constructor(learn) {
+    this.learn = learn;
+    this.source = "p > 0.4 and guessed < 12";
+  }
+
+  open(model) {
+    this.model = model;
+    this.field = el("textarea", "sl-source");
+    Object.assign(this.field, { value: this.source, rows: 4, maxLength: MAX_SOURCE, spellcheck: false });
+    this.field.setAttribute("aria-label", "Guess on while");
+    this.field.addEventListener("input", () => this.write(this.field.value));
+    this.out = el("div", "");
+    this.out.setAttribute("role", "status");
+    this.node = el("div", "sl-card", el("h2", "", "Write the policy"), el("p", "", "Guess on while this is true; it is asked before every guess:"), this.field,
+      el("p", "sl-note", `It may read ${WRITTEN_NAMES.join(", ")}: p is how sure the small model was of its last guess (1 before the first), product all its p of this iteration multiplied, guessed the guesses so far, held_last and guessed_last those of the last iteration, c the cost of a guess, check the cost of checking one token more, plain that of a pass. Functions: min, max, abs, sqrt, log, exp. A line name = … sets a name; # begins a remark.`), this.out);
+    this.run();
+  }
+
+  get link() { return { policy: this.source }; }
+
+  write(source) {
+    this.source = source;
+    if (this.field && this.field.value !== source) this.field.value = source;
+    if (this.model) this.run();
+  }
+
+  run() {
+    if (!this.model.replay()) { this.out.replaceChildren(); return; }
+    try {
+      const lane = this.model.simulated("Your rule", new Written(this.source));
+      const best = this.model.bestStatic(), confidence = this.model.simulated("", new Confidence());
+      this.field.setAttribute("aria-invalid", "false");
+      this.out.replaceChildren(speedBars([{ name: "Your rule", speedup: lane.speedup.median, cls: "sl-you", note: `${lane.iterations.length} passes` },
+        { name: `Static ${best.sl}`, speedup: best.speedup, note: "the best static SL, with hindsight", cls: "sl-simulated" },
+        { name: "Confidence 0.4", speedup: confidence.speedup.median, cls: "sl-simulated" }], { caption: `Simulated on all ${this.model.replay().n} tokens of this run` }),
+      button("Step through it", () => this.learn.goTo({ place: "steps", lane, iteration: 0, step: 0 })));
+    } catch (error) {
+      if (!(error instanceof ExpressionError)) throw error;
+      this.field.setAttribute("aria-invalid", "true");
+      this.out.replaceChildren(el("p", "sl-fault", error.message));
+    }
+  }
+}

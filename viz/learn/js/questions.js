@@ -1,0 +1,67 @@
+/* A question with answers in a mixed order, explained with the numbers of the run on screen once one was chosen. */
+
+/** A number from a text, the same on every machine, so that a class sees the same order. */
+function seedOf(text) {
+  let seed = 2166136261;
+  for (const letter of text) seed = Math.imul(seed ^ letter.codePointAt(0), 16777619) >>> 0;
+  return seed;
+}
+
+function mixed(list, seed) {
+  const order = [...list];
+  for (let i = order.length - 1; i > 0; i--) {
+    seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0;
+    const j = seed % (i + 1);
+    [order[i], order[j]] = [order[j], order[i]];
+  }
+  return order;
+}
+
+/** The answers that can be told here, filled in: wrong ones that read as the right one are left out. */
+function answersOf(question, facts, key) {
+  const told = question.answers.map((answer) => ({ text: fill(answer.text, facts), why: fill(answer.why, facts), right: isRight(answer.right, facts) }));
+  const right = new Set(told.filter((answer) => answer.right).map((answer) => answer.text));
+  const seen = new Set();
+  const kept = told.filter(({ text, right: is }) => (is || !right.has(text)) && !seen.has(text) && seen.add(text));
+  return mixed(kept, seedOf(key));
+}
+
+class Question {
+  /** options: hidden (answers wait until they are asked for), answered(bool), chosen (text of an earlier choice). */
+  constructor(question, facts, key, { hidden = false, chosen = null, answered = () => {} } = {}) {
+    Object.assign(this, { answers: answersOf(question, facts, key), answered, chosen, hidden });
+    this.node = el("fieldset", "sl-question", el("legend", "", fill(question.text, facts)));
+    this.list = el("div", "sl-answers");
+    this.feedback = el("div", "sl-feedback");
+    this.feedback.setAttribute("role", "status");
+    this.node.append(this.list, this.feedback);
+    this.build();
+  }
+
+  build() {
+    const unknown = !this.answers.some((answer) => answer.right);
+    if (unknown) { this.list.replaceChildren(el("p", "sl-note", "This run does not hold the numbers that this question is about: choose another run above.")); return; }
+    if (this.hidden) {
+      this.list.replaceChildren(button("Show the answers (a)", () => this.reveal()));
+      return;
+    }
+    this.list.replaceChildren(...this.answers.map((answer, i) => {
+      const chosen = this.chosen === answer.text, told = this.chosen != null && (chosen || answer.right);
+      const node = button("", () => this.choose(answer.text), { cls: `sl-answer${told ? (answer.right ? " sl-right" : " sl-wrong") : ""}`, pressed: chosen });
+      node.append(el("b", "", "abcdef"[i]), el("span", "", answer.text), told ? el("i", "", answer.right ? "✓ right" : "✕ not so") : null ?? "");
+      return node;
+    }));
+    const picked = this.answers.find((answer) => answer.text === this.chosen);
+    const right = this.answers.find((answer) => answer.right);
+    this.feedback.replaceChildren(...(picked ? [el("p", picked.right ? "sl-yes" : "sl-no", picked.why),
+      ...(picked.right ? [] : [el("p", "", `Right is “${right.text}”: ${right.why}`)])] : []));
+  }
+
+  reveal() { this.hidden = false; this.build(); }
+
+  choose(text) {
+    this.chosen = text;
+    this.build();
+    this.answered(text, this.answers.find((answer) => answer.text === text).right);
+  }
+}

@@ -1,0 +1,243 @@
+/* Step by step: one iteration at a time, and inside it guess after guess, check, verdicts, own token, cost. */
+
+const TEXT_BEFORE = 60; // tokens of text shown before the iteration
+
+class Steps {
+  constructor(learn) {
+    this.learn = learn;
+    this.node = el("section", "sl-steps");
+    this.node.setAttribute("aria-label", "Step by step");
+    this.hides = false;
+    this.extra = []; // lanes that were made here: simulated, played
+    this.bets = new Map();
+  }
+
+  open(model) {
+    this.model = model;
+    this.extra = [];
+    this.bets.clear();
+    const first = model.measured.findIndex((lane) => lane.policy === "static");
+    this.lane = model.measured[first >= 0 ? first : Math.min(1, model.measured.length - 1)] || null;
+    this.at = { iteration: 0, step: 0 };
+    const wrong = model.alwaysWrong(5);
+    if (wrong) this.extra.push(wrong);
+    this.build();
+  }
+
+  get lanes() { return [...this.model.measured, ...this.extra]; }
+
+  /** Show a lane (object, lane text or number) at an iteration and a step (number or kind). */
+  goTo({ lane, iteration = 0, step = 0 } = {}) {
+    if (lane != null) this.lane = typeof lane === "object" ? this.adopt(lane) : this.lanes.find((one, i) => one.lane === lane || i === lane) || this.lane;
+    if (!this.lane || !this.lane.iterations.length) { this.build(); return; }
+    const i = clamp(iteration, 0, this.lane.iterations.length - 1), steps = stepsOf(this.model, this.lane, i);
+    const found = typeof step === "number" ? step : steps.findIndex((one) => one.kind === step);
+    this.at = { iteration: i, step: clamp(found < 0 ? 0 : found, 0, steps.length - 1) };
+    this.build();
+  }
+
+  adopt(lane) {
+    const at = this.extra.findIndex((one) => one.name === lane.name);
+    if (at >= 0) this.extra[at] = lane; else this.extra.push(lane);
+    return lane;
+  }
+
+  get state() { return this.lane ? { lane: this.lanes.indexOf(this.lane), ...this.at } : {}; }
+  get steps() { return stepsOf(this.model, this.lane, this.at.iteration); }
+  get blocked() { return this.hides && this.steps[this.at.step].kind === "check" && this.it.n > 0 && !this.bets.has(this.it); }
+  get it() { return this.lane.iterations[this.at.iteration]; }
+
+  move(direction) {
+    if (!this.lane || (direction > 0 && this.blocked)) return;
+    const { iteration, step } = this.at, last = this.steps.length - 1;
+    if (direction > 0 && step < last) this.goTo({ iteration, step: step + 1 });
+    else if (direction > 0 && iteration < this.lane.iterations.length - 1) this.goTo({ iteration: iteration + 1 });
+    else if (direction < 0 && step > 0) this.goTo({ iteration, step: step - 1 });
+    else if (direction < 0 && iteration > 0) this.goTo({ iteration: iteration - 1, step: Infinity });
+  }
+
+  jump(kind) {
+    const from = this.at.iteration, found = findIteration(this.model, this.lane, kind, from);
+    const wrapped = found >= 0 ? found : findIteration(this.model, this.lane, kind, -1);
+    this.said = wrapped < 0 ? `This lane has no such iteration (${KINDS[kind].label}).` : found < 0 ? "From the beginning again." : "";
+    if (wrapped >= 0) this.goTo({ iteration: wrapped, step: kind === "rejection" ? "check" : 0 }); else this.build();
+  }
+
+  /** From the step at hand to the one that tells of guess `at`, if there is one. */
+  towards(at) {
+    const found = this.steps.findIndex((step) => step.kind === "verdict" && step.at === at);
+    const thrown = this.steps.findIndex((step) => step.kind === "rewind");
+    if (at < this.it.n && (found >= 0 || thrown >= 0)) this.goTo({ iteration: this.at.iteration, step: found >= 0 ? found : thrown });
+  }
+
+  key(event) {
+    const act = { ArrowRight: () => this.move(1), ArrowLeft: () => this.move(-1), n: () => this.goTo({ iteration: this.at.iteration + 1 }),
+      b: () => this.goTo({ iteration: this.at.iteration - 1 }) }[event.key];
+    if (act) act();
+    return Boolean(act);
+  }
+
+  // -------------------------------------------------------------- drawing
+
+  build() {
+    if (!this.lane || !this.lane.iterations.length) {
+      this.node.replaceChildren(el("p", "sl-empty", "This run holds no iteration to step through."));
+      return;
+    }
+    const focus = document.activeElement && this.node.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    const step = this.steps[this.at.step];
+    this.node.replaceChildren(this.controls(), this.caption(step), this.text(step), this.board(step), this.costs(step), this.numbers(step));
+    this.said = "";
+    if (focus) this.node.querySelector(`[data-key="${focus}"]`)?.focus({ preventScroll: true });
+    this.learn.moved(this);
+  }
+
+  controls() {
+    const lanes = select("Lane", this.lanes.map((lane, i) => [i, lane.name + (lane.simulated ? " (simulated)" : "")]), this.lanes.indexOf(this.lane),
+      (i) => this.goTo({ lane: Number(i) }));
+    lanes.dataset.key = "lane";
+    const keyed = (key, node) => { node.dataset.key = key; return node; };
+    const moves = el("span", "sl-group",
+      keyed("back", button("◀ Back", () => this.move(-1), { title: "One step back (left arrow)" })),
+      keyed("next", button("Next ▶", () => this.move(1), { title: "Next step (right arrow)", cls: "sl-button sl-main" })),
+      keyed("skip", button("⏭", () => this.goTo({ iteration: this.at.iteration + 1 }), { title: "Next iteration (n)" })));
+    const jumps = el("span", "sl-group", el("span", "sl-mute", "Jump to"),
+      ...Object.entries(KINDS).map(([kind, { label, title }]) => keyed(kind, button(label, () => this.jump(kind), { title: `Jump to ${title}` }))));
+    const hide = keyed("hide", button("Hide the verdict", () => { this.hides = !this.hides; this.build(); }, { pressed: this.hides,
+      title: "Hide the verdict and guess how many guesses will hold" }));
+    return el("div", "sl-bar", lanes, moves, jumps, hide);
+  }
+
+  caption(step) {
+    const { iteration } = this.at, total = this.lane.iterations.length, steps = this.steps.length;
+    const where = el("p", "sl-where", `Iteration ${iteration + 1} of ${total} · step ${this.at.step + 1} of ${this.hides ? "…" : steps}`
+      + (this.said ? ` · ${this.said}` : ""));
+    const sentence = el("p", "sl-sentence", step.sentence);
+    const box = el("div", "sl-caption", where, sentence, step.more ? el("p", "sl-more", step.more) : null);
+    box.setAttribute("aria-live", "polite");
+    if (step.kind === "check" && this.hides && this.it.n) box.append(this.bet());
+    if (step.kind === "cost" && this.bets.has(this.it)) box.append(el("p", "sl-more", this.betResult()));
+    return box;
+  }
+
+  bet() {
+    const made = this.bets.get(this.it), row = el("p", "sl-bet", "How many of them will hold? ");
+    for (let k = 0; k <= Math.min(this.it.n, 24); k++) {
+      row.append(button(String(k), () => { this.bets.set(this.it, k); this.build(); }, { pressed: made === k }), " ");
+    }
+    if (made != null) row.append(el("span", "sl-mute", "Now go on."));
+    return row;
+  }
+
+  betResult() {
+    const made = this.bets.get(this.it), { accepted } = this.it;
+    return made === accepted ? `You said ${made}: right.` : `You said ${made}; ${accepted} held.`;
+  }
+
+  /** How much of the iteration has been told at this step. */
+  told(step) {
+    const { kind, at } = step, it = this.it;
+    const guesses = kind === "guess" ? at + 1 : it.n;
+    const verdicts = kind === "verdict" ? at + 1 : ["own", "rewind", "cost"].includes(kind) ? it.n : 0;
+    return { guesses, verdicts, own: ["own", "rewind", "cost"].includes(kind), thrown: ["rewind", "cost"].includes(kind) };
+  }
+
+  fateOf(k, told) {
+    const { fate } = this.it.guesses[k];
+    if (fate === "dropped") return told.thrown ? "dropped" : "waiting";
+    return k < told.verdicts ? fate : "waiting";
+  }
+
+  text(step) {
+    const told = this.told(step), it = this.it, box = el("div", "sl-text");
+    box.setAttribute("aria-label", "The text so far");
+    if (it.start < TEXT_BEFORE && this.model.prompt) box.append(el("span", "sl-prompt", this.model.prompt.slice(-240)));
+    this.lane.iterations.slice(0, this.at.iteration).forEach((past, i) => {
+      if (past.start + past.gives < it.start - TEXT_BEFORE) return;
+      const group = el("span", "sl-past", el("sup", "", String(i + 1)));
+      past.guesses.slice(0, past.accepted).forEach((guess) => group.append(el("span", "sl-kept sl-accepted", guess.text)));
+      if (past.own) group.append(el("span", `sl-kept sl-${past.own.fate}`, past.own.text));
+      box.append(group);
+    });
+    const now = el("span", "sl-present", el("sup", "", String(this.at.iteration + 1)));
+    it.guesses.slice(0, told.guesses).forEach((guess, k) => {
+      const fate = this.fateOf(k, told);
+      if (!(told.thrown && (fate === "dropped" || fate === "rejected"))) now.append(el("span", `sl-kept sl-${fate}`, guess.text));
+    });
+    if (it.own && told.own) now.append(el("span", `sl-kept sl-${it.own.fate}`, it.own.text));
+    box.append(now);
+    requestAnimationFrame(() => { box.scrollTop = box.scrollHeight; });
+    return box;
+  }
+
+  board(step) {
+    const told = this.told(step), it = this.it, board = el("ol", "sl-board");
+    board.setAttribute("aria-label", "Guesses of this iteration");
+    it.guesses.slice(0, told.guesses).forEach((guess, k) => {
+      const fate = this.fateOf(k, told), current = step.at === k && step.kind !== "own" && step.kind !== "rewind";
+      const cell = el("li", `sl-cell${current ? " sl-current" : ""}`, el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(guess.text, fate));
+      if (guess.p != null) cell.append(meter(guess.p, "small model"));
+      if (k < told.verdicts && guess.fate !== "dropped") cell.append(el("span", "sl-cell-own", guess.fate === "rejected" && guess.other != null ? `big model: ${visible(guess.other)}` : "agrees"));
+      if (fate !== "waiting") cell.append(el("span", "sl-cell-fate", fate));
+      board.append(cell);
+    });
+    if (told.own && it.own) {
+      board.append(el("li", `sl-cell sl-cell-big${step.kind === "own" ? " sl-current" : ""}`, el("span", "sl-cell-no", "big model"),
+        tokenBox(it.own.text, it.own.fate), el("span", "sl-cell-fate", it.own.fate)));
+    }
+    const current = board.querySelector(".sl-current");
+    if (current) requestAnimationFrame(() => { board.scrollLeft = current.offsetLeft - board.clientWidth / 2; });
+    return board;
+  }
+
+  /** Two bars on one scale: what has been spent, and what plain decoding would take for the tokens gained. */
+  costs(step) {
+    const { cost, n, gives } = this.it, told = this.told(step), checked = step.kind !== "guess";
+    const scale = Math.max(cost.total, cost.plain, 1), bar = el("div", "sl-cost"), plain = el("div", "sl-cost");
+    const part = (holder, size, cls, text) => {
+      const piece = el("i", cls);
+      piece.style.width = `${100 * size / scale}%`;
+      piece.title = text;
+      holder.append(piece);
+    };
+    for (let k = 0; k < told.guesses; k++) part(bar, cost.guessing / n, "sl-part-guess", `guess ${k + 1}: ${fixed(cost.guessing / n)}`);
+    if (checked) part(bar, cost.check, "sl-part-check", `check: ${fixed(cost.check)}`);
+    if (checked && cost.rest) part(bar, cost.rest, "sl-part-rest", `the rest: ${fixed(cost.rest)}`);
+    for (let k = 0; told.thrown && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check", `token ${k + 1}: ${fixed(cost.plain / gives)}`);
+    const spent = (n ? cost.guessing * told.guesses / n : 0) + (checked ? cost.check + cost.rest : 0);
+    const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sl-mute", name), holder, el("span", "sl-value", value));
+    const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, told.thrown ? fixed(cost.plain) : "…"),
+      el("p", "sl-note", "In passes of the big model over one token, by the curves measured when the run began." + this.clock()));
+    return box;
+  }
+
+  clock() {
+    const { seconds } = this.it;
+    return seconds ? ` On the clock this iteration took ${fixed(1000 * seconds.reduce((a, b) => a + b, 0), 1)} ms.` : "";
+  }
+
+  /** What both models had in mind at the place of the step. */
+  numbers(step) {
+    const guess = step.at >= 0 && ["guess", "verdict"].includes(step.kind) ? this.it.guesses[step.at] : step.kind === "own" ? this.it.own : null;
+    const box = el("div", "sl-tops");
+    if (!guess) return box;
+    const [small, big] = guess.tops;
+    if (small.length && step.kind !== "own") box.append(topList("Small model would say", small));
+    if (big.length && step.kind !== "guess") box.append(topList("Big model would say", big));
+    return box;
+  }
+}
+
+function meter(p, name) {
+  const fill = el("i");
+  fill.style.width = `${clamp(100 * p, 1, 100)}%`;
+  const node = el("span", "sl-meter", el("span", "sl-meter-bar", fill), el("span", "", percent(p)));
+  node.title = `${name}: ${fixed(p, 3)}`;
+  return node;
+}
+
+function topList(title, rows) {
+  const list = el("ol");
+  for (const [text, p] of rows) list.append(el("li", "", el("code", "", visible(text ?? "")), meter(p, title)));
+  return el("div", "sl-top", el("p", "sl-mute", title), list);
+}

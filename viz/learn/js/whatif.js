@@ -1,0 +1,161 @@
+/* What if the draft were cheaper, the SL longer, checks free? Answered from the replay and from the closed form. */
+
+const CHECKS = {
+  measured: ["as measured", (costs) => costs.v],
+  free: ["free: any number for the price of one", () => [1, 1]],
+  quarter: ["each further token a quarter of a pass", () => [1, 1.25]],
+  full: ["each token a whole pass", () => [1, 2]],
+};
+const PRESETS = {
+  measured: ["as measured", (c) => ({ c, checks: "measured" })],
+  twice: ["a draft twice as fast", (c) => ({ c: c / 2, checks: "measured" })],
+  slow: ["a draft as slow as the target", () => ({ c: 1, checks: "measured" })],
+  free: ["checks are free", (c) => ({ c, checks: "free" })],
+  costly: ["checks are not free", (c) => ({ c, checks: "quarter" })],
+};
+const LONGEST = 20, MATCHES = Array.from({ length: 20 }, (_, i) => 0.05 * (i + 1)), COSTS = Array.from({ length: 21 }, (_, i) => 0.05 * i);
+
+class WhatIf {
+  constructor(learn) {
+    this.learn = learn;
+    this.node = el("section", "sl-whatif");
+    this.node.setAttribute("aria-label", "What if");
+  }
+
+  open(model) {
+    this.model = model;
+    if (!model.replay()) {
+      this.node.replaceChildren(el("p", "sl-empty", "This run recorded no chain of guesses to replay (plain speculative sampling records none): choose another run."));
+      return;
+    }
+    this.draft = model.draft;
+    this.measured = model.costs.c[this.draft];
+    const redraw = () => this.draw();
+    this.c = slider("Cost of a guess, c", { min: 0, max: Math.max(1.2, Math.ceil(1.2 * this.measured * 10) / 10), step: 0.005, value: this.measured, shown: fixed }, redraw);
+    this.sl = slider("SL (guesses per check)", { min: 1, max: LONGEST, step: 1, value: 5 }, redraw);
+    this.threshold = slider("Threshold of Confidence", { min: 0, max: 1, step: 0.01, value: 0.4, shown: fixed }, redraw);
+    this.checks = select("What a check costs", Object.entries(CHECKS).map(([key, [text]]) => [key, text]), "measured", redraw);
+    this.presets = el("p", "sl-bar", el("span", "sl-mute", "Presets"), ...Object.entries(PRESETS).map(([key, [text]]) => button(text, () => this.preset(key), { pressed: key === "measured" })));
+    const drafts = Object.keys(model.chains);
+    const choice = drafts.length > 1 ? el("label", "sl-field", el("span", "", "Draft"), select("Draft", drafts.map((name) => [name, name]), this.draft, (name) => this.changeDraft(name))) : null;
+    this.out = el("div", "sl-whatif-out");
+    this.maps = el("div", "sl-maps");
+    this.node.replaceChildren(this.presets, el("div", "sl-sliders", this.c.node, this.sl.node, this.threshold.node, el("label", "sl-field", el("span", "", "Checks"), this.checks), choice),
+      this.out, this.maps, this.questions());
+    this.draw();
+  }
+
+  get link() { return this.draft ? { c: fixed(this.c.value, 3), sl: this.sl.value, threshold: this.threshold.value, checks: this.checks.value } : {}; }
+
+  follow(query) {
+    if (!this.draft) return;
+    for (const [name, one] of [["c", this.c], ["sl", this.sl], ["threshold", this.threshold]]) {
+      const value = parseFloat(query.get(name));
+      if (Number.isFinite(value)) one.set(value);
+    }
+    if (CHECKS[query.get("checks")]) this.checks.value = query.get("checks");
+    this.draw();
+  }
+
+  changeDraft(name) {
+    this.draft = name;
+    this.measured = this.model.costs.c[name];
+    this.preset("measured");
+  }
+
+  preset(key) {
+    if (!this.draft) return;
+    const { c, checks } = PRESETS[key] ? PRESETS[key][1](this.measured) : PRESETS.measured[1](this.measured);
+    this.c.set(c);
+    this.checks.value = checks;
+    [...this.presets.querySelectorAll("button")].forEach((node, i) => node.setAttribute("aria-pressed", String(Object.keys(PRESETS)[i] === key)));
+    this.draw();
+  }
+
+  get costs() {
+    return withCosts(this.model.costs, this.draft, { c: this.c.value, v: CHECKS[this.checks.value][1](this.model.costs) });
+  }
+
+  get key() { return null; }
+
+  draw() {
+    const { model, draft, costs } = this, alpha = model.matchRate(draft), sweep = model.sweep(costs, draft, LONGEST), sl = this.sl.value;
+    const best = sweep.reduce((a, b) => (b.speedup > a.speedup ? b : a)), chosen = sweep[sl - 1];
+    const confidence = model.simulated("", new Confidence(this.threshold.value), { draft, costs });
+    const mean = confidence.iterations.reduce((sum, it) => sum + it.n, 0) / confidence.iterations.length;
+    const closed = sweep.map((one) => [one.sl, modelSpeedup(alpha, one.sl, costs, draft)]);
+    const points = model.measured.filter((lane) => lane.policy === "static" && lane.draft === draft && lane.speedup)
+      .map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.median, `${lane.name}: ${times(lane.speedup.median)} on the clock`]);
+    const chart = lineChart({ label: "Speed against plain decoding over the SL", x: { min: 1, max: LONGEST, label: "SL: guesses per check" }, y: {},
+      series: [{ name: "simulated: the recorded guesses at these costs", kind: "line", cls: "sl-s0", points: sweep.map((one) => [one.sl, one.speedup]) },
+        { name: `model: every guess holds with probability ${fixed(alpha)}`, kind: "dash", cls: "sl-s1", points: closed },
+        { name: "measured on the clock, at the measured costs", kind: "dots", cls: "sl-s2", points },
+        { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sl-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.median, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.median)}`]] }],
+      marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }] });
+    const said = el("p", "sl-sentence", `SL ${sl} at c = ${fixed(this.c.value)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
+      + (best.speedup > 1 ? `The best SL would be ${best.sl}, ${times(best.speedup)}.` : "No SL gains anything: plain decoding is best."));
+    said.setAttribute("role", "status");
+    this.out.replaceChildren(said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would make it ${times(confidence.speedup.median)} with ${fixed(mean, 1)} guesses on average. Here the draft's guess is right at ${percent(alpha)} of the places (c measured: ${fixed(this.measured)}).`), chart);
+    cancelAnimationFrame(this.later);
+    this.later = requestAnimationFrame(() => this.drawMaps(alpha, costs, sl));
+  }
+
+  /** Closed form over (match rate, SL) and (c, SL); the run's own place is outlined. */
+  drawMaps(alpha, costs, sl) {
+    const { draft } = this, rows = Array.from({ length: LONGEST }, (_, i) => i + 1);
+    const nearest = (list, value) => list.reduce((best, one, i) => (Math.abs(one - value) < Math.abs(list[best] - value) ? i : best), 0);
+    const priced = COSTS.map((c) => withCosts(costs, draft, { c }));
+    this.maps.replaceChildren(
+      heatMap({ title: "Model: speed over the match rate and the SL, at this c", columns: MATCHES, rows, xLabel: "match rate", yLabel: "SL", xText: fixed, value: (match, n) => modelSpeedup(match, n, costs, draft), here: { i: nearest(MATCHES, alpha), j: sl - 1 } }),
+      heatMap({ title: `Model: speed over c and the SL, at a match rate of ${fixed(alpha)}`, columns: COSTS, rows, xLabel: "c", yLabel: "SL", xText: fixed, value: (c, n) => modelSpeedup(alpha, n, priced[COSTS.indexOf(c)], draft), here: { i: nearest(COSTS, this.c.value), j: sl - 1 } }));
+  }
+
+  /** Numbers to find by moving the sliders. */
+  questions() {
+    const { model } = this, best = (costs) => model.bestStatic(costs, this.draft), at = (c) => withCosts(model.costs, this.draft, { c });
+    const rows = [
+      ["From which c on is every static SL a loss on this text?", () => breakEven((c) => best(at(c)).speedup), 0.05, fixed],
+      ["Which SL is best if the draft were twice as fast?", () => best(at(this.measured / 2)).sl, 0, String],
+      ["And if it were as slow as the big model (c = 1), how fast would SL 1 be, against plain decoding?", () => model.sweep(at(1), this.draft, 1)[0].speedup, 0.03, times],
+    ];
+    return el("div", "sl-card", el("h3", "", "Find out with the sliders"), ...rows.map(([text, answer, tolerance, shown]) => numberQuestion(text, answer, tolerance, shown)));
+  }
+}
+
+function numberQuestion(text, answer, tolerance, shown) {
+  const told = el("span", "sl-told"), field = numberField("your answer", "", { max: 100 });
+  told.setAttribute("role", "status");
+  const check = () => {
+    const right = answer(), given = field.value;
+    if (given == null) { told.textContent = "Type a number first."; return; }
+    if (right == null) { told.textContent = "There is none on this text: it gains at any c shown."; return; }
+    const near = Math.abs(given - right) <= tolerance * Math.max(1, right) + 1e-9;
+    told.textContent = `${near ? "✓ Right" : "✕ Not quite"}: it is ${shown(right)} here.`;
+  };
+  return el("div", "sl-ask", el("p", "", text), el("p", "sl-bar", field.node, button("Check", check), told));
+}
+
+/** A guess, a check, an SL and how many hold: tokens per second, against plain decoding. */
+class Calculator {
+  constructor({ guess = 1, check = 10, sl = 4, held = 3 } = {}) {
+    const redraw = () => this.draw();
+    this.guess = numberField("a guess takes (ms)", guess, {}, redraw);
+    this.check = numberField("a check takes (ms)", check, { min: 0.001 }, redraw);
+    this.sl = numberField("guesses per check, SL", sl, { max: 1000, step: 1 }, redraw);
+    this.held = numberField("of them hold, on average", held, { max: 1000 }, redraw);
+    this.out = el("div", "");
+    this.out.setAttribute("role", "status");
+    this.node = el("div", "sl-card sl-calculator", el("h3", "", "Calculator"), el("div", "sl-fields", this.guess.node, this.check.node, this.sl.node, this.held.node), this.out);
+    this.draw();
+  }
+
+  draw() {
+    const [guess, check, sl, held] = [this.guess, this.check, this.sl, this.held].map((field) => field.value);
+    if ([guess, check, sl, held].includes(null)) { this.out.replaceChildren(el("p", "sl-fault", "Each field needs a number that is not negative.")); return; }
+    if (held > sl) { this.out.replaceChildren(el("p", "sl-fault", `Of ${sl} guesses at most ${sl} can hold.`)); return; }
+    const spent = sl * guess + check, tokens = held + 1, speed = 1000 * tokens / spent, plain = 1000 / check, ratio = speed / plain;
+    this.out.replaceChildren(
+      el("p", "", `One iteration: ${sl} × ${guess} ms + ${check} ms = ${Number(spent.toFixed(3))} ms for ${held} + 1 = ${tokens} tokens (the check itself always gives one).`),
+      el("p", "sl-sentence", `${Math.round(speed)} tokens a second; plain decoding ${Math.round(plain)}: ${ratio > 1.005 ? `${times(ratio)}, faster` : ratio < 0.995 ? `${times(ratio)}, slower` : "no difference"}.`));
+  }
+}

@@ -1,0 +1,20 @@
+/* The words of the field, each in a line; they print. And the calculator. */
+
+class Words {
+  constructor(learn) {
+    this.learn = learn;
+    this.node = el("section", "sl-words");
+    this.node.setAttribute("aria-label", "Words");
+  }
+
+  refresh() {}
+
+  build() {
+    if (this.node.children.length) return;
+    const glossary = this.learn.index.words || [];
+    const list = () => el("dl", "sl-glossary", ...glossary.flatMap(([word, meaning]) => [el("dt", "", word), el("dd", "", meaning)]));
+    const print = button("Print these words", () => printNode(el("div", "sl-handout", el("h1", "", "Words of speculative decoding"), list())));
+    const marks = el("p", "sl-marks", ...["accepted", "rejected", "dropped", "correction", "bonus", "plain"].map((fate) => tokenBox(fate, fate)));
+    this.node.append(el("div", "sl-card", el("h2", "", "Words"), marks, list(), print), new Calculator().node);
+  }
+}

@@ -1,0 +1,184 @@
+"""Lessons as data: what a lesson file may hold, its check, and those that ship in ``lessons/``.
+
+A lesson is one JSON file that a teacher writes without code (``lessons/README.md`` tells how). Its texts hold facts of
+the run on screen in braces, ``{best_sl}``; the browser fills them in, so that no sentence is true of another run only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from decoding.errors import UserError
+from decoding.records.lanes import parse_lane
+
+from .assets import HERE
+
+LESSONS = Path(__file__).resolve().parents[2] / "lessons"
+MAX_BYTES = 200_000
+LANE_WORDS = ("fast", "slow", "wrong", "plain")  # lanes that a run has whatever its lanes are called
+
+Identifier = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
+Line = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(min_length=1, max_length=1200)]
+_FACT = re.compile(r"\{([^{}]*)\}")
+_CONDITION = re.compile(r"([a-z_0-9]+) (?:<|<=|>|>=|==) ([a-z_0-9]+|-?\d+(?:\.\d+)?)")
+
+
+@cache
+def known_facts() -> frozenset[str]:
+    """The names that texts may hold in braces: those of the browser's table, which computes them."""
+    source = (HERE / "js" / "facts.js").read_text(encoding="utf-8")
+    table = source[source.index("const FACTS = {") : source.index("};")]
+    return frozenset(re.findall(r"(?:^|[,{])\s*([a-z_0-9]+): \"", table, re.MULTILINE))
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Answer(_Strict):
+    """``right``: true, false, or a comparison of facts ("best_sl > 5") that decides it for the run on screen."""
+
+    text: Line
+    right: bool | Annotated[str, Field(max_length=80)]
+    why: Text
+
+    @field_validator("right")
+    @classmethod
+    def _is_condition(cls, right: bool | str) -> bool | str:
+        if isinstance(right, bool):
+            return right
+        match = _CONDITION.fullmatch(right)
+        names = [name for name in match.groups() if not re.fullmatch(r"-?\d+(?:\.\d+)?", name)] if match else [right]
+        if not match or set(names) - known_facts():
+            raise ValueError(f"“{right[:60]}” is no comparison of facts such as best_sl > 5")
+        return right
+
+
+class Question(_Strict):
+    text: Text
+    answers: Annotated[list[Answer], Field(min_length=2, max_length=6)]
+
+    @model_validator(mode="after")
+    def _has_a_right_one(self) -> Question:
+        if not any(answer.right is True or isinstance(answer.right, str) for answer in self.answers):
+            raise ValueError("no answer is right")
+        return self
+
+
+class Show(_Strict):
+    """What stands beside the text.
+
+    steps: an iteration of ``lane`` (a lane text, or one of LANE_WORDS), the first of the kind ``find``, at the step
+    ``at``. whatif: the sliders at a ``preset``. calculator: with these values. lanes: all speeds as bars.
+    """
+
+    view: Literal["steps", "whatif", "calculator", "lanes"]
+    lane: Annotated[str, Field(max_length=100)] = "static:5"
+    find: Literal["rejection", "burst", "short", "wasted"] | None = None
+    iteration: Annotated[int, Field(ge=0, le=8192)] = 0  # so many after the one found
+    at: Literal["guess", "check", "verdict", "own", "rewind", "cost"] | None = None
+    hide: bool = False
+    preset: Literal["measured", "twice", "slow", "free", "costly"] = "measured"
+    guess: Annotated[float, Field(ge=0, le=1e6)] = 1.0  # ms
+    check: Annotated[float, Field(gt=0, le=1e6)] = 10.0  # ms
+    sl: Annotated[int, Field(ge=0, le=1000)] = 4
+    held: Annotated[float, Field(ge=0, le=1000)] = 3.0
+
+    @field_validator("lane")
+    @classmethod
+    def _is_lane(cls, lane: str) -> str:
+        if lane not in LANE_WORDS:
+            try:
+                parse_lane(lane)
+            except UserError as error:
+                raise ValueError(str(error)) from error
+        return lane
+
+
+class Step(_Strict):
+    title: Line
+    text: Annotated[list[Text], Field(min_length=1, max_length=8)]
+    show: Show | None = None
+    highlight: Annotated[list[Literal["text", "board", "costs", "numbers", "caption"]], Field(max_length=5)] = []
+    question: Question | None = None
+    recording: Identifier | None = None  # another than the lesson's
+    needs: Annotated[list[Line], Field(max_length=8)] = []  # facts without which the step says that it cannot be shown
+    done: Literal["read", "answered", "stepped"] = "read"
+
+    @model_validator(mode="after")
+    def _can_be_done(self) -> Step:
+        if self.done == "answered" and self.question is None:
+            raise ValueError("it is done when answered, but asks nothing")
+        if self.done == "stepped" and (self.show is None or self.show.view != "steps"):
+            raise ValueError("it is done when stepped through, but shows no steps")
+        if unknown := set(self.needs) - known_facts():
+            raise ValueError(f"it needs a fact that there is not: {min(unknown)[:60]}")
+        return self
+
+
+class Lesson(_Strict):
+    """``recording``: an id, or the kind of run that it speaks of (:mod:`viz.learn.roles`)."""
+
+    id: Identifier
+    title: Line
+    about: Text
+    minutes: Annotated[int, Field(ge=1, le=240)]
+    recording: Identifier
+    steps: Annotated[list[Step], Field(min_length=1, max_length=60)]
+
+    @model_validator(mode="after")
+    def _facts_are_known(self) -> Lesson:
+        for text in _texts(self.model_dump()):
+            unknown = [name for name in _FACT.findall(text) if name not in known_facts()]
+            if unknown:
+                raise ValueError(
+                    f"there is no fact {{{unknown[0][:60]}}}; there are: {', '.join(sorted(known_facts()))}"
+                )
+        return self
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [text for one in value.values() for text in _texts(one)]
+    if isinstance(value, list):
+        return [text for one in value for text in _texts(one)]
+    return [value] if isinstance(value, str) else []
+
+
+def read_lesson(text: Any) -> dict[str, Any]:
+    """Check a lesson file; JSON-ready. Raises UserError with the first fault, and where it lies."""
+    if not isinstance(text, str):
+        raise UserError("This is not a lesson file: it is no text.")
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise UserError(f"This lesson file is larger than {MAX_BYTES // 1000} kB, the most that is read.")
+    try:
+        return Lesson.model_validate_json(text.encode("utf-8", "surrogatepass")).model_dump(exclude_none=True)
+    except (ValidationError, RecursionError) as error:
+        raise UserError(_explain(error)) from error
+
+
+def _explain(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return "This file is nested too deeply to be a lesson."
+    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    where = ".".join(str(part)[:40] for part in first["loc"])[:160] or "the file"
+    return f"This is not a lesson file: at {where}: {first['msg'].removeprefix('Value error, ')[:300]}."
+
+
+@cache
+def shipped_lessons(folder: Path = LESSONS) -> tuple[dict[str, Any], ...]:
+    """Those in ``folder`` in the order of their file names, which begin with a number. Raises UserError."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            found.append(read_lesson(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise UserError(f"The lesson {path.name} cannot be read: {error}") from error
+    return tuple(json.loads(json.dumps(found)))

@@ -1,0 +1,106 @@
+"""A run as the Learn place wants it: its own record, with the names and the fitted numbers that replaying needs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from decoding.analysis import metrics
+from decoding.analysis.whatif import ending
+from decoding.errors import UserError
+from decoding.lookahead.heads import heads_of
+from decoding.records.trace import Run, Trace
+
+from ..player import sentences
+from ..player.names import lane_caption, lane_name
+
+PROMPT_CHARS = 600  # the end of the prompt, shown before the text
+TUNED = ("threshold", "sl_max", "sure", "ledger", "next", "first")  # what the replay of a learned policy reads
+
+
+def learn_payload(run: Run, *, title: str = "", origin: str = "live") -> dict[str, Any]:
+    """All that the Learn place shows of ``run``, JSON-ready: chains and costs as recorded, lanes with their times."""
+    how = ending(run)
+    return {
+        "id": run.id,
+        "title": title or _first_line(run),
+        "origin": origin,
+        "sentence": sentences.opening(run),
+        "doubt": sentences.doubt(run),
+        "badge": sentences.badge_text(run),
+        "prompt": run.settings.prompt[-PROMPT_CHARS:],
+        "rule": run.settings.rule,
+        "temperature": run.settings.temperature,
+        "seed": run.settings.seed,
+        "settings": settings_table(run),
+        "default_draft": run.pair.default_draft,
+        "token_limit": how["max_new_tokens"],
+        "finish": how["finish"],
+        "costs": asdict(run.costs),
+        "chains": {draft: asdict(chain) for draft, chain in run.chains.items()},
+        "lanes": [_lane(run, trace) for trace in run.lanes],
+        "vocab": {str(token): [entry.text, entry.bytes] for token, entry in run.vocab.items()},
+        "tuned": {draft: _tuned(run, draft) for draft in run.chains},
+    }
+
+
+def settings_table(run: Run) -> list[list[str]]:
+    """How the run was made, as [what, value] rows for hand-outs and exported files."""
+    asked = run.settings
+    rows = [
+        ["models", f"{run.pair.name}: {run.pair.target.name} with {', '.join(run.pair.drafts) or 'no draft'}"],
+        ["machine", f"{run.machine.gpu or run.machine.processor}, {run.pair.target.dtype}, {run.created[:10]}"],
+        ["rule", asked.rule + (f", temperature {asked.temperature:g}, seed {asked.seed}" if asked.temperature else "")],
+        ["lanes", ", ".join(trace.lane for trace in run.lanes)],
+        ["new tokens", f"at most {asked.max_new_tokens}"],
+        ["repeats of the timing", str(asked.repeats)],
+    ]
+    if asked.top_k:
+        rows.append(["top-k", str(asked.top_k)])
+    if asked.top_p < 1:
+        rows.append(["top-p", f"{asked.top_p:g}"])
+    return rows
+
+
+def _first_line(run: Run) -> str:
+    line = next((one.strip() for one in run.settings.prompt.splitlines() if one.strip()), run.id)
+    return line[:80]
+
+
+def _lane(run: Run, trace: Trace) -> dict[str, Any]:
+    spread = metrics.speedup(run, trace)
+    return {
+        "lane": trace.lane,
+        "name": lane_name(trace.lane),
+        "caption": lane_caption(trace.lane),
+        "policy": trace.policy,
+        "draft": trace.draft,
+        "output": trace.output,
+        "same": trace.verdict.same,
+        "iterations": [asdict(iteration) for iteration in trace.iterations],
+        "times": _times(trace),
+        "speedup": {"median": spread.median, "low": spread.low, "high": spread.high} if spread else None,
+    }
+
+
+def _times(trace: Trace) -> list[list[float]]:
+    """Seconds of draft, check, policy and the rest per iteration of the repeat with the median decode time."""
+    index = metrics.median_repeat(trace)
+    if index is None:
+        return []
+    repeat = trace.repeats[index]
+    return [list(row) for row in zip(repeat.draft_s, repeat.check_s, repeat.policy_s, repeat.rest_s, strict=True)]
+
+
+def _tuned(run: Run, draft: str) -> dict[str, dict[str, Any]]:
+    """What fitting chose for each learned policy whose scores the chain holds; {} where its files are not here."""
+    try:
+        heads = heads_of(run, draft)
+    except UserError:
+        return {}
+    scored = run.chains[draft].along.scores
+    return {
+        name: {key: head.tuned[key] for key in TUNED if key in head.tuned}
+        for name, head in heads.items()
+        if name in scored
+    }
