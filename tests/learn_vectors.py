@@ -8,9 +8,10 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
+from decoding.records.lanes import parse_lane
+
 from decoding.analysis.whatif import simulate, with_costs
 from decoding.lookahead.registry import make_policy
-from decoding.records.lanes import parse_lane
 from decoding.records.trace import Chain, Costs, Guesses
 
 HEADS = ("disco", "specdecpp", "costaware")
@@ -82,7 +83,8 @@ def make_costs(random_: random.Random) -> Costs:
     slope = random_.choice((0.0, 0.01, 0.05))
     v = [1.0 + slope * n * random_.uniform(0.9, 1.1) for n in range(random_.choice((1, 9, 65)))]
     return Costs(
-        target_s=0.004, v=[1.0, *v[1:]], c={"toy": random_.choice((0.0, 0.08, 0.5, 1.2))}, o=random_.choice((0.0, 0.02)),
+        target_s=0.004,
+        v=[1.0, *v[1:]], c={"toy": random_.choice((0.0, 0.08, 0.5, 1.2))}, o=random_.choice((0.0, 0.02)),
         decision={"disco": 0.01, "specdecpp": 0.02, "costaware": 0.003}, first={"toy": random_.choice((0.0, 0.06))},
     )  # fmt: skip
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from decoding.records.lanes import POLICIES
 
 from decoding.analysis.theory import best_sl, expected_tokens
-from decoding.records.lanes import POLICIES
 from tests.learn_vectors import LANES, make_vectors
 from viz.learn.assets import learn_js
 

@@ -32,7 +32,18 @@
   /** Bring the Learn tab forward and do something there, now or once it stands. */
   function toLearn(act) {
     if (opened) act(opened); else wanted.push(act);
-    tab()?.click();
+    selectTab();
+  }
+
+  /** Click the tab, as soon as Gradio has put it there. */
+  function selectTab() {
+    if (tab()) { tab().click(); return; }
+    const watch = new MutationObserver(() => {
+      if (!tab()) return;
+      watch.disconnect();
+      tab().click();
+    });
+    watch.observe(document.documentElement, { childList: true, subtree: true });
   }
 
   /** From a token on the race to the step of its iteration that decides it. */
@@ -44,19 +55,7 @@
     });
   }
 
-  /** A link to a lesson or to a place of the Learn tab opens it as soon as Gradio has put the tabs there. */
-  function follow() {
-    const query = new URLSearchParams(global.location.search);
-    if (!query.has("lesson") && !query.has("learn")) return;
-    const found = () => {
-      const node = tab();
-      if (node) { watch.disconnect(); node.click(); }
-    };
-    const watch = new MutationObserver(found);
-    watch.observe(document.documentElement, { childList: true, subtree: true });
-    found();
-  }
-
   Object.assign(global.SpeculoscopePage, { learn, toLearn, explain });
-  follow();
+  const query = new URLSearchParams(global.location.search);
+  if (query.has("lesson") || query.has("learn")) selectTab();
 })(window);

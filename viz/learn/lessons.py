@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from decoding.records.lanes import parse_lane
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from decoding.errors import UserError
-from decoding.records.lanes import parse_lane
 
 from .assets import HERE
 
@@ -81,7 +81,7 @@ class Show(_Strict):
 
     view: Literal["steps", "whatif", "calculator", "lanes"]
     lane: Annotated[str, Field(max_length=100)] = "static:5"
-    find: Literal["rejection", "burst", "short", "wasted"] | None = None
+    find: Literal["rejection", "burst", "full", "short", "wasted"] | None = None
     iteration: Annotated[int, Field(ge=0, le=8192)] = 0  # so many after the one found
     at: Literal["guess", "check", "verdict", "own", "rewind", "cost"] | None = None
     hide: bool = False

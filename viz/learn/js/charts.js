@@ -1,6 +1,10 @@
 /* Small charts in SVG, redrawn within a frame. Colours come from the player's variables; a shape says it as well. */
 
-const CHART = { width: 640, height: 300, left: 46, right: 14, top: 14, bottom: 36 };
+/** In the units of the drawing: on a phone a smaller one, so that its letters stay readable. */
+function chartSize() {
+  const narrow = window.matchMedia("(max-width: 760px)").matches;
+  return { width: narrow ? 360 : 640, height: narrow ? 260 : 300, left: 40, right: 12, top: 16, bottom: 36 };
+}
 
 function niceStep(range, wanted = 5) {
   const rough = range / wanted, power = 10 ** Math.floor(Math.log10(rough || 1));
@@ -9,7 +13,7 @@ function niceStep(range, wanted = 5) {
 
 /** Lines and points over one axis of numbers. series: {name, points: [[x, y]], kind: "line" | "dash" | "dots", cls}. */
 function lineChart({ label, x, y, series, marks = [] }) {
-  const { width, height, left, right, top, bottom } = CHART;
+  const { width, height, left, right, top, bottom } = chartSize();
   const all = series.flatMap((one) => one.points.map(([, value]) => value)), high = Math.max(y.least || 1.2, ...all) * 1.06;
   const sx = (value) => left + (value - x.min) / (x.max - x.min) * (width - left - right);
   const sy = (value) => height - bottom - value / high * (height - top - bottom);
@@ -20,7 +24,7 @@ function lineChart({ label, x, y, series, marks = [] }) {
       svg("text", { x: left - 6, y: sy(value) + 4, class: "sl-tick sl-end" }, `${Number(value.toFixed(2))}×`));
   }
   chart.append(svg("line", { x1: left, x2: width - right, y1: sy(1), y2: sy(1), class: "sl-one" }));
-  for (let value = Math.ceil(x.min); value <= x.max; value += Math.ceil((x.max - x.min) / 10)) chart.append(svg("text", { x: sx(value), y: height - bottom + 16, class: "sl-tick sl-middle" }, String(value)));
+  for (let value = Math.ceil(x.min); value <= x.max; value += Math.ceil((x.max - x.min) / (width > 400 ? 10 : 6))) chart.append(svg("text", { x: sx(value), y: height - bottom + 16, class: "sl-tick sl-middle" }, String(value)));
   chart.append(svg("text", { x: (left + width - right) / 2, y: height - 4, class: "sl-tick sl-middle" }, x.label));
   for (const one of series) chart.append(...drawSeries(one, sx, sy));
   for (const mark of marks) chart.append(svg("circle", { cx: sx(mark.x), cy: sy(mark.y), r: 8, class: "sl-optimum" }), svg("text", { x: clamp(sx(mark.x), left + 60, width - 90), y: Math.max(12, sy(mark.y) - 13), class: "sl-tick sl-middle sl-strong" }, mark.text));
@@ -34,33 +38,57 @@ function drawSeries({ points, kind, cls }, sx, sy) {
   return [svg("path", { d: path, class: `sl-line sl-${kind} ${cls}` })];
 }
 
-/** Speedups as cells; value(column, row) -> number. The cell of the run is outlined. */
-function heatMap({ title, columns, rows, value, xLabel, yLabel, here, xText = String, yText = String }) {
-  const size = { w: 460, h: 250, left: 46, top: 8, bottom: 34 };
-  const cw = (size.w - size.left - 6) / columns.length, ch = (size.h - size.top - size.bottom) / rows.length;
-  const chart = svg("svg", { viewBox: `0 0 ${size.w} ${size.h}`, class: "sl-chart sl-heat", role: "img", "aria-label": title });
-  const readout = el("p", "sl-note", " ");
-  rows.forEach((row, j) => columns.forEach((column, i) => {
-    const speed = value(column, row), cell = svg("rect", { x: size.left + i * cw, y: size.top + (rows.length - 1 - j) * ch, width: cw + 0.5, height: ch + 0.5, fill: heatColour(speed) });
-    const text = `${xLabel} ${xText(column)}, ${yLabel} ${yText(row)}: ${times(speed)}`;
-    cell.append(svg("title", {}, text));
-    cell.addEventListener("pointerenter", () => { readout.textContent = text; });
-    chart.append(cell);
-    if (here && here.i === i && here.j === j) here.text = text;
-  }));
-  const every = Math.ceil(columns.length / 8);
-  columns.forEach((column, i) => { if (i % every === 0) chart.append(svg("text", { x: size.left + (i + 0.5) * cw, y: size.h - size.bottom + 14, class: "sl-tick sl-middle" }, xText(column))); });
-  rows.forEach((row, j) => { if (j % Math.ceil(rows.length / 6) === 0) chart.append(svg("text", { x: size.left - 5, y: size.top + (rows.length - 0.5 - j) * ch + 4, class: "sl-tick sl-end" }, yText(row))); });
-  chart.append(svg("text", { x: (size.left + size.w) / 2, y: size.h - 4, class: "sl-tick sl-middle" }, xLabel));
-  if (here) chart.append(svg("rect", { x: size.left + here.i * cw, y: size.top + (rows.length - 1 - here.j) * ch, width: cw, height: ch, class: "sl-here" }));
-  readout.textContent = here && here.text ? `Outlined, this run: ${here.text}` : "Point at a cell to read it.";
-  return el("figure", "sl-figure", el("figcaption", "", title), chart, readout);
-}
+/** Speedups as cells: built once, then only coloured anew. The cell of the run is outlined. */
+class HeatMap {
+  constructor({ columns, rows, xLabel, yLabel, xText = String, yText = String }) {
+    Object.assign(this, { columns, rows, xLabel, yLabel, xText, yText, w: chartSize().width === 360 ? 360 : 460, h: 250, left: 34, top: 8, bottom: 34 });
+    this.cw = (this.w - this.left - 6) / columns.length;
+    this.ch = (this.h - this.top - this.bottom) / rows.length;
+    this.chart = svg("svg", { viewBox: `0 0 ${this.w} ${this.h}`, class: "sl-chart sl-heat", role: "img" });
+    this.cells = rows.map((_, j) => columns.map((__, i) => this.cell(i, j)));
+    this.chart.append(...this.cells.flat(), ...this.ticks(), this.outline = svg("rect", { width: this.cw, height: this.ch, class: "sl-here" }));
+    this.title = el("figcaption");
+    this.readout = el("p", "sl-note", "");
+    this.chart.addEventListener("pointermove", (event) => this.point(event));
+    this.chart.addEventListener("pointerleave", () => { this.readout.textContent = this.resting; });
+    this.node = el("figure", "sl-figure", this.title, this.chart, this.readout);
+  }
 
-/** Below 1 (slower) orange, at 1 the paper's colour, above it green; lightness falls away from 1 on both sides. */
-function heatColour(speed) {
-  const share = clamp(speed >= 1 ? Math.log2(speed) / 2 : -Math.log2(Math.max(speed, 0.05)) / 2, 0, 1);
-  return `color-mix(in srgb, var(${speed >= 1 ? "--sd-acc" : "--sd-rej"}) ${Math.round(10 + 82 * share)}%, var(--sd-card))`;
+  x(i) { return this.left + i * this.cw; }
+  y(j) { return this.top + (this.rows.length - 1 - j) * this.ch; }
+  cell(i, j) { return svg("rect", { x: this.x(i), y: this.y(j), width: this.cw, height: this.ch }); }
+
+  ticks() {
+    const { columns, rows, left, w, h, bottom } = this, text = (x, y, cls, what) => svg("text", { x, y, class: `sl-tick ${cls}` }, what);
+    const across = columns.map((column, i) => i % Math.ceil(columns.length / 8) === 0 && text(this.x(i) + this.cw / 2, h - bottom + 14, "sl-middle", this.xText(column)));
+    const up = rows.map((row, j) => j % Math.ceil(rows.length / 6) === 0 && text(left - 5, this.y(j) + this.ch / 2 + 4, "sl-end", this.yText(row)));
+    return [...across, ...up, text((left + w) / 2, h - 4, "sl-middle", this.xLabel)].filter(Boolean);
+  }
+
+  say(i, j) { return `${this.xLabel} ${this.xText(this.columns[i])}, ${this.yLabel} ${this.yText(this.rows[j])}: ${times(this.values[j][i])}`; }
+
+  /** value(column, row) -> speedup; here: [i, j] of the run's own cell. Below 1 the losing colour, above the gaining one. */
+  update(title, value, [i, j]) {
+    this.title.textContent = title;
+    this.chart.setAttribute("aria-label", title);
+    this.values = this.rows.map((row) => this.columns.map((column) => value(column, row)));
+    this.values.forEach((line, r) => line.forEach((speed, k) => {
+      const cell = this.cells[r][k];
+      cell.setAttribute("class", speed >= 1 ? "sl-gain" : "sl-loss");
+      cell.setAttribute("fill-opacity", (0.08 + 0.84 * clamp(Math.abs(Math.log2(Math.max(speed, 0.05))) / 2, 0, 1)).toFixed(2));
+    }));
+    this.outline.setAttribute("x", this.x(i));
+    this.outline.setAttribute("y", this.y(j));
+    this.resting = `Outlined, where the sliders stand: ${this.say(i, j)}`;
+    this.readout.textContent = this.resting;
+  }
+
+  point(event) {
+    const box = this.chart.getBoundingClientRect(), scale = this.w / box.width;
+    const i = Math.floor(((event.clientX - box.left) * scale - this.left) / this.cw);
+    const j = this.rows.length - 1 - Math.floor(((event.clientY - box.top) * scale - this.top) / this.ch);
+    if (this.columns[i] != null && this.rows[j] != null) this.readout.textContent = this.say(i, j);
+  }
 }
 
 /** Bars of speedup, one a lane; 1 is plain decoding. */

@@ -19,7 +19,8 @@ function svg(tag, attributes, ...children) {
 function button(text, act, { title, cls = "sl-button", pressed } = {}) {
   const node = el("button", cls, text);
   node.type = "button";
-  if (title) { node.title = title; node.setAttribute("aria-label", title); }
+  if (title) node.title = title;
+  if (title && (!text || !/[a-z0-9]/i.test(text))) node.setAttribute("aria-label", title); // a sign alone has no name
   if (pressed != null) node.setAttribute("aria-pressed", String(pressed));
   node.addEventListener("click", act);
   return node;

@@ -150,7 +150,6 @@ class Learn {
     if (place === "words") room.build();
     const needsRun = !["lessons", "words"].includes(place);
     this.body.replaceChildren(needsRun && !this.model ? el("p", "sl-empty", "Choose a run above.") : room.node);
-    this.root.dataset.place = place;
   }
 
   /** Told by the steps after each move: the lesson may wait for it. */
@@ -215,14 +214,20 @@ class Learn {
     const query = new URLSearchParams(search), place = query.get("learn"), number = (name) => Math.max(0, parseInt(query.get(name), 10) || 0);
     if (query.has("lesson")) {
       this.show("lessons");
+      this.body.setAttribute("aria-busy", "true");
       await this.places.lessons.openId(query.get("lesson"), number("step") - 1);
+      this.body.removeAttribute("aria-busy");
       return true;
     }
     if (!PLACES.some(([name]) => name === place)) return false;
     const packed = /^#run=([A-Za-z0-9_-]+)$/.exec(fragment);
     if (packed) await this.attempt(async () => this.openRun((await this.ask("learn_open", { text: await unpackRun(packed[1]) })).payload));
     else if (query.get("run")) await this.openId(query.get("run"));
-    if (!this.model && this.index.recordings.length) await this.openFirst();
+    if (!this.model && this.index.recordings.length) {
+      const { textContent: said } = this.status;
+      await this.openFirst();
+      if (said) this.say(said, true);
+    }
     this.show(place);
     if (place === "steps") this.places.steps.goTo({ lane: number("lane"), iteration: number("iteration"), step: number("step") });
     if (this.places[place].follow) this.places[place].follow(query);

@@ -21,6 +21,7 @@ class Lessons {
   // -------------------------------------------------------------- which lesson
 
   async openId(id, step = 0) {
+    this.node.replaceChildren(el("p", "sl-empty", "Opening the lesson."));
     const lesson = this.learn.index.lessons.find((one) => one.id === id);
     if (!lesson) {
       if (!this.model) await this.learn.openFirst();
@@ -32,6 +33,7 @@ class Lessons {
   }
 
   async open(lesson, step = 0) {
+    this.node.replaceChildren(el("p", "sl-empty", "Opening the lesson."));
     this.lesson = lesson;
     this.results.clear();
     this.question = null;

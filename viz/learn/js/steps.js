@@ -100,8 +100,8 @@ class Steps {
     const moves = el("span", "sl-group",
       keyed("back", button("◀ Back", () => this.move(-1), { title: "One step back (left arrow)" })),
       keyed("next", button("Next ▶", () => this.move(1), { title: "Next step (right arrow)", cls: "sl-button sl-main" })),
-      keyed("skip", button("⏭", () => this.goTo({ iteration: this.at.iteration + 1 }), { title: "Next iteration (n)" })));
-    const jumps = el("span", "sl-group", el("span", "sl-mute", "Jump to"),
+      keyed("skip", button("»", () => this.goTo({ iteration: this.at.iteration + 1 }), { title: "Next iteration (n)" })));
+    const jumps = el("span", "sl-group sl-jumps", el("span", "sl-mute", "Jump to"),
       ...Object.entries(KINDS).map(([kind, { label, title }]) => keyed(kind, button(label, () => this.jump(kind), { title: `Jump to ${title}` }))));
     const hide = keyed("hide", button("Hide the verdict", () => { this.hides = !this.hides; this.build(); }, { pressed: this.hides,
       title: "Hide the verdict and guess how many guesses will hold" }));

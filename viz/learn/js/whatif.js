@@ -39,7 +39,10 @@ class WhatIf {
     const drafts = Object.keys(model.chains);
     const choice = drafts.length > 1 ? el("label", "sl-field", el("span", "", "Draft"), select("Draft", drafts.map((name) => [name, name]), this.draft, (name) => this.changeDraft(name))) : null;
     this.out = el("div", "sl-whatif-out");
-    this.maps = el("div", "sl-maps");
+    const rows = Array.from({ length: LONGEST }, (_, i) => i + 1);
+    this.byMatch = new HeatMap({ columns: MATCHES, rows, xLabel: "match rate", yLabel: "SL", xText: fixed });
+    this.byCost = new HeatMap({ columns: COSTS, rows, xLabel: "c", yLabel: "SL", xText: fixed });
+    this.maps = el("div", "sl-maps", this.byMatch.node, this.byCost.node);
     this.node.replaceChildren(this.presets, el("div", "sl-sliders", this.c.node, this.sl.node, this.threshold.node, el("label", "sl-field", el("span", "", "Checks"), this.checks), choice),
       this.out, this.maps, this.questions());
     this.draw();
@@ -100,14 +103,12 @@ class WhatIf {
     this.later = requestAnimationFrame(() => this.drawMaps(alpha, costs, sl));
   }
 
-  /** Closed form over (match rate, SL) and (c, SL); the run's own place is outlined. */
+  /** Closed form over (match rate, SL) and (c, SL); where the sliders stand is outlined. */
   drawMaps(alpha, costs, sl) {
-    const { draft } = this, rows = Array.from({ length: LONGEST }, (_, i) => i + 1);
-    const nearest = (list, value) => list.reduce((best, one, i) => (Math.abs(one - value) < Math.abs(list[best] - value) ? i : best), 0);
-    const priced = COSTS.map((c) => withCosts(costs, draft, { c }));
-    this.maps.replaceChildren(
-      heatMap({ title: "Model: speed over the match rate and the SL, at this c", columns: MATCHES, rows, xLabel: "match rate", yLabel: "SL", xText: fixed, value: (match, n) => modelSpeedup(match, n, costs, draft), here: { i: nearest(MATCHES, alpha), j: sl - 1 } }),
-      heatMap({ title: `Model: speed over c and the SL, at a match rate of ${fixed(alpha)}`, columns: COSTS, rows, xLabel: "c", yLabel: "SL", xText: fixed, value: (c, n) => modelSpeedup(alpha, n, priced[COSTS.indexOf(c)], draft), here: { i: nearest(COSTS, this.c.value), j: sl - 1 } }));
+    const { draft } = this, nearest = (list, value) => list.reduce((best, one, i) => (Math.abs(one - value) < Math.abs(list[best] - value) ? i : best), 0);
+    const priced = new Map(COSTS.map((c) => [c, withCosts(costs, draft, { c })]));
+    this.byMatch.update("Model: speed over the match rate and the SL, at this c", (match, n) => modelSpeedup(match, n, costs, draft), [nearest(MATCHES, alpha), sl - 1]);
+    this.byCost.update(`Model: speed over c and the SL, at a match rate of ${fixed(alpha)}`, (c, n) => modelSpeedup(alpha, n, priced.get(c), draft), [nearest(COSTS, this.c.value), sl - 1]);
   }
 
   /** Numbers to find by moving the sliders. */

@@ -1,0 +1,92 @@
+"""What the Learn place asks of the server."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from decoding.backends.recorded import RecordedBackend
+from decoding.records.run_file import load_run, run_to_json
+from tests.page_server import write_recordings
+from tests.runs import make_run
+from viz.learn.desk import OWN_RECORDINGS, learn_answers
+from viz.learn.lessons import shipped_lessons
+from viz.learn.payload import learn_payload
+from viz.learn.roles import find_roles
+from viz.store import RunStore
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    slow = make_run(identifier="slow", match=0.2, c=0.9)
+    return write_recordings(tmp_path_factory.mktemp("recordings"), make_run(identifier="quick", match=0.97), slow)
+
+
+@pytest.fixture(scope="module")
+def desk(folder):
+    return {function.__name__: function for function in learn_answers(RunStore(RecordedBackend(folder)))}
+
+
+def test_the_index_names_runs_lessons_and_what_each_run_shows(desk):
+    index = desk["learn_index"]({})
+    assert [one["id"] for one in index["recordings"]][:2] == ["quick", "slow"]
+    assert [lesson["id"] for lesson in index["lessons"]] == [lesson["id"] for lesson in shipped_lessons()]
+    assert index["roles"]["burst"] == "quick"
+    assert index["roles"]["loses"] == "slow"
+    assert dict(index["words"])["oracle"]
+
+
+def test_the_lessons_bring_the_runs_that_dice_need():
+    own = RecordedBackend(OWN_RECORDINGS)
+    roles = find_roles(own)
+    assert {"sampling", "coupling"} <= set(roles)
+    rejected = [
+        token
+        for trace in own.load(roles["sampling"]).lanes
+        for iteration in trace.iterations
+        for token in iteration.drafted
+        if token.accept_probability is not None and token.accept_probability < 1
+    ]
+    assert rejected, "the lesson shows a guess that is kept with a probability below 1"
+
+
+def test_a_run_comes_with_what_its_replay_needs(desk):
+    payload = desk["learn_run"]({"run": "quick"})["payload"]
+    assert payload["lanes"][1]["name"] == "Static 5"
+    assert len(payload["lanes"][1]["times"]) == len(payload["lanes"][1]["iterations"])
+    assert payload["finish"] == "length"
+    assert ["rule", "greedy"] in payload["settings"]
+
+
+def test_a_run_without_a_plain_lane_has_no_speedups():
+    payload = learn_payload(make_run(lanes=("static:5",)))
+    assert payload["lanes"][0]["speedup"] is None
+
+
+def test_an_opened_run_is_kept_under_a_name_of_its_own(desk):
+    payload = desk["learn_open"]({"text": run_to_json(make_run())})["payload"]
+    assert payload["origin"] == "imported"
+    assert json.loads(desk["learn_file"]({"run": payload["id"]})["text"])["id"] == payload["id"]
+
+
+@pytest.mark.parametrize("name", ["learn_run", "learn_open", "learn_file", "learn_lesson", "learn_export"])
+@pytest.mark.parametrize("query", [None, [], {}, {"run": "../../etc"}, {"text": 3}, {"lesson": "x", "run": None}])
+def test_nonsense_is_answered_with_a_sentence(desk, name, query):
+    answer = desk[name](query)
+    assert set(answer) == {"error"}
+    assert answer["error"].endswith((".", ")"))
+
+
+def test_an_exported_lesson_holds_its_run_and_lets_no_text_escape(desk):
+    lesson = json.loads(json.dumps(shipped_lessons()[0]))
+    lesson["title"] = "</script><img src=x onerror=alert(1)>"
+    page = desk["learn_export"]({"lesson": json.dumps(lesson), "run": "quick"})
+    assert page["name"] == "speculoscope-ten-steps.html"
+    assert "<img src=x" not in page["text"]
+    assert "default-src 'none'" in page["text"]
+
+
+def test_every_shipped_recording_can_be_stepped_through():
+    for info in RecordedBackend(OWN_RECORDINGS).recordings():
+        assert learn_payload(load_run(OWN_RECORDINGS / f"{info.id}.json"))["title"]

@@ -1,0 +1,107 @@
+"""Lessons as data: the shipped ones are sound, others are refused with a sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.errors import UserError
+from viz.learn.lessons import LESSONS, MAX_BYTES, known_facts, read_lesson, shipped_lessons
+
+
+def a_lesson(**changes):
+    step = {"title": "One", "text": ["The best SL is {best_sl}."]}
+    return {
+        "id": "mine",
+        "title": "Mine",
+        "about": "about",
+        "minutes": 3,
+        "recording": "everyday",
+        "steps": [step],
+        **changes,
+    }
+
+
+def refused(lesson) -> str:
+    with pytest.raises(UserError) as refusal:
+        read_lesson(lesson if isinstance(lesson, str) else json.dumps(lesson))
+    return str(refusal.value)
+
+
+def a_step(**changes):
+    return a_lesson(steps=[{"title": "One", "text": ["Text."], **changes}])
+
+
+def test_four_lessons_ship_and_each_asks_questions():
+    lessons = shipped_lessons()
+    assert [lesson["id"] for lesson in lessons] == ["ten-steps", "one-sl", "choosing-a-draft", "dice"]
+    assert all(any("question" in step for step in lesson["steps"]) for lesson in lessons)
+    assert len(lessons[0]["steps"]) == 10
+
+
+def test_a_teacher_s_file_is_read_and_given_back_whole():
+    lesson = read_lesson(json.dumps(a_lesson()))
+    assert lesson["steps"][0]["text"] == ["The best SL is {best_sl}."]
+
+
+def test_the_documented_example_is_a_lesson():
+    text = (LESSONS / "README.md").read_text(encoding="utf-8")
+    assert read_lesson(re.search(r"```json\n(.*?)```", text, re.DOTALL)[1])["id"] == "my-lesson"
+
+
+def test_facts_are_those_that_the_browser_computes():
+    assert {"best_sl", "c", "check6", "wrong_speedup", "held"} <= known_facts()
+
+
+@pytest.mark.parametrize(
+    ("lesson", "sentence"),
+    [
+        ("", "not a lesson file"),
+        ("[]", "not a lesson file"),
+        ("[" * 100_000, "not a lesson file"),
+        ("\ud800", "not a lesson file"),
+        ("x" * (MAX_BYTES + 1), "larger than 200 kB"),
+        (a_lesson(id="../x"), "at id"),
+        (a_lesson(steps=[]), "at steps"),
+        (a_lesson(script="alert(1)"), "at script"),
+        (a_lesson(title="{nonsense}"), "there is no fact {nonsense}"),
+        (a_step(show={"view": "steps", "lane": "nothing:9"}), "There is no policy 'nothing'"),
+        (a_step(show={"view": "video"}), "at steps.0.show.view"),
+        (a_step(done="answered"), "asks nothing"),
+        (a_step(done="stepped"), "shows no steps"),
+        (a_step(needs=["love"]), "a fact that there is not"),
+        (
+            a_step(question={"text": "?", "answers": [{"text": "a", "right": False, "why": "w"}] * 2}),
+            "no answer is right",
+        ),
+        (
+            a_step(question={"text": "?", "answers": [{"text": "a", "right": "alert(1)", "why": "w"}] * 2}),
+            "no comparison of facts",
+        ),
+        (
+            a_step(question={"text": "?", "answers": [{"text": "a", "right": "best_sl > love", "why": "w"}] * 2}),
+            "no comparison of facts",
+        ),
+    ],
+)
+def test_what_is_no_lesson_is_refused_with_a_sentence(lesson, sentence):
+    said = refused(lesson)
+    assert sentence in said
+    assert len(said) < 1500
+
+
+@given(st.recursive(st.none() | st.booleans() | st.text(max_size=9) | st.integers(), st.lists, max_leaves=9))
+@settings(max_examples=40, deadline=None)
+def test_no_json_breaks_the_reader(value):
+    refused(a_lesson(steps=value) if not isinstance(value, str) else value)
+
+
+def test_a_folder_s_broken_lesson_is_named(tmp_path: Path):
+    (tmp_path / "9-mine.json").write_text("{", encoding="utf-8")
+    with pytest.raises(UserError, match=r"9-mine\.json"):
+        shipped_lessons(tmp_path)
