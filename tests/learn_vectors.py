@@ -8,9 +8,8 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
-from decoding.records.lanes import parse_lane
-
 from decoding.analysis.whatif import simulate, with_costs
+from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
 from decoding.records.trace import Chain, Costs, Guesses
 
@@ -18,7 +17,7 @@ HEADS = ("disco", "specdecpp", "costaware")
 LANES = (
     "autoregressive", "static:1", "static:3", "static:20", "heuristic", "confidence", "confidence:0.8", "entropy",
     "entropy:0.1", "oracle", "oracle:3", "oracle:best", "disco", "disco:0.7", "specdecpp", "specdecpp:0.8",
-    "specdecpp:auto", "costaware",
+    "specdecpp:auto", "costaware", "throughput", "bandit", "adaedl", "adaedl:0.6",
 )  # fmt: skip
 
 

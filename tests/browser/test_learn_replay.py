@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from decoding.records.lanes import POLICIES
 
 from decoding.analysis.theory import best_sl, expected_tokens
+from decoding.lookahead.specs import all_specs
 from tests.learn_vectors import LANES, make_vectors
 from viz.learn.assets import learn_js
 
@@ -28,8 +28,8 @@ def page(browser):
 
 
 def test_every_policy_is_among_the_vectors_and_in_the_browser(page):
-    assert {lane.partition(":")[0] for lane in LANES} == set(POLICIES)
-    assert set(page.evaluate("Object.keys(SpeculoscopeLearn.POLICIES)")) == set(POLICIES)
+    assert {lane.partition(":")[0] for lane in LANES} == set(all_specs())
+    assert set(page.evaluate("Object.keys(SpeculoscopeLearn.POLICIES)")) == set(all_specs())
 
 
 @pytest.mark.parametrize("seed", range(4))

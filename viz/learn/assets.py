@@ -13,6 +13,7 @@ HERE = Path(__file__).parent
 SECTIONS = (
     "replay",
     "policies",
+    "adaptive",
     "theory",
     "expression",
     "dom",

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from decoding.records.lanes import parse_lane
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from decoding.errors import UserError
+from decoding.lookahead.lanes import parse_lane
 
 from .assets import HERE
 

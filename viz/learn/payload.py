@@ -8,7 +8,7 @@ from typing import Any
 from decoding.analysis import metrics
 from decoding.analysis.whatif import ending
 from decoding.errors import UserError
-from decoding.lookahead.heads import heads_of
+from decoding.lookahead.fitted import heads_of
 from decoding.records.trace import Run, Trace
 
 from ..player import sentences
