@@ -1,4 +1,4 @@
-"""What to use here, and how to say it to transformers and vLLM."""
+"""The recommended draft and policy, and the matching settings for transformers and vLLM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .results import ALL, DraftResult, Recommendation
 
 
 def recommend(drafts: Sequence[DraftResult], target: str, costs: Costs) -> Recommendation:
-    """The draft and rule with the largest speedup over all suites; ``target`` is where the target comes from."""
+    """The draft and policy with the largest speedup over all suites; ``target`` is the target's source."""
     best = max(drafts, key=lambda draft: draft.speedup[ALL].value)
     lane = parse_lane(best.best_lane)
     return Recommendation(
@@ -57,7 +57,7 @@ def _verdict(best: DraftResult) -> str:
 
 
 def _too_long(best: DraftResult) -> str:
-    """Where a longer draft begins to lose, for this draft."""
+    """Whether and where longer speculation becomes slower for this draft."""
     peak = max(best.by_sl, key=lambda point: point.simulated)
     last = best.by_sl[-1]
     if peak.sl == last.sl:
@@ -69,7 +69,7 @@ def _too_long(best: DraftResult) -> str:
 
 
 def transformers_settings(draft: DraftResult, lane: Lane, target: str) -> str:
-    """Python lines for transformers' assisted generation; its nearest rule where it lacks this one."""
+    """Python code for transformers' assisted generation, with its nearest policy if it lacks this one."""
     if draft.name == NGRAM:
         return f"model.generate(**inputs, do_sample=False, prompt_lookup_num_tokens={draft.best_sl})"
     tokens, schedule, threshold = draft.best_sl, "constant", 0.0

@@ -1,4 +1,4 @@
-"""How well a rule foretells which guesses hold: F1 and AUC of accept prediction.
+"""How well a policy predicts which guesses hold: F1 and AUC of accept prediction.
 
 Every output position of a text gets at most one prediction, the one that the rule made there in its replay:
 
@@ -28,7 +28,7 @@ from .samples import Replayed, Sample
 
 
 def predict(replayed: Replayed, samples: Sequence[Sample]) -> Prediction:
-    """F1, precision, recall of the lane's predictions on ``samples``, and the AUC of its score."""
+    """F1, precision and recall of the lane's predictions on ``samples``, and the AUC of its score."""
     lane = parse_lane(replayed.lane)
     pairs = [
         pair
@@ -39,12 +39,12 @@ def predict(replayed: Replayed, samples: Sequence[Sample]) -> Prediction:
 
 
 def always_accept(samples: Sequence[Sample]) -> Prediction:
-    """What predicting every guess to hold would reach."""
+    """The figures of predicting that every guess holds."""
     return _prediction([(True, truth) for sample in samples for truth in _truth(sample)], 0.5)
 
 
 def auc_of(policy: str, samples: Sequence[Sample]) -> float | None:
-    """Area under the ROC curve of the policy's score along the texts; None where it has no score."""
+    """Area under the ROC curve of the policy's score along the texts; None if it has no score."""
     from sklearn.metrics import roc_auc_score
 
     scores = [score for sample in samples for score in _scores(policy, sample)]
@@ -57,14 +57,14 @@ def auc_of(policy: str, samples: Sequence[Sample]) -> float | None:
 def best_f1(samples: Sequence[Sample]) -> dict[str, float]:
     """Policy -> the highest F1 that any threshold of its score reaches along the texts, no position left out.
 
-    It is found on the very texts that are reported, and only says what the score could give; it chooses nothing.
+    The threshold is found on the reported texts themselves: this is an upper bound, and nothing is chosen by it.
     """
     from sklearn.metrics import precision_recall_curve
 
     truth = [held for sample in samples for held in _truth(sample)]
     found = {}
     for policy, spec in all_specs().items():
-        if not _judges_last(spec) or not spec.score.fixed:  # a threshold that moves has no one F1
+        if not _judges_last(spec) or not spec.score.fixed:  # a moving threshold has no single F1
             continue
         scores = [score for sample in samples for score in _scores(policy, sample)]
         if len(scores) == len(truth) and any(truth):
@@ -88,7 +88,7 @@ def _judges_last(spec: PolicySpec) -> bool:
 def _predictions(
     sample: Sample, iterations: Sequence[tuple[int, int, int]], scored: bool
 ) -> Iterator[tuple[bool, bool]]:
-    """(predicted to hold, held) at the positions that were decided on."""
+    """(predicted to hold, held) at the positions that the policy decided on."""
     wanted = sample.max_new_tokens if sample.finish in ("eos", "stop") else sample.n_tokens
     holds, reach = sample.replay.holds, sample.replay.reach
     for start, drafted, accepted in iterations:

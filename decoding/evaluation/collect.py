@@ -1,4 +1,4 @@
-"""What an evaluation asks of the models: texts, chains, costs, clock readings; each kept as soon as it is there."""
+"""What an evaluation needs from the models: texts, chains, costs and timings, each saved as soon as it is known."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from ..engines.pair import Pair
 
 Told = Iterator[Progress]
-COST_PROMPTS = 5  # on which the cost curves are measured
-DECISION_PROMPTS = 3  # on which decisions are
+COST_PROMPTS = 5  # prompts for measuring the cost curves
+DECISION_PROMPTS = 3  # prompts for measuring decisions
 
 
 class Collector:
-    """Works through prompts with one pair and some of its drafts; all of its passes can be stopped and resumed."""
+    """Runs prompts on one pair and some of its drafts; every stage can be stopped and resumed."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class Collector:
     # -- texts and chains
 
     def collect_chains(self, prompts: Sequence[Prompt], label: str, minutes: float | None) -> Told:
-        """The target's text of each prompt and every draft's chain along it, as far as they are not there yet.
+        """Collects the target's text of each prompt and every draft's chain along it, unless they exist.
 
-        ``minutes`` over, the rest is left for another time; at least one prompt is done.
+        After ``minutes`` the rest is left for a later call; at least one prompt is done.
         """
         out_of_time = deadline(minutes)
         done = {draft: {record["prompt"] for record in self._lines(draft).records} for draft in self.drafts}
@@ -82,8 +82,8 @@ class Collector:
                 self._check_cancel()
                 if number and out_of_time():
                     return
-                told = f"{label}: prompt {number + 1} of {len(prompts)}"
-                yield Progress("chains", told, number / len(prompts))
+                message = f"{label}: prompt {number + 1} of {len(prompts)}"
+                yield Progress("chains", message, number / len(prompts))
                 self._collect_prompt(prompt, missing)
 
     def _collect_prompt(self, prompt: Prompt, missing: Sequence[str]) -> None:
@@ -94,8 +94,9 @@ class Collector:
             self._lines(draft).add({"prompt": prompt.id, "chain": chain_to_plain(chain)})
 
     def _write_text(self, prompt: Prompt, prepared: Prepared) -> dict[str, Any]:
-        """Plain decoding's text. On the lean engine a static lane writes the same one sooner (its passes are
-        row-invariant); the clock pass compares it with plain decoding's."""
+        """Plain decoding's text. On the lean engine a static lane writes the same text faster (its passes are
+        row-invariant); the timed stage compares it with plain decoding's.
+        """
         quick = self.pair.target.info.engine == "lean"
         lane = parse_lane("static:5" if quick else "autoregressive")
         run = LaneRun(prepared, lane, _free_costs(self.drafts)).run(self._cancel)
@@ -129,7 +130,7 @@ class Collector:
     # -- costs
 
     def measure(self, lanes: Sequence[str], name: str) -> Told:
-        """The cost curves and what decisions cost, measured once and then frozen in the folder as ``name``."""
+        """The cost curves and the costs of decisions, measured once and then frozen in the folder as ``name``."""
         key = {**self._key, "drafts": sorted(self.drafts), "heads": self._digests()}
         lines = Lines(self._folder / f"{name}.jsonl", key, stale="restart")
         if not lines.records:
@@ -141,20 +142,20 @@ class Collector:
         self.costs = Costs(**record["costs"], decision=record["decision"])
 
     def _readings(self) -> Generator[Progress, None, Costs]:
-        """The cost curves, read on several prompts; looks for cancel before each round of passes."""
+        """Measures the cost curves on several prompts; checks for cancellation before each round of passes."""
         readings: list[Costs] = []
 
-        def tell(share: float) -> Progress:
+        def progress_at(share: float) -> Progress:
             self._check_cancel()
             message = f"Measuring what draft steps and checks cost: prompt {len(readings) + 1} of {COST_PROMPTS}"
             return Progress("costs", message, (len(readings) + share) / COST_PROMPTS)
 
         for prompt in self._spread(COST_PROMPTS):
-            yield tell(0.0)
+            yield progress_at(0.0)
             prepared = self._prepared(prompt)
             context = len(prepared.prompt) + prepared.limits.max_new_tokens // 2
             rounds = cost_rounds(self.pair, self.drafts, prepared.prompt, context=context)
-            readings.append((yield from retold(rounds, tell)))
+            readings.append((yield from retold(rounds, progress_at)))
         return smooth_costs(readings)
 
     def _spread(self, n: int) -> list[Prompt]:
@@ -187,10 +188,10 @@ class Collector:
         name: str,
         minutes: float | None,
     ) -> Told:
-        """Run every lane on every prompt, ``repeats`` times round robin, until ``minutes`` are over.
+        """Times every lane on every prompt, ``repeats`` times round robin, until ``minutes`` are over.
 
-        A visit is one prompt under all lanes, which take turns (see :mod:`.visits`) in an order that moves on from
-        visit to visit, so that no lane always follows the same one. Visits that are there already are not repeated.
+        A visit is one prompt with all lanes, which take turns (see :mod:`.visits`) in an order that rotates from visit
+        to visit, so that no lane always follows the same one. Existing visits are not repeated.
         """
         lines = self._clock_lines(lanes, name)
         done = {(record["prompt"], record["repeat"]) for record in lines.records}
@@ -209,10 +210,10 @@ class Collector:
         lines.close()
 
     def _visit(self, prompt: Prompt, lanes: Sequence[str], turn: int) -> dict[str, Any]:
-        """Lane -> {decode_s, prefill_s, tokens, same}: one decoding of each."""
+        """Lane -> {decode_s, prefill_s, tokens, same}, one decoding each."""
         expected = self._by_prompt[prompt.id]["output"]
         order = [*lanes[turn % len(lanes) :], *lanes[: turn % len(lanes)]]
-        runs = self._visits().run(lambda: self._prepared(prompt), order, self._told_to(prompt, lanes))
+        runs = self._visits().run(lambda: self._prepared(prompt), order, self._oracle_chains(prompt, lanes))
         self._check_cancel()
         return {
             lane: {
@@ -225,13 +226,13 @@ class Collector:
         }
 
     def _visits(self) -> Visits:
-        """Made once, when costs and drafts are there."""
+        """Created once the costs and drafts are known."""
         if self._clocked is None:
             self._clocked = Visits(self.pair, self.costs, self._cancel)
         return self._clocked
 
-    def _told_to(self, prompt: Prompt, lanes: Sequence[str]) -> dict[str, Chain]:
-        """What the oracles among ``lanes`` are told."""
+    def _oracle_chains(self, prompt: Prompt, lanes: Sequence[str]) -> dict[str, Chain]:
+        """The chains that the oracles among ``lanes`` need."""
         oracles = [lane for lane in map(parse_lane, lanes) if lane.is_oracle]
         return {lane.text: self._chain(prompt, self._base.draft_of(lane)) for lane in oracles}
 
@@ -240,7 +241,7 @@ class Collector:
         return chain_from_plain(next(record["chain"] for record in records if record["prompt"] == prompt.id))
 
     def readings(self, lanes: Sequence[str], name: str) -> list[dict[str, Any]]:
-        """The visits of :meth:`clock` so far: {prompt, repeat, lanes: {lane: reading}}."""
+        """The visits of :meth:`clock` so far: {prompt, repeat, lanes: {lane: timing}}."""
         lines = self._clock_lines(lanes, name)
         lines.close()
         return lines.records
@@ -264,7 +265,7 @@ class Collector:
         return replace(self._base, request=request, prompt=ids, limits=make_limits(request, self.pair, len(ids)))
 
     def _usable(self, prompts: Sequence[Prompt]) -> list[Prompt]:
-        """The prompts that leave room for a text in the context. Raises UserError where none does."""
+        """The prompts that leave room for a text in the context. Raises UserError if none does."""
         room = self.pair.target.max_length - int(self._key["max_new_tokens"])
         fitting = [prompt for prompt in prompts if 0 < len(self.pair.encode_prompt(prompt.prompt)) <= room]
         if not fitting:
@@ -283,7 +284,7 @@ class Collector:
         return self._chains[draft]
 
     def _digests(self) -> dict[str, str]:
-        """Draft -> digest of its fitted policies: what was learned anew makes old scores stale."""
+        """Draft -> digest of its fitted policies: refitting makes old scores stale."""
         folders = {draft: self.pair.draft_folders.get(draft) for draft in self.drafts}
         return {
             draft: digest_of_files(_files_in(folder / FOLDER))
@@ -304,13 +305,13 @@ def _prepare_all(pair: Pair, drafts: Sequence[str], prompt: Prompt, max_new_toke
 
 
 def deadline(minutes: float | None) -> Callable[[], bool]:
-    """Are ``minutes`` over, from now on? Never for None."""
+    """A function that says whether ``minutes`` from now are over; never for None."""
     end = None if minutes is None else monotonic() + 60 * minutes
     return lambda: end is not None and monotonic() >= end
 
 
 def _free_costs(drafts: Sequence[str]) -> Costs:
-    """Costs for lanes that never look at them."""
+    """Costs for lanes that never use them."""
     return Costs(target_s=1.0, v=[1.0], c=dict.fromkeys(drafts, 0.0), o=0.0)
 
 

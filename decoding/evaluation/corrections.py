@@ -1,4 +1,4 @@
-"""What a rule's errors cost: the same rule with one kind of error undone by somebody who knows the outcome."""
+"""The cost of a policy's errors: the same policy with one kind of error corrected with knowledge of the outcome."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Corrected(LookaheadPolicy):
     """
 
     def __init__(self, rule: LookaheadPolicy, *, too_soon: bool = False, too_late: bool = False) -> None:
-        self.name = rule.name  # its decisions cost what they cost
+        self.name = rule.name  # its decisions keep their cost
         self.cap = None if too_soon else rule.cap
         self._rule, self._too_soon, self._too_late = rule, too_soon, too_late
 

@@ -1,4 +1,4 @@
-"""Which draft, which SL, here? Every draft of a pair under every static SL and its best rule."""
+"""The drafts report: every draft of a pair with every static SL and with its best policy."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ CLOCKED_SLS = (1, 2, 3, 5, 8, 12, 20)
 def evaluate_drafts(
     options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool] = lambda: False
 ) -> Iterator[Progress | DraftsResult]:
-    """Evaluate all drafts of ``pair``, prompt lookup too; the last thing told is the result.
+    """Evaluates all drafts of ``pair`` and prompt lookup; the last item is the result.
 
     As :func:`decoding.evaluation.rules.evaluate`: validation picks each draft's best SL and rule, the test split
-    reports; it goes on from what ``folder`` keeps. Raises UserError.
+    reports; it resumes from the data in ``folder``. Raises UserError.
     """
     options = check_options(options)
     drafts = [*pair.draft_names, NGRAM]
@@ -94,7 +94,7 @@ def _learned(collector: Collector, draft: str) -> list[str]:
 
 
 def _decides(spec: PolicySpec) -> bool:
-    """It can be used without fitting, and chooses the SL by itself."""
+    """Whether the policy needs no fitting and chooses the SL itself."""
     return spec.adapts and not spec.learned
 
 
@@ -163,12 +163,12 @@ def sl_points(
 ) -> list[SlPoint]:
     """Simulated, predicted and measured speedup of SL 1, 2, ...
 
-    The prediction is the throughput model's with every guess holding independently with the match rate:
-    ``(1 - m^(n+1)) / (1 - m) (v(1) + o) / (first + n c + v(n+1) + o)``.
+    The prediction is the throughput model's, if every guess holds independently with the match rate: ``(1 - m^(n+1)) /
+    (1 - m) (v(1) + o) / (first + n c + v(n+1) + o)``.
     """
     clocked = clock_speedups(readings)
 
-    def checking(n: int) -> float:  # the first draft step's surplus is paid once an iteration, like the check
+    def checking(n: int) -> float:  # the first draft step's extra cost arises once per iteration, like the check
         return costs.check(n) + costs.start(n - 1, draft)
 
     return [
@@ -183,7 +183,7 @@ def sl_points(
 
 
 def clock_speedups(readings: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Lane -> plain decoding's seconds / the lane's, over all visits together."""
+    """Lane -> plain decoding's seconds / the lane's, over all visits."""
     totals: dict[str, float] = {}
     for visit in readings:
         for lane, reading in visit["lanes"].items():
@@ -197,7 +197,7 @@ def break_even_c(sweep: Sequence[Replayed], costs: Costs, draft: str) -> float:
 
         ``(tokens (v(1) + o) - sum over iterations of (v(n'+1) + o)) / (drafted tokens + first / c iterations)``
 
-    with n' the SL of each iteration as it came; 0 where even a free draft gains nothing.
+    with n' the SL of each iteration; 0 if even a free draft gains nothing.
     """
     return max(0.0, *(_break_even(replayed, costs, draft) for replayed in sweep[:SL_CAP]))
 
@@ -206,5 +206,5 @@ def _break_even(replayed: Replayed, costs: Costs, draft: str) -> float:
     lengths = [n for one in replayed.simulated for _, n, _ in one.iterations]
     checks = sum(costs.check(n + 1) + costs.o for n in lengths)
     c = costs.c[draft]
-    drafted = sum(n + (costs.start(n, draft) / c if c else 0.0) for n in lengths)  # first steps count for more
+    drafted = sum(n + (costs.start(n, draft) / c if c else 0.0) for n in lengths)  # first steps cost more
     return (float(replayed.plain.sum()) - checks) / drafted if drafted else 0.0

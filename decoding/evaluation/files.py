@@ -1,4 +1,4 @@
-"""Where an evaluation's files go: Markdown, CSV and JSON in its folder, the JSON to ship in ``results/``."""
+"""The files of an evaluation: Markdown, CSV and JSON in its folder, and the shipped JSON in ``results/``."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def result_name(pair: str, drafts: bool) -> str:
 
 
 def shipped_evaluation(pair: str, folder: Path | None = None) -> EvaluationResult | None:
-    """The evaluation that came with the program for ``pair``, None where there is none. Raises UserError."""
+    """The shipped evaluation of ``pair``, or None. Raises UserError."""
     path = (folder or SHIPPED) / result_name(pair, drafts=False)
     return load_evaluation(path) if path.exists() else None
 
 
 def shipped_drafts(pair: str, folder: Path | None = None) -> DraftsResult | None:
-    """The drafts report that came with the program for ``pair``, None where there is none. Raises UserError."""
+    """The shipped drafts report of ``pair``, or None. Raises UserError."""
     path = (folder or SHIPPED) / result_name(pair, drafts=True)
     return load_drafts(path) if path.exists() else None
 
 
 def write_report(result: EvaluationResult | DraftsResult, folder: Path) -> list[Path]:
-    """Write report.md, tables.csv and result.json (``drafts-`` before each for the drafts). Raises UserError."""
+    """Writes report.md, tables.csv and result.json (prefixed with ``drafts-`` for the drafts). Raises UserError."""
     stem = "drafts-" if isinstance(result, DraftsResult) else ""
     report, tables, data = (folder / f"{stem}{name}" for name in ("report.md", "tables.csv", "result.json"))
     _write(report, markdown(result))
@@ -41,7 +41,7 @@ def write_report(result: EvaluationResult | DraftsResult, folder: Path) -> list[
 
 
 def ship(result: EvaluationResult | DraftsResult, folder: Path | None = None) -> list[Path]:
-    """Write what the page shows at first: the result, and its report in Markdown beside it. Raises UserError."""
+    """Writes the shipped result, which the page shows first, and its Markdown report. Raises UserError."""
     path = (folder or SHIPPED) / result_name(result.setting.pair, isinstance(result, DraftsResult))
     save_result(result, path)
     _write(path.with_suffix(".md"), markdown(result))

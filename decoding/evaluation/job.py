@@ -1,4 +1,4 @@
-"""The evaluation that options ask for, and the folder that it works in."""
+"""Runs the evaluation that the options describe, in its working folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORK = Path("build") / "evaluation"
 def run_evaluation(
     options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool]
 ) -> Iterator[Progress | EvaluationResult | DraftsResult]:
-    """The evaluation that ``options`` ask for; it ends without a result where ``cancel()`` said so."""
+    """Runs the evaluation that ``options`` describe; ends without a result if ``cancel()`` is true."""
     if options.drafts == "all":
         yield from evaluate_drafts(options, pair, folder, cancel)
     else:
@@ -30,6 +30,6 @@ def run_evaluation(
 
 
 def work_name(options: EvaluationOptions, pair: Pair) -> str:
-    """Folder of the working files: evaluations that cannot share them get folders of their own."""
+    """Name of the working folder: evaluations that cannot share files get separate folders."""
     info = pair.target.info
     return f"{safe_name(pair.name)}-{info.fingerprint[:8]}-{info.engine}-{info.dtype}-{options.max_new_tokens}"

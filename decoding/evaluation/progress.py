@@ -1,4 +1,4 @@
-"""How far an evaluation is."""
+"""The progress of an evaluation."""
 
 from __future__ import annotations
 

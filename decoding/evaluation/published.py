@@ -1,4 +1,4 @@
-"""What the papers report for the data sets that an evaluation can run on, beside what was measured here."""
+"""The papers' figures for the data sets that an evaluation can run on, next to the measured ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TITLE = "Beside the papers"
 
 @dataclass(frozen=True)
 class Published:
-    """Speedups over plain decoding as a paper reports them, by policy."""
+    """A paper's speedups over plain decoding, by policy."""
 
     suite: str
     source: str
@@ -35,7 +35,7 @@ PUBLISHED = (
 
 
 def papers_table(result: EvaluationResult) -> Table | None:
-    """Published rows and this result's, for each data set that both have; None where there is none."""
+    """Published and measured rows for each data set that both have; None if there is none."""
     suites = [suite for suite in result.setting.prompts if any(row.suite == suite for row in PUBLISHED)]
     if not suites:
         return None

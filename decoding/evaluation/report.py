@@ -1,4 +1,4 @@
-"""The tables of an evaluation as people read them: plain cells, Markdown, CSV."""
+"""The tables of an evaluation for readers: plain cells, Markdown, CSV."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _prediction_table(result: EvaluationResult) -> Table:
 
 
 def _f1_sentence(result: EvaluationResult) -> str:
-    """What is left to gain in F1: the room above static-opt, and what the scores could reach."""
+    """The possible gain in F1: the distance of static-opt from 1, and the best that the scores could reach."""
     opt = next((rule.rows[ALL].prediction for rule in result.rules if rule.label == STATIC_OPT), None)
     if opt is None or not result.best_f1:
         return ""
@@ -217,7 +217,7 @@ def _clock_note(result: EvaluationResult) -> str:
 
 
 def drafts_tables(result: DraftsResult) -> list[Table]:
-    """Every draft: what it costs, how well it guesses, what it brings."""
+    """Every draft's cost, match rate and speedup."""
     suites = [ALL, *result.setting.prompts]
     return [_drafts_table(result), _drafts_by_suite(result, suites)]
 
@@ -268,7 +268,7 @@ def _drafts_by_suite(result: DraftsResult, suites: Sequence[str]) -> Table:
 
 
 def setting_lines(setting: Setting) -> list[str]:
-    """Where and when the figures were made, in sentences."""
+    """The setting of the evaluation, in sentences."""
     machine, costs = setting.machine, setting.costs
     drafts = ", ".join(f"{name} {c:.3f}" for name, c in costs.c.items())
     where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
@@ -279,23 +279,23 @@ def setting_lines(setting: Setting) -> list[str]:
         f"{', '.join(f'{suite} {n}' for suite, n in setting.prompts.items())}; whatever had to be chosen was chosen on "
         f"{setting.validation_prompts} validation prompts.",
         f"A target pass takes {costs.target_s * 1e3:.2f} ms, over 6 tokens {costs.check(6):.2f} and over 21 "
-        f"{costs.check(21):.2f} times that; c: {drafts}{_first_told(costs)}; loop {costs.o:.3f}.",
+        f"{costs.check(21):.2f} times that; c: {drafts}{_first_steps(costs)}; loop {costs.o:.3f}.",
         *_decision_lines(setting),
         *setting.notes,
     ]
 
 
-def _first_told(costs: Costs) -> str:
+def _first_steps(costs: Costs) -> str:
     first = ", ".join(f"{name} {value:.3f}" for name, value in costs.first.items() if value >= 0.0005)
     return f"; the first draft step of an iteration takes more by: {first}" if first else ""
 
 
 def _decision_lines(setting: Setting) -> list[str]:
-    """What features and decisions cost, against a draft step."""
+    """The costs of features and decisions relative to a draft step."""
     c = setting.costs.c.get(setting.draft, 0.0)
     found = {policy: cost / c for policy, cost in setting.costs.decision.items() if c and cost >= 0.005 * c}
-    told = ", ".join(f"{policy} {share:.0%}" for policy, share in found.items())
-    return [f"Features and a decision, of a draft step: {told}."] if told else []
+    shares = ", ".join(f"{policy} {share:.0%}" for policy, share in found.items())
+    return [f"Features and a decision, of a draft step: {shares}."] if shares else []
 
 
 def times(interval: Interval) -> str:

@@ -1,4 +1,4 @@
-"""What an evaluation found out, as plain data: the files that the page's tabs and the reports read.
+"""The results of an evaluation as plain data: the files that the page's tabs and the reports read.
 
 Latencies are seconds per token of text; speedups are over the autoregressive lane; intervals are 95%
 bootstrap intervals over prompts. ``cut`` is the share by which a rule's latency lies below static-opt's.
@@ -134,10 +134,10 @@ class ParetoPoint:
 
 @dataclass(slots=True)
 class OracleLengths:
-    """The oracle's SL: guesses that hold in a row, per iteration (DISCO, section 3).
+    """The oracle's SL: consecutive guesses that hold, per iteration (DISCO, section 3).
 
-    ``histogram``: (SL, iterations); ``by_place``: mean SL over 20 buckets of the iteration's place j/(n-1) in its
-    text, None where a bucket is empty.
+    ``histogram``: (SL, iterations); ``by_place``: mean SL over 20 buckets of the iteration's place j/(n-1) in its text,
+    None for an empty bucket.
     """
 
     __pydantic_config__ = _STRICT
@@ -150,7 +150,7 @@ class OracleLengths:
 
 @dataclass(slots=True)
 class Setting:
-    """How the figures came about."""
+    """The setting in which the figures were measured."""
 
     __pydantic_config__ = _STRICT
     pair: Text
@@ -179,7 +179,7 @@ class EvaluationResult:
     setting: Setting
     static_opt: int  # chosen on the validation split
     match_rate: dict[Text, float]  # by suite, and ALL
-    always_accept: dict[Text, Prediction]  # what predicting every guess to hold reaches
+    always_accept: dict[Text, Prediction]  # the figures of predicting that every guess holds
     rules: list[RuleResult]
     pareto: dict[Text, list[ParetoPoint]]  # policy -> its thresholds, over all suites
     oracle: dict[Text, OracleLengths]  # by suite, and ALL
@@ -226,15 +226,15 @@ class DraftResult:
     static_speedup: dict[Text, Interval]  # of the best SL, by suite and ALL
     speedup: dict[Text, Interval]  # of the best lane
     p95_token_s: float
-    break_even_c: float  # at this cost no static SL gains any more
+    break_even_c: float  # from this cost on no static SL gains anything
     by_sl: list[SlPoint]
     by_suite: dict[Text, list[float]] = field(default_factory=dict)  # simulated speedup of SL 1, 2, ...
-    fingerprint: Text = ""  # of its weights; empty for a source without any
+    fingerprint: Text = ""  # of its weights; empty for a source without weights
 
 
 @dataclass(slots=True)
 class Recommendation:
-    """What to use here, and how to say it elsewhere."""
+    """The recommended draft and policy, and the matching settings elsewhere."""
 
     __pydantic_config__ = _STRICT
     draft: Text
@@ -246,7 +246,7 @@ class Recommendation:
 
 @dataclass(slots=True)
 class DraftsResult:
-    """Which draft, which SL, here? What ``results/<pair>-drafts.json`` holds."""
+    """The drafts report: the content of ``results/<pair>-drafts.json``."""
 
     __pydantic_config__ = _STRICT
     setting: Setting
@@ -263,7 +263,7 @@ def result_to_json(result: EvaluationResult | DraftsResult) -> str:
 
 
 def save_result(result: EvaluationResult | DraftsResult, path: Path) -> None:
-    """Write the file whole or not at all. Raises UserError."""
+    """Writes the file atomically. Raises UserError."""
     try:
         write_whole(path, result_to_json(result))
     except OSError as error:
@@ -271,12 +271,12 @@ def save_result(result: EvaluationResult | DraftsResult, path: Path) -> None:
 
 
 def load_evaluation(path: Path) -> EvaluationResult:
-    """Read and check ``results/<pair>.json``. Raises UserError."""
+    """Reads and checks ``results/<pair>.json``. Raises UserError."""
     return _load(path, EvaluationResult)
 
 
 def load_drafts(path: Path) -> DraftsResult:
-    """Read and check ``results/<pair>-drafts.json``. Raises UserError."""
+    """Reads and checks ``results/<pair>-drafts.json``. Raises UserError."""
     return _load(path, DraftsResult)
 
 
@@ -288,16 +288,16 @@ def _load(path: Path, kind):
     except OSError as error:
         raise UserError(f"Cannot read the evaluation {path.name}: {error.strerror or error}.") from error
     except (ValidationError, RecursionError) as error:
-        raise UserError(f"{path.name} is not an evaluation of this program's version: make it anew.") from error
+        raise UserError(f"{path.name} is not an evaluation of this program's version: run it again.") from error
 
 
 def evaluation_from_dict(data: dict) -> EvaluationResult:
-    """The result as it came through a queue or over a wire. Raises UserError."""
+    """A result from a queue or another machine. Raises UserError."""
     return _from_dict(data, EvaluationResult)
 
 
 def drafts_from_dict(data: dict) -> DraftsResult:
-    """The result as it came through a queue or over a wire. Raises UserError."""
+    """A result from a queue or another machine. Raises UserError."""
     return _from_dict(data, DraftsResult)
 
 

@@ -51,18 +51,18 @@ class Replayed:
 
     @property
     def speedup(self) -> float:
-        """Of all samples together: cost of plain decoding / cost of the lane."""
+        """Cost of plain decoding / cost of the lane, over all samples."""
         return float(self.plain.sum() / self.cost.sum())
 
     def pick(self, indices: Sequence[int]) -> Replayed:
-        """The same for some of the samples."""
+        """The replays of some of the samples."""
         return Replayed(self.lane, [self.simulated[i] for i in indices], self.plain[list(indices)])
 
 
 def replay_lane(
     lane: str, samples: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None = None
 ) -> Replayed:
-    """Replay ``lane`` on every sample. Raises UserError for a lane that cannot be (nothing fitted)."""
+    """Replays ``lane`` on every sample. Raises UserError for a lane that cannot run (nothing fitted)."""
     parsed = parse_lane(lane)
     simulated = [
         simulate(
@@ -85,7 +85,7 @@ def plain_costs(samples: Sequence[Sample], costs: Costs) -> np.ndarray:
 def best_of(
     lanes: Sequence[str], samples: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None = None
 ) -> str:
-    """The lane with the largest speedup on ``samples`` (validation prompts), the first of equals."""
+    """The lane with the largest speedup on ``samples`` (validation prompts); the first on a tie."""
     return max(lanes, key=lambda lane: replay_lane(lane, samples, costs, heads).speedup)
 
 

@@ -1,4 +1,4 @@
-"""Where, when and with what the figures of an evaluation came about."""
+"""The setting of an evaluation: machine, time, models and costs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Intervals: over prompts, by the bootstrap of ratios of sums; of the clock alone, from what replays leave unexplained.
+"""Intervals: over prompts by bootstrap of ratios of sums, and of timing noise alone from the replays' residuals.
 
-Every figure is a ratio of sums over prompts, so that a token weighs alike wherever it stands; a mean of ratios would
-let short texts speak louder.
+Every figure is a ratio of sums over prompts, so that all tokens weigh the same; a mean of ratios would overweight short
+texts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ DRAWS = 2000
 
 
 class Bootstrap:
-    """Resamples ``n`` prompts with replacement; the same draws for every figure, so that pairs stay pairs."""
+    """Resamples ``n`` prompts with replacement; all figures use the same draws, so that paired values stay paired."""
 
     def __init__(self, n: int, draws: int = DRAWS, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -40,10 +40,9 @@ def clock_noise(
 ) -> float:
     """Half of the 95% interval that timing noise alone leaves to ``sum(ours) / sum(theirs)``, given these prompts.
 
-    How much time a prompt takes under a rule, its replay tells: a clock reading is its simulated cost times one
-    factor for the rule, and noise. The noise of both rules in one visit is kept together (a busy moment cancels in
-    part), and the error of a ratio of sums follows to first order. What the replay tells wrongly counts as noise too,
-    so this is, if anything, too wide.
+    Model: a timing is the replay's simulated cost times one factor per policy, plus noise. The noise of both policies
+    in one visit is kept together (a busy moment cancels in part), and the error of a ratio of sums follows to first
+    order. Errors of the replay count as noise too, so the interval is rather too wide.
     """
     n = len(ours)
     if n < 2:

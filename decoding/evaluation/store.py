@@ -1,4 +1,4 @@
-"""Chains as an evaluation's working folder keeps them."""
+"""The format of chains in an evaluation's working folder."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def chain_to_plain(chain: Chain) -> dict[str, Any]:
 
 
 def chain_from_plain(data: dict[str, Any]) -> Chain:
-    """Raises UserError for what is no chain."""
+    """Raises UserError for an invalid chain."""
     try:
         return _CHAIN.validate_json(json.dumps(data))  # as JSON its keys may be text, and numbers must be numbers
     except (ValidationError, TypeError, ValueError) as error:
-        raise UserError("A recorded chain is damaged: delete the evaluation's folder and begin anew.") from error
+        raise UserError("A recorded chain is damaged: delete the evaluation's folder and start over.") from error

@@ -1,4 +1,4 @@
-"""A table as people read it."""
+"""A table for readers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Table:
-    """A table: ``note`` says what stands in it and how it was made; cells are text."""
+    """A table of text cells; ``note`` explains its content and method."""
 
     title: str
     note: str

@@ -41,7 +41,7 @@ class ClockTable:
 
 
 def groups(suites: Sequence[str]) -> dict[str, list[int]]:
-    """Indices of all prompts, and by suite where there are several."""
+    """Indices of all prompts, and by suite if there are several."""
     found: dict[str, list[int]] = {ALL: list(range(len(suites)))}
     for index, suite in enumerate(suites):
         found.setdefault(suite, []).append(index)
@@ -67,7 +67,7 @@ def rule_results(
 
 
 def judge_timings(rules: Sequence[Rule], samples: Sequence[Sample], costs: Costs) -> dict[str, Timing]:
-    """Suite -> what a perfect classifier of the drafted token would reach, beside static-opt."""
+    """Suite -> timing of a perfect classifier of the drafted token, compared with static-opt."""
     reference = _reference(rules)
     replayed = {PerfectJudge.name: replay_judge(samples, costs)}
     if reference:
@@ -164,7 +164,7 @@ def _add_noise(
     samples: Sequence[Sample],
     reference: str,
 ) -> None:
-    """Fill in ``cut_noise`` of every timing that has a ``cut``."""
+    """Fills in ``cut_noise`` of every timing that has a ``cut``."""
     place = {sample.prompt: index for index, sample in enumerate(samples)}
     rows = [place[prompt] for prompt in clock.prompts]
     simulated = {lane: replayed[lane].cost[rows] for lane in clocked}
@@ -180,13 +180,13 @@ def _add_noise(
 
 
 def always_accepting(samples: Sequence[Sample]) -> dict[str, Prediction]:
-    """Suite -> what always-accept reaches as a predictor."""
+    """Suite -> the prediction figures of always-accept."""
     parts = groups([sample.suite for sample in samples])
     return {suite: always_accept([samples[index] for index in indices]) for suite, indices in parts.items()}
 
 
 def match_rates(samples: Sequence[Sample]) -> dict[str, float]:
-    """Match rate along the texts, by suite and over all; positions weigh alike."""
+    """Match rate along the texts, by suite and over all; all positions weigh the same."""
     found = {}
     for suite, indices in groups([sample.suite for sample in samples]).items():
         lengths = [samples[index].n_tokens for index in indices]

@@ -1,9 +1,9 @@
-"""One prompt under all lanes on the clock, in short slices.
+"""Timing one prompt with all lanes in short slices.
 
-A shared machine has slow moments of about a second: one lane would fall into one and the next would not. So the lanes
-of a visit take turns: the one whose text is the shortest decodes for a tenth of a second and is then set aside,
-between two iterations, with models and caches as they stand. Never do two run at once. The first pass of a slice
-finds the CPU's caches filled by another lane; it is one of about twenty.
+A shared machine has slow moments of about a second, which would hit one lane and not the next. So the lanes of a visit
+take turns: the one with the shortest text decodes for a tenth of a second and then pauses between two iterations, with
+its models and caches unchanged. Two lanes never run at once. The first pass of a slice finds the CPU caches filled by
+another lane; it is one of about twenty.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SLICE_S = 0.1
 
 
 class Visits:
-    """Decodes prompts under many lanes, each with the same weights and caches of its own."""
+    """Decodes prompts with many lanes that share weights and have separate caches."""
 
     def __init__(self, pair: Pair, costs: Costs, cancelled: Callable[[], bool]) -> None:
         self._pair, self._costs, self._cancelled = pair, costs, cancelled
@@ -35,16 +35,16 @@ class Visits:
     def run(
         self, prepared: Callable[[], Prepared], lanes: Sequence[str], chains: Mapping[str, Chain]
     ) -> dict[str, LaneRun]:
-        """Lane -> its run, all decoded to the end (or stopped where ``cancelled`` says so).
+        """Lane -> its run, all decoded to the end (or stopped if ``cancelled()`` is true).
 
-        ``prepared()`` makes the prompt's machinery, once for each lane; ``chains`` tells the oracles, by lane. Models
-        that cannot be forked (see ``Pair.fork``) decode one lane after the other.
+        ``prepared()`` prepares the prompt, once per lane; ``chains`` are the oracles' chains, by lane. Models that
+        cannot be forked (see ``Pair.fork``) decode the lanes one after another.
         """
         runs = {}
         for text in lanes:
             own = replace(prepared(), pair=self._pair_of(text))
             runs[text] = LaneRun(own, parse_lane(text), self._costs, chains.get(text))
-        with no_garbage_collection():  # the first lane to end must not bring it back for the others
+        with no_garbage_collection():  # the first lane to end must not enable it for the others
             _take_turns(runs, self._cancelled, SLICE_S if self._pair.can_fork else None)
         return runs
 
@@ -57,7 +57,7 @@ class Visits:
 
 
 def _take_turns(runs: Mapping[str, LaneRun], cancelled: Callable[[], bool], seconds: float | None) -> None:
-    """Decode all ``runs`` to the end in slices of ``seconds`` (None: one after the other)."""
+    """Decodes all ``runs`` to the end in slices of ``seconds`` (None: one after another)."""
     unfinished = {lane: run.decode(cancelled) for lane, run in runs.items()}
     length = dict.fromkeys(runs, 0)  # of the texts so far
     while unfinished:
@@ -68,6 +68,6 @@ def _take_turns(runs: Mapping[str, LaneRun], cancelled: Callable[[], bool], seco
 
 
 def _decode_for(decoding: Iterator[object], seconds: float | None) -> bool:
-    """Go on for ``seconds`` (None: to the end). True where the end was reached."""
+    """Decodes for ``seconds`` (None: to the end). Returns whether the end was reached."""
     end = math.inf if seconds is None else perf_counter() + seconds
     return all(perf_counter() < end for _ in decoding)

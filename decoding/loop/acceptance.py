@@ -1,6 +1,6 @@
-"""The acceptance rules: what the draft proposes from its logits, and how the target checks it.
+"""The acceptance rules: how the draft proposes from its logits, and how the target checks the proposals.
 
-All rules see logits over the shared vocabulary only: families pad it differently for target and draft.
+All rules see logits over the shared vocabulary only, since model families pad it differently for target and draft.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from .sampling import Shaping, softmax
 
 
 class AcceptanceRule(Protocol):
-    """One rule of one lane. ``draws``: (acceptance probability, draw) of each token looked at in the last check."""
+    """A lane's acceptance rule. ``draws``: (acceptance probability, draw) of each token examined in the last check."""
 
     name: str
     vocab_size: int
     draws: list[tuple[float, float]] | None
 
     def reset(self) -> None:
-        """Start a lane (or a repeat of it): draw again what was drawn before."""
+        """Starts a lane or a repeat of it, from the same random state."""
 
     def shape(self, logits: np.ndarray) -> np.ndarray:
-        """Logits of the distribution that the rule means, over the shared vocabulary; [n, vocab] or [vocab]."""
+        """The logits after temperature, top-k and top-p, over the shared vocabulary; [n, vocab] or [vocab]."""
 
     def propose(self, row: np.ndarray, position: int, ids: np.ndarray | None = None) -> tuple[int, np.ndarray]:
-        """The draft's choice for output ``position`` from its logits, and these logits as shaped.
+        """The draft's choice for output ``position`` from its logits, and the shaped logits.
 
         row: [vocab], or [k] logits of the tokens ``ids`` [k], to which the draft's head is reduced: it then gives all
         others no probability. The choice is an index into ``row``.
         """
 
     def propose_certain(self, token: int) -> None:
-        """Told that the draft proposes ``token`` with certainty (n-gram: it has no other in mind)."""
+        """Records that the draft proposes ``token`` with probability 1 (n-gram)."""
 
     def check(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
-        """How many of ``drafted`` are accepted, and the target's own token after them.
+        """The number of accepted tokens of ``drafted``, and the target's own token after them.
 
         logits: [len(drafted) + 1, vocab] of the target; ``start``: output position of the first drafted token.
         """
@@ -54,7 +54,7 @@ def agreeing(drafted: list[int], choices: list[int]) -> int:
 
 
 class Greedy:
-    """Accept while the draft's token is the target's first choice (temperature 0)."""
+    """Accepts while the draft's token is the target's first choice (temperature 0)."""
 
     name = "greedy"
     draws = None
@@ -84,9 +84,9 @@ class Greedy:
 class Coupling:
     """Gumbel coupling: draft and target take argmax(log p + g) under the same noise g[position].
 
-    Accept while they agree. The text is the target's own sample under that noise whatever the draft says
-    (drafter-invariant: Daliri et al., arXiv 2408.07978), so all lanes of a seed emit the same text. It accepts
-    with probability at least (1 - TV) / (1 + TV), somewhat less than speculative sampling's 1 - TV.
+    Accepts while they agree. The text is the target's own sample under that noise for any draft (drafter-invariant:
+    Daliri et al., arXiv 2408.07978), so all lanes of a seed emit the same text. It accepts with probability at least (1
+    - TV) / (1 + TV), somewhat less than speculative sampling's 1 - TV.
     """
 
     name = "coupling"
@@ -117,7 +117,7 @@ class Coupling:
         return n_accepted, choices[n_accepted]
 
     def choices(self, logits: np.ndarray, start: int) -> list[int]:
-        """First choices under the noise from output position ``start`` on, one for each row of ``logits``."""
+        """First choices under the noise from output position ``start`` on, one per row of ``logits``."""
         noisy = self.shape(logits) + self._noise[start : start + len(logits)]
         return noisy.argmax(axis=1).tolist()
 
@@ -134,9 +134,9 @@ class _Proposal:
 class Sampling:
     """Speculative sampling (Leviathan et al. 2023, Algorithm 1; Chen et al. 2023, Algorithm 2).
 
-    A drafted x ~ q is accepted with probability min(1, p(x) / q(x)); the first that fails is replaced by a
-    sample of the residual norm(max(0, p - q)), and when all hold a bonus token is sampled from p. The text is
-    distributed as the target's own, but differs from lane to lane.
+    A drafted x ~ q is accepted with probability min(1, p(x) / q(x)); the first rejected one is replaced by a sample of
+    the residual norm(max(0, p - q)). If all are accepted, a bonus token is sampled from p. The text has the target's
+    distribution but differs between lanes.
     """
 
     name = "sampling"
@@ -148,10 +148,10 @@ class Sampling:
         self.reset()
 
     def reset(self) -> None:
-        # One stream of fresh draws: keyed by position, a re-drafted token would meet a draw that an adaptive
-        # policy may already have reacted to.
+        # One stream of fresh draws. With draws keyed by position, a re-drafted token would meet a draw to which an
+        # adaptive policy may already have reacted.
         self._uniform = np.random.default_rng(self._seed).random
-        self._proposals: list[_Proposal | None] = []  # of each drafted token; None: one-hot
+        self._proposals: list[_Proposal | None] = []  # per drafted token; None: one-hot
         self.draws: list[tuple[float, float]] = []
 
     def shape(self, logits: np.ndarray) -> np.ndarray:
@@ -181,7 +181,7 @@ class Sampling:
         return len(drafted), self._sample(p[-1])
 
     def _residual(self, p: np.ndarray, proposal: _Proposal | None, token: int) -> np.ndarray:
-        """max(0, p - q), not normalised; for a one-hot q that is p without its token."""
+        """max(0, p - q), not normalised; for a one-hot q this is p without its token."""
         residual = p.copy()
         if proposal is None:
             residual[token] = 0.0
@@ -190,13 +190,13 @@ class Sampling:
         return np.maximum(0.0, residual, out=residual)
 
     def _sample(self, weights: np.ndarray) -> int:
-        """A token with probability proportional to its weight, by inverting the cumulated weights."""
+        """Samples a token with probability proportional to its weight, by inverting the cumulative weights."""
         cumulated = weights.cumsum()
         return int(cumulated.searchsorted(self._uniform() * cumulated[-1], side="right"))
 
 
 def make_rule(request: CompareRequest, vocab_size: int, n_positions: int) -> AcceptanceRule:
-    """The rule that ``request`` names, over the shared vocabulary; its noise is drawn here, off the clock."""
+    """The rule that ``request`` names, over the shared vocabulary; its noise is drawn here, untimed."""
     if request.rule == "greedy":
         return Greedy(vocab_size)
     shaping = Shaping(request.temperature, request.top_k, request.top_p)

@@ -1,4 +1,4 @@
-"""The target's side of an iteration: one pass over the proposals, and how many of them it accepts."""
+"""The target's side of an iteration: one pass over the proposals, and acceptance."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 class Checker(Protocol):
     def check(self, last: int, state: DraftState) -> tuple[int, int]:
-        """Read the text's ``last`` token and the proposals: how many are accepted, and the target's own token."""
+        """Reads the text's ``last`` token and the proposals. Returns the number of accepted ones and the target's own
+        token.
+        """
 
 
 class HostChecker:
-    """Brings the logits to the host, where the rule decides: every engine and every rule."""
+    """Copies the logits to the host, where the rule decides. Works with every engine and rule."""
 
     def __init__(self, target: CachedModel, rule: AcceptanceRule) -> None:
         self._target = target
@@ -32,7 +34,7 @@ class HostChecker:
 
 
 class DeviceChecker:
-    """Greedy acceptance where the target runs: ids come to the host, logits never do."""
+    """Greedy acceptance on the target's device: only ids are copied to the host, never logits."""
 
     def __init__(self, target: CachedModel, draft: DraftSource | None, vocab_size: int) -> None:
         self._target = target
@@ -52,7 +54,7 @@ class DeviceChecker:
 
 
 def make_checker(target: CachedModel, draft: DraftSource | None, rule: AcceptanceRule) -> Checker:
-    """The checker that suits the target's engine and the rule."""
+    """The checker for the target's engine and the rule."""
     if works_on_device(target, rule):
         return DeviceChecker(target, draft, rule.vocab_size)
     return HostChecker(target, rule)

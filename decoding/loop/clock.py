@@ -1,4 +1,4 @@
-"""The clock of the decode loop: where the time of each iteration goes."""
+"""The clock of the decode loop: the time of each iteration by phase."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Times = tuple[float, float, float, float]  # seconds: draft, check, policy, rest
 
 
 class Clock(Protocol):
-    """Laps: each gives the time since the last one to a phase, so that no time is lost or counted twice."""
+    """Assigns the time since the previous lap to a phase, so that no time is lost or counted twice."""
 
     def begin(self) -> None:
-        """Start an iteration."""
+        """Starts an iteration."""
 
     def lap(self, phase: int) -> None:
-        """The time since the last lap belongs to ``phase``."""
+        """Assigns the time since the last lap to ``phase``."""
 
     def end(self) -> Times:
-        """End the iteration; what is left belongs to the rest."""
+        """Ends the iteration; the remaining time counts as rest."""
 
 
 class CpuClock:
@@ -40,8 +40,8 @@ class CpuClock:
 
 
 class CudaClock:
-    """Records CUDA events on ``device`` and waits once an iteration, at its end, where the host has read the result
-    anyway. Events are used again: making one takes as long as recording it.
+    """Records CUDA events on ``device`` and waits once per iteration, at its end, when the host has already read the
+    result. Events are reused: creating one takes as long as recording it.
     """
 
     def __init__(self, device: str = "cuda") -> None:

@@ -1,4 +1,4 @@
-"""Greedy drafting with an engine that keeps its work on the device (decoding/engines/cuda.py)."""
+"""Greedy drafting with an engine that works on the device (decoding/engines/cuda.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..lookahead.base import SL_CAP, DraftState
 from .acceptance import AcceptanceRule
 from .drafting import ModelDraft
 
-LONGEST_READ = 32  # ids that one recorded step reads
+LONGEST_READ = 32  # maximum number of ids that one recorded step reads
 
 
 def works_on_device(model: Any, rule: AcceptanceRule) -> bool:
@@ -22,19 +22,19 @@ def works_on_device(model: Any, rule: AcceptanceRule) -> bool:
 
 @dataclass(slots=True)
 class Waiting:
-    """A chain whose tokens the host has not seen. ``ends``: ids after which a draft says nothing more."""
+    """A draft chain whose tokens are not yet on the host. ``ends``: ids after which a draft proposes nothing more."""
 
     drafted: Any  # decoding.engines.cuda.Drafted
     ends: frozenset[int]
 
     def cut(self, tokens: list[int]) -> list[int]:
-        """``tokens`` up to the first of ``ends``: what was drafted after it does not count."""
+        """``tokens`` up to the first of ``ends``; later ones do not count."""
         at = next((index for index, token in enumerate(tokens) if token in self.ends), len(tokens))
         return tokens[: at + 1]
 
 
 class DeviceDraft(ModelDraft):
-    """A step brings one token and its features to the host in one small copy, a planned chain nothing at all."""
+    """A step copies one token and its features to the host in one transfer; a planned chain copies nothing."""
 
     def __init__(self, name: str, model: Any, rule: AcceptanceRule, needs: frozenset[str] = frozenset()) -> None:
         super().__init__(name, model, rule, needs)
@@ -64,19 +64,19 @@ class DeviceDraft(ModelDraft):
             self._read_states(state)
 
     def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
-        if n > SL_CAP:  # only an oracle goes that far: graphs are not recorded for every length
+        if n > SL_CAP:  # only an oracle drafts this far: graphs are not recorded for every length
             return super().chain(text, state, n, ends)
         drafted = self._model.draft_chain(self._unseen(text, state), n, self._vocab_size)
         self._waiting = Waiting(drafted, ends)
         return True
 
     def take_waiting(self) -> Waiting | None:
-        """The chain that the next check is about, once; None where the tokens are on the host already."""
+        """Returns the chain for the next check once; None if the tokens are already on the host."""
         waiting, self._waiting = self._waiting, None
         return waiting
 
 
 def _margin(top10: Any) -> float:
-    """Of a greedy guess, whose strongest rival is the second of the top-10."""
+    """The margin of a greedy guess, whose strongest rival is the second of the top-10."""
     first, second = float(top10[0]), float(top10[1])
     return math.log(first / second) if second > 0.0 else math.inf

@@ -1,4 +1,4 @@
-"""Draft sources: what proposes tokens. A model with a cache, or the text itself (n-gram)."""
+"""Draft sources propose tokens: a model with a cache, or the text itself (n-gram)."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ NGRAM = "ngram"
 
 
 class DraftSource(Protocol):
-    """Proposes one token after the other; ``text`` is always prompt and output so far, as ids."""
+    """Proposes tokens one by one; ``text`` is always the prompt and the output so far, as ids."""
 
     name: str
     max_length: int  # the longest text after which it can propose
 
     def start(self, prompt: list[int]) -> None:
-        """Read the prompt (prefill)."""
+        """Reads the prompt (prefill)."""
 
     def step(self, text: list[int], state: DraftState) -> bool:
-        """Append one proposal to ``state.tokens``; False where there is nothing to propose."""
+        """Appends one proposal to ``state.tokens``; False if there is nothing to propose."""
 
     def read_features(self, state: DraftState) -> None:
-        """Fill in what the policy needs to know of the last proposal."""
+        """Fills in the features of the last proposal that the policy needs."""
 
     def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
-        """Propose ``n`` tokens, fewer where one of ``ends`` is among them; False where nothing was left to propose.
+        """Proposes ``n`` tokens, fewer if one of ``ends`` is among them; False if there was nothing left to propose.
 
-        A source on a device (:mod:`decoding.loop.device_drafting`) leaves ``state.tokens`` to be filled by the check.
+        A source on a device (:mod:`decoding.loop.device_drafting`) leaves it to the check to fill ``state.tokens``.
         """
 
     def forget(self, length: int) -> None:
-        """Only the first ``length`` tokens of the text still hold."""
+        """Discards everything after the first ``length`` tokens of the text."""
 
 
 class ModelDraft:
@@ -59,12 +59,12 @@ class ModelDraft:
         self._reader = FeatureReader(n_choices, masked=rule.name != "greedy")
 
     def start(self, prompt: list[int]) -> None:
-        """Read all but the last token of the prompt: the first draft step reads that."""
+        """Reads all but the last token of the prompt; the first draft step reads that one."""
         self._model.keep_hidden = self._needs_states
         prefill(self._model, prompt)
 
     def step(self, text: list[int], state: DraftState) -> bool:
-        """One pass over what the model has not seen."""
+        """One pass over the tokens that the model has not read."""
         ids, unseen, position = self._head_ids, self._unseen(text, state), state.start + len(state.tokens)
         if ids is None:
             row = as_rows(self._model.extend(unseen))[-1]
@@ -75,10 +75,10 @@ class ModelDraft:
         return True
 
     def _unseen(self, text: list[int], state: DraftState) -> list[int]:
-        """What the model has not read yet: the last proposal, or at first the end of the text.
+        """The tokens that the model has not read yet: the last proposal or, at first, the end of the text.
 
-        That end is one token after a rejection, two after full acceptance (the last proposal and the bonus),
-        more after iterations without a draft.
+        The end is one token after a rejection, two after full acceptance (the last proposal and the bonus), and more
+        after iterations without drafts.
         """
         return [state.tokens[-1]] if state.tokens else text[self._model.length :]
 
@@ -100,7 +100,7 @@ class ModelDraft:
 
     def _read_states(self, state: DraftState) -> None:
         hidden = as_rows(self._model.last_hidden)[-1].copy()
-        if len(state.tokens) > 1:  # this pass had the token before as its input
+        if len(state.tokens) > 1:  # the input of this pass was the token before
             state.hidden.append(hidden)
         state.proposer.append(hidden)
 
@@ -117,16 +117,16 @@ class ModelDraft:
 
 
 def known_ids(model: CachedModel, rule: AcceptanceRule) -> np.ndarray | None:
-    """The sorted ids that a draft with a reduced head may propose under ``rule``; None where that is all of them."""
+    """The sorted ids that a draft with a reduced head may propose under ``rule``; None if all of them."""
     ids = model.head_ids
     return None if ids is None else ids[ids < rule.vocab_size]
 
 
 class NgramDraft:
-    """Prompt lookup: proposes what followed the last occurrence of the longest matching end of the text.
+    """Prompt lookup: proposes the token that followed the last occurrence of the longest matching suffix of the text.
 
-    Ends of 3, 2 and 1 tokens are tried, in prompt, output and proposals alike (after Saxena's prompt lookup
-    decoding, 2023, one token at a time). Its proposals are certain: p = 1, entropy 0.
+    Suffixes of 3, 2 and 1 tokens are tried, in prompt, output and proposals (Saxena 2023, prompt lookup decoding, here
+    one token at a time). Its proposals are certain: p = 1, entropy 0.
     """
 
     name = NGRAM
@@ -138,7 +138,7 @@ class NgramDraft:
 
     def start(self, prompt: list[int]) -> None:
         self._seen: list[int] = []
-        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> where it ended, ascending
+        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> its end positions, ascending
         for token in prompt:
             self._push(token)
 
@@ -173,10 +173,10 @@ class NgramDraft:
             self._seen.pop()
 
     def _look_up(self) -> int | None:
-        """The token after the last earlier occurrence of the text's end; None where even its last token is new."""
+        """The token after the last earlier occurrence of the text's suffix; None if even its last token is new."""
         for key in self._keys():
             ends = self._ends[key]
-            if len(ends) > 1:  # the last of them is the end of the text itself
+            if len(ends) > 1:  # the last one is the end of the text itself
                 return self._seen[ends[-2]]
         return None
 
@@ -186,13 +186,13 @@ class NgramDraft:
             self._ends.setdefault(key, []).append(len(self._seen))
 
     def _keys(self) -> list[tuple[int, ...]]:
-        """The n-grams that end the text, longest first."""
+        """The n-grams at the end of the text, longest first."""
         most = min(self.longest, len(self._seen))
         return [tuple(self._seen[-n:]) for n in range(most, 0, -1)]
 
 
 def prefill(model: CachedModel, prompt: list[int]) -> None:
-    """Read all but the last token of ``prompt``, so that every pass of the loop is alike."""
+    """Reads all but the last token of ``prompt``, so that every pass of the loop is alike."""
     if len(prompt) > 1:
         model.prefill(prompt[:-1])
     else:

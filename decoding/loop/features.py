@@ -1,4 +1,4 @@
-"""What a policy may see of a draft step: computed in one pass over the draft's logits, on the CPU."""
+"""The features of a draft step for the policies, computed on the CPU in one pass over the draft's logits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 TOP = 10
-FAR_BELOW = np.float32(-1e4)  # stands in for -inf: its exponential is 0 too, but 0 * it is not NaN
+FAR_BELOW = np.float32(-1e4)  # replaces -inf: its exponential is also 0, but 0 times it is not NaN
 
 
 def as_rows(logits: Any) -> np.ndarray:
@@ -21,9 +21,9 @@ def as_rows(logits: Any) -> np.ndarray:
 class FeatureReader:
     """Probability, entropy and top-10 of one row of logits.
 
-    Between two passes of a model the caches are cold, and what counts is how much code and memory is touched:
-    one call of torch's softmax, whose code the pass has just used, takes 12 us where numpy's max, subtract, exp
-    and sum take 48 (measured in a lane; warm, both take 7).
+    After a pass of a model the CPU caches are cold, so the cost is the amount of code and memory touched: torch's
+    softmax, whose code the pass has just used, takes 12 us, numpy's max, subtract, exp and sum 48 us (measured in a
+    lane; with warm caches both take 7 us).
     """
 
     def __init__(self, vocab_size: int, masked: bool = False) -> None:
@@ -40,10 +40,10 @@ class FeatureReader:
         """Features of the draft's distribution softmax(row) and its choice ``token``.
 
         Args:
-            row: [vocab] float32 logits, processed by the rule (at temperature 0: as they are).
-            token: what the draft chose.
-            needs: "entropy" and "top10" are computed only where asked for.
-            sure: and not for a token of at least this probability.
+            row: [vocab] float32 logits, processed by the rule (unchanged at temperature 0).
+            token: the draft's choice.
+            needs: "entropy" and "top10" are computed only if listed.
+            sure: nor are they computed for a token of at least this probability.
 
         Returns:
             p of ``token``; entropy in nats (0.0 where not needed); top-10 probabilities [10] float32,
@@ -59,10 +59,10 @@ class FeatureReader:
 
     @staticmethod
     def margin(row: np.ndarray, token: int) -> float:
-        """ln p(token) - ln p(its strongest rival): the lead of ``token`` over all others, in nats.
+        """ln p(token) - ln p(its strongest rival), in nats.
 
-        It is inf where there is no rival. It needs no normalisation, and tells more of whether the target agrees than
-        the probability does. ``row`` as for :meth:`read`; it is written to and restored, which spares a copy.
+        It is inf without a rival. It needs no normalisation and predicts the target's agreement better than the
+        probability does. ``row`` as for :meth:`read`; it is modified and restored, which avoids a copy.
         """
         own = row[token]
         row[token] = -inf

@@ -1,4 +1,4 @@
-"""Where a text ends: end of sequence, stop strings, the token limit, the context limit."""
+"""Conditions that end a text: end of sequence, stop strings, the token limit, the context limit."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ Decode = Callable[[list[int]], str]
 
 @dataclass(slots=True)
 class Limits:
-    """When to stop; the same for all lanes, and a function of the text alone, so that their texts agree.
+    """When a text ends: the same for all lanes and a function of the text alone, so that their texts agree.
 
-    ``finish_at_limit`` says what set ``max_new_tokens``: the visitor ("length") or the context ("context").
+    ``finish_at_limit`` is what set ``max_new_tokens``: the request ("length") or the context ("context").
     """
 
     max_new_tokens: int
-    ends: frozenset[int] = frozenset()  # end-of-sequence ids; empty where they are ignored
+    ends: frozenset[int] = frozenset()  # end-of-sequence ids; empty if they are ignored
     stop: StopStrings | None = None
     finish_at_limit: Finish = "length"
 
     def cut(self, output: list[int], new: list[int]) -> tuple[int, Finish | None]:
-        """How many of the tokens ``new`` after ``output`` belong to the text, and why it ends there, if so."""
+        """The number of tokens of ``new`` that belong to the text after ``output``, and why it ends there, if it
+        does.
+        """
         if self.stop is not None or not self.ends.isdisjoint(new):
             for kept, token in enumerate(new, start=1):
                 if token in self.ends:
@@ -41,14 +43,13 @@ class StopStrings:
     def __init__(self, strings: list[str], decode: Decode) -> None:
         self._strings = strings
         self._decode = decode
-        # Enough tokens to hold the longest string (a token has a byte or more) and the seams before it.
+        # Enough tokens to contain the longest string (a token has at least one byte) and the boundary before it.
         self._window = max(len(string.encode()) for string in strings) + 8
 
     def completes(self, output: list[int], new: list[int]) -> bool:
-        """Does the last token of ``output`` + ``new`` complete a stop string?
+        """Whether the last token of ``output`` + ``new`` completes a stop string.
 
-        Asked for one token after the other, so that an earlier one is known to have completed none. The
-        prompt never counts.
+        Called for every token in turn, so that earlier tokens have completed none. The prompt never counts.
         """
         tokens = (output[-self._window :] + new)[-self._window :]
         text = self._decode(tokens)

@@ -12,8 +12,8 @@ MAX_BYTES = 4 * 2**30
 def gumbel_noise(seed: int, n_positions: int, vocab_size: int) -> np.ndarray:
     """Standard Gumbel noise [n_positions, vocab_size], float32.
 
-    A row depends on the seed and its output position alone, so that every lane, and the target and draft of
-    each, meet the same noise wherever they stand. Raises UserError where it would not fit in memory.
+    A row depends only on the seed and its output position, so that all lanes, targets and drafts see the same noise at
+    a position. Raises UserError if it would not fit in memory.
     """
     if n_positions * vocab_size * 4 > MAX_BYTES:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Temperature, top-k and top-p: the same small function for the target's and the draft's logits."""
+"""Temperature, top-k and top-p, applied alike to the target's and the draft's logits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Shaping:
-    """How logits become the distribution that is sampled from. top_k 0 and top_p 1 are off."""
+    """How logits become the sampling distribution. top_k 0 and top_p 1 are off."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -18,7 +18,7 @@ class Shaping:
     def apply(self, logits: np.ndarray) -> np.ndarray:
         """Logits [n, vocab] or [vocab] shaped in transformers' order of warpers: temperature, top-k, top-p.
 
-        What a filter removes becomes -inf.
+        Removed tokens become -inf.
         """
         shaped = logits / np.float32(self.temperature) if self.temperature != 1.0 else logits
         if 0 < self.top_k < shaped.shape[-1]:
@@ -40,7 +40,7 @@ def _keep_top_k(logits: np.ndarray, k: int) -> np.ndarray:
 
 
 def _keep_top_p(logits: np.ndarray, top_p: float) -> np.ndarray:
-    """The smallest set of most probable tokens whose probabilities reach ``top_p``, at least one token."""
+    """Keeps the smallest set of most probable tokens whose probabilities reach ``top_p``, at least one token."""
     order = np.argsort(logits, axis=-1, kind="stable")
     ascending = softmax(np.take_along_axis(logits, order, axis=-1))
     remove = ascending.cumsum(axis=-1) <= 1.0 - top_p

@@ -1,4 +1,4 @@
-"""Speculative decoding: the loop."""
+"""The speculative decoding loop."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Decision = tuple[float | None, float | None]  # a policy's score and threshold
 
 @dataclass(slots=True)
 class RawIteration:
-    """One iteration as the loop saw it: bare numbers, dressed as a trace after the clock has stopped.
+    """One iteration in the loop: bare numbers, which become a trace after the clock has stopped.
 
-    ``decisions[i]`` was taken with i tokens drafted. ``emitted`` is None where the text ended inside the
-    accepted tokens. ``finish`` is set on the last iteration of a text.
+    ``decisions[i]`` was taken with i tokens drafted. ``emitted`` is None if the text ended within the accepted tokens.
+    ``finish`` is set on the last iteration of a text.
     """
 
     start: int
@@ -55,11 +55,11 @@ def speculative_decode(
     clock: Clock,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Iterator[RawIteration]:
-    """Continue ``prompt``, one iteration after the other (Leviathan et al. 2023, Algorithm 1).
+    """Continues ``prompt`` iteration by iteration (Leviathan et al. 2023, Algorithm 1).
 
-    Both models have read all of the prompt but its last token; policy and rule have been reset. ``draft`` may
-    be None for a policy that never drafts. Between iterations the clock stands still, and the loop ends where
-    ``cancelled()`` says so.
+    Both models must have read all of the prompt but its last token; policy and rule must have been reset. ``draft`` may
+    be None for a policy that never drafts. The time between iterations is not counted, and the loop ends when
+    ``cancelled()`` is true.
     """
     text = list(prompt)
     state = DraftState(text=text)
@@ -70,7 +70,7 @@ def speculative_decode(
         start = len(text) - len(prompt)
         state.begin(start)
 
-        # The draft proposes tokens, one after the other, until the policy or a limit says: check now.
+        # The draft proposes tokens one by one until the policy or a limit stops it.
         most, bound = _most(policy, draft, limits.max_new_tokens - start, len(text))
         stop, decisions = _propose(text, draft, policy, state, most, bound, limits.ends, clock)
 
@@ -78,7 +78,7 @@ def speculative_decode(
         n_accepted, emitted = checker.check(text[-1], state)
         clock.lap(CHECK)
 
-        # The text takes what it needs of them, and both models forget the rest.
+        # The text takes the tokens up to its end, and both models discard the rest.
         new = [*state.tokens[:n_accepted], emitted]
         n_kept, finish = limits.cut(text[len(prompt) :], new)
         text += new[:n_kept]
@@ -101,8 +101,9 @@ def speculative_decode(
 
 
 def _most(policy: LookaheadPolicy, draft: DraftSource | None, wanted: int, n_text: int) -> tuple[int, StopReason]:
-    """The most tokens to draft now, and what bounds them: the tokens wanted (less the target's own), the
-    policy's cap, or the draft's context."""
+    """The maximum number of tokens to draft now and its reason: the tokens still wanted (minus the target's own), the
+    policy's cap, or the draft's context.
+    """
     most, bound = wanted - 1, "limit"
     if policy.cap is not None and policy.cap < most:
         most, bound = policy.cap, "cap"
@@ -121,7 +122,7 @@ def _propose(
     ends: frozenset[int],
     clock: Clock,
 ) -> tuple[StopReason, list[Decision]]:
-    """Fill ``state`` with the proposals of one iteration. Returns why it stopped and the decisions on the way."""
+    """Fills ``state`` with the proposals of one iteration. Returns why drafting stopped and the decisions taken."""
     planned = policy.planned(state.start)
     if planned is not None:
         clock.lap(POLICY)
