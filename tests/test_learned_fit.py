@@ -14,10 +14,12 @@ from decoding.fit import run
 from decoding.fit import texts as texts_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_next, fit_platt
 from decoding.fit.candidates import calibrated, make_head
+from decoding.fit.costaware import costaware_inputs
 from decoding.fit.data import Collector, Positions, rows_of, split_texts
+from decoding.fit.disco import train_disco
 from decoding.fit.run import FitOptions, fit
 from decoding.fit.texts import greedy_texts
-from decoding.fit.training import Trained, costaware_inputs, train_disco
+from decoding.fit.training import Trained
 from decoding.lookahead.fitted import load_heads
 from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.lanes import parse_lane

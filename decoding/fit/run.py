@@ -25,7 +25,7 @@ from ..loop.drafting import NGRAM
 from ..records.request import CompareRequest
 from ..records.suites import load_suite, suites_for
 from ..records.trace import Costs
-from .candidates import Candidate, Fitted, choose_costaware, choose_disco, choose_specdecpp, train_candidates
+from .candidates import Candidate, Fitted, choose, fitted_policies, train_candidates
 from .data import Collector, Positions
 from .texts import greedy_texts
 from .tuning import Bench, Recorded
@@ -224,11 +224,7 @@ def _choose(
         "oracle_latency": round(bench.oracle(), 5),
         "costs": {"c": costs.c[job.draft], "v": costs.v, "o": costs.o, "target_s": costs.target_s},
     }
-    chosen = [
-        choose_disco(candidates, recorded, costs),
-        choose_specdecpp(candidates, recorded, costs),
-        choose_costaware(candidates, recorded, costs),
-    ]
+    chosen = [choose(policy, candidates, recorded, costs) for policy in fitted_policies()]
     return [_file(job, one, static_latency, yardsticks, data) for one in chosen]
 
 

@@ -14,11 +14,8 @@ from ..lookahead.oracle import Oracle
 from ..lookahead.static import Static
 from ..records.trace import Chain, Costs, Finish, Guesses
 
-DISCO_THRESHOLDS = (*np.round(np.arange(0.3, 0.96, 0.05), 3), 0.97, 0.98, 0.99)
 CAPS = (8, 12, 16, SL_CAP, 28, 40, SL_CAP_LEARNED)
-SPECDEC_THRESHOLDS = (0.05, *np.round(np.arange(0.1, 0.96, 0.1), 3), 0.35, 0.45, 0.55, 0.97)
 LONG_CAPS = (SL_CAP, SL_CAP_LEARNED)
-COSTAWARE_THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, *np.round(np.arange(0.4, 0.81, 0.05), 3), 0.9, 1.0)
 
 
 @dataclass(slots=True)

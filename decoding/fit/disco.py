@@ -1,0 +1,95 @@
+"""How DISCO is fitted: FFNs against hard and soft labels; threshold, SL_max and a sure p by validation latency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..lookahead.base import SL_CAP
+from ..lookahead.disco import N_INPUTS, Disco, DiscoHead, as_logs, scaled_position
+from .calibration import Platt
+from .candidates import Calibrated, Fitted, Fitter, fitted
+from .data import Positions
+from .training import Trained, Weights, loss_of, scaled_row, train_net
+from .tuning import CAPS, Recorded, everywhere
+
+Labels = str  # "hard": accepted or not; "soft": 1 - TV
+
+VARIANTS = [(32, "hard", False), (32, "soft", False), (32, "hard", True), (32, "soft", True)]  # width, labels, logs
+THRESHOLDS = (*np.round(np.arange(0.3, 0.96, 0.05), 3), 0.97, 0.98, 0.99)
+SURE_STEPS = np.arange(0.5, 1.0, 0.01)  # of p, from which on DISCO may trust a token unseen
+CHANGED = 1e-3  # of decisions, at most, by that
+
+
+def _train(train: Positions, held: Positions, epochs: int, seed: int) -> Iterator[tuple[str, Trained]]:
+    for width, labels, logs in VARIANTS:
+        column = f"disco {width} {labels}" + (" of logarithms" if logs else "")
+        yield column, train_disco(train, held, width, labels, epochs, seed, logs)
+
+
+def train_disco(
+    train: Positions, held: Positions, width: int, labels: Labels, epochs: int, seed: int, logs: bool = False
+) -> Trained:
+    """FFN 12 -> width -> 1 (ReLU), cross-entropy against hard or soft labels; inputs are the top-10 probabilities or
+    their ``logs``.
+    """
+    inputs, held_inputs = _disco_inputs(train, logs), _disco_inputs(held, logs)
+    mean, std = inputs.mean(0), inputs.std(0) + 1e-4
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(N_INPUTS, width), nn.ReLU(), nn.Linear(width, 1))
+    wanted = train.match if labels == "hard" else train.overlap
+    train_net(net, (inputs - mean) / std, wanted, None, epochs, 3e-3, "disco")
+    loss = loss_of(net, (held_inputs - mean) / std, held.match, "disco")
+    first, second = net[0], net[2]
+    scaled = first.weight.detach().numpy() / std  # the normalisation moves into the layer
+    bias = first.bias.detach().numpy() - scaled @ mean
+    weights = {
+        "first": np.hstack([scaled, bias[:, None]]).astype(np.float32),
+        "second": np.append(second.weight.detach().numpy()[0], second.bias.item()).astype(np.float32),
+    }
+    normalisation = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the first layer"}
+    read = "logarithms" if logs else "probabilities"
+    architecture = {"layers": 2, "width": width, "labels": labels, "inputs": read, "epochs": epochs}
+    return Trained(weights, loss, architecture, normalisation)
+
+
+def _disco_inputs(positions: Positions, logs: bool) -> np.ndarray:
+    at = np.array([scaled_position(int(position)) for position in positions.position])
+    top10 = as_logs(positions.top10) if logs else positions.top10
+    return np.column_stack([top10, positions.entropy, at]).astype(np.float32)
+
+
+def _make_head(trained: Trained, tuned: dict[str, Any] | None = None) -> DiscoHead:
+    w, logs = trained.weights, trained.architecture.get("inputs") == "logarithms"
+    return DiscoHead(w["first"], w["second"], tuned or {"threshold": 0.5, "sl_max": SL_CAP}, logs)
+
+
+def _calibrate(weights: Weights, platt: Platt) -> Weights:
+    return weights | {"second": scaled_row(weights["second"], platt)}
+
+
+def _tune(one: Calibrated) -> Fitted:
+    """Threshold and SL_max with the least simulated validation latency."""
+
+    def latency(threshold: float, longest: int) -> float:
+        policy = Disco(one.candidate.head, threshold, longest)
+        return one.bench.latency(one.bench.row(policy, threshold), "disco")
+
+    by_threshold = sorted((latency(t, SL_CAP), t) for t in THRESHOLDS)
+    best = min((latency(t, cap), t, cap) for _, t in by_threshold[:3] for cap in CAPS)
+    tuned = {"threshold": float(best[1]), "sl_max": int(best[2]), "sure": sure_probability(one.recorded, best[1])}
+    return fitted(one, tuned, best[0])
+
+
+def sure_probability(recorded: Sequence[Recorded], threshold: float) -> float:
+    """The least p above which the classifier stops at no more than CHANGED of all guesses; 2.0 if there is none."""
+    p, scores = (np.concatenate(column) for column in zip(*(everywhere(one.chain, "disco") for one in recorded)))
+    stops = p[scores < threshold]
+    return next((round(float(least), 2) for least in SURE_STEPS if (stops >= least).sum() <= CHANGED * len(p)), 2.0)
+
+
+FITTER = Fitter(_train, _make_head, _calibrate, _tune)

@@ -1,0 +1,128 @@
+"""How SpecDec++ is fitted: heads of several depths, with and without the margin, by validation latency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..lookahead.ledger import rows_to_json
+from ..lookahead.specdecpp import HINGES, SpecDecHead, SpecDecPlusPlus, hinged
+from .calibration import Platt
+from .candidates import Calibrated, Fitted, Fitter, fitted
+from .data import Positions
+from .training import Trained, Weights, loss_of, scaled_row, train_net
+from .tuning import LONG_CAPS
+
+REJECTED_WEIGHT = 6.0  # w_rej
+VARIANTS = [  # context, depth D, sees the margin
+    ("mixed", 3, False),
+    ("clean", 0, False),
+    ("clean", 1, False),
+    ("mixed", 1, True),
+    ("clean", 0, True),
+    ("clean", 1, True),
+    ("clean", 3, True),
+]
+MOST_EPOCHS = 5  # more epochs overfit the training texts
+THRESHOLDS = (0.05, *np.round(np.arange(0.1, 0.96, 0.1), 3), 0.35, 0.45, 0.55, 0.97)
+
+
+def _train(train: Positions, held: Positions, epochs: int, seed: int) -> Iterator[tuple[str, Trained]]:
+    for context, depth, lead in VARIANTS:
+        column = f"specdecpp {context} D={depth}" + (" with margin" if lead else "")
+        rounds = min(epochs, MOST_EPOCHS)
+        yield column, train_specdecpp(train, held, context, depth, lead, REJECTED_WEIGHT, rounds, seed)
+
+
+class ResidualHead(nn.Module):
+    """D x [x + SiLU(W x + b)] with shared weights, then a linear layer, as published. ``SpecDecHead`` explains
+    ``lead``.
+
+    Its inputs are [n, size], or [n, size + 3] with the margin's hinges last.
+    """
+
+    def __init__(self, size: int, depth: int, lead: bool) -> None:
+        super().__init__()
+        self.block, self.out, self.depth, self.size = nn.Linear(size, size), nn.Linear(size, 1), depth, size
+        self.lead = nn.Linear(len(HINGES), 1, bias=False) if lead else None
+        nn.init.zeros_(self.block.weight)  # the block starts as the identity, since SiLU(0) = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        x = inputs[:, : self.size]
+        for _ in range(self.depth):
+            x = x + nn.functional.silu(self.block(x))
+        return self.out(x) if self.lead is None else self.out(x) + self.lead(inputs[:, self.size :])
+
+
+def train_specdecpp(
+    train: Positions, held: Positions, context: str, depth: int, lead: bool, weight: float, epochs: int, seed: int
+) -> Trained:
+    """A head on hidden states of guesses in a "mixed" (published) or "clean" context; ``weight`` is that of rejections.
+
+    With ``lead``, the head also sees the guesses' margins.
+    """
+    if context == "mixed":
+        train, held = train.take(np.flatnonzero(train.judged)), held.take(np.flatnonzero(held.judged))
+    states = getattr(train, context).astype(np.float32)
+    scale = np.float32(states.std() + 1e-6)
+    inputs, held_inputs = (_specdecpp_inputs(one, context, scale, lead) for one in (train, held))
+    torch.manual_seed(seed)
+    net = ResidualHead(states.shape[1], depth, lead)
+    weights = np.where(train.match > 0.5, 1.0, weight).astype(np.float32)
+    train_net(net, inputs, train.match, weights, epochs, 1e-3, "specdecpp", decay=0.3)
+    loss = loss_of(net, held_inputs, held.match, "specdecpp")
+    out = net.out.weight.detach().numpy()[0]
+    found = {
+        "block": net.block.weight.detach().numpy().copy(),
+        "bias": net.block.bias.detach().numpy().copy(),
+        "out": np.append(out, net.out.bias.item()).astype(np.float32),
+        "scale": np.array([scale], dtype=np.float32),
+    }
+    if net.lead is not None:
+        found["lead"] = net.lead.weight.detach().numpy()[0].astype(np.float32)
+    architecture = {
+        "depth": depth,
+        "shared": True,
+        "context": context,
+        "margin": lead,
+        "w_rej": weight,
+        "epochs": epochs,
+    }
+    return Trained(found, loss, architecture, {"scale": float(scale)})
+
+
+def _specdecpp_inputs(positions: Positions, context: str, scale: np.float32, lead: bool) -> np.ndarray:
+    states = getattr(positions, context).astype(np.float32) / scale
+    return np.hstack([states, hinged(positions.margin)]) if lead else states
+
+
+def _make_head(trained: Trained, tuned: dict[str, Any] | None = None) -> SpecDecHead:
+    w, depth = trained.weights, int(trained.architecture["depth"])
+    tuned = tuned or {"threshold": 0.5}
+    return SpecDecHead(w["block"], w["bias"], w["out"], float(w["scale"][0]), depth, tuned, w.get("lead"))
+
+
+def _calibrate(weights: Weights, platt: Platt) -> Weights:
+    changed = weights | {"out": scaled_row(weights["out"], platt)}
+    if "lead" in weights:
+        changed["lead"] = (platt.slope * weights["lead"]).astype(np.float32)
+    return changed
+
+
+def _tune(one: Calibrated) -> Fitted:
+    """Threshold and SL_max with the least simulated validation latency; the ledger is for ``auto``."""
+    return min((_tune_cap(one, cap) for cap in LONG_CAPS), key=lambda tuned: tuned.latency)
+
+
+def _tune_cap(one: Calibrated, longest: int) -> Fitted:
+    head = _make_head(one.candidate.trained, {"threshold": 0.5, "sl_max": longest})
+    rows = [one.bench.row(SpecDecPlusPlus(head, t), t) for t in THRESHOLDS]
+    latency, threshold = min((one.bench.latency(row, "specdecpp"), row.threshold) for row in rows)
+    return fitted(one, {"threshold": threshold, "sl_max": longest, "ledger": rows_to_json(rows)}, latency)
+
+
+FITTER = Fitter(_train, _make_head, _calibrate, _tune)
