@@ -25,7 +25,7 @@ from ..lookahead.costaware import (
 from ..lookahead.ledger import Row, rows_to_json
 from ..lookahead.repetition import LONGEST, N_EVIDENCE
 from .calibration import Platt, fit_next
-from .candidates import Calibrated, Fitted, Fitter
+from .candidates import Calibrated, Fitted, Fitter, fitted
 from .data import Positions
 from .training import Trained, Weights, loss_of, train_net
 from .tuning import LONG_CAPS, first_guesses, following
