@@ -130,8 +130,8 @@ class ToyPair:
             raise UserError(f"The pair toy has no draft {name}.")
         return self._drafts[name]
 
-    def encode_prompt(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text)
+    def encode_prompt(self, text: str, chat: bool | None = None, system: str = "") -> list[int]:
+        return self.tokenizer.encode(f"{system}|{text}|" if chat else text)
 
     def fork(self) -> ToyPair:
         return deepcopy(self)

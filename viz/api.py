@@ -14,6 +14,7 @@ from decoding.records.events import LAST_KINDS
 from decoding.records.request import DEFAULT_LANES, request_from_dict
 
 from .session import Feed, Visits
+from .settings import CHAT
 from .visitors import address_of
 
 GRACE_S = 20.0  # how long a run goes on whose results nobody fetches, as on a served backend
@@ -75,6 +76,8 @@ def make_compare(
         rule: Literal["greedy", "coupling", "sampling"] = "greedy",
         seed: int = 0,
         repeats: int = 3,
+        chat: Literal["", "ask", "continue"] = "",
+        system: str = "",
     ) -> AsyncIterator[dict]:
         session = visitor.session_hash or ""
         try:
@@ -88,6 +91,8 @@ def make_compare(
                     "rule": rule,
                     "seed": seed,
                     "repeats": repeats,
+                    "chat": CHAT.get(chat),
+                    "system": system,
                 }
             )
             feed = Feed(lambda cancel: backend.compare(request, cancel), finish=lambda event: event)

@@ -19,7 +19,7 @@ from .choices import Example, default_lanes, find_examples, lane_choices, pair_c
 from .desk import answers
 from .player.payload import player_payload
 from .session import Visits, race_feed, told
-from .settings import DTYPES, FIELDS, MAX_FORM_REPEATS, MAX_TEMPERATURE, MIN_TOP_P, Settings, read_settings
+from .settings import CHAT, DTYPES, FIELDS, MAX_FORM_REPEATS, MAX_TEMPERATURE, MIN_TOP_P, Settings, read_settings
 from .store import RunStore
 from .visitors import address_of
 
@@ -35,6 +35,15 @@ RULE_LABELS = [
     ("coupling: same noise for both, so every lane writes the same text", "coupling"),
     ("sampling: speculative sampling; lanes may differ in text", "sampling"),
 ]
+
+
+CHAT_LABELS = [
+    ("as the pair is meant", ""),
+    ("a question to the model (chat template)", "ask"),
+    ("a text to continue", "continue"),
+]
+ASK = ("Ask the model", "Ask a question, or say what to write")
+CONTINUE = ("Continue this text", "Type the beginning of a text; the models go on from there")
 
 
 def race_view(value: str, functions: list) -> gr.HTML:
@@ -77,6 +86,7 @@ def build_race_tab(
     _wire_examples(form, view, store, examples, first)
     _wire_rule(form)
     _wire_hint(form)
+    _wire_chat(form, pairs)
     _wire_memory(page, form, fields, view, first, [pair.name for pair in pairs])
 
 
@@ -84,15 +94,16 @@ def build_race_tab(
 
 
 def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
+    label, placeholder = _words_of_prompt(first.chat, first.pair, pairs)
     with gr.Row(elem_classes="sp-ask", equal_height=True):
         prompt = gr.Textbox(
             first.prompt,
-            label="Continue this text",
+            label=label,
             lines=2,
             max_lines=3,
             scale=6,
             elem_id="prompt",
-            placeholder="Type the beginning of a text; the models go on from there",
+            placeholder=placeholder,
         )
         run, stop = make_buttons("Run", 96, run="run", stop="stop")
     with gr.Row(elem_classes="sp-ask"):
@@ -153,6 +164,15 @@ def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
     with gr.Row():
         stop = gr.Textbox(first.stop, label="Stop strings, one a line", lines=1, max_lines=4)
         ignore_eos = gr.Checkbox(first.ignore_eos, label="Go on after the end-of-text token")
+    with gr.Row():
+        chat = gr.Radio(CHAT_LABELS, value=first.chat, label="What the prompt is", elem_id="chat")
+        system = gr.Textbox(
+            first.system,
+            label="System message of a chat (empty: the model's own)",
+            lines=1,
+            max_lines=4,
+            elem_id="system",
+        )
     return {
         "rule": rule,
         "temperature": temperature,
@@ -166,6 +186,8 @@ def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
         "draft": draft,
         "stop": stop,
         "ignore_eos": ignore_eos,
+        "chat": chat,
+        "system": system,
     }
 
 
@@ -282,6 +304,32 @@ def _wire_hint(form: Form) -> None:
             api_visibility="private",
             js=f"(text, goesOn) => {{ window.SpeculoscopePage.hint(text, goesOn, {typed}); }}",
         )
+
+
+def _wire_chat(form: Form, pairs: list) -> None:
+    """The prompt's label says whether it is a question or the beginning of a text."""
+
+    def name_prompt(chat: str, pair: str) -> Any:
+        label, placeholder = _words_of_prompt(chat, pair, pairs)
+        return gr.Textbox(label=label, placeholder=placeholder)
+
+    inputs = [form.fields["chat"], form.fields["pair"]]
+    gr.on(
+        [field.change for field in inputs],
+        name_prompt,
+        inputs=inputs,
+        outputs=form.fields["prompt"],
+        show_progress="hidden",
+        concurrency_limit=None,
+        api_visibility="private",
+    )
+
+
+def _words_of_prompt(chat: str, pair: str, pairs: list) -> tuple[str, str]:
+    """Label and placeholder of the prompt's box; ``pair`` "" is the first of ``pairs``."""
+    chosen = next((one for one in pairs if one.name == pair), None) if pair else next(iter(pairs), None)
+    asks = CHAT.get(chat)
+    return ASK if (asks if asks is not None else chosen is not None and chosen.chat) else CONTINUE
 
 
 def _wire_memory(

@@ -21,12 +21,14 @@ from decoding.records.request import (
     MAX_NEW_TOKENS,
     MAX_PROMPT_CHARS,
     MAX_REPEATS,
+    MAX_SYSTEM_CHARS,
     CompareRequest,
     check_request,
 )
 
 RULES = ("greedy", "coupling", "sampling")
 DTYPES = ("auto", "float32", "bfloat16")
+CHAT = {"": None, "ask": True, "continue": False}  # as the pair is meant; under the chat template; as plain text
 MAX_TEMPERATURE = 2.0  # of the form; the command line takes more
 MAX_FORM_REPEATS = min(9, MAX_REPEATS)
 MIN_TOP_P = 0.01
@@ -52,6 +54,8 @@ class Settings:
     ignore_eos: bool = False
     target: str = ""
     draft: str = ""
+    chat: str = ""  # a key of CHAT
+    system: str = ""
 
     def request(self) -> CompareRequest:
         """The comparison that this form asks for. Raises UserError."""
@@ -60,6 +64,7 @@ class Settings:
         values["stop"] = [line for line in (self.stop or "").split("\n") if line]
         for name in ("max_new_tokens", "seed", "repeats", "top_k"):
             values[name] = _whole(name, values[name])
+        values["chat"] = CHAT.get(self.chat)
         return check_request(CompareRequest(**values))
 
 
@@ -68,8 +73,9 @@ FIELDS = tuple(one.name for one in fields(Settings))
 
 def settings_of(request: CompareRequest) -> Settings:
     """The form as it would have to be filled in to ask for ``request`` again."""
-    values = {name: getattr(request, name) for name in FIELDS if name not in ("lanes", "stop")}
-    return Settings(lanes=list(request.lanes), stop="\n".join(request.stop), **values)
+    values = {name: getattr(request, name) for name in FIELDS if name not in ("lanes", "stop", "chat")}
+    chat = next(name for name, value in CHAT.items() if value is request.chat)
+    return Settings(lanes=list(request.lanes), stop="\n".join(request.stop), chat=chat, **values)
 
 
 def read_settings(
@@ -117,6 +123,10 @@ def command_line(request: CompareRequest) -> str:
     words += [f"--stop={stop}" for stop in request.stop]
     if request.ignore_eos:
         words.append("--ignore-eos")
+    if request.chat is not None:
+        words.append("--chat" if request.chat else "--no-chat")
+    if request.system:
+        words.append(f"--system={request.system}")
     return " ".join(_quoted(word) for word in words)
 
 
@@ -213,4 +223,6 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "ignore_eos": _flag,
     "target": _text(400),
     "draft": _text(400),
+    "chat": _one_of(tuple(CHAT)),
+    "system": _text(MAX_SYSTEM_CHARS),
 }

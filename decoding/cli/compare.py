@@ -38,6 +38,10 @@ def compare(
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     stop: Annotated[list[str] | None, typer.Option(help="A text that ends the output; may be repeated.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end-of-text token.")] = False,
+    chat: Annotated[
+        bool | None, typer.Option("--chat/--no-chat", help="Ask the model, or continue the text. Default: by the pair.")
+    ] = None,
+    system: Annotated[str, typer.Option(help="The system message of a chat; empty: the model's own.")] = "",
     out_file: Annotated[Path | None, typer.Option("--out", help="Write the run file here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON, nothing else.")] = False,
 ) -> None:
@@ -58,6 +62,8 @@ def compare(
         dtype=dtype,
         stop=stop or [],
         ignore_eos=ignore_eos,
+        chat=chat,
+        system=system,
     )
     request = request_from_dict(settings)
     if out_file is not None and not out_file.absolute().parent.is_dir():

@@ -84,7 +84,7 @@ def _append_iteration(shown: Text, run: Run, iteration: Iteration, kept: list[st
 
 
 def _alone(run: Run, token: Token) -> str:
-    return whole_text([token.id], run.vocab)
+    return whole_text([token.id], run.vocab, special=True)
 
 
 def _in_a_line(text: str) -> str:

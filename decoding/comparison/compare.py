@@ -300,7 +300,7 @@ def _repeat(run: LaneRun) -> Repeat:
 
 
 def _text_pair(text: TokenText) -> list[str | None]:
-    return [text.text, text.bytes]
+    return ["" if text.special else text.text, text.bytes]
 
 
 def _vocabulary(

@@ -141,7 +141,7 @@ def load_heads_of(pair: Pair, draft: str) -> dict[str, Head]:
 
 
 def _encode(request: CompareRequest, pair: Pair) -> list[int]:
-    prompt = pair.encode_prompt(request.prompt)
+    prompt = pair.encode_prompt(request.prompt, request.chat, request.system)
     if not prompt:
         raise UserError("The prompt gives no tokens: type some text for the models to continue.")
     return prompt

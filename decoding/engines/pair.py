@@ -75,9 +75,19 @@ class Pair:
         forked.target_folder, forked.draft_folders = self.target_folder, self.draft_folders
         return forked
 
-    def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of a visitor's prompt, under the chat template where the pair has one."""
-        return self.tokenizer.encode(self.tokenizer.chat(text) if self.chat else text)
+    def encode_prompt(self, text: str, chat: bool | None = None, system: str = "") -> list[int]:
+        """Token ids of a visitor's prompt.
+
+        ``chat``: as a message under the target's chat template, after the ``system`` message ("" is the template's
+        own); None: where the pair is meant for that. Raises UserError where there is no template.
+        """
+        if not (self.chat if chat is None else chat):
+            if system:
+                raise UserError("This pair continues texts and takes no system message: leave it out, or ask for chat.")
+            return self.tokenizer.encode(text)
+        if not self.tokenizer.has_chat_template:
+            raise UserError(f"The target of {self.name} has no chat template: let it continue the text instead.")
+        return self.tokenizer.encode(self.tokenizer.chat(text, system))
 
 
 def load_pair(

@@ -7,6 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+
 from ..errors import UserError
 from ..records.trace import TokenText
 
@@ -18,6 +20,7 @@ class Tokenizer:
         self._hf = hf_tokenizer
         own = hf_tokenizer.eos_token_id
         self.eos_ids = eos_ids or frozenset(() if own is None else (own,))
+        self._special = frozenset(getattr(hf_tokenizer, "all_special_ids", ()))
         self.token_text = lru_cache(maxsize=65536)(self._token_text)
 
     @property
@@ -46,18 +49,26 @@ class Tokenizer:
         """Text of ``ids``; special tokens are shown, spaces are left as they are."""
         return self._hf.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
-    def chat(self, text: str) -> str:
-        """``text`` as a user's message under the model's chat template; as it is where there is none."""
+    def chat(self, text: str, system: str = "") -> str:
+        """``text`` as a user's message under the model's chat template; as it is where there is none.
+
+        ``system``: the message before it; "" leaves the template's own. Raises UserError where it takes none.
+        """
         if not self.has_chat_template:
             return text
-        message = [{"role": "user", "content": text}]
-        return self._hf.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+        messages = [{"role": "user", "content": text}]
+        if system:
+            messages.insert(0, {"role": "system", "content": system})
+        try:
+            return self._hf.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except TemplateError as error:  # some templates refuse the role
+            raise UserError(f"The target's chat template takes no such messages ({error}).") from error
 
     def _token_text(self, token: int) -> TokenText:
         """How ``token`` reads inside a text; with its bytes where it is not whole UTF-8 by itself."""
         raw = token_bytes(self._hf, token)
         if raw is None:
-            return TokenText(self.decode([token])[:400])
+            return TokenText(self.decode([token])[:400], special=token in self._special)
         try:
             return TokenText(raw.decode("utf-8")[:400])
         except UnicodeDecodeError:

@@ -14,6 +14,7 @@ Rule = Literal["greedy", "coupling", "sampling"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 
 MAX_PROMPT_CHARS = 100_000
+MAX_SYSTEM_CHARS = 8_000
 MAX_NEW_TOKENS = 4096
 MAX_LANES = 8
 MAX_REPEATS = 50
@@ -25,7 +26,9 @@ class CompareRequest:
     """One comparison: a prompt, a pair, some lanes.
 
     ``pair`` names an embedded pair or a preset ("" is the default one); ``target`` and ``draft`` (a folder or a Hub id
-    each) replace it. ``rule``: greedy for temperature 0; coupling or sampling above it.
+    each) replace it. ``rule``: greedy for temperature 0; coupling or sampling above it. ``chat``: the prompt is a
+    message to the model, under its chat template, with ``system`` before it ("" is the template's own); False: a text
+    to continue; None: as the pair is meant.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -46,6 +49,8 @@ class CompareRequest:
     dtype: Dtype = "auto"
     stop: list[Annotated[str, Field(max_length=200)]] = field(default_factory=list)
     ignore_eos: bool = False
+    chat: bool | None = None
+    system: Annotated[str, Field(max_length=MAX_SYSTEM_CHARS)] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +104,14 @@ def check_request(request: CompareRequest) -> CompareRequest:
         raise UserError("The prompt is empty: type some text for the models to continue.")
     if len(request.prompt) > MAX_PROMPT_CHARS:
         raise UserError(f"The prompt has {len(request.prompt):,} characters; at most {MAX_PROMPT_CHARS:,} are read.")
-    if any(not _is_whole_text(text) for text in (request.prompt, *request.stop)):
+    if any(not _is_whole_text(text) for text in (request.prompt, request.system, *request.stop)):
         raise UserError("The prompt holds half of a character (a lone surrogate): paste the text again.")
     if "\x00" in request.prompt:
         raise UserError("The prompt holds NUL bytes, so it looks like a binary file: paste text instead.")
+    if len(request.system) > MAX_SYSTEM_CHARS:
+        raise UserError(f"The system message is too long: at most {MAX_SYSTEM_CHARS:,} characters are read.")
+    if request.system and request.chat is False:
+        raise UserError("A system message is part of a chat: ask the model (chat), or leave the message out.")
     if not request.lanes:
         raise UserError("No lane was chosen: pick at least one, for instance autoregressive and static:5.")
     if len(request.lanes) > MAX_LANES:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from .trace import TokenText
 
 
-def pieces(ids: Sequence[int], vocab: Mapping[int, TokenText]) -> list[str]:
-    """One display string per token, such that ``"".join`` gives the whole text.
+def pieces(ids: Sequence[int], vocab: Mapping[int, TokenText], special: bool = False) -> list[str]:
+    """One display string per token, such that ``"".join`` gives the whole text. ``special`` tokens on demand.
 
     A character whose UTF-8 bytes span several tokens is shown at the token that completes it; the tokens before it show
     nothing (""). Bytes that never complete a character become U+FFFD at the token where that is certain. An id missing
@@ -22,16 +22,18 @@ def pieces(ids: Sequence[int], vocab: Mapping[int, TokenText]) -> list[str]:
         if entry is not None and entry.bytes is not None:
             shown.append(decoder.decode(_from_hex(entry.bytes)))
         else:  # complete UTF-8 by itself: an open character before it stays incomplete
-            shown.append(decoder.decode(b"", final=True) + (entry.text if entry else "\ufffd"))
+            hidden = entry is not None and entry.special and not special
+            text = "" if hidden else entry.text if entry else "\ufffd"
+            shown.append(decoder.decode(b"", final=True) + text)
             decoder.reset()
     if shown:
         shown[-1] += decoder.decode(b"", final=True)
     return shown
 
 
-def whole_text(ids: Sequence[int], vocab: Mapping[int, TokenText]) -> str:
+def whole_text(ids: Sequence[int], vocab: Mapping[int, TokenText], special: bool = False) -> str:
     """The text of ``ids``; see :func:`pieces`."""
-    return "".join(pieces(ids, vocab))
+    return "".join(pieces(ids, vocab, special))
 
 
 def _from_hex(text: str) -> bytes:

@@ -146,11 +146,15 @@ class Trace:
 
 @dataclass(slots=True)
 class TokenText:
-    """A token's text. ``bytes`` (hex) is set if it is not complete UTF-8 by itself."""
+    """A token's text. ``bytes`` (hex) is set if it is not complete UTF-8 by itself.
+
+    ``special``: it has no text of its own, such as the end of a message; texts leave it out.
+    """
 
     __pydantic_config__ = _STRICT
     text: ShortText
     bytes: ShortText | None = None
+    special: bool = False
 
 
 @dataclass(slots=True)

@@ -161,7 +161,7 @@ def iteration_texts(run: Run, trace: Trace) -> list[list[str]]:
 def after(context: Sequence[int], ids: Sequence[int], run: Run) -> list[str]:
     """Display texts of ``ids`` after ``context``, whose last tokens may have left a character open."""
     near = list(context[-NEAR:])
-    return pieces(near + list(ids), run.vocab)[len(near) :] if ids else []
+    return pieces(near + list(ids), run.vocab, special=True)[len(near) :] if ids else []
 
 
 def _ticks(run: Run, trace: Trace) -> list[int]:

@@ -1,0 +1,116 @@
+"""Prompts as messages to a chat model: the request, the template, what ends a text, and what is shown of it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from transformers import AutoTokenizer
+
+from decoding.comparison.compare import finished_run
+from decoding.engines.pair import Pair, load_pair
+from decoding.engines.tokenizer import Tokenizer
+from decoding.errors import UserError
+from decoding.records.request import CompareRequest, request_from_dict
+from decoding.records.run_file import run_from_json, run_to_dict
+from decoding.records.text import pieces, whole_text
+from decoding.records.trace import TokenText
+from tests.tiny_models import make_model
+from tests.toy import ToyPair
+from viz.race_tab import ASK, CONTINUE, _words_of_prompt
+from viz.settings import Settings, command_line, settings_of
+
+TEMPLATE = (
+    "{% for m in messages %}{% if loop.first and m.role != 'system' %}<be kind>{% endif %}"
+    "<{{ m.role }}:{{ m.content }}>{% endfor %}{% if add_generation_prompt %}<assistant:{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = make_model(tmp_path_factory.mktemp("models") / "small")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pair(folder) -> Pair:
+    return load_pair(target=str(folder), draft=str(folder), dtype="float32", device="cpu")
+
+
+def test_the_prompt_goes_through_the_template_where_asked_for(pair):
+    def shown(*args):
+        return pair.tokenizer.decode(pair.encode_prompt(*args))
+
+    assert not pair.chat  # a pair that was only named is meant for plain texts
+    assert shown("hi") == shown("hi", False) == "hi"
+    assert shown("hi", True) == "<be kind><user:hi><assistant:"
+    assert shown("hi", True, "Answer in rhyme.") == "<system:Answer in rhyme.><user:hi><assistant:"
+    pair.chat = True
+    try:
+        assert shown("hi").endswith("<user:hi><assistant:") and shown("hi", False) == "hi"
+    finally:
+        pair.chat = False
+
+
+def test_what_cannot_be_is_a_sentence(pair, tmp_path):
+    with pytest.raises(UserError, match="takes no system message"):
+        pair.encode_prompt("hi", None, "Be kind.")
+    with pytest.raises(UserError, match="A system message is part of a chat"):
+        request_from_dict({"prompt": "hi", "chat": False, "system": "Be kind."})
+    plain = make_model(tmp_path / "plain")
+    with pytest.raises(UserError, match="has no chat template: let it continue the text instead"):
+        load_pair(target=str(plain), draft=str(plain), device="cpu").encode_prompt("hi", True)
+    refusing = AutoTokenizer.from_pretrained(plain)
+    refusing.chat_template = "{{ raise_exception('no system role') }}"
+    with pytest.raises(UserError, match="takes no such messages .no system role"):
+        Tokenizer(refusing).chat("hi", "Be kind.")
+
+
+def test_a_run_file_carries_how_the_prompt_was_meant_and_older_ones_are_read():
+    request = CompareRequest("ab", lanes=["autoregressive"], repeats=1, max_new_tokens=4, chat=True, system="kind")
+    run = finished_run(request, ToyPair())
+    told = run_to_dict(run)
+    assert run_from_json(json.dumps(told)).settings == request
+    for old in ("chat", "system"):
+        del told["settings"][old]
+    for entry in told["vocab"].values():
+        entry.pop("special", None)
+    read = run_from_json(json.dumps(told))
+    assert (read.settings.chat, read.settings.system) == (None, "")
+
+
+def test_the_copied_command_and_the_form_repeat_it():
+    for chat, flag in ((True, "--chat"), (False, "--no-chat"), (None, "")):
+        request = CompareRequest("hi", chat=chat, system="" if chat is False else "Be kind.")
+        assert settings_of(request).request() == request
+        words = command_line(request)
+        assert (flag in words.split()) == bool(flag) and ("--system=Be kind." in words) == (chat is not False)
+    assert Settings(prompt="hi").request().chat is None
+
+
+def test_the_box_says_what_the_pair_is_meant_for():
+    from decoding.records.pairs import PairDescription
+
+    pairs = [PairDescription(name, name, "embedded", "t", {"d": "d"}, "d", chat=name == "talks") for name in "ab"]
+    pairs.insert(0, PairDescription("talks", "talks", "embedded", "t", {"d": "d"}, "d", chat=True))
+    assert _words_of_prompt("", "", pairs) == ASK
+    assert _words_of_prompt("", "a", pairs) == _words_of_prompt("continue", "", pairs) == CONTINUE
+    assert _words_of_prompt("ask", "a", pairs) == ASK
+
+
+def test_special_tokens_are_left_out_of_texts_and_shown_on_demand(pair):
+    end = next(iter(pair.tokenizer.eos_ids))
+    entry = pair.tokenizer.token_text(end)
+    assert entry.special and entry.text == "<s>"
+    vocab = {end: entry, 7: TokenText("x")}
+    assert pieces([7, end], vocab) == ["x", ""] and whole_text([7, end], vocab, special=True) == "x<s>"
+    assert not pair.tokenizer.token_text(pair.encode_prompt("x")[0]).special
+
+
+def test_the_text_ends_with_the_message(pair):
+    pair.tokenizer.eos_ids = frozenset(range(pair.target.vocab_size))  # whatever it says ends it
+    run = finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1, chat=True), pair)
+    assert run.lanes[0].finish == "eos" and len(run.lanes[0].output) == 1
