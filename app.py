@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 try:
@@ -28,6 +30,7 @@ def main() -> None:
     except UserError as error:
         parser.error(str(error))
     page = build_page(backend)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that files are cleared away as on Ctrl-C
     try:
         where = {"server_name": options.host, "server_port": options.port}
         _, url, _ = serve(page, **where, prevent_thread_lock=True, quiet=True)

@@ -16,6 +16,7 @@ import pytest
 from decoding.backends import local
 from decoding.backends.base import CLOSED
 from decoding.backends.local import LocalBackend
+from decoding.records.request import Grant
 from decoding.records.run_file import run_from_json
 from tests.fakes import ScriptedRunner, check_stream, order_of_service, small_request
 
@@ -238,6 +239,37 @@ def test_a_run_that_does_not_heed_cancel_is_ended(monkeypatch):
         assert run(backend)[-1].kind == "finished"
     finally:
         backend.close()
+
+
+@pytest.mark.parametrize("prompt", ["#slow", "#slow #deaf"])
+def test_a_run_that_takes_longer_than_is_granted_is_ended(monkeypatch, prompt):
+    monkeypatch.setattr(local, "UNHEEDED_S", 0.2)
+    backend = LocalBackend(ScriptedRunner, grant=Grant(max_seconds=1.5))
+    try:
+        events = run(backend, prompt, max_new_tokens=4000)
+        check_stream(events)
+        assert events[-1].kind == "failed" and "longer than 1.5 seconds" in events[-1].data["message"]
+        backend._grant = Grant()  # for the slowest machine's start of a process
+        assert run(backend)[-1].kind == "finished"
+        assert run(backend, cancel=set_event())[-1].kind == "cancelled"  # a visitor's own stop is no such end
+    finally:
+        backend.close()
+
+
+def set_event() -> threading.Event:
+    event = threading.Event()
+    event.set()
+    return event
+
+
+def test_a_worker_s_temporary_files_go_with_it(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    backend = LocalBackend(ScriptedRunner)
+    events = run(backend, "#crash")
+    assert events[-1].kind == "failed" and run(backend)[-1].kind == "finished"
+    assert len(list(tmp_path.iterdir())) == 1  # the new worker's own
+    backend.close()
+    wait_until(lambda: not list(tmp_path.iterdir()))
 
 
 def test_a_reader_that_does_not_read_is_given_up(monkeypatch):

@@ -284,21 +284,39 @@ def test_serve_refuses_what_cannot_listen(capsys):
     assert "Cannot listen" in run_main(capsys, "serve", "--host", "203.0.113.7")[2]
 
 
-def test_serve_serves_and_ends_on_a_signal():
+def test_serve_to_other_machines_needs_a_token(capsys, monkeypatch):
+    monkeypatch.delenv("SPECULOSCOPE_TOKEN", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    started = []
+    monkeypatch.setattr("uvicorn.run", lambda *arguments, **options: started.append(options["host"]))
+    for host in ("0.0.0.0", "::"):
+        status, _, err = run_main(capsys, "serve", "--host", host, "--port", str(port))
+        assert status == 2 and "--token" in err and "--insecure" in err
+    assert not started
+    assert run_main(capsys, "serve", "--host", "0.0.0.0", "--port", str(port), "--token", "s3cret")[0] == 0
+    assert "Anyone" in run_main(capsys, "serve", "--host", "0.0.0.0", "--port", str(port), "--insecure")[2]
+    assert "Anyone" not in run_main(capsys, "serve", "--port", str(port))[2]
+    assert started == ["0.0.0.0", "0.0.0.0", "127.0.0.1"]
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_serve_serves_and_ends_on_a_signal(ending, tmp_path):
     import httpx
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "decoding", "serve", "--port", str(port)]
-    environment = {**os.environ, "SPECULOSCOPE_TOKEN": "s3cret"}
+    environment = {**os.environ, "SPECULOSCOPE_TOKEN": "s3cret", "TMPDIR": str(tmp_path)}
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     assert f"http://127.0.0.1:{port}" in server.stderr.readline()
     health = httpx.Client(transport=httpx.HTTPTransport(retries=20)).get(f"http://127.0.0.1:{port}/health").json()
     assert health["status"] == "ok"
     assert httpx.get(f"http://127.0.0.1:{port}/pairs").status_code == 401
-    server.send_signal(signal.SIGINT)
+    server.send_signal(ending)
     server.wait(timeout=60)
     assert "Traceback" not in server.stderr.read()
+    assert not list(tmp_path.iterdir())
 
 
 def test_soak_counts_and_its_status_tells(capsys, monkeypatch):

@@ -14,14 +14,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def start(*arguments: str) -> subprocess.Popen:
+def start(*arguments: str, **environment: str) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, "app.py", *arguments],
         cwd=ROOT,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a background shell ignores it
     )
 
@@ -50,6 +50,18 @@ def test_it_says_where_the_page_is_serves_it_and_ends_on_ctrl_c():
         assert process.wait(20) is not None
     finally:
         process.kill()
+
+
+def test_sigterm_ends_it_and_leaves_no_files_behind(tmp_path):
+    process = start("--recorded", "--port", str(free_port()), TMPDIR=str(tmp_path))
+    try:
+        assert "Speculoscope is at" in process.stdout.readline()
+        assert any(tmp_path.glob("speculoscope-*"))
+        process.terminate()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+    assert not list(tmp_path.glob("speculoscope-*"))
 
 
 def test_a_taken_port_and_a_wrong_address_are_sentences():

@@ -35,6 +35,7 @@ class _Job:
     inbox: queue.Queue[tuple[Kind, dict[str, Any]]] = field(default_factory=lambda: queue.Queue(INBOX_SIZE))
     abandoned: bool = False  # nobody reads it any more
     cancelled: bool = False  # its reader wants no more of it
+    overdue: bool = False  # it took longer than is granted
     over: bool = False  # its last event has come
 
     def tell(self, kind: Kind, **data: Any) -> None:
@@ -66,6 +67,7 @@ class LocalBackend:
         self._line: deque[_Job] = deque()
         self._running: _Job | None = None
         self._worker: WorkerProcess | None = None
+        self._deadline: threading.Timer | None = None  # of the running job
         self._numbers = itertools.count()
         self._closed = False
         atexit.register(self.close)
@@ -138,9 +140,19 @@ class LocalBackend:
                     yield event("failed", message=UNREAD)
                     return
                 continue
+            if kind == "cancelled" and job.overdue:
+                kind, data = "failed", {"message": self._overdue_sentence()}
             yield event(kind, **data)
             if kind in LAST_KINDS:
                 return
+
+    def _overdue_sentence(self) -> str:
+        limit = self._grant.max_seconds
+        most = f"{limit / 60:,.0f} minutes" if limit >= 120 else f"{limit:,.3g} seconds"
+        return (
+            f"The run took longer than {most}, the most that is granted here, and was ended. What had arrived is "
+            "shown; ask for fewer new tokens, lanes or repeats."
+        )
 
     def _enter(self, job: _Job) -> int:
         """Stand in line; returns how many stand before. Raises UserError."""
@@ -161,11 +173,15 @@ class LocalBackend:
                 self._line.remove(job)
                 self._tell_places()
                 return True
-            if job is self._running and not (job.over or job.cancelled) and self._worker is not None:
-                job.cancelled = True
-                self._worker.send({"cancel": job.number})
-                self._end_if_unheeded(job)
+            self._stop_running(job)
             return False
+
+    def _stop_running(self, job: _Job) -> None:
+        """Ask the worker to end ``job``, if it is the one under way (lock held)."""
+        if job is self._running and not (job.over or job.cancelled) and self._worker is not None:
+            job.cancelled = True
+            self._worker.send({"cancel": job.number})
+            _later(UNHEEDED_S, lambda: self._kill(job))
 
     def _leave(self, job: _Job) -> None:
         """Nobody reads ``job`` any more, finished or not."""
@@ -177,15 +193,16 @@ class LocalBackend:
             except queue.Empty:
                 break
 
-    def _end_if_unheeded(self, job: _Job) -> None:
-        def end() -> None:
-            with self._lock:
-                if job is self._running and self._worker is not None:
-                    self._worker.kill()
+    def _kill(self, job: _Job) -> None:
+        with self._lock:
+            if job is self._running and self._worker is not None:
+                self._worker.kill()
 
-        timer = threading.Timer(UNHEEDED_S, end)
-        timer.daemon = True
-        timer.start()
+    def _end_overdue(self, job: _Job) -> None:
+        with self._lock:
+            if job is self._running and not job.cancelled:
+                job.overdue = True
+                self._stop_running(job)
 
     def _advance(self) -> None:
         """Give the next job to the worker (lock held)."""
@@ -199,6 +216,7 @@ class LocalBackend:
             if self._worker is None:
                 return self._next()
             self._worker.send(message)  # if it is gone already, _on_end tells
+        self._deadline = _later(self._grant.max_seconds, lambda: self._end_overdue(job))
         self._tell_places()
 
     def _start_worker(self, job: _Job) -> WorkerProcess | None:
@@ -252,7 +270,16 @@ class LocalBackend:
     def _next(self) -> None:
         """The running job is over: on with the line (lock held)."""
         self._running = None
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._advance()
+
+
+def _later(seconds: float, act: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def _crash_sentence(worker: WorkerProcess) -> str:

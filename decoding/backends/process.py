@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from tempfile import TemporaryDirectory
 from typing import Any
 
 GPU_LOST = 70  # exit status of a worker whose GPU has faulted
@@ -30,13 +31,15 @@ class WorkerProcess:
         on_message: Callable[[WorkerProcess, dict[str, Any]], None],
         on_end: Callable[[WorkerProcess], None],
     ) -> None:
+        # It is killed where it stands, so what it leaves in its folder for temporary files is taken away from here.
+        self._folder = TemporaryDirectory(prefix="speculoscope-worker-", ignore_cleanup_errors=True)
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "decoding.backends.worker", str(theirs.fileno()), target],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=_environment(),
+                env=_environment() | {"TMPDIR": self._folder.name},
             )
         self._connection = Connection(ours.detach())
         self._writing = threading.Lock()
@@ -80,6 +83,7 @@ class WorkerProcess:
         self._process.wait()
         with self._writing:
             self._connection.close()
+        self._folder.cleanup()
         self._on_end(self)
 
 

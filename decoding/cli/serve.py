@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import signal
 import socket
+import sys
 from typing import Annotated
 
 import typer
@@ -25,7 +28,9 @@ def serve(
     max_total_tokens: Annotated[int, typer.Option(help="The same over all its lanes and repeats.")] = 200_000,
     max_prompt_chars: Annotated[int, typer.Option(help="The longest prompt.")] = MAX_PROMPT_CHARS,
     long_jobs: Annotated[bool, typer.Option(help="Run evaluations for clients too.")] = True,
+    max_minutes: Annotated[float, typer.Option(help="The longest that a run may take.")] = 240.0,
     any_model: Annotated[bool, typer.Option("--any-model", help="Let clients name targets and drafts.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve to other machines without a token.")] = False,
 ) -> None:
     """Serve comparisons to front ends on other machines (python app.py --backend http://HOST:PORT)."""
     import uvicorn
@@ -34,16 +39,35 @@ def serve(
     from ..backends.server import Limits, create_app
 
     check_address(host, port)
-    if max_waiting < 0 or min(max_new_tokens, max_total_tokens, max_prompt_chars) < 1:
-        raise UserError("Nothing could run under these limits: --max-waiting is 0 or more, the others 1 or more.")
-    grant = Grant(max_prompt_chars, max_new_tokens, max_total_tokens, long_jobs)
+    check_guarded(host, token, insecure)
+    if max_waiting < 0 or min(max_new_tokens, max_total_tokens, max_prompt_chars) < 1 or not max_minutes > 0:
+        raise UserError("Nothing could run under these limits: --max-waiting is 0 or more, the others above 0.")
+    grant = Grant(max_prompt_chars, max_new_tokens, max_total_tokens, long_jobs, 60 * max_minutes)
     limits = Limits(max_runs=max_waiting + 1, grant=grant, any_model=any_model)
     address = f"http://{_reachable(host)}:{port}"
-    app = create_app(LocalBackend(max_waiting=max_waiting), token, limits)
+    app = create_app(LocalBackend(max_waiting=max_waiting, grant=grant), token, limits)
     err.print(Text(f"Serving on http://{host}:{port}. Front ends: python app.py --backend {address}"))
-    if not token and host not in ("127.0.0.1", "::1", "localhost"):
-        err.print(f"Anyone who reaches this port can run comparisons: --token or {TOKEN_VARIABLE} asks for a token.")
+    if insecure and not token and not is_loopback(host):
+        err.print("Anyone who reaches this port can run comparisons.")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it once more when it is done
     uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
+
+
+def check_guarded(host: str, token: str, insecure: bool) -> None:
+    """Refuse to serve to other machines without a token, unless that is asked for (UserError)."""
+    if not (token or insecure or is_loopback(host)):
+        raise UserError(
+            f"Anyone who reaches {host} could run comparisons here: ask for a token with --token or {TOKEN_VARIABLE}, "
+            "or say --insecure if that is meant."
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Is ``host`` reached from this machine alone?"""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def check_address(host: str, port: int) -> None:

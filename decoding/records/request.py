@@ -61,9 +61,10 @@ class Grant:
     max_new_tokens: int = MAX_NEW_TOKENS
     max_total_tokens: int = MAX_NEW_TOKENS * MAX_LANES * MAX_REPEATS
     long_jobs: bool = True  # evaluations
+    max_seconds: float = 4 * 3600.0  # of one run or evaluation, from its turn on
 
 
-PUBLIC = Grant(max_prompt_chars=20_000, max_new_tokens=512, max_total_tokens=20_000, long_jobs=False)
+PUBLIC = Grant(max_prompt_chars=20_000, max_new_tokens=512, max_total_tokens=20_000, long_jobs=False, max_seconds=300.0)
 
 
 def check_granted(request: CompareRequest, grant: Grant) -> CompareRequest:
