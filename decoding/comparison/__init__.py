@@ -1,1 +1,1 @@
-"""One prompt, many lanes: order of work, cost curves, chain, explanations."""
+"""One prompt, many lanes: order of work, cost curves, chains, explanations."""

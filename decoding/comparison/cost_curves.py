@@ -1,4 +1,4 @@
-"""Curves through timings: never falling where more work cannot take less time. Imports no torch."""
+"""Fits cost curves to timings; they never decrease, since more work cannot take less time. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..records.trace import Costs
 
 
 def fit_checks(seconds: Mapping[int, Sequence[float]]) -> list[float]:
-    """v(1), v(2), ... up to the largest n that was timed: medians by isotonic regression, over that of n = 1.
+    """v(1), v(2), ... up to the largest n that was timed: medians by isotonic regression, divided by that of n = 1.
 
     Args:
-        seconds: by the number of tokens in a target pass, what passes took. Between measured lengths v is linear.
+        seconds: the times of target passes, by their number of tokens. Between measured lengths v is linear.
     """
     from sklearn.isotonic import isotonic_regression
 
@@ -26,10 +26,10 @@ def fit_checks(seconds: Mapping[int, Sequence[float]]) -> list[float]:
 
 
 def fit_steps(seconds: Mapping[int, Sequence[float]]) -> tuple[float, float]:
-    """(a draft step, what drafting at all takes beyond): the line through what chains of n steps took.
+    """(time per draft step, fixed time of drafting): the line through the times of chains of n steps.
 
-    Long chains count less, for they err by more. On a machine so busy that the line falls, the mean step stands in:
-    a step is never free. (0, 0) where the draft never had anything to propose.
+    Long chains weigh less because their errors are larger. If the line decreases (a busy machine), the mean step is
+    used: a step is never free. (0, 0) if the draft never had anything to propose.
     """
     lengths = sorted(seconds)
     if not lengths:
@@ -43,7 +43,7 @@ def fit_steps(seconds: Mapping[int, Sequence[float]]) -> tuple[float, float]:
 
 
 def contradiction(seconds: Mapping[int, Sequence[float]]) -> float:
-    """By how much, at most, a pass over more tokens was read to be cheaper than one over fewer: 0.2 is a fifth."""
+    """The largest share by which a pass over more tokens was measured as cheaper than one over fewer."""
     dearest, found = 0.0, 0.0
     for n in sorted(seconds):
         read = median(seconds[n])
@@ -53,10 +53,10 @@ def contradiction(seconds: Mapping[int, Sequence[float]]) -> float:
 
 
 def smooth_costs(measured: Sequence[Costs]) -> Costs:
-    """Medians of several measurements; v made to grow, by isotonic regression.
+    """Medians of several measurements; v is made monotone by isotonic regression.
 
-    One run's v(n) is good to some percent, and the tuning of static-opt would pick the SL whose v happened to be
-    measured low. Reading more tokens never takes a pass less work.
+    One run's v(n) has errors of some percent, and the tuning of static-opt would pick an SL whose v happened to be
+    measured low.
     """
     v = fit_checks({n: column for n, column in enumerate(zip(*(costs.v for costs in measured)), start=1)})
     return Costs(

@@ -1,4 +1,4 @@
-"""One lane, decoded once: prefill, then the loop on the clock."""
+"""One decoding of one lane: prefill, then the timed loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .prepare import Prepared
 
 
 class LaneRun:
-    """Iterate it to decode ``lane`` once; then it holds what was decoded. ``chain`` tells the oracles."""
+    """Decodes ``lane`` once by iteration and then holds the result. ``chain`` is for the oracles."""
 
     def __init__(self, prepared: Prepared, lane: Lane, costs: Costs, chain: Chain | None = None) -> None:
         self.lane = lane
@@ -33,7 +33,7 @@ class LaneRun:
             self._context.n_tokens = len(chain.target)
 
     def decode(self, cancelled: Callable[[], bool] = lambda: False) -> Iterator[RawIteration]:
-        """The lane's iterations as they happen. Nothing is timed while the caller has one in his hands."""
+        """Yields the lane's iterations as they happen. Time between iterations is not counted."""
         prepared = self._prepared
         with no_garbage_collection():
             if self._records_graphs() and self.lane.text not in prepared.recorded:
@@ -61,14 +61,15 @@ class LaneRun:
         )
 
     def _records_graphs(self) -> bool:
-        """Does an engine record a graph when a pass of a new shape comes? That takes many times the pass itself, so the
-        lane is decoded once off the clock: the very passes that the timed repeats will make."""
+        """Whether an engine records a graph for a pass of a new shape. Recording takes many times the pass itself, so
+        the lane is first decoded untimed, with the same passes as the timed repeats.
+        """
         pair, draft = self._prepared.pair, self._prepared.draft_of(self.lane)
         models = [pair.target] if draft in (None, NGRAM) else [pair.target, pair.draft(draft)]
         return any(model.records_graphs for model in models)
 
     def run(self, cancelled: Callable[[], bool] = lambda: False) -> LaneRun:
-        """Decode to the end."""
+        """Decodes to the end."""
         for _ in self.decode(cancelled):
             pass
         return self
@@ -86,7 +87,7 @@ class LaneRun:
         return sum(sum(iteration.times) for iteration in self.iterations)
 
     def _prefill(self) -> float:
-        """Both models read the prompt; seconds."""
+        """Both models read the prompt; returns seconds."""
         target = self._prepared.pair.target
         before = perf_counter()
         prefill(target, self._prepared.prompt)
@@ -101,7 +102,7 @@ class LaneRun:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Collections come at moments of their own and would fall into one lane's time."""
+    """Disables garbage collection, which would run at arbitrary moments in one lane's time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""From a request to all that its lanes share: prompt ids, limits, the rule, drafts."""
+"""Prepares what a request's lanes share: prompt ids, limits, the rule, drafts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ALL_FEATURES = frozenset({"p", "entropy", "top10", "margin", "proposer", "hidden
 
 @dataclass(slots=True)
 class Prepared:
-    """What the lanes of one comparison have in common. ``heads``: by draft, then by policy."""
+    """What the lanes of one comparison share. ``heads``: by draft, then by policy."""
 
     request: CompareRequest
     pair: Pair
@@ -35,7 +35,7 @@ class Prepared:
     limits: Limits
     rule: AcceptanceRule
     heads: dict[str, dict[str, Head]] = field(default_factory=dict)
-    recorded: set[str] = field(default_factory=set)  # lanes whose graphs were recorded off the clock
+    recorded: set[str] = field(default_factory=set)  # lanes whose graphs were recorded untimed
 
     def draft_of(self, lane: Lane) -> str | None:
         """Name of the lane's draft; None for plain decoding."""
@@ -48,11 +48,11 @@ class Prepared:
         return list(dict.fromkeys(name for name in names if name is not None))
 
     def source(self, draft: str | None, needs: frozenset[str] = frozenset()) -> DraftSource | None:
-        """A new draft source of that name, which computes the features ``needs``."""
+        """A new draft source of that name that computes the features ``needs``."""
         return None if draft is None else make_source(self.pair, draft, self.rule, needs)
 
     def policy(self, lane: Lane):
-        """A new policy for ``lane``. Raises UserError where nothing was fitted for it."""
+        """A new policy for ``lane``. Raises UserError if it needs a head and none was fitted."""
         return make_policy(lane, self.heads.get(self.draft_of(lane) or "", {}))
 
 
@@ -66,18 +66,18 @@ def make_source(pair: Pair, draft: str, rule: AcceptanceRule, needs: frozenset[s
 
 
 def shared_vocabulary(pair: Pair, drafts: list[str]) -> int:
-    """How many ids the target and all of ``drafts`` have in common: some families pad each model differently."""
+    """Number of ids that the target and all of ``drafts`` share; some families pad each model differently."""
     return min([pair.target.vocab_size, *(pair.draft(name).vocab_size for name in drafts if name != NGRAM)])
 
 
 def prepare(request: CompareRequest, pair: Pair) -> Prepared:
-    """Check ``request`` against ``pair`` and make what its lanes share. Raises UserError; loads the drafts."""
+    """Checks ``request`` against ``pair`` and creates what its lanes share; loads the drafts. Raises UserError."""
     lanes = check_lanes(request)
     prompt = _encode(request, pair)
     limits = make_limits(request, pair, len(prompt))
     prepared = Prepared(request, pair, lanes, prompt, limits, rule=None)  # type: ignore[arg-type]
     vocabulary = shared_vocabulary(pair, prepared.drafts)
-    prepared.rule = make_rule(request, vocabulary, limits.max_new_tokens + 1)  # and the one after the text
+    prepared.rule = make_rule(request, vocabulary, limits.max_new_tokens + 1)  # + 1: the position after the text
     prepared.heads = {draft: _heads_for(prepared, draft) for draft in prepared.drafts}
     for lane in lanes:
         _check_features(prepared, lane)
@@ -85,7 +85,7 @@ def prepare(request: CompareRequest, pair: Pair) -> Prepared:
 
 
 def check_lanes(request: CompareRequest) -> list[Lane]:
-    """The lanes that ``request`` names. Raises UserError for those that cannot be under its rule."""
+    """The lanes of ``request``. Raises UserError for those that its rule does not allow."""
     check_request(request)
     lanes = [parse_lane(text) for text in request.lanes]
     for lane in lanes:
@@ -98,7 +98,7 @@ def check_lanes(request: CompareRequest) -> list[Lane]:
 
 
 def make_limits(request: CompareRequest, pair: Pair, n_prompt: int) -> Limits:
-    """Where the texts of this request end. Raises UserError where the prompt fills the context."""
+    """The limits of this request's texts. Raises UserError if the prompt fills the context."""
     room = pair.target.max_length - n_prompt + 1  # the last token is never read
     if room < 1:
         raise UserError(
@@ -114,7 +114,7 @@ def make_limits(request: CompareRequest, pair: Pair, n_prompt: int) -> Limits:
 
 
 def model_info(pair: Pair, draft: str) -> ModelInfo:
-    """What ran as ``draft``."""
+    """The model that ran as ``draft``."""
     if draft != NGRAM:
         return pair.draft(draft).info
     return ModelInfo(
@@ -133,7 +133,7 @@ def model_info(pair: Pair, draft: str) -> ModelInfo:
 
 
 def load_heads_of(pair: Pair, draft: str) -> dict[str, Head]:
-    """All heads fitted for ``draft`` of ``pair``, by policy; {} where there are none. Raises UserError."""
+    """All heads fitted for ``draft`` of ``pair``, by policy; {} if there are none. Raises UserError."""
     folder = pair.draft_folders.get(draft)
     if folder is None:
         return {}
@@ -148,7 +148,7 @@ def _encode(request: CompareRequest, pair: Pair) -> list[int]:
 
 
 def _heads_for(prepared: Prepared, draft: str) -> dict[str, Head]:
-    """The draft's heads; what is stale or broken matters only where a lane decides by it (UserError then)."""
+    """The draft's heads. Raises UserError for a stale or broken one only if a lane needs it."""
     try:
         return load_heads_of(prepared.pair, draft)
     except UserError:
@@ -158,7 +158,7 @@ def _heads_for(prepared: Prepared, draft: str) -> dict[str, Head]:
 
 
 def _check_features(prepared: Prepared, lane: Lane) -> None:
-    """Refuse lanes that ask a draft for what it does not have. Raises UserError."""
+    """Raises UserError for lanes that need features which their draft does not have."""
     policy = prepared.policy(lane)
     if policy.needs and prepared.draft_of(lane) == NGRAM:
         raise UserError(

@@ -1,1 +1,1 @@
-"""When to stop guessing: one file a policy, one small interface."""
+"""Lookahead policies, which decide when to stop guessing: one file per policy, one small interface."""

@@ -1,20 +1,20 @@
-"""adaedl: a threshold on the entropy bound that steers itself towards a wanted acceptance rate.
+"""adaedl: a threshold on the entropy bound, controlled towards a target acceptance rate.
 
-Source: AdaEDL (Agrawal et al. 2024, arXiv 2410.18351), whose update is that of Draft & Verify (Zhang et al. 2024,
-arXiv 2309.08168). With H the entropy (nats) of the draft where it proposed the last token, 1 - sqrt(gamma H) bounds
-from below the chance that the token is accepted (by Pinsker's inequality, H standing for the cross-entropy that
-nobody knows). Draft on while
+Source: AdaEDL (Agrawal et al. 2024, arXiv 2410.18351), whose update is that of Draft & Verify (Zhang et al. 2024, arXiv
+2309.08168). With H the entropy (nats) of the draft's distribution for the last token, 1 - sqrt(gamma H) is a lower
+bound on the probability that the token is accepted (by Pinsker's inequality, with H in place of the unknown
+cross-entropy). Draft on while
 
     1 - sqrt(gamma H) >= lam,    gamma = 0.2,
 
-and after each check move lam by the smoothed acceptance rate A, towards the wanted rate w:
+and after each check adjust lam by the smoothed acceptance rate A and the target rate w:
 
-    A <- A/2 + (accepted / drafted) / 2;
-    lam <- lam + step where A < w;  lam - step where A >= w, unless the cap ended the drafting.
+    A <- A/2 + (accepted / drafted) / 2; lam <- lam + step if A < w; lam - step if A >= w, unless the cap ended the
+    drafting.
 
 w = 0.9 is published. The published step is 0.001 (0.01, of which 0.9 is smoothed away) for texts of many hundred
-iterations, and the papers say that the first lam matters; here a text has some dozen, so STEP is larger and the start
-matters less. The token that fell below the threshold is checked all the same.
+iterations, and the papers note that the initial lam matters. Here a text has some dozen iterations, so STEP is larger
+and the initial value matters less. The token below the threshold is still checked.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STEP = 0.02
 
 
 class AdaEdl(LookaheadPolicy):
-    """Stop below a threshold that follows the acceptance rate."""
+    """Stops below a threshold that follows the acceptance rate."""
 
     name = "adaedl"
     needs = frozenset({"entropy"})
@@ -54,7 +54,7 @@ class AdaEdl(LookaheadPolicy):
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
         if n_drafted == 0:
-            return  # the limit left no room to draft: nothing was learnt
+            return  # the limit left no room to draft: nothing to learn
         self._rate = 0.5 * self._rate + 0.5 * n_accepted / n_drafted
         if self._rate < self._wanted:
             self._threshold += STEP

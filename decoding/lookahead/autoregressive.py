@@ -7,7 +7,7 @@ from .spec import PolicySpec
 
 
 class Autoregressive(LookaheadPolicy):
-    """One target pass for every token."""
+    """One target pass per token."""
 
     name = "autoregressive"
 

@@ -1,21 +1,21 @@
-"""bandit: a weight for every SL, moved by what each of them would have brought in the iteration just checked.
+"""bandit: exponential weights over SLs, updated by what each SL would have gained in the last iteration.
 
-A check of n guesses, of which a held, tells the outcome of every shorter SL too, and where a guess failed (a < n) that
-of every longer one: SL k would have given 1 + min(a, k) tokens for T(k), its cost under the run's cost curves. So this
-is learning with full information, for which exponential weights are made (Hedge: Freund and Schapire, 1997;
-HedgeSpec, arXiv 2510.20064, uses it over drafters), where BanditSpec (arXiv 2505.15141) and TapOut (arXiv 2511.02017)
-learn by UCB about the arm that they played alone. With lam the lane's time per token so far, the loss of SL k is
+A check of n guesses, of which a held, reveals the outcome of every shorter SL and, if a guess failed (a < n), of every
+longer one: SL k would have given 1 + min(a, k) tokens at the cost T(k) under the run's cost curves. This is learning
+with full information, for which exponential weights apply (Hedge: Freund and Schapire, 1997; HedgeSpec, arXiv
+2510.20064, uses them over drafters). BanditSpec (arXiv 2505.15141) and TapOut (arXiv 2511.02017) use UCB, which learns
+only about the arm played. With lam the lane's time per token so far, the loss of SL k is
 
     loss_k = T(k) - lam (1 + min(a, k)),
 
-what it takes beyond the time that its tokens are worth; the rule with the least of it has the least time per token
-(renewal-reward, as in :mod:`.costaware`). Where all n guesses held, nobody knows what longer SLs would have brought: a
-in their losses is then n + q + q^2 + ..., as if each further guess held with the share q of guesses that held so far.
+its cost minus the time that its tokens are worth; the policy with the least loss has the least time per token
+(renewal-reward, as in :mod:`.costaware`). If all n guesses held, the outcome of longer SLs is unknown: a in their
+losses is then n + q + q^2 + ..., where q is the share of guesses that held so far.
 
 The weights are exp(-eta L_k), L_k the sum of the losses of SL k, and the SL is their mean, rounded: T is nearly linear
 and -min(a, k) is convex in k, so the mean is no worse than a draw by the weights (Cesa-Bianchi and Lugosi, 2006,
-section 2.1), and replays give the same. The learning rate eta = ln(K) / (regret against the weights so far) needs no
-tuning (AdaHedge: de Rooij, van Erven, Grunwald and Koolen, 2014, JMLR 15, section 2.2).
+section 2.1), and replays are deterministic. The learning rate eta = ln(K) / (regret against the weights so far) needs
+no tuning (AdaHedge: de Rooij, van Erven, Grunwald and Koolen, 2014, JMLR 15, section 2.2).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
 from .spec import PolicySpec
 
-FIRST_SL = 5  # before anything was seen
+FIRST_SL = 5  # before the first check
 ARMS = np.arange(1, SL_CAP + 1)
 
 
@@ -39,7 +39,7 @@ class Bandit(LookaheadPolicy):
     def reset(self, context: LaneContext) -> None:
         costs = context.costs
         self._cost = np.array([costs.iteration(int(k), context.draft, self.name) for k in ARMS])
-        self._spent, self._tokens = costs.iteration(0, None), 1.0  # one plain pass, so that lam is never undefined
+        self._spent, self._tokens = costs.iteration(0, None), 1.0  # one plain pass, so that lam is always defined
         self._held, self._judged = 1, 2  # guesses; q starts at one half
         self._losses = np.zeros(SL_CAP)
         self._gap = 0.0  # AdaHedge's Delta
@@ -47,7 +47,7 @@ class Bandit(LookaheadPolicy):
         self._outcome: tuple[int, int] | None = None
 
     def planned(self, start: int) -> int:
-        if self._outcome is not None:  # learnt from here, where the time that it takes is the policy's
+        if self._outcome is not None:  # learn here, where the time counts as the policy's
             self._learn(*self._outcome)
             self._sl = int(self._weights() @ ARMS + 0.5)
             self._outcome = None
@@ -57,7 +57,7 @@ class Bandit(LookaheadPolicy):
         return state.n_drafted < self.planned(state.start)
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
-        if n_drafted:  # else the limit left no room to draft: there is nothing to learn
+        if n_drafted:  # else the limit left no room to draft: nothing to learn
             self._outcome = min(n_drafted, SL_CAP), min(n_accepted, SL_CAP)
 
     def _learn(self, n_drafted: int, n_accepted: int) -> None:
@@ -68,14 +68,14 @@ class Bandit(LookaheadPolicy):
         self._hedge(self._cost - self._spent / self._tokens * (1 + self._accepted(n_drafted, n_accepted)))
 
     def _accepted(self, n_drafted: int, n_accepted: int) -> np.ndarray:
-        """How many guesses each SL would have had accepted: known, or expected where all that were drafted held."""
+        """Number of guesses that each SL would have had accepted: known, or expected if all drafted ones held."""
         accepted = np.minimum(n_accepted, ARMS).astype(float)
         if n_accepted == n_drafted:
             accepted[n_drafted:] += np.cumsum((self._held / self._judged) ** ARMS[: SL_CAP - n_drafted])
         return accepted
 
     def _hedge(self, loss: np.ndarray) -> None:
-        """One step of AdaHedge: what the weights lost beyond the mix loss slows the learning that follows."""
+        """One step of AdaHedge: the loss of the weights beyond the mix loss lowers the learning rate."""
         expected = self._weights() @ loss
         eta = self._eta()
         before = _soft_minimum(self._losses, eta)
@@ -92,7 +92,7 @@ class Bandit(LookaheadPolicy):
 
 
 def _soft_minimum(losses: np.ndarray, eta: float) -> float:
-    """-ln(sum of exp(-eta loss)) / eta; the least loss where eta is infinite."""
+    """-ln(sum of exp(-eta loss)) / eta; the least loss if eta is infinite."""
     least = losses.min()
     return least if math.isinf(eta) else least - math.log(np.exp(-eta * (losses - least)).sum()) / eta
 

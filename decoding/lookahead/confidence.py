@@ -9,9 +9,9 @@ DEFAULT_THRESHOLD = 0.4  # transformers' assistant_confidence_threshold
 
 
 class Confidence(LookaheadPolicy):
-    """Check once the draft's probability of its own last token falls below the threshold.
+    """Checks once the draft's probability of its last token falls below the threshold.
 
-    The token that fell below is checked all the same. Source: transformers, ``ConfidenceCriteria``.
+    The token below the threshold is still checked. Source: transformers, ``ConfidenceCriteria``.
     """
 
     name = "confidence"

@@ -1,13 +1,13 @@
-"""DISCO: a classifier of the last drafted token decides whether to go on (Mamou et al. 2024, arXiv 2405.04304).
+"""DISCO: a classifier of the last drafted token decides whether to draft on (Mamou et al. 2024, arXiv 2405.04304).
 
-C_i = FFN(Concat(Top_k(y_i), Ent(y_i), i)) with k = 10 and two layers; draft on while C_i >= threshold and the SL
-stays under SL_max. ``i`` counts from the start of generation (the paper's appendix D). The token that fell
-below the threshold is checked all the same. Width, threshold and SL_max are not published: ours are in the JSON
-beside the weights, chosen on the validation split.
+C_i = FFN(Concat(Top_k(y_i), Ent(y_i), i)) with k = 10 and two layers; draft on while C_i >= threshold and the SL is
+below SL_max. ``i`` counts from the start of generation (the paper's appendix D). The token below the threshold is still
+checked. Width, threshold and SL_max are not published: ours are in the JSON file of the weights, chosen on the
+validation split.
 
-Most tokens are so likely (p, the first of the top-10) that the classifier would go on whatever the other features
-are: from the probability ``sure`` on, found on validation together with the threshold, a live lane neither computes
-them nor asks it.
+Most tokens are so likely (p, the first of the top-10) that the classifier would draft on for any other features. From
+the probability ``sure`` on, chosen on validation together with the threshold, a live lane neither computes the features
+nor evaluates the classifier.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .policy_files import AGAIN, PolicyFile
 from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
 TOP = 10
-LEAST = np.float32(1e-9)  # of a probability whose logarithm is taken
+LEAST = np.float32(1e-9)  # smallest probability whose logarithm is taken
 N_INPUTS = TOP + 2  # top-10 probabilities, entropy, position
 
 
@@ -37,7 +37,7 @@ class DiscoHead:
     def __init__(self, first: np.ndarray, second: np.ndarray, tuned: dict[str, Any], logs: bool = False) -> None:
         """``first`` [width, 13] and ``second`` [width + 1]: the last column and the last entry are biases.
 
-        ``logs``: the top-10 come in as logarithms.
+        ``logs``: the top-10 are given as logarithms.
         """
         self.tuned = tuned
         self._logs = logs
@@ -73,18 +73,18 @@ class DiscoHead:
 
 
 def as_logs(top10: np.ndarray) -> np.ndarray:
-    """Logarithms of probabilities, as heads with ``logs`` want them."""
+    """Logarithms of probabilities, for heads with ``logs``."""
     return np.log(np.maximum(top10, LEAST))
 
 
 class Disco(LookaheadPolicy):
-    """Draft while the classifier trusts the last drafted token, up to SL_max."""
+    """Drafts while the classifier accepts the last drafted token, up to SL_max."""
 
     name = "disco"
     needs = DiscoHead.needs
 
     def __init__(self, head: DiscoHead, threshold: float, longest: int, sure: float = math.inf) -> None:
-        """``sure``: a token of this probability is trusted unseen."""
+        """``sure``: a token of at least this probability is accepted without the classifier."""
         self._head = head
         self._threshold = threshold
         self._sure = sure
@@ -104,7 +104,7 @@ class Disco(LookaheadPolicy):
         if known:
             self.score = known[n - 1]
         elif trusted:
-            self.score = None  # nobody asked; a trace has it from the chain
+            self.score = None  # not evaluated; a trace takes it from the chain
         else:
             self.score = self._head.score(state.top10[-1], state.entropy[-1], state.start + n - 1)
         self.threshold = self._threshold
@@ -112,7 +112,7 @@ class Disco(LookaheadPolicy):
 
 
 def scaled_position(position: int) -> float:
-    """Positions of long texts stay within what was seen in training: ln(1 + i)."""
+    """ln(1 + i), which keeps positions of long texts within the training range."""
     return math.log1p(position)
 
 
@@ -122,7 +122,7 @@ def sigmoid(logit: float) -> float:
 
 
 def _make(threshold: float | None, head: DiscoHead) -> Disco:
-    """``disco`` as tuned on validation, or ``disco:T`` with another threshold, for which no p is known to be sure."""
+    """``disco`` as tuned on validation, or ``disco:T`` with another threshold, for which ``sure`` is unknown."""
     longest = int(head.tuned["sl_max"])
     if threshold is not None:
         return Disco(head, threshold, longest)
@@ -130,7 +130,7 @@ def _make(threshold: float | None, head: DiscoHead) -> Disco:
 
 
 def _head_from(policy: PolicyFile) -> DiscoHead:
-    """The head in a policy file. Raises UserError where it is damaged."""
+    """The head in a policy file. Raises UserError if the file is damaged."""
     width = len(policy.weights.get("second", np.zeros(1))) - 1
     if width < 1:
         raise UserError(f"The file of the policy disco lacks its weights: {AGAIN}.")

@@ -12,9 +12,9 @@ GAMMA = 0.15
 
 
 class Entropy(LookaheadPolicy):
-    """Check once sqrt(0.15 * H) exceeds ``h``, H being the entropy (nats) where the last token was drafted.
+    """Checks once sqrt(0.15 * H) exceeds ``h``; H is the entropy (nats) of the draft's distribution for the last token.
 
-    Source: SVIP (published code); 1 - sqrt(gamma * H) estimates the acceptance probability from below.
+    Source: SVIP (published code); 1 - sqrt(gamma * H) is a lower bound on the acceptance probability.
     """
 
     name = "entropy"

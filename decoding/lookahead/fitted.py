@@ -1,4 +1,4 @@
-"""The heads that were fitted for a draft: found in the ``policies`` folder beside it, by policy. Loads no model."""
+"""A draft's fitted heads, by policy, from the ``policies`` folder next to its weights. Loads no model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = "policies"
 
 
 class Heads(dict[str, Head]):
-    """Heads by policy name. ``faults``: a sentence for each policy whose files are there but cannot be used."""
+    """Heads by policy name. ``faults``: a sentence for each policy whose files cannot be used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,10 +24,10 @@ class Heads(dict[str, Head]):
 
 
 def load_heads(folder: Path, target_fingerprint: str | None, draft_fingerprint: str | None) -> Heads:
-    """The heads found in ``folder`` by policy name; empty where nothing was fitted yet.
+    """The heads in ``folder`` by policy name; empty if nothing was fitted.
 
-    Corrupt files and those fitted for other weights become ``faults``, told when their lane is asked for;
-    a fingerprint of None is not checked.
+    Damaged files and those fitted for other weights become ``faults``, reported when their lane is requested; a
+    fingerprint of None is not checked.
     """
     heads = Heads()
     for name, spec in all_specs().items():
@@ -42,7 +42,7 @@ def load_heads(folder: Path, target_fingerprint: str | None, draft_fingerprint: 
 
 
 def need_head(name: str, heads: Mapping[str, Head] | None) -> Head:
-    """The head of policy ``name``, or a UserError that tells how to get one."""
+    """The head of policy ``name``. Raises UserError that says how to fit one."""
     if heads and name in heads:
         return heads[name]
     if isinstance(heads, Heads) and name in heads.faults:
@@ -54,9 +54,9 @@ def need_head(name: str, heads: Mapping[str, Head] | None) -> Head:
 
 
 def heads_of(run: Run, draft: str | None = None) -> dict[str, Head]:
-    """The heads of ``draft`` (None: the pair's own) by policy name; {} where the draft is not installed.
+    """The heads of ``draft`` (None: the pair's default) by policy name; {} if the draft is not installed.
 
-    Those fitted for other weights than the run's are left out. Raises UserError where there is no such pair.
+    Those fitted for other weights than the run's are left out. Raises UserError for an unknown pair.
     """
     name = draft or run.pair.default_draft
     known, pair = run.pair.drafts.get(name), find_pair(run.pair.name)

@@ -1,4 +1,4 @@
-"""Acceptance heads: small trained models that tell how likely a drafted token is to be accepted.
+"""Acceptance heads: small trained models that predict how likely a drafted token is to be accepted.
 
 A head belongs to one pair and one draft. It is fitted by ``python -m decoding fit``, written as
 ``<policy>.safetensors`` + ``<policy>.json`` into a ``policies`` folder, and used in two ways: token by
@@ -17,12 +17,12 @@ import numpy as np
 
 @dataclass(slots=True)
 class GuessFeatures:
-    """Features of n guesses of a draft; an array is None where no head ``needs`` it.
+    """Features of n guesses of a draft; an array is None if no head ``needs`` it.
 
-    ``proposer[i]`` is the draft's last hidden state (the input of its lm_head) that proposed guess i;
-    ``hidden[i]`` is the one with guess i as its *input*, which exists one draft step later.
-    ``position[i]`` is the guess's output position, counted from the start of generation. Guess i was made after
-    the tokens ``before + given[:i]``: along the target's text ``given`` is that text; in a tail, the guesses.
+    ``proposer[i]`` is the draft's last hidden state (the input of its lm_head) that proposed guess i; ``hidden[i]`` is
+    the state with guess i as its *input*, which exists one draft step later. ``position[i]`` is the guess's output
+    position, counted from the start of generation. Guess i was made after the tokens ``before + given[:i]``: along the
+    target's text ``given`` is that text; in a tail, the guesses.
     """
 
     position: np.ndarray  # [n] integers
@@ -39,11 +39,11 @@ class GuessFeatures:
 
 @runtime_checkable
 class Head(Protocol):
-    """A fitted head. ``tuned`` holds what validation chose for its policy (thresholds, SL_max, tables)."""
+    """A fitted head. ``tuned`` holds its policy's settings chosen on validation (thresholds, SL_max, tables)."""
 
     name: str  # the policy it serves, and the column of scores in a chain
     needs: frozenset[str]  # of "p", "entropy", "top10", "margin", "proposer", "hidden"
     tuned: dict[str, Any]
 
     def score_chain(self, features: GuessFeatures) -> np.ndarray:
-        """Probability of each guess that it holds, given that those before it hold; [n]."""
+        """Probability that each guess holds, given that those before it hold; [n]."""

@@ -11,8 +11,8 @@ FIRST_SL = 5
 class Heuristic(LookaheadPolicy):
     """SL + 2 after an iteration whose drafts were all accepted, otherwise SL - 1, at least 1.
 
-    Source: transformers, ``AssistedCandidateGenerator.update_candidate_strategy``. There the SL may grow
-    without bound; here it stays within the cap, which the loop would apply anyway.
+    Source: transformers, ``AssistedCandidateGenerator.update_candidate_strategy``. There the SL is unbounded; here it
+    stays within the cap, which the loop would apply anyway.
     """
 
     name = "heuristic"
@@ -31,7 +31,7 @@ class Heuristic(LookaheadPolicy):
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
         if n_drafted == 0:
-            return  # the limit left no room to draft: nothing was learnt
+            return  # the limit left no room to draft: nothing to learn
         self.sl = min(self.sl + 2, SL_CAP) if n_accepted == n_drafted else max(1, self.sl - 1)
 
 

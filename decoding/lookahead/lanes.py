@@ -14,7 +14,7 @@ from .spec import PolicySpec
 from .specs import all_specs
 
 MAX_EXPANDED = 400
-STAND_IN = "confidence:0.4"  # takes the place of a learned lane where nothing was fitted
+STAND_IN = "confidence:0.4"  # replaces a learned lane if nothing was fitted
 
 _DRAFT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 _NUMBER = r"-?\d+(?:\.\d+)?"
@@ -32,22 +32,22 @@ class Lane:
 
     @property
     def spec(self) -> PolicySpec:
-        """What its policy says of itself."""
+        """The spec of its policy."""
         return all_specs()[self.policy]
 
     @property
     def is_oracle(self) -> bool:
-        """It is told beforehand where guesses fail."""
+        """Whether its policy knows in advance where guesses fail."""
         return self.spec.foresees
 
     @property
     def is_plain(self) -> bool:
-        """Plain autoregressive decoding, without a draft."""
+        """Whether this is plain autoregressive decoding, without a draft."""
         return self.spec.plain
 
     @property
     def is_learned(self) -> bool:
-        """It needs a head that was fitted for its draft."""
+        """Whether its policy needs a head fitted for the draft."""
         return self.spec.learned
 
     @property
@@ -78,12 +78,12 @@ def parse_lane(text: str) -> Lane:
 
 
 def spec_of(text: str) -> PolicySpec | None:
-    """What the policy of a recorded lane says of itself; None where this version has no such policy."""
+    """The spec of a recorded lane's policy; None if this version has no such policy."""
     return all_specs().get(text.rpartition("/")[2].partition(":")[0])
 
 
 def is_usable(text: str) -> bool:
-    """Could one choose this lane to speculate with? Neither plain decoding nor told beforehand where guesses fail."""
+    """Whether this lane can be used in practice: it is neither plain decoding nor an oracle."""
     spec = spec_of(text)
     return spec is None or not (spec.plain or spec.foresees)
 

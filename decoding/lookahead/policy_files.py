@@ -1,7 +1,7 @@
-"""A fitted policy on disk: ``<policy>.json`` with all that is known of it, ``<policy>.safetensors`` with its weights.
+"""A fitted policy on disk: ``<policy>.json`` with its metadata, ``<policy>.safetensors`` with its weights.
 
-The JSON names the features, their normalisation, what validation chose, the data, the date, the metrics, the rule
-and temperature, and the fingerprints of the target and draft that it was fitted for. No pickles.
+The JSON holds the features, their normalisation, the tuned settings, the data, the date, the metrics, the rule and
+temperature, and the fingerprints of the target and draft that it was fitted for. No pickles.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AGAIN = "fit again with python -m decoding fit"
 
 @dataclass(slots=True)
 class PolicyFile:
-    """One fitted policy. ``weights`` lies in the safetensors file, everything else in the JSON."""
+    """One fitted policy. ``weights`` is in the safetensors file, everything else in the JSON."""
 
     policy: str
     draft: str
@@ -36,7 +36,7 @@ class PolicyFile:
     features: list[str]  # what the loop must compute: its policy's ``needs``
     architecture: dict[str, Any]
     normalisation: dict[str, Any]
-    tuned: dict[str, Any]  # what the validation split chose
+    tuned: dict[str, Any]  # settings chosen on the validation split
     data: dict[str, Any]
     metrics: dict[str, Any]
     created: str  # ISO 8601, UTC
@@ -45,7 +45,7 @@ class PolicyFile:
     weights: dict[str, np.ndarray] = field(default_factory=dict)
 
     def weight(self, name: str, *shape: int | None) -> np.ndarray:
-        """The float32 array of that name, of that shape (None: any size). Raises UserError."""
+        """The float32 array of this name and shape (None: any size). Raises UserError."""
         array = self.weights.get(name)
         fits = array is not None and array.dtype == np.float32 and len(array.shape) == len(shape)
         if not fits or any(want not in (None, size) for want, size in zip(shape, array.shape, strict=True)):
@@ -55,7 +55,7 @@ class PolicyFile:
         return array
 
     def chosen(self, name: str, low: float, high: float) -> float:
-        """The tuned number of that name, within [low, high]. Raises UserError."""
+        """The tuned number of this name, within [low, high]. Raises UserError."""
         value = self.tuned.get(name)
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or not low <= value <= high:
@@ -68,25 +68,25 @@ def exists(folder: Path, policy: str) -> bool:
 
 
 def write_policy(folder: Path, policy: PolicyFile) -> None:
-    """Write both files, each whole or not at all; no reader takes old weights for new ones. Raises OSError."""
+    """Writes both files atomically; a reader never mixes old and new weights. Raises OSError."""
     _check_finite(policy)
     folder.mkdir(parents=True, exist_ok=True)
     weights = save({name: np.ascontiguousarray(array) for name, array in policy.weights.items()})
-    told = asdict(policy) | {"schema": SCHEMA, "weights": hashlib.sha256(weights).hexdigest()}
+    fields = asdict(policy) | {"schema": SCHEMA, "weights": hashlib.sha256(weights).hexdigest()}
     write_whole(folder / f"{policy.policy}.safetensors", weights)
-    write_whole(folder / f"{policy.policy}.json", json.dumps(told, indent=1, allow_nan=False).encode())
+    write_whole(folder / f"{policy.policy}.json", json.dumps(fields, indent=1, allow_nan=False).encode())
 
 
 def read_policy(
     folder: Path, policy: str, target_fingerprint: str | None = None, draft_fingerprint: str | None = None
 ) -> PolicyFile:
-    """Read and check a fitted policy. Raises UserError where it is damaged or belongs to other weights."""
-    told = _read_json(folder / f"{policy}.json", policy)
-    weights = _read_weights(folder / f"{policy}.safetensors", policy, told.pop("weights", ""))
-    if told.pop("schema", None) != SCHEMA:
+    """Reads and checks a fitted policy. Raises UserError if it is damaged or belongs to other weights."""
+    fields = _read_json(folder / f"{policy}.json", policy)
+    weights = _read_weights(folder / f"{policy}.safetensors", policy, fields.pop("weights", ""))
+    if fields.pop("schema", None) != SCHEMA:
         raise UserError(f"The file of the policy {policy} is of another version: {AGAIN}.")
     try:
-        found = PolicyFile(**told, weights=weights)
+        found = PolicyFile(**fields, weights=weights)
     except TypeError as error:
         raise UserError(f"The file of the policy {policy} is damaged ({error}): {AGAIN}.") from error
     if found.policy != policy or not all(isinstance(x, dict) for x in (found.tuned, found.architecture)):
@@ -107,14 +107,14 @@ def _read_json(path: Path, policy: str) -> dict[str, Any]:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UserError(f"The file of the policy {policy} is too large: {AGAIN}.")
-        told = json.loads(path.read_bytes())
+        fields = json.loads(path.read_bytes())
     except OSError as error:
         raise UserError(f"Cannot read the policy {policy}: {error.strerror or error}.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"The file of the policy {policy} is damaged (no sound JSON): {AGAIN}.") from error
-    if not isinstance(told, dict):
+    if not isinstance(fields, dict):
         raise UserError(f"The file of the policy {policy} is damaged (no JSON object): {AGAIN}.")
-    return told
+    return fields
 
 
 def _read_weights(path: Path, policy: str, digest: str) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""From a lane to its policy."""
+"""Creates a lane's policy."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .lanes import Lane
 
 
 def make_policy(lane: Lane, heads: Mapping[str, Head] | None = None) -> LookaheadPolicy:
-    """The policy that ``lane`` names, new.
+    """A new policy for ``lane``.
 
     Args:
         lane: as parsed by :func:`decoding.lookahead.lanes.parse_lane`.
-        heads: the heads fitted for the lane's draft, by policy name; the learned policies need theirs.
+        heads: the heads fitted for the lane's draft, by policy name; required for learned policies.
 
     Raises:
         UserError: a learned policy without its head ("fit first").

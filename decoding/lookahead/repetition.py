@@ -1,44 +1,44 @@
-"""How far the text repeats itself: a streaming lookup of what followed the last time.
+"""How far the text repeats itself: a streaming lookup of what followed at the last occurrence.
 
-Greedy text of small models runs in loops, and there a drafted token that leaves the loop is nearly always
-wrong. The lookup costs a few dictionary operations a token and needs no model. It follows one earlier
-place in the text as long as that place predicts what comes, and looks for another when it fails; the
-same idea as prompt lookup decoding (Saxena, 2023), used as evidence and not as a draft.
+Greedy text of small models runs in loops, and there a drafted token that leaves the loop is nearly always wrong. The
+lookup costs a few dictionary operations per token and needs no model. It follows one earlier position in the text while
+that predicts the next token, and looks for another when it fails: prompt lookup decoding (Saxena, 2023), used as
+evidence instead of as a draft.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-ORDER = 2  # tokens that must stand there again before an earlier place is followed
-LONGEST = 63  # runs are counted up to here
+ORDER = 2  # tokens that must match before an earlier position is followed
+LONGEST = 63  # longest counted run
 
 
 class Repetition:
-    """Follows a growing text; what was drafted and rejected is taken back with ``rewind``.
+    """Follows a growing text; ``rewind`` takes back rejected drafts.
 
-    ``evidence(token)`` codes, for a guess of the next token, how long the text has repeated (``run``) and
-    whether the guess goes on with it: 0 where nothing repeats; ``run`` where it agrees; ``LONGEST + run``
-    where it disagrees. There are N_EVIDENCE codes.
+    ``evidence(token)`` encodes, for a guess of the next token, how long the text has repeated (``run``) and whether the
+    guess continues it: 0 without repetition; ``run`` if it agrees; ``LONGEST + run`` if it disagrees. There are
+    N_EVIDENCE codes.
     """
 
     def __init__(self) -> None:
         self._text: list[int] = []
-        self._after: dict[tuple[int, int], int] = {}  # last place after each two tokens
+        self._after: dict[tuple[int, int], int] = {}  # last position after each pair of tokens
         self._undo: list[tuple[tuple[int, int] | None, int | None, int, int]] = []
-        self._at = -1  # the place that predicts the next token; -1: none
+        self._at = -1  # the position that predicts the next token; -1: none
         self._run = 0
 
     def __len__(self) -> int:
         return len(self._text)
 
     def follow(self, text: Sequence[int]) -> None:
-        """Read on in ``text``, of which a prefix has been read before."""
+        """Reads the rest of ``text``, of which a prefix has been read."""
         for index in range(len(self._text), len(text)):
             self.push(text[index])
 
     def push(self, token: int) -> None:
-        """The text goes on with ``token``."""
+        """Appends ``token`` to the text."""
         text = self._text
         at, run = self._at, self._run
         key = (text[-1], token) if text else None
@@ -57,7 +57,7 @@ class Repetition:
             self._at, self._run = -1, 0
 
     def rewind(self, length: int) -> None:
-        """Forget all tokens after the first ``length``."""
+        """Discards all tokens after the first ``length``."""
         while len(self._text) > length:
             key, found, self._at, self._run = self._undo.pop()
             self._text.pop()
@@ -69,7 +69,7 @@ class Repetition:
                 self._after[key] = found
 
     def agreeing(self, text: Sequence[int], known: int) -> int:
-        """How many first tokens it shares with ``text``, of which ``known`` are sure to be shared."""
+        """Length of the common prefix with ``text``, of which ``known`` tokens are known to be shared."""
         length = known
         most = min(len(self._text), len(text))
         while length < most and self._text[length] == text[length]:
@@ -77,7 +77,7 @@ class Repetition:
         return length
 
     def evidence(self, token: int) -> int:
-        """Does ``token`` as the next one go on with the repetition? See the class."""
+        """The evidence for ``token`` as the next one; see the class."""
         if self._at < 0:
             return 0
         return self._run if self._text[self._at] == token else LONGEST + self._run

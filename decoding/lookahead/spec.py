@@ -1,4 +1,4 @@
-"""What a policy says of itself: lanes, page, command line, what-if, evaluation, fit and README all read it here."""
+"""The spec of a policy, which lanes, page, command line, what-if, evaluation, fit and README read."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ if TYPE_CHECKING:
     from .heads import Head
     from .policy_files import PolicyFile
 
-Value = float | str | None  # of an argument: a number (an int where it is whole), a word, or None where there is none
+Value = float | str | None  # of an argument: a number (an int if it is whole), a word, or None
 
-TWENTIETHS = tuple(k / 20 for k in range(1, 20))  # where a threshold from 0 to 1 is swept
+TWENTIETHS = tuple(k / 20 for k in range(1, 20))  # sweep of a threshold from 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
     """What may follow the colon of a lane: a number from ``low`` to ``high``, or one of ``words``.
 
-    ``default``: the number of a lane that gives none; None leaves it to the policy. ``sweep``: the numbers at which
-    evaluations and the page try the policy. ``refused``: a sentence for a number that is no number of this policy but
-    that somebody may well type.
+    ``default``: the number of a lane without an argument; None leaves it to the policy. ``sweep``: the numbers that
+    evaluations and the page try. ``refused``: sentences for invalid numbers that a user is likely to type.
     """
 
     meaning: str  # "threshold"
@@ -40,7 +39,7 @@ class Argument:
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, text: str | None) -> Value:
-        """``text`` as the policy takes it. Raises UserError with a sentence that says what to write instead."""
+        """``text`` as the policy's argument. Raises UserError with a sentence that says what to write instead."""
         if text is None and not self.required:
             return self.default
         if text in self.words:
@@ -48,7 +47,7 @@ class Argument:
         if text in self.refused:
             raise UserError(self.refused[text])
         number = self._number(text or "")
-        if number is None or not self.low <= number <= self.high:  # NaN is refused: it compares false
+        if number is None or not self.low <= number <= self.high:  # NaN compares false, so it is refused
             raise UserError(self._sentence())
         return number
 
@@ -71,12 +70,12 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """For policies that compare a score of each drafted token with a threshold.
+    """The score of a policy that compares each drafted token with a threshold.
 
-    ``explanation``: what the page says beside the scores. ``along``: the score of every guess of a chain, the higher
-    the likelier it holds; by default what the policy's head said. ``judges_last``: the policy stops because it doubts
-    the token just drafted, so that a stop predicts this token to fail. ``fixed``: its threshold is the lane's argument;
-    otherwise the policy makes one of its own, and the page tries multiples of it.
+    ``explanation``: the page's text for the scores. ``along``: the score of every guess of a chain, higher for guesses
+    that are likelier to hold; by default the score of the policy's head. ``judges_last``: a stop predicts that the
+    token just drafted fails. ``fixed``: the threshold is the lane's argument; otherwise the policy computes it, and the
+    page tries multiples of it.
     """
 
     explanation: str
@@ -87,52 +86,54 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """One policy. A module of this package that holds one as ``SPEC`` is known everywhere; see :mod:`.specs`.
+    """One policy. Every module of this package with a ``SPEC`` is found automatically; see :mod:`.specs`.
 
     ``make`` gets the lane's argument (if ``argument`` is set) and then the fitted head (if ``head_from`` is set).
-    ``caption`` describes a lane in one line for someone who sees it for the first time: a text in which
-    ``{argument}`` stands for the lane's argument, or a function of that argument (None where there is none).
+    ``caption`` describes a lane in one line for a newcomer: a text with ``{argument}`` for the lane's argument, or a
+    function of that argument (None if absent).
     """
 
-    name: str  # as lanes, tables and files write it
-    title: str  # as the page writes it
+    name: str  # in lanes, tables and files
+    title: str  # on the page
     caption: str | Callable[[str | None], str]
-    source: str  # where it comes from: a paper, a library, or "ours"
+    source: str  # a paper, a library, or "ours"
     make: Callable[..., LookaheadPolicy]
-    order: int  # place in lists, the lowest first
+    order: int  # position in lists, lowest first
     argument: Argument | None = None
     offered: tuple[str, ...] = ()  # lanes in the form's list and in the README
-    evaluated: tuple[str, ...] = ()  # lanes that an evaluation runs unless it is told which
+    evaluated: tuple[str, ...] = ()  # lanes that an evaluation runs by default
     score: Score | None = None
-    head_from: Callable[[PolicyFile], Head] | None = None  # a learned policy: from what ``fit`` wrote to its head
-    plain: bool = False  # it never drafts
-    foresees: bool = False  # it is told beforehand where guesses fail: a bound, not usable
+    head_from: Callable[[PolicyFile], Head] | None = (
+        None  # learned policies: makes the head from the file that ``fit`` wrote
+    )
+    plain: bool = False  # never drafts
+    foresees: bool = False  # knows in advance where guesses fail: an upper bound, not usable
 
     @property
     def learned(self) -> bool:
-        """It needs a head that was fitted for the lane's draft."""
+        """Whether it needs a head fitted for the lane's draft."""
         return self.head_from is not None
 
     @property
     def adapts(self) -> bool:
-        """It can be used, and does not draft the same number every time."""
+        """Whether it is usable and varies its SL."""
         return not (self.plain or self.foresees or (self.argument is not None and self.argument.required))
 
     @property
     def looks_at_guesses(self) -> bool:
-        """It decides by what the draft computed for each guess, which prompt lookup has not."""
+        """Whether it decides by features of each guess, which prompt lookup lacks."""
         example = None if self.argument is None else self.argument.example.rpartition(":")[2]
         return self.learned or bool(self.build(example).needs)
 
     def check(self, argument: str | None) -> None:
-        """Raises UserError where ``argument`` cannot follow the policy's name."""
+        """Raises UserError if ``argument`` is not valid for the policy."""
         if self.argument is not None:
             self.argument.value(argument)
         elif argument is not None:
             raise UserError(f"The policy {self.name} takes no value: write just {self.name}.")
 
     def build(self, argument: str | None, head: Head | None = None) -> LookaheadPolicy:
-        """The policy, new. ``argument`` has been checked; ``head`` is there for a learned policy."""
+        """A new policy. ``argument`` has been checked; ``head`` is given for a learned policy."""
         given: list[object] = [] if self.argument is None else [self.argument.value(argument)]
         return self.make(*given, head) if self.learned else self.make(*given)
 
@@ -145,7 +146,7 @@ class PolicySpec:
         return self.caption.replace("{argument}", shown)
 
     def scores_along(self, guesses: Guesses) -> Sequence[float]:
-        """The policy's score of each guess, the higher the likelier it holds; empty where it has none."""
+        """The policy's score of each guess, higher if it is likelier to hold; empty if it has none."""
         if self.score is not None and self.score.along is not None:
             return self.score.along(guesses)
         return guesses.scores.get(self.name, [])

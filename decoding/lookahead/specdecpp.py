@@ -1,14 +1,14 @@
-"""SpecDec++: stop when some drafted token was probably rejected (Huang et al. 2024, arXiv 2405.19715).
+"""SpecDec++: stop when some drafted token is probably rejected (Huang et al. 2024, arXiv 2405.19715).
 
-A head on the draft's last hidden state gives the probability that the token which was that state's *input* is
-accepted: D residual blocks x + SiLU(W x + b) that share their weights, then a linear layer to two classes. With
-``cum`` the product of these probabilities, stop once 1 - cum > h. The alignment is the published code's: after
-Y_k was sampled only Y_1 .. Y_{k-1} have been an input, so Y_k counts as certain; at least two tokens are drafted.
-The published longest SL is 20; here it is tuned with the threshold, and may be longer where texts hold for longer.
+A head on the draft's last hidden state gives the probability that the token which was that state's *input* is accepted:
+D residual blocks x + SiLU(W x + b) that share their weights, then a linear layer to two classes. With ``cum`` the
+product of these probabilities, stop once 1 - cum > h. The alignment is that of the published code: after Y_k was
+sampled only Y_1 .. Y_{k-1} have been an input, so Y_k counts as certain; at least two tokens are drafted. The published
+maximum SL is 20; here it is tuned with the threshold and may be larger.
 
-One thing is ours: a head may see the *margin* of the same token beside the state, in its last layer. The state of a
-large draft still tells how sure it was of what it then read; that of a draft of one or two layers has forgotten
-it. Heads with and without it are trained, and validation chooses.
+Our addition: a head may also see the token's *margin*, in its last layer. The state of a large draft still encodes how
+sure the draft was of the token that it then read; that of a draft with one or two layers does not. Heads with and
+without it are trained, and validation chooses.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
 HINGES = (1.0, 3.0, 14.0)  # nats: the last layer sees min(margin, hinge) for each
 LEAST_MARGIN = -6.0
-SHORTEST = 2  # published: 2 <= SL <= 20, of which fitting may raise the upper bound
+SHORTEST = 2  # published: 2 <= SL <= 20; fitting may raise the upper bound
 
 
 class SpecDecHead:
@@ -48,7 +48,7 @@ class SpecDecHead:
     ) -> None:
         """``block`` [d, d], ``bias`` [d], ``out`` [d + 1] with its bias last; states are divided by ``scale``.
 
-        For depth 0 the head is linear. ``lead`` [3]: weights of the margin's hinges; None where it is not seen.
+        For depth 0 the head is linear. ``lead`` [3]: weights of the margin's hinges; None if the head does not see it.
         """
         self.tuned = tuned
         self._lead = None if lead is None else [float(weight) for weight in lead]
@@ -98,14 +98,14 @@ def hinged(margin: np.ndarray) -> np.ndarray:
 
 
 class SpecDecPlusPlus(LookaheadPolicy):
-    """Stop when 1 - (product of acceptance probabilities) exceeds the threshold."""
+    """Stops when 1 - (product of acceptance probabilities) exceeds the threshold."""
 
     name = "specdecpp"
     needs = SpecDecHead.needs
     stops_above = True
 
     def __init__(self, head: SpecDecHead, threshold: float | None) -> None:
-        """``threshold`` None: the one that is cheapest under the run's cost curves (``specdecpp:auto``)."""
+        """``threshold`` None: the cheapest one under the run's cost curves (``specdecpp:auto``)."""
         self._head = head
         self.needs = head.needs
         self.cap = int(head.tuned.get("sl_max", SL_CAP))
@@ -132,7 +132,7 @@ class SpecDecPlusPlus(LookaheadPolicy):
         return self.score <= self._threshold
 
     def _judge(self, state: DraftState, index: int) -> float:
-        margin = state.margin[index] if state.margin else 0.0  # empty where the head does not see it
+        margin = state.margin[index] if state.margin else 0.0  # empty if the head does not see it
         return self._head.score(state.hidden[index], margin)
 
 
@@ -144,7 +144,7 @@ def _make(threshold: float | str | None, head: SpecDecHead) -> SpecDecPlusPlus:
 
 
 def _head_from(policy: PolicyFile) -> SpecDecHead:
-    """The head in a policy file. Raises UserError where it is damaged."""
+    """The head in a policy file. Raises UserError if the file is damaged."""
     depth = policy.architecture.get("depth")
     if not isinstance(depth, int) or not 0 <= depth <= 16:
         raise UserError(f"The file of the policy specdecpp has no sound depth: {AGAIN}.")

@@ -1,4 +1,4 @@
-"""All policies: every module of this package that holds a ``SPEC``. Nothing else lists them."""
+"""All policies: the modules of this package with a ``SPEC``. There is no other list."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .spec import PolicySpec
 
 @cache
 def all_specs() -> Mapping[str, PolicySpec]:
-    """The policies by name, in the order of lists."""
+    """The policies by name, in display order."""
     package = import_module(__package__)
     modules = [import_module(f"{__package__}.{module.name}") for module in iter_modules(package.__path__)]
     specs = sorted((m.SPEC for m in modules if hasattr(m, "SPEC")), key=lambda spec: (spec.order, spec.name))
@@ -23,15 +23,15 @@ def all_specs() -> Mapping[str, PolicySpec]:
 
 
 def learned_policies() -> tuple[str, ...]:
-    """Names of those that ``fit`` trains."""
+    """Names of the policies that ``fit`` trains."""
     return tuple(name for name, spec in all_specs().items() if spec.learned)
 
 
 def offered_lanes() -> list[str]:
-    """The lanes in the form's list, in order."""
+    """The lanes in the form's list, in display order."""
     return [lane for spec in all_specs().values() for lane in spec.offered]
 
 
 def evaluated_lanes() -> list[str]:
-    """The lanes of an evaluation that is not told which, in order."""
+    """The default lanes of an evaluation, in display order."""
     return [lane for spec in all_specs().values() for lane in spec.evaluated]

@@ -7,7 +7,7 @@ from .spec import Argument, PolicySpec
 
 
 class Static(LookaheadPolicy):
-    """Always draft ``sl`` tokens, then check."""
+    """Always drafts ``sl`` tokens, then checks."""
 
     name = "static"
 

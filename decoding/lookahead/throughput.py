@@ -1,15 +1,16 @@
-"""throughput: the SL with the most expected tokens per measured second, from how far recent guesses held.
+"""throughput: the SL with the most expected tokens per measured second, from recent acceptance by position.
 
-Source: SGLang's ``throughput_aware`` strategy, for a batch of one. It looks at no token, only at history and cost:
+Source: SGLang's ``throughput_aware`` strategy, for a batch of one. It uses only history and costs, no features of
+tokens:
 
     SL = argmax over n of  E(n) / T(n),    E(n) = 1 + p_1 + ... + p_n,
 
-with p_i the chance that the first i guesses of an iteration all hold and T(n) what an iteration of n guesses costs
-under the run's cost curves. p_i = r_1 ... r_i, with r_j the share of guesses in place j that held where those before
-them did, over the last WINDOW iterations. Two things differ from the source. A text has some dozen iterations, too
-few to wait for a full window in every place: each r_j leans, by PRIOR guesses, on the share over all places, which
-also stands for places never reached, and that share leans on START. And a change of SL costs nothing here (there it
-changes CUDA graphs), so the best SL is taken at once, without a margin over the current one.
+with p_i the chance that the first i guesses of an iteration all hold and T(n) the cost of an iteration of n guesses
+under the run's cost curves. p_i = r_1 ... r_i, with r_j the share of guesses at position j that held given that those
+before them held, over the last WINDOW iterations. Two things differ from the source. A text has some dozen iterations,
+too few to wait for a full window at every position: each r_j has a prior of PRIOR guesses with the share over all
+positions, which also serves for positions never reached, and that share has START as its prior. And a change of SL
+costs nothing here (there it changes CUDA graphs), so the best SL is taken at once, without hysteresis.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
 from .spec import PolicySpec
 
 WINDOW = 20  # iterations; SGLang's default window_size
-PRIOR = 4.0  # guesses' worth of evidence that a place takes from all places, and they from START
-START = 0.8  # share of guesses that hold before any was seen
+PRIOR = 4.0  # weight of both priors, in guesses
+START = 0.8  # prior share of guesses that hold
 
 
 class Throughput(LookaheadPolicy):
-    """Plans each iteration from the outcomes of those before it."""
+    """Plans each iteration from the outcomes of earlier ones."""
 
     name = "throughput"
 
@@ -47,11 +48,11 @@ class Throughput(LookaheadPolicy):
         return state.n_drafted < self.planned(state.start)
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
-        if n_drafted:  # else the limit left no room to draft: nothing was learnt
+        if n_drafted:  # else the limit left no room to draft: nothing to learn
             self._seen.append((n_drafted, n_accepted))
 
     def _rates(self) -> list[float]:
-        """r_1 .. r_SL_CAP: of the guesses in each place that counted, the share that held."""
+        """r_1 .. r_SL_CAP: the share of guesses at each position that held, given that those before them held."""
         tried, held = [0] * SL_CAP, [0] * SL_CAP
         for n_drafted, n_accepted in self._seen:
             for place in range(min(n_accepted + 1, n_drafted, SL_CAP)):
