@@ -11,9 +11,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import typer
 
 from decoding.errors import UserError
+from training.align.commands import app as align
 from training.allocator import keep_freed_memory
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+app.add_typer(align, name="align")
 MINUTES = typer.Option(..., min=0.01, help="Training time in minutes.")
 INHERIT = typer.Option(
     False, "--inherit", help="Start from the weights in build/drafts, which learned from an earlier target."

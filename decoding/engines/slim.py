@@ -102,11 +102,7 @@ def _write_model(draft: Path, target: Path, folder: Path) -> None:
 
 def whole_weights(draft: Path, target: Path) -> dict[str, Tensor]:
     """All weights of a slim draft: its own, and what it takes from the target, by their names."""
-    from safetensors.torch import load_file
-
-    own: dict[str, Tensor] = {}
-    for file in sorted(draft.glob(OWN_FILES)):
-        own |= load_file(file)
+    own = own_weights(draft)
     taken = _read_json(draft / DRAFT_FILE)["target_layers"]
     projection = own.pop("projection", None)
     weights = dict(own)
@@ -115,6 +111,16 @@ def whole_weights(draft: Path, target: Path) -> dict[str, Tensor]:
             weight = (weight.float() @ projection.float()).bfloat16()
         weights[name] = weight
     return weights
+
+
+def own_weights(draft: Path) -> dict[str, Tensor]:
+    """What a slim draft has of its own, by name."""
+    from safetensors.torch import load_file
+
+    own: dict[str, Tensor] = {}
+    for file in sorted(draft.glob(OWN_FILES)):
+        own |= load_file(file)
+    return own
 
 
 def _target_weights(target: Path, layers: list[int]) -> list[tuple[str, Tensor]]:

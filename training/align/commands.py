@@ -55,14 +55,15 @@ def ladder(tokens: int = typer.Option(1_000_000, min=1, help="Tokens that each d
 
 @app.command()
 def losses(tokens: int = typer.Option(500_000, min=1, help="Tokens that each loss is given.")) -> None:
-    """Compare the losses: one draft, one start, the same tokens."""
+    """Compare the losses: a draft of the ladder, trained further on the same tokens by each."""
     from .install import write_losses
-    from .places import TEXTS, model
-    from .recipes import RECIPES
-    from .table import COMPARED, compare_losses
+    from .places import DRAFTS, TEXTS, model
+    from .recipes import COMPARED, RECIPES
+    from .table import compare_losses
     from .teacher import Teacher
 
-    write_losses(compare_losses(RECIPES[COMPARED], Teacher.read(model(), TEXTS), tokens, typer.echo))
+    start = DRAFTS / COMPARED if (DRAFTS / COMPARED).is_dir() else None
+    write_losses(compare_losses(RECIPES[COMPARED], start, Teacher.read(model(), TEXTS), tokens, typer.echo))
 
 
 @app.command()

@@ -8,37 +8,52 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from decoding.engines.slim import own_weights
 from decoding.errors import UserError
-from training.loop import Rates, TimedRun
+from training.loop import Rates, TimedRun, last_of_log
 
 from .data import Batch, frequent_ids
 from .draft_folder import save_slim
 from .head import ROWS, loss_over_head
 from .losses import LOSSES, OF_THE_BATCH
 from .measure import guesses, hidden_at, summary
-from .recipes import Recipe, start_draft
+from .places import DRAFTS, TEXTS, model
+from .recipes import RECIPES, Recipe, start_draft
 from .teacher import Teacher
 
-BATCH_TOKENS = 4096
+BATCH_TOKENS = 2048
 WATCHED = 160
 """Texts of the validation split that are looked at on the way."""
 RATES = Rates(muon=0.02, adam=3e-3, warmup=0.02, flat_until=0.3, last=0.0)
+
+FURTHER = Rates(muon=0.005, adam=5e-4, warmup=0.05, flat_until=0.3, last=0.0)
+"""Rates for a draft that is trained further."""
 
 
 class Run:
     """The distillation of one draft, in shuffled passes over the texts."""
 
     def __init__(
-        self, name: str, recipe: Recipe, loss: str, teacher: Teacher, batch_tokens: int = BATCH_TOKENS
+        self,
+        name: str,
+        recipe: Recipe,
+        loss: str,
+        teacher: Teacher,
+        batch_tokens: int = BATCH_TOKENS,
+        start: Path | None = None,
     ) -> None:
+        """``start``: the slim folder of a draft of this recipe that is trained further."""
         if loss not in LOSSES:
             raise UserError(f"There is no loss {loss!r}. Losses: {', '.join(LOSSES)}.")
         self.name, self.recipe, self.loss, self.teacher = name, recipe, loss, teacher
+        self.rates = RATES if start is None else FURTHER
         self.batch_tokens = batch_tokens
         self.head_ids = frequent_ids(teacher.train, recipe.head)
         self.texts = teacher.texts(teacher.train, self.head_ids)
         self.watched = teacher.texts(teacher.validation[:WATCHED], self.head_ids)
         self.draft, self.projection = start_draft(recipe, teacher.target)
+        if start is not None:
+            self.draft.load_state_dict(own_weights(start), strict=False)
         self.draft.set_attn_implementation("eager")  # on short texts a third quicker than torch's fused one
         self.head = self.draft.lm_head.weight.detach()[self.head_ids].bfloat16()
         self._order: list[list[int]] = []
@@ -47,11 +62,11 @@ class Run:
     def train(self, minutes: float, save: Callable[[], None] | None = None, tokens: int | None = None) -> None:
         """Trains for ``minutes``, or on so many ``tokens``, counted from the run's very beginning."""
         settings = {"recipe": self.recipe, "loss": self.loss, "target": self.teacher.mark}
-        self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, RATES, tokens)
+        self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, self.rates, tokens)
         torch.manual_seed(2)
-        self.timed.train(self._loss_of, (1, self.batch_tokens), lambda: self.measure()["match"], save or (lambda: None))
+        self.timed.train(self.loss_of, (1, self.batch_tokens), lambda: self.measure()["match"], save or (lambda: None))
 
-    def _loss_of(self, number: int) -> Tensor:
+    def loss_of(self, number: int) -> Tensor:
         """The loss on batch ``number``, counted over all passes."""
         batch = self._batch(number)
         hidden = hidden_at(self.draft, batch.ids, batch.places)
@@ -74,3 +89,22 @@ class Run:
 
     def save(self, folder: Path) -> None:
         save_slim(self.draft, folder, self.head_ids, self.recipe.target_layers, self.projection)
+
+
+def distil(name: str, loss: str, minutes: float = 0.0, tokens: int | None = None) -> str:
+    """Distils the draft of that name into ``build/align/drafts``; returns its match rate in words. Raises UserError."""
+    if name not in RECIPES:
+        raise UserError(f"There is no draft {name!r}. Drafts: {', '.join(RECIPES)}.")
+    run = Run(name, RECIPES[name], loss, Teacher.read(model(), TEXTS))
+    run.train(minutes or 1e6, lambda: run.save(DRAFTS / name), tokens)
+    return f"match rate {run.measure()['match']:.3f} on texts kept back"
+
+
+def facts_of(name: str) -> dict[str, float]:
+    """What a draft's log tells of its training: steps, minutes, tokens seen."""
+    return {key: value for key, value in last_of_log(f"align-{name}").items() if key != "kept_back"}
+
+
+def tokens_seen(name: str) -> int:
+    """Tokens that a draft has learned from, repeats counted."""
+    return last_of_log(f"align-{name}").get("tokens", 0)

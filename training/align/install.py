@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from decoding.engines.slim import materialise
 from decoding.errors import UserError
-from decoding.files import cache_folder
 from decoding.records.fingerprint import fingerprint
 from training.files import replacing_file, replacing_folder
 
@@ -18,7 +18,7 @@ from .card import write_card
 from .distil import facts_of
 from .places import DRAFTS, PAIR, TEXTS, model
 from .recipes import DEFAULT, RECIPES
-from .report import measure_drafts
+from .report import facts_of_texts, measure_drafts
 from .table import LossRow
 from .teacher import Teacher
 
@@ -36,15 +36,13 @@ def install(tell: Callable[[str], None]) -> Path:
         _copy(DRAFTS / name, PAIR / "drafts" / name)
     write_json(PAIR / "pair.json", describe(names))
     chat_model = model()
-    whole = {name: materialise(place := PAIR / "drafts" / name, chat_model.folder, _cache_of(place)) for name in names}
-    figures = measure_drafts(whole, Teacher.read(chat_model, TEXTS), tell)
-    write_json(PAIR / FACTS_FILE, {"drafts": {name: figures[name] | facts_of(name) for name in names}})
+    with TemporaryDirectory() as folder:
+        whole = {name: materialise(PAIR / "drafts" / name, chat_model.folder, Path(folder, name)) for name in names}
+        figures = measure_drafts(whole, Teacher.read(chat_model, TEXTS), tell)
+    rows = {name: figures[name] | facts_of(name) for name in names}
+    write_json(PAIR / FACTS_FILE, {"texts": facts_of_texts(TEXTS), "drafts": rows})
     write_card(PAIR)
     return PAIR
-
-
-def _cache_of(draft: Path) -> Path:
-    return cache_folder() / "aligned" / f"{draft.name}-{fingerprint(draft)}"
 
 
 def _copy(source: Path, place: Path) -> None:

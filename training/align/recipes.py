@@ -40,6 +40,9 @@ RECIPES: dict[str, Recipe] = {
     "three-layers": Recipe((0, None, None), 8192, "three layers as wide as the target's"),
 }
 DEFAULT = "two-layers"
+LADDER = tuple(name for name in RECIPES if name != DEFAULT)
+COMPARED = "one-layer"
+"""The draft on which losses are compared."""
 
 
 def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> tuple[LlamaForCausalLM, Tensor | None]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+
+from decoding.errors import UserError
 
 from .distil import Run
 from .losses import LOSSES
@@ -31,6 +34,8 @@ class Interval:
 
 def rates_of(rows: Sequence[np.ndarray]) -> Interval:
     """The mean over all positions of rows (one a text), with texts drawn anew for its interval (Efron 1979)."""
+    if not sum(map(len, rows)):
+        raise UserError("Too few texts are kept back to measure on. Run `python -m training align texts` for longer.")
     drawn = _drawn(rows)
     return Interval(float(np.concatenate(rows).mean()), *(float(x) for x in np.quantile(drawn, (0.025, 0.975))))
 
@@ -64,13 +69,21 @@ class LossRow:
 
 
 def compare_losses(
-    recipe: Recipe, teacher: Teacher, tokens: int, tell: Callable[[str], None], losses: Sequence[str] = tuple(LOSSES)
+    recipe: Recipe,
+    start: Path | None,
+    teacher: Teacher,
+    tokens: int,
+    tell: Callable[[str], None],
+    losses: Sequence[str] = tuple(LOSSES),
 ) -> list[LossRow]:
-    """Trains ``recipe`` on ``tokens`` tokens by each loss. Forward KL goes first: the others are compared with it."""
+    """Trains the draft in ``start`` further on ``tokens`` tokens by each loss; None: from the recipe's beginning.
+
+    Forward KL goes first: the others are compared with it.
+    """
     found: dict[str, list[Guesses]] = {}
     rows = []
     for loss in ["kl", *(loss for loss in losses if loss != "kl")]:
-        run = Run(f"loss-{loss}", recipe, loss, teacher)
+        run = Run(f"loss-{loss}", recipe, loss, teacher, start=start)
         run.train(minutes=1e6, tokens=tokens)
         texts = teacher.texts(teacher.validation, run.head_ids)
         found[loss] = guesses(run.draft.eval(), texts, range(len(texts.texts)))

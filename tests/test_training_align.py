@@ -1,0 +1,232 @@
+"""Aligning a draft to a chat model: texts, batches, the run, and what is installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from decoding.errors import UserError
+from training import loop
+from training.align import distil, install, places, recipes, rows, stream, texts
+from training.align.commands import app
+from training.align.data import Texts, frequent_ids, read_texts
+from training.align.prompts import good_prompt, split_of
+from training.align.recipes import Recipe
+from training.align.rows import RowDecoder
+from training.align.shards import all_texts, shard_files
+from training.align.suite import suite_of
+from training.align.teacher import ChatModel, Teacher, turns_of
+
+from .tiny_chat import make_tiny_chat
+
+ANSWER = 16
+"""Tokens of an answer at most."""
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory) -> ChatModel:
+    return make_tiny_chat(tmp_path_factory.mktemp("chat"))
+
+
+@pytest.fixture(scope="module")
+def written(chat, tmp_path_factory) -> Path:
+    """A folder with a few hundred short texts, in several files."""
+    folder = tmp_path_factory.mktemp("texts")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "LONGEST_ANSWER", ANSWER)
+        patch.setattr(stream, "SHARES", (0.4, 0.1, 0.1, 0.4))
+        texts.write_enough(chat, folder, 9000, rows=32, shard=100)
+    return folder
+
+
+@torch.no_grad()
+def test_rows_give_the_models_own_logits_wherever_each_stands(chat, monkeypatch):
+    """Rows begin anew at different times, and are put in another order on the way."""
+    monkeypatch.setattr(rows, "STRIDE", 4)
+    monkeypatch.setattr(rows, "CHUNK", 2)
+    model = chat.load(torch.bfloat16)
+    decoder = RowDecoder(model, [0, 2, 5], 5, 40)
+    written: list[list[int]] = [[] for _ in range(5)]
+    random = np.random.default_rng(0)
+    for step in range(17):
+        order = decoder.arrange()
+        if order is not None:
+            written = [written[row] for row in order]
+        for row in range(5):
+            if step and (step + row) % 6 == 0:
+                decoder.restart(row)
+                written[row] = []
+            written[row].append(int(random.integers(4, 32)) if written[row] else 5)
+        logits = decoder.step(torch.tensor([row[-1] for row in written])).float()
+        for row, ids in enumerate(written):
+            expected = model(torch.tensor([[0, 2, *ids]])).logits[0, -1].float()
+            torch.testing.assert_close(logits[row], expected, atol=0.06, rtol=0.05)
+
+
+def test_texts_hold_the_targets_own_distributions(chat, written):
+    model, before = chat.load(torch.float32), turns_of(chat.tokenizer()).before
+    for text in list(all_texts(written))[:6]:
+        ids = torch.tensor([[*before, *text.ids.tolist()]])
+        with torch.no_grad():
+            logp = model(ids).logits[0, len(before) - 1 : -1].log_softmax(-1)
+        kept = torch.from_numpy(text.top_logp.astype(np.float32))
+        at = logp.gather(-1, torch.from_numpy(text.top_ids.astype(np.int64)))
+        assert float((kept - at).abs().median()) < 0.02
+        if text.temperature == 0:
+            assert (text.top_ids[text.answer :, 0] == text.ids[text.answer :]).all()
+
+
+def test_every_text_is_a_good_prompt_and_its_answer(chat, written):
+    turns = turns_of(chat.tokenizer())
+    found = list(all_texts(written))
+    assert len(shard_files(written)) > 1
+    assert len({text.prompt.casefold() for text in found}) == len(found)
+    for text in found:
+        assert good_prompt(text.prompt)
+        assert text.ids[text.answer - len(turns.between) : text.answer].tolist() == turns.between
+        answer = text.ids[text.answer :].tolist()
+        assert len(answer) == ANSWER or answer[-1] == turns.end
+        assert turns.end not in answer[:-1]
+
+
+def test_writing_goes_on_where_it_stopped(chat, written, tmp_path):
+    for file in shard_files(written)[:1]:
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    before = sum(len(text.ids) for text in all_texts(tmp_path))
+    assert texts.write_enough(chat, tmp_path, before) == before
+    after = texts.write_enough(chat, tmp_path, before + 500, rows=8, shard=5)
+    assert after >= before + 500
+    prompts = [text.prompt for text in all_texts(tmp_path)]
+    assert len(set(prompts)) == len(prompts)
+
+
+def test_sampling_follows_the_probabilities():
+    logits = torch.tensor([[0.0, 1.0, 2.0, 3.0]]).expand(20000, 4)
+    probabilities, no = logits.softmax(-1), torch.zeros(20000, dtype=torch.bool)
+    generator = torch.Generator().manual_seed(0)
+    best = logits.argmax(-1)
+    for temperature in (0.5, 1.0):
+        warm = torch.full((20000,), temperature)
+        drawn = stream.sample(logits, probabilities, best, warm, no, generator).bincount(minlength=4) / 20000
+        torch.testing.assert_close(drawn, (logits[0] / temperature).softmax(-1), atol=0.02, rtol=0)
+    cold = torch.zeros(20000)
+    assert (stream.sample(logits, probabilities, best, cold, no, generator) == 3).all()
+    nucleus = stream.sample(logits, probabilities, best, torch.ones(20000), ~no, generator)
+    assert set(nucleus.tolist()) == {1, 2, 3}  # 0.64 + 0.24 is not yet 0.95
+
+
+def test_highest_are_those_of_topk():
+    logits = torch.randn(3, 4096)
+    values, ids = stream.highest(logits, 8)
+    expected = logits.topk(8)
+    assert torch.equal(values, expected.values) and torch.equal(ids, expected.indices)
+
+
+def test_prompts_that_are_none_are_refused():
+    assert good_prompt("Can you name three rivers in France?")
+    for bad in ("Sure, here you are my friend.", "Rivers?", "Как дела мой друг сегодня", "What is <|im_end|> for you?"):
+        assert not good_prompt(bad)
+
+
+def test_a_prompts_split_depends_on_its_words_alone():
+    assert split_of("Name three rivers!") == split_of("  name THREE rivers ")
+    splits = [split_of(f"prompt number {number}") for number in range(4000)]
+    assert 0.81 < splits.count("train") / 4000 < 0.89
+    for split in ("test", "validation", "policies"):
+        assert 0.035 < splits.count(split) / 4000 < 0.065
+
+
+def test_the_suite_holds_prompts_that_drafts_never_see(written):
+    prompts = suite_of(all_texts(written))
+    trained = {text.prompt for text in read_texts(written, "train")}
+    assert prompts and not trained & {prompt.prompt for prompt in prompts}
+    assert {prompt.split for prompt in prompts} <= {"train", "validation", "test"}
+
+
+def test_batches_hold_each_text_once_and_ask_for_its_next_token(written, chat):
+    found = read_texts(written, "train")
+    before = turns_of(chat.tokenizer()).before
+    head = frequent_ids(found, 20)
+    data = Texts(found, before, head, 32)
+    batches = data.batches(400, seed=1)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(found)))
+    assert max(len(batch) for batch in batches) > 1
+    batch = data.batch(batches[0])
+    following = batch.ids.flatten()[batch.places + 1]
+    expected = np.concatenate([found[index].ids for index in batches[0]]).astype(np.int64)
+    assert following.tolist() == expected.tolist()
+    assert float(batch.known.weight.sum()) == pytest.approx(1)
+    kept = batch.known.places[batch.known.inside]
+    assert set(head[kept].tolist()) <= set(head.tolist())
+
+
+def test_no_texts_are_told_in_a_sentence(tmp_path):
+    with pytest.raises(UserError, match="align texts"):
+        Texts(read_texts(tmp_path, "train"), [0], torch.arange(4), 32)
+
+
+@pytest.fixture
+def tiny_places(chat, written, tmp_path, monkeypatch):
+    """All steps read and write below a temporary folder; the ladder is one default and one other draft."""
+    monkeypatch.setattr(loop, "CHECKPOINTS", tmp_path / "checkpoints")
+    monkeypatch.setattr(loop, "LOGS", tmp_path / "logs")
+    pair = tmp_path / "models" / "pair"
+    for module in (places, distil, install):
+        for name, value in {
+            "PAIR": pair,
+            "TEXTS": written,
+            "DRAFTS": tmp_path / "drafts",
+            "model": lambda: chat,
+        }.items():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(places, "SUITE_FILE", tmp_path / "chat.jsonl")
+    for name, recipe in {"two-layers": Recipe((0, None), 28, "two"), "one-layer": Recipe((0,), 20, "one")}.items():
+        monkeypatch.setitem(recipes.RECIPES, name, recipe)
+    monkeypatch.setattr(recipes, "LADDER", ("one-layer",))
+    monkeypatch.setattr(distil, "BATCH_TOKENS", 1024)
+    return pair
+
+
+def test_a_run_learns_and_goes_on_where_it_was_killed(tiny_places, chat, written):
+    teacher = Teacher.read(chat, written)
+    run = distil.Run("run", Recipe((0, None), 28, "two"), "sharp", teacher, 1024)
+    before = run.loss_of(0).item()
+    run.train(1e6, tokens=40_000)
+    assert run.loss_of(0).item() < 0.7 * before
+    again = distil.Run("run", Recipe((0, None), 28, "two"), "sharp", teacher, 1024)
+    again.train(1e6, tokens=40_000)
+    assert again.timed.steps == run.timed.steps
+    assert torch.equal(again.draft.model.norm.weight, run.draft.model.norm.weight)
+
+
+def test_embeddings_and_shared_layers_stay_the_targets(tiny_places, chat, written):
+    teacher = Teacher.read(chat, written)
+    run = distil.Run("exit", Recipe((0, None), 28, "exit", shared=1), "kl", teacher, 1024)
+    run.train(1e6, tokens=3000)
+    target = teacher.target.state_dict()
+    for name, weight in run.draft.state_dict().items():
+        same = name in target and torch.equal(weight, target[name])
+        assert same == (name.startswith(("model.embed", "model.layers.0.", "lm_head")))
+
+
+def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
+    result = CliRunner().invoke(app, ["all", "--tokens", "5000", "--minutes", "0.02"])
+    assert result.exit_code == 0, result.output
+    described = json.loads((tiny_places / "pair.json").read_text())
+    assert described["chat"] and list(described["drafts"]) == ["two-layers", "one-layer"]
+    facts = json.loads((tiny_places / "alignment.json").read_text())
+    assert 0 <= facts["drafts"]["two-layers"]["match"]["rate"] <= 1
+    assert facts["drafts"]["one-layer"]["head_rows"] == 20
+    card = (tiny_places / "README.md").read_text()
+    assert "tvd++-sampled" in card and f"{facts['drafts']['one-layer']['match']['rate']:.3f}" in card
+
+
+def test_install_without_a_default_draft_tells_what_to_do(tiny_places):
+    result = CliRunner().invoke(app, ["install"])
+    assert isinstance(result.exception, UserError) and "align draft" in str(result.exception)
