@@ -134,7 +134,24 @@ def _html(run: Run) -> str:
     return export_html(run, origin="imported")
 
 
-JOBS: dict[str, Callable[[Run], Any]] = {"open": _open, "payload": _payload, "figures": _figures, "html": _html}
+def _learn(run: Run) -> dict[str, Any]:
+    from .learn.payload import learn_payload
+
+    return learn_payload(run, origin="imported")
+
+
+def _learn_open(run: Run) -> dict[str, Any]:
+    return {"run": run_to_json(run), "payload": _learn(run)}
+
+
+JOBS: dict[str, Callable[[Run], Any]] = {
+    "open": _open,
+    "payload": _payload,
+    "figures": _figures,
+    "html": _html,
+    "learn": _learn,
+    "learn_open": _learn_open,
+}
 
 
 def work(job: dict[str, str]) -> dict[str, Any]:

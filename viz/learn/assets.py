@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
+PLAYER = HERE.parent / "player" / "js"
+SHARED = ("words",)  # sections of the player that this script holds too
 SECTIONS = (
     "replay",
     "policies",
@@ -35,7 +37,8 @@ SECTIONS = (
 @cache
 def learn_js() -> str:
     """The script: its sections, joined in the order in which they build on each other."""
-    sections = [(HERE / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SECTIONS]
+    paths = [PLAYER / f"{name}.js" for name in SHARED] + [HERE / "js" / f"{name}.js" for name in SECTIONS]
+    sections = [path.read_text(encoding="utf-8") for path in paths]
     return '(function () {\n"use strict";\n' + "\n".join(sections) + "\n})();\n"
 
 

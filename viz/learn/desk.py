@@ -8,18 +8,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
+
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.records.run_file import run_to_json
 from decoding.records.trace import Run
 
-from ..desk import Answer, Query, answered
-from ..store import RunStore
+from ..desk import Answer, Query, answered, while_there
+from ..opened import Drawing
+from ..store import RunStore, check_text, new_name
 from .export import export_lesson
 from .lessons import LESSONS, read_lesson, shipped_lessons
 from .payload import learn_payload
 from .roles import find_roles
-from .words import WORDS
 
 OWN_RECORDINGS = LESSONS / "recordings"  # runs that lessons need and that the showcase does not hold
 
@@ -30,6 +32,7 @@ class Shelf:
     def __init__(self, store: RunStore, own: Path = OWN_RECORDINGS) -> None:
         self.store = store
         self.own = RecordedBackend(own)
+        self.drawing = Drawing()
         self._roles: dict[str, str] | None = None
         self._reading = threading.Lock()
 
@@ -49,15 +52,25 @@ class Shelf:
             return self.own.load(identifier)
         return self.store.get(identifier)
 
-    def payload(self, run: Run) -> dict[str, Any]:
+    def payload(self, identifier: Any) -> dict[str, Any]:
+        """What the place shows of a run; a visitor's file is read in the process that is made for that."""
         titles = {one["id"]: one["title"] for one in self.recordings()}
-        origin = "recorded" if run.id in titles else self.store.origin(run.id)
-        return learn_payload(run, title=titles.get(run.id, ""), origin=origin)
+        run = self.run(identifier)
+        if run.id not in titles and self.store.origin(run.id) == "imported":
+            return self.drawing.do("learn", self.store.text(run.id), run.id)
+        return learn_payload(run, title=titles.get(run.id, ""), origin="recorded" if run.id in titles else "live")
+
+    def open(self, text: Any, gone: threading.Event) -> dict[str, Any]:
+        """Check and keep a run file that a visitor brought, under a name of our own."""
+        text, name = check_text(text), new_name()
+        answer = self.drawing.do("learn_open", text, name, gone)
+        self.store.keep(name, answer["run"])
+        return answer["payload"]
 
 
 def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
     """The functions that the Learn place's JavaScript may call, by their names."""
-    shelf, opening = Shelf(store), threading.Lock()
+    shelf = Shelf(store)
 
     @cache
     def index() -> dict[str, Any]:
@@ -65,7 +78,6 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
             "recordings": shelf.recordings(),
             "roles": shelf.roles(),
             "lessons": list(shipped_lessons()),
-            "words": [list(word) for word in WORDS],
         }
 
     @answered
@@ -74,13 +86,14 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
 
     @answered
     def learn_run(query: Query) -> Answer:
-        return {"payload": shelf.payload(shelf.run(query.get("run")))}
+        return {"payload": shelf.payload(query.get("run"))}
 
     @answered
-    def learn_open(query: Query) -> Answer:
-        with opening:  # one file at a time: checking a large one takes a second
-            run = store.open(query.get("text"))
-        return {"payload": shelf.payload(run)}
+    def opened(query: Query, gone: threading.Event) -> Answer:
+        return {"payload": shelf.open(query.get("text"), gone)}
+
+    async def learn_open(query: Query, visitor: gr.Request) -> Answer:
+        return await while_there(visitor, shelf.drawing.threads, lambda gone: opened(query, gone))
 
     @answered
     def learn_file(query: Query) -> Answer:
@@ -95,7 +108,7 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
         lesson = read_lesson(query.get("lesson"))
         if query.get("run") is None:
             raise UserError("Choose a run first: a saved lesson holds the run that it speaks of.")
-        run = shelf.run(query.get("run"))
-        return {"name": f"speculoscope-{lesson['id']}.html", "text": export_lesson(lesson, shelf.payload(run))}
+        payload = shelf.payload(query.get("run"))
+        return {"name": f"speculoscope-{lesson['id']}.html", "text": export_lesson(lesson, payload)}
 
     return [learn_index, learn_run, learn_open, learn_file, learn_lesson, learn_export]

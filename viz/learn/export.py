@@ -8,12 +8,11 @@ from typing import Any
 from ..player.assets import player_css
 from ..player.export import json_for_script
 from .assets import learn_css, learn_js
-from .words import WORDS
 
 
 def export_lesson(lesson: dict[str, Any], payload: dict[str, Any]) -> str:
     """The page. Texts stand only inside JSON blocks in which no character can end them."""
-    index = {"recordings": [], "roles": {}, "lessons": [lesson], "words": [list(word) for word in WORDS]}
+    index = {"recordings": [], "roles": {}, "lessons": [lesson]}
     return _PAGE.format(
         title=escape(f"Speculoscope: {lesson['title']}"),
         policy="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'",
@@ -39,7 +38,7 @@ _PAGE = """<!doctype html>
 <body class="speculoscope-page">
 <main>
 <header class="speculoscope-head"><h1>Speculoscope</h1>
-<p>A small model guesses ahead; a big one checks all guesses in one pass. Same text, sooner when the guesses hold.</p>
+<p>A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass.</p>
 </header>
 <div id="learn"></div>
 </main>

@@ -68,7 +68,7 @@ def _first_line(run: Run) -> str:
 
 
 def _lane(run: Run, trace: Trace) -> dict[str, Any]:
-    spread = metrics.speedup(run, trace)
+    spread, shown = metrics.speedup(run, trace), metrics.replayed_speedup(run, trace)
     return {
         "lane": trace.lane,
         "name": lane_name(trace.lane),
@@ -78,15 +78,15 @@ def _lane(run: Run, trace: Trace) -> dict[str, Any]:
         "output": trace.output,
         "same": trace.verdict.same,
         "iterations": [asdict(iteration) for iteration in trace.iterations],
-        "times": _times(trace),
-        "speedup": {"median": spread.median, "low": spread.low, "high": spread.high} if spread else None,
+        "times": _times(run, trace),
+        "speedup": {"shown": shown, "median": spread.median} if spread and shown else None,
     }
 
 
-def _times(trace: Trace) -> list[list[float]]:
-    """Seconds of draft, check, policy and the rest per iteration of the repeat with the median decode time."""
-    index = metrics.median_repeat(trace)
-    if index is None:
+def _times(run: Run, trace: Trace) -> list[list[float]]:
+    """Seconds of draft, check, policy and the rest per iteration of the repeat that the page replays."""
+    index = metrics.replayed_repeat(run)
+    if index is None or index >= len(trace.repeats):
         return []
     repeat = trace.repeats[index]
     return [list(row) for row in zip(repeat.draft_s, repeat.check_s, repeat.policy_s, repeat.rest_s, strict=True)]

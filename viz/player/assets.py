@@ -13,6 +13,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SECTIONS = (
+    "words",
     "helpers",
     "glossary",
     "lanes",

@@ -6,13 +6,13 @@
 
 const FACTS = {
   tokens: "tokens of the text", plain_passes: "passes of plain decoding", rule: "rule by which a guess is accepted", draft: "name of the draft",
-  fast_name: "fastest lane that can be used", fast_speedup: "its speedup", fast_passes: "its passes of the big model",
+  fast_name: "fastest lane that can be used", fast_speedup: "its speedup", fast_passes: "its passes of the target",
   slow_name: "slowest lane", slow_speedup: "its speedup", oracle_speedup: "speedup of the oracle",
   c: "cost of a guess", check6: "cost of checking 6 tokens", check2: "cost of checking 2 tokens", check21: "cost of checking 21 tokens",
   match: "share of places at which the draft's guess is the target's token, percent",
   best_sl: "best static SL, simulated", best_speedup: "its speedup", one_speedup: "speedup of SL 1, simulated", long_speedup: "speedup of SL 20, simulated",
   dynamic_speedup: "speedup of the cheapest split", break_even: "cost of a guess from which on no static SL gains",
-  wrong_speedup: "speedup of SL 5 with every guess wrong", wrong_passes: "its passes of the big model",
+  wrong_speedup: "speedup of SL 5 with every guess wrong", wrong_passes: "its passes of the target",
   sl: "SL of the iteration on screen", held: "its guesses that held", gives: "tokens that it gives", thrown: "guesses it threw away",
   cost: "its cost in passes", saved: "what it gained in passes", check: "cost of its check", iteration: "its number", lane_name: "its lane",
   acceptance_short: "acceptance rate of SL 1, percent", acceptance_long: "acceptance rate of SL 10, percent", longest_run: "most guesses in a row that would hold",
@@ -35,11 +35,11 @@ function factsOf(model) {
 
 function laneFacts(model, facts) {
   const timed = model.measured.filter((lane) => lane.speedup && lane.policy !== "autoregressive");
-  const usable = timed.filter((lane) => lane.policy !== "oracle").sort((a, b) => b.speedup.median - a.speedup.median);
+  const usable = timed.filter((lane) => lane.policy !== "oracle").sort((a, b) => b.speedup.shown - a.speedup.shown);
   const oracle = timed.find((lane) => lane.policy === "oracle"), fast = usable[0], slow = usable[usable.length - 1];
-  if (fast) Object.assign(facts, { fast_name: fast.name, fast_speedup: fast.speedup.median, fast_passes: fast.iterations.length });
-  if (slow) Object.assign(facts, { slow_name: slow.name, slow_speedup: slow.speedup.median });
-  if (oracle) facts.oracle_speedup = oracle.speedup.median;
+  if (fast) Object.assign(facts, { fast_name: fast.name, fast_speedup: fast.speedup.shown, fast_passes: fast.iterations.length });
+  if (slow) Object.assign(facts, { slow_name: slow.name, slow_speedup: slow.speedup.shown });
+  if (oracle) facts.oracle_speedup = oracle.speedup.shown;
 }
 
 function chainFacts(model, facts, replay, draft) {
@@ -47,8 +47,8 @@ function chainFacts(model, facts, replay, draft) {
   const wrong = model.alwaysWrong(5);
   const atCost = (c) => Math.max(...model.sweep(withCosts(model.costs, draft, { c })).map((one) => one.speedup));
   Object.assign(facts, { match: 100 * model.matchRate(), best_sl: best.sl, best_speedup: best.speedup, one_speedup: sweep[0].speedup,
-    long_speedup: sweep[sweep.length - 1].speedup, dynamic_speedup: floor.speedup.median, break_even: breakEven(atCost),
-    wrong_speedup: wrong.speedup.median, wrong_passes: wrong.iterations.length, longest_run: Math.max(0, ...replay.holds),
+    long_speedup: sweep[sweep.length - 1].speedup, dynamic_speedup: floor.speedup.shown, break_even: breakEven(atCost),
+    wrong_speedup: wrong.speedup.shown, wrong_passes: wrong.iterations.length, longest_run: Math.max(0, ...replay.holds),
     acceptance_short: acceptance(model, 1), acceptance_long: acceptance(model, 10) });
   const other = Object.keys(model.chains).find((name) => name !== draft && model.costs.c[name] != null);
   if (other) {

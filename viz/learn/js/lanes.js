@@ -2,7 +2,7 @@
  *
  * A lane is either measured (from the run's own record) or simulated (from the chain); both look alike:
  *   {lane, name, draft, policy, simulated, iterations: [{start, guesses, own, accepted, n, gives, cost}]}
- * guesses: {text, fate, p, entropy, other, ...} with `other` the big model's choice at that place where it is known.
+ * guesses: {text, fate, p, entropy, other, ...} with `other` the target's choice at that place where it is known.
  */
 
 /** One display string per token; a character split over several tokens stands whole at the one that completes it. */
@@ -107,7 +107,7 @@ class RunModel {
   }
 
   fromIterations(name, policy, iterations, { draft = this.draft, costs = this.costs, replay = this.replay(draft), speedup } = {}) {
-    return { lane: null, name, policy, draft, simulated: true, index: -1, speedup: { median: speedup },
+    return { lane: null, name, policy, draft, simulated: true, index: -1, speedup: { shown: speedup },
       output: replay.chain.target, iterations: iterations.map((one) => this.simulatedIteration(replay, policy, one, costs)) };
   }
 

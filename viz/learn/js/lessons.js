@@ -126,7 +126,7 @@ class Lessons {
         { cls: "sl-button sl-main", title: `${lesson.title}: open` });
       return el("article", "sl-card", el("h3", "", lesson.title), el("p", "", lesson.about), el("p", "sl-mute", `About ${lesson.minutes} minutes · ${state}`), open);
     });
-    const box = el("div", "sl-shelf", el("p", "sl-intro", "A small model guesses ahead; a big one checks all guesses in one pass. Each lesson shows it on a real run and ends with questions."),
+    const box = el("div", "sl-shelf", el("p", "sl-intro", "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Each lesson shows it on a real run and ends with questions."),
       el("div", "sl-cards", ...cards));
     if (!this.learn.exported) box.append(this.opener());
     return box;

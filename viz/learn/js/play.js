@@ -78,7 +78,7 @@ class Play {
     const cost = this.model.costs, draft = this.model.draft, lengths = this.lengths();
     const best = memory.read(`best/${this.model.id}/${Math.min(this.wanted, this.model.replay().n)}`, 0);
     return el("div", "sl-card", el("h2", "", "You decide: guess on, or check now?"),
-      el("p", "", `The small model says one token at a time and how sure it is. A guess costs ${fixed(cost.c[draft])} passes of the big model, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little and the big model is called too often; guess too much and the guesses after the first wrong one are lost.`),
+      el("p", "", `The draft says one token at a time and how sure it is. A guess costs ${fixed(cost.c[draft])} passes of the target, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little and the target is called too often; guess too much and the guesses after the first wrong one are lost.`),
       el("p", "", "Keys: → or g guesses on, ↓ or c checks."),
       el("p", "sl-bar", lengths, Object.assign(button("Start", () => this.start(), { cls: "sl-button sl-main" }), { id: "sl-start" }), best ? el("span", "sl-mute", `Your best here: ${times(best)}`) : null));
   }
@@ -87,7 +87,7 @@ class Play {
   table() {
     const { game } = this, seen = game.guesses, last = game.past[game.past.length - 1];
     const board = el("ol", "sl-board");
-    seen.forEach((guess, k) => board.append(el("li", "sl-cell", el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(game.wordOf(k), "waiting"), meter(guess.p, "small model"))));
+    seen.forEach((guess, k) => board.append(el("li", "sl-cell", el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(game.wordOf(k), "waiting"), meter(guess.p, "draft"))));
     const on = button("Guess on (→)", () => this.guessOn(), { cls: "sl-button sl-main" }), check = button(seen.length ? "Check now (↓)" : "Check now: take one token (↓)", () => this.check(), { cls: "sl-button sl-main" });
     on.dataset.key = "on";
     check.dataset.key = "check";
@@ -107,7 +107,7 @@ class Play {
     again.dataset.key = "again";
     const list = el("ol", "sl-regrets", ...regrets.map(({ i, cost, sentence }) => el("li", "", `${sentence} `, button("Show it", () => this.stepThrough(i)), ` It cost ${fixed(cost)} passes.`)));
     return el("div", "sl-card", el("h2", "", `You: ${speed}${game.isBest ? ", your best here" : ""}`),
-      el("p", "", `${game.replay.n} tokens in ${fixed(game.spent)} passes of the big model's time; plain decoding takes ${fixed(game.replay.n * game.plain)}. All lanes below are simulated on the same tokens at the same costs.`),
+      el("p", "", `${game.replay.n} tokens in ${fixed(game.spent)} passes of the target's time; plain decoding takes ${fixed(game.replay.n * game.plain)}. All lanes below are simulated on the same tokens at the same costs.`),
       speedBars(rows, { caption: "Speed against plain decoding" }),
       regrets.length ? el("div", "", el("h3", "", "What cost you most, with hindsight"), list) : el("p", "", "Nobody could have decided better."),
       el("p", "sl-bar", again, button("Step through my lane", () => this.stepThrough(0)), this.lengths()));
@@ -173,7 +173,7 @@ class Game {
     const learned = Object.entries({ disco: "DISCO", specdecpp: "SpecDec++", costaware: "Cost-aware" })
       .map(([name, title]) => run(title, makePolicy({ policy: name, argument: null }, model.tuned[this.replay.chain.draft] || {}), "the best learned policy"))
       .filter(Boolean).sort((a, b) => b.speedup - a.speedup).slice(0, 1);
-    return [{ name: "Plain", speedup: 1, note: "the big model alone", cls: "sl-simulated" }, run("Confidence 0.4", new Confidence(), "stops under 40%"), best, ...learned, run("Oracle", new Oracle(), "told beforehand; not usable")];
+    return [{ name: "Plain", speedup: 1, note: "the target alone", cls: "sl-simulated" }, run("Confidence 0.4", new Confidence(), "stops under 40%"), best, ...learned, run("Oracle", new Oracle(), "told beforehand; not usable")];
   }
 }
 
@@ -193,7 +193,7 @@ class Writer {
     this.out = el("div", "");
     this.out.setAttribute("role", "status");
     this.node = el("div", "sl-card", el("h2", "", "Write the policy"), el("p", "", "Guess on while this is true; it is asked before every guess:"), this.field,
-      el("p", "sl-note", `It may read ${WRITTEN_NAMES.join(", ")}: p is how sure the small model was of its last guess (1 before the first), product all its p of this iteration multiplied, guessed the guesses so far, held_last and guessed_last those of the last iteration, c the cost of a guess, check the cost of checking one token more, plain that of a pass. Functions: min, max, abs, sqrt, log, exp. A line name = … sets a name; # begins a remark.`), this.out);
+      el("p", "sl-note", `It may read ${WRITTEN_NAMES.join(", ")}: p is how sure the draft was of its last guess (1 before the first), product all its p of this iteration multiplied, guessed the guesses so far, held_last and guessed_last those of the last iteration, c the cost of a guess, check the cost of checking one token more, plain that of a pass. Functions: min, max, abs, sqrt, log, exp. A line name = … sets a name; # begins a remark.`), this.out);
     this.run();
   }
 
@@ -211,9 +211,9 @@ class Writer {
       const lane = this.model.simulated("Your rule", new Written(this.source));
       const best = this.model.bestStatic(), confidence = this.model.simulated("", new Confidence());
       this.field.setAttribute("aria-invalid", "false");
-      this.out.replaceChildren(speedBars([{ name: "Your rule", speedup: lane.speedup.median, cls: "sl-you", note: `${lane.iterations.length} passes` },
+      this.out.replaceChildren(speedBars([{ name: "Your rule", speedup: lane.speedup.shown, cls: "sl-you", note: `${lane.iterations.length} passes` },
         { name: `Static ${best.sl}`, speedup: best.speedup, note: "the best static SL, with hindsight", cls: "sl-simulated" },
-        { name: "Confidence 0.4", speedup: confidence.speedup.median, cls: "sl-simulated" }], { caption: `Simulated on all ${this.model.replay().n} tokens of this run` }),
+        { name: "Confidence 0.4", speedup: confidence.speedup.shown, cls: "sl-simulated" }], { caption: `Simulated on all ${this.model.replay().n} tokens of this run` }),
       button("Step through it", () => this.learn.goTo({ place: "steps", lane, iteration: 0, step: 0 })));
     } catch (error) {
       if (!(error instanceof ExpressionError)) throw error;

@@ -7,7 +7,7 @@ const times = (x) => `${fixed(x)}×`;
 
 const STOPPED = {
   policy: "check now", cap: "check now: the most guesses allowed in one iteration", limit: "check now: no more tokens are wanted",
-  context: "check now: the context is full", eos: "check now: the small model has ended its text",
+  context: "check now: the context is full", eos: "check now: the draft has ended its text",
   exhausted: "check now: the draft has nothing more to propose",
 };
 
@@ -18,14 +18,14 @@ function iterationSentence(lane, i) {
   const parts = it.n ? [`guessed ${it.n}`, `${it.accepted} held`] : ["nothing was guessed"];
   if (rejected) parts.push(`${rejected} rejected`);
   if (dropped) parts.push(`${dropped} dropped`);
-  if (it.own) parts.push(`1 ${{ plain: "token by the big model alone" }[it.own.fate] || it.own.fate}`);
+  if (it.own) parts.push(`1 ${{ plain: "token by the target alone" }[it.own.fate] || it.own.fate}`);
   return `Iteration ${i + 1}: ${parts.join(", ")}: ${count(it.gives, "token")}.`;
 }
 
 /** What the iteration cost against what plain decoding would have taken for the same tokens. */
 function costSentence({ cost, n, gives }) {
   const guessing = n ? `${count(n, "guess", "guesses")} ${fixed(cost.guessing)} + ` : "";
-  const sum = `${guessing}one check ${fixed(cost.check)} + the rest ${fixed(cost.rest)} = ${fixed(cost.total)} passes of the big model`;
+  const sum = `${guessing}one check ${fixed(cost.check)} + the rest ${fixed(cost.rest)} = ${fixed(cost.total)} passes of the target`;
   const verdict = Math.abs(cost.gained) < 0.005 ? "nothing gained, nothing lost"
     : cost.gained > 0 ? `${fixed(cost.gained)} gained` : `${fixed(-cost.gained)} lost`;
   return `Cost: ${sum}. Plain decoding would have taken ${fixed(cost.plain)} for ${count(gives, "token")}: ${verdict}.`;
@@ -47,7 +47,7 @@ function stepsOf(model, lane, i) {
 function guessStep(lane, it, guess, at) {
   const reads = at ? `reads the text and its own ${count(at, "guess", "guesses")}` : "reads the text so far";
   const sure = guess.p == null ? "" : ` It is ${percent(guess.p)} sure.`;
-  return { kind: "guess", at, sentence: `Guess ${at + 1}: the small model ${reads} and proposes ${quoted(guess.text)}.${sure}`,
+  return { kind: "guess", at, sentence: `Guess ${at + 1}: the draft ${reads} and proposes ${quoted(guess.text)}.${sure}`,
     more: decisionOf(lane, it, guess, at) };
 }
 
@@ -63,12 +63,12 @@ function decisionOf(lane, it, guess, at) {
 function checkStep(model, it, lane) {
   const cost = fixed(checkCost(model.costs, it.n + 1));
   if (!it.n) {
-    return { kind: "check", at: -1, sentence: "Nothing was guessed: the big model takes one pass for one token.",
+    return { kind: "check", at: -1, sentence: "Nothing was guessed: the target takes one pass for one token.",
       more: "That is plain decoding: every token waits for a whole pass." };
   }
   return {
     kind: "check", at: -1,
-    sentence: `Check: the big model reads ${it.n === 1 ? "the guess" : `all ${it.n} guesses`} in one pass, and so says what it would write at each place, and after the last.`,
+    sentence: `Check: the target reads ${it.n === 1 ? "the guess" : `all ${it.n} guesses`} in one pass, and so says what it would write at each place, and after the last.`,
     more: `A pass over ${count(it.n + 1, "token")} takes ${cost} times as long as one over a single token, measured on this machine`
       + (cost < 1 + 0.5 * it.n ? ": most of a pass goes into reading the model's weights, and they are read once for all of them." : "."),
   };
@@ -80,30 +80,30 @@ function verdictOf(model, it, guess, at) {
   if (model.rule === "sampling" && guess.accept_probability != null) return samplingVerdict(guess, name, held);
   const noise = model.rule === "coupling" ? `, each with the same noise added (seed ${model.seed}, place ${it.start + at}),` : "";
   const choices = held ? `both models' first choice${noise} is ${quoted(guess.other ?? guess.text)}`
-    : `the big model's first choice${noise} is ${guess.other == null ? "another token" : quoted(guess.other)}`;
+    : `the target's first choice${noise} is ${guess.other == null ? "another token" : quoted(guess.other)}`;
   return { sentence: `${name}: ${choices}. ${held ? "Accepted." : "Rejected."}${first}`,
     more: model.rule === "coupling" ? "The noise depends on the seed and the place alone, so every policy writes the same text." : "" };
 }
 
 function samplingVerdict(guess, name, held) {
   const p = guess.p_target, q = guess.p_draft, keep = guess.accept_probability;
-  const numbers = p == null || q == null ? "" : ` The big model gives it p = ${fixed(p, 3)}, the small one gave it q = ${fixed(q, 3)}.`;
+  const numbers = p == null || q == null ? "" : ` The target gives it p = ${fixed(p, 3)}, the draft gave it q = ${fixed(q, 3)}.`;
   const draw = guess.draw == null ? "" : ` The draw is ${fixed(guess.draw, 3)}, ${held ? "below" : "not below"} it.`;
   return { sentence: `${name}: kept with probability min(1, p/q) = ${fixed(keep, 3)}.${draw} ${held ? "Accepted." : "Rejected."}`,
-    more: `${numbers} This rule keeps the big model's distribution exactly.`.trim() };
+    more: `${numbers} This rule keeps the target's distribution exactly.`.trim() };
 }
 
 function ownStep(model, it) {
   const token = quoted(it.own.text);
-  if (it.own.fate === "plain") return { sentence: `The big model writes ${token}.`, more: "" };
+  if (it.own.fate === "plain") return { sentence: `The target writes ${token}.`, more: "" };
   if (it.own.fate === "bonus") {
     return { sentence: `${it.n === 1 ? "The guess" : `All ${it.n} guesses`} held, and the same pass has told what comes next: ${token}, the bonus.`,
       more: "It costs nothing more: the check had to look there anyway." };
   }
   return model.rule === "sampling"
     ? { sentence: `In place of the rejected guess a token is drawn from the residual, the share of p above q: ${token}, the correction.`,
-      more: "max(0, p − q), scaled to 1: what the small model proposes too seldom." }
-    : { sentence: `The big model's own token stands ready at the place of the rejected guess: ${token}, the correction.`,
+      more: "max(0, p − q), scaled to 1: what the draft proposes too seldom." }
+    : { sentence: `The target's own token stands ready at the place of the rejected guess: ${token}, the correction.`,
       more: "So even an iteration in which no guess holds gives one token, the one that plain decoding would have written." };
 }
 

@@ -176,13 +176,13 @@ class Steps {
     it.guesses.slice(0, told.guesses).forEach((guess, k) => {
       const fate = this.fateOf(k, told), current = step.at === k && step.kind !== "own" && step.kind !== "rewind";
       const cell = el("li", `sl-cell${current ? " sl-current" : ""}`, el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(guess.text, fate));
-      if (guess.p != null) cell.append(meter(guess.p, "small model"));
-      if (k < told.verdicts && guess.fate !== "dropped") cell.append(el("span", "sl-cell-own", guess.fate === "rejected" && guess.other != null ? `big model: ${visible(guess.other)}` : "agrees"));
+      if (guess.p != null) cell.append(meter(guess.p, "draft"));
+      if (k < told.verdicts && guess.fate !== "dropped") cell.append(el("span", "sl-cell-own", guess.fate === "rejected" && guess.other != null ? `target: ${visible(guess.other)}` : "agrees"));
       if (fate !== "waiting") cell.append(el("span", "sl-cell-fate", fate));
       board.append(cell);
     });
     if (told.own && it.own) {
-      board.append(el("li", `sl-cell sl-cell-big${step.kind === "own" ? " sl-current" : ""}`, el("span", "sl-cell-no", "big model"),
+      board.append(el("li", `sl-cell sl-cell-big${step.kind === "own" ? " sl-current" : ""}`, el("span", "sl-cell-no", "target"),
         tokenBox(it.own.text, it.own.fate), el("span", "sl-cell-fate", it.own.fate)));
     }
     const current = board.querySelector(".sl-current");
@@ -207,7 +207,7 @@ class Steps {
     const spent = (n ? cost.guessing * told.guesses / n : 0) + (checked ? cost.check + cost.rest : 0);
     const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sl-mute", name), holder, el("span", "sl-value", value));
     const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, told.thrown ? fixed(cost.plain) : "…"),
-      el("p", "sl-note", "In passes of the big model over one token, by the curves measured when the run began." + this.clock()));
+      el("p", "sl-note", "In passes of the target over one token, by the curves measured when the run began." + this.clock()));
     return box;
   }
 
@@ -222,8 +222,8 @@ class Steps {
     const box = el("div", "sl-tops");
     if (!guess) return box;
     const [small, big] = guess.tops;
-    if (small.length && step.kind !== "own") box.append(topList("Small model would say", small));
-    if (big.length && step.kind !== "guess") box.append(topList("Big model would say", big));
+    if (small.length && step.kind !== "own") box.append(topList("The draft would say", small));
+    if (big.length && step.kind !== "guess") box.append(topList("The target would say", big));
     return box;
   }
 }

@@ -88,17 +88,17 @@ class WhatIf {
     const mean = confidence.iterations.reduce((sum, it) => sum + it.n, 0) / confidence.iterations.length;
     const closed = sweep.map((one) => [one.sl, modelSpeedup(alpha, one.sl, costs, draft)]);
     const points = model.measured.filter((lane) => lane.policy === "static" && lane.draft === draft && lane.speedup)
-      .map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.median, `${lane.name}: ${times(lane.speedup.median)} on the clock`]);
+      .map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.shown, `${lane.name}: ${times(lane.speedup.shown)} on the clock`]);
     const chart = lineChart({ label: "Speed against plain decoding over the SL", x: { min: 1, max: LONGEST, label: "SL: guesses per check" }, y: {},
       series: [{ name: "simulated: the recorded guesses at these costs", kind: "line", cls: "sl-s0", points: sweep.map((one) => [one.sl, one.speedup]) },
         { name: `model: every guess holds with probability ${fixed(alpha)}`, kind: "dash", cls: "sl-s1", points: closed },
         { name: "measured on the clock, at the measured costs", kind: "dots", cls: "sl-s2", points },
-        { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sl-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.median, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.median)}`]] }],
+        { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sl-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.shown, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.shown)}`]] }],
       marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }] });
     const said = el("p", "sl-sentence", `SL ${sl} at c = ${fixed(this.c.value)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
       + (best.speedup > 1 ? `The best SL would be ${best.sl}, ${times(best.speedup)}.` : "No SL gains anything: plain decoding is best."));
     said.setAttribute("role", "status");
-    this.out.replaceChildren(said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would make it ${times(confidence.speedup.median)} with ${fixed(mean, 1)} guesses on average. Here the draft's guess is right at ${percent(alpha)} of the places (c measured: ${fixed(this.measured)}).`), chart);
+    this.out.replaceChildren(said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would make it ${times(confidence.speedup.shown)} with ${fixed(mean, 1)} guesses on average. Here the draft's guess is right at ${percent(alpha)} of the places (c measured: ${fixed(this.measured)}).`), chart);
     cancelAnimationFrame(this.later);
     this.later = requestAnimationFrame(() => this.drawMaps(alpha, costs, sl));
   }
@@ -117,7 +117,7 @@ class WhatIf {
     const rows = [
       ["From which c on is every static SL a loss on this text?", () => breakEven((c) => best(at(c)).speedup), 0.05, fixed],
       ["Which SL is best if the draft were twice as fast?", () => best(at(this.measured / 2)).sl, 0, String],
-      ["And if it were as slow as the big model (c = 1), how fast would SL 1 be, against plain decoding?", () => model.sweep(at(1), this.draft, 1)[0].speedup, 0.03, times],
+      ["And if it were as slow as the target (c = 1), how fast would SL 1 be, against plain decoding?", () => model.sweep(at(1), this.draft, 1)[0].speedup, 0.03, times],
     ];
     return el("div", "sl-card", el("h3", "", "Find out with the sliders"), ...rows.map(([text, answer, tolerance, shown]) => numberQuestion(text, answer, tolerance, shown)));
   }

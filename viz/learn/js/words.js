@@ -11,7 +11,7 @@ class Words {
 
   build() {
     if (this.node.children.length) return;
-    const glossary = this.learn.index.words || [];
+    const glossary = Object.entries({ ...GLOSSARY, ...MORE_WORDS });
     const list = () => el("dl", "sl-glossary", ...glossary.flatMap(([word, meaning]) => [el("dt", "", word), el("dd", "", meaning)]));
     const print = button("Print these words", () => printNode(el("div", "sl-handout", el("h1", "", "Words of speculative decoding"), list())));
     const marks = el("p", "sl-marks", ...["accepted", "rejected", "dropped", "correction", "bonus", "plain"].map((fate) => tokenBox(fate, fate)));

@@ -1,0 +1,48 @@
+// What the words of the page mean: one table for the race and for the Learn tab.
+
+const GLOSSARY = {
+  token: "A piece of text that a model reads or writes at once: a short word, part of a longer one, a sign or a blank.",
+  target: "The big model, whose text we want. One pass of it checks many tokens at once.",
+  draft: "The small model (or a lookup in the text so far) that guesses what the target will write.",
+  "target pass": "One run of the big model over the tokens it is given: it writes one token, or checks several guesses.",
+  "draft pass": "One run of the draft; it guesses one token.",
+  SL: "Speculation lookahead: how many tokens the draft guesses in one iteration before the target checks them.",
+  "static SL": "The same SL in every iteration, whatever the text.",
+  iteration: "One round: the draft guesses some tokens, the target checks all of them in one pass.",
+  lane: "One run of the prompt under one policy and with one draft. All lanes start at the same text.",
+  policy: "What decides, guess by guess, whether to guess on or to have the target check.",
+  speedup: "How many times faster than plain decoding: its decode time over that of the lane, in the same repeat.",
+  prefill: "Reading the prompt, before the first new token. It is the same work in every lane and not part of the speedup.",
+  repeat: "Every lane is timed several times, in turns; the text is the same each time.",
+  simulated: "Not run: the recorded guesses are replayed under another policy, at the costs measured with the run.",
+  "thrown away": "Guesses that did not become text: the rejected one and those dropped after it.",
+  "hit rate": "How often the first guess of an iteration is accepted.",
+  "match rate": "How often the draft's first choice is the target's own token, along the final text.",
+  "acceptance rate": "Accepted guesses over all guesses. A policy that stops sooner has a higher one.",
+  Plain: "The target alone: one pass a token, no draft. Also called autoregressive decoding.",
+  Static: "Always guesses the same number of tokens, then checks.",
+  Heuristic: "transformers' schedule: two guesses more after an iteration in which all held, one fewer otherwise.",
+  DISCO: "A policy (Mamou et al. 2024): a small classifier looks at each guess and decides whether to guess on.",
+  "SpecDec++": "A policy (Huang et al. 2024): stops guessing when the chance that some guess has failed is high enough.",
+  "Cost-aware": "A policy of this project: guesses on exactly while one more guess gains more time than it costs.",
+  oracle: "Told beforehand which guesses hold, so it never guesses one too many. A bound to compare with, not a policy to use.",
+  "static-opt": "The best static SL: of this run, or, in an evaluation, the one chosen on other prompts than it is tested on.",
+  accepted: "A guess that passed the check: it becomes text.",
+  rejected: "The first guess of an iteration that failed the check.",
+  dropped: "A guess after a rejected one: it was made on a text that is not to be, so its check is void.",
+  correction: "The target's own token in the place of a rejected guess.",
+  bonus: "The target's extra token after an iteration in which every guess held.",
+  plain: "The target's own token in an iteration in which nothing was guessed.",
+};
+
+/** Words that only the Learn tab's list explains: too short or too common to be marked wherever they stand. */
+const MORE_WORDS = {
+  rule: "What decides whether a guess is accepted: greedy, speculative sampling, or coupling.",
+  greedy: "Both models always take their first choice; a guess holds where the two agree.",
+  "speculative sampling": "A guess is kept with probability min(1, p/q); otherwise a token is drawn from max(0, p − q).",
+  coupling: "Both models draw with the same random numbers; a guess holds where the two draws agree.",
+  "p and q": "The probability that the target (p) and the draft (q) give to a token.",
+  c: "What a guess costs, over what a pass of the target over one token costs.",
+  "v(n)": "What a pass of the target over n tokens costs, over one over a single token.",
+  cache: "What a model remembers of the text read so far. It is cut back where guesses were thrown away.",
+};
