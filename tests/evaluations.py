@@ -12,13 +12,13 @@ from decoding.evaluation.drafts import break_even_c, sl_points, speedups_by_suit
 from decoding.evaluation.results import ALL, DraftResult, DraftsResult, EvaluationResult, Setting
 from decoding.evaluation.samples import Sample, best_of, replay_lane, static_lanes
 from decoding.evaluation.tables import (
-    Rule,
+    Entry,
     always_accepting,
     judge_timings,
     match_rates,
     oracle_lengths,
     pareto,
-    rule_results,
+    policy_results,
 )
 from decoding.records.trace import Chain, Costs, Guesses
 from tests.runs import make_chain, make_costs, make_machine
@@ -64,25 +64,25 @@ def make_setting(costs: Costs, samples: list[Sample]) -> Setting:
 
 
 def make_evaluation() -> EvaluationResult:
-    """An evaluation of six rules on twelve prompts, without a clock."""
+    """An evaluation of six policies on twelve prompts, without a clock."""
     samples, costs = make_samples(12), make_costs()
     best = best_of(static_lanes(), make_samples(6, seed=1), costs)
     lanes = ("autoregressive", "heuristic", "confidence:0.4", "static:5", "entropy", "oracle", "oracle:best")
-    rules = [*(Rule(lane, lane) for lane in lanes), Rule("static-opt", best)]
+    entries = [*(Entry(lane, lane) for lane in lanes), Entry("static-opt", best)]
     return EvaluationResult(
         setting=make_setting(costs, samples),
         static_opt=int(best.split(":")[1]),
         match_rate=match_rates(samples),
         always_accept=always_accepting(samples),
-        rules=rule_results(rules, samples, costs),
+        policies=policy_results(entries, samples, costs),
         pareto={
             "static": pareto(static_lanes(), samples, costs, None),
             "confidence": pareto(["confidence:0.3", "confidence:0.6"], samples, costs, None),
         },
         oracle=oracle_lengths(samples),
         texts_equal=(0, 0),
-        perfect_judge=judge_timings(rules, samples, costs),
-        corrections=correct_all(rules, samples, costs, None),
+        perfect_judge=judge_timings(entries, samples, costs),
+        corrections=correct_all(entries, samples, costs, None),
         best_f1=best_f1(samples),
     )
 

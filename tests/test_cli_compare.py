@@ -247,7 +247,7 @@ def test_an_evaluation_runs_in_the_worker_process(backend, pair):
     unknown = list(backend.run_job("dance", {}, threading.Event()))
     check_stream(events)
     assert events[-1].kind == "finished", events[-1].data
-    assert evaluation_from_dict(events[-1].data["result"]).rules
+    assert evaluation_from_dict(events[-1].data["result"]).policies
     assert stopped[-1].kind == "cancelled"
     assert "nonsense" in refused[-1].data["message"] and "compare, evaluate, drafts" in unknown[-1].data["message"]
 

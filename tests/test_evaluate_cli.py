@@ -5,7 +5,7 @@ import json
 import pytest
 
 from decoding.cli import main
-from decoding.evaluation import rules as rules_module
+from decoding.evaluation import policies as policies_module
 from decoding.evaluation.results import load_evaluation
 from decoding.records.run_file import save_run
 from decoding.records.suites import Prompt
@@ -78,7 +78,7 @@ def toy(monkeypatch):
         return [Prompt(f"{split}-{i}", "code", split or "test", f"{split} {i}", "toy") for i in range(3)][:limit]
 
     monkeypatch.setattr(pair, "load_pair", lambda *arguments, **options: ToyPair(agree=0.85))
-    monkeypatch.setattr(rules_module, "load_suite", load_suite)
+    monkeypatch.setattr(policies_module, "load_suite", load_suite)
 
 
 def test_evaluate_writes_its_reports_and_goes_on(capsys, tmp_path, toy):
@@ -102,7 +102,7 @@ def test_evaluate_writes_its_reports_and_goes_on(capsys, tmp_path, toy):
     assert {"report.md", "tables.csv", "result.json"} <= {path.name for path in tmp_path.iterdir()}
     first = load_evaluation(tmp_path / "result.json")
     assert command(capsys, *asked)[0] == 0
-    assert load_evaluation(tmp_path / "result.json").rules == first.rules  # the costs were frozen, too
+    assert load_evaluation(tmp_path / "result.json").policies == first.policies  # the costs were frozen, too
 
 
 def test_evaluate_in_json(capsys, tmp_path, toy):

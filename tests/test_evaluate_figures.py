@@ -36,8 +36,8 @@ def test_bars_are_the_results_own_speedups():
     result = make_evaluation()
     bar = draw_evaluation(result)[0].figure.data[0]
     shown = dict(zip(bar.y, bar.x))
-    for rule in result.rules:
-        assert shown[rule.label] == rule.rows[ALL].simulated.speedup.value
+    for entry in result.policies:
+        assert shown[entry.label] == entry.rows[ALL].simulated.speedup.value
 
 
 def test_draft_curves_are_the_results_own_points():
@@ -60,8 +60,8 @@ def test_sentences_follow_the_result():
     result = make_evaluation()
     behind = draw_evaluation(result)[0].sentence
     assert "behind the oracle" in behind
-    rule = result.rule("confidence:0.4").rows[ALL].simulated
-    rule.cut.low, rule.cut.value, rule.cut.high = -0.3, -0.2, -0.1
+    entry = result.entry("confidence:0.4").rows[ALL].simulated
+    entry.cut.low, entry.cut.value, entry.cut.high = -0.3, -0.2, -0.1
     assert "surely slower: confidence:0.4" in draw_evaluation(result)[1].sentence.replace("static:5, ", "")
 
 

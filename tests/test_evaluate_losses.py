@@ -1,4 +1,4 @@
-"""Where a rule's simulated time goes, and what its errors cost."""
+"""Where a policy's simulated time goes, and what its errors cost."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 from decoding.evaluation.corrections import correct, correct_all
 from decoding.evaluation.losses import replay_judge
 from decoding.evaluation.results import ALL
-from decoding.evaluation.tables import Rule, judge_timings, rule_results
+from decoding.evaluation.tables import Entry, judge_timings, policy_results
 from tests.evaluations import make_samples, sample
 from tests.runs import make_costs
 
@@ -18,7 +18,7 @@ def test_the_parts_of_the_time_add_up_to_the_latency():
     costs = replace(COSTS, decision={"confidence": 0.03})
     samples = make_samples(6)
     for lane in ("static:4", "confidence:0.4", "oracle", "autoregressive"):
-        row = rule_results([Rule(lane, lane)], samples, costs)[0].rows[ALL]
+        row = policy_results([Entry(lane, lane)], samples, costs)[0].rows[ALL]
         parts = row.losses
         whole = parts.draft_s + parts.check_s + parts.decision_s + parts.loop_s
         assert whole == pytest.approx(row.simulated.latency_s), lane
@@ -29,7 +29,7 @@ def test_errors_are_told_by_kind():
     """yyyynyyyyy under static:1: starts 0, 2, 5 and 7 stop too soon; the draft at 4 is thrown away."""
     samples = [sample("yyyynyyyyy")]
     lanes = ("static:1", "static:9", "oracle")
-    short, long, oracle = (rule_results([Rule(lane, lane)], samples, COSTS)[0].rows[ALL].losses for lane in lanes)
+    short, long, oracle = (policy_results([Entry(lane, lane)], samples, COSTS)[0].rows[ALL].losses for lane in lanes)
     assert short.too_soon == pytest.approx(4 / 10)
     assert short.too_long_s == pytest.approx((0.11 + 0.016) * COSTS.target_s / 10)
     assert long.too_soon == 0 and long.too_long_s > short.too_long_s
@@ -38,9 +38,9 @@ def test_errors_are_told_by_kind():
 
 def test_a_perfect_classifier_lies_between_the_rules_and_the_oracle():
     samples = make_samples(9)
-    rules = [Rule("static-opt", "static:4"), Rule("oracle", "oracle")]
-    judge = judge_timings(rules, samples, COSTS)[ALL]
-    static, oracle = (one.rows[ALL].simulated for one in rule_results(rules, samples, COSTS))
+    entries = [Entry("static-opt", "static:4"), Entry("oracle", "oracle")]
+    judge = judge_timings(entries, samples, COSTS)[ALL]
+    static, oracle = (one.rows[ALL].simulated for one in policy_results(entries, samples, COSTS))
     assert oracle.latency_s < judge.latency_s < static.latency_s
     assert judge.cut.value == pytest.approx(1 - judge.latency_s / static.latency_s)
 
@@ -70,13 +70,13 @@ def test_errors_undone_one_kind_at_a_time():
 def test_what_holds_a_rule_back():
     costs = replace(COSTS, decision={"confidence": 0.03})
     samples = make_samples(9)
-    rules = [Rule(lane, lane) for lane in ("autoregressive", "static:4", "confidence:0.6", "oracle")]
-    found = correct_all(rules, samples, costs, None)
+    entries = [Entry(lane, lane) for lane in ("autoregressive", "static:4", "confidence:0.6", "oracle")]
+    found = correct_all(entries, samples, costs, None)
     assert set(found) == {"static:4", "confidence:0.6"}  # the others make no errors
-    judge = judge_timings(rules, samples, costs)[ALL]
-    for label, row in zip(("static:4", "confidence:0.6"), (rules[1], rules[2]), strict=True):
+    judge = judge_timings(entries, samples, costs)[ALL]
+    for label, row in zip(("static:4", "confidence:0.6"), (entries[1], entries[2]), strict=True):
         one = found[label]
-        assert one.as_it_is_s == pytest.approx(rule_results([row], samples, costs)[0].rows[ALL].simulated.latency_s)
+        assert one.as_it_is_s == pytest.approx(policy_results([row], samples, costs)[0].rows[ALL].simulated.latency_s)
         assert one.free_checks_s < one.as_it_is_s
         assert one.no_errors_s < min(one.never_too_soon_s, one.never_too_late_s) <= one.as_it_is_s
     assert found["static:4"].no_errors_s == pytest.approx(judge.latency_s)

@@ -13,7 +13,7 @@ def of_papers(suites: dict[str, str]):
     """The synthetic evaluation with its suites renamed as ``suites`` says."""
     result = make_evaluation()
     result.setting.prompts = {suites.get(name, name): n for name, n in result.setting.prompts.items()}
-    for one in result.rules:
+    for one in result.policies:
         one.rows = {suites.get(name, name): row for name, row in one.rows.items()}
     return result
 
@@ -35,14 +35,14 @@ def test_each_data_set_has_the_papers_rows_and_ours():
 def test_our_figures_are_the_result_s():
     result = of_papers({"code": "mbpp"})
     own = papers_table(result).rows[-1]
-    opt = next(one for one in result.rules if one.label == "static-opt").rows["mbpp"].simulated
+    opt = next(one for one in result.policies if one.label == "static-opt").rows["mbpp"].simulated
     assert own[3].startswith(f"{opt.speedup.value:.2f}x") and f"{opt.prompts} prompts, s)" in own[3]
     assert own[4] == ""  # no such policy was evaluated
 
 
 def test_a_clocked_figure_goes_before_a_simulated_one():
     result = of_papers({"code": "mbpp"})
-    oracle = next(one for one in result.rules if one.label == "oracle").rows["mbpp"]
+    oracle = next(one for one in result.policies if one.label == "oracle").rows["mbpp"]
     oracle.clock = replace(oracle.simulated, prompts=3)
     assert "(3 prompts)" in papers_table(result).rows[-1][6]
 

@@ -10,13 +10,13 @@ from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.errors import UserError
 from decoding.evaluation import drafts as drafts_module
-from decoding.evaluation import rules as rules_module
+from decoding.evaluation import policies as policies_module
 from decoding.evaluation import visits
 from decoding.evaluation.drafts import evaluate_drafts
 from decoding.evaluation.options import EvaluationOptions
+from decoding.evaluation.policies import evaluate
 from decoding.evaluation.progress import Progress
 from decoding.evaluation.results import ALL, DraftsResult, EvaluationResult
-from decoding.evaluation.rules import evaluate
 from decoding.lookahead.lanes import parse_lane
 from decoding.records.json_lines import Lines
 from decoding.records.request import CompareRequest
@@ -47,7 +47,7 @@ def prompts(monkeypatch):
         ]
         return found[:limit]
 
-    monkeypatch.setattr(rules_module, "load_suite", load_suite)
+    monkeypatch.setattr(policies_module, "load_suite", load_suite)
     monkeypatch.setattr(drafts_module, "load_suite", load_suite)
 
 
@@ -86,18 +86,18 @@ def test_an_evaluation_ends_with_its_result(tmp_path):
     assert isinstance(result, EvaluationResult) and all(isinstance(step, Progress) for step in steps)
     assert {step.stage for step in steps} == {"costs", "chains", "clock", "tables"}
     assert all(0 <= step.fraction <= 1 for step in steps)
-    labels = [rule.label for rule in result.rules]
+    labels = [entry.label for entry in result.policies]
     assert labels == ["autoregressive", *(lane for lane in OPTIONS.lanes if lane != "disco")]
-    assert result.rule("static-opt").lane == f"static:{result.static_opt}"
+    assert result.entry("static-opt").lane == f"static:{result.static_opt}"
     assert any("disco was left out" in note for note in result.setting.notes)
     assert result.setting.prompts == {"prose": 2, "code": 2} and result.setting.validation_prompts == 3
-    assert result.rule("static:5").rows[ALL].clock.prompts == 2
+    assert result.entry("static:5").rows[ALL].clock.prompts == 2
 
 
 def test_every_clocked_text_is_the_autoregressive_one(tmp_path):
     _, result = run(tmp_path)
     same, total = result.texts_equal
-    lanes = len({rule.lane for rule in result.rules} - {"oracle:best"})  # the oracle stands for it
+    lanes = len({entry.lane for entry in result.policies} - {"oracle:best"})  # the oracle stands for it
     assert same == total == 2 * 2 * lanes
 
 
@@ -168,7 +168,9 @@ def _key(folder) -> dict:
 
 def _timeless(result: EvaluationResult) -> list:
     """What does not depend on the clock."""
-    rows = [(rule.label, rule.lane, rule.rows[ALL].target_passes, rule.rows[ALL].simulated) for rule in result.rules]
+    rows = [
+        (entry.label, entry.lane, entry.rows[ALL].target_passes, entry.rows[ALL].simulated) for entry in result.policies
+    ]
     return [result.static_opt, result.match_rate, result.oracle, rows]
 
 
@@ -200,7 +202,7 @@ def test_a_finished_evaluation_asks_the_models_for_nothing(tmp_path):
 def test_no_time_on_the_clock_leaves_the_simulation(tmp_path):
     _, result = run(tmp_path, replace(OPTIONS, minutes=0.0))
     assert result.texts_equal == (0, 0)
-    assert all(rule.rows[ALL].clock is None for rule in result.rules)
+    assert all(entry.rows[ALL].clock is None for entry in result.policies)
 
 
 def test_with_no_time_for_chains_one_prompt_of_each_split_is_done(tmp_path):
@@ -219,7 +221,7 @@ def test_the_test_split_picks_nothing(tmp_path, monkeypatch):
 
 def test_texts_that_end_early_are_evaluated_too(tmp_path):
     _, result = run(tmp_path, pair=ToyPair(agree=0.85, eos=3))
-    assert result.rule("static:5").rows[ALL].simulated.tokens < 4 * 24
+    assert result.entry("static:5").rows[ALL].simulated.tokens < 4 * 24
     assert result.texts_equal[0] == result.texts_equal[1]
 
 

@@ -18,7 +18,7 @@ from decoding.evaluation.report import evaluation_tables, to_csv, to_markdown
 from decoding.evaluation.results import ALL, evaluation_from_dict, load_evaluation, result_to_json, save_result
 from decoding.evaluation.samples import best_of, replay_lane, static_lanes
 from decoding.evaluation.statistics import Bootstrap, clock_noise
-from decoding.evaluation.tables import ClockTable, Rule, match_rates, oracle_lengths, pareto, rule_results
+from decoding.evaluation.tables import ClockTable, Entry, match_rates, oracle_lengths, pareto, policy_results
 from decoding.lookahead.lanes import parse_lane
 from tests.evaluations import make_drafts, make_evaluation, make_samples, sample
 from tests.runs import make_costs
@@ -108,8 +108,8 @@ def test_a_paired_cut_is_narrower_than_its_parts():
 
 def test_rows_are_the_sums_over_prompts():
     samples = make_samples(9)
-    rules = [Rule("autoregressive", "autoregressive"), Rule("static-opt", "static:4"), Rule("oracle", "oracle")]
-    results = {rule.label: rule for rule in rule_results(rules, samples, COSTS)}
+    entries = [Entry("autoregressive", "autoregressive"), Entry("static-opt", "static:4"), Entry("oracle", "oracle")]
+    results = {entry.label: entry for entry in policy_results(entries, samples, COSTS)}
     replayed = replay_lane("static:4", samples, COSTS)
     row = results["static-opt"].rows[ALL]
     tokens = sum(one.n_tokens for one in samples)
@@ -127,7 +127,7 @@ def test_rows_are_the_sums_over_prompts():
 
 def test_suites_add_up_to_all():
     samples = make_samples(12)
-    row = rule_results([Rule("static-opt", "static:3")], samples, COSTS)[0].rows
+    row = policy_results([Entry("static-opt", "static:3")], samples, COSTS)[0].rows
     suites = [suite for suite in row if suite != ALL]
     assert len(suites) == 3
     assert sum(row[suite].target_passes for suite in suites) == row[ALL].target_passes
@@ -168,8 +168,8 @@ def test_the_clock_is_kept_apart_from_the_simulation():
         np.array([10, 30]),
         {"autoregressive": np.array([1.0, 3.0]), "static:4": np.array([0.5, 1.5])},
     )
-    rules = [Rule("autoregressive", "autoregressive"), Rule("static-opt", "static:4"), Rule("oracle", "oracle")]
-    plain, static, oracle = rule_results(rules, samples, COSTS, clock=clock)
+    entries = [Entry("autoregressive", "autoregressive"), Entry("static-opt", "static:4"), Entry("oracle", "oracle")]
+    plain, static, oracle = policy_results(entries, samples, COSTS, clock=clock)
     assert static.rows[ALL].clock.speedup.value == pytest.approx(2.0)
     assert static.rows[ALL].clock.latency_s == pytest.approx(0.05)
     assert plain.rows[ALL].clock.cut.value == pytest.approx(-1.0)
@@ -246,7 +246,7 @@ def test_the_recommendation_is_the_fastest_draft_and_is_told_for_other_engines()
         ("x/static:7", ["num_assistant_tokens = 7", '"constant"', "threshold = 0\n"]),
         ("x/heuristic", ["num_assistant_tokens = 5", '"heuristic"', "threshold = 0\n"]),
         ("x/confidence:0.3", ["num_assistant_tokens = 20", '"constant"', "threshold = 0.3\n"]),
-        ("x/disco", ["has no disco rule", "num_assistant_tokens = 7"]),
+        ("x/disco", ["has no disco policy", "num_assistant_tokens = 7"]),
     ],
 )
 def test_settings_for_transformers(lane, lines):
@@ -275,7 +275,7 @@ def test_a_losing_ladder_is_called_losing():
 def test_reports_hold_every_rule(tmp_path):
     result = make_evaluation()
     text = markdown(result)
-    assert all(f"| {rule.label}" in text for rule in result.rules)
+    assert all(f"| {entry.label}" in text for entry in result.policies)
     csv = to_csv(evaluation_tables(result))
     assert csv.count("\n") > 20 and "# Latency and speedup" in csv
     written = write_report(result, tmp_path)
@@ -315,7 +315,7 @@ def test_results_come_back_from_plain_data(tmp_path):
     result = make_evaluation()
     assert evaluation_from_dict(json.loads(result_to_json(result))) == result
     with pytest.raises(UserError):
-        evaluation_from_dict({"rules": float("nan")})
+        evaluation_from_dict({"policies": float("nan")})
     with pytest.raises(UserError, match="Cannot write"):
         (tmp_path / "file").write_text("")
         save_result(result, tmp_path / "file" / "x.json")

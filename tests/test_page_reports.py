@@ -22,18 +22,18 @@ def test_the_evaluation_s_sentences_are_its_figures():
     result = make_evaluation()
     report = evaluation_report(result)
     static, best, oracle = report.sections[0].sentences
-    assert f"is {result.static_opt}: {result.rule('static-opt').rows[ALL].simulated.speedup.value:.2f} times" in static
-    usable = [rule for rule in result.rules if rule.label not in ("autoregressive", "oracle", "oracle:best")]
-    fastest = max(usable, key=lambda rule: rule.rows[ALL].simulated.speedup.value)
+    assert f"is {result.static_opt}: {result.entry('static-opt').rows[ALL].simulated.speedup.value:.2f} times" in static
+    usable = [entry for entry in result.policies if entry.label not in ("autoregressive", "oracle", "oracle:best")]
+    fastest = max(usable, key=lambda entry: entry.rows[ALL].simulated.speedup.value)
     assert f"is {fastest.label}: {fastest.rows[ALL].simulated.speedup.value:.2f}x" in best
-    assert f"reaches {result.rule('oracle').rows[ALL].simulated.speedup.value:.2f}" in oracle
+    assert f"reaches {result.entry('oracle').rows[ALL].simulated.speedup.value:.2f}" in oracle
 
 
 def test_every_rule_stands_in_the_main_table_and_all_is_plain_json():
     result = make_evaluation()
     content = json.loads(json.dumps(evaluation_report(result).to_dict()))
     rows = content["sections"][0]["tables"][0]["rows"]
-    assert len(rows) == len(result.rules)
+    assert len(rows) == len(result.policies)
     assert all(drawing["sentence"] and drawing["title"] for drawing in content["sections"][0]["drawings"])
 
 

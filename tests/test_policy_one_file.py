@@ -11,7 +11,7 @@ import pytest
 import decoding.lookahead
 from decoding.backends.recorded import RecordedBackend
 from decoding.cli import main
-from decoding.evaluation import rules as evaluation_module
+from decoding.evaluation import policies as evaluation_module
 from decoding.evaluation.options import EvaluationOptions, default_lanes
 from decoding.evaluation.results import EvaluationResult
 from decoding.lookahead.lanes import parse_lane
@@ -133,9 +133,9 @@ def test_an_evaluation_has_its_row_and_its_figures(tmp_path, monkeypatch):
     options = EvaluationOptions(limit=3, validation_limit=2, max_new_tokens=16, clock_prompts=1, repeats=1)
     result = list(evaluation_module.evaluate(options, ToyPair(agree=0.85), tmp_path))[-1]
     assert isinstance(result, EvaluationResult)
-    labels = [row.label for row in result.rules]
+    labels = [row.label for row in result.policies]
     unlearned = {name for name, spec in all_specs().items() if not spec.learned}
-    assert unlearned <= {parse_lane(row.lane).policy for row in result.rules}
+    assert unlearned <= {parse_lane(row.lane).policy for row in result.policies}
     assert "alternate" in labels and "alternate" in result.corrections
     assert [point.lane for point in result.pareto["alternate"]] == ["alternate:2", "alternate:6", "alternate:12"]
     assert result.texts_equal[0] == result.texts_equal[1] > 0

@@ -359,7 +359,7 @@ def _draft_figures(run: Run, trace: Trace) -> list[Figure | None]:
             "acceptance rate",
             drafted - lost,
             drafted,
-            f"accepted / drafted = {drafted - lost} / {drafted}; it measures the rule as much as the draft",
+            f"accepted / drafted = {drafted - lost} / {drafted}; it measures the policy as much as the draft",
         ),
         _match_figure(chain) if chain else None,
         Figure(
@@ -397,7 +397,7 @@ def _match_figure(chain: Chain) -> Figure | None:
     n = len(chain.target)
     formula = (
         f"positions where the draft's first choice on the final text is the target's token"
-        f" = {round(rate * n)} / {n}; the same for every rule"
+        f" = {round(rate * n)} / {n}; the same for every policy"
     )
     return Figure("match_rate", "match rate of the draft", rate, f"{rate:.0%}", formula)
 

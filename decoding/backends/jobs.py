@@ -75,11 +75,11 @@ class Jobs:
         yield from compare(request, self._pair, cancel, run_id)
 
     def _evaluate(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
-        """Rules with one draft, or all drafts where the options ask for them."""
+        """Policies with one draft, or all drafts where the options ask for them."""
         from ..evaluation.drafts import evaluate_drafts
         from ..evaluation.options import options_from_dict
+        from ..evaluation.policies import evaluate
         from ..evaluation.progress import Progress
-        from ..evaluation.rules import evaluate
 
         asked = options_from_dict(options)
         yield from self._load(asked, cancel)

@@ -39,7 +39,7 @@ FLUSH_S = 0.05  # live iterations are sent in batches of so many seconds
 MANY_TOKENS = 4000  # in all lanes together, beyond which fewer alternatives are kept: the file has a limit
 MANY_REPEATS = 5  # a run repeated so often is made to be kept: its cost curves are read READINGS times
 READINGS = 3
-MEASURING = "Timing single passes of both models: the simulated lane and rules that weigh costs need it"
+MEASURING = "Timing single passes of both models: the simulated lane and policies that weigh costs need it"
 NEAR_TIE = 1e-4  # top-2 logit gap in float32 under which rounding may decide
 
 

@@ -95,7 +95,7 @@ class BagAttention:
     grouped_attention.
     """
 
-    MAX_ROWS = 72  # the engine cuts checks to this many rows: one of a learned rule has up to 65
+    MAX_ROWS = 72  # the engine cuts checks to this many rows: one of a learned policy has up to 65
 
     def __init__(self, shape: CacheShape, max_rows: int) -> None:
         """``max_rows``: of one pass over a prompt."""

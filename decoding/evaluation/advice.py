@@ -79,7 +79,7 @@ def transformers_settings(draft: DraftResult, lane: Lane, target: str) -> str:
     elif lane.policy == "confidence":
         tokens, threshold = 20, lane.number if lane.number is not None else 0.4
     elif lane.policy != "static":
-        nearest = f"# transformers has no {lane.policy} rule: this is the best fixed SL\n"
+        nearest = f"# transformers has no {lane.policy} policy: this is the best fixed SL\n"
     return (
         f"# target: {target}, assistant: {draft.source}\n"
         f"# the options are read from the assistant's own config\n{nearest}"

@@ -1,11 +1,11 @@
 """How well a policy predicts which guesses hold: F1 and AUC of accept prediction.
 
-Every output position of a text gets at most one prediction, the one that the rule made there in its replay:
+Every output position of a text gets at most one prediction, the one that the policy made there in its replay:
 
 - a drafted token is predicted to hold;
 - except the last one of an iteration that a policy with a score of the last token (confidence, entropy, AdaEDL, DISCO,
   SpecDec++) ended by its own decision: judging that token is how it stopped, so that token is predicted to fail;
-- where any other rule ended an iteration by its own decision and all drafts held, the guess that it did not ask
+- where any other policy ended an iteration by its own decision and all drafts held, the guess that it did not ask
   for (the bonus position) is predicted to fail.
 
 Dropped tokens are void and do not count; nor do positions where a cap or the end of the text decided. The truth is

@@ -13,28 +13,28 @@ from ..lookahead.registry import make_policy
 from ..records.trace import Costs
 from .results import Corrections
 from .samples import Sample
-from .tables import Rule
+from .tables import Entry
 
 
 class Corrected(LookaheadPolicy):
-    """``rule``, but for decisions about drafted tokens that it gets wrong.
+    """``policy``, but for decisions about drafted tokens that it gets wrong.
 
     ``too_soon``: it never stops while all that it drafted holds. ``too_late``: it never drafts on after a guess that
     fails. With both it is a perfect classifier of the drafted token.
     """
 
-    def __init__(self, rule: LookaheadPolicy, *, too_soon: bool = False, too_late: bool = False) -> None:
-        self.name = rule.name  # its decisions keep their cost
-        self.cap = None if too_soon else rule.cap
-        self._rule, self._too_soon, self._too_late = rule, too_soon, too_late
+    def __init__(self, policy: LookaheadPolicy, *, too_soon: bool = False, too_late: bool = False) -> None:
+        self.name = policy.name  # its decisions keep their cost
+        self.cap = None if too_soon else policy.cap
+        self._policy, self._too_soon, self._too_late = policy, too_soon, too_late
 
     def reset(self, context: LaneContext) -> None:
         self._holds = context.holds
-        self._rule.reset(context)
+        self._policy.reset(context)
 
     def planned(self, start: int) -> int | None:
-        """As many as ``rule`` plans, up or down to the first guess that fails."""
-        n = self._rule.planned(start)
+        """As many as ``policy`` plans, up or down to the first guess that fails."""
+        n = self._policy.planned(start)
         if n is None:
             return None
         first_failure = self._holds(start) + 1
@@ -43,27 +43,27 @@ class Corrected(LookaheadPolicy):
         return min(n, first_failure) if self._too_late else n
 
     def should_draft(self, state: DraftState) -> bool:
-        goes_on = self._rule.should_draft(state)
+        goes_on = self._policy.should_draft(state)
         if len(state.tokens) <= self._holds(state.start):
             return goes_on or self._too_soon
         return goes_on and not self._too_late
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
-        self._rule.observe(n_drafted, n_accepted)
+        self._policy.observe(n_drafted, n_accepted)
 
 
 def correct_all(
-    rules: Sequence[Rule], samples: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None
+    entries: Sequence[Entry], samples: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None
 ) -> dict[str, Corrections]:
-    """:func:`correct` by label, without the rules that make no errors."""
-    found = {rule.label: correct(rule.lane, samples, costs, heads) for rule in rules}
+    """:func:`correct` by label, without the policies that make no errors."""
+    found = {entry.label: correct(entry.lane, samples, costs, heads) for entry in entries}
     return {label: one for label, one in found.items() if one is not None}
 
 
 def correct(lane: str, samples: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None) -> Corrections | None:
     """Seconds per token of ``lane`` as it is and with what holds it back undone, one at a time.
 
-    None for rules that make no errors of their own: plain decoding and the oracle.
+    None for policies that make no errors of their own: plain decoding and the oracle.
     """
     parsed = parse_lane(lane)
     if parsed.is_plain or parsed.is_oracle:
@@ -86,12 +86,12 @@ def correct(lane: str, samples: Sequence[Sample], costs: Costs, heads: Mapping[s
         total = sum(priced.iteration(n, samples[0].chain.draft, parsed.policy) for n in lengths)
         return total * costs.target_s / sum(one.n_tokens for one in simulated)
 
-    as_it_is = replayed(lambda rule: rule)
+    as_it_is = replayed(lambda policy: policy)
     return Corrections(
         as_it_is_s=seconds(as_it_is),
         free_decisions_s=seconds(as_it_is, replace(costs, decision={})),
         free_checks_s=seconds(as_it_is, replace(costs, v=costs.v[:1])),
-        never_too_soon_s=seconds(replayed(lambda rule: Corrected(rule, too_soon=True))),
-        never_too_late_s=seconds(replayed(lambda rule: Corrected(rule, too_late=True))),
-        no_errors_s=seconds(replayed(lambda rule: Corrected(rule, too_soon=True, too_late=True))),
+        never_too_soon_s=seconds(replayed(lambda policy: Corrected(policy, too_soon=True))),
+        never_too_late_s=seconds(replayed(lambda policy: Corrected(policy, too_late=True))),
+        no_errors_s=seconds(replayed(lambda policy: Corrected(policy, too_soon=True, too_late=True))),
     )

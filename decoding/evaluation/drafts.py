@@ -21,9 +21,9 @@ from ..records.trace import Costs
 from .advice import recommend
 from .collect import Collector
 from .options import EvaluationOptions, check_options
+from .policies import collect
 from .progress import Progress
 from .results import ALL, DraftResult, DraftsResult, Interval, SlPoint
-from .rules import collect
 from .samples import Replayed, Sample, best_of, replay_lane, static_lanes
 from .setting import describe_setting
 from .statistics import Bootstrap
@@ -40,7 +40,7 @@ def evaluate_drafts(
 ) -> Iterator[Progress | DraftsResult]:
     """Evaluates all drafts of ``pair`` and prompt lookup; the last item is the result.
 
-    As :func:`decoding.evaluation.rules.evaluate`: validation picks each draft's best SL and rule, the test split
+    As :func:`decoding.evaluation.policies.evaluate`: validation picks each draft's best SL and policy, the test split
     reports; it resumes from the data in ``folder``. Raises UserError.
     """
     options = check_options(options)

@@ -51,7 +51,7 @@ def ship(result: EvaluationResult | DraftsResult, folder: Path | None = None) ->
 def markdown(result: EvaluationResult | DraftsResult) -> str:
     """The whole report."""
     drafts = isinstance(result, DraftsResult)
-    title = f"{'Drafts' if drafts else 'Lookahead rules'} on {result.setting.pair}"
+    title = f"{'Drafts' if drafts else 'Lookahead policies'} on {result.setting.pair}"
     more = advice_markdown(result) if drafts else ""
     return to_markdown(title, setting_lines(result.setting), tables_of(result), more)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from ..files import safe_name
 from .drafts import evaluate_drafts
 from .options import EvaluationOptions
+from .policies import evaluate
 from .progress import Progress
 from .results import DraftsResult, EvaluationResult
-from .rules import evaluate
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair

@@ -37,10 +37,10 @@ def replay_judge(samples: Sequence[Sample], costs: Costs) -> Replayed:
 
 
 def losses(replayed: Replayed, policy: str, samples: Sequence[Sample], costs: Costs) -> Losses:
-    """The parts of the simulated time per token, and the errors that a perfect rule would not have made.
+    """The parts of the simulated time per token, and the errors that a perfect policy would not have made.
 
     ``too_long_s``: drafts thrown away, each for ``c + decision`` and the mean slope of v. ``too_soon``: iterations
-    that ended by the rule's own decision although the next guess would have held.
+    that ended by the policy's own decision although the next guess would have held.
     """
     draft = samples[0].chain.draft
     tokens = sum(one.n_tokens for one in samples)

@@ -34,7 +34,7 @@ class EvaluationOptions:
     prompts also run on the clock, ``repeats`` times each, until ``minutes`` are over (None: without end).
     ``chain_minutes`` bounds the collecting of texts and chains likewise, a third of it for validation; the prompts
     that did not fit are left out, and a second evaluation in the same folder goes on with them.
-    ``drafts``: "" evaluates the rules with one draft (``draft_name``, "" being the pair's default), "all"
+    ``drafts``: "" evaluates the policies with one draft (``draft_name``, "" being the pair's default), "all"
     every draft of the pair.
     """
 
@@ -80,7 +80,7 @@ def check_options(options: EvaluationOptions) -> EvaluationOptions:
     if options.dtype not in ("auto", "float32", "bfloat16"):
         raise UserError(f"There is no dtype '{options.dtype[:40]}': choose auto, float32 or bfloat16.")
     if options.drafts not in ("", "all"):
-        raise UserError("Drafts can be 'all', or be left out to evaluate the rules with one draft.")
+        raise UserError("Drafts can be 'all', or be left out to evaluate the policies with one draft.")
     _check_count("The limit", options.limit, 1, 100_000, optional=True)
     _check_count("The limit of validation prompts", options.validation_limit, 1, 100_000, optional=True)
     _check_count("The number of new tokens", options.max_new_tokens, 2, 4096)
@@ -90,7 +90,7 @@ def check_options(options: EvaluationOptions) -> EvaluationOptions:
         if minutes is not None and not 0.0 <= minutes <= 10_000:
             raise UserError(f"Minutes must be a number from 0 to 10000, not {minutes}.")
     if not options.lanes:
-        raise UserError("No lane was named: leave the lanes out to evaluate all rules.")
+        raise UserError("No lane was named: leave the lanes out to evaluate all policies.")
     for lane in options.lanes:
         if lane != STATIC_OPT:
             parse_lane(lane)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .results import EvaluationResult, RuleResult, Timing
+from .results import EvaluationResult, PolicyResult, Timing
 from .table import Table
 from .tables import STATIC_OPT
 
@@ -62,14 +62,14 @@ def _own_setting(result: EvaluationResult) -> str:
 
 
 def _own_cells(result: EvaluationResult, suite: str) -> list[str]:
-    by_name: dict[str, RuleResult] = {}
-    for one in result.rules:  # the first of a name: oracle, not oracle:best
+    by_name: dict[str, PolicyResult] = {}
+    for one in result.policies:  # the first of a name: oracle, not oracle:best
         by_name.setdefault(STATIC_OPT if one.label == STATIC_OPT else one.lane.partition(":")[0], one)
     return [_own_cell(by_name.get(name), suite) for name in COLUMNS]
 
 
-def _own_cell(rule: RuleResult | None, suite: str) -> str:
-    row = rule.rows.get(suite) if rule else None
+def _own_cell(entry: PolicyResult | None, suite: str) -> str:
+    row = entry.rows.get(suite) if entry else None
     if row is None:
         return ""
     timing: Timing = row.clock or row.simulated

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 
 from ..records.trace import Costs
 from .published import papers_table
-from .results import ALL, DraftsResult, EvaluationResult, Interval, RuleResult, Setting, Timing
+from .results import ALL, DraftsResult, EvaluationResult, Interval, PolicyResult, Setting, Timing
 from .table import Table
 from .tables import STATIC_OPT
 
-# -- the rules -----------------------------------------------------------------------------------------
+# -- the policies -----------------------------------------------------------------------------------------
 
 
 def evaluation_tables(result: EvaluationResult) -> list[Table]:
@@ -26,16 +26,16 @@ def evaluation_tables(result: EvaluationResult) -> list[Table]:
         *([beside_papers] if beside_papers else []),
         _prediction_table(result),
         _pass_table(result),
-        *([_losses_table(result)] if all(rule.rows[ALL].losses for rule in result.rules) else []),
+        *([_losses_table(result)] if all(entry.rows[ALL].losses for entry in result.policies) else []),
         *([_corrections_table(result)] if result.corrections else []),
         _oracle_table(result, suites),
     ]
 
 
 def _latency_table(result: EvaluationResult, clock: bool) -> Table:
-    oracle = next((_timing(rule, ALL, clock) for rule in result.rules if rule.lane == "oracle"), None)
-    timings = [(rule, _timing(rule, ALL, clock)) for rule in result.rules]
-    rows = [[_name(rule), *_timing_cells(timing, oracle)] for rule, timing in timings if timing]
+    oracle = next((_timing(entry, ALL, clock) for entry in result.policies if entry.lane == "oracle"), None)
+    timings = [(entry, _timing(entry, ALL, clock)) for entry in result.policies]
+    rows = [[_name(entry), *_timing_cells(timing, oracle)] for entry, timing in timings if timing]
     first = next(timing for _, timing in timings if timing)
     if clock:
         title, how = "Latency and speedup on the clock", _clock_note(result)
@@ -46,7 +46,7 @@ def _latency_table(result: EvaluationResult, clock: bool) -> Table:
         f"{how}. Ahead: latency below static-opt's; behind: above the oracle's. Square brackets: 95% bootstrap "
         "intervals over prompts."
     )
-    columns = ["rule", "ms/token", "speedup", "ahead of static-opt", "behind oracle"]
+    columns = ["policy", "ms/token", "speedup", "ahead of static-opt", "behind oracle"]
     if any(timing.cut_noise is not None for _, timing in timings if timing):
         note += (
             " Timing: half of the 95% interval of being ahead that the clock's noise alone leaves, given these "
@@ -69,11 +69,11 @@ def _noise_cell(timing: Timing) -> str:
 
 def _suite_table(result: EvaluationResult, suites: Sequence[str], clock: bool) -> Table:
     rows = []
-    for rule in result.rules:
-        timings = [_timing(rule, suite, clock) for suite in suites]
+    for entry in result.policies:
+        timings = [_timing(entry, suite, clock) for suite in suites]
         if any(timings):
-            rows.append([_name(rule), *map(_speedup_and_cut, timings)])
-    columns = ["rule", *suites]
+            rows.append([_name(entry), *map(_speedup_and_cut, timings)])
+    columns = ["policy", *suites]
     how = "On the clock" if clock else "Simulated"
     return Table(
         f"{how}, by suite", "Speedup over plain decoding; in brackets: latency below static-opt's.", columns, rows
@@ -86,30 +86,30 @@ def _speedup_and_cut(timing: Timing | None) -> str:
     return f"{timing.speedup.value:.2f}x" + (f" ({timing.cut.value:+.1%})" if timing.cut else "")
 
 
-def _timing(rule: RuleResult, suite: str, clock: bool) -> Timing | None:
-    row = rule.rows.get(suite)
+def _timing(entry: PolicyResult, suite: str, clock: bool) -> Timing | None:
+    row = entry.rows.get(suite)
     return None if row is None else row.clock if clock else row.simulated
 
 
 def _prediction_table(result: EvaluationResult) -> Table:
     always = result.always_accept[ALL]
     rows = [["always-accept", _percent(always.f1), _percent(always.precision), _percent(always.recall), "0.50"]]
-    for rule in result.rules:
-        found = rule.rows[ALL].prediction
+    for entry in result.policies:
+        found = entry.rows[ALL].prediction
         if found:
             auc = f"{found.auc:.2f}" if found.auc is not None else ""
-            rows.append([_name(rule), *map(_percent, (found.f1, found.precision, found.recall)), auc])
+            rows.append([_name(entry), *map(_percent, (found.f1, found.precision, found.recall)), auc])
     note = (
-        "Does the rule foretell which guesses hold? One prediction per output position: a drafted token is predicted "
+        "Does the policy foretell which guesses hold? One prediction per output position: a drafted token is predicted "
         "to hold, the one that ended an iteration to fail. A high match rate makes F1 cheap: compare always-accept."
         f"{_f1_sentence(result)}"
     )
-    return Table("Accept prediction", note, ["rule", "F1", "precision", "recall", "AUC of the score"], rows)
+    return Table("Accept prediction", note, ["policy", "F1", "precision", "recall", "AUC of the score"], rows)
 
 
 def _f1_sentence(result: EvaluationResult) -> str:
     """The possible gain in F1: the distance of static-opt from 1, and the best that the scores could reach."""
-    opt = next((rule.rows[ALL].prediction for rule in result.rules if rule.label == STATIC_OPT), None)
+    opt = next((entry.rows[ALL].prediction for entry in result.policies if entry.label == STATIC_OPT), None)
     if opt is None or not result.best_f1:
         return ""
     best = ", ".join(f"{policy} {_percent(value)}" for policy, value in result.best_f1.items())
@@ -121,11 +121,11 @@ def _f1_sentence(result: EvaluationResult) -> str:
 
 def _pass_table(result: EvaluationResult) -> Table:
     rows = []
-    for rule in result.rules:
-        row = rule.rows[ALL]
+    for entry in result.policies:
+        row = entry.rows[ALL]
         rows.append(
             [
-                _name(rule),
+                _name(entry),
                 f"{row.target_passes:,}",
                 f"{row.draft_passes:,}",
                 f"{row.tokens_per_target_pass:.2f}",
@@ -133,18 +133,18 @@ def _pass_table(result: EvaluationResult) -> Table:
                 f"{row.verification_rate:.3f}",
             ]
         )
-    columns = ["rule", "target passes", "draft passes", "tokens per pass", "discard rate", "verification rate"]
+    columns = ["policy", "target passes", "draft passes", "tokens per pass", "discard rate", "verification rate"]
     note = "Over all test prompts. Discard rate: drafts thrown away / tokens; verification: target passes / tokens."
     return Table("Passes", note, columns, rows)
 
 
 def _losses_table(result: EvaluationResult) -> Table:
     rows = []
-    for rule in result.rules:
-        parts = rule.rows[ALL].losses
+    for entry in result.policies:
+        parts = entry.rows[ALL].losses
         seconds = (parts.draft_s, parts.check_s, parts.decision_s, parts.loop_s, parts.too_long_s)
-        rows.append([_name(rule), *(f"{1e3 * part:.3f}" for part in seconds), f"{100 * parts.too_soon:.1f}"])
-    columns = ["rule", "drafting", "checking", "deciding", "loop", "thrown away", "stopped too soon"]
+        rows.append([_name(entry), *(f"{1e3 * part:.3f}" for part in seconds), f"{100 * parts.too_soon:.1f}"])
+    columns = ["policy", "drafting", "checking", "deciding", "loop", "thrown away", "stopped too soon"]
     note = (
         "Simulated milliseconds per token; thrown away: the part of it on drafts that did not hold. Stopped too "
         "soon: iterations per 100 tokens that ended although the next guess would have held. "
@@ -166,24 +166,24 @@ def _judge_sentence(result: EvaluationResult) -> str:
 
 def _corrections_table(result: EvaluationResult) -> Table:
     rows = []
-    for rule in result.rules:
-        one = result.corrections.get(rule.label)
+    for entry in result.policies:
+        one = result.corrections.get(entry.label)
         if one is None:
             continue
         undone = (one.free_decisions_s, one.free_checks_s, one.never_too_late_s, one.never_too_soon_s, one.no_errors_s)
         cells = [f"{1e3 * seconds:.2f} ({seconds / one.as_it_is_s - 1:+.1%})" for seconds in undone]
-        rows.append([_name(rule), f"{1e3 * one.as_it_is_s:.2f}", *cells])
+        rows.append([_name(entry), f"{1e3 * one.as_it_is_s:.2f}", *cells])
     note = (
         "Simulated milliseconds per token, and in brackets the change, if one thing were undone: decisions and "
         "features free; checking many tokens as cheap as checking one; no guess drafted after one that fails (false "
         "positives); no stop while all that was drafted holds (false negatives); neither kind of error."
     )
-    columns = ["rule", "as it is", "free decisions", "free checks", "never too late", "never too soon", "no errors"]
-    return Table("What holds a rule back", note, columns, rows)
+    columns = ["policy", "as it is", "free decisions", "free checks", "never too late", "never too soon", "no errors"]
+    return Table("What holds a policy back", note, columns, rows)
 
 
 def _behind_oracle(result: EvaluationResult, judge: Timing) -> str:
-    oracle = next((rule.rows[ALL].simulated for rule in result.rules if rule.lane == "oracle"), None)
+    oracle = next((entry.rows[ALL].simulated for entry in result.policies if entry.lane == "oracle"), None)
     return f", {judge.latency_s / oracle.latency_s - 1:.1%} behind the oracle" if oracle else ""
 
 
@@ -200,11 +200,11 @@ def _oracle_table(result: EvaluationResult, suites: Sequence[str]) -> Table:
 
 
 def _clocked(result: EvaluationResult) -> bool:
-    return any(rule.rows[ALL].clock for rule in result.rules)
+    return any(entry.rows[ALL].clock for entry in result.policies)
 
 
 def _clock_note(result: EvaluationResult) -> str:
-    timing = next(rule.rows[ALL].clock for rule in result.rules if rule.rows[ALL].clock)
+    timing = next(entry.rows[ALL].clock for entry in result.policies if entry.rows[ALL].clock)
     same, total = result.texts_equal
     return (
         f"On the clock: {timing.prompts} prompts, at most {result.setting.clock_repeats} repeats round robin, medians; "
@@ -247,13 +247,13 @@ def _drafts_table(result: DraftsResult) -> Table:
         "match rate",
         "best SL",
         "speedup at it",
-        "best rule",
+        "best policy",
         "its speedup",
         "p95 ms per token",
         "break-even c",
     ]
     note = (
-        "c: a draft step over a target pass. Best SL and best rule were chosen on validation prompts, their speedups "
+        "c: a draft step over a target pass. Best SL and best policy were chosen on validation prompts, their speedups "
         "are simulated on the test prompts. p95: over prompts. Break-even c: at this cost no fixed SL gains any more."
     )
     return Table("The drafts", note, columns, rows)
@@ -261,7 +261,7 @@ def _drafts_table(result: DraftsResult) -> Table:
 
 def _drafts_by_suite(result: DraftsResult, suites: Sequence[str]) -> Table:
     rows = [[draft.name, *(f"{draft.speedup[suite].value:.2f}" for suite in suites)] for draft in result.drafts]
-    return Table("Speedup by suite", "Each draft with its best rule.", ["draft", *suites], rows)
+    return Table("Speedup by suite", "Each draft with its best policy.", ["draft", *suites], rows)
 
 
 # -- shared --------------------------------------------------------------------------------------------
@@ -310,8 +310,8 @@ def _percent(value: float) -> str:
     return f"{value:.1%}"
 
 
-def _name(rule: RuleResult) -> str:
-    return rule.label if rule.label == rule.lane else f"{rule.label} ({rule.lane})"
+def _name(entry: PolicyResult) -> str:
+    return entry.label if entry.label == entry.lane else f"{entry.label} ({entry.lane})"
 
 
 def to_markdown(title: str, lines: Iterable[str], tables: Iterable[Table], more: str = "") -> str:

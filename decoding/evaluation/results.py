@@ -1,7 +1,7 @@
 """The results of an evaluation as plain data: the files that the page's tabs and the reports read.
 
 Latencies are seconds per token of text; speedups are over the autoregressive lane; intervals are 95%
-bootstrap intervals over prompts. ``cut`` is the share by which a rule's latency lies below static-opt's.
+bootstrap intervals over prompts. ``cut`` is the share by which a policy's latency lies below static-opt's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..errors import UserError
 from ..files import write_whole
@@ -37,7 +37,7 @@ class Interval:
 
 @dataclass(slots=True)
 class Timing:
-    """One rule's time on one suite, simulated from chains and cost curves, or read off the clock.
+    """One policy's time on one suite, simulated from chains and cost curves, or read off the clock.
 
     ``p95_token_s``: the 95th percentile over prompts of the time per token. ``cut``: see the module;
     None for static-opt itself and where static-opt was not timed. ``cut_noise``: half of the 95% interval that the
@@ -56,21 +56,21 @@ class Timing:
 
 @dataclass(slots=True)
 class Prediction:
-    """How well a rule predicts acceptance; see ``evaluation/classify.py`` for the definitions."""
+    """How well a policy predicts acceptance; see ``evaluation/classify.py`` for the definitions."""
 
     __pydantic_config__ = _STRICT
     f1: float
     precision: float
     recall: float
-    auc: float | None  # None: the rule has no score
+    auc: float | None  # None: the policy has no score
 
 
 @dataclass(slots=True)
 class Losses:
-    """Where a rule's simulated time goes, in seconds per token of text; see ``evaluation/losses.py``.
+    """Where a policy's simulated time goes, in seconds per token of text; see ``evaluation/losses.py``.
 
     ``too_long_s`` is the part spent on drafts that were thrown away; ``too_soon`` counts, per token, iterations
-    that the rule ended although the next guess would have held.
+    that the policy ended although the next guess would have held.
     """
 
     __pydantic_config__ = _STRICT
@@ -84,7 +84,7 @@ class Losses:
 
 @dataclass(slots=True)
 class Corrections:
-    """Simulated seconds per token of a rule as it is, and with one thing undone that holds it back; see
+    """Simulated seconds per token of a policy as it is, and with one thing undone that holds it back; see
     ``evaluation/corrections.py``.
     """
 
@@ -94,12 +94,12 @@ class Corrections:
     free_checks_s: float  # checking many tokens costs what checking one does
     never_too_soon_s: float  # it never stops while all that it drafted holds
     never_too_late_s: float  # it never drafts on after a guess that fails
-    no_errors_s: float  # neither: a perfect classifier of the drafted token, at the rule's decision cost
+    no_errors_s: float  # neither: a perfect classifier of the drafted token, at the policy's decision cost
 
 
 @dataclass(slots=True)
 class Row:
-    """One rule on one suite: passes and simulated time over all its prompts, the clock over some."""
+    """One policy on one suite: passes and simulated time over all its prompts, the clock over some."""
 
     __pydantic_config__ = _STRICT
     target_passes: int
@@ -114,8 +114,8 @@ class Row:
 
 
 @dataclass(slots=True)
-class RuleResult:
-    """One rule. ``label`` is its name in the tables ("static-opt"), ``lane`` the lane string that ran."""
+class PolicyResult:
+    """One policy. ``label`` is its name in the tables ("static-opt"), ``lane`` the lane string that ran."""
 
     __pydantic_config__ = _STRICT
     label: Text
@@ -180,20 +180,20 @@ class EvaluationResult:
     static_opt: int  # chosen on the validation split
     match_rate: dict[Text, float]  # by suite, and ALL
     always_accept: dict[Text, Prediction]  # the figures of predicting that every guess holds
-    rules: list[RuleResult]
+    policies: Annotated[list[PolicyResult], Field(validation_alias=AliasChoices("policies", "rules"))]  # once "rules"
     pareto: dict[Text, list[ParetoPoint]]  # policy -> its thresholds, over all suites
     oracle: dict[Text, OracleLengths]  # by suite, and ALL
     texts_equal: tuple[int, int]  # clocked lanes whose text was the autoregressive one, of how many
     perfect_judge: dict[Text, Timing] = field(default_factory=dict)  # by suite: a perfect classifier of drafts
-    corrections: dict[Text, Corrections] = field(default_factory=dict)  # by label; rules that can err
+    corrections: dict[Text, Corrections] = field(default_factory=dict)  # by label; policies that can err
     best_f1: dict[Text, float] = field(default_factory=dict)  # policy -> F1 at its score's best threshold, for show
     schema: Literal["speculoscope.evaluation/1"] = SCHEMA
 
-    def rule(self, label: str) -> RuleResult:
-        """The rule of that label; KeyError if there is none."""
-        for rule in self.rules:
-            if rule.label == label:
-                return rule
+    def entry(self, label: str) -> PolicyResult:
+        """The policy of that label; KeyError if there is none."""
+        for entry in self.policies:
+            if entry.label == label:
+                return entry
         raise KeyError(label)
 
 

@@ -1,4 +1,4 @@
-"""The test material: chains of prompts, and the rules replayed on them."""
+"""The test material: chains of prompts, and the policies replayed on them."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from ..lookahead.lanes import parse_lane
 from ..records.trace import Costs
 from .classify import always_accept, predict
 from .losses import PerfectJudge, losses, replay_judge
-from .results import ALL, OracleLengths, ParetoPoint, Prediction, Row, RuleResult, Timing
+from .results import ALL, OracleLengths, ParetoPoint, PolicyResult, Prediction, Row, Timing
 from .samples import Replayed, Sample, replay_lane
 from .statistics import Bootstrap, clock_noise
 
@@ -23,8 +23,8 @@ PLACES = 20
 
 
 @dataclass(slots=True)
-class Rule:
-    """A rule of the tables: what it is called there, and the lane that runs."""
+class Entry:
+    """A policy of the tables: what it is called there, and the lane that runs."""
 
     label: str
     lane: str
@@ -48,35 +48,35 @@ def groups(suites: Sequence[str]) -> dict[str, list[int]]:
     return found
 
 
-def rule_results(
-    rules: Sequence[Rule],
+def policy_results(
+    entries: Sequence[Entry],
     samples: Sequence[Sample],
     costs: Costs,
     heads: Mapping[str, Head] | None = None,
     clock: ClockTable | None = None,
-) -> list[RuleResult]:
-    """One result per rule; the intervals of all rules rest on the same resampled prompts."""
-    replayed = {rule.lane: replay_lane(rule.lane, samples, costs, heads) for rule in rules}
-    reference = _reference(rules)
+) -> list[PolicyResult]:
+    """One result per policy; the intervals of all policies rest on the same resampled prompts."""
+    replayed = {entry.lane: replay_lane(entry.lane, samples, costs, heads) for entry in entries}
+    reference = _reference(entries)
     simulated = _simulated_timings(replayed, samples, costs, reference)
-    clocked = _clock_timings(clock, rules, reference) if clock else {}
+    clocked = _clock_timings(clock, entries, reference) if clock else {}
     if clocked and reference:
         _add_noise(clocked, clock, replayed, samples, reference)
     rows = {lane: _rows(one, samples, costs, simulated[lane], clocked.get(lane, {})) for lane, one in replayed.items()}
-    return [RuleResult(rule.label, rule.lane, rows[rule.lane]) for rule in rules]
+    return [PolicyResult(entry.label, entry.lane, rows[entry.lane]) for entry in entries]
 
 
-def judge_timings(rules: Sequence[Rule], samples: Sequence[Sample], costs: Costs) -> dict[str, Timing]:
+def judge_timings(entries: Sequence[Entry], samples: Sequence[Sample], costs: Costs) -> dict[str, Timing]:
     """Suite -> timing of a perfect classifier of the drafted token, compared with static-opt."""
-    reference = _reference(rules)
+    reference = _reference(entries)
     replayed = {PerfectJudge.name: replay_judge(samples, costs)}
     if reference:
         replayed[reference] = replay_lane(reference, samples, costs)
     return _simulated_timings(replayed, samples, costs, reference)[PerfectJudge.name]
 
 
-def _reference(rules: Sequence[Rule]) -> str | None:
-    return next((rule.lane for rule in rules if rule.label == STATIC_OPT), None)
+def _reference(entries: Sequence[Entry]) -> str | None:
+    return next((entry.lane for entry in entries if entry.label == STATIC_OPT), None)
 
 
 def _simulated_timings(
@@ -150,10 +150,10 @@ def _timings(
     return found
 
 
-def _clock_timings(clock: ClockTable, rules: Sequence[Rule], reference: str | None) -> dict[str, dict[str, Timing]]:
+def _clock_timings(clock: ClockTable, entries: Sequence[Entry], reference: str | None) -> dict[str, dict[str, Timing]]:
     if not clock.prompts or "autoregressive" not in clock.seconds:
         return {}
-    seconds = {rule.lane: clock.seconds[rule.lane] for rule in rules if rule.lane in clock.seconds}
+    seconds = {entry.lane: clock.seconds[entry.lane] for entry in entries if entry.lane in clock.seconds}
     return _timings(seconds, clock.tokens, clock.suites, clock.seconds["autoregressive"], reference)
 
 

@@ -1,4 +1,4 @@
-"""What a rule did on the validation split at each of its thresholds: enough to price it on any machine.
+"""What a policy did on the validation split at each of its thresholds: enough to price it on any machine.
 
 A row counts the iterations by their SL. From it and the cost curves (c, v, o, decision) follows the latency
 per token, so that a threshold can be chosen anew wherever the policy runs, without the chains.

@@ -1,4 +1,4 @@
-"""Oracles: rules that were told beforehand where the draft's guesses fail. Ceilings, not usable."""
+"""Oracles: policies that were told beforehand where the draft's guesses fail. Ceilings, not usable."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Trace:
-    """One lane: one prompt under one rule and one draft."""
+    """One lane: one prompt under one policy and one draft."""
 
     __pydantic_config__ = _STRICT
     lane: ShortText  # the lane string, e.g. "wide-1x384/static:5"

@@ -185,7 +185,7 @@ def test_a_written_policy_runs_as_it_is_typed(there):
     field = page.get_by_label("Guess on while")
     field.fill("guessed < 5")
     static = simulate_lane(first_run(), "static:5")
-    assert f"{static.speedup:.2f}×" in page.locator(".sl-play .sl-bars li", has_text="Your rule").inner_text()
+    assert f"{static.speedup:.2f}×" in page.locator(".sl-play .sl-bars li", has_text="Your policy").inner_text()
     field.fill("fetch('/') > 1")
     assert "not understood" in page.locator(".sl-play .sl-fault").inner_text()
 

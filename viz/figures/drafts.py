@@ -176,7 +176,7 @@ def opposite_shapes(drafts: list[DraftResult]) -> tuple[DraftResult, DraftResult
 
 
 def draw_by_suite(result: DraftsResult) -> Drawing:
-    """Speedup of each draft's best rule, by suite."""
+    """Speedup of each draft's best policy, by suite."""
     suites = [ALL, *result.setting.prompts]
     figure = go.Figure()
     for index, draft in enumerate(result.drafts):
@@ -190,7 +190,7 @@ def draw_by_suite(result: DraftsResult) -> Drawing:
     figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"})
     figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
     figure.update_layout(height=340, barmode="group", **BASE)
-    title = "Each draft with its best rule, by suite"
+    title = "Each draft with its best policy, by suite"
     return Drawing("drafts-suite", title, suite_sentence(result, suites[1:]), figure)
 
 

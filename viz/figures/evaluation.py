@@ -1,4 +1,4 @@
-"""Plotly figures of an evaluation of lookahead rules: pure functions of its result.
+"""Plotly figures of an evaluation of lookahead policies: pure functions of its result.
 
 Each comes with a title and one sentence that says what to look for, computed from the result.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from decoding.evaluation.results import ALL, EvaluationResult, Interval, RuleResult
+from decoding.evaluation.results import ALL, EvaluationResult, Interval, PolicyResult
 from decoding.lookahead.lanes import is_usable, spec_of
 
 from ..player.looks import lane_look
@@ -47,25 +47,25 @@ def family(lane: str) -> tuple[str, str]:
 
 
 def draw_speedups(result: EvaluationResult) -> Drawing:
-    """Speedup of every rule over all suites: simulated as bars, the clock as points."""
-    rules = _by_speedup(result)
-    names = [plain(rule.label) for rule in rules]
+    """Speedup of every policy over all suites: simulated as bars, the clock as points."""
+    entries = _by_speedup(result)
+    names = [plain(entry.label) for entry in entries]
     figure = go.Figure()
-    simulated = [rule.rows[ALL].simulated.speedup for rule in rules]
+    simulated = [entry.rows[ALL].simulated.speedup for entry in entries]
     figure.add_bar(
         y=names,
         x=[one.value for one in simulated],
         error_x=_error(simulated),
         orientation="h",
-        marker={"color": [family(rule.lane)[0] for rule in rules], "opacity": 0.55},
+        marker={"color": [family(entry.lane)[0] for entry in entries], "opacity": 0.55},
         name="simulated, all test prompts",
         hovertemplate="%{y}: %{x:.2f} times, simulated<extra></extra>",
     )
-    clocked = [(rule, rule.rows[ALL].clock) for rule in rules if rule.rows[ALL].clock]
+    clocked = [(entry, entry.rows[ALL].clock) for entry in entries if entry.rows[ALL].clock]
     if clocked:
         intervals = [timing.speedup for _, timing in clocked]
         figure.add_scatter(
-            y=[plain(rule.label) for rule, _ in clocked],
+            y=[plain(entry.label) for entry, _ in clocked],
             x=[one.value for one in intervals],
             error_x=_error(intervals),
             mode="markers",
@@ -76,12 +76,12 @@ def draw_speedups(result: EvaluationResult) -> Drawing:
     figure.add_vline(x=1, line={"color": MUTED, "width": 1, "dash": "dot"})
     figure.update_xaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
     figure.update_yaxes(automargin=True)
-    figure.update_layout(height=60 + 30 * len(rules) + 50, **BASE)
-    return Drawing("eval-speedup", "Speedup of every rule", speedups_sentence(result), figure)
+    figure.update_layout(height=60 + 30 * len(entries) + 50, **BASE)
+    return Drawing("eval-speedup", "Speedup of every policy", speedups_sentence(result), figure)
 
 
-def _by_speedup(result: EvaluationResult) -> list[RuleResult]:
-    return sorted(result.rules, key=lambda rule: rule.rows[ALL].simulated.speedup.value)
+def _by_speedup(result: EvaluationResult) -> list[PolicyResult]:
+    return sorted(result.policies, key=lambda entry: entry.rows[ALL].simulated.speedup.value)
 
 
 def _error(intervals: list[Interval]) -> dict[str, Any]:
@@ -97,11 +97,11 @@ def _error(intervals: list[Interval]) -> dict[str, Any]:
 
 
 def speedups_sentence(result: EvaluationResult) -> str:
-    """The fastest usable rule and how far it is from the oracle."""
-    usable = [rule for rule in result.rules if is_usable(rule.lane)]
-    best = max(usable, key=lambda rule: rule.rows[ALL].simulated.speedup.value)
-    text = f"{best.label} is the fastest rule that can be used: {best.rows[ALL].simulated.speedup.value:.2f} times"
-    oracle = next((rule for rule in result.rules if rule.lane == "oracle"), None)
+    """The fastest usable policy and how far it is from the oracle."""
+    usable = [entry for entry in result.policies if is_usable(entry.lane)]
+    best = max(usable, key=lambda entry: entry.rows[ALL].simulated.speedup.value)
+    text = f"{best.label} is the fastest policy that can be used: {best.rows[ALL].simulated.speedup.value:.2f} times"
+    oracle = next((entry for entry in result.policies if entry.lane == "oracle"), None)
     if oracle:
         behind = best.rows[ALL].simulated.latency_s / oracle.rows[ALL].simulated.latency_s - 1
         side = "behind" if behind >= 0 else "ahead of"
@@ -114,14 +114,14 @@ def speedups_sentence(result: EvaluationResult) -> str:
 
 def draw_cuts(result: EvaluationResult) -> Drawing:
     """Latency below static-opt's, paired over prompts, by suite."""
-    rules = [rule for rule in _by_speedup(result) if _is_compared(rule)]
+    entries = [entry for entry in _by_speedup(result) if _is_compared(entry)]
     suites = [ALL, *result.setting.prompts]
     figure = go.Figure()
     for suite, symbol in zip(suites, ("circle", "square-open", "diamond-open", "triangle-up-open", "cross-open")):
-        shown = [(rule, rule.rows[suite].simulated.cut) for rule in rules if suite in rule.rows]
+        shown = [(entry, entry.rows[suite].simulated.cut) for entry in entries if suite in entry.rows]
         intervals = [cut for _, cut in shown if cut]
         figure.add_scatter(
-            y=[plain(rule.label) for rule, cut in shown if cut],
+            y=[plain(entry.label) for entry, cut in shown if cut],
             x=[100 * one.value for one in intervals],
             error_x=_scaled_error(intervals) if suite == ALL else None,
             mode="markers",
@@ -132,12 +132,12 @@ def draw_cuts(result: EvaluationResult) -> Drawing:
     figure.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     figure.update_xaxes(title_text="time per token below static-opt's (%), simulated")
     figure.update_yaxes(automargin=True)
-    figure.update_layout(height=90 + 30 * len(rules) + 50, **BASE)
+    figure.update_layout(height=90 + 30 * len(entries) + 50, **BASE)
     return Drawing("eval-cut", f"Against the best static SL ({result.static_opt})", cuts_sentence(result), figure)
 
 
-def _is_compared(rule: RuleResult) -> bool:
-    return rule.lane != "autoregressive" and rule.rows[ALL].simulated.cut is not None
+def _is_compared(entry: PolicyResult) -> bool:
+    return entry.lane != "autoregressive" and entry.rows[ALL].simulated.cut is not None
 
 
 def _scaled_error(intervals: list[Interval]) -> dict[str, Any]:
@@ -145,11 +145,11 @@ def _scaled_error(intervals: list[Interval]) -> dict[str, Any]:
 
 
 def cuts_sentence(result: EvaluationResult) -> str:
-    """Which usable rules are surely faster than static-opt, which surely slower."""
-    compared = [rule for rule in result.rules if _is_compared(rule) and is_usable(rule.lane)]
-    ahead = [rule.label for rule in compared if rule.rows[ALL].simulated.cut.low > 0]
-    behind = [rule.label for rule in compared if rule.rows[ALL].simulated.cut.high < 0]
-    parts = [f"surely faster than static-opt: {', '.join(ahead)}" if ahead else "no rule is surely faster"]
+    """Which usable policies are surely faster than static-opt, which surely slower."""
+    compared = [entry for entry in result.policies if _is_compared(entry) and is_usable(entry.lane)]
+    ahead = [entry.label for entry in compared if entry.rows[ALL].simulated.cut.low > 0]
+    behind = [entry.label for entry in compared if entry.rows[ALL].simulated.cut.high < 0]
+    parts = [f"surely faster than static-opt: {', '.join(ahead)}" if ahead else "no policy is surely faster"]
     if behind:
         parts.append(f"surely slower: {', '.join(behind)}")
     return f"By the 95% intervals over prompts, {'; '.join(parts)}. Every point right of the dotted line saves time."
@@ -160,16 +160,16 @@ def cuts_sentence(result: EvaluationResult) -> str:
 
 def draw_prediction(result: EvaluationResult) -> Drawing:
     """F1 of accept prediction, with always-accept as a line."""
-    rules = [rule for rule in _by_speedup(result) if rule.rows[ALL].prediction and is_usable(rule.lane)]
+    entries = [entry for entry in _by_speedup(result) if entry.rows[ALL].prediction and is_usable(entry.lane)]
     always = result.always_accept[ALL].f1
     figure = go.Figure()
     figure.add_bar(
-        y=[plain(rule.label) for rule in rules],
-        x=[rule.rows[ALL].prediction.f1 for rule in rules],
+        y=[plain(entry.label) for entry in entries],
+        x=[entry.rows[ALL].prediction.f1 for entry in entries],
         orientation="h",
-        marker={"color": [family(rule.lane)[0] for rule in rules], "opacity": 0.55},
+        marker={"color": [family(entry.lane)[0] for entry in entries], "opacity": 0.55},
         name="F1",
-        customdata=[[_auc(rule)] for rule in rules],
+        customdata=[[_auc(entry)] for entry in entries],
         hovertemplate="%{y}: F1 %{x:.3f}; AUC %{customdata[0]}<extra></extra>",
         showlegend=False,
     )
@@ -181,23 +181,25 @@ def draw_prediction(result: EvaluationResult) -> Drawing:
     )
     figure.update_xaxes(title_text="F1 of foretelling which guesses hold", range=[0, 1])
     figure.update_yaxes(automargin=True)
-    figure.update_layout(height=60 + 30 * len(rules) + 60, **BASE)
+    figure.update_layout(height=60 + 30 * len(entries) + 60, **BASE)
     return Drawing("eval-f1", "Who foretells which guesses hold?", prediction_sentence(result), figure)
 
 
-def _auc(rule: RuleResult) -> str:
-    auc = rule.rows[ALL].prediction.auc
+def _auc(entry: PolicyResult) -> str:
+    auc = entry.rows[ALL].prediction.auc
     return "none (no score)" if auc is None else f"{auc:.3f}"
 
 
 def prediction_sentence(result: EvaluationResult) -> str:
     always = result.always_accept[ALL].f1
-    scored = [rule for rule in result.rules if rule.rows[ALL].prediction and rule.rows[ALL].prediction.auc is not None]
+    scored = [
+        entry for entry in result.policies if entry.rows[ALL].prediction and entry.rows[ALL].prediction.auc is not None
+    ]
     held = f"{result.match_rate[ALL]:.0%} of the guesses hold"
     text = f"To accept everything reaches an F1 of {always:.2f} here, because {held}"
     if not scored:
         return f"{text}: only what lies beyond the line is foresight."
-    best = max(scored, key=lambda rule: rule.rows[ALL].prediction.f1)
+    best = max(scored, key=lambda entry: entry.rows[ALL].prediction.f1)
     found = best.rows[ALL].prediction
     return f"{text}; {best.label} reaches {found.f1:.2f}, with an AUC of {found.auc:.2f}."
 
@@ -221,16 +223,16 @@ def draw_pareto(result: EvaluationResult) -> Drawing:
             hovertemplate="%{customdata[0]}<br>thrown away %{x:.2f}, target passes %{y:.2f} per token<br>"
             "%{customdata[1]} times<extra></extra>",
         )
-    for rule in result.rules:
-        if _has_no_sweep(rule, result):
-            row, (colour, symbol) = rule.rows[ALL], family(rule.lane)
+    for entry in result.policies:
+        if _has_no_sweep(entry, result):
+            row, (colour, symbol) = entry.rows[ALL], family(entry.lane)
             figure.add_scatter(
                 x=[row.discard_rate],
                 y=[row.verification_rate],
                 mode="markers",
-                name=plain(rule.label),
+                name=plain(entry.label),
                 marker={"symbol": symbol, "size": 12, "color": colour},
-                hovertemplate=f"{plain(rule.label)}: %{{x:.2f}}, %{{y:.2f}} per token<extra></extra>",
+                hovertemplate=f"{plain(entry.label)}: %{{x:.2f}}, %{{y:.2f}} per token<extra></extra>",
             )
     figure.update_xaxes(title_text="discard rate: drafts thrown away per token", rangemode="tozero")
     figure.update_yaxes(title_text="verification rate: target passes per token", rangemode="tozero")
@@ -238,15 +240,15 @@ def draw_pareto(result: EvaluationResult) -> Drawing:
     return Drawing("eval-pareto", "What each threshold trades", pareto_sentence(result), figure)
 
 
-def _has_no_sweep(rule: RuleResult, result: EvaluationResult) -> bool:
+def _has_no_sweep(entry: PolicyResult, result: EvaluationResult) -> bool:
     """It drafts, and is one point where others are a line: there is nothing in it to vary."""
-    spec = spec_of(rule.lane)
-    return rule.rows[ALL].draft_passes > 0 and spec is not None and spec.name not in result.pareto
+    spec = spec_of(entry.lane)
+    return entry.rows[ALL].draft_passes > 0 and spec is not None and spec.name not in result.pareto
 
 
 def pareto_sentence(result: EvaluationResult) -> str:
     """At the discard rate of static-opt, which policy needs the fewest target passes?"""
-    static = next((rule for rule in result.rules if rule.label == "static-opt"), None)
+    static = next((entry for entry in result.policies if entry.label == "static-opt"), None)
     if static is None:
         return "Lower left is better: fewer drafts thrown away and fewer target passes."
     row = static.rows[ALL]

@@ -77,7 +77,7 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
         _name_row(figure, row, index, trace)
     figure.update_xaxes(title_text="position in the text (tokens)", row=len(drafting), col=1)
     figure.update_layout(height=ROW_PX * len(drafting) + 92, barmode="overlay", **_layout())
-    title = "How far each rule looked ahead, along the text"
+    title = "How far each policy looked ahead, along the text"
     sentence = lookahead_sentence([trace for _, trace in drafting])
     return Drawing("lookahead", title, sentence, figure, follow=True, choice="along the text")
 
@@ -222,7 +222,7 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
     figure.update_xaxes(title_text="iteration", rangemode="tozero")
     figure.update_yaxes(title_text="SL (tokens guessed)", rangemode="tozero")
     figure.update_layout(height=320, **_layout())
-    title = "How far each rule looked ahead, over iterations (as figure 2 of the DISCO paper)"
+    title = "How far each policy looked ahead, over iterations (as figure 2 of the DISCO paper)"
     sentence = iterations_sentence([trace for _, trace in drafting])
     return Drawing("iterations", title, sentence, figure, choice="over iterations")
 
@@ -300,7 +300,7 @@ def _widest(run: Run) -> float:
 
 
 def speedup_sentence(run: Run, curves: dict[str, dict[int, float]]) -> str:
-    """The best static SL of this run, beside the chosen one and the fastest other rule."""
+    """The best static SL of this run, beside the chosen one and the fastest other policy."""
     draft, curve = max(curves.items(), key=lambda item: max(item[1].values()))
     best = max(curve, key=curve.__getitem__)
     of = f" with the draft {draft}" if len(curves) > 1 else ""

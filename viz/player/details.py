@@ -99,7 +99,7 @@ def _check(run: Run, token: Token) -> str:
 
 
 def _policy(trace: Trace, it: Iteration, index: int, token: Token) -> str:
-    """What the rule decided after this guess."""
+    """What the policy decided after this guess."""
     last = index == it.n_drafted - 1
     outcome = _STOPPED[it.stop] if last else "guessed on"
     if token.score is None:

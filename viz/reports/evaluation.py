@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decoding.evaluation.report import evaluation_tables, percent_interval, times
-from decoding.evaluation.results import ALL, EvaluationResult, RuleResult
+from decoding.evaluation.results import ALL, EvaluationResult, PolicyResult
 from decoding.lookahead.lanes import is_usable
 
 from ..figures.evaluation import draw_evaluation
@@ -12,14 +12,14 @@ from .report import Report, Section, make_report
 
 def evaluation_report(result: EvaluationResult) -> Report:
     """The tab's content for ``result``."""
-    first = Section("Which rule is fastest?", summary(result))
+    first = Section("Which policy is fastest?", summary(result))
     return make_report(result.setting, first, evaluation_tables(result), draw_evaluation(result))
 
 
 def summary(result: EvaluationResult) -> list[str]:
-    """What the figures say: the static choice, the best usable rule, the bound."""
-    by_label = {rule.label: rule for rule in result.rules}
-    usable = [rule for rule in result.rules if is_usable(rule.lane)]
+    """What the figures say: the static choice, the best usable policy, the bound."""
+    by_label = {entry.label: entry for entry in result.policies}
+    usable = [entry for entry in result.policies if is_usable(entry.lane)]
     sentences = []
     if "static-opt" in by_label:
         sentences.append(_static_sentence(result, by_label["static-opt"]))
@@ -31,8 +31,8 @@ def summary(result: EvaluationResult) -> list[str]:
     return sentences
 
 
-def _static_sentence(result: EvaluationResult, rule: RuleResult) -> str:
-    timing = rule.rows[ALL].simulated
+def _static_sentence(result: EvaluationResult, entry: PolicyResult) -> str:
+    timing = entry.rows[ALL].simulated
     return (
         f"The best static SL, chosen on {result.setting.validation_prompts} validation prompts, is "
         f"{result.static_opt}: {timing.speedup.value:.2f} times as fast as plain decoding over {timing.prompts} test "
@@ -40,9 +40,9 @@ def _static_sentence(result: EvaluationResult, rule: RuleResult) -> str:
     )
 
 
-def _best_sentence(best: RuleResult) -> str:
+def _best_sentence(best: PolicyResult) -> str:
     row = best.rows[ALL]
-    text = f"The fastest rule that can be used is {best.label}: {times(row.simulated.speedup)}"
+    text = f"The fastest policy that can be used is {best.label}: {times(row.simulated.speedup)}"
     if row.simulated.cut:
         text += f", {percent_interval(row.simulated.cut)} less time per token than static-opt (simulated"
         on_clock = row.clock.cut if row.clock else None
@@ -50,5 +50,5 @@ def _best_sentence(best: RuleResult) -> str:
     return f"{text}. In brackets: 95% intervals over prompts."
 
 
-def _speedup(rule: RuleResult) -> float:
-    return rule.rows[ALL].simulated.speedup.value
+def _speedup(entry: PolicyResult) -> float:
+    return entry.rows[ALL].simulated.speedup.value

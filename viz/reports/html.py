@@ -32,7 +32,7 @@ def write_html(result: EvaluationResult | DraftsResult, folder: Path) -> Path:
     """Write the figures of ``result`` as report.html (drafts-report.html), and plotly.js beside. Raises UserError."""
     drafts = isinstance(result, DraftsResult)
     path = folder / ("drafts-report.html" if drafts else "report.html")
-    title = f"{'Drafts' if drafts else 'Lookahead rules'} on {result.setting.pair}"
+    title = f"{'Drafts' if drafts else 'Lookahead policies'} on {result.setting.pair}"
     drawings = draw_drafts(result) if drafts else draw_evaluation(result)
     try:
         write_whole(path, page(title, setting_lines(result.setting), drawings))

@@ -59,7 +59,7 @@ class Kind:
 EVALUATE = Kind(
     "evaluate",
     "",
-    "Which rule is fastest on prompts never seen before, and how sure is that?",
+    "Which policy is fastest on prompts never seen before, and how sure is that?",
     "python -m decoding evaluate --suite all --split test --ship",
     load_evaluation,
     evaluation_from_dict,

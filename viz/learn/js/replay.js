@@ -4,7 +4,7 @@
  * target pass over one token; output positions count new tokens from 0.
  */
 
-const SL_CAP = 20; // of static rules and those whose source says so
+const SL_CAP = 20; // of static policies and those whose source says so
 
 // ---------------------------------------------------------------- costs
 

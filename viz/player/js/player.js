@@ -9,7 +9,7 @@ class Player {
     this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new Map(); this.cleanups = [];
     root.classList.add("speculoscope");
     root.setAttribute("role", "region");
-    root.setAttribute("aria-label", "Race of decoding rules");
+    root.setAttribute("aria-label", "Race of decoding policies");
     this.buildShell();
     this.popup = new Popup(root);
     this.listen();

@@ -1,4 +1,4 @@
-"""The evaluation of the rules with one draft: the papers' tables."""
+"""The evaluation of the policies with one draft: the papers' tables."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .setting import describe_setting
 from .tables import (
     STATIC_OPT,
     ClockTable,
-    Rule,
+    Entry,
     always_accepting,
     judge_timings,
     match_rates,
     oracle_lengths,
     pareto,
-    rule_results,
+    policy_results,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 def evaluate(
     options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool] = lambda: False
 ) -> Iterator[Progress | EvaluationResult]:
-    """Evaluate the rules of ``options`` with one draft of ``pair``; the last thing told is the result.
+    """Evaluate the policies of ``options`` with one draft of ``pair``; the last thing told is the result.
 
     ``folder`` keeps what was collected: an evaluation that was stopped goes on from there. Where ``cancel()`` says
     so it ends without a result. Validation picks (static-opt; what ``fit`` tuned was tuned there too), the
@@ -73,14 +73,14 @@ def _evaluate(
     validation, test = collector.ready(validation), collector.ready(test)
     yield Progress("tables", "Tuning static-opt on the validation prompts", 0.0)
     static_opt = best_of(static_lanes(), collector.samples(validation, draft), collector.costs)
-    rules = name_rules(lanes, static_opt)
+    entries = name_entries(lanes, static_opt)
     clocked = test[: options.clock_prompts]
-    yield from collector.clock(clocked, _clock_lanes(rules), options.repeats, "clock", options.minutes)
+    yield from collector.clock(clocked, _clock_lanes(entries), options.repeats, "clock", options.minutes)
     yield Progress("tables", "Computing the tables", 0.5)
     samples = collector.samples(test, draft)
     if not samples:
         raise UserError("The target wrote nothing on these prompts: there is nothing to evaluate.")
-    yield _result(options, collector, draft, rules, samples, len(validation), notes, int(static_opt.split(":")[1]))
+    yield _result(options, collector, draft, entries, samples, len(validation), notes, int(static_opt.split(":")[1]))
 
 
 def collect(
@@ -107,23 +107,23 @@ def usable_lanes(asked: Sequence[str], collector: Collector, draft: str) -> tupl
     return list(dict.fromkeys(lanes)), notes
 
 
-def name_rules(lanes: Sequence[str], static_opt: str) -> list[Rule]:
+def name_entries(lanes: Sequence[str], static_opt: str) -> list[Entry]:
     """Labels of the tables and the lanes behind them."""
-    rules = [Rule(text, static_opt if text == STATIC_OPT else text) for text in lanes]
-    if all(rule.label != STATIC_OPT for rule in rules):
-        rules.append(Rule(STATIC_OPT, static_opt))
-    return rules
+    entries = [Entry(text, static_opt if text == STATIC_OPT else text) for text in lanes]
+    if all(entry.label != STATIC_OPT for entry in entries):
+        entries.append(Entry(STATIC_OPT, static_opt))
+    return entries
 
 
-def _lanes_of(rules: Sequence[Rule]) -> list[str]:
-    """The lanes behind the rules, each once: static-opt may be static:5."""
-    return list(dict.fromkeys(rule.lane for rule in rules))
+def _lanes_of(entries: Sequence[Entry]) -> list[str]:
+    """The lanes behind the policies, each once: static-opt may be static:5."""
+    return list(dict.fromkeys(entry.lane for entry in entries))
 
 
-def _clock_lanes(rules: Sequence[Rule]) -> list[str]:
+def _clock_lanes(entries: Sequence[Entry]) -> list[str]:
     """The lanes that run on the clock: not oracle:best beside the oracle, from which it hardly differs while a draft
     step costs little."""
-    lanes = _lanes_of(rules)
+    lanes = _lanes_of(entries)
     return [lane for lane in lanes if lane != "oracle:best" or "oracle" not in lanes]
 
 
@@ -147,14 +147,14 @@ def _result(
     options: EvaluationOptions,
     collector: Collector,
     draft: str,
-    rules: list[Rule],
+    entries: list[Entry],
     samples: list[Sample],
     validation_prompts: int,
     notes: list[str],
     static_opt: int,
 ) -> EvaluationResult:
     heads = collector.heads(draft)
-    lanes = _clock_lanes(rules)
+    lanes = _clock_lanes(entries)
     readings = collector.readings(lanes, "clock")
     verdicts = [reading["same"] for visit in readings for reading in visit["lanes"].values()]
     families = _families(heads)
@@ -163,12 +163,12 @@ def _result(
         static_opt=static_opt,
         match_rate=match_rates(samples),
         always_accept=always_accepting(samples),
-        rules=rule_results(rules, samples, collector.costs, heads, clock_table(readings, samples, lanes)),
+        policies=policy_results(entries, samples, collector.costs, heads, clock_table(readings, samples, lanes)),
         pareto={name: pareto(steps, samples, collector.costs, heads) for name, steps in families.items()},
         oracle=oracle_lengths(samples),
         texts_equal=(sum(verdicts), len(verdicts)),
-        perfect_judge=judge_timings(rules, samples, collector.costs),
-        corrections=correct_all(rules, samples, collector.costs, heads),
+        perfect_judge=judge_timings(entries, samples, collector.costs),
+        corrections=correct_all(entries, samples, collector.costs, heads),
         best_f1=best_f1(samples),
     )
 
