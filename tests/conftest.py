@@ -16,6 +16,20 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """A cache folder of the tests' own; only unpacked models, which take long to make, are shared with the user's."""
+    from decoding.files import cache_folder
+
+    models = cache_folder() / "models"
+    models.mkdir(parents=True, exist_ok=True)
+    own = tmp_path_factory.mktemp("cache")
+    (own / "models").symlink_to(models)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECULOSCOPE_CACHE", str(own))
+        yield
+
+
 def pytest_configure(config):
     config.addinivalue_line(
         "markers", "gpu: runs real CUDA kernels; not run where there is no GPU, and counted as such"

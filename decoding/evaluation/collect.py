@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..comparison.compare import chain_of
 from ..comparison.cost_curves import smooth_costs
 from ..comparison.costs import cost_rounds, measure_decision, retold
+from ..comparison.kept_texts import KeptTexts
 from ..comparison.lane_run import LaneRun
 from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
 from ..errors import Cancelled, UserError
@@ -61,6 +62,7 @@ class Collector:
             "max_new_tokens": max_new_tokens,
         }
         self.prompts = self._usable(prompts)
+        self._kept = KeptTexts(pair, max_new_tokens)
         self._texts = Lines(folder / "texts.jsonl", self._key)
         self._by_prompt = {record["prompt"]: record for record in self._texts.records}
         self._chains: dict[str, Lines] = {}
@@ -95,13 +97,15 @@ class Collector:
 
     def _write_text(self, prompt: Prompt, prepared: Prepared) -> dict[str, Any]:
         """Plain decoding's text. On the lean engine a static lane writes the same text faster (its passes are
-        row-invariant); the timed stage compares it with plain decoding's.
+        row-invariant); the timed stage compares it with plain decoding's. A text that a fit has kept is taken as it is.
         """
-        quick = self.pair.target.info.engine == "lean"
-        lane = parse_lane("static:5" if quick else "autoregressive")
-        run = LaneRun(prepared, lane, _free_costs(self.drafts)).run(self._cancel)
-        self._check_cancel()
-        record = {"prompt": prompt.id, "output": run.output, "finish": run.finish}
+        output = self._kept.get(prepared.prompt)
+        if output is None:
+            quick = self.pair.target.info.engine == "lean"
+            lane = parse_lane("static:5" if quick else "autoregressive")
+            output = LaneRun(prepared, lane, _free_costs(self.drafts)).run(self._cancel).output
+            self._check_cancel()
+        record = {"prompt": prompt.id, "output": output, "finish": prepared.limits.cut([], output)[1]}
         self._texts.add(record)
         self._by_prompt[prompt.id] = record
         return record
@@ -253,7 +257,7 @@ class Collector:
     # -- odds and ends
 
     def close(self) -> None:
-        for lines in (self._texts, *self._chains.values()):
+        for lines in (self._kept, self._texts, *self._chains.values()):
             lines.close()
 
     def heads(self, draft: str) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from ..comparison.kept_texts import KeptTexts
 from ..comparison.prepare import make_source, shared_vocabulary
-from ..files import cache_folder
 from ..lookahead.base import LaneContext
 from ..lookahead.confidence import Confidence
 from ..loop.acceptance import Greedy
@@ -19,7 +19,6 @@ from ..loop.clock import make_clock
 from ..loop.drafting import prefill
 from ..loop.limits import Limits
 from ..loop.speculative import speculative_decode
-from ..records.json_lines import Lines
 from ..records.trace import Costs
 
 if TYPE_CHECKING:
@@ -37,13 +36,13 @@ def greedy_texts(
     policy = Confidence()
     source = make_source(pair, draft, rule, policy.needs)
     limits = Limits(n_tokens, frozenset(pair.tokenizer.eos_ids))
-    kept = _kept(pair, n_tokens)
-    known = {tuple(record["prompt"]): record["text"] for record in kept.records}
+    kept = KeptTexts(pair, n_tokens)
     texts: list[list[int]] = []
     for number, prompt in enumerate(prompts):
         report(number / len(prompts))
-        if tuple(prompt) in known:
-            texts.append(known[tuple(prompt)])
+        known = kept.get(prompt)
+        if known is not None:
+            texts.append(known)
             continue
         policy.reset(LaneContext(draft, UNUSED_COSTS, n_tokens))
         prefill(pair.target, prompt)
@@ -51,14 +50,6 @@ def greedy_texts(
         clock = make_clock(pair.target.info.device)
         decode = speculative_decode(pair.target, source, policy, rule, prompt, limits, clock)
         texts.append([token for iteration in decode for token in iteration.tokens])
-        kept.add({"prompt": prompt, "text": texts[-1]})
+        kept.add(prompt, texts[-1])
     kept.close()
     return texts
-
-
-def _kept(pair: Pair, n_tokens: int) -> Lines:
-    """The file of this target's texts on this engine: another engine or number format may part at a near tie."""
-    info = pair.target.info
-    key = {"target": info.fingerprint, "engine": f"{info.engine} {info.dtype} {info.device}", "tokens": n_tokens}
-    name = f"{info.fingerprint}-{info.engine}-{info.dtype}-{info.device}-{n_tokens}.jsonl".replace(":", "-")
-    return Lines(cache_folder() / "texts" / name, key, stale="restart")
