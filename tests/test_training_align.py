@@ -186,9 +186,14 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(places, "SUITE_FILE", tmp_path / "chat.jsonl")
-    for name, recipe in {"two-layers": Recipe((0, None), 28, "two"), "one-layer": Recipe((0,), 20, "one")}.items():
+    tiny = {
+        "two-layers": Recipe((0, None), 28, "two"),
+        "one-layer": Recipe((0,), 20, "one"),
+        "one-layer-4k": Recipe((0,), 10, "one, small head", weights_of="one-layer"),
+    }
+    for name, recipe in tiny.items():
         monkeypatch.setitem(recipes.RECIPES, name, recipe)
-    monkeypatch.setattr(recipes, "LADDER", ("one-layer",))
+    monkeypatch.setattr(recipes, "LADDER", ("one-layer", "one-layer-4k"))
     monkeypatch.setattr(distil, "BATCH_TOKENS", 1024)
     return pair
 
@@ -219,10 +224,11 @@ def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
     result = CliRunner().invoke(app, ["all", "--tokens", "5000", "--minutes", "0.02"])
     assert result.exit_code == 0, result.output
     described = json.loads((tiny_places / "pair.json").read_text())
-    assert described["chat"] and list(described["drafts"]) == ["two-layers", "one-layer"]
+    assert described["chat"] and list(described["drafts"]) == ["two-layers", "one-layer", "one-layer-4k"]
     facts = json.loads((tiny_places / "alignment.json").read_text())
     assert 0 <= facts["drafts"]["two-layers"]["match"]["rate"] <= 1
     assert facts["drafts"]["one-layer"]["head_rows"] == 20
+    assert facts["drafts"]["one-layer-4k"]["head_rows"] == 10
     card = (tiny_places / "README.md").read_text()
     assert "tvd++-sampled" in card and f"{facts['drafts']['one-layer']['match']['rate']:.3f}" in card
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from torch import Tensor
 
 from decoding.engines.slim import own_weights
 from decoding.errors import UserError
+from training.files import replacing_folder
 from training.loop import Rates, TimedRun, last_of_log
 
-from .data import Batch, frequent_ids
-from .draft_folder import save_slim
+from .data import Batch, frequent_ids, read_texts
+from .draft_folder import save_slim, write_head_ids
 from .head import ROWS, loss_over_head
 from .losses import LOSSES, OF_THE_BATCH
 from .measure import guesses, hidden_at, summary
@@ -95,14 +97,26 @@ def distil(name: str, loss: str, minutes: float = 0.0, tokens: int | None = None
     """Distils the draft of that name into ``build/align/drafts``; returns its match rate in words. Raises UserError."""
     if name not in RECIPES:
         raise UserError(f"There is no draft {name!r}. Drafts: {', '.join(RECIPES)}.")
+    if RECIPES[name].weights_of:
+        return _with_another_head(name)
     run = Run(name, RECIPES[name], loss, Teacher.read(model(), TEXTS))
     run.train(minutes or 1e6, lambda: run.save(DRAFTS / name), tokens)
     return f"match rate {run.measure()['match']:.3f} on texts kept back"
 
 
+def _with_another_head(name: str) -> str:
+    """Writes the draft whose weights are another one's: rows of a frozen head are chosen, not trained (FR-Spec)."""
+    recipe = RECIPES[name]
+    with replacing_folder(DRAFTS / name) as new:
+        shutil.copytree(DRAFTS / recipe.weights_of, new, dirs_exist_ok=True)
+        write_head_ids(new, frequent_ids(read_texts(TEXTS, "train"), recipe.head))
+    return f"the weights of {recipe.weights_of}, with a head of {recipe.head:,} rows"
+
+
 def facts_of(name: str) -> dict[str, float]:
     """What a draft's log tells of its training: steps, minutes, tokens seen."""
-    return {key: value for key, value in last_of_log(f"align-{name}").items() if key != "kept_back"}
+    trained = RECIPES[name].weights_of or name
+    return {key: value for key, value in last_of_log(f"align-{trained}").items() if key != "kept_back"}
 
 
 def tokens_seen(name: str) -> int:

@@ -47,4 +47,9 @@ def save_slim(
         config.architectures = ["LlamaForCausalLM"]
         config.save_pretrained(new)
         (new / DRAFT_FILE).write_text(json.dumps({"target_layers": list(target_layers)}) + "\n")
-        (new / HEAD_FILE).write_text(json.dumps(torch.sort(head_ids).values.tolist()) + "\n")
+        write_head_ids(new, head_ids)
+
+
+def write_head_ids(folder: Path, head_ids: Tensor) -> None:
+    """Writes the ids that a draft may propose, sorted."""
+    (folder / HEAD_FILE).write_text(json.dumps(torch.sort(head_ids).values.tolist()) + "\n")

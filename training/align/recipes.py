@@ -13,8 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 class Recipe:
     """A draft of ``starts`` layers, each begun from the target's layer of that number (None: from random weights).
 
-    Its first ``shared`` layers stay the target's own and are not trained. ``width``: a share of the target's, with
-    heads and MLP narrower by the same share. ``head``: how many ids it may propose.
+    Its first ``shared`` layers stay the target's own and are not trained. ``narrower``: by what its width,
+    heads and MLP are divided. ``head``: how many ids it may propose. ``weights_of``: the draft whose
+    weights it has, with another head, which needs no training.
     """
 
     starts: tuple[int | None, ...]
@@ -22,6 +23,7 @@ class Recipe:
     note: str
     shared: int = 0
     narrower: int = 1
+    weights_of: str = ""
 
     @property
     def target_layers(self) -> tuple[int, ...]:
@@ -32,7 +34,7 @@ class Recipe:
 RECIPES: dict[str, Recipe] = {
     "two-layers": Recipe((0, None), 8192, "the default: two layers as wide as the target's"),
     "one-layer": Recipe((0,), 8192, "one layer as wide as the target's"),
-    "one-layer-4k": Recipe((0,), 4096, "one layer, and half as many tokens to propose from"),
+    "one-layer-4k": Recipe((0,), 4096, "one-layer with half as many tokens to propose from", weights_of="one-layer"),
     "deep-narrow": Recipe(
         (None,) * 4, 16384, "as many parameters as one-layer, in four layers half as wide", narrower=2
     ),
