@@ -263,6 +263,6 @@ def test_every_draft_that_ran_has_its_price_and_its_own_best_sl():
 
 
 def test_what_one_looks_at_is_said_in_one_line(run):
-    ways = "Four ways to let a small model guess for a big one, beside the big one alone"
+    ways = "Four ways to let a small model guess for a big one"
     assert look(run) == f"{ways}; each colour is the fate of a guess."
     assert look(make_run(lanes=("autoregressive",))) == "One text, written by the target alone."

@@ -25,17 +25,22 @@ class Example:
     shows: str = ""
     lanes: list[str] = field(default_factory=list)  # [] : the default ones
     recording: str | None = None
+    point: str = ""  # the lane that its first sentence is to be about; "": the fastest
 
 
 def find_examples(recorded: RecordedBackend) -> list[Example]:
     """Recorded runs in their order, then the showcase prompts that have none."""
-    found = [Example(one.title, one.prompt, one.shows, list(one.lanes), one.id) for one in recorded.recordings()]
+    found = [
+        Example(one.title, one.prompt, one.shows, list(one.lanes), one.id, one.point) for one in recorded.recordings()
+    ]
     prompts = {example.prompt for example in found}
     try:
         showcase = load_showcase()
     except UserError:  # none is shipped
         showcase = []
-    found += [Example(p.title, p.prompt, p.shows, list(p.lanes)) for p in showcase if p.prompt not in prompts]
+    found += [
+        Example(p.title, p.prompt, p.shows, list(p.lanes), point=p.point) for p in showcase if p.prompt not in prompts
+    ]
     return found
 
 

@@ -28,7 +28,7 @@ from .player.details import token_details
 from .player.export import export_html
 from .player.payload import player_payload
 from .session import BROKEN, Visits
-from .settings import command_line, link_query
+from .settings import asked, command_line, link_query
 from .store import RunStore, check_text, new_name
 from .table import run_csv
 
@@ -69,7 +69,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
         run = store.get(query.get("run"))
         if store.origin(run.id) == "imported":
             return {"payload": drawing.do("payload", store.text(run.id), run.id)}
-        return {"payload": player_payload(run, origin=store.origin(run.id))}
+        return {"payload": player_payload(run, origin=store.origin(run.id), **_noticed(store, run.id))}
 
     @answered
     def opened(query: Query, gone: threading.Event | None = None) -> Answer:
@@ -102,7 +102,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
             "json": lambda: run_to_json(run),
             "csv": lambda: run_csv(run),
             "html": lambda: _html(store, drawing, run),
-            "command": lambda: command_line(run.settings),
+            "command": lambda: command_line(asked(run)),
             "link": lambda: _link(store, run, query.get("t")),
         }
         kind = query.get("kind")
@@ -112,6 +112,12 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
         return {"name": name, "mime": _MIME.get(kind, "text/plain"), "text": writers[kind]()}
 
     return [open_run, open_file, details, figures, missed, take]
+
+
+def _noticed(store: RunStore, identifier: str) -> dict[str, str]:
+    """What an example wants to be noticed, for :func:`player_payload`."""
+    info = next((one for one in store.recorded.recordings() if one.id == identifier), None)
+    return {"shows": info.shows, "point": info.point} if info else {}
 
 
 def _html(store: RunStore, drawing: Drawing, run: Run) -> str:
@@ -141,7 +147,7 @@ _MIME = {"json": "application/json", "csv": "text/csv", "html": "text/html"}
 def _link(store: RunStore, run: Run, t: Any) -> str:
     """A recorded run by its name and moment; any other by the settings that make it again."""
     if store.origin(run.id) != "recorded":
-        return link_query(run.settings)
+        return link_query(asked(run))
     moment = t if isinstance(t, int | float) and 0 <= t < 1e6 else 0.0
     return f"run={run.id}&t={moment:.3f}"
 

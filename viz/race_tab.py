@@ -13,13 +13,25 @@ from decoding.backends.base import Backend
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.records.request import MAX_LANES
+from decoding.records.trace import Run
 
 from .buttons import idle, make_buttons, running, stopping
 from .choices import Example, default_lanes, find_examples, lane_choices, pair_choices
 from .desk import answers
 from .player.payload import player_payload
 from .session import Visits, race_feed, told
-from .settings import CHAT, DTYPES, FIELDS, MAX_FORM_REPEATS, MAX_TEMPERATURE, MIN_TOP_P, Settings, read_settings
+from .settings import (
+    CHAT,
+    DTYPES,
+    FIELDS,
+    MAX_FORM_REPEATS,
+    MAX_TEMPERATURE,
+    MIN_TOP_P,
+    Settings,
+    asked,
+    read_settings,
+    settings_of,
+)
 from .store import RunStore
 from .visitors import address_of
 
@@ -30,6 +42,7 @@ TEMPLATE = """<div class="speculoscope">
 <div class="sp-take" role="group" aria-label="Take it along"></div>
 <section class="sp-plots" aria-label="Plots of this run"></section>
 </div>"""
+UNFOLD = """<button type="button" class="sp-unfold" aria-expanded="false">Race a text of your own</button>"""
 RULE_LABELS = [
     ("greedy: both models' first choices must agree", "greedy"),
     ("coupling: same noise for both, so every lane writes the same text", "coupling"),
@@ -56,7 +69,7 @@ def race_view(value: str, functions: list) -> gr.HTML:
         value,
         elem_id="race",
         html_template=TEMPLATE,
-        js_on_load="window.SpeculoscopePage.race(element, props, watch, server);",
+        js_on_load="window.SpeculoscopePage.race(element, props, watch, server, trigger);",
         apply_default_css=False,
         server_functions=functions,
     )
@@ -79,15 +92,19 @@ def build_race_tab(
     examples = find_examples(recorded)
     pairs = backend.pairs()
     first = Settings(prompt=examples[0].prompt if examples else "", lanes=default_lanes(pairs))
-    form = _build_form(first, examples, pairs)
+    with gr.Column(elem_classes="sp-form"):
+        gr.HTML(html_template=UNFOLD, js_on_load=None, apply_default_css=False, elem_classes="sp-unfold-box")
+        form = _build_form(first, examples, pairs)
     view = race_view(_first_value(store, examples), answers(store, visits))
     fields = list(form.fields.values())
+    names = [pair.name for pair in pairs]
     _wire_run(form, fields, view, visits, backend, store)
-    _wire_examples(form, view, store, examples, first)
+    _wire_examples(form, fields, view, store, examples, names)
+    _wire_opened(form, fields, view, store, names)
     _wire_rule(form)
     _wire_hint(form)
     _wire_chat(form, pairs)
-    _wire_memory(page, form, fields, view, first, [pair.name for pair in pairs])
+    _wire_memory(page, form, fields, view, first, names, store)
 
 
 # Numbers have no bounds of Gradio's: its refusal would not say which field it means; the check of the request does.
@@ -100,7 +117,7 @@ def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
             first.prompt,
             label=label,
             lines=2,
-            max_lines=3,
+            max_lines=2,
             scale=6,
             elem_id="prompt",
             placeholder=placeholder,
@@ -194,14 +211,24 @@ def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
 # -- what the view is told -------------------------------------------------------------------------------------
 
 
-def _recorded_delta(store: RunStore, identifier: str) -> str:
-    return told("finished", payload=player_payload(store.get(identifier), origin="recorded"))
+def _example_delta(store: RunStore, example: Example) -> Any:
+    """The recorded run of ``example``, with what to notice in it; nothing where it was not recorded."""
+    if not example.recording:
+        return gr.skip()
+    run = store.get(example.recording)
+    return told("finished", payload=player_payload(run, origin="recorded", shows=example.shows, point=example.point))
 
 
 def _first_value(store: RunStore, examples: list[Example]) -> str:
     """The run that plays before anything was asked for, "" where none is shipped."""
-    first = next((example.recording for example in examples if example.recording), None)
-    return _recorded_delta(store, first) if first else ""
+    first = next((example for example in examples if example.recording), None)
+    return _example_delta(store, first) if first else ""
+
+
+def _made_by(run: Run, names_of_pairs: list[str]) -> list:
+    """The form's values that make ``run`` again; fields that cannot show what it was made with keep their defaults."""
+    settings, _ = read_settings(asdict(settings_of(asked(run))), Settings(), "run", names_of_pairs)
+    return list(asdict(settings).values())
 
 
 # -- wires -----------------------------------------------------------------------------------------------------
@@ -242,14 +269,21 @@ def _sentence(error: Exception) -> str:
     return str(error) if isinstance(error, UserError) else "A setting of the form is missing or of the wrong kind."
 
 
-def _wire_examples(form: Form, view: gr.HTML, store: RunStore, examples: list[Example], first: Settings) -> None:
+def _wire_examples(
+    form: Form, fields: list, view: gr.HTML, store: RunStore, examples: list[Example], names_of_pairs: list[str]
+) -> None:
     prompt = form.fields["prompt"]
-    nothing = [gr.skip()] * 4
+    nothing = [gr.skip()] * (len(fields) + 2)
 
     def open_example(index: int) -> list:
         example = examples[index]
-        delta = _recorded_delta(store, example.recording) if example.recording else gr.skip()
-        return [example.prompt, example.lanes or first.lanes, delta, index]
+        if example.recording:
+            values = _made_by(store.get(example.recording), names_of_pairs)
+        else:
+            values = [gr.skip()] * len(fields)
+            values[FIELDS.index("lanes")] = example.lanes or gr.skip()
+        values[FIELDS.index("prompt")] = example.prompt
+        return [*values, _example_delta(store, example), index]
 
     def choose(index: int | None, shown: int, text: str) -> list:
         # Gradio tells of input too when the list is merely left; what was typed since must not be lost then.
@@ -266,13 +300,32 @@ def _wire_examples(form: Form, view: gr.HTML, store: RunStore, examples: list[Ex
         event(
             act,
             [form.example, shown, prompt],
-            [prompt, form.fields["lanes"], view, shown],
+            [*fields, view, shown],
             show_progress="hidden",
             concurrency_limit=None,
             api_visibility="private",
         )
     # A text of one's own is no example.
     prompt.input(fn=None, js="() => null", outputs=form.example, api_visibility="private")
+
+
+def _wire_opened(form: Form, fields: list, view: gr.HTML, store: RunStore, names_of_pairs: list[str]) -> None:
+    """A run file that was opened sets the form to what made it."""
+
+    def fill(event: gr.EventData) -> list:
+        try:
+            return [*_made_by(store.get(event.run), names_of_pairs), None]
+        except (UserError, AttributeError):  # it is on screen; its form is all that is missing
+            return [gr.skip()] * (len(fields) + 1)
+
+    view.select(
+        fill,
+        None,
+        [*fields, form.example],
+        show_progress="hidden",
+        concurrency_limit=None,
+        api_visibility="private",
+    )
 
 
 def _wire_rule(form: Form) -> None:
@@ -333,9 +386,15 @@ def _words_of_prompt(chat: str, pair: str, pairs: list) -> tuple[str, str]:
 
 
 def _wire_memory(
-    page: gr.Blocks, form: Form, fields: list, view: gr.HTML, first: Settings, names_of_pairs: list[str]
+    page: gr.Blocks,
+    form: Form,
+    fields: list,
+    view: gr.HTML,
+    first: Settings,
+    names_of_pairs: list[str],
+    store: RunStore,
 ) -> None:
-    """The browser keeps the settings; a link's settings go before them. Both are checked like anything from outside."""
+    """The browser keeps the settings; a link is read instead of them. Both are checked like anything from outside."""
     memory = gr.BrowserState({}, storage_key="speculoscope-settings", secret="not-a-secret")
     names = json.dumps(list(FIELDS))
     gr.on(
@@ -347,12 +406,24 @@ def _wire_memory(
         js=f"(...values) => Object.fromEntries({names}.map((name, i) => [name, values[i]]))",
     )
 
+    nothing = [gr.skip()] * (len(fields) + 2)
+
+    def _of_link(run: str) -> list:
+        try:
+            return [*_made_by(store.get(run), names_of_pairs), gr.skip(), None]
+        except UserError:  # the view says so
+            return nothing
+
     def restore(kept: Any, visitor: gr.Request) -> list:
         kept, query = kept if isinstance(kept, dict) else {}, dict(visitor.query_params)
-        if not kept and not set(query) & set(FIELDS):
-            return [gr.skip()] * (len(fields) + 2)  # nothing to restore: leave alone what is being typed already
-        settings, _ = read_settings(kept, first, "browser", names_of_pairs)
-        settings, faults = read_settings(query, settings, "link", names_of_pairs)
+        if "run" in query:
+            return _of_link(query["run"])
+        if set(query) & set(FIELDS):
+            settings, faults = read_settings(query, first, "link", names_of_pairs)
+        elif kept:
+            settings, faults = read_settings(kept, first, "browser", names_of_pairs)[0], []
+        else:
+            return nothing  # nothing to restore: leave alone what is being typed already
         delta = told("failed", message=" ".join(faults)) if faults else gr.skip()
         example = gr.skip() if settings.prompt == first.prompt else None
         return [*asdict(settings).values(), delta, example]

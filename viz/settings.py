@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -25,6 +25,7 @@ from decoding.records.request import (
     CompareRequest,
     check_request,
 )
+from decoding.records.trace import Run
 
 RULES = ("greedy", "coupling", "sampling")
 DTYPES = ("auto", "float32", "bfloat16")
@@ -99,10 +100,10 @@ def read_settings(
 
 
 def link_query(request: CompareRequest) -> str:
-    """The part of a link after "?" that restores the settings of ``request``; defaults are left out."""
-    default, query = Settings(), {}
+    """The part of a link after "?" that restores all settings of ``request``, whatever the visitor's own ones are."""
+    query = {}
     for name, value in asdict(settings_of(request)).items():
-        if value != getattr(default, name):
+        if value != "":
             query[name] = ",".join(value) if name == "lanes" else int(value) if isinstance(value, bool) else value
     text = urlencode(query)
     if len(text) > MAX_LINK_CHARS:
@@ -111,12 +112,19 @@ def link_query(request: CompareRequest) -> str:
     return text
 
 
+def asked(run: Run) -> CompareRequest:
+    """What ``run`` answers, with its pair by name: the default pair may be another one elsewhere."""
+    request = run.settings
+    return request if request.pair or request.target else replace(request, pair=run.pair.name)
+
+
 def command_line(request: CompareRequest) -> str:
     """The command that repeats ``request`` in a terminal."""
     default = CompareRequest(prompt="")
     words = ["python", "-m", "decoding", "compare", f"--prompt={request.prompt}"]
     words += [f"--lanes={','.join(request.lanes)}", f"--max-new-tokens={request.max_new_tokens}"]
-    for name in ("pair", "target", "draft", "temperature", "top_k", "top_p", "rule", "seed", "repeats", "dtype"):
+    words.append(f"--repeats={request.repeats}")
+    for name in ("pair", "target", "draft", "temperature", "top_k", "top_p", "rule", "seed", "dtype"):
         value = getattr(request, name)
         if value != getattr(default, name):
             words.append(f"--{name.replace('_', '-')}={value}")

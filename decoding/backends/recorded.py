@@ -43,6 +43,7 @@ class RecordingInfo:
     machine: str
     dtype: str
     lanes: list[str] = field(default_factory=list)
+    point: str = ""  # the lane that its first sentence is to be about; "": the fastest
 
 
 _INDEX = TypeAdapter(list[RecordingInfo])

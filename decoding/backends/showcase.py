@@ -42,7 +42,7 @@ def _stand_in(lane: Lane) -> str:
 def store_recording(run: Run, prompt: Prompt, pair: PairDescription, folder: Path) -> int:
     """Write ``run`` and its entry in the list, which takes the place of an older one; returns the file's bytes."""
     info = describe_recording(run, prompt.title, prompt.shows)
-    info.fingerprints = fingerprints(pair, run.settings.lanes)
+    info.fingerprints, info.point = fingerprints(pair, run.settings.lanes), prompt.point
     path = folder / f"{run.id}.json"
     save_run(run, path)
     others = {other.id: other for other in read_index(folder)}
@@ -85,7 +85,7 @@ def stale_recordings(folder: Path, prompts: list[Prompt], pair: PairDescription)
 def _why_stale(prompt: Prompt, info: RecordingInfo | None, pair: PairDescription) -> str:
     if info is None:
         return f"{prompt.id}: not recorded."
-    if (info.prompt, info.title, info.shows) != (prompt.prompt, prompt.title, prompt.shows):
+    if (info.prompt, info.title, info.shows, info.point) != (prompt.prompt, prompt.title, prompt.shows, prompt.point):
         return f"{prompt.id}: its prompt, title or description has changed."
     lanes = plan_recording(prompt, pair, 1, 1).lanes
     if info.lanes != lanes:

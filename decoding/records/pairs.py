@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ class PairDescription:
     note: str = ""  # a sentence: why this pair replaces the default one
     card: str = ""  # address of the target's model card
     licence: str = ""  # of the target
+    about: str = ""  # what the target can do, in a few words that stand beside its name
 
     def is_int8(self, draft: str) -> bool:
         return self.int8_drafts if isinstance(self.int8_drafts, bool) else draft in self.int8_drafts
@@ -204,12 +206,22 @@ def read_pair(folder: Path) -> PairDescription:
             fitted=fitted,
             card=record.card if record else "",
             licence=record.licence if record else "",
+            about=data.get("about", ""),
         )
     except (KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{folder.name}/pair.json does not describe a pair: {error} is missing or wrong.") from error
     if pair.default_draft not in pair.drafts:
         raise UserError(f"{folder.name}/pair.json: its default draft {pair.default_draft} is not among its drafts.")
     return pair
+
+
+@functools.cache
+def about_pair(name: str, models: Path | None = None) -> str:
+    """What the target of the embedded pair ``name`` can do, in a few words; "" for a pair that is not embedded."""
+    path = (models or MODELS) / name / "pair.json"
+    if Path(name).name != name or not path.is_file():
+        return ""
+    return str(_read_json(path).get("about", ""))
 
 
 def _fitted(draft: Path) -> list[str]:

@@ -24,10 +24,10 @@ SHOWCASE = "showcase"
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt. ``source`` is the origin of its text; only showcase prompts have the last three fields.
+    """One prompt. ``source`` is the origin of its text; only showcase prompts have the last four fields.
 
     ``title`` and ``shows`` are for the page (what it is, what it shows); ``lanes`` are lane strings that demonstrate
-    it, empty if the default lanes do.
+    it, empty if the default lanes do; ``point`` is the lane that the page's first sentence is about, "" for the fastest.
     """
 
     id: str
@@ -38,6 +38,7 @@ class Prompt:
     title: str = ""
     shows: str = ""
     lanes: tuple[str, ...] = ()
+    point: str = ""
 
 
 def load_suite(name: str, split: str | None = None, limit: int | None = None) -> list[Prompt]:

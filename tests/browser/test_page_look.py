@@ -54,6 +54,10 @@ def test_dark_colours_reach_the_plots(visit, page_url):
 def test_a_phone_needs_no_sideways_scrolling(visit, page_url):
     page = opened(visit, page_url, **PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.evaluate("document.querySelector('.sd-strips').getBoundingClientRect().bottom + scrollY") < 844
+    assert not page.locator("#prompt").is_visible()  # the form is folded: the first screen shows the race
+    page.locator(".sp-unfold").click()
+    expect(page.locator("#prompt")).to_be_visible()
     for summary in page.locator(".sd-panel summary").all():
         summary.click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

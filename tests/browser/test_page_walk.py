@@ -175,6 +175,12 @@ def test_a_run_can_be_taken_along_and_brought_back(page, tmp_path):
     page.locator(".sp-file").set_input_files(path)
     expect(page.locator(".sd-badge")).to_contain_text("imported", timeout=WAIT)
     expect(page.locator(".sd-sentence")).to_contain_text("41 tokens")
+    expect(page.locator("#max-new-tokens input")).to_have_value("41", timeout=WAIT)  # the form makes it again
+    expect(page.locator("#lanes .token")).to_have_count(2)
+    page.get_by_role("button", name="Copy link").click()
+    link = page.get_by_label("Link")
+    for told in ("max_new_tokens=41", "repeats=3", "pair=toy", "temperature=0", "seed=0", "prompt=def+fib"):
+        expect(link).to_have_value(re.compile(re.escape(told)), timeout=WAIT)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +198,14 @@ def test_a_broken_file_is_refused_with_a_sentence(page, tmp_path, content, sente
 def test_command_and_link_are_of_the_run_on_screen(page):
     page.get_by_role("button", name="Copy as command").click()
     expect(page.get_by_label("Command")).to_have_value(re.compile("python -m decoding compare"), timeout=WAIT)
-    assert "--lanes=autoregressive,static:5,confidence:0.5,oracle" in page.evaluate("navigator.clipboard.readText()")
+    command = page.evaluate("navigator.clipboard.readText()")
+    for told in (
+        "--lanes=autoregressive,static:5,confidence:0.5,oracle",
+        "--repeats=3",
+        "--max-new-tokens=88",
+        "--pair=toy",
+    ):
+        assert told in command
     page.get_by_role("button", name="Copy link").click()
     expect(page.get_by_label("Link")).to_have_value(re.compile(r"\?run=first&t=\d"), timeout=WAIT)
 
@@ -200,6 +213,8 @@ def test_command_and_link_are_of_the_run_on_screen(page):
 def test_a_link_opens_a_recording_at_its_moment(visit, page_url):
     page = visit(f"{page_url}?run=hostile&t=0.2")
     expect(page.locator(".sd-clock").first).to_have_text("0.20 s", timeout=WAIT)
+    expect(page.locator("#prompt textarea")).to_have_value(re.compile("^<script>"), timeout=WAIT)  # and what made it
+    expect(page.locator("#max-new-tokens input")).to_have_value("88")
     assert page.faults == []
 
 
@@ -207,6 +222,8 @@ def test_a_link_restores_the_settings_and_the_browser_keeps_them(visit, page_url
     query = "prompt=Once+upon&lanes=autoregressive,static:3&max_new_tokens=33&seed=7&temperature=0.5&rule=coupling"
     page = visit(f"{page_url}?{query}")
     expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
+    expect(page.locator(".sp-status")).to_contain_text("press Run", timeout=WAIT)
+    expect(page.locator(".sd-race")).to_be_hidden()  # no unrelated run plays beside it
     expect(page.locator("#lanes .token")).to_have_text(["autoregressive", "static:3"])
     expect(page.locator("#max-new-tokens input")).to_have_value("33")
     page.wait_for_function("(localStorage.getItem('speculoscope-settings') || '').length > 20", timeout=WAIT)
@@ -214,6 +231,9 @@ def test_a_link_restores_the_settings_and_the_browser_keeps_them(visit, page_url
     page.goto(page_url)
     expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
     expect(page.locator("#max-new-tokens input")).to_have_value("33")
+    page.goto(f"{page_url}?prompt=Twice")  # a link's settings are whole: the kept ones do not mix in
+    expect(page.locator("#prompt textarea")).to_have_value("Twice", timeout=WAIT)
+    expect(page.locator("#max-new-tokens input")).to_have_value("128")
     assert page.faults == []
 
 

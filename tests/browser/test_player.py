@@ -9,6 +9,7 @@ from decoding.records.text import whole_text
 from tests.browser.player_pages import LANES, lane_text, open_export, settle, stop_at, wait_until
 from tests.runs import make_run
 from viz.player.details import token_details
+from viz.player.names import lane_name
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,53 @@ def test_figures_appear_when_they_are_true(page):
     settle(page)
     assert flag.is_visible() and "×" in flag.inner_text()
     assert figure.inner_text().startswith(f"median {page.evaluate('player.lanes[1].speedup.median'):.2f}×")
+
+
+def test_what_is_drawn_is_what_is_written(page, run):
+    stop_at(page, 1)
+    ends = page.evaluate("player.lanes.map((lane) => lane.end)")
+    flags = page.locator(".sd-row .sd-flag b").all_inner_texts()
+    assert flags[: len(ends)] == [f"{ends[0] / end:.2f}×" for end in ends]
+    first = min((1, 2), key=lambda lane: ends[lane])  # the oracle is no rule to use
+    assert f"{flags[first]} faster with {lane_name(run.lanes[first].lane)}" in page.locator(".sd-sentence").inner_text()
+    card = page.locator(".sd-col").nth(1).locator(".sd-fig").first
+    card.focus()
+    assert f"one of {len(run.lanes[1].repeats)} repeats: {flags[1]}" in page.locator(".sd-pop").inner_text()
+
+
+def test_the_words_explain_themselves_and_the_guide_has_all_of_them(page):
+    stop_at(page, 1)
+    assert "each colour is the fate of a guess" in page.locator(".sd-look").inner_text()
+    page.locator(".sd-fact .sd-term", has_text="target").click()
+    assert "The big model, whose text we want" in page.locator(".sd-pop").inner_text()
+    page.locator(".sd-legend .sd-term", has_text="dropped").first.click()
+    assert "its check is void" in page.locator(".sd-pop").inner_text()
+    page.locator(".sd-col:visible .sd-fig", has_text="first-guess hit rate").first.focus()
+    assert "How often the first guess of an iteration is accepted" in page.locator(".sd-pop").inner_text()
+    page.get_by_role("button", name="Guide").click()
+    guide = page.locator(".sd-guide")
+    for word in ("token", "SL", "lane", "prefill", "hit rate", "DISCO", "oracle", "plain", "shaded, unshaded"):
+        assert word in guide.inner_text()
+    guide.get_by_role("button", name="Close").click()
+    assert not guide.is_visible()
+
+
+def test_a_bar_of_the_sl_strip_leads_to_its_iteration(page, run):
+    stop_at(page, 0.5)
+    assert page.locator(".sd-sl-plot:visible").count() == 3
+    box = page.locator(".sd-sl-plot:visible").first.bounding_box()
+    it = run.lanes[1].iterations[3]
+    share = (it.start + 0.5) / len(run.lanes[1].output)
+    page.mouse.click(box["x"] + box["width"] * share, box["y"] + box["height"] - 3)
+    assert clock(page) == pytest.approx(page.evaluate("player.lanes[1].iterations[3].end"))
+    assert page.evaluate("player.marked.length") == len(LANES) and page.evaluate("player.selected") == 1
+    in_sight = page.evaluate("""() => {
+      const token = player.marked[1].getBoundingClientRect(), text = player.views[1].scroller.getBoundingClientRect();
+      return token.top >= text.top - 1 && token.bottom <= text.bottom + 1 && text.bottom <= innerHeight + 1; }""")
+    assert in_sight
+    page.mouse.move(2, 2)
+    assert page.locator(".sd-same").count() == len(LANES)  # it stays marked when the pointer leaves
+    page.keyboard.press("Escape")
 
 
 def test_only_what_is_decoded_is_seen(page):
@@ -192,6 +240,11 @@ def test_final_text_only_leaves_the_text(page):
     page.get_by_role("button", name="final text only").click()
     assert page.locator(".sd-text .sd-r:visible, .sd-text .sd-d:visible").count() == 0
     assert page.get_by_role("button", name="final text only").get_attribute("aria-pressed") == "true"
+    page.locator(".sd-chip").first.click()
+    texts = page.locator(".sd-body:visible").all_inner_texts()
+    assert len(texts) == 4 and len(set(texts)) == 1 and "·" not in texts[0]
+    page.get_by_role("button", name="final text only").click()
+    assert page.locator(".sd-text:visible .sd-r").first.is_visible()
 
 
 def test_every_lane_shows_the_text_of_its_run(page, run):
@@ -262,6 +315,8 @@ def test_texts_can_be_chosen(page):
     for number in range(4):
         chips.nth(number).click()
     assert page.locator(".sd-col:visible").count() == 1  # the last one stays
+    shown = page.evaluate("player.columns.findIndex((column) => !column.hidden)")
+    assert page.evaluate("player.selected") == shown  # which the arrow keys then step
 
 
 def test_destroy_leaves_nothing_behind(page):

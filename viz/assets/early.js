@@ -6,7 +6,7 @@
 (function (global) {
   "use strict";
 
-  const { el } = global.SpeculoscopePage;
+  const { el, asksForAnother } = global.SpeculoscopePage;
   let cover = null, player = null, run = null;
 
   /** The value of the Race tab's view, JSON text of a delta; "" where no run is shipped. */
@@ -24,7 +24,7 @@
   /** Play it, unless the link asks for another run, or for a lesson. */
   function begin() {
     const query = new URLSearchParams(global.location.search), value = firstValue();
-    if (!value || ["run", "lesson", "learn"].some((name) => query.has(name))) return;
+    if (!value || ["run", "lesson", "learn"].some((name) => query.has(name)) || asksForAnother(query)) return;
     cover = el("div", `sp-early${isDark(query.get("__theme")) ? " dark" : ""}`);
     const head = el("div", "speculoscope sp-early-head"), root = el("div", "sp-player");
     head.append(el("b", "", "Speculoscope"), el("p", "", document.querySelector("meta[name=description]").content));

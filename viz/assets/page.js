@@ -94,11 +94,20 @@
     field.focus();
   }
 
+  /** On phones the form is folded, so that the race is on the first screen. */
+  document.addEventListener("click", (event) => {
+    const fold = event.target.closest && event.target.closest(".sp-unfold");
+    if (fold) fold.setAttribute("aria-expanded", String(fold.closest(".sp-form").classList.toggle("sp-open")));
+  });
+
   // ---------------------------------------------------------------- the race
 
+  /** Does a link fill in the form with something that the page's first run is no answer to? */
+  const asksForAnother = (query) => query.has("prompt") || query.has("lanes");
+
   class Race {
-    constructor(element, props, server) {
-      this.server = server;
+    constructor(element, props, server, trigger) {
+      Object.assign(this, { server, trigger });
       this.status = new Status(element.querySelector(".sp-status"));
       this.run = null; // the id of the finished run on screen
       this.t = 0;
@@ -111,6 +120,7 @@
       this.plots = new global.SpeculoscopePlots.Plots(element.querySelector(".sp-plots"), {
         fetch: (run) => ask(server.figures({ run })),
         player: this.root,
+        stands: () => this.player.t >= this.player.total,
       });
       this.queue = Promise.resolve();
       this.begin(props.value);
@@ -126,7 +136,10 @@
         return;
       }
       if (run == null) {
-        if (value) this.receive(value);
+        if (asksForAnother(query)) {
+          this.root.hidden = true; // until there is something to show: an unrelated run must not play meanwhile
+          this.status.say("The form holds what this link asks for: press Run.");
+        } else if (value) this.receive(value);
         else this.status.say("No recorded run is shipped here yet: press Run to make one.");
         return;
       }
@@ -144,6 +157,7 @@
     }
 
     show(payload) {
+      this.root.hidden = false;
       this.run = payload.id;
       this.status.say("");
       this.player.load(payload);
@@ -193,6 +207,8 @@
     }
 
     startLive() {
+      this.root.hidden = false;
+      if (global.matchMedia("(max-width: 760px)").matches) this.root.scrollIntoView({ block: "start" });
       this.started = true;
       this.told = 0;
       this.run = null;
@@ -292,6 +308,7 @@
         if (file.size > 8 * 2 ** 20) throw new Error(`${file.name} is larger than 8 MB, the most that this page opens.`);
         const { payload } = await ask(this.race.server.open_file({ text: await file.text() }));
         this.race.show(payload);
+        this.race.trigger("select", { run: payload.id }); // the form follows
         this.note.textContent = `${file.name} is on screen.`;
       } catch (error) {
         this.note.textContent = error.message;
@@ -300,10 +317,10 @@
   }
 
   global.SpeculoscopePage = {
-    ask, el, button, hint, Status,
-    race(element, props, watch, server) {
+    ask, el, button, hint, asksForAnother, Status,
+    race(element, props, watch, server, trigger) {
       document.head.append(document.getElementById("speculoscope-style")); // after Gradio's, to go before them
-      const race = new Race(element, props, server);
+      const race = new Race(element, props, server, trigger);
       watch("value", () => { if (props.value) race.receive(props.value); });
       element.speculoscope = race;
     },

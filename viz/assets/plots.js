@@ -1,4 +1,4 @@
-/* Plotly figures: drawn when they come into sight, in the theme's colours, linked with the player both ways.
+/* Plotly figures: drawn when the replay has ended or they come into sight, in the theme's colours, linked with the player both ways.
  *
  * Figures name their colours as CSS variables, "var(--name)"; they are resolved here, again when the theme changes.
  */
@@ -49,8 +49,20 @@
     for (const key of Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name))) {
       layout[key] = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ...layout[key] };
     }
-    if (global.matchMedia("(max-width: 760px)").matches) layout.margin = { ...(layout.margin || {}), l: 44, r: 6 };
+    if (global.matchMedia("(max-width: 760px)").matches) narrowed(data, layout);
     return { data, layout };
+  }
+
+  const LEGEND_ROW = 20; // px
+
+  /** On phones the legend stands under the plot, an entry a row: above it, it would write over the first lane's name. */
+  function narrowed(data, layout) {
+    const entries = data.filter((trace) => trace.showlegend !== false && trace.name).length;
+    const rows = layout.showlegend === false || entries < 2 ? 0 : entries * LEGEND_ROW;
+    const margin = layout.margin || {};
+    layout.margin = { ...margin, l: 44, r: 6, b: (margin.b ?? 44) + rows };
+    layout.legend = { orientation: "v", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom" };
+    if (layout.height) layout.height += rows;
   }
 
   /** Call `act` when the theme may have changed. */
@@ -115,9 +127,9 @@
 
   /** The figures of the run on screen. */
   class Plots {
-    /** fetch(run) => {figures}; player: the player's root element. */
-    constructor(node, { fetch, player }) {
-      Object.assign(this, { node, fetch, player, drawings: [], run: null, fetched: null, visible: false });
+    /** fetch(run) => {figures}; player: the player's root element; stands() => is its clock at the end? */
+    constructor(node, { fetch, player, stands }) {
+      Object.assign(this, { node, fetch, player, stands, drawings: [], run: null, fetched: null, visible: false, ended: false });
       this.note = document.createElement("p");
       this.note.className = "sp-note";
       this.note.setAttribute("role", "status");
@@ -127,17 +139,23 @@
         this.visible = seen[seen.length - 1].isIntersecting;
         this.refresh();
       }, { rootMargin: "150px 0px" }); // a little before they are in sight
+      player.addEventListener("sd:end", () => { // not before: drawing takes the time that frames of the replay need
+        this.ended = true;
+        this.refresh();
+      });
       player.addEventListener("sd:position", (event) => this.position(event.detail));
       onTheme(() => this.redraw());
     }
 
-    /** Draw `run` once the plots are in sight; asked anew, since the player above may just have grown. null: a run that
-     * has only begun. */
+    /** Draw `run` once its replay has ended or the plots are in sight; asked anew, since the player above may just have
+     * grown. null: a run that has only begun. */
     show(run) {
       if (run !== this.fetched) this.forget();
       if (run == null) this.note.textContent = "The plots come when the run has ended; one that was stopped has none.";
       this.run = run;
       this.visible = false;
+      this.ended = run != null && this.stands(); // nothing plays where motion is unwanted
+      if (this.ended) this.refresh();
       this.sight.disconnect();
       requestAnimationFrame(() => requestAnimationFrame(() => this.sight.observe(this.node)));
     }
@@ -153,7 +171,7 @@
     }
 
     async refresh() {
-      if (!this.visible || this.run == null || this.fetched === this.run) return;
+      if (!(this.visible || this.ended) || this.run == null || this.fetched === this.run) return;
       const run = (this.fetched = this.run);
       if (!this.drawings.length) this.note.textContent = "Drawing the plots.";
       try {

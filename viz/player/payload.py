@@ -64,7 +64,11 @@ def player_payload(
     simulations = _simulations(run, strings, doubtful)
     return {
         "id": run.id,
-        "badge": {"kind": "recorded" if recorded else origin, "text": sentences.badge_text(run)},
+        "badge": {
+            "kind": "recorded" if recorded else origin,
+            "text": sentences.badge_text(run),
+            "place": sentences.badge_place(run),
+        },
         "look": sentences.look(run),
         "sentence": sentences.opening(run, point),
         "shows": shows,

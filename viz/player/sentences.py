@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from decoding.analysis.metrics import replayed_speedup, static_opt
 from decoding.analysis.steadiness import wavering
 from decoding.lookahead.lanes import is_usable
+from decoding.records.pairs import about_pair
 from decoding.records.trace import Run, Trace
 
 from .names import lane_name
@@ -26,8 +27,7 @@ def look(run: Run) -> str:
     if not drafting:
         return "One text, written by the target alone."
     ways = "One way" if drafting == 1 else f"{_word(drafting).capitalize()} ways"
-    beside = ", beside the big one alone" if run.baseline else ""
-    return f"{ways} to let a small model guess for a big one{beside}; each colour is the fate of a guess."
+    return f"{ways} to let a small model guess for a big one; each colour is the fate of a guess."
 
 
 def lead_lane(run: Run, point: str = "") -> int:
@@ -53,7 +53,15 @@ def opening(run: Run, point: str = "") -> str:
     if trace is run.baseline or not ratio:
         return f"Here: {_count(n, 'token')} by the target alone; add a lane to race it."
     same = {True: "the same ", False: "", None: ""}[trace.verdict.same]
-    return f"Here: {same}{_count(n, 'token')}, {_how_much_faster(ratio)} with {name}.{_ended_early(trace)}"
+    others = _best_other(run, trace) if point else ""
+    return f"Here: {same}{_count(n, 'token')}, {_how_much_faster(ratio)} with {name}{others}.{_ended_early(trace)}"
+
+
+def _best_other(run: Run, point: Trace) -> str:
+    """What another usable lane does, where the first sentence is about one that is not the fastest."""
+    best = run.lanes[lead_lane(run)]
+    ratio = replayed_speedup(run, best)
+    return f", {_how_much_faster(ratio)} with {lane_name(best.lane)}" if best is not point and ratio else ""
 
 
 def _ended_early(trace: Trace) -> str:
@@ -154,11 +162,22 @@ def _dtype(run: Run) -> str:
 
 
 def badge_text(run: Run) -> str:
-    """The pair, the machine, the dtype and the date."""
-    device = run.machine.gpu or run.machine.processor
+    """The pair, and what it is."""
     drafts = sorted({trace.draft for trace in run.lanes if trace.draft})
     pair = run.pair.name + (f" with {', '.join(drafts)}" if drafts and drafts != [run.pair.default_draft] else "")
-    return " · ".join([pair, device, _dtype(run), run.created[:10]])
+    return f"{pair}: {_what_it_is(run)}"
+
+
+def badge_place(run: Run) -> str:
+    """The machine, the number format and the date."""
+    return " · ".join([run.machine.gpu or run.machine.processor, _dtype(run), run.created[:10]])
+
+
+def _what_it_is(run: Run) -> str:
+    """ "135M parameters, chats in English, often wrong": how large the target is, and what to expect of it."""
+    n = run.pair.target.parameters
+    size = f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.0f}M" if n >= 1e6 else f"{n:,}"
+    return ", ".join(part for part in (f"{size} parameters", about_pair(run.pair.name)) if part)
 
 
 def _count(n: int, what: str) -> str:

@@ -6,7 +6,8 @@
  *   player.apply({run, seq, events: [{kind, data}]})   live: events of decoding/events.py. "iterations" data also
  *                               carries texts {id: [text, hex bytes | null]}; "finished" data carries {payload}.
  *   player.seek(seconds) · player.goTo({lane, position | iteration}) · player.play() · player.pause() · player.destroy()
- *   root hears 'sd:goto' {lane, position | iteration} and tells 'sd:position' {lane, position, t}.
+ *   root hears 'sd:goto' {lane, position | iteration} and tells 'sd:position' {lane, position, t}, and 'sd:end' when a replay has come to
+ *   its end.
  *
  * Text of models and users only ever reaches the page through textContent. Nothing changes the layout while the
  * clock runs: tokens are laid out once and only become visible, which keeps a frame short and the text still.

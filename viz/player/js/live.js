@@ -73,10 +73,11 @@ const Live = {
 
   startLive(data) {
     this.pause();
-    this.forget();
+    this.unpin();
     this.payload = null;
     this.partial = false;
     this.live = { texts: new Map(), joiners: [], scaled: false, repeats: data.repeats || 1 };
+    this.shows.textContent = "";
     this.sentence.textContent = "Decoding, one lane after another; then the race plays together.";
     this.fact.textContent = "Run at once, the lanes would slow each other.";
     this.verdict.textContent = "";

@@ -20,6 +20,7 @@ class Player {
   load(payload) {
     this.pause();
     this.popup.hide();
+    this.pinned = null;
     this.live = null;
     this.partial = false; // a run that was stopped: nobody keeps its details
     this.cache.clear();
@@ -29,9 +30,10 @@ class Player {
     this.race.classList.remove("sd-live");
     say(this.look, payload.look);
     this.sentence.textContent = payload.sentence;
+    say(this.shows, payload.shows && `Notice: ${payload.shows}`);
     say(this.fact, payload.fact);
     this.badge.replaceChildren(el("span", `sd-pill sd-${payload.badge.kind}`, payload.badge.kind),
-      el("span", "", payload.badge.text));
+      el("span", "", payload.badge.text), el("span", "sd-place", payload.badge.place));
     this.buildLanes(payload.prompt);
     this.buildPanels();
     this.setTotal();
@@ -90,6 +92,7 @@ class Player {
 
   play() {
     if (this.live || this.playing) return;
+    this.pinned = null;
     if (this.t >= this.total) this.seek(0);
     this.playing = true;
     this.showPlaying();
@@ -99,7 +102,7 @@ class Player {
       if (last !== null) this.t = Math.min(this.total, this.t + (now - last) / 1000 * this.speed);
       last = now;
       this.render();
-      if (this.t >= this.total) this.pause();
+      if (this.t >= this.total) { this.pause(); this.root.dispatchEvent(new CustomEvent("sd:end", { bubbles: true })); }
       else this.frame = global.requestAnimationFrame(frame);
     };
     this.frame = global.requestAnimationFrame(frame);

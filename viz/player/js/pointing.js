@@ -24,7 +24,8 @@ const Pointing = {
     this.select(number);
     if (this.columns[number].hidden) this.toggleColumn(number);
     this.seek(it.end);
-    this.mark(position ?? it.start);
+    this.pinned = position ?? it.start;
+    this.mark(this.pinned);
     this.bringIntoView(number);
   },
 
@@ -38,9 +39,9 @@ const Pointing = {
 
   /**
    * Mark the same output position in every lane, in lane `from` the token `chosen` itself: it may be one that was thrown
-   * away. While the clock stands, the other texts scroll to it.
+   * away. While the clock stands, the other texts scroll to it, unless they are to stay where they are (`still`).
    */
-  mark(position, from, chosen) {
+  mark(position, { from, chosen, still } = {}) {
     for (const node of this.marked) node.classList.remove("sd-same");
     this.marked = [];
     this.shownLanes().forEach((lane, i) => {
@@ -51,7 +52,7 @@ const Pointing = {
       if (!token || !token.node) return;
       token.node.classList.add("sd-same");
       this.marked.push(token.node);
-      if (i !== from && !this.playing && !this.columns[i].hidden) this.views[i].reveal(lane.keptAt[position]);
+      if (i !== from && !still && !this.playing && !this.columns[i].hidden) this.views[i].reveal(lane.keptAt[position]);
     });
   },
 
@@ -65,7 +66,7 @@ const Pointing = {
 
   async showToken({ lane, node, token }) {
     this.wanted = token;
-    this.mark(token.position, lane, token);
+    this.mark(token.position, { from: lane, chosen: token });
     this.emit(lane, token.position);
     const details = await this.fetchDetails(lane, token);
     if (this.wanted === token) this.popup.show(node, detailNodes(details));
@@ -88,11 +89,17 @@ const Pointing = {
     return this.cache.get(key);
   },
 
+  /** Nothing is pointed at any more; what was gone to stays marked. */
   forget() {
     clearTimeout(this.timer);
     this.wanted = null;
-    this.mark(null);
+    this.mark(this.pinned, { still: true });
     this.popup.hide();
+  },
+
+  unpin() {
+    this.pinned = null;
+    this.forget();
   },
 
   showFigure(node) {
@@ -162,7 +169,7 @@ const Pointing = {
     if (!this.live && event.target.closest(".sd-sl-plot")) { this.hoverLookahead(event); return; }
     const found = this.tokenOf(event.target);
     if (!found) return;
-    this.mark(found.token.position, found.lane, found.token);
+    this.mark(found.token.position, { from: found.lane, chosen: found.token });
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.showToken(found), 140);
   },
@@ -174,7 +181,7 @@ const Pointing = {
     if (found) { this.pause(); this.showToken(found); } else if (figure) this.showFigure(figure);
     else if (term) this.showTerm(term);
     else if (this.tapLookahead(event)) return;
-    else if (!event.target.closest(".sd-pop, button, input, select, label")) this.forget();
+    else if (!event.target.closest(".sd-pop, button, input, select, label")) this.unpin();
   },
 
   focused(event) {
@@ -205,7 +212,7 @@ const Pointing = {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     const here = this.root.contains(target);
     if (!here && !(this.options.globalKeys && target === document.body)) return;
-    if (event.key === "Escape") { this.forget(); return; }
+    if (event.key === "Escape") { this.unpin(); return; }
     if (this.guide.open) return;
     if (target.closest && target.closest(".sd-text") && this.walk(event)) { event.preventDefault(); return; }
     const tag = target.tagName;

@@ -5,10 +5,11 @@ const Shell = {
     this.sentence = el("p", "sd-sentence");
     this.look = el("p", "sd-look"); // what one is looking at, in one line
     this.fact = el("p", "sd-fact");
+    this.shows = el("p", "sd-shows"); // what an example wants to be noticed
     this.badge = el("p", "sd-badge");
     const head = el("div", "sd-say");
     const lines = el("div");
-    lines.append(this.look, this.sentence, this.fact);
+    lines.append(this.look, this.sentence, this.shows, this.fact);
     head.append(lines, this.badge);
     this.status = el("p", "sd-status");
     this.status.hidden = true;
