@@ -17,7 +17,7 @@ from decoding.records.text import pieces, whole_text
 from decoding.records.trace import TokenText
 from tests.tiny_models import make_model
 from tests.toy import ToyPair
-from viz.race_tab import ASK, CONTINUE, _words_of_prompt
+from viz.race_form import ASK, CONTINUE, words_of_prompt
 from viz.settings import Settings, command_line, settings_of
 
 TEMPLATE = (
@@ -96,9 +96,9 @@ def test_the_box_says_what_the_pair_is_meant_for():
 
     pairs = [PairDescription(name, name, "embedded", "t", {"d": "d"}, "d", chat=name == "talks") for name in "ab"]
     pairs.insert(0, PairDescription("talks", "talks", "embedded", "t", {"d": "d"}, "d", chat=True))
-    assert _words_of_prompt("", "", pairs) == ASK
-    assert _words_of_prompt("", "a", pairs) == _words_of_prompt("continue", "", pairs) == CONTINUE
-    assert _words_of_prompt("ask", "a", pairs) == ASK
+    assert words_of_prompt("", "", pairs) == ASK
+    assert words_of_prompt("", "a", pairs) == words_of_prompt("continue", "", pairs) == CONTINUE
+    assert words_of_prompt("ask", "a", pairs) == ASK
 
 
 def test_special_tokens_are_left_out_of_texts_and_shown_on_demand(pair):

@@ -106,7 +106,7 @@ def test_unknown_names_are_ignored():
 
 def test_a_very_long_prompt_does_not_go_into_the_link():
     query = link_query(CompareRequest(prompt="é" * 5000, seed=3))
-    assert query == "seed=3"
+    assert "prompt" not in query and "seed=3" in query.split("&")
 
 
 @pytest.mark.parametrize(

@@ -159,8 +159,10 @@ def test_the_first_sentence_is_the_runs(run):
     ratio, name = max((metrics.replayed_speedup(run, trace), trace.lane) for trace in run.lanes[1:4])
     assert opening(run) == f"Here: the same 88 tokens, {ratio:.2f}× faster with {lane_name(name)}."
     other = next(trace for trace in run.lanes[1:4] if trace.lane != name)
-    told = f"{metrics.replayed_speedup(run, other):.2f}× faster with {lane_name(other.lane)}."
-    assert opening(run, point=other.lane).endswith(told)  # an example speaks of its point
+    point = f"{metrics.replayed_speedup(run, other):.2f}× faster with {lane_name(other.lane)}"
+    assert opening(run, point=other.lane) == (  # an example speaks of its point
+        f"Here: the same 88 tokens, {point}, {ratio:.2f}× faster with {lane_name(name)}."
+    )
     assert f"{run.costs.check(6):.2f} times" in check_fact(run)
 
 

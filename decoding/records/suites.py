@@ -27,7 +27,7 @@ class Prompt:
     """One prompt. ``source`` is the origin of its text; only showcase prompts have the last four fields.
 
     ``title`` and ``shows`` are for the page (what it is, what it shows); ``lanes`` are lane strings that demonstrate
-    it, empty if the default lanes do; ``point`` is the lane that the page's first sentence is about, "" for the fastest.
+    it, empty if the default lanes do; ``point`` is the lane that the first sentence is about, "" for the fastest.
     """
 
     id: str

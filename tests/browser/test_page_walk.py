@@ -179,7 +179,7 @@ def test_a_run_can_be_taken_along_and_brought_back(page, tmp_path):
     expect(page.locator("#lanes .token")).to_have_count(2)
     page.get_by_role("button", name="Copy link").click()
     link = page.get_by_label("Link")
-    for told in ("max_new_tokens=41", "repeats=3", "pair=toy", "temperature=0", "seed=0", "prompt=def+fib"):
+    for told in ("max_new_tokens=41", "repeats=3", "pair=synthetic", "temperature=0", "seed=0", "prompt=def+fib"):
         expect(link).to_have_value(re.compile(re.escape(told)), timeout=WAIT)
 
 
@@ -203,7 +203,7 @@ def test_command_and_link_are_of_the_run_on_screen(page):
         "--lanes=autoregressive,static:5,confidence:0.5,oracle",
         "--repeats=3",
         "--max-new-tokens=88",
-        "--pair=toy",
+        "--pair=synthetic",
     ):
         assert told in command
     page.get_by_role("button", name="Copy link").click()
