@@ -15,7 +15,7 @@ from decoding.engines.base import check_prompt
 from decoding.engines.checks import free_memory
 from decoding.engines.cuda_graphs import GraphRunner
 from decoding.engines.hub import Found, Repository, inspect
-from decoding.engines.loading import choose_device, load_hf_model, read_config
+from decoding.engines.loading import choose_device, describe_model, load_hf_model, read_config
 from decoding.engines.tokenizer import load_tokenizer
 from decoding.engines.transformers_engine import TransformersModel, refusal
 from decoding.errors import UserError
@@ -186,7 +186,7 @@ def test_models_that_cannot_be_rewound(config, words):
 
 def test_a_model_that_ignores_its_cache_is_refused(shipped):
     hf_model = load_hf_model(shipped, torch.float32)
-    model = TransformersModel(hf_model, None)
+    model = TransformersModel(hf_model, describe_model(hf_model, "test", "test", "none"))
     forgetful = hf_model.forward
     model._model = lambda **inputs: forgetful(**inputs | {"past_key_values": None, "use_cache": False})
     model._model.config = hf_model.config

@@ -102,8 +102,6 @@ class Jobs:
 
         Loading runs in a thread of its own, so that a long download can be told of and stopped.
         """
-        import torch
-
         from ..engines.pair import load_pair
 
         key = self._key_of(request)
@@ -124,5 +122,4 @@ class Jobs:
             while (step := told.get()) is not None:
                 yield "progress", {"stage": "loading", "message": step[0], "fraction": step[1]}
             self._pair = loading.result()
-        torch.set_num_threads(self._pair.target.info.threads)  # torch keeps it per thread: for the one that decodes
         self._key = key

@@ -11,6 +11,7 @@ import torch
 
 from ..comparison.lane_run import LaneRun
 from ..comparison.prepare import prepare
+from ..engines.threads import use_threads
 from ..lookahead.lanes import parse_lane
 from ..records.request import CompareRequest
 
@@ -127,11 +128,6 @@ def never_ending(hf_model: Any) -> Any:
     config = hf_model.generation_config
     config.eos_token_id, config.pad_token_id = None, 0
     return hf_model
-
-
-def use_threads(threads: int) -> None:
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
 
 
 def _wait(device: torch.device) -> None:

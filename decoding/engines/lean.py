@@ -23,6 +23,7 @@ from .attention import Attention, BagAttention, CacheShape, Plan
 from .base import DEFAULT_MAX_LENGTH, OUTSIDE, ReducedModel, check_prompt, check_rewind, check_room
 from .invariance import pad_lone_rows
 from .linears import DenseLinear, FloatHead, Int8Head, Int8Linear, Linear, PackedLinear, make_head
+from .threads import use_threads
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 ROW_CHUNK = BagAttention.MAX_ROWS  # rows of one checking pass
@@ -180,6 +181,13 @@ class LeanModel(ReducedModel):
         self.cos = cos[0, :, None].to(self.device, self.dtype).contiguous()
         self.sin = sin[0, :, None].to(self.device, self.dtype).contiguous()
 
+    def set_threads(self, threads: int) -> None:
+        """Take so many CPU threads from now on; which kernels are used may depend on it."""
+        self.info.threads = threads
+        use_threads(threads)
+        with self._building():
+            pad_lone_rows(self._packed_linears())
+
     def fork(self) -> LeanModel:
         """The same weights with an empty cache of its own."""
         other = copy(self)
@@ -237,6 +245,8 @@ class LeanModel(ReducedModel):
 
     def _forward(self, ids: list[int]) -> torch.Tensor:
         """Final-norm output of ``ids`` (at most PREFILL_CHUNK of them), [n, hidden]; appends them to the cache."""
+        if self.device.type == "cpu":
+            use_threads(self.info.threads)
         start, end = self.length, self.length + len(ids)
         x = self._embed(ids)
         hidden = self._run_blocks(x, self.cos[start:end], self.sin[start:end], self._attention.plan(start, len(ids)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ from .cuda import CudaModel
 from .invariance import PARTS, keeps_bits
 from .lean import LeanModel, is_lean
 from .slim import read_head_ids
+from .threads import choose_threads
 from .transformers_engine import TransformersModel, refusal
 
-MAX_THREADS = 4  # more only wait for one another on passes over one text
-SMALL_MODEL_BYTES = 200 * 10**6  # of weights: up to here waking a second thread costs as much as it saves
+TARGET_ROWS, DRAFT_ROWS = (1, 6), (1, 2)  # of usual passes: plain decoding and a check; a step and the first one
 WEIGHTS = ("float32", "bfloat16", "int8")
 
 
@@ -59,20 +58,6 @@ def choose_weights(dtype: str, device: str) -> str:
     return "bfloat16" if device != "cpu" or has_bf16_instructions() else "float32"
 
 
-def set_threads(threads: int | None, weight_bytes: int) -> int:
-    """Use ``threads`` CPU threads; None: as OMP_NUM_THREADS says, else as the size of the target advises.
-
-    A thread that sleeps while it waits (OMP_WAIT_POLICY=PASSIVE) takes some 10 microseconds to wake, in each of a pass'
-    hundred parallel regions; one that spins makes passes a hundred times slower as soon as another process is busy.
-    Measured on two cores for 12 layers x 256: 3.0 ms a pass on one thread, 3.8 ms on two.
-    """
-    if threads is None and "OMP_NUM_THREADS" not in os.environ:
-        threads = 1 if weight_bytes <= SMALL_MODEL_BYTES else min(os.cpu_count() or 1, MAX_THREADS)
-    if threads is not None and threads != torch.get_num_threads():
-        torch.set_num_threads(threads)
-    return torch.get_num_threads()
-
-
 def weight_bytes(folder: Path) -> int:
     """Size of the safetensors files in ``folder``, in bytes."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
@@ -101,14 +86,16 @@ def load_model(
     source: str,
     weights: str,
     device: str = "cpu",
-    threads: int = 1,
+    threads: int | None = None,
+    rows: tuple[int, ...] = TARGET_ROWS,
     mark: str = "",
     spread: bool = False,
 ) -> CachedModel:
     """Load the model in ``folder`` on the fastest engine that fits it.
 
-    ``weights``: "float32", "bfloat16" or "int8" (lean engine on the CPU only; bfloat16 elsewhere); ``mark``: its
-    fingerprint where that is known; ``spread``: over all GPUs, through transformers' modules. Raises UserError.
+    ``weights``: "float32", "bfloat16" or "int8" (lean engine on the CPU only; bfloat16 elsewhere); ``threads``: None
+    finds the best number for passes over ``rows`` tokens; ``mark``: its fingerprint where that is known; ``spread``:
+    over all GPUs, through transformers' modules. Raises UserError.
     """
     read_config(folder)
     hf_model = load_hf_model(folder, torch.float32 if weights == "float32" else torch.bfloat16, spread)
@@ -121,15 +108,23 @@ def load_model(
         "lean" if lean else "transformers",
         weights,
         device,
-        threads,
+        threads or torch.get_num_threads(),
     )
-    if lean and device == "cpu":
-        model = LeanModel(hf_model, info, weights, head_ids=head_ids)
-        model.note = None if keeps_bits(model) else PARTS
-        return model
-    if lean:
+    if lean and device != "cpu":
         return CudaModel(hf_model, info, weights, device, head_ids=head_ids)
-    return TransformersModel(hf_model if spread else hf_model.to(device), info)
+    if not lean:
+        model = TransformersModel(hf_model if spread else hf_model.to(device), info)
+        if device == "cpu" and not spread and threads is None:
+            info.threads = choose_threads(model, rows)
+        return model
+    return _settled(LeanModel(hf_model, info, weights, head_ids=head_ids), threads, rows)
+
+
+def _settled(model: LeanModel, threads: int | None, rows: tuple[int, ...]) -> LeanModel:
+    """``model`` on the CPU with its number of threads, and tried for what it claims under that number."""
+    model.set_threads(threads or choose_threads(model, rows))
+    model.note = None if keeps_bits(model) else PARTS
+    return model
 
 
 def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any:

@@ -10,8 +10,18 @@ from ..records.pairs import find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory
 from .hub import Hub, HuggingFaceHub, Tell
-from .loading import choose_device, choose_weights, gpu_count, load_model, read_config, set_threads, weight_bytes
+from .loading import (
+    DRAFT_ROWS,
+    TARGET_ROWS,
+    choose_device,
+    choose_weights,
+    gpu_count,
+    load_model,
+    read_config,
+    weight_bytes,
+)
 from .sources import Place, Size, Sources
+from .threads import fixed_threads
 from .tokenizer import Tokenizer, load_tokenizer
 
 
@@ -103,6 +113,7 @@ def load_pair(
     """Load a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
 
     ``dtype``: "auto", "float32", "bfloat16"; "auto" gives int8 weights to the drafts that the pair marks so (CPU).
+    ``threads``: CPU threads of every model; None: as OMP_NUM_THREADS says, else the best number for each, by trying.
     ``progress(message, fraction)`` is called on the way; ``hub`` is the way to the Hub. Raises UserError.
     """
     described = name_pair(target, draft) if target or draft else find_pair(name)
@@ -113,10 +124,10 @@ def load_pair(
     places = described.target, described.drafts[described.default_draft]
     check_fit(described.name, sources.known_sizes(places), weights, device)  # before a byte of weights is downloaded
     first, default = map(sources.fetch, places)
-    threads = set_threads(threads, weight_bytes(first.folder))
+    threads = fixed_threads(threads)
     spread = check_fit(described.name, [size_of(first.folder), size_of(default.folder)], weights, device)
 
-    def load(which: str, place: Place, form: str, spread: bool = False) -> CachedModel:
+    def load(which: str, place: Place, form: str, rows: tuple[int, ...], spread: bool = False) -> CachedModel:
         tell(f"Loading {which}", None)
         return load_model(
             place.folder,
@@ -125,16 +136,17 @@ def load_pair(
             weights=form,
             device=device,
             threads=threads,
+            rows=rows,
             mark=place.mark,
             spread=spread,
         )
 
     def load_draft(which: str) -> CachedModel:
         form = "int8" if dtype == "auto" and weights == "bfloat16" and described.is_int8(which) else weights
-        return load(which, sources.fetch(described.drafts[which]), form)
+        return load(which, sources.fetch(described.drafts[which]), form, DRAFT_ROWS)
 
     tokenizer = load_tokenizer(first.folder)
-    model = load(first.name, first, weights, spread)
+    model = load(first.name, first, weights, TARGET_ROWS, spread)
     pair = Pair(
         described.name,
         tokenizer,

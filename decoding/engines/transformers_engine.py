@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..records.trace import ModelInfo
 from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
 from .lean import has_window
+from .threads import use_threads
 
 
 def refusal(hf_model: Any) -> str | None:
@@ -72,6 +73,8 @@ class TransformersModel(CachedModel):
     @torch.inference_mode()
     def _forward(self, ids: list[int], keep: int) -> torch.Tensor:
         """One pass over ``ids``; logits of the last ``keep`` of them, [keep, vocab] float32."""
+        if self._device.type == "cpu":
+            use_threads(self.info.threads)
         rows = torch.tensor([ids], device=self._device)
         out = self._model(
             input_ids=rows, past_key_values=self._cache, use_cache=True, output_hidden_states=self.keep_hidden
