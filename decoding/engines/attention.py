@@ -1,8 +1,8 @@
-"""Attention of the lean engine over its own KV cache, on a CPU (that of the CUDA engine is in cuda.py).
+"""Attention of the lean engine over its own KV cache, on a CPU (cuda.py has that of the CUDA engine).
 
-``plan(start, n)`` prepares what all layers of one pass share; ``attend(layer, query, key, value, plan)`` writes the new
-keys and values and returns softmax(Q K^T / sqrt(d)) V. Shapes: query [n, Hq, d], key and value [n, Hkv, d], result
-[n, Hq d]. Query heads that share a key head come one after another (grouped-query attention).
+``plan(start, n)`` prepares what the layers of one pass share; ``attend(layer, query, key, value, plan)`` writes the new
+keys and values and returns softmax(Q K^T / sqrt(d)) V. Shapes: query [n, Hq, d], key and value [n, Hkv, d], result [n,
+Hq d]. Query heads that share a key head are adjacent (grouped-query attention).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ KEY_BLOCK = 128  # keys are read in whole blocks of this many
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What an attention makes its cache for. ``n_heads`` are the query heads; max_length in tokens."""
+    """Sizes of an attention's cache. ``n_heads`` are the query heads; max_length is in tokens."""
 
     n_layers: int
     n_heads: int
@@ -49,7 +49,7 @@ class Attention(Protocol):
 
 
 class CausalBand:
-    """Masks for any place in the text as views of one tensor: zeros, then the causal triangle."""
+    """Masks for any position as views of one tensor: zeros, then the causal triangle."""
 
     def __init__(self, capacity: int, max_rows: int, dtype: torch.dtype, device: torch.device) -> None:
         rows = KEY_BLOCK + max_rows
@@ -73,7 +73,7 @@ def grouped_attention(
 ) -> torch.Tensor:
     """Query [n, Hq, d] over keys and values [1, Hkv, keys, d] -> [n, Hq d].
 
-    The heads of a group become further rows of one head, so that keys are never copied for them.
+    The heads of a group become additional rows of one head, so that keys are never copied.
     """
     n, n_heads, d = query.shape
     n_kv_heads = keys.shape[1]
@@ -87,12 +87,11 @@ def grouped_attention(
 class BagAttention:
     """For few rows on a CPU: both products as weighted sums of table rows (``embedding_bag``).
 
-    ``scores = q K^T`` is, for every query row, the sum of the d rows of K^T weighted by q; ``p V`` the sum of the
-    rows of V weighted by p. torch's embedding_bag streams a table through a generated kernel at nearly the memory's
-    speed, where its attention and its small matrix products spend most of their time rearranging keys: at 960 keys,
-    4 heads and one bfloat16 row on one thread 56 microseconds against 200, with six rows 112 against 250. A bag knows
-    nothing of other bags, so a row's bits do not depend on how many rows are read with it. Long prompts go through
-    grouped_attention.
+    ``scores = q K^T`` is, for every query row, the sum of the d rows of K^T weighted by q; ``p V`` the sum of the rows
+    of V weighted by p. torch's embedding_bag reads a table at nearly memory speed, while its attention and small matrix
+    products spend most of their time rearranging keys: with 960 keys, 4 heads and one thread, one bfloat16 row takes 56
+    microseconds instead of 200, six rows 112 instead of 250. Bags are independent, so a row's bits do not depend on the
+    number of rows. Long prompts use grouped_attention.
     """
 
     MAX_ROWS = 72  # the engine cuts checks to this many rows: one of a learned policy has up to 65
@@ -104,8 +103,8 @@ class BagAttention:
         self.scale = shape.head_dim**-0.5
         self._capacity = whole_blocks(shape.max_length)
         self._band = CausalBand(self._capacity, max_rows, shape.dtype, shape.device)
-        # Keys lie transposed in blocks, [block, Hkv, d, KEY_BLOCK]; values as they come, [Hkv, capacity, d].
-        # Zeros: a mask cannot hide a NaN.
+        # Keys are stored transposed in blocks, [block, Hkv, d, KEY_BLOCK]; values as [Hkv, capacity, d]. Initialised to
+        # zero, since a mask cannot hide a NaN.
         keys = (self._capacity // KEY_BLOCK, shape.n_kv_heads, shape.head_dim, KEY_BLOCK)
         values = (shape.n_kv_heads, self._capacity, shape.head_dim)
         self._keys = [torch.zeros(keys, dtype=shape.dtype) for _ in range(shape.n_layers)]
@@ -120,8 +119,9 @@ class BagAttention:
         return Plan(start, n, mask, self._indices(n, mask.shape[1]) if n <= self.MAX_ROWS else None)
 
     def _make_indices(self, n: int, n_keys: int) -> tuple[torch.Tensor, ...]:
-        """Table rows and first entries of all bags: for the scores in the order (block, head, row, dimension),
-        for the values in the order (head, row, key)."""
+        """Table rows and offsets of all bags: for the scores in the order (block, head, row, dimension), for the values
+        in the order (head, row, key).
+        """
         rows, blocks = self.n_groups * n, n_keys // KEY_BLOCK
         key_rows = torch.arange(blocks * self.n_kv_heads * self.head_dim, dtype=torch.int32)
         key_rows = key_rows.view(-1, 1, self.head_dim).expand(-1, rows, -1).reshape(-1)

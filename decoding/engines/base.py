@@ -1,4 +1,4 @@
-"""The seam between the loop and the engines: one causal LM, batch 1, with a rewindable KV cache."""
+"""The interface between the loop and the engines: one causal LM, batch 1, with a rewindable KV cache."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from ..errors import UserError
 from ..records.trace import ModelInfo
 
-DEFAULT_MAX_LENGTH = 8192  # tokens of cache, where the model itself could take more
-OUTSIDE = -1e4  # logit of a token that a reduced head leaves out: its probability is 0, and 0 * OUTSIDE is no NaN
+DEFAULT_MAX_LENGTH = 8192  # tokens of cache, if the model could take more
+OUTSIDE = -1e4  # logit of a token outside a reduced head: its probability is 0, and 0 * OUTSIDE is not NaN
 
 
 @runtime_checkable
 class CachedModel(Protocol):
-    """A causal LM that remembers what it has read, and can forget the end of it at no cost.
+    """A causal LM with a KV cache whose end can be discarded at no cost.
 
-    The cache is allocated once; ``rewind`` only moves its end. Logits are float32, [n, vocab], on the model's
-    device. ``last_hidden`` [n, hidden], float32, is the final-norm output (the input of the LM head) of the last
-    call for as many rows as that call gave logits, where ``keep_hidden`` is set; else None.
+    The cache is allocated once; ``rewind`` only moves its end. Logits are float32, [n, vocab], on the model's device.
+    ``last_hidden`` [n, hidden], float32, is the final-norm output (the input of the LM head) of the last call, one row
+    per row of logits, if ``keep_hidden`` is set; else None.
     """
 
     info: ModelInfo
@@ -31,23 +31,23 @@ class CachedModel(Protocol):
     keep_hidden: bool
     last_hidden: torch.Tensor | None
 
-    # What an engine may have beyond that; the defaults say that it has not.
+    # Optional abilities of an engine, all absent by default.
     head_ids: np.ndarray | None = None  # a reduced head: the sorted ids that it may propose; extend_reduced is there
     works_on_device: bool = False  # greedy work without logits on the host: it is a DeviceModel
     records_graphs: bool = False  # CUDA graphs are recorded for its passes
-    can_fork: bool = False  # fork() gives the same weights with a cache of its own
-    tied: bool = False  # one tensor serves as embedding and as head
-    cache_bytes_per_token: int = 0  # that a pass reads of the cache; 0 where it is not known
+    can_fork: bool = False  # fork() returns the same weights with a separate cache
+    tied: bool = False  # embedding and head are one tensor
+    cache_bytes_per_token: int = 0  # cache bytes that a pass reads per token; 0 if unknown
     note: str | None = None  # a sentence for the notes of a run
 
     def prefill(self, ids: list[int]) -> torch.Tensor:
-        """Empty the cache, read ``ids`` and return the logits after the last of them, [1, vocab]."""
+        """Empties the cache, reads ``ids`` and returns the logits after the last of them, [1, vocab]."""
 
     def extend(self, ids: list[int]) -> torch.Tensor:
-        """Append ``ids`` and return the logits after each of them, [n, vocab]."""
+        """Appends ``ids`` and returns the logits after each of them, [n, vocab]."""
 
     def rewind(self, length: int) -> None:
-        """Forget all tokens after the first ``length``."""
+        """Discards all tokens after the first ``length``."""
 
 
 @runtime_checkable
@@ -63,27 +63,27 @@ class DeviceModel(CachedModel, Protocol):
     """An engine with greedy work that never brings logits to the host (cuda.py)."""
 
     def draft_step(self, ids: list[int], vocab: int) -> Any:
-        """Append ``ids`` and propose the next token, with its features."""
+        """Appends ``ids`` and proposes the next token, with its features."""
 
     def draft_chain(self, ids: list[int], n: int, vocab: int) -> Any:
-        """Append ``ids`` and propose ``n`` tokens, which stay on the device."""
+        """Appends ``ids`` and proposes ``n`` tokens, which stay on the device."""
 
     def check_chain(self, last: int, drafted: Any, vocab: int) -> tuple[list[int], list[int], int]:
-        """Check such proposals: their ids, the first choices, how many are accepted."""
+        """Checks such proposals; returns their ids, the first choices and the number of accepted ones."""
 
     def choices(self, ids: list[int], vocab: int) -> list[int]:
-        """Append ``ids`` and return the first choice after each."""
+        """Appends ``ids`` and returns the first choice after each."""
 
 
 def check_prompt(ids: list[int], max_length: int) -> None:
-    """Refuse an empty prompt and one that does not fit, with a sentence (UserError)."""
+    """Raises UserError with a sentence for a prompt that is empty or does not fit."""
     if not ids:
         raise UserError("The prompt gives no tokens: type some text for the models to continue.")
     check_room(0, len(ids), max_length)
 
 
 def check_room(length: int, n_new: int, max_length: int) -> None:
-    """Refuse ``n_new`` more tokens after ``length`` where they pass the context limit (UserError)."""
+    """Raises UserError if ``n_new`` more tokens after ``length`` exceed the context limit."""
     if length + n_new > max_length:
         raise UserError(
             f"The text would be {length + n_new:,} tokens long; the model's context ends at {max_length:,}. "
@@ -92,6 +92,6 @@ def check_room(length: int, n_new: int, max_length: int) -> None:
 
 
 def check_rewind(length: int, current: int) -> None:
-    """A programming error, not a visitor's: there is nothing beyond ``current`` to keep."""
+    """Raises ValueError, a programming error, if ``length`` exceeds ``current``."""
     if not 0 <= length <= current:
         raise ValueError(f"cannot rewind to {length}: the cache holds {current} tokens")

@@ -1,4 +1,4 @@
-"""What a model must be before it is loaded or even downloaded: no code of its own, the right tokens, room enough."""
+"""Checks of a model before it is loaded or downloaded: no code of its own, matching tokens, enough memory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SIZES = (
 _WEIGHT_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors")
 INDEX_FILE = "model.safetensors.index.json"
 MAX_SIZE = 10**8
-SPARE = 1.1  # activations, buffers, the runtime itself
+SPARE = 1.1  # for activations, buffers and the runtime
 
 
 def check_config(config: Any, name: str) -> None:
-    """Refuse what is no model, and models that bring their own code (UserError)."""
+    """Raises UserError for a configuration that is not a model's, and for models with their own code."""
     if not isinstance(config, dict) or "model_type" not in config:
         raise UserError(f"{name} is not a transformers model: its config.json names no model_type.")
     if "auto_map" in config:
@@ -38,9 +38,9 @@ def check_config(config: Any, name: str) -> None:
 
 
 def check_index(folder: Path) -> None:
-    """Refuse an index that points at anything but safetensors files beside it (UserError).
+    """Raises UserError for an index that points at anything but safetensors files in its folder.
 
-    transformers follows such a list wherever it points, and reads by its ending what it finds there: a pickle, too.
+    transformers would follow such a list anywhere and read any file type that it finds there, including pickles.
     """
     path = folder / INDEX_FILE
     if not path.exists():
@@ -58,10 +58,10 @@ def check_index(folder: Path) -> None:
 
 
 def check_same_tokenizer(target: Tokenizer, draft: Tokenizer, target_name: str, draft_name: str) -> None:
-    """Refuse two models whose tokens differ (UserError).
+    """Raises UserError for two models whose tokens differ.
 
-    Equal: the same text gives the same ids (special tokens apart), and every id that both know stands for the
-    same token. Vocabularies that one of them pads, or special tokens that one of them renames, do not matter.
+    Equal means: the same text gives the same ids (except special tokens), and every shared id is the same token. A
+    padded vocabulary or renamed special tokens do not matter.
     """
     first, second = target.vocabulary(), draft.vocabulary()
     differing = [id for id in first.keys() & second.keys() if first[id] != second[id]]
@@ -75,7 +75,7 @@ def check_same_tokenizer(target: Tokenizer, draft: Tokenizer, target_name: str, 
 
 @dataclass(slots=True)
 class Estimate:
-    """Bytes of memory that a model takes, and the most that it takes while it loads."""
+    """Bytes of memory that a model needs, and its peak while loading."""
 
     weights: int
     cache: int
@@ -85,7 +85,7 @@ class Estimate:
 def estimate_memory(config: dict[str, Any], stored_bytes: int, weights: str, device: str, max_length: int) -> Estimate:
     """Memory of a model whose safetensors have ``stored_bytes``, run with ``weights`` ("bfloat16", ...).
 
-    The lean engine on a CPU lays the weights out anew, so that for a while both forms are there.
+    The lean engine on a CPU repacks the weights, so that both forms exist for a while.
     """
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
     parameters = stored_bytes / _BYTES.get(stored, 4)
@@ -107,9 +107,9 @@ def _cache_bytes(config: dict[str, Any], item: int, max_length: int) -> int:
 
 
 def free_memory(device: str) -> int | None:
-    """Bytes that can be had on ``device`` now; None where it cannot be told.
+    """Bytes available on ``device`` now; None if unknown.
 
-    What was let go before counts as free: models that hold themselves in cycles, and the blocks that torch keeps.
+    Released memory counts as free: models in reference cycles, and the blocks that torch caches.
     """
     gc.collect()
     if device != "cpu":
@@ -130,7 +130,7 @@ def free_memory(device: str) -> int | None:
 
 
 def check_memory(name: str, need: int, free: int | None, device: str) -> None:
-    """Refuse what will not fit (UserError)."""
+    """Raises UserError for a model that will not fit."""
     if free is not None and need > free:
         where = "of memory" if device == "cpu" else "of memory on the GPU"
         raise UserError(

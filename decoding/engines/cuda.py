@@ -1,13 +1,13 @@
 """The CUDA engine: Llama-shaped models over fixed buffers, so that every pass can be a CUDA graph.
 
-A pass reads its input (place in the text, ids) from one device buffer and is shaped by two bucket sizes alone: how
-many rows it computes, how many keys it sees. Rows beyond the ids are padding: they write keys at places that no later
-pass sees before it has overwritten them, because what a row sees ends at its own place. Rewinding is therefore a change
-of one number. All of this runs on a CPU as well, without graphs: that is how it is tested.
+A pass reads its input (position in the text, ids) from one device buffer; its shape depends only on two bucket sizes,
+the number of rows and of keys. Rows beyond the ids are padding: they write keys at positions that later passes
+overwrite before they see them, because a row sees keys up to its own position only. Rewinding is therefore a change of
+one number. Everything also runs on a CPU, without graphs; the tests use this.
 
-Beside :class:`~decoding.engines.base.CachedModel` it offers greedy work that never brings logits to the host:
+In addition to :class:`~decoding.engines.base.CachedModel` it offers greedy work that never copies logits to the host:
 ``draft_step`` (a proposal and its features in one small copy), ``draft_chain`` (K proposals, nothing copied) and
-``check_chain`` (a check of such a chain with the acceptance on the device; the iteration's one copy).
+``check_chain`` (a check of such a chain with acceptance on the device; the only copy of the iteration).
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from .cuda_graphs import GraphRunner
 from .lean import LeanModel
 from .linears import DenseHead
 
-# Weights are read once whatever the number of rows, so that 8 cost about what one costs; and with the same shapes
-# libraries take the same kernels, so that plain decoding and checks of up to 8 tokens should round alike.
+# Weights are read once for any number of rows, so 8 rows cost about as much as one. With equal shapes libraries choose
+# equal kernels, so plain decoding and checks of up to 8 tokens should round alike.
 ROW_BUCKETS = (8, 16, 24, 32)
 LEAST_ROWS = ROW_BUCKETS[0]
 MAX_ROWS = ROW_BUCKETS[-1]
 TOP = 10
-_PLACE, _LAST, _IDS = 0, 1, 2  # layout of the input buffer: place in the text, index of the last id, ids
+_PLACE, _LAST, _IDS = 0, 1, 2  # layout of the input buffer: position in the text, index of the last id, ids
 _GRAPHS, _EAGER = "cuda-graphs", "lean, fixed buffers"
 
 
 def row_bucket(n: int) -> int:
-    """The least number of rows that a pass over ``n`` ids computes."""
+    """The number of rows that a pass over ``n`` ids computes."""
     return next(rows for rows in ROW_BUCKETS if rows >= n)
 
 
 def key_bucket(length: int, capacity: int) -> int:
-    """How many keys a pass reads that ends at ``length``: a power of two times 256, at most the capacity."""
+    """The number of keys that a pass ending at ``length`` reads: a power of two times 256, at most the capacity."""
     keys = 256
     while keys < length:
         keys *= 2
@@ -51,7 +51,7 @@ def key_bucket(length: int, capacity: int) -> int:
 
 @dataclass(slots=True)
 class Drafted:
-    """Proposals that still lie on the device, [n] int64; good until the draft's next pass."""
+    """Proposals on the device, [n] int64; valid until the draft's next pass."""
 
     tokens: torch.Tensor
 
@@ -70,7 +70,7 @@ class DraftStep:
 
 
 class FixedAttention:
-    """A KV cache [2, Hkv, capacity, d] a layer that is written and masked by places held on the device."""
+    """A KV cache [2, Hkv, capacity, d] per layer, written and masked by positions on the device."""
 
     def __init__(self, shape: CacheShape) -> None:
         dtype, device = shape.dtype, shape.device
@@ -86,7 +86,7 @@ class FixedAttention:
         return self.plan_at(places, key_bucket(start + n, self.capacity))
 
     def plan_at(self, places: torch.Tensor, n_keys: int) -> Plan:
-        """``places`` [n] int64: row i writes there and sees all keys up to there."""
+        """``places`` [n] int64: row i writes at its position and sees all keys up to it."""
         mask = torch.where(self._keys[:n_keys] <= places[:, None], self._seen, self._unseen)
         return Plan(0, places.shape[0], mask, places)
 
@@ -105,7 +105,7 @@ class CudaModel(LeanModel):
 
     works_on_device = True
     can_fork = False
-    _building = torch.no_grad  # ZeroGPU exchanges the data of tensors later on, which inference tensors do not bear
+    _building = torch.no_grad  # ZeroGPU later exchanges the data of tensors, which inference tensors do not allow
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class CudaModel(LeanModel):
         return weight
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: torch.Tensor | None = None) -> torch.Tensor:
-        """One kernel on CUDA. A weight [heads, d] norms each head by itself."""
+        """One kernel on CUDA. A weight [heads, d] normalises each head separately."""
         if weight.dim() == 1:
             return F.rms_norm(x, weight.shape, weight, self._eps)
         return F.rms_norm(x, weight.shape[-1:], None, self._eps) * weight
@@ -170,7 +170,7 @@ class CudaModel(LeanModel):
 
     @torch.inference_mode()
     def draft_step(self, ids: list[int], vocab: int) -> DraftStep:
-        """Append ``ids`` (up to 32) and propose the next token of the first ``vocab``, with its features."""
+        """Appends ``ids`` (up to 32) and proposes the next token among the first ``vocab``, with its features."""
         check_room(self.length, len(ids), self.max_length)
         rows = row_bucket(len(ids))
         keys = key_bucket(self.length + rows, self._attention.capacity)
@@ -183,12 +183,12 @@ class CudaModel(LeanModel):
 
     @torch.inference_mode()
     def draft_chain(self, ids: list[int], n: int, vocab: int) -> Drafted:
-        """Append ``ids`` and propose ``n`` tokens, each the first choice after the one before; no copy to the host.
+        """Appends ``ids`` and greedily proposes ``n`` tokens without a copy to the host.
 
         The last proposal is not in the cache afterwards.
         """
         check_room(self.length, len(ids) + n - 1, self.max_length)
-        if len(ids) > LEAST_ROWS:  # usual are one or two: chains are recorded for one number of rows only
+        if len(ids) > LEAST_ROWS:  # normally one or two: chains are recorded for one number of rows only
             self.extend(ids[:-1])
             ids = ids[-1:]
         keys = key_bucket(self.length + len(ids) + n + LEAST_ROWS, self._attention.capacity)
@@ -200,9 +200,9 @@ class CudaModel(LeanModel):
 
     @torch.inference_mode()
     def check_chain(self, last: int, drafted: Drafted, vocab: int) -> tuple[list[int], list[int], int]:
-        """Check proposals that lie on the device after the token ``last``: one pass, one small copy.
+        """Checks proposals on the device after the token ``last``: one pass, one small copy.
 
-        Returns the proposals, the target's own first choices (one more), and how many proposals are accepted.
+        Returns the proposals, the target's first choices (one more), and the number of accepted proposals.
         """
         n = len(drafted)
         check_room(self.length, n + 1, self.max_length)
@@ -212,7 +212,7 @@ class CudaModel(LeanModel):
 
     @torch.inference_mode()
     def choices(self, ids: list[int], vocab: int) -> list[int]:
-        """Append ``ids`` and return the first choice after each, of the first ``vocab`` tokens."""
+        """Appends ``ids`` and returns the first choice after each, among the first ``vocab`` tokens."""
         if len(ids) > MAX_ROWS:
             return self.extend(ids)[:, :vocab].argmax(-1).tolist()
         check_room(self.length, len(ids), self.max_length)
@@ -220,7 +220,7 @@ class CudaModel(LeanModel):
         return self._read_check(len(ids) - 1, vocab)[1]
 
     def _read_check(self, n: int, vocab: int) -> tuple[list[int], list[int], int]:
-        """The check of a token and ``n`` proposals in the input buffer; as ``check_chain``."""
+        """Checks a token and ``n`` proposals in the input buffer; returns as ``check_chain``."""
         rows = row_bucket(n + 1)
         keys = key_bucket(self.length + rows, self._attention.capacity)
         found = self._launch(("check", rows, keys, vocab), lambda: self._check(rows, keys, vocab))
@@ -229,7 +229,7 @@ class CudaModel(LeanModel):
         n_accepted, *columns = found.tolist()
         return columns[1 : n + 1], columns[rows : rows + n + 1], n_accepted
 
-    # -- the passes themselves: they read the input buffer and nothing else that changes
+    # -- the passes: the input buffer is their only variable input
 
     def _pass(self, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         rows = row_bucket(len(ids))
@@ -246,11 +246,11 @@ class CudaModel(LeanModel):
         return out
 
     def _fill(self, ids: list[int], last: int | None = None) -> None:
-        """Write the input buffer; ``last``: index of the last id that counts, where not all are given here.
+        """Writes the input buffer; ``last``: index of the last id that counts, if not all are given here.
 
-        Waits for nothing, so that a check can be launched while the chain that it is about still runs: the copy is
-        from pinned memory and takes its turn on the stream. torch gives that memory out again only after an event
-        that it records behind the copy (its caching host allocator), so ``given`` may be let go at once.
+        Does not synchronise, so that a check can be launched while its chain still runs: the copy is from pinned
+        memory, in stream order. torch's caching host allocator reuses that memory only after the copy, so ``given`` may
+        be released at once.
         """
         given = torch.tensor([self.length, len(ids) - 1 if last is None else last, *ids], pin_memory=self._pins)
         self._input[: len(given)].copy_(given, non_blocking=True)
@@ -262,9 +262,9 @@ class CudaModel(LeanModel):
         return self._input[_LAST : _LAST + 1]
 
     def _rows(self, ids: torch.Tensor, offset: torch.Tensor | int, keys: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits and final-norm output of ``ids`` [rows], which stand ``offset`` (one number) after the pass' place."""
+        """Logits and final-norm output of ``ids`` [rows] at ``offset`` (one number) after the pass's position."""
         places = self._input[_PLACE] + self._offsets[: len(ids)] + offset
-        turns = places.clamp(max=self.max_length - 1)  # padding may lie beyond the tables
+        turns = places.clamp(max=self.max_length - 1)  # padding may be beyond the tables
         cos, sin = self.cos.index_select(0, turns), self.sin.index_select(0, turns)
         x = F.embedding(ids, self.embedding)
         hidden = self._run_blocks(x, cos, sin, self._attention.plan_at(places, keys))
@@ -273,7 +273,7 @@ class CudaModel(LeanModel):
     def _step(self, rows: int, keys: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
         """[token, p, entropy, top 10] as float32 (ids stay exact below 2^24), and the last hidden state [1, hidden].
 
-        No indexing by a tensor of one number: torch would bring it to the host, which no recording survives.
+        Avoids indexing by a one-element tensor: torch would copy it to the host, which a recording does not allow.
         """
         logits, hidden = self._rows(self._first_ids(rows), 0, keys)
         row = logits.index_select(0, self._last())[0, :vocab]
@@ -283,7 +283,7 @@ class CudaModel(LeanModel):
         return torch.cat([token.float(), p.gather(0, token), entropy, top]), hidden.index_select(0, self._last())
 
     def _chain(self, n: int, keys: int, vocab: int) -> torch.Tensor:
-        """``n`` first choices in a row; each pass after the first reads one token (and copies of it as padding)."""
+        """``n`` successive first choices; each pass after the first reads one token (and copies of it as padding)."""
         logits, _ = self._rows(self._first_ids(LEAST_ROWS), 0, keys)
         token = logits.index_select(0, self._last())[:, :vocab].argmax(-1)
         tokens = [token]
@@ -304,5 +304,5 @@ class CudaModel(LeanModel):
 
 
 def _lasting(rows: torch.Tensor) -> torch.Tensor:
-    """A float32 copy of what a graph returned, which its next launch overwrites."""
+    """A float32 copy of a graph's output, which its next launch overwrites."""
     return rows.to(torch.float32, copy=True)

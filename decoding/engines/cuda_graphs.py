@@ -1,4 +1,4 @@
-"""CUDA graphs: record a piece of work once, then launch all its kernels with one call."""
+"""CUDA graphs: record a function once, then launch all its kernels with one call."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 import torch
 
-_WARM_UP = 3  # runs before recording: libraries make their handles and choose their kernels
+_WARM_UP = 3  # runs before recording, in which libraries create handles and choose kernels
 _ONE_AT_A_TIME = threading.Lock()  # torch allows one recording in a process (torch.cuda.graph)
 
 
 class GraphRunner:
-    """Runs functions that read and write fixed buffers only; replays them as CUDA graphs where it can.
+    """Runs functions that read and write fixed buffers only, as CUDA graphs if possible.
 
-    One graph a key, recorded when the key is first seen, all on one stream and in one memory pool (they never run at
-    once). What a graph returns lasts until the next launch of any of them, whose scratch memory it may be: copy what
-    must last longer. Recording is thread-local, so that other threads (a page's server) may use CUDA meanwhile. Where
-    recording fails, everything runs eagerly from then on and ``note`` says so in a sentence; on other devices nothing
-    is ever recorded.
+    There is one graph per key, recorded at its first use; all share one stream and one memory pool, since they never
+    run at once. A graph's output is valid until the next launch of any graph: copy what must last longer. Recording is
+    thread-local, so that other threads (a page's server) may use CUDA meanwhile. If recording fails, everything runs
+    eagerly from then on and ``note`` says so; on other devices nothing is recorded.
 
-    cuBLAS keeps a workspace a stream, whose address a recording holds. Whoever clears those workspaces (torch.compile
-    does, for its own graphs) would give that memory to others while replays write to it. So they are cleared before
-    and after each recording: its workspace then lies in the graphs' own pool (as torch/_inductor/cudagraph_trees.py).
+    cuBLAS keeps one workspace per stream, whose address is part of a recording. Clearing these workspaces (as
+    torch.compile does for its own graphs) would release the memory while replays still write to it. They are therefore
+    cleared before and after each recording, so that its workspace is in the graphs' own pool (as in
+    torch/_inductor/cudagraph_trees.py).
     """
 
     def __init__(self, device: torch.device, record: bool = True) -> None:
@@ -35,12 +35,12 @@ class GraphRunner:
         self._pool: Any = None
 
     def run(self, key: Hashable, function: Callable[[], Any]) -> Any:
-        """What ``function()`` returns; ``function`` must do the same work whenever ``key`` is the same."""
+        """Returns the result of ``function()``, which must do the same work for the same ``key``."""
         if not self.records:
             return function()
         if key not in self._graphs:
             try:
-                with _ONE_AT_A_TIME, torch.cuda.device(self.device):  # a thread's own device may be another
+                with _ONE_AT_A_TIME, torch.cuda.device(self.device):  # a thread's current device may differ
                     self._graphs[key] = self._record(function)
             except RuntimeError as error:
                 self._give_up(error)
@@ -50,7 +50,7 @@ class GraphRunner:
         return result
 
     def _record(self, function: Callable[[], Any]) -> tuple[Any, Any]:
-        """Warm up and record on one stream: what libraries set up once is set up before the recording."""
+        """Warms up and records on one stream, so that libraries finish their setup before the recording."""
         if self._stream is None:
             self._stream, self._pool = torch.cuda.Stream(self.device), torch.cuda.graph_pool_handle()
         stream, before = self._stream, torch.cuda.current_stream(self.device)
@@ -65,7 +65,7 @@ class GraphRunner:
             with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
                 result = function()
         finally:
-            torch.cuda.set_stream(before)  # a recording that breaks off would leave its own one in place
+            torch.cuda.set_stream(before)  # a failed recording would leave its own stream set
             torch._C._cuda_clearCublasWorkspaces()
         return graph, result
 

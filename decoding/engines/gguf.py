@@ -1,6 +1,6 @@
-"""A model in a GGUF file (llama.cpp's format): found, checked by its hash, unpacked once.
+"""A model in a GGUF file (llama.cpp's format): located, checked by its hash, unpacked once.
 
-The file lies in a pip package, on this machine, or on the Hub at a pinned revision. transformers and the gguf package
+The file is in a pip package, on this machine, or on the Hub at a pinned revision. transformers and the gguf package
 turn its quantised blocks into bfloat16; the folder of safetensors is kept in the cache, so that later loads take
 seconds.
 """
@@ -25,14 +25,14 @@ from ..records.gguf_record import ORIGIN_FILE, GgufRecord
 from .checks import check_memory, free_memory
 from .hub import Hub, Repository, Tell
 
-PEAK_PER_BYTE = 11  # of the file: the four and a half bits of a weight become four bytes, and two more
+PEAK_PER_BYTE = 11  # peak memory over file size: 4.5 bits per weight become four bytes, plus two more
 _BLOCK = 1 << 22
-_FORMAT = 1  # of an unpacked folder: raise it where what is written changes
+_FORMAT = 1  # version of an unpacked folder: raise it when its content changes
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """``origin.json`` of an unpacked folder; ``fingerprint`` is that of config and weights as they were written."""
+    """``origin.json`` of an unpacked folder; ``fingerprint`` is that of the written config and weights."""
 
     file: str
     sha256: str
@@ -44,16 +44,16 @@ class Origin:
 def record_of(file: Path) -> GgufRecord:
     """The record of a GGUF file on this machine; "model.Q4_1.gguf" is read as a model quantised as Q4_1.
 
-    Raises UserError where it cannot be read.
+    Raises UserError if it cannot be read.
     """
     name, _, kind = file.stem.rpartition(".")
     return GgufRecord(name or kind, file.name, hash_of(file), kind if name else "GGUF")
 
 
 def unpack(record: GgufRecord, hub: Hub, tell: Tell, file: Path | None = None) -> Path:
-    """The folder with the weights of ``record`` in bfloat16, made where it is not there yet or was damaged.
+    """The folder with the weights of ``record`` in bfloat16, created if it is missing or damaged.
 
-    ``file``: where it lies, if that is known. Raises UserError.
+    ``file``: its path, if known. Raises UserError.
     """
     folder = record.unpacked
     if _is_whole(folder, record):
@@ -79,7 +79,7 @@ def unpack(record: GgufRecord, hub: Hub, tell: Tell, file: Path | None = None) -
 
 
 def check_file(path: Path, record: GgufRecord) -> None:
-    """Refuse a file that is not the recorded one (UserError)."""
+    """Raises UserError if the file is not the recorded one."""
     if hash_of(path) != record.sha256:
         raise UserError(
             f"{path.name} is not the file that this pair was made for (its hash differs): delete it and install "
@@ -88,7 +88,7 @@ def check_file(path: Path, record: GgufRecord) -> None:
 
 
 def hash_of(path: Path) -> str:
-    """SHA-256 of a file. Raises UserError where it cannot be read."""
+    """SHA-256 of a file. Raises UserError if it cannot be read."""
     digest = hashlib.sha256()
     try:
         with path.open("rb") as stream:
@@ -118,7 +118,7 @@ def _download(record: GgufRecord, hub: Hub, tell: Tell) -> Path:
 
 
 def _is_whole(folder: Path, record: GgufRecord) -> bool:
-    """Does ``folder`` hold what was written into it, from this very file?"""
+    """Whether ``folder`` is undamaged and was made from this file."""
     try:
         found = json.loads((folder / ORIGIN_FILE).read_text(encoding="utf-8"))
         written = Origin(record.file, record.sha256, "bfloat16", fingerprint(folder))
@@ -128,7 +128,7 @@ def _is_whole(folder: Path, record: GgufRecord) -> bool:
 
 
 def _move(beside: Path, folder: Path, record: GgufRecord) -> None:
-    """Put the new folder in its place; what another process has put there meanwhile serves as well."""
+    """Moves the new folder into place, unless another process has done so meanwhile."""
     try:
         os.replace(beside, folder)
     except OSError:
@@ -145,13 +145,13 @@ def _write_model(path: Path, folder: Path, record: GgufRecord, tell: Tell) -> No
 
     disable_progress_bar()
     where = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
-    told = f"Unpacking {record.name} from {record.quantisation} to bfloat16 (once; later starts find it)"
+    message = f"Unpacking {record.name} from {record.quantisation} to bfloat16 (once; later starts find it)"
     try:
-        tell(told, 0.0)
+        tell(message, 0.0)
         AutoTokenizer.from_pretrained(path.parent, **where).save_pretrained(folder)
-        tell(told, 0.25)
+        tell(message, 0.25)
         packed = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.bfloat16, **where, **_whole_weights())
-        tell(told, 0.9)
+        tell(message, 0.9)
         _without_quantisation(packed).save_pretrained(folder)
     except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError) as error:
         if is_out_of_memory(error):
@@ -161,7 +161,7 @@ def _write_model(path: Path, folder: Path, record: GgufRecord, tell: Tell) -> No
 
 
 def _whole_weights() -> dict[str, Any]:
-    """Newer versions of transformers keep the blocks of some models as they are unless told otherwise."""
+    """Makes newer versions of transformers unpack the blocks of all models."""
     try:
         from transformers import GgufConfig
     except ImportError:
@@ -170,7 +170,7 @@ def _whole_weights() -> dict[str, Any]:
 
 
 def _without_quantisation(packed: Any) -> Any:
-    """The same weights in a model that knows of no GGUF file: transformers would refuse to save ``packed``."""
+    """The same weights in a model without GGUF settings, since transformers would refuse to save ``packed``."""
     from transformers import AutoModelForCausalLM
 
     settings = packed.config.to_dict()

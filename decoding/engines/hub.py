@@ -1,6 +1,6 @@
-"""Models from the Hugging Face Hub: looked at before they are downloaded, and refused with a sentence.
+"""Models from the Hugging Face Hub, inspected before they are downloaded.
 
-All traffic goes through one seam, :class:`Hub`, so that everything else is tested without a network.
+All traffic goes through one interface, :class:`Hub`, so that everything else is tested without a network.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Tell = Callable[[str, float | None], None]
 
 @dataclass(slots=True)
 class Repository:
-    """What the Hub says of a model before anything is downloaded."""
+    """The Hub's information on a model, before anything is downloaded."""
 
     name: str
     revision: str  # commit hash
@@ -44,16 +44,16 @@ class Repository:
 
     @property
     def weights(self) -> dict[str, int]:
-        """The safetensors files of the model itself (not those of an original format in a sub-folder)."""
+        """The safetensors files of the model itself (without other formats in subfolders)."""
         return {name: size for name, size in self.files.items() if name.endswith(".safetensors") and "/" not in name}
 
 
 class Hub(Protocol):
     def look(self, name: str) -> Repository:
-        """Raises UserError where the model is not there, is gated, or the Hub cannot be reached."""
+        """Raises UserError if the model does not exist or is gated, or the Hub cannot be reached."""
 
     def fetch(self, repository: Repository, file: str, on_bytes: Callable[[int], None]) -> Path:
-        """Download ``file`` and return its path in the local snapshot. Raises UserError."""
+        """Downloads ``file`` and returns its path in the local snapshot. Raises UserError."""
 
 
 def is_hub_id(place: str) -> bool:
@@ -62,7 +62,7 @@ def is_hub_id(place: str) -> bool:
 
 @dataclass(slots=True)
 class Found:
-    """A model that may be downloaded: the repository, its config, and the folder that holds its small files."""
+    """A model that may be downloaded: the repository, its config, and the folder of its small files."""
 
     repository: Repository
     config: dict[str, Any]
@@ -74,12 +74,14 @@ class Found:
 
     @property
     def mark(self) -> str:
-        """Stands in for the fingerprint of the weights: hashing them would take minutes."""
+        """Used as the fingerprint of the weights, since hashing them would take minutes."""
         return f"hub-{self.repository.revision[:16]}"
 
 
 def inspect(hub: Hub, name: str, tell: Tell) -> Found:
-    """Fetch the small files of ``name`` and refuse what cannot be loaded, before its weights are touched."""
+    """Fetches the small files of ``name``. Raises UserError for a model that cannot be loaded, before its weights are
+    fetched.
+    """
     tell(f"Looking at {name}", None)
     repository = hub.look(name)
     if not repository.weights:
@@ -103,7 +105,7 @@ def inspect(hub: Hub, name: str, tell: Tell) -> Found:
 
 
 def download(hub: Hub, found: Found, tell: Tell) -> Path:
-    """Fetch the weights of ``found``; returns the folder of the whole model. Raises UserError."""
+    """Fetches the weights of ``found``; returns the folder of the whole model. Raises UserError."""
     files = dict(found.repository.weights)
     if INDEX_FILE in found.repository.files:
         files[INDEX_FILE] = found.repository.files[INDEX_FILE]
@@ -147,7 +149,7 @@ class HuggingFaceHub:
         from tqdm.auto import tqdm
 
         class Counter(tqdm):
-            """Reports bytes to ``on_bytes`` in the place of drawing a bar."""
+            """A progress bar that reports bytes to ``on_bytes`` instead of drawing."""
 
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 kwargs["disable"] = False
@@ -185,7 +187,7 @@ class HuggingFaceHub:
                 f"{name} is not on this machine and the Hub cannot be reached: check the network."
             ) from error
         except (errors.HTTPError, errors.HfHubHTTPError, OSError) as error:
-            # HTTPError: the base of all faults of whichever HTTP library the Hub's own client stands on
+            # HTTPError: the base class of errors of the HTTP library that the Hub's client uses
             raise UserError(
                 f"The Hub did not give {name}: {type(error).__name__}. Check the network and try again."
             ) from error

@@ -1,8 +1,8 @@
-"""Do a row's bits depend on how many rows are read with it? Tried on the shapes at hand when a model is loaded.
+"""Tests whether a row's bits depend on the number of rows in its pass, on a model's own shapes when it is loaded.
 
-A check of n drafts must see the very logits that plain decoding sees one token at a time: otherwise near ties fall
-differently, and lanes that should write the same text part. Which kernel a library takes for which shape and number of
-rows is its own affair and changes with its version, so nothing here is believed: it is tried.
+A check of n drafts must see the same logits as plain decoding sees token by token; otherwise near ties resolve
+differently, and lanes that should write the same text diverge. The kernel that a library chooses for a shape and number
+of rows changes with its version, so this is tested, not assumed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .linears import PackedLinear
 
 ROWS = (1, 2, 6, 17)  # plain decoding, the shortest check, a usual one, a long one
 MOST_ROWS = 24
-PADDINGS = (1, 2, 4, 8)  # tried in this order; two rows cost hardly more than one
+PADDINGS = (1, 2, 4, 8)  # tried in this order; two rows cost little more than one
 _PROMPT = 8
 
 
 def pad_lone_rows(linears: Iterable[PackedLinear]) -> None:
-    """Give each of ``linears`` the least padding under which its rows keep their bits, tried once per shape.
+    """Gives each of ``linears`` the least padding with which its rows keep their bits, tested once per shape.
 
-    Where none of PADDINGS helps it stays unpadded: :func:`keeps_bits` then tells what that does to the model.
+    If none of PADDINGS helps it stays unpadded, and :func:`keeps_bits` shows the effect on the model.
     """
     chosen: dict[tuple, int] = {}
     for linear in linears:
@@ -42,10 +42,10 @@ def _least_rows(linear: PackedLinear) -> int:
 
 
 def _rows_agree(linear: PackedLinear) -> bool:
-    """Are the bits of a row the same in every company?
+    """Whether a row's bits are the same for every number of rows.
 
-    A result in bfloat16 hides nearly all differences of its float32 sum. So the rounded result is subtracted inside
-    the product (``plus``): what is left are the bits that rounding hid.
+    A bfloat16 result hides nearly all differences of its float32 sum. So the rounded result is subtracted inside the
+    product (``plus``), which leaves the bits that rounding hid.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(MOST_ROWS, linear.n_in, generator=generator).to(linear.weight.dtype)
@@ -55,7 +55,9 @@ def _rows_agree(linear: PackedLinear) -> bool:
 
 
 def keeps_bits(model: CachedModel) -> bool:
-    """Does the whole ``model`` give a row the same logits however many tokens share the pass? Empties its cache."""
+    """Whether the whole ``model`` gives a row the same logits for every number of tokens in a pass. Empties its
+    cache.
+    """
     ids = [(7 * place + 3) % model.vocab_size for place in range(_PROMPT + max(ROWS))]
     prompt, rest = ids[:_PROMPT], ids[_PROMPT:]
     model.prefill(prompt)

@@ -1,11 +1,11 @@
 """The lean engine: Llama-shaped models with fused weights and a cache of our own.
 
-One code for Llama, Mistral without window, Qwen2, Qwen3 and SmolLM: pre-norm blocks of rotary attention (biases and
-query/key norms where the family has them) and a gated SiLU MLP. The weights are taken from a loaded transformers model,
-the rotary tables from its own rotary module, so that every scaling is right.
+Shared code for Llama, Mistral without window, Qwen2, Qwen3 and SmolLM: pre-norm blocks of rotary attention (with biases
+and query/key norms if the family has them) and a gated SiLU MLP. The weights come from a loaded transformers model and
+the rotary tables from its rotary module, so that every scaling is right.
 
-Batch-invariance: on the CPU a row's bits should not depend on how many rows are read in the same call. The attention
-(attention.py) does not look across rows; the linear layers are tried, and padded where need be (invariance.py).
+Batch-invariance: on the CPU a row's bits should not depend on the number of rows in a call. The attention
+(attention.py) treats rows separately; the linear layers are tested and padded if necessary (invariance.py).
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from .threads import use_threads
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 ROW_CHUNK = BagAttention.MAX_ROWS  # rows of one checking pass
-PREFILL_CHUNK = 256  # rows of one pass over a prompt, whose bits need not fit any other pass
+PREFILL_CHUNK = 256  # rows of one pass over a prompt, whose bits need not match other passes
 
 
 @dataclass(slots=True)
 class Block:
-    """Weights of one layer. ``qkv`` is [(Hq + 2 Hkv) d, hidden]; norms are float32, times the root of their size."""
+    """Weights of one layer. ``qkv`` is [(Hq + 2 Hkv) d, hidden]; norms are float32, multiplied by the square root of
+    their size.
+    """
 
     attention_norm: torch.Tensor
     qkv: Linear
@@ -41,16 +43,16 @@ class Block:
     gate: Linear
     up: Linear
     down: Linear
-    qk_norm: torch.Tensor | None  # [Hq + Hkv, d], where the family norms queries and keys
+    qk_norm: torch.Tensor | None  # [Hq + Hkv, d], if the family normalises queries and keys
 
 
 def is_lean(config: Any) -> bool:
-    """Can the lean engine run a model of this transformers config?"""
+    """Whether the lean engine can run a model with this transformers config."""
     return config.model_type in FAMILIES and config.hidden_act == "silu" and not has_window(config)
 
 
 def has_window(config: Any) -> bool:
-    """Does some layer see only a sliding window of the text?"""
+    """Whether any layer sees only a sliding window of the text."""
     layer_types = getattr(config, "layer_types", None)
     if layer_types is not None:
         return any(kind != "full_attention" for kind in layer_types)
@@ -61,7 +63,7 @@ class LeanModel(ReducedModel):
     """A Llama-shaped :class:`~decoding.engines.base.CachedModel` (float32, packed bfloat16 or int8 weights).
 
     ``weights``: "float32", "bfloat16" or "int8", the last two on a CPU with bfloat16 instructions. ``head_ids``: the
-    only tokens that a draft may propose, sorted; its head then holds their rows alone.
+    only tokens that a draft may propose, sorted; its head then has only their rows.
     """
 
     can_fork = True
@@ -111,7 +113,7 @@ class LeanModel(ReducedModel):
         return BagAttention(self._cache_shape(), PREFILL_CHUNK)
 
     def _head_form(self, form: Callable[..., Linear]) -> Callable[..., Any]:
-        """What makes the last product, whose result is float32."""
+        """The head, whose result is float32."""
         return Int8Head if form is Int8Linear else make_head
 
     def _packed_linears(self) -> list[PackedLinear]:
@@ -160,7 +162,7 @@ class LeanModel(ReducedModel):
             )
 
     def _norm_weight(self, weight: torch.Tensor) -> torch.Tensor:
-        """A norm's weight as ``_norm`` wants it."""
+        """A norm's weight in the form for ``_norm``."""
         return weight.float() * weight.shape[-1] ** 0.5
 
     def _query_key_norm(self, attention: Any, norm: Callable) -> torch.Tensor | None:
@@ -172,7 +174,7 @@ class LeanModel(ReducedModel):
     def _make_tables(self, hf_model: Any) -> None:
         """Rotary tables, [max_length, 1, d].
 
-        Rotation is x * cos + swap(x) * sin with the halves of x swapped: the sign of the swap sits in ``sin``.
+        Rotation is x * cos + swap(x) * sin with the halves of x swapped; ``sin`` includes the sign of the swap.
         """
         rotary = hf_model.model.rotary_emb
         positions = torch.arange(self.max_length, device=rotary.inv_freq.device)[None]
@@ -189,7 +191,7 @@ class LeanModel(ReducedModel):
             pad_lone_rows(self._packed_linears())
 
     def fork(self) -> LeanModel:
-        """The same weights with an empty cache of its own."""
+        """The same weights with a separate, empty cache."""
         other = copy(self)
         other.length, other.last_hidden = 0, None
         with self._building():
@@ -200,7 +202,7 @@ class LeanModel(ReducedModel):
 
     @torch.inference_mode()
     def prefill(self, ids: list[int]) -> torch.Tensor:
-        """Logits after the last of ``ids``, [1, vocab]; the cache holds ``ids`` and nothing else."""
+        """Logits after the last of ``ids``, [1, vocab]; the cache then holds only ``ids``."""
         check_prompt(ids, self.max_length)
         self.length = 0
         for first in range(0, len(ids), PREFILL_CHUNK):
@@ -214,7 +216,7 @@ class LeanModel(ReducedModel):
 
     @torch.inference_mode()
     def extend_reduced(self, ids: list[int]) -> torch.Tensor:
-        """As ``extend``, with the logits of the head's own rows alone, [n, len(head_ids)]."""
+        """Like ``extend``, with the logits of the head's rows only, [n, len(head_ids)]."""
         return self._own_logits(self._read(ids))
 
     def _read(self, ids: list[int]) -> torch.Tensor:
@@ -225,7 +227,7 @@ class LeanModel(ReducedModel):
         return torch.cat([self._forward(ids[first : first + ROW_CHUNK]) for first in range(0, len(ids), ROW_CHUNK)])
 
     def rewind(self, length: int) -> None:
-        """Forget what came after the first ``length`` tokens; it is masked, then overwritten."""
+        """Discards everything after the first ``length`` tokens; it is masked, then overwritten."""
         check_rewind(length, self.length)
         self.length = length
 
@@ -254,7 +256,7 @@ class LeanModel(ReducedModel):
         return hidden
 
     def _embed(self, ids: list[int]) -> torch.Tensor:
-        """Embeddings [n, hidden]; of a single token a view of its row, which spares two operations."""
+        """Embeddings [n, hidden]; for a single token a view of its row, which saves two operations."""
         if len(ids) == 1:
             return self.embedding[ids[0]][None]
         return F.embedding(torch.tensor(ids, device=self.device), self.embedding)
@@ -269,10 +271,10 @@ class LeanModel(ReducedModel):
         return self._norm(x, self.final_norm)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: torch.Tensor | None = None) -> torch.Tensor:
-        """x / rms(x) * weight over the last axis, in float32 inside; ``weight`` comes multiplied by sqrt(size).
+        """x / rms(x) * weight over the last axis, in float32 inside; ``weight`` is already multiplied by sqrt(size).
 
-        The same as F.rms_norm, which takes a dozen operations on the CPU: |x| / sqrt(size) is the root mean square,
-        and hypot(|x|, sqrt(size * eps)) adds its epsilon.
+        Equal to F.rms_norm, which takes a dozen operations on the CPU: |x| / sqrt(size) is the root mean square, and
+        hypot(|x|, sqrt(size * eps)) adds its epsilon.
         """
         size = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
         return torch.mul(
@@ -284,7 +286,7 @@ class LeanModel(ReducedModel):
     def _attend(
         self, block: Block, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan
     ) -> torch.Tensor:
-        """Rotary attention of x [n, hidden] -> [n, Hq d], not yet projected."""
+        """Rotary attention of x [n, hidden] -> [n, Hq d], before the output projection."""
         n, d = x.shape[0], self.head_dim
         n_turned = self.n_heads + self.n_kv_heads
         heads = block.qkv(x).view(n, n_turned + self.n_kv_heads, d)
@@ -300,6 +302,6 @@ def _linear_form(weights: str, device: torch.device) -> Callable[..., Linear]:
     if weights == "int8":
         return Int8Linear
     packs = device.type == "cpu" and torch.backends.mkldnn.is_available()
-    if packs and weights == "bfloat16":  # asked for on a CPU that cannot multiply it: slow, but it runs
+    if packs and weights == "bfloat16":  # requested on a CPU that cannot multiply it: slow, but it runs
         packs = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return PackedLinear if packs else DenseLinear

@@ -1,18 +1,18 @@
-"""Linear layers of the lean engine: y = x W^T + b, plain and with the neighbouring operation fused in.
+"""Linear layers of the lean engine: y = x W^T + b, plain and fused with the neighbouring operation.
 
-Three storage forms share one face: ``__call__(x)``, ``silu(x)``, ``times(x, other)`` and ``plus(x, other)``, with x of
-[n, in] and the result [n, out].
+Three storage forms share one interface: ``__call__(x)``, ``silu(x)``, ``times(x, other)`` and ``plus(x, other)``, with
+x of [n, in] and the result [n, out].
 
 - Dense: any dtype, ``torch.nn.functional.linear``.
-- Packed: for the CPU, weights laid out once for oneDNN. One pass over 1 to 16 rows costs about the same (on one
-  thread, 256 to 1,024 features: 32 to 60 microseconds in bfloat16, 60 to 100 in float32, where the plain product takes
-  100 to 330). oneDNN has another kernel for a lone row of many inputs, which sums in another order: invariance.py
-  tries the shapes at hand, and ``least_rows`` pads where the bits differ.
-- Int8: weight-only, one scale per output row; half the bytes to read. Row-invariant too. For drafts only: on a target
-  it would be another model.
+- Packed: for the CPU, weights packed once for oneDNN. One pass over 1 to 16 rows costs about the same (on one thread,
+  256 to 1,024 features: 32 to 60 microseconds in bfloat16, 60 to 100 in float32; the plain product takes 100 to 330).
+  For a single row of many inputs oneDNN has another kernel, which sums in another order: invariance.py tests the
+  model's shapes, and ``least_rows`` pads if the bits differ.
+- Int8: weight-only, one scale per output row; half the bytes to read. Row-invariant too. For drafts only: in a target
+  it would change the model.
 
-Heads return float32: around 25 a step of bfloat16 is 0.125, so that the best two of 50,000 logits often tie and chance
-decides. HalfHead serves bfloat16 models, Int8Head drafts, whose sums are of integers.
+Heads return float32: near 25 the spacing of bfloat16 is 0.125, so that the two best of 50,000 logits often tie.
+HalfHead is for bfloat16 models, Int8Head, with integer sums, for drafts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
-_PACK_ROWS = 16  # the row count that oneDNN lays the weights out for
+_PACK_ROWS = 16  # the number of rows for which oneDNN packs the weights
 _LARGEST_HALF = 65504.0  # of float16
 
 
@@ -63,7 +63,7 @@ class PackedLinear:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.n_out, self.n_in = weight.shape
-        self.least_rows = 1  # fewer are padded to as many
+        self.least_rows = 1  # fewer rows are padded to this many
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACK_ROWS)
         self.bias = bias
         self._unary = torch.ops.mkldnn._linear_pointwise.default
@@ -119,9 +119,9 @@ class Int8Linear:
 class HalfHead:
     """[n, in] -> float32 logits [n, out]: weights of two bytes, sums and result in float32 (FBGEMM).
 
-    oneDNN's bfloat16 product rounds its float32 sums to bfloat16 and offers no other result. FBGEMM takes float16
-    weights, which hold a bfloat16 number exactly from 2^-17 on (what is lost below is less than float32 sums lose), at
-    the same bytes: 49,152 x 576 on one thread 1.8 milliseconds for one row, where bfloat16 takes 1.4 and float32 3.0.
+    oneDNN's bfloat16 product always rounds its float32 sums to bfloat16. FBGEMM takes float16 weights of the same size,
+    which represent a bfloat16 number exactly from 2^-17 on (the loss below is smaller than that of float32 sums):
+    49,152 x 576 on one thread 1.8 milliseconds for one row; bfloat16 takes 1.4, float32 3.0.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
@@ -134,7 +134,7 @@ class HalfHead:
 
 
 class DenseHead:
-    """[n, in] -> float32 logits [n, out] by the plain product, whose float32 sums a GPU gives out as they are."""
+    """[n, in] -> float32 logits [n, out] by the plain product, whose float32 sums a GPU returns unrounded."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.weight, self.bias = weight.contiguous(), bias
@@ -149,7 +149,7 @@ class DenseHead:
 
 
 class FloatHead:
-    """[n, in] -> float32 logits [n, out] by a linear layer in float32: twice the bytes, everywhere."""
+    """[n, in] -> float32 logits [n, out] by a linear layer in float32: twice the bytes, on any machine."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         packs = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
@@ -162,7 +162,7 @@ class FloatHead:
 
 
 def make_head(weight: torch.Tensor, bias: torch.Tensor | None = None) -> HalfHead | FloatHead:
-    """The head of a model on the CPU whose numbers are not rounded again: in two bytes a weight where it can be."""
+    """The head of a model on the CPU, without further rounding; two bytes per weight if possible."""
     fits = weight.dtype == torch.bfloat16 and weight.abs().max() < _LARGEST_HALF
     return HalfHead(weight, bias) if fits and _has_fbgemm() else FloatHead(weight, bias)
 
@@ -172,11 +172,11 @@ def _has_fbgemm() -> bool:
 
 
 class Int8Head:
-    """[n, in] -> float32 logits [n, out]: int8 weights and int8 inputs, each row with a scale of its own.
+    """[n, in] -> float32 logits [n, out]: int8 weights and int8 inputs, one scale per row.
 
-    A draft's head holds most of its weights, and turning them into floats takes longer than reading them: for
-    8,192 x 256 on one thread 72 microseconds, with integer products (AVX512-VNNI) 25. The inputs' rounding moves a
-    logit by some 0.03 where logits reach 20. Sums of integers are exact, so a row's bits depend on nothing but the row.
+    A draft's head holds most of its weights, and converting them to floats takes longer than reading them: 72
+    microseconds for 8,192 x 256 on one thread, 25 with integer products (AVX512-VNNI). Rounding the inputs changes a
+    logit by about 0.03, with logits up to 20. Integer sums are exact, so a row's bits depend only on the row.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:

@@ -1,4 +1,4 @@
-"""From a folder of weights to a model that runs: checks, dtype, threads, engine."""
+"""Loads a model from a folder of weights: checks, dtype, threads, engine."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ WEIGHTS = ("float32", "bfloat16", "int8")
 
 
 def has_bf16_instructions() -> bool:
-    """Does this CPU multiply bfloat16 in hardware (AVX512-BF16 or AMX)?"""
+    """Whether this CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX)."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def choose_device(device: str) -> str:
-    """ "auto" is CUDA where there is one. Raises UserError where the named device is not there."""
+    """ "auto" is CUDA if available. Raises UserError if the named device does not exist."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     named = re.fullmatch(r"cpu|cuda(?::(\d{1,3}))?", device)
@@ -50,7 +50,7 @@ def gpu_count() -> int:
 
 
 def choose_weights(dtype: str, device: str) -> str:
-    """The form of the weights for "auto": bfloat16 where the hardware multiplies it, else float32."""
+    """The dtype for "auto": bfloat16 if the hardware multiplies it, else float32."""
     if dtype not in ("auto", *WEIGHTS):
         raise UserError(f"The dtype must be auto, float32 or bfloat16, not {dtype}.")
     if dtype != "auto":
@@ -64,7 +64,7 @@ def weight_bytes(folder: Path) -> int:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's config.json. Raises UserError where it is no model that we load."""
+    """The folder's config.json. Raises UserError if this is not a model that can be loaded."""
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -91,11 +91,11 @@ def load_model(
     mark: str = "",
     spread: bool = False,
 ) -> CachedModel:
-    """Load the model in ``folder`` on the fastest engine that fits it.
+    """Loads the model in ``folder`` on the fastest engine that supports it.
 
     ``weights``: "float32", "bfloat16" or "int8" (lean engine on the CPU only; bfloat16 elsewhere); ``threads``: None
-    finds the best number for passes over ``rows`` tokens; ``mark``: its fingerprint where that is known; ``spread``:
-    over all GPUs, through transformers' modules. Raises UserError.
+    finds the best number for passes over ``rows`` tokens; ``mark``: its fingerprint, if known; ``spread``: over all
+    GPUs, through transformers' modules. Raises UserError.
     """
     read_config(folder)
     hf_model = load_hf_model(folder, torch.float32 if weights == "float32" else torch.bfloat16, spread)
@@ -136,7 +136,7 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
-    disable_progress_bar()  # progress is told to whoever asked for the model, not to the terminal
+    disable_progress_bar()  # progress goes to the caller, not to the terminal
     if spread and importlib.util.find_spec("accelerate") is None:
         raise UserError(f"{folder.name} is too large for one GPU; to spread it over several, install accelerate.")
     options = {"device_map": "auto"} if spread else {}
@@ -154,7 +154,7 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
         raise UserError(sentence) from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         if is_out_of_memory(error):
-            raise  # no fault of the model's
+            raise  # not the model's fault
         why = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(f"{folder.name} could not be loaded ({why}): choose another model.") from error
     reason = refusal(model)
@@ -164,7 +164,7 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
 
 
 def describe_model(hf_model: Any, name: str, source: str, mark: str) -> ModelInfo:
-    """Size and origin of a loaded model; the engine fields are filled in by whoever runs it."""
+    """Size and origin of a loaded model; the engine fills in its own fields."""
     config = hf_model.config
     return ModelInfo(
         name=name,

@@ -1,4 +1,4 @@
-"""A target and its drafts, loaded: what every comparison runs on."""
+"""A loaded target with its drafts, on which every comparison runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .tokenizer import Tokenizer, load_tokenizer
 
 
 class Pair:
-    """One target, one tokenizer, and drafts that are loaded when they are first asked for."""
+    """One target, one tokenizer, and drafts that are loaded on first use."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class Pair:
         self.default_draft, self.draft_names = default_draft, draft_names
         self.chat = chat
         self.target_folder: Path | None = None
-        self.draft_folders: dict[str, Path] = {}  # of the drafts that lie in a folder of this machine
+        self.draft_folders: dict[str, Path] = {}  # of the drafts in a folder on this machine
         self._load_draft = load_draft
         self._drafts: dict[str, CachedModel] = {}
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the target's weights; a draft's stands in its ``info``."""
+        """Fingerprint of the target's weights; a draft's is in its ``info``."""
         return self.target.info.fingerprint
 
     def draft(self, name: str = "") -> CachedModel:
@@ -68,11 +68,13 @@ class Pair:
 
     @property
     def can_fork(self) -> bool:
-        """Can the engines of target and loaded drafts share weights between caches? Only the lean one on a CPU can."""
+        """Whether the engines of target and loaded drafts can share weights between caches (only the lean one on a CPU
+        can).
+        """
         return all(model.can_fork for model in (self.target, *self._drafts.values()))
 
     def fork(self) -> Pair:
-        """The same models with caches of their own, so that two texts can be decoded in turns; see ``can_fork``."""
+        """The same models with separate caches, so that two texts can be decoded in turns; see ``can_fork``."""
         forked = Pair(
             self.name,
             self.tokenizer,
@@ -110,11 +112,11 @@ def load_pair(
     progress: Tell | None = None,
     hub: Hub | None = None,
 ) -> Pair:
-    """Load a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
+    """Loads a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
 
     ``dtype``: "auto", "float32", "bfloat16"; "auto" gives int8 weights to the drafts that the pair marks so (CPU).
     ``threads``: CPU threads of every model; None: as OMP_NUM_THREADS says, else the best number for each, by trying.
-    ``progress(message, fraction)`` is called on the way; ``hub`` is the way to the Hub. Raises UserError.
+    ``progress(message, fraction)`` is called while loading; ``hub`` gives access to the Hub. Raises UserError.
     """
     described = name_pair(target, draft) if target or draft else find_pair(name)
     tell = progress or (lambda message, fraction: None)
@@ -168,9 +170,9 @@ def size_of(folder: Path) -> Size:
 
 
 def check_fit(name: str, sizes: Sequence[Size], weights: str, device: str) -> bool:
-    """Refuse a pair that will not fit in memory (UserError); True where its target goes over several GPUs.
+    """Raises UserError for a pair that will not fit in memory; returns whether its target needs several GPUs.
 
-    ``sizes``: of target and draft, as far as they are known.
+    ``sizes``: of target and draft, as far as known.
     """
     if not sizes:
         return False
@@ -180,6 +182,6 @@ def check_fit(name: str, sizes: Sequence[Size], weights: str, device: str) -> bo
         total = sum(free_memory(f"cuda:{index}") or 0 for index in range(gpu_count()))
         check_memory(name, sum(needs), total, device)
         return True
-    # on the CPU the doubled weights of the target are given back before the draft is loaded
+    # on the CPU the target's second copy of the weights is freed before the draft is loaded
     check_memory(name, max(needs) if device == "cpu" else sum(needs), free, device)
     return False

@@ -1,4 +1,4 @@
-"""Drafts that are stored without what they share with their target.
+"""Slim drafts, stored without the weights that they share with their target.
 
 A slim draft's folder holds:
 
@@ -39,7 +39,7 @@ EMBEDDINGS = "model.embed_tokens.weight"
 
 
 def is_slim(folder: Path) -> bool:
-    """Is this the folder of a slim draft?"""
+    """Whether this is the folder of a slim draft."""
     return (folder / DRAFT_FILE).is_file()
 
 

@@ -1,7 +1,7 @@
-"""Where a model comes from: a folder, the Hub, a GGUF file, or a draft that shares weights with its target.
+"""The sources of a model: a folder, the Hub, a GGUF file, or a draft that shares weights with its target.
 
-Every source ends in a folder that transformers could load as it is. What can be refused is refused in ``inspect``,
-before weights are fetched.
+Every source yields a folder that transformers can load. ``inspect`` refuses bad models before their weights are
+fetched.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .tokenizer import load_tokenizer
 
 @dataclass(slots=True)
 class Place:
-    """A model that lies on this machine.
+    """A model on this machine.
 
-    ``source``: where it came from, without this machine's paths. ``mark``: its fingerprint where that is known
-    without hashing the folder.
+    ``source``: where it came from, without this machine's paths. ``mark``: its fingerprint, if known without hashing
+    the folder.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What the memory that a model needs follows from."""
+    """The figures that determine how much memory a model needs."""
 
     config: dict[str, Any]
     weight_bytes: int  # as stored
@@ -61,7 +61,7 @@ class FolderSource:
         self._place = Place(folder, folder.name, source)
 
     def inspect(self, tell: Tell) -> Path:
-        read_config(self._place.folder)  # refuses nonsense before a tokenizer stumbles over it
+        read_config(self._place.folder)  # refuses bad configurations before the tokenizer loads
         return self._place.folder
 
     def fetch(self, tell: Tell) -> Place:
@@ -69,7 +69,7 @@ class FolderSource:
 
 
 class HubSource:
-    """A repository of the Hub: its small files are looked at before its weights are downloaded."""
+    """A repository of the Hub: its small files are inspected before its weights are downloaded."""
 
     def __init__(self, name: str, hub: Hub) -> None:
         self._name, self._hub = name, hub
@@ -91,7 +91,7 @@ class HubSource:
 
 
 class GgufSource:
-    """A GGUF file, which is unpacked into the cache once. ``file``: where it lies, if that is known."""
+    """A GGUF file, which is unpacked into the cache once. ``file``: its path, if known."""
 
     def __init__(self, record: GgufRecord, hub: Hub, file: Path | None = None) -> None:
         self._record, self._hub, self._file = record, hub, file
@@ -106,13 +106,13 @@ class GgufSource:
 
 
 class SlimSource:
-    """A draft that is stored without what it shares with its target (slim.py)."""
+    """A draft stored without the weights that it shares with its target (slim.py)."""
 
     def __init__(self, folder: Path, source: str, target: Source) -> None:
         self._folder, self._source, self._target = folder, source, target
 
     def inspect(self, tell: Tell) -> Path:
-        return self._target.inspect(tell)  # its tokens are the target's
+        return self._target.inspect(tell)  # it has the target's tokens
 
     def fetch(self, tell: Tell) -> Place:
         target, mark = self._target.fetch(tell), fingerprint(self._folder)
@@ -122,9 +122,10 @@ class SlimSource:
 
 
 def make_source(place: str, source: str, hub: Hub, target: Source | None = None) -> Source:
-    """The source that ``place`` names: a Hub id, a GGUF file, or a folder of any kind. Raises UserError.
+    """The source of ``place``: a Hub id, a GGUF file, or any kind of folder. Raises UserError.
 
-    ``source``: what to show of a folder; ``target``: of a draft that may share weights with it.
+    ``source``: the name to show for a folder; ``target``: the source of the target with which a draft may share
+    weights.
     """
     if is_hub_id(place):
         return HubSource(place, hub)
@@ -141,7 +142,7 @@ def make_source(place: str, source: str, hub: Hub, target: Source | None = None)
 
 
 class Sources:
-    """The sources of a pair: checked together before the first byte of weights is fetched, fetched one by one."""
+    """The sources of a pair: all are checked before any weights are fetched, then fetched one by one."""
 
     def __init__(self, described: PairDescription, hub: Hub, tell: Tell) -> None:
         """Raises UserError. The drafts of an embedded pair were checked when they were made."""
@@ -158,12 +159,12 @@ class Sources:
         self._places: dict[str, Place] = {}
 
     def known_sizes(self, places: Iterable[str]) -> list[Size]:
-        """Of those models at ``places`` that would have to be downloaded. Raises UserError."""
+        """Sizes of the models at ``places`` that would have to be downloaded. Raises UserError."""
         sources = [self._sources[place] for place in places]
         return [source.size(self._tell) for source in sources if isinstance(source, HubSource)]
 
     def fetch(self, place: str) -> Place:
-        """The model that lies at ``place`` of the description, on this machine now. Raises UserError."""
+        """Fetches the model of ``place`` in the description to this machine. Raises UserError."""
         if place not in self._places:
             self._places[place] = self._sources[place].fetch(self._tell)
         return self._places[place]
@@ -176,10 +177,10 @@ class Sources:
 
 
 def local_folder(place: str) -> Path:
-    """The folder that ``place`` names. Raises UserError where there is none."""
+    """The folder ``place``. Raises UserError if it does not exist."""
     try:
         there = (folder := Path(place).expanduser()).is_dir()
-    except (RuntimeError, OSError, ValueError):  # nobody's home, a name too long for any folder, a NUL in it
+    except (RuntimeError, OSError, ValueError):  # an unknown user's home, a name that is too long, a NUL in it
         there = False
     if not there:
         raise UserError(f"There is no folder {place}, and it is no Hub id (owner/name) either.")

@@ -1,4 +1,4 @@
-"""The pair's tokenizer: text to ids and back, and what a single token looks like."""
+"""The pair's tokenizer: text to ids and back, and the text of single tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..records.trace import TokenText
 
 
 class Tokenizer:
-    """Wraps a transformers tokenizer; ``eos_ids`` come from the target's generation config as well."""
+    """Wraps a transformers tokenizer; ``eos_ids`` include those of the target's generation config."""
 
     def __init__(self, hf_tokenizer: Any, eos_ids: frozenset[int] = frozenset()) -> None:
         self._hf = hf_tokenizer
@@ -28,7 +28,7 @@ class Tokenizer:
         return bool(getattr(self._hf, "chat_template", None))
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of ``text``, with the special tokens (BOS) that this tokenizer adds by itself.
+        """Token ids of ``text``, with the special tokens (BOS) that this tokenizer adds.
 
         A chat template writes its own BOS: text that starts with it gets no second one.
         """
@@ -37,7 +37,7 @@ class Tokenizer:
         return list(self._hf.encode(text, add_special_tokens=with_special))
 
     def encode_plain(self, text: str) -> list[int]:
-        """Token ids of ``text`` and nothing added."""
+        """Token ids of ``text`` without added tokens."""
         return list(self._hf.encode(text, add_special_tokens=False))
 
     def vocabulary(self) -> dict[int, str]:
@@ -46,13 +46,13 @@ class Tokenizer:
         return {id: token for token, id in self._hf.get_vocab().items() if id not in added}
 
     def decode(self, ids: list[int]) -> str:
-        """Text of ``ids``; special tokens are shown, spaces are left as they are."""
+        """Text of ``ids``; special tokens are shown, spaces are unchanged."""
         return self._hf.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def chat(self, text: str, system: str = "") -> str:
-        """``text`` as a user's message under the model's chat template; as it is where there is none.
+        """``text`` as a user's message under the model's chat template; unchanged without one.
 
-        ``system``: the message before it; "" leaves the template's own. Raises UserError where it takes none.
+        ``system``: the message before it; "" leaves the template's own. Raises UserError if it takes none.
         """
         if not self.has_chat_template:
             return text
@@ -65,7 +65,7 @@ class Tokenizer:
             raise UserError(f"The target's chat template takes no such messages ({error}).") from error
 
     def _token_text(self, token: int) -> TokenText:
-        """How ``token`` reads inside a text; with its bytes where it is not whole UTF-8 by itself."""
+        """The text of ``token`` inside a text, with its bytes if it is not complete UTF-8."""
         raw = token_bytes(self._hf, token)
         if raw is None:
             return TokenText(self.decode([token])[:400], special=token in self._special)
@@ -76,9 +76,9 @@ class Tokenizer:
 
 
 def token_bytes(hf_tokenizer: Any, token: int) -> bytes | None:
-    """The bytes that ``token`` stands for inside a text, None where the tokenizer does not tell (special tokens).
+    """The bytes of ``token`` inside a text; None if the tokenizer does not define them (special tokens).
 
-    Knows byte-level BPE (GPT-2's alphabet) and SentencePiece (``▁`` for a space, ``<0xNN>`` for a byte).
+    Supports byte-level BPE (GPT-2's alphabet) and SentencePiece (``▁`` for a space, ``<0xNN>`` for a byte).
     """
     piece = hf_tokenizer.convert_ids_to_tokens(token)
     if piece is None or token in getattr(hf_tokenizer, "added_tokens_decoder", {}):

@@ -1,4 +1,4 @@
-"""The general engine: any full-attention causal LM through transformers' own modules, correct first."""
+"""The general engine: any full-attention causal LM through transformers' own modules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .threads import use_threads
 
 
 def refusal(hf_model: Any) -> str | None:
-    """Why this model has no cache that can be rewound (a sentence), or None where it has one."""
+    """A sentence that says why this model's cache cannot be rewound, or None."""
     config = hf_model.config
     name = config.model_type
     if getattr(hf_model, "_is_stateful", False):
@@ -49,7 +49,7 @@ class TransformersModel(CachedModel):
         self._new_cache()
 
     def prefill(self, ids: list[int]) -> torch.Tensor:
-        """Logits after the last of ``ids``, [1, vocab]; the cache holds ``ids`` and nothing else."""
+        """Logits after the last of ``ids``, [1, vocab]; the cache then holds only ``ids``."""
         check_prompt(ids, self.max_length)
         self.rewind(0)
         return self._forward(ids, keep=1)
@@ -60,7 +60,7 @@ class TransformersModel(CachedModel):
         return self._forward(ids, keep=len(ids))
 
     def rewind(self, length: int) -> None:
-        """Forget what came after the first ``length`` tokens."""
+        """Discards everything after the first ``length`` tokens."""
         check_rewind(length, self.length)
         self.length = length
         for layer in self._cache.layers:
@@ -101,7 +101,7 @@ class RewindableLayer(DynamicLayer):
         self.length = 0
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        """Allocate for keys of [1, heads, n, d] and values of [1, heads, n, d']."""
+        """Allocates buffers for keys [1, heads, n, d] and values [1, heads, n, d']."""
         self.dtype, self.device = key_states.dtype, key_states.device
         self._keys, self._values = (
             one.new_zeros(*one.shape[:-2], self.capacity, one.shape[-1]) for one in (key_states, value_states)
@@ -112,7 +112,7 @@ class RewindableLayer(DynamicLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append the new states; returns views of all keys and values."""
+        """Appends the new states; returns views of all keys and values."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         start, end = self.length, self.length + key_states.shape[-2]
@@ -122,7 +122,7 @@ class RewindableLayer(DynamicLayer):
         return self.keys, self.values
 
     def keep(self, length: int) -> None:
-        """Show the first ``length`` tokens and no more."""
+        """Keeps only the first ``length`` tokens."""
         self.length = length
         if self.is_initialized:
             self.keys, self.values = self._keys[..., :length, :], self._values[..., :length, :]
