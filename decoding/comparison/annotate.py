@@ -1,4 +1,4 @@
-"""Off the clock: from bare iterations to a Trace whose tokens say all that decided their fate."""
+"""Untimed: turns bare iterations into a Trace whose tokens hold everything that decided their fate."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..loop.speculative import RawIteration
 from ..records.trace import Chain, Iteration, Token
 from .prepare import Prepared
 
-CHUNK = 32  # rows of logits held at once
+CHUNK = 32  # rows of logits in memory at once
 
 
 @dataclass(slots=True)
 class Place:
-    """A model's distribution at one output position, after one particular text."""
+    """A model's distribution at one output position, after a given text."""
 
     choice: int  # first choice under the rule (with its noise)
     entropy: float
@@ -33,15 +33,15 @@ Views = dict[tuple[int, tuple[int, ...]], Place]
 
 
 class Annotator:
-    """Reads the lanes' texts once more through both models and dresses the iterations.
+    """Reads the lanes' texts once more with both models and fills in the iterations.
 
-    What a model says at a position depends on the text before it: the lane's output, or (for dropped tokens)
-    the output and the wrong tokens after it. Views are kept by (position, those wrong tokens), so lanes with the
+    A model's distribution at a position depends on the text before it: the lane's output or, for dropped tokens, the
+    output plus the wrong tokens after it. Views are stored by (position, those wrong tokens), so that lanes with the
     same output share them.
     """
 
     def __init__(self, prepared: Prepared, top: int = 5) -> None:
-        """``top``: how many alternatives are kept for each token."""
+        """``top``: number of alternatives kept per token."""
         self._prepared = prepared
         self._top = top
         self._views: dict[tuple[str, tuple[int, ...]], Views] = {}
@@ -49,9 +49,9 @@ class Annotator:
     def iterations(
         self, raw: list[RawIteration], draft: str | None, chain: Chain | None, policy: str = ""
     ) -> list[Iteration]:
-        """The iterations of one lane as the run file has them.
+        """The iterations of one lane in the format of the run file.
 
-        Where ``policy`` trusted a token without asking its head, the score that the head gives it is the chain's.
+        If ``policy`` accepted a token without evaluating its head, the head's score is taken from the chain.
         """
         output = [token for iteration in raw for token in iteration.tokens]
         target = self._look("", self._prepared.pair.target, output, raw)
@@ -69,7 +69,7 @@ class Annotator:
         views = self._views.setdefault((name, tuple(output)), {})
         reader = _Reader(model, self._prepared.rule, self._prepared.prompt, views, self._top)
         reader.read_text(output, _tokens_at(raw))
-        for iteration in reversed(raw):  # from the end: rewinding keeps what is before
+        for iteration in reversed(raw):  # from the end: rewinding keeps what comes before
             reader.read_dropped(iteration)
         return views
 
@@ -84,7 +84,9 @@ class _Reader:
         model.keep_hidden = False
 
     def read_text(self, output: list[int], wanted: dict[int, set[int]]) -> None:
-        """Views along ``output`` and right after it; ``wanted``: by position, the tokens to give probabilities of."""
+        """Views along ``output`` and right after it; ``wanted``: by position, the tokens whose probabilities are
+        needed.
+        """
         prefill(self._model, self._prompt)
         feed = [self._prompt[-1], *output][: self._model.max_length - len(self._prompt) + 1]
         for first in range(0, len(feed), CHUNK):
@@ -94,7 +96,7 @@ class _Reader:
                 self._add(row, at, (), wanted.get(at, set()))
 
     def read_dropped(self, iteration: RawIteration) -> None:
-        """Views after a rejected token: what was checked in vain."""
+        """Views after a rejected token, for the dropped tokens."""
         wrong = iteration.drafted[iteration.n_accepted :]
         at = iteration.start + iteration.n_accepted
         if len(wrong) < 2 or self._known(at, wrong):
@@ -139,7 +141,7 @@ def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int]
 
 
 def _tokens_at(raw: list[RawIteration]) -> dict[int, set[int]]:
-    """By output position, the tokens that were drafted (up to the first rejection) or emitted there."""
+    """By output position, the tokens drafted (up to the first rejection) or emitted there."""
     found: dict[int, set[int]] = {}
     for iteration in raw:
         held = iteration.drafted[: iteration.n_accepted + 1]
@@ -168,7 +170,7 @@ def _dress(raw: RawIteration, target: Views, said: Views | None, draft: str | No
 
 
 def _fill_scores(iteration: Iteration, replay: Replay, policy: str) -> None:
-    """Scores of tokens that a decision was taken on (they have a threshold) without looking at them."""
+    """Fills in scores of tokens that a decision was taken on (they have a threshold) without evaluating them."""
     reach = replay.reach[iteration.start] if iteration.start < replay.n_tokens else 0
     for index, token in enumerate(iteration.drafted[:reach]):
         if token.score is None and token.threshold is not None:

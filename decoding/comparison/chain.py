@@ -1,4 +1,4 @@
-"""The pre-pass: all that any policy can ever see of one draft along a known text."""
+"""The pre-pass: everything that any policy can see of one draft along a known text."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def record_chain(
     hidden_size: int = 0,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Chain:
-    """Let the draft guess along ``output``, and go on after each mistake, by the very steps of the live loop.
+    """Lets the draft guess along ``output`` and continue after each mistake, with the same steps as the live loop.
 
     Args:
-        source: the draft; it must compute "p" and "entropy" and what the ``heads`` need.
+        source: the draft; it must compute "p", "entropy" and the features that ``heads`` need.
         prompt, output: ids; ``output`` is the target's own text.
         max_new_tokens: the run's token limit; nothing beyond it is ever drafted.
-        ends: end-of-sequence ids, after which a draft says nothing.
+        ends: end-of-sequence ids, after which a draft proposes nothing.
         longest: the highest cap of any policy that is to be replayed: no tail need be longer.
-        heads: by policy name; their acceptance probabilities are recorded beside the guesses.
+        heads: by policy name; their acceptance probabilities are recorded with the guesses.
         hidden_size: of the draft, for states that do not exist (see below).
 
     Returns:
         The chain. Features that exist only one step after a guess (``hidden``) are zeros for the last guess of
-        a tail or of the text: a live policy is never asked about them.
+        a tail or of the text: a live policy never needs them.
     """
     source.start(prompt)
     recorder = _Recorder(len(output), heads or {}, hidden_size)
@@ -64,7 +64,7 @@ def _guess_until_wrong(
     max_new_tokens: int,
     ends: frozenset[int],
 ) -> int:
-    """Fill ``state`` with guesses up to the first wrong one and its tail. Returns how many were right.
+    """Fills ``state`` with guesses up to the first wrong one and its tail. Returns the number of right ones.
 
     The mistake itself is the first of at most ``longest`` tokens that an iteration may draft from there.
     """
@@ -74,7 +74,7 @@ def _guess_until_wrong(
     room = source.max_length - len(text) + 1  # guesses that fit the draft's context
     while wrong < longest and len(state.tokens) < room:
         position = state.position
-        last = max_new_tokens - (2 if wrong else 1)  # the last token of a text is never drafted after a mistake
+        last = max_new_tokens - (2 if wrong else 1)  # after a mistake the last token of a text is never drafted
         if position > last or not source.step(text, state):
             break
         source.read_features(state)
@@ -88,7 +88,7 @@ def _guess_until_wrong(
 
 
 class _Recorder:
-    """Collects runs of guesses and gives them out as a chain."""
+    """Collects runs of guesses and returns them as a chain."""
 
     def __init__(self, n_tokens: int, heads: Mapping[str, Head], hidden_size: int) -> None:
         self._n_tokens = n_tokens
@@ -98,7 +98,7 @@ class _Recorder:
         self._tails: dict[int, Guesses] = {}
 
     def add(self, state: DraftState, right: int) -> None:
-        """Guesses from ``state.start`` on, of which the first ``right`` are the text's own."""
+        """Adds the guesses from ``state.start`` on; the first ``right`` of them are the text's own."""
         scores = self._scores(state)
         n_along = min(right + 1, self._n_tokens - state.start)
         _append(self._along, state, scores, 0, n_along)
@@ -135,7 +135,7 @@ class _Recorder:
 
 
 def _append(to: Guesses, state: DraftState, scores: dict[str, np.ndarray], first: int, end: int) -> None:
-    """Append the guesses ``first`` .. ``end`` of ``state``; where it has fewer, there was nothing to propose."""
+    """Appends the guesses ``first`` .. ``end`` of ``state``; a missing one means that there was nothing to propose."""
     for index in range(first, end):
         said = index < len(state.tokens)
         to.choice.append(state.tokens[index] if said else None)
@@ -146,5 +146,5 @@ def _append(to: Guesses, state: DraftState, scores: dict[str, np.ndarray], first
 
 
 def _short(value: float) -> float:
-    """Seven decimals: what float32 holds, in half the bytes of the file."""
+    """Rounds to seven decimals: float32's precision in half the bytes of the file."""
     return round(float(value), 7)

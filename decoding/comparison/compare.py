@@ -1,4 +1,4 @@
-"""Several lanes on one prompt: the main job. Tells events on the way and ends with the run file's content."""
+"""A comparison runs several lanes on one prompt: it yields events and ends with the run file's content."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 Cancel = Callable[[], bool]
 
-FLUSH_S = 0.05  # live iterations are sent in batches of so many seconds
-MANY_TOKENS = 4000  # in all lanes together, beyond which fewer alternatives are kept: the file has a limit
-MANY_REPEATS = 5  # a run repeated so often is made to be kept: its cost curves are read READINGS times
+FLUSH_S = 0.05  # live iterations are sent in batches of this many seconds
+MANY_TOKENS = 4000  # tokens in all lanes beyond which fewer alternatives are kept, since the file has a size limit
+MANY_REPEATS = 5  # from this many repeats on, the cost curves are measured READINGS times
 READINGS = 3
 MEASURING = "Timing single passes of both models: the simulated lane and policies that weigh costs need it"
 NEAR_TIE = 1e-4  # top-2 logit gap in float32 under which rounding may decide
@@ -48,17 +48,17 @@ def never() -> bool:
 
 
 def compare(request: CompareRequest, pair: Pair, cancel: Cancel = never, run_id: str | None = None) -> Told:
-    """Run ``request`` on ``pair`` and tell what happens; the last of it is ``finished``, with the run.
+    """Runs ``request`` on ``pair`` and yields its events; the last is ``finished``, with the run.
 
-    Raises UserError for bad input, Cancelled where ``cancel()`` says so.
+    Raises UserError for bad input, Cancelled if ``cancel()`` is true.
     """
-    yield from Comparison(prepare(request, pair), cancel, run_id or new_id()).tell()
+    yield from Comparison(prepare(request, pair), cancel, run_id or new_id()).events()
 
 
 def finished_run(request: CompareRequest, pair: Pair, cancel: Cancel = never) -> Run:
-    """The run of ``request``, without events. Raises UserError, Cancelled."""
+    """Runs ``request`` and returns the run, without events. Raises UserError, Cancelled."""
     comparison = Comparison(prepare(request, pair), cancel, new_id())
-    for _ in comparison.tell():
+    for _ in comparison.events():
         pass
     return comparison.run
 
@@ -68,11 +68,11 @@ def _progress(stage: str, message: str, fraction: float | None = None) -> dict[s
 
 
 class Comparison:
-    """One comparison on its way from a prepared request to a run.
+    """One comparison, from a prepared request to a run.
 
-    What is not timed comes first: the reference text (the target alone), the chains that tell the oracles and
-    the what-if, the cost curves, a warm-up of each lane. Then the lanes run round robin on the clock, and at
-    last both models read the texts once more to say what decided each fate.
+    The untimed work comes first: the reference text (the target alone), the chains for the oracles and what-if, the
+    cost curves, a warm-up of each lane. Then the lanes run round robin and are timed. Finally both models read the
+    texts once more to record what decided each fate.
     """
 
     def __init__(self, prepared: Prepared, cancel: Cancel, run_id: str) -> None:
@@ -83,13 +83,13 @@ class Comparison:
         self._reference: LaneRun | None = None
         self._chains: dict[str, Chain] = {}
         self._costs: Costs
-        self._kept: list[list[LaneRun]] = [[] for _ in prepared.lanes]  # by lane, one for each repeat
+        self._kept: list[list[LaneRun]] = [[] for _ in prepared.lanes]  # by lane, one per repeat
         self._notes: list[list[str]] = [[] for _ in prepared.lanes]
-        self._sent: set[int] = set()  # token ids whose texts were told
+        self._sent: set[int] = set()  # token ids whose texts were sent
         self.run: Run
 
-    def tell(self) -> Told:
-        """Do it all; the last event is ``finished``. Raises Cancelled, UserError."""
+    def events(self) -> Told:
+        """Runs the comparison; the last event is ``finished``. Raises Cancelled, UserError."""
         started = {
             "settings": asdict(self.prepared.request),
             "pair": asdict(self._pair_info()),
@@ -123,7 +123,7 @@ class Comparison:
         return "progress", _progress("measuring", MEASURING, fraction)
 
     def _look_ahead(self) -> Told:
-        """The target's own text, and what each draft says along it."""
+        """The target's own text, and each draft's guesses along it."""
         yield "progress", _progress("chain", "Off the clock: the big model writes its text, for the oracle")
         prepared = self.prepared
         plain = Lane("autoregressive", None, "autoregressive", None)
@@ -154,13 +154,13 @@ class Comparison:
                 yield "lane_finished", {"lane": index, "repeat": repeat, "decode_s": run.decode_s}
 
     def _live(self, index: int, repeat: int, run: LaneRun) -> Told:
-        """Decode, and tell the iterations in batches between which the clock stands still."""
-        told, last = 0, perf_counter()
+        """Decodes and yields the iterations in batches; the time in between is not counted."""
+        sent, last = 0, perf_counter()
         for iteration in run.decode(self._cancel):
             if perf_counter() - last < FLUSH_S and iteration.finish is None:
                 continue
-            yield "iterations", self._live_data(index, repeat, told, run.iterations[told:])
-            told, last = len(run.iterations), perf_counter()
+            yield "iterations", self._live_data(index, repeat, sent, run.iterations[sent:])
+            sent, last = len(run.iterations), perf_counter()
 
     def _live_data(self, index: int, repeat: int, first: int, raw: list[RawIteration]) -> dict[str, Any]:
         ids = {token for it in raw for token in (*it.drafted, *it.tokens)} - self._sent
@@ -175,7 +175,7 @@ class Comparison:
         }
 
     def _keep(self, index: int, run: LaneRun) -> None:
-        """Keep a repeat where it took the very iterations of the first one; what did not is told in a note."""
+        """Keeps a repeat if it has the same iterations as the first one; otherwise adds a note."""
         kept = self._kept[index]
         if kept and _shape(kept[0]) != _shape(run):
             self._notes[index].append("A repeat took other iterations than the first one and was left out.")
@@ -226,7 +226,7 @@ class Comparison:
         )
 
     def _engine_notes(self, draft: str | None) -> list[str]:
-        """What the engines have to say of themselves, such as that no CUDA graph could be recorded."""
+        """Notes of the engines, for example that no CUDA graph could be recorded."""
         pair = self.prepared.pair
         models = [pair.target] if draft in (None, NGRAM) else [pair.target, pair.draft(draft)]
         notes = (model.note for model in models)
@@ -252,7 +252,7 @@ class Comparison:
 
 
 def chain_of(prepared: Prepared, draft: str, output: list[int], cancelled: Cancel = never) -> Chain:
-    """What ``draft`` guesses along ``output``, with the scores of all heads fitted for it."""
+    """The guesses of ``draft`` along ``output``, with the scores of all heads fitted for it."""
     heads = prepared.heads.get(draft, {})
     needs = frozenset({"p", "entropy"}).union(*(head.needs for head in heads.values())) & ALL_FEATURES
     return record_chain(
@@ -269,7 +269,7 @@ def chain_of(prepared: Prepared, draft: str, output: list[int], cancelled: Cance
 
 
 def top_gap(prepared: Prepared, output: list[int]) -> float:
-    """The gap between the target's two best logits after ``output``."""
+    """Difference between the target's two best logits after ``output``."""
     target = prepared.pair.target
     text = [*prepared.prompt, *output]
     prefill(target, text)
@@ -279,7 +279,7 @@ def top_gap(prepared: Prepared, output: list[int]) -> float:
 
 
 def live_iteration(raw: RawIteration) -> dict[str, Any]:
-    """An iteration as the page gets it while the lane runs: ids, fates and times, no more."""
+    """An iteration for the page while the lane runs: ids, fates and times only."""
     emitted = None if raw.emitted is None else [raw.emitted, fate_of_emitted(raw)]
     return {
         "d": [[token, fate_of(raw, index)] for index, token in enumerate(raw.drafted)],
@@ -306,7 +306,7 @@ def _text_pair(text: TokenText) -> list[str | None]:
 def _vocabulary(
     lanes: list[Trace], chains: dict[str, Chain], token_text: Callable[[int], TokenText]
 ) -> dict[int, TokenText]:
-    """The text of every token id that the run mentions."""
+    """The text of every token id in the run."""
     ids: set[int] = set()
     for trace in lanes:
         for iteration in trace.iterations:

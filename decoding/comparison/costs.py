@@ -1,7 +1,7 @@
-"""The cost curves of a pair on this machine: c, v(n), o and what decisions cost; measured, then frozen.
+"""The cost curves of a pair on this machine: c, v(n), o and the cost of decisions; measured, then frozen.
 
-What is timed is the loop itself: iterations of chosen SLs in a mixed order. A target pass that follows draft steps
-finds colder caches than one that follows another target pass, and the curves must say what a lane will meet.
+The timings are of the loop itself: iterations of chosen SLs in a mixed order. A target pass after draft steps finds
+colder CPU caches than one after another target pass, and the curves must match what a lane meets.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from ..lookahead.lanes import Lane
 
 SHORT = tuple(range(1, SL_CAP + 1))  # SLs that are measured
-SPARSE = (1, 2, 4, 7, 12, SL_CAP)  # those where a target pass is slow
+SPARSE = (1, 2, 4, 7, 12, SL_CAP)  # those measured if a target pass is slow
 LONG = (31, 47, SL_CAP_LEARNED)  # of learned policies; between them v is interpolated
-STEPS = (1, 8)  # SLs from which the c of every further draft is read
-PLAIN = (0,) * 4  # iterations without a draft, each of which but the first follows another one
+STEPS = (1, 8)  # SLs for measuring c of further drafts
+PLAIN = (0,) * 4  # iterations without a draft, all but the first after another one
 BUDGET_S = 1.5
 
 T = TypeVar("T")
 
 
 def measure_costs(pair: Pair, drafts: Sequence[str], prompt: list[int], *, context: int | None = None) -> Costs:
-    """:func:`cost_rounds` in one go."""
+    """Runs :func:`cost_rounds` to the end."""
     rounds = cost_rounds(pair, drafts, prompt, context=context)
     while True:
         try:
@@ -48,33 +48,36 @@ def measure_costs(pair: Pair, drafts: Sequence[str], prompt: list[int], *, conte
             return end.value
 
 
-def retold(rounds: Generator[float, None, Costs], tell: Callable[[float], T]) -> Generator[T, None, Costs]:
-    """``rounds`` with ``tell(share)`` in the place of each share; what ``tell`` raises ends the measurement."""
+def with_progress(
+    rounds: Generator[float, None, Costs], progress_at: Callable[[float], T]
+) -> Generator[T, None, Costs]:
+    """``rounds`` with each share replaced by ``progress_at(share)``; an exception in it ends the measurement."""
     while True:
         try:
             share = next(rounds)
         except StopIteration as end:
             return end.value
-        yield tell(share)
+        yield progress_at(share)
 
 
 def cost_rounds(
     pair: Pair, drafts: Sequence[str], prompt: list[int], *, context: int | None = None
 ) -> Generator[float, None, Costs]:
-    """Time iterations of SL 0 to 20 and some longer ones with the first of ``drafts``, a few with each other one.
+    """Times iterations of SL 0 to 20 and some longer ones with the first of ``drafts``, and a few with each other
+    draft.
 
     Args:
-        prompt: ids; repeated up to ``context`` tokens (default: the prompt and 64 more), from where on all is timed.
+        prompt: ids; repeated up to ``context`` tokens (default: the prompt and 64 more); timing starts there.
 
     Yields:
-        Before each round, the share of the work that is done; closing the generator ends the measurement.
+        The share of the work done, before each round; closing the generator ends the measurement.
 
     Returns:
         Medians over rounds: ``target_s`` of a pass over one token right after another one (plain decoding);
         ``v[n - 1]`` of a pass over n tokens that follows n - 1 draft steps, over ``target_s``, never falling;
-        ``c`` of a draft step and ``first`` of what drafting at all takes beyond that, the line through the times of
-        all SLs (the target's pass has put the draft's weights out of the caches, and a c with that in it would
-        overprice long iterations); ``o`` of the loop's own work in an iteration.
+        ``c`` of a draft step and ``first`` of the fixed cost of drafting, from the line through the times of all SLs
+        (the target's pass evicts the draft's weights from the CPU caches; including this in c would overestimate long
+        iterations); ``o`` of the loop's own work per iteration.
     """
     leader = next((name for name in drafts if name != NGRAM), None)
     timer = Timer(pair, drafts, prompt, context)
@@ -91,14 +94,14 @@ def cost_rounds(
 
 
 class Timer:
-    """Decodes iterations of given SLs after one text, and keeps what they took."""
+    """Decodes iterations of given SLs after one text and records their times."""
 
     def __init__(self, pair: Pair, drafts: Sequence[str], prompt: list[int], context: int | None = None) -> None:
         self._target = pair.target
         self._rule: AcceptanceRule = Greedy(shared_vocabulary(pair, list(drafts)))
         self._sources: dict[str | None, DraftSource] = {name: make_source(pair, name, self._rule) for name in drafts}
         if all(name == NGRAM for name in drafts):
-            self._sources[None] = _Echo()  # checks are timed without a draft
+            self._sources[None] = _Echo()  # times checks without a draft model
         self._clock = make_clock(pair.target.info.device)
         self._room = min([pair.target.max_length, *(source.max_length for source in self._sources.values())])
         self._text = _repeat_to(prompt, context or len(prompt) + 64, self._room - SL_CAP_LEARNED - 1)
@@ -108,14 +111,14 @@ class Timer:
             source.start(self._text)
 
     def clear(self) -> None:
-        """Forget all times."""
+        """Discards all times."""
         self.plain: list[float] = []  # seconds of a pass over one token
         self.checks: dict[str | None, dict[int, list[float]]] = {name: {} for name in self._sources}
         self.drafts: dict[str | None, dict[int, list[float]]] = {name: {} for name in self._sources}
         self.rest: list[float] = []
 
     def plan(self, leader: str | None) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """Warm up, and choose SLs, long SLs and rounds that fit the budget."""
+        """Warms up and chooses SLs, long SLs and rounds that fit the budget."""
         self.read(leader, [*PLAIN, 1, 8, SL_CAP, *PLAIN])
         check = median(self.plain)
         step = median(self.drafts[leader].get(8, [0.0])) / 8
@@ -129,7 +132,7 @@ class Timer:
         return lengths, LONG, min(9, max(4, int(BUDGET_S / a_round)))
 
     def read(self, draft: str | None, lengths: Sequence[int]) -> None:
-        """Decode iterations of these SLs, one after the other, with ``draft`` (None: with none)."""
+        """Decodes iterations of these SLs in order, with ``draft`` (None: without one)."""
         before = None
         for iteration in self._decode(self._sources[draft], lengths):
             n, times = len(iteration.drafted), iteration.times
@@ -142,7 +145,7 @@ class Timer:
             before = n
 
     def _decode(self, source: DraftSource, lengths: Sequence[int]) -> Iterator[RawIteration]:
-        """The loop after the text, begun anew where the context ends."""
+        """The loop after the text, restarted when the context ends."""
         schedule = _Schedule(lengths)
         limits = Limits(max(1, self._room - len(self._text)))
         while schedule.left:
@@ -154,7 +157,7 @@ class Timer:
             yield from decode
 
     def costs(self, leader: str | None) -> Costs:
-        """The curves through all that was read."""
+        """The curves through all measured times."""
         target_s = median(self.plain)
         checks = {1: self.plain} | {n + 1: times for n, times in sorted(self.checks[leader].items())}
         steps = {name: fit_steps(times) for name, times in self.drafts.items() if name is not None}
@@ -169,7 +172,7 @@ class Timer:
 
 
 class _Schedule(LookaheadPolicy):
-    """Drafts as many tokens as a list says, iteration by iteration."""
+    """A policy that takes the SL of each iteration from a list."""
 
     name = "schedule"
     cap = None
@@ -182,7 +185,7 @@ class _Schedule(LookaheadPolicy):
 
 
 class _Echo:
-    """Stands in for a draft where there is none: proposes the last token again and again, in no time."""
+    """A stand-in draft that proposes the last token repeatedly and costs no time."""
 
     name = "echo"
     max_length = 2**31
@@ -213,9 +216,9 @@ def _repeat_to(prompt: list[int], length: int, most: int) -> list[int]:
 
 
 def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int = 32) -> float:
-    """What ``lane``'s features and decisions cost per drafted token, over ``target_s``: from a short decode.
+    """The cost of ``lane``'s features and decisions per drafted token, over ``target_s``, from a short decode.
 
-    It serves as the lane's warm-up as well. Oracles and plain decoding decide for free, beforehand.
+    It is also the lane's warm-up. Oracles and plain decoding decide in advance, at no cost.
     """
     if lane.is_plain or lane.is_oracle:
         return 0.0
@@ -234,7 +237,7 @@ def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int
 
 
 def _trimmed_mean(weighed: list[tuple[float, int]]) -> float:
-    """Mean of (value, weight), ascending, without the twentieth of the weight at the top: there the machine was busy.
+    """Mean of (value, weight), ascending, without the top twentieth of the weight, where the machine was busy.
 
     A lazy policy's decisions are cheap in long iterations and dear in short ones; a median would take one for all.
     """

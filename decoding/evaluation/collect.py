@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..comparison.compare import chain_of
 from ..comparison.cost_curves import smooth_costs
-from ..comparison.costs import cost_rounds, measure_decision, retold
+from ..comparison.costs import cost_rounds, measure_decision, with_progress
 from ..comparison.kept_texts import KeptTexts
 from ..comparison.lane_run import LaneRun
 from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
@@ -159,7 +159,7 @@ class Collector:
             prepared = self._prepared(prompt)
             context = len(prepared.prompt) + prepared.limits.max_new_tokens // 2
             rounds = cost_rounds(self.pair, self.drafts, prepared.prompt, context=context)
-            readings.append((yield from retold(rounds, progress_at)))
+            readings.append((yield from with_progress(rounds, progress_at)))
         return smooth_costs(readings)
 
     def _spread(self, n: int) -> list[Prompt]:

@@ -1,15 +1,15 @@
-"""costaware: draft another token exactly while it is expected to save more time than it costs.
+"""costaware: draft another token while it is expected to save more time than it costs.
 
 An iteration that drafts n > 0 tokens takes T = first + n (c + d) + v(n + 1) + o (in target passes; d: features and
-decision; first: what the first draft step takes longer) and gives N = 1 + (accepted) tokens. Iterations renew the
+decision; first: the extra cost of the first draft step) and gives N = 1 + (accepted) tokens. Iterations renew the
 process, so by the renewal-reward theorem the long-run time per token of a policy is E[T] / E[N]; call its least value,
 over all policies, lam. Then min over policies of E[T - lam N] is 0, and a policy attains lam exactly if it attains that
 minimum: within an iteration it pays time and is paid lam a token. One more draft costs
 
     m = c + d + (slope of v)
 
-and adds a token exactly if all n drafted ones hold *and the next one holds*; with S that probability given all that
-was seen,
+and adds a token exactly if all n drafted ones hold *and the next one holds*; with S that probability given all
+observations,
 
     draft on  <=>  S * lam > m  <=>  S > m / lam.
 
@@ -22,15 +22,15 @@ drafts. lam is the fixed point of the policy itself: lam = latency of the policy
 found from the ledger of the validation split, which tells how often the policy drafted n tokens at each threshold,
 under the costs at hand.
 
-S = a_1 ... a_n b, with a_i the calibrated probability that token i holds given that those before it hold, and b that
-of the next token, which is not drafted yet: logit b = alpha + beta logit a_n. Before the first token, b depends on
-how the last iteration ended.
+S = a_1 ... a_n b, with a_i the calibrated probability that token i holds given that those before it hold, and b that of
+the next token, not yet drafted: logit b = alpha + beta logit a_n. Before the first token, b depends on how the last
+iteration ended.
 
-The head reads what costs nearly nothing: by how much the draft prefers its token to the next best one (``margin``,
-which takes no softmax and foretells acceptance under greedy decoding better than the probability does), and whether
-the token goes on with a repetition of the text (:mod:`.repetition`). A small network was trained on them; its logits
-are kept as a table. Long in a repetition the margin tells nothing more: there the table's rows are flat, and a live
-lane does not compute it. From which length on, validation latency decides.
+The head reads two cheap features: how much the draft prefers its token to the next best one (``margin``, which needs no
+softmax and predicts acceptance under greedy decoding better than the probability does), and whether the token continues
+a repetition of the text (:mod:`.repetition`). A small network was trained on them; its logits are stored as a table. In
+a long repetition the margin adds no information: there the table's rows are flat, and a live lane does not compute it.
+Validation latency decides from which length on.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from .policy_files import AGAIN, PolicyFile
 from .repetition import LONGEST, N_EVIDENCE, Repetition, evidence_along
 from .spec import PolicySpec, Score
 
-LOWEST, HIGHEST, POINTS_PER_UNIT = -6.0, 14.0, 4  # of the margin in the table; below 0 only sampled tokens are
+LOWEST, HIGHEST, POINTS_PER_UNIT = -6.0, 14.0, 4  # margins in the table; only sampled tokens have one below 0
 N_POINTS = int((HIGHEST - LOWEST) * POINTS_PER_UNIT) + 1
 ROUNDS = 50
 
 
 class CostAwareHead:
-    """Acceptance logits by (evidence of repetition, margin), linear between the points."""
+    """Acceptance logits by (evidence of repetition, margin), interpolated linearly."""
 
     name = "costaware"
     needs = frozenset({"margin"})
@@ -69,11 +69,11 @@ class CostAwareHead:
         self._sure = _first_flat(self._rows)
 
     def needs_margin(self, evidence: int) -> bool:
-        """False where the repetition alone tells the chance."""
+        """False if the repetition alone determines the chance."""
         return not self._sure <= evidence <= LONGEST
 
     def logit(self, evidence: int, margin: float) -> float:
-        """Logit of the probability that a token holds which the draft preferred by ``margin`` nats."""
+        """Logit of the probability that a token holds whose lead is ``margin`` nats."""
         row = self._rows[evidence]
         if self._sure <= evidence <= LONGEST:
             return row[0]
@@ -92,7 +92,7 @@ class CostAwareHead:
 
 
 def _first_flat(rows: Sequence[Sequence[float]]) -> int:
-    """The run of agreeing tokens from which on no row depends on the margin; LONGEST + 1 where the longest does."""
+    """The run of agreeing tokens from which on no row depends on the margin; LONGEST + 1 if the longest does."""
     first = LONGEST + 1
     while first > 1 and min(rows[first - 1]) == max(rows[first - 1]):
         first -= 1
@@ -100,18 +100,18 @@ def _first_flat(rows: Sequence[Sequence[float]]) -> int:
 
 
 def grid_position(margin: float) -> float:
-    """Where ``margin`` lies in the table, from 0 to N_POINTS - 1."""
+    """Position of ``margin`` in the table, from 0 to N_POINTS - 1."""
     return (min(max(margin, LOWEST), HIGHEST) - LOWEST) * POINTS_PER_UNIT
 
 
 class CostAware(LookaheadPolicy):
-    """Draft on while S > m / lam; see the module."""
+    """Drafts on while S > m / lam; see the module."""
 
     name = "costaware"
     needs = CostAwareHead.needs
 
     def __init__(self, head: CostAwareHead, threshold: float | None = None) -> None:
-        """``threshold``: a constant in place of m / lam, with which ``fit`` fills the ledger."""
+        """``threshold``: a constant instead of m / lam, with which ``fit`` fills the ledger."""
         self._head = head
         self._constant = threshold
         self.cap = int(head.tuned["sl_max"])
@@ -122,7 +122,7 @@ class CostAware(LookaheadPolicy):
         self.score = self.threshold = None
         self._repetition = Repetition()
         self._repetition.follow(context.prompt)
-        self._read = len(context.prompt)  # tokens of the text that the repetition has for sure
+        self._read = len(context.prompt)  # tokens of the text that the repetition has read and that are final
         self._last = "start"
         self._held = 1.0
         self._evidence = 0
@@ -132,7 +132,7 @@ class CostAware(LookaheadPolicy):
             self._threshold = threshold(rows, context.costs, context.draft)
 
     def looks(self, state: DraftState) -> bool:
-        """Reads on in the text, which tells whether the margin is needed."""
+        """Reads the new text, which determines whether the margin is needed."""
         if len(state.tokens) == 1:
             self._catch_up(state.text)
         token = state.tokens[-1]
@@ -159,36 +159,38 @@ class CostAware(LookaheadPolicy):
         known = state.scores.get("costaware")
         if known:
             return known[-1]
-        margin = state.margin[-1] if state.margin else 0.0  # of an earlier token, or none, where it does not matter
+        margin = state.margin[-1] if state.margin else 0.0  # of an earlier token, or absent, if it does not matter
         return sigmoid(self._head.logit(self._evidence, margin))
 
     def _catch_up(self, text: Sequence[int]) -> None:
-        """What was drafted last time and is not in the text is taken back; what came instead is read."""
+        """Takes back rejected drafts of the last iteration and reads the text that replaced them."""
         repetition = self._repetition
         repetition.rewind(repetition.agreeing(text, self._read))
         repetition.follow(text)
         self._read = len(text)
 
     def _next(self, a: float) -> float:
-        """b: the chance of a token that is not drafted yet, from the chance of the one before."""
+        """b: the chance of the next, undrafted token, from the chance of the one before."""
         if a <= 0.0 or a >= 1.0:
             return a
         return sigmoid(self._alpha + self._beta * math.log(a / (1.0 - a)))
 
 
 def marginal(costs: Costs, draft: str) -> float:
-    """m: what drafting one more costs, in target passes."""
+    """m: the cost of drafting one more token, in target passes."""
     return costs.c[draft] + costs.decision.get(CostAware.name, 0.0) + _slope(costs)
 
 
 def _slope(costs: Costs) -> float:
-    """Of v(n) over n = 2 .. SL_CAP + 1."""
+    """Least-squares slope of v(n) over n = 2 .. SL_CAP + 1."""
     n = np.arange(2, SL_CAP + 2)
     return float(np.polyfit(n, [costs.check(int(one)) for one in n], 1)[0])
 
 
 def long_run_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:
-    """lam: the fixed point lam = latency(threshold m / lam), in target passes a token, linear between the rows."""
+    """lam: the fixed point lam = latency(threshold m / lam), in target passes per token, interpolated linearly between
+    the rows.
+    """
     order = sorted(rows, key=lambda row: row.threshold)
     at = [row.threshold for row in order]
     latencies = [row.latency(costs, draft, CostAware.name) for row in order]
@@ -206,7 +208,7 @@ def threshold(rows: Sequence[Row], costs: Costs, draft: str) -> float:
 
 
 def _head_from(policy: PolicyFile) -> CostAwareHead:
-    """The head in a policy file. Raises UserError where it is damaged."""
+    """The head in a policy file. Raises UserError if the file is damaged."""
     first, following = policy.tuned.get("first"), policy.tuned.get("next")
     sound = isinstance(first, dict) and isinstance(following, list) and len(following) == 2
     numbers = [*first.values(), *following] if sound else []

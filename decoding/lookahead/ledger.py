@@ -1,7 +1,7 @@
 """What a policy did on the validation split at each of its thresholds: enough to price it on any machine.
 
-A row counts the iterations by their SL. From it and the cost curves (c, v, o, decision) follows the latency
-per token, so that a threshold can be chosen anew wherever the policy runs, without the chains.
+A row counts the iterations by their SL. With the cost curves (c, v, o, decision) it gives the latency per token, so
+that a threshold can be chosen for each machine without the chains.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .policy_files import AGAIN
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``histogram[n]``: iterations that drafted n tokens; ``n_tokens``: tokens that all of them gave."""
+    """``histogram[n]``: number of iterations that drafted n tokens; ``n_tokens``: tokens of all of them."""
 
     threshold: float
     n_tokens: int
     histogram: tuple[int, ...]
 
     def latency(self, costs: Costs, draft: str | None, policy: str) -> float:
-        """Time per token in units of the target's pass over one token."""
+        """Time per token in units of a target pass over one token."""
         total = sum(count * costs.iteration(n, draft, policy) for n, count in enumerate(self.histogram) if count)
         return total / self.n_tokens
 
@@ -39,7 +39,7 @@ def rows_to_json(rows: Sequence[Row]) -> list[list[Any]]:
 
 
 def rows_from_json(data: Any, policy: str) -> list[Row]:
-    """Raises UserError where ``data`` is no ledger."""
+    """Raises UserError if ``data`` is not a ledger."""
     try:
         rows = [Row(float(t), int(n), tuple(int(count) for count in counts)) for t, n, counts in data]
     except (TypeError, ValueError) as error:

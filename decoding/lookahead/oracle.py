@@ -11,9 +11,9 @@ from .spec import Argument, PolicySpec
 
 
 class Oracle(LookaheadPolicy):
-    """Draft up to the first mismatch and no further (DISCO, section 3: the oracle).
+    """Drafts up to the first mismatch and no further (DISCO, section 3: the oracle).
 
-    With ``cap`` at most so many tokens an iteration. The pre-pass that told it is in no lane's time.
+    With ``cap`` at most that many tokens per iteration. The time of the pre-pass is not part of any lane's time.
     """
 
     name = "oracle"
@@ -61,21 +61,21 @@ def best_split(
 
         f(s) = min over n <= holds(s) of  cost(n) + f(s + n + 1)
 
-    where an iteration of n right guesses yields n + 1 tokens. To draft beyond ``holds(s)`` only costs, so
-    it is not looked at. ``n`` is also at most ``wanted - s - 1``, as in the loop.
+    where an iteration of n right guesses yields n + 1 tokens. Drafting beyond ``holds(s)`` only costs time, so it is
+    not considered. ``n`` is also at most ``wanted - s - 1``, as in the loop.
 
     Args:
-        holds: start -> number of guesses in a row that are right from there on.
+        holds: start -> number of consecutive right guesses from there on.
         n_tokens: length of the text. cost: SL -> cost of an iteration (any unit).
-        wanted: the token limit where the text ended before it (end of sequence); else ``n_tokens``.
+        wanted: the token limit if the text ended before it (end of sequence); else ``n_tokens``.
 
     Returns:
-        ``plan[start]``, n_tokens entries. A lane that starts at 0 follows it to the true floor.
+        ``plan[start]``, n_tokens entries. A lane that follows it from 0 has the lowest possible cost.
     """
     wanted = n_tokens if wanted is None else max(wanted, n_tokens)
     most = [max(0, min(holds(start), wanted - start - 1)) for start in range(n_tokens)]
     costs = np.array([cost(n) for n in range(max(most, default=0) + 1)])
-    rest = np.zeros(n_tokens + 2)  # rest[s]: f(s); an end of text among the accepted tokens leads to n_tokens + 1
+    rest = np.zeros(n_tokens + 2)  # rest[s]: f(s); an end of text within the accepted tokens leads to n_tokens + 1
     plan = [0] * n_tokens
     for start in range(n_tokens - 1, -1, -1):
         totals = costs[: most[start] + 1] + rest[start + 1 : start + most[start] + 2]
@@ -90,9 +90,9 @@ def _make(argument: int | str | None) -> Oracle:
 
 def _caption(argument: str | None) -> str:
     if argument == "best":
-        return "told beforehand where guesses fail and what everything costs; the true floor, not usable"
+        return "knows in advance where guesses fail and what everything costs; the true floor, not usable"
     capped = f", at most {argument} guesses" if argument else ""
-    return f"told beforehand where guesses fail{capped}; a ceiling, not usable"
+    return f"knows in advance where guesses fail{capped}; a ceiling, not usable"
 
 
 SPEC = PolicySpec(
