@@ -133,13 +133,13 @@ def test_a_hidden_verdict_waits_for_a_bet(there):
 
 def test_a_token_of_the_race_is_explained_here(visit, page_url):
     page = visit(page_url)
-    page.wait_for_selector(".sd-tk")
-    page.evaluate(
-        "SpeculoscopePage.explain({run: 'first', lane: 1, iteration: 0, index: 0, drafted: 5})",
-    )
-    page.wait_for_selector(".sl-steps .sl-sentence")
+    page.wait_for_selector(".sp-take button:not(:disabled)")
+    page.get_by_label("Time", exact=True).press("End")
+    page.locator(".sd-col:not([hidden]) .sd-tk").first.click()
+    page.get_by_role("button", name="Explain this token").click()
     page.wait_for_function("document.querySelector('.sl-steps .sl-sentence')?.textContent.startsWith('Guess 1, ')")
     assert "Iteration 1 of" in page.locator(".sl-steps .sl-where").inner_text()
+    assert page.faults == []
 
 
 def test_who_guesses_all_and_checks_never_plays_static(there):

@@ -115,6 +115,7 @@
       this.root = element.querySelector(".sp-player");
       this.player = this.early ? this.early.player : global.Speculoscope.mount(this.root, {});
       this.player.options.details = (lane, it, at) => this.details(lane, it, at);
+      this.player.options.explain = (where) => { if (this.run) global.SpeculoscopePage.explain({ run: this.run, ...where }); };
       this.root.addEventListener("sd:position", (event) => { this.t = event.detail.t; });
       this.take = new TakeAlong(element.querySelector(".sp-take"), this);
       this.plots = new global.SpeculoscopePlots.Plots(element.querySelector(".sp-plots"), {

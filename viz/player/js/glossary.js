@@ -57,7 +57,7 @@ function explainTerms(root) {
 
 const KEYS = [["space", "play or pause"], ["← →", "previous, next iteration of the chosen lane"], ["home end", "start, end"],
   ["+ −", "faster, slower"], ["f", "final text only"], ["?", "this guide"], ["esc", "close it"],
-  ["in a text: ← →", "token by token, with what decided each"]];
+  ["in a text: ← →", "token by token, with what decided each"], ["in a text: e", "explain the token step by step"]];
 
 function definitions(cls, rows) {
   const list = el("dl", cls);

@@ -69,7 +69,23 @@ const Pointing = {
     this.mark(token.position, { from: lane, chosen: token });
     this.emit(lane, token.position);
     const details = await this.fetchDetails(lane, token);
-    if (this.wanted === token) this.popup.show(node, detailNodes(details));
+    if (this.wanted !== token) return;
+    const way = this.wayToExplain(lane, token);
+    this.popup.show(node, way ? [...detailNodes(details), way] : detailNodes(details));
+  },
+
+  /** A button that leads to the step by step account of the token's iteration, where the page has one. */
+  wayToExplain(lane, token) {
+    if (!this.options.explain || !this.lanes[lane] || this.live || this.partial) return null;
+    const act = this.isHeld || this.popup.sheet ? "Explain this token" : "Click the token for a step by step account";
+    if (!this.isHeld && !this.popup.sheet) return el("p", "sd-mute", `${act}.`);
+    return button("sd-explain", act, "", () => this.explain({ lane, token }));
+  },
+
+  explain({ lane, token }) {
+    const { drafted } = this.lanes[lane].iterations[token.iteration];
+    this.forget();
+    this.options.explain({ lane, iteration: token.iteration, index: token.index, drafted });
   },
 
   async fetchDetails(lane, token) {
@@ -92,6 +108,7 @@ const Pointing = {
   /** Nothing is pointed at any more; what was gone to stays marked. */
   forget() {
     clearTimeout(this.timer);
+    this.holdPopup(false);
     this.wanted = null;
     this.mark(this.pinned, { still: true });
     this.popup.hide();
@@ -100,6 +117,14 @@ const Pointing = {
   unpin() {
     this.pinned = null;
     this.forget();
+  },
+
+  /** A token that was clicked keeps its pop-up, so that the pointer can go there. */
+  holdPopup(on) {
+    this.isHeld = on;
+    this.popup.node.classList.toggle("sd-held", on);
+    this.popup.node.setAttribute("role", on ? "group" : "tooltip");
+    if (on) this.popup.node.setAttribute("aria-label", "About this token"); else this.popup.node.removeAttribute("aria-label");
   },
 
   showFigure(node) {
@@ -141,13 +166,15 @@ const Pointing = {
   listen() {
     this.on(this.root, "pointerover", (event) => this.hover(event));
     this.on(this.root, "pointerout", (event) => {
-      if (event.pointerType === "mouse") this.forget();
+      if (event.pointerType === "mouse" && !this.isHeld) this.forget();
     });
     this.on(this.texts, "pointerenter", () => { this.hovering = !this.playing; });
     this.on(this.texts, "pointerleave", () => { this.hovering = false; });
     this.on(this.root, "click", (event) => this.tap(event));
     this.on(this.root, "focusin", (event) => this.focused(event));
-    this.on(this.root, "focusout", () => { if (!this.popup.sheet) this.forget(); });
+    this.on(this.root, "focusout", (event) => {
+      if (!this.popup.sheet && !this.popup.node.contains(event.relatedTarget) && !this.isHeld) this.forget();
+    });
     this.on(this.strip, "pointerdown", (event) => this.grab(event));
     this.on(this.root, "sd:goto", (event) => this.goTo(event.detail || {}));
     this.on(this.texts, "copy", (event) => this.copy(event));
@@ -162,7 +189,7 @@ const Pointing = {
   },
 
   hover(event) {
-    if (event.pointerType !== "mouse") return;
+    if (event.pointerType !== "mouse" || this.isHeld) return;
     const figure = event.target.closest(".sd-fig"), term = event.target.closest(".sd-term");
     if (figure) { this.showFigure(figure); return; }
     if (term) { this.showTerm(term); return; }
@@ -175,10 +202,11 @@ const Pointing = {
   },
 
   tap(event) {
+    if (!event.target.closest(".sd-pop")) this.holdPopup(false);
     const found = this.tokenOf(event.target);
     const figure = event.target.closest(".sd-fig");
     const term = event.target.closest(".sd-term");
-    if (found) { this.pause(); this.showToken(found); } else if (figure) this.showFigure(figure);
+    if (found) { this.pause(); this.holdPopup(Boolean(this.options.explain)); this.showToken(found); } else if (figure) this.showFigure(figure);
     else if (term) this.showTerm(term);
     else if (this.tapLookahead(event)) return;
     else if (!event.target.closest(".sd-pop, button, input, select, label")) this.unpin();
@@ -247,6 +275,8 @@ const Pointing = {
   walk(event) {
     const direction = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     const scroller = event.target.closest(".sd-text");
+    const here = event.key === "e" && this.options.explain ? this.tokenOf(event.target) : null;
+    if (here && this.lanes[here.lane] && !this.live && !this.partial) { this.explain(here); return true; }
     if (!direction) return false;
     const lane = this.laneAt(Number(scroller.dataset.lane));
     const from = event.target.sdToken ?? -1;
