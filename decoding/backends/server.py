@@ -3,7 +3,7 @@
     PUT    /runs/ID                 {"kind": "compare", "options": {...}}   start; again with the same ID: no effect
     GET    /runs/ID/events?from=N   NDJSON, the events from number N on; acknowledges all before N
     DELETE /runs/ID                 cancel, or forget a finished run
-    GET    /pairs, GET /health
+    GET    /pairs, GET /health, GET /metrics (for Prometheus)
 
 A stream of events ends after a batch, and the client asks for the next one: what it has asked beyond is
 acknowledged and forgotten, so that the buffer is bounded and yet a broken connection loses nothing. When the
@@ -28,12 +28,14 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import ClientDisconnect
 
 from ..errors import UserError, sentence_of
 from ..records.events import Event, event_to_json
 from ..records.request import CompareRequest, Grant, check_granted, check_long_job, request_from_dict
 from .base import Backend, check_token
+from .metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -166,14 +168,21 @@ class Session:
 class Sessions:
     """The runs that the server knows, by id; starts them in the order in which they came."""
 
-    def __init__(self, backend: Backend, limits: Limits) -> None:
-        self._backend, self._limits = backend, limits
+    def __init__(self, backend: Backend, limits: Limits, metrics: Metrics) -> None:
+        self._backend, self._limits, self._metrics = backend, limits, metrics
         self._known: dict[str, Session] = {}
         self._bodies: dict[str, bytes] = {}
         self._starting = asyncio.Lock()
 
     async def start(self, run: str, body: bytes) -> None:
         """Start the run that ``body`` describes, once. Raises Refusal, UserError."""
+        try:
+            await self._start(run, body)
+        except (Refusal, UserError):
+            self._metrics.refuse()
+            raise
+
+    async def _start(self, run: str, body: bytes) -> None:
         if not RUN_ID.fullmatch(run):
             raise Refusal(400, "A run's id has 8 to 64 letters, digits, - and _.")
         async with self._starting:
@@ -187,7 +196,7 @@ class Sessions:
             kind, options = _read_body(body, self._limits)
             session = Session(run, self._limits, self._forget)
             self._known[run], self._bodies[run] = session, body
-            events = self._events(kind, options, session)
+            events = self._metrics.watched(self._events(kind, options, session))
             first = await asyncio.to_thread(next, events)  # it stands in line now
             threading.Thread(target=session.pump, args=(chain((first,), events),), daemon=True).start()
 
@@ -266,11 +275,11 @@ def create_app(backend: Backend, token: str = "", limits: Limits | None = None) 
 
     Raises UserError for a token that no header can carry.
     """
-    limits = limits or Limits()
+    limits, metrics = limits or Limits(), Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.sessions = Sessions(backend, limits)
+        app.state.sessions = Sessions(backend, limits, metrics)
         yield
         app.state.sessions.close()
         backend.close()
@@ -280,6 +289,11 @@ def create_app(backend: Backend, token: str = "", limits: Limits | None = None) 
     app.add_exception_handler(UserError, _tell)
     app.add_exception_handler(ClientDisconnect, lambda request, error: Response(status_code=400))  # nobody reads it
     _add_routes(app, backend, Depends(_guard(token)), limits)
+
+    @app.get("/metrics", dependencies=[Depends(_guard(token))])
+    async def numbers() -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
     return app
 
 

@@ -1,0 +1,171 @@
+"""What ``serve`` tells Prometheus of its runs, under vLLM's names where vLLM has one for the same thing.
+
+vLLM's request is here a lane's repeat: one decoding of one prompt. What has no counterpart there begins with
+``speculoscope:``. https://docs.vllm.ai/en/latest/usage/metrics.html
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from ..errors import UserError
+from ..lookahead.lanes import parse_lane
+from ..records.events import Event
+
+SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+PLACES = 20  # positions of an iteration whose acceptance is told one by one
+LANE = ("model_name", "draft", "policy")
+
+
+class Metrics:
+    """Counts what the events of runs tell. Safe to use from several threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
+        def histogram(name: str, text: str, *labels: str) -> Histogram:
+            return Histogram(name, text, labels, buckets=SECONDS, registry=registry)
+
+        self.waiting = Gauge("vllm:num_requests_waiting", "Runs that stand in line.", registry=registry)
+        self.running = Gauge("vllm:num_requests_running", "Runs that have begun.", registry=registry)
+        self.queue_s = histogram("vllm:request_queue_time_seconds", "Seconds that a run stood in line.")
+        self.run_s = histogram("vllm:e2e_request_latency_seconds", "Seconds of a whole run, the line included.")
+        self.decode_s = histogram("vllm:request_decode_time_seconds", "Decode time of one repeat of a lane.", *LANE)
+        self.tokens = counter("vllm:generation_tokens", "Tokens emitted.", *LANE)
+        self.drafts = counter("vllm:spec_decode_num_drafts", "Iterations that drafted anything.", *LANE)
+        self.drafted = counter("vllm:spec_decode_num_draft_tokens", "Tokens drafted.", *LANE)
+        self.accepted = counter("vllm:spec_decode_num_accepted_tokens", "Drafted tokens accepted.", *LANE)
+        self.accepted_at = counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Drafted tokens accepted, by their place in the iteration.",
+            "model_name",
+            "draft",
+            "position",
+        )
+        self.outcomes = counter("speculoscope:runs", "Runs by how they ended.", "outcome")
+        self.stage_s = histogram("speculoscope:stage_seconds", "Seconds that a run spent in a stage.", "stage")
+
+    def text(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def refuse(self) -> None:
+        """A run was refused before it stood in line."""
+        self.outcomes.labels("refused").inc()
+
+    def watched(self, events: Iterator[Event]) -> Iterator[Event]:
+        """``events`` of a run, counted on their way."""
+        watch = _Watch(self, self._clock)
+        try:
+            for event in events:
+                watch.see(event)
+                if event.is_last:
+                    watch.end()
+                yield event
+        finally:
+            watch.end()
+
+
+@dataclass(slots=True)
+class _Watch:
+    """One run, seen through its events."""
+
+    metrics: Metrics
+    clock: Callable[[], float]
+    begun: float = 0.0
+    since: float = 0.0  # when the stage began
+    stage: str = ""  # "": no event yet
+    outcome: str = "abandoned"  # nobody read it to its end
+    over: bool = False
+    lanes: list[tuple[str, str, str]] = field(default_factory=list)  # labels by lane
+
+    def see(self, event: Event) -> None:
+        see = getattr(self, f"_{event.kind}", None)
+        if see is not None:
+            see(event.data)
+
+    def end(self) -> None:
+        """The last event, or the reader's departure."""
+        if self.over:
+            return
+        self.over = True
+        if self.stage:
+            self._enter("")
+            self.metrics.run_s.observe(self.clock() - self.begun)
+        self.metrics.outcomes.labels(self.outcome).inc()
+
+    def _enter(self, stage: str) -> None:
+        """Another stage begins, and the one before it is over."""
+        now = self.clock()
+        if stage == self.stage:
+            return
+        if self.stage == "queue":
+            self.metrics.waiting.dec()
+            self.metrics.queue_s.observe(now - self.since)
+        elif self.stage:
+            self.metrics.stage_s.labels(self.stage).observe(now - self.since)
+        was_running, is_running = self.stage not in ("", "queue"), stage not in ("", "queue")
+        self.metrics.running.inc(is_running - was_running)
+        self.stage, self.since = stage, now
+
+    def _queued(self, data: dict[str, Any]) -> None:
+        if not self.stage:
+            self.begun = self.clock()
+            self.metrics.waiting.inc()
+            self._enter("queue")
+
+    def _progress(self, data: dict[str, Any]) -> None:
+        self._enter(str(data.get("stage", "")) or "other")
+
+    def _started(self, data: dict[str, Any]) -> None:
+        pair = data["pair"]
+        name, default = (pair["name"], pair["default_draft"]) if isinstance(pair, dict) else (str(pair), "")
+        self.lanes = [(name, *_draft_and_policy(lane, default)) for lane in data["lanes"]]
+
+    def _lane_started(self, data: dict[str, Any]) -> None:
+        self._enter("lanes")
+
+    def _iterations(self, data: dict[str, Any]) -> None:
+        labels = self.lanes[data["lane"]]
+        for item in data["items"]:
+            self._count(labels, [fate for _, fate in item["d"]], item["e"] is not None)
+
+    def _count(self, labels: tuple[str, str, str], fates: list[str], emitted: bool) -> None:
+        held = fates.count("accepted")
+        self.metrics.tokens.labels(*labels).inc(held + emitted)
+        if not fates:
+            return
+        self.metrics.drafts.labels(*labels).inc()
+        self.metrics.drafted.labels(*labels).inc(len(fates))
+        self.metrics.accepted.labels(*labels).inc(held)
+        for place in range(min(held, PLACES)):
+            self.metrics.accepted_at.labels(*labels[:2], str(place)).inc()
+
+    def _lane_finished(self, data: dict[str, Any]) -> None:
+        self.metrics.decode_s.labels(*self.lanes[data["lane"]]).observe(data["decode_s"])
+
+    def _finished(self, data: dict[str, Any]) -> None:
+        self.outcome = "finished"
+
+    def _cancelled(self, data: dict[str, Any]) -> None:
+        self.outcome = "cancelled"
+
+    def _failed(self, data: dict[str, Any]) -> None:
+        self.outcome = "failed" if self.stage else "refused"
+
+
+def _draft_and_policy(text: str, default: str) -> tuple[str, str]:
+    try:
+        lane = parse_lane(text)
+    except UserError:
+        return default, "unknown"
+    return ("" if lane.is_plain else lane.draft or default), lane.policy

@@ -1,0 +1,131 @@
+"""What a served backend tells Prometheus, held against the run files of the runs that it counted."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from decoding.backends.metrics import Metrics
+from decoding.backends.remote import RemoteBackend
+from decoding.backends.server import Limits
+from decoding.backends.soak import served
+from decoding.records.events import Event
+from decoding.records.run_file import run_from_json
+from decoding.records.trace import Trace
+
+from .page_fakes import ScriptedBackend
+
+LANES = ["autoregressive", "static:4", "confidence:0.5"]
+
+
+def numbers(text: str) -> dict[tuple[str, ...], float]:
+    """(name, label value, ...) -> value of all samples; labels in the order of their names."""
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture(scope="module")
+def told():
+    """The answer of /metrics after two runs, one stopped run and one refused, and the finished run."""
+    from .fakes import small_request
+
+    backend = ScriptedBackend()
+    with served(backend, Limits(), token="s3cret") as port:
+        url = f"http://127.0.0.1:{port}"
+        remote = RemoteBackend(url, "s3cret")
+        finished = [list(remote.compare(small_request(lanes=LANES), threading.Event()))[-1] for _ in range(2)]
+        assert list(remote.compare(small_request(lanes=["static:x"]), threading.Event()))[-1].kind == "failed"
+        assert httpx.get(f"{url}/metrics").status_code == 401
+        answer = httpx.get(f"{url}/metrics", headers={"Authorization": "Bearer s3cret"})
+        assert httpx.put(f"{url}/runs/short", headers={"Authorization": "Bearer s3cret"}).status_code == 400
+        again = httpx.get(f"{url}/metrics", headers={"Authorization": "Bearer s3cret"})
+        remote.close()
+    assert answer.headers["content-type"].startswith("text/plain")
+    import json
+
+    return numbers(answer.text), numbers(again.text), run_from_json(json.dumps(finished[0].data["run"]))
+
+
+def drafted(trace: Trace) -> list:
+    return [iteration for iteration in trace.iterations if iteration.drafted]
+
+
+def test_tokens_and_acceptance_are_those_of_the_run_files(told):
+    found, _, run = told
+    times = 2 * len(run.lanes[0].repeats)  # two runs, each with its repeats
+    for trace in run.lanes:
+        of = (trace.draft or "", "synthetic", trace.policy)
+        assert found[("vllm:generation_tokens_total", *of)] == times * len(trace.output)
+        if trace.draft:
+            iterations = drafted(trace)
+            n_drafted, accepted = sum(i.n_drafted for i in iterations), sum(i.n_accepted for i in iterations)
+            assert found[("vllm:spec_decode_num_drafts_total", *of)] == times * len(iterations)
+            assert found[("vllm:spec_decode_num_draft_tokens_total", *of)] == times * sum(
+                i.n_drafted for i in iterations
+            )
+            accepted = sum(i.n_accepted for i in iterations)
+            assert found[("vllm:spec_decode_num_accepted_tokens_total", *of)] == times * accepted
+        assert found[("vllm:request_decode_time_seconds_count", *of)] == times
+        seconds = 2 * sum(repeat.decode_s for repeat in trace.repeats)
+        assert found[("vllm:request_decode_time_seconds_sum", *of)] == pytest.approx(seconds)
+
+
+def test_acceptance_by_place_adds_up(told):
+    found, _, run = told
+    by_place = Counter(
+        place for trace in run.lanes for iteration in trace.iterations for place in range(iteration.n_accepted)
+    )
+    times = 2 * len(run.lanes[0].repeats)
+    for place, count in by_place.items():
+        name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+        assert found[name, "shallow", "synthetic", str(place)] == times * count
+
+
+def test_runs_are_counted_by_how_they_ended(told):
+    found, again, _ = told
+    assert found["speculoscope:runs_total", "finished"] == 2 and found["speculoscope:runs_total", "refused"] == 1
+    assert again["speculoscope:runs_total", "refused"] == 2
+    assert found["vllm:num_requests_running",] == found["vllm:num_requests_waiting",] == 0
+    assert found["vllm:e2e_request_latency_seconds_count",] == 2
+
+
+def test_stages_and_the_line_are_timed():
+    now = [0.0]
+    metrics = Metrics(clock=lambda: now[0])
+    events = [
+        (0.0, "queued", {"place": 1}),
+        (2.0, "queued", {"place": 0}),
+        (5.0, "progress", {"stage": "loading"}),
+        (6.0, "progress", {"stage": "loading"}),
+        (9.0, "progress", {"stage": "measuring"}),
+        (10.0, "cancelled", {}),
+    ]
+    seen = []
+    for event in metrics.watched(Event("r" * 8, seq, kind, data) for seq, (_, kind, data) in enumerate(events)):
+        found = numbers(metrics.text().decode())
+        seen.append((found["vllm:num_requests_waiting",], found["vllm:num_requests_running",]))
+        if not event.is_last:
+            now[0] = events[event.seq + 1][0]
+    assert seen == [(1, 0), (1, 0), (0, 1), (0, 1), (0, 1), (0, 0)]
+    found = numbers(metrics.text().decode())
+    assert found["vllm:request_queue_time_seconds_sum",] == 5.0
+    assert found["speculoscope:stage_seconds_sum", "loading"] == 4.0
+    assert found["speculoscope:stage_seconds_sum", "measuring"] == 1.0
+    assert found["vllm:e2e_request_latency_seconds_sum",] == 10.0
+    assert found["speculoscope:runs_total", "cancelled"] == 1
+
+
+def test_a_run_that_nobody_reads_to_its_end_is_counted_as_such():
+    metrics = Metrics()
+    events = metrics.watched(iter([Event("r" * 8, 0, "queued", {"place": 0}), Event("r" * 8, 1, "cancelled", {})]))
+    next(events)
+    events.close()
+    found = numbers(metrics.text().decode())
+    assert found["speculoscope:runs_total", "abandoned"] == 1 and found["vllm:num_requests_waiting",] == 0
