@@ -286,7 +286,7 @@ def test_a_repeat_that_went_otherwise_is_left_out_and_noted():
     """Some GPUs do not repeat themselves to the bit."""
     prepared = prepare(request(lanes=["static:4"], repeats=3), ToyPair())
     comparison = Comparison(prepared, lambda: False, "x")
-    for kind, data in comparison.tell():
+    for kind, data in comparison.events():
         if kind == "lane_finished" and data["repeat"] == 0:
             prepared.pair._drafts["small"].seed += 7
     trace = comparison.run.lanes[0]

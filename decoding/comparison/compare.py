@@ -26,7 +26,7 @@ from ..records.trace import Chain, Costs, PairInfo, Repeat, Run, TokenText, Trac
 from .annotate import Annotator, fate_of, fate_of_emitted
 from .chain import record_chain
 from .cost_curves import smooth_costs
-from .costs import cost_rounds, measure_decision, retold
+from .costs import cost_rounds, measure_decision, with_progress
 from .lane_run import LaneRun
 from .prepare import ALL_FEATURES, Prepared, model_info, prepare
 
@@ -114,7 +114,9 @@ class Comparison:
         wanted = READINGS if prepared.request.repeats >= MANY_REPEATS else 1
         while len(readings) < wanted:
             rounds = cost_rounds(prepared.pair, prepared.drafts, prepared.prompt, context=context)
-            readings.append((yield from retold(rounds, lambda share: self._measured((len(readings) + share) / wanted))))
+            readings.append(
+                (yield from with_progress(rounds, lambda share: self._measured((len(readings) + share) / wanted)))
+            )
             self._check_cancel()
         self._costs = readings[0] if len(readings) == 1 else smooth_costs(readings)
 
