@@ -126,6 +126,7 @@ def test_what_is_stale_is_told(folder, pair, tmp_path):
     both = prompt(), prompt("second")
     assert "third: not recorded" in told(*both, prompt("third"))
     assert "second: no prompt" in told(prompt())
+    assert stale_recordings(folder, [prompt()], pair, [prompt("second")]) == []
     assert "has changed" in told(prompt(), prompt("second", title="Another"))
     other_lanes = prompt("second", lanes=("autoregressive", "static:3"))
     assert "today it would be autoregressive, static:3" in told(prompt(), other_lanes)
@@ -191,6 +192,7 @@ def test_the_backend_follows_arguments_and_environment(monkeypatch):
 
 def test_the_shipped_recordings_are_fresh_and_small():
     """Fails when weights, policies or the showcase changed: run python -m decoding recordings."""
-    assert stale_recordings(RECORDINGS, load_showcase(), embedded_pairs()[0]) == []
+    for pair in embedded_pairs():
+        assert stale_recordings(RECORDINGS, load_showcase(pair.chat), pair, load_showcase()) == []
     sizes = {path.name: path.stat().st_size for path in RECORDINGS.glob("*.json")}
     assert max(sizes.values()) <= MAX_BYTES, sizes

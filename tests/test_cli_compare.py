@@ -259,7 +259,7 @@ def test_recordings_are_made_checked_and_kept_in_order(capsys, pair, tmp_path, m
         Prompt(id, "showcase", "test", text, "", title=id, shows="x", lanes=("autoregressive", "static:2", "disco"))
         for id, text in (("one", "hello "), ("two", "bye "))
     ]
-    monkeypatch.setattr(recordings_module, "load_showcase", lambda: prompts)
+    monkeypatch.setattr(recordings_module, "load_showcase", lambda chat=None: prompts)
     monkeypatch.setattr(recordings_module, "find_pair", lambda name: described)
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
     words = ["recordings", "--folder", str(tmp_path / "recordings"), "--max-new-tokens", "8", "--repeats", "1"]

@@ -73,13 +73,18 @@ def fingerprints(pair: PairDescription, lanes: list[str]) -> dict[str, str]:
     return found
 
 
-def stale_recordings(folder: Path, prompts: list[Prompt], pair: PairDescription) -> list[str]:
-    """A sentence for each recording that is missing, superfluous, or no longer what would be recorded today."""
+def stale_recordings(
+    folder: Path, prompts: list[Prompt], pair: PairDescription, others: list[Prompt] | None = None
+) -> list[str]:
+    """A sentence for each recording of ``pair`` that is missing, superfluous, or not what would be recorded today.
+
+    ``others``: prompts whose recordings, of another pair, rightly lie there too.
+    """
     infos = {info.id: info for info in RecordedBackend(folder).recordings()}
-    told = [_why_stale(prompt, infos.get(prompt.id), pair) for prompt in prompts]
-    known = {prompt.id for prompt in prompts}
-    told += [f"{name}: no prompt of the showcase has this id." for name in infos if name not in known]
-    return [sentence for sentence in told if sentence]
+    found = [_why_stale(prompt, infos.get(prompt.id), pair) for prompt in prompts]
+    known = {prompt.id for prompt in [*prompts, *(others or [])]}
+    found += [f"{name}: no prompt of the showcase has this id." for name in infos if name not in known]
+    return [sentence for sentence in found if sentence]
 
 
 def _why_stale(prompt: Prompt, info: RecordingInfo | None, pair: PairDescription) -> str:

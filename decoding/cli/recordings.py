@@ -27,7 +27,8 @@ def recordings(
     folder: Annotated[Path, typer.Option(help="Where the recordings lie.")] = RECORDINGS,
 ) -> None:
     """Record the showcase prompts, for the page's first paint and for visitors without a GPU."""
-    prompts, described = load_showcase(), find_pair(pair)
+    described = find_pair(pair)
+    prompts = load_showcase(described.chat)
     if described.kind != "embedded":
         raise UserError("Recordings are made with a pair whose weights lie under models/: train one, or name it.")
     if check:
@@ -36,14 +37,14 @@ def recordings(
     folder.mkdir(parents=True, exist_ok=True)
     with cancel_on_interrupt() as cancel:
         done = _record(chosen, described, folder, cancel, max_new_tokens, repeats)
-    order_index(folder, prompts)
+    order_index(folder, load_showcase())
     if done < len(chosen):
         err.print(f"Cancelled: {done} of {len(chosen)} were recorded; the others are as they were.")
         raise typer.Exit(CANCELLED)
 
 
 def _check(folder: Path, prompts: list[Prompt], pair: PairDescription) -> int:
-    stale = stale_recordings(folder, prompts, pair)
+    stale = stale_recordings(folder, prompts, pair, load_showcase())
     for sentence in stale:
         out.print(Text(sentence))
     out.print(f"{len(stale)} of {len(prompts)} recordings are stale." if stale else "All recordings are fresh.")

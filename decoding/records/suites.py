@@ -19,7 +19,7 @@ SUITES = ("code", "prose", "tests", "structured")  # of the small pair, which co
 CHAT = ("chat",)  # questions of the kind that the chat pair's target writes itself
 PAPERS = ("humaneval", "gsm8k", "mbpp", "mtbench")
 SPLITS = ("train", "validation", "test")
-SHOWCASE = "showcase"
+SHOWCASE, SHOWCASE_CHAT = "showcase", "showcase-chat"  # of the small pair; of the chat pair
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def suite_names(name: str) -> tuple[str, ...]:
     """The suites that ``name`` stands for: ``all``, or names joined by commas. Raises UserError for an unknown one."""
     names = SUITES if name == "all" else tuple(dict.fromkeys(part.strip() for part in name.split(",")))
     for one in names:
-        if one not in (*SUITES, *CHAT, *PAPERS, SHOWCASE):
-            known = ", ".join((*SUITES, *CHAT, *PAPERS, SHOWCASE))
+        if one not in (*SUITES, *CHAT, *PAPERS, SHOWCASE, SHOWCASE_CHAT):
+            known = ", ".join((*SUITES, *CHAT, *PAPERS, SHOWCASE, SHOWCASE_CHAT))
             raise UserError(f"There is no prompt suite {one[:40]!r}. Suites: {known}, all.")
     return names
 
@@ -88,9 +88,13 @@ def fetched_file(name: str) -> Path:
     return cache_folder() / "suites" / f"{name}.jsonl"
 
 
-def load_showcase() -> list[Prompt]:
-    """The prompts of the page's examples, in the order shown."""
-    return _read(SHOWCASE)
+def load_showcase(chat: bool | None = None) -> list[Prompt]:
+    """The prompts of the page's examples, in the order in which to show them.
+
+    ``chat``: those of a pair that chats, or of one that continues text; None: both, the former first.
+    """
+    names = {True: [SHOWCASE_CHAT], False: [SHOWCASE], None: [SHOWCASE_CHAT, SHOWCASE]}[chat]
+    return [prompt for name in names for prompt in _read(name)]
 
 
 def _read(name: str) -> list[Prompt]:
