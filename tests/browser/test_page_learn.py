@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 from decoding.analysis.whatif import simulate_lane
 from decoding.records.run_file import run_to_json
 from tests.page_server import first_run
 from tests.runs import make_run
+from viz.learn.export import export_lesson
 from viz.learn.lessons import shipped_lessons
+from viz.learn.payload import learn_payload
 
 LEARN = "document.querySelector('.sp-learn').speculoscopeLearn"
 LESSONS = [lesson["id"] for lesson in shipped_lessons()]
@@ -331,3 +334,22 @@ def test_everything_has_a_name_for_who_does_not_see_it(there):
         )
         assert unnamed == 0
     assert page.get_by_role("tab", selected=True).last.inner_text() == "Words"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser, tmp_path, scheme):
+    file = tmp_path / "lesson.html"
+    file.write_text(export_lesson(shipped_lessons()[0], learn_payload(first_run())), encoding="utf-8")
+    page = browser.new_page(color_scheme=scheme, bypass_csp=True)
+    page.goto(file.as_uri())
+    for place in ("lessons", "steps", "play", "whatif", "words"):
+        page.evaluate(f"learn.goTo({{ place: '{place}' }})")
+        if place == "play":
+            page.locator("#sl-start").click()
+            page.locator("[data-key=on]").click()
+        found = Axe().run(page).response["violations"]
+        serious = [
+            (one["id"], one["nodes"][0]["html"][:120]) for one in found if one["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], place
+    page.close()

@@ -1,0 +1,61 @@
+"""The example notebook, cell by cell, over a backend without models."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+import viz.notebook
+from decoding.errors import UserError
+from tests.page_fakes import ScriptedBackend
+from tests.runs import make_run
+
+NOTEBOOK = Path(__file__).resolve().parents[1] / "examples" / "speculoscope.ipynb"
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch):
+    backend = ScriptedBackend()
+    monkeypatch.setattr(viz.notebook, "choose_backend", lambda: backend)
+    monkeypatch.setattr(viz.notebook, "_DEFAULT", [])
+    return backend
+
+
+def run_cell(source: str, scope: dict[str, Any]) -> Any:
+    """As a notebook does: the value of the last line is what the cell shows."""
+    tree = ast.parse(source)
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "cell", "exec"), scope)
+    return eval(compile(ast.Expression(last.value), "cell", "eval"), scope) if last else None
+
+
+def test_every_cell_of_the_example_shows_something(scripted):
+    scope: dict[str, Any] = {}
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    shown = [run_cell("".join(cell["source"]), scope) for cell in cells]
+    assert len([line for line in cells[0]["source"] if line.strip()]) == 3
+    assert shown[0]._repr_html_().startswith("<iframe srcdoc=")
+    assert isinstance(shown[1], go.Figure)
+    assert "var(--" not in shown[1].to_json()
+    assert shown[2]["static:5"] > 0
+    assert "ten-steps" in shown[3].html
+    assert scripted.requests[0].prompt == "def mean(values):"
+
+
+def test_what_cannot_be_is_said():
+    with pytest.raises(UserError):
+        viz.notebook.compare("x", ["static:0"])
+    with pytest.raises(UserError, match="There is no lesson"):
+        viz.notebook.lesson(make_run(), "nothing")
+
+
+def test_a_frame_can_be_saved_and_lets_nothing_out_of_its_attribute(tmp_path):
+    frame = viz.notebook.player(make_run(hostile=True))
+    assert frame._repr_html_().count('"') == 8  # four attributes, whatever the texts hold
+    frame.save(tmp_path / "run.html")
+    assert (tmp_path / "run.html").read_text(encoding="utf-8") == frame.html

@@ -1,0 +1,113 @@
+"""Runs in Jupyter: decode, then watch.
+
+    import viz.notebook as viz
+    run = viz.compare("def mean(values):")
+    viz.player(run)
+
+What is shown stands in a frame of its own (the self-contained page that the dashboard exports), so that neither the
+notebook's styles nor its scripts meet the player's.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+
+from decoding.backends import choose_backend
+from decoding.backends.base import Backend
+from decoding.errors import UserError
+from decoding.records.request import CompareRequest
+from decoding.records.run_file import run_from_json
+from decoding.records.trace import Run
+
+from .figures.race import draw_run
+from .learn.export import export_lesson
+from .learn.lessons import read_lesson, shipped_lessons
+from .learn.payload import learn_payload
+from .player.assets import light_colours
+from .player.export import export_html
+
+PLAYER_HEIGHT, LESSON_HEIGHT = 760, 900  # px
+_DEFAULT: list[Backend] = []
+
+
+class Frame:
+    """A page inside a notebook's output."""
+
+    def __init__(self, html: str, height: int) -> None:
+        self.html, self.height = html, height
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{escape(self.html, quote=True)}" sandbox="allow-scripts allow-downloads" '
+            f'style="width: 100%; height: {self.height}px; border: 0" title="Speculoscope"></iframe>'
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the page as a file that needs no network."""
+        Path(path).write_text(self.html, encoding="utf-8")
+
+
+def compare(prompt: str, lanes: Sequence[str] | None = None, *, backend: Backend | None = None, **settings: Any) -> Run:
+    """Decode ``prompt`` under several policies and return the run.
+
+    Args:
+        lanes: lane strings; the usual four if not given.
+        backend: where to run; this machine, or the one that SPECULOSCOPE_BACKEND names, if not given.
+        settings: further fields of :class:`~decoding.records.request.CompareRequest` (max_new_tokens, pair, rule, ...).
+
+    Raises:
+        UserError: something that was asked for cannot be.
+    """
+    request = CompareRequest(prompt=prompt, **({"lanes": list(lanes)} if lanes else {}), **settings)
+    for event in (backend or _default_backend()).compare(request, threading.Event()):
+        if event.kind == "failed":
+            raise UserError(event.data["message"])
+        if event.kind == "finished":
+            return run_from_json(json.dumps(event.data["run"]))
+    raise UserError("The run ended without a result: try again.")
+
+
+def _default_backend() -> Backend:
+    if not _DEFAULT:
+        _DEFAULT.append(choose_backend())
+    return _DEFAULT[0]
+
+
+def player(run: Run, height: int = PLAYER_HEIGHT) -> Frame:
+    """The race of ``run``, playing."""
+    return Frame(export_html(run, origin="live"), height)
+
+
+def plots(run: Run) -> list[go.Figure]:
+    """The figures that the dashboard shows below the race, in its light colours."""
+    colours = light_colours()
+    return [go.Figure(_inked(drawing.to_dict()["figure"], colours)) for drawing in draw_run(run)]
+
+
+def _inked(value: Any, colours: dict[str, str]) -> Any:
+    """``value`` with each "var(--x)" replaced by its colour: a notebook has no theme of ours to follow."""
+    if isinstance(value, str):
+        return colours.get(value[4:-1], "#808080") if value.startswith("var(--") else value
+    if isinstance(value, list):
+        return [_inked(one, colours) for one in value]
+    if isinstance(value, dict):
+        return {key: _inked(one, colours) for key, one in value.items()}
+    return value
+
+
+def lesson(run: Run, name: str = "ten-steps", height: int = LESSON_HEIGHT) -> Frame:
+    """A shipped lesson, or a lesson file by its path, on ``run``. Raises UserError."""
+    shipped = {one["id"]: one for one in shipped_lessons()}
+    if name in shipped:
+        return Frame(export_lesson(shipped[name], learn_payload(run)), height)
+    path = Path(name)
+    if not path.is_file():
+        raise UserError(f"There is no lesson {name[:80]}: choose one of {', '.join(shipped)}, or give a file's path.")
+    return Frame(export_lesson(read_lesson(path.read_text(encoding="utf-8")), learn_payload(run)), height)
