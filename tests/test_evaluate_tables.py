@@ -32,7 +32,7 @@ COSTS = make_costs()
 def test_static_rules_predict_drafted_to_hold_and_the_bonus_position_to_fail():
     """yyyynyyy under static:2, three tokens an iteration: starts 0, 3 and 5; the last has room for two drafts.
 
-    0: y y drafted and held, bonus position 2 foretold to fail but held.
+    0: y y drafted and held, bonus position 2 predicted to fail but held.
     3: y held, n (position 4) drafted and failed.
     5: y y held (positions 5 and 6); position 7 is the target's by the token limit: nothing was decided there.
     """
@@ -44,7 +44,7 @@ def test_static_rules_predict_drafted_to_hold_and_the_bonus_position_to_fail():
 
 
 def test_scored_rules_predict_the_token_they_stopped_on_to_fail():
-    """ynyyyyyy with the draft unsure exactly at the miss: confidence foretells everything that is decided on."""
+    """ynyyyyyy with the draft unsure exactly at the miss: confidence predicts everything that is decided on."""
     sure = [0.9, 0.1, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]
     found = predict(replay_lane("confidence:0.5", [sample("ynyyyyyy", sure)], COSTS), [sample("ynyyyyyy", sure)])
     assert (found.f1, found.auc) == (1.0, 1.0)

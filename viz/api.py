@@ -1,4 +1,4 @@
-"""The endpoint for programs: ``compare``, typed and streaming, through gradio_client or plain HTTP."""
+"""The endpoint for programs: ``compare``, typed and streaming, for gradio_client or plain HTTP."""
 
 # No "from __future__ import annotations" here: Gradio reads the real types of this signature.
 
@@ -17,10 +17,10 @@ from .session import Feed, Visits
 from .settings import CHAT
 from .visitors import address_of
 
-GRACE_S = 20.0  # how long a run goes on whose results nobody fetches, as on a served backend
+GRACE_S = 20.0  # how long a run continues if nobody fetches its results, as on a served backend
 UNREAD = "The results were not read for too long, so the run was ended: start it again."
 
-DESCRIPTION = """Decode one prompt under several lookahead policies and compare them.
+DESCRIPTION = """Decode one prompt with several lookahead policies and compare them.
 
 Streams events {run, seq, kind, data}; the last one is finished (data.run is the whole run file), cancelled, or
 failed (data.message says why). In events of kind iterations, data.items is keyed by the iteration's index."""
@@ -29,8 +29,8 @@ failed (data.message says why). In events of kind iterations, data.items is keye
 def keyed_items(event: dict[str, Any]) -> dict[str, Any]:
     """``event`` with its list of iterations as a dict by iteration index ("0", "1", ...).
 
-    Gradio sends what changed since the last event, and shifts the deletions within a list that lies in a list
-    once too often (gradio.utils.diff): a client would fail on the next event with shorter lists.
+    Gradio sends the difference to the last event and shifts deletions in nested lists once too often
+    (gradio.utils.diff): a client would fail on the next event with shorter lists.
     """
     data = event["data"]
     if event["kind"] != "iterations":
@@ -40,13 +40,13 @@ def keyed_items(event: dict[str, Any]) -> dict[str, Any]:
 
 
 class Unread:
-    """Has nobody read what a run of this endpoint sent, for longer than the time of grace?
+    """Detects that nobody has read a run's events for longer than GRACE_S.
 
-    Gradio goes on with an event whose caller has gone away or never asked for the results, and keeps all of it.
+    Gradio continues an event whose caller has gone away or never asked for the results, and keeps all of it.
     """
 
     def __init__(self, waiting: Callable[[], int], grace_s: float = GRACE_S) -> None:
-        """``waiting()``: how many messages to the caller have not been fetched."""
+        """``waiting()``: number of messages that the caller has not fetched."""
         self._waiting, self._grace_s = waiting, grace_s
         self._least, self._since = 0, time.monotonic()
 
@@ -63,13 +63,13 @@ def make_compare(
 ) -> Callable[..., AsyncIterator[dict[str, Any]]]:
     """The endpoint's function, bound to ``backend``.
 
-    ``waiting(session)``: how many messages that session has not fetched.
+    ``waiting(session)``: number of messages that the session has not fetched.
     """
 
     async def compare(
         visitor: gr.Request,
         prompt: str,
-        lanes: list[str] = list(DEFAULT_LANES),  # noqa: B006 (Gradio shows the default; nothing changes it)
+        lanes: list[str] = list(DEFAULT_LANES),  # noqa: B006 (Gradio shows the default; it is never changed)
         max_new_tokens: int = 128,
         pair: str = "",
         temperature: float = 0.0,
@@ -106,7 +106,7 @@ def make_compare(
 
 
 async def _read(feed: Feed, unread: Unread) -> AsyncIterator[dict[str, Any]]:
-    """The numbered events of ``feed`` as programs get them, as long as they are fetched."""
+    """The numbered events of ``feed`` for programs, as long as they are fetched."""
     seq = 0
     async for batch in feed.batches():
         for event in batch:

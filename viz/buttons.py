@@ -1,4 +1,4 @@
-"""Run and Stop: one of the two is in sight. Stop answers at once, even where the work ends a little later."""
+"""The Run and Stop buttons, one of which is visible. Stop responds at once, even if the work ends a little later."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gradio as gr
 
 
 def make_buttons(text: str, width: int, **named: str) -> tuple[gr.Button, gr.Button]:
-    """The button that starts, with ``text`` on it, and the hidden Stop. ``named``: elem_ids as run=, stop=."""
+    """The start button labelled ``text``, and the hidden Stop. ``named``: elem_ids as run=, stop=."""
     run = gr.Button(text, variant="primary", scale=0, min_width=width, elem_id=named.get("run"))
     stop = gr.Button("Stop", variant="stop", scale=0, min_width=width, visible=False, elem_id=named.get("stop"))
     return run, stop
@@ -20,7 +20,7 @@ def running() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def stopping() -> dict[str, Any]:
-    """Update of stop after it was pressed: a pass or the start of a process that is under way comes to its end."""
+    """Update of stop after it was pressed: the current pass or process start still finishes."""
     return gr.update(value="Stopping", interactive=False)
 
 

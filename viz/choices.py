@@ -1,4 +1,4 @@
-"""What the form offers: lanes, pairs and examples, as far as they are there."""
+"""The form's choices: the available lanes, pairs and examples."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ NGRAM_LANE = "ngram/static:10"  # prompt lookup as the draft
 
 @dataclass(slots=True)
 class Example:
-    """A prompt that shows something, and the recorded run of it where there is one."""
+    """An example prompt and its recorded run, if there is one."""
 
     title: str
     prompt: str
     shows: str = ""
-    lanes: list[str] = field(default_factory=list)  # [] : the default ones
+    lanes: list[str] = field(default_factory=list)  # []: the default ones
     recording: str | None = None
     point: str = ""  # the lane that its first sentence is to be about; "": the fastest
 
 
 def find_examples(recorded: RecordedBackend) -> list[Example]:
-    """Recorded runs in their order, then the showcase prompts that have none."""
+    """Recorded runs in order, then showcase prompts without one."""
     found = [
         Example(one.title, one.prompt, one.shows, list(one.lanes), one.id, one.point) for one in recorded.recordings()
     ]
@@ -45,20 +45,20 @@ def find_examples(recorded: RecordedBackend) -> list[Example]:
 
 
 def default_lanes(pairs: Sequence[PairDescription]) -> list[str]:
-    """The lanes that the form opens with: a learned policy only where it was fitted."""
+    """The form's initial lanes; a learned policy only if it was fitted."""
     missing = missing_policies(pairs)
     return [STAND_IN if lane in missing else lane for lane in DEFAULT_LANES]
 
 
 def missing_policies(pairs: Sequence[PairDescription]) -> set[str]:
-    """The learned policies that the default pair's default draft has not got."""
+    """The learned policies that were not fitted for the default pair's default draft."""
     if not pairs:
         return set(learned_policies())
     return set(learned_policies()) - set(pairs[0].fitted.get(pairs[0].default_draft, ()))
 
 
 def lane_choices(pairs: Sequence[PairDescription]) -> list[tuple[str, str]]:
-    """(label, lane) of what the form offers; a policy that is not fitted says so. Others can be typed."""
+    """(label, lane) of the offered lanes; unfitted policies are marked. Others can be typed."""
     missing = missing_policies(pairs)
     lanes = [*offered_lanes(), NGRAM_LANE]
     for pair in pairs[:1]:
@@ -67,6 +67,6 @@ def lane_choices(pairs: Sequence[PairDescription]) -> list[tuple[str, str]]:
 
 
 def pair_choices(pairs: Sequence[PairDescription]) -> list[tuple[str, str]]:
-    """(label, name) of the pairs that can load; one that takes a step first says which."""
+    """(label, name) of the pairs that can load; one that needs a preparation says which."""
     offered = [pair for pair in pairs if pair.loadable]
     return [(f"{pair.title} ({pair.reason})" if pair.reason else pair.title, pair.name) for pair in offered]

@@ -1,7 +1,7 @@
-"""What the browser may ask of the server besides running: one small, checked, cheap answer each.
+"""The server's functions for the browser besides running: small, checked and cheap.
 
-These functions bypass Gradio's queue (they are plain POSTs), so they look things up, never decode, and take what
-comes as hostile. A refusal is ``{"error": sentence}``.
+These functions bypass Gradio's queue (they are plain POSTs), so they only look things up, never decode, and treat all
+input as hostile. A refusal is ``{"error": sentence}``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .settings import asked, command_line, link_query
 from .store import RunStore, check_text, new_name
 from .table import run_csv
 
-LOOK_S = 0.3  # how often to look whether a visitor is still there
+LOOK_S = 0.3  # interval for checking whether a visitor is still connected
 
 log = logging.getLogger(__name__)
 Query = dict[str, Any]
@@ -40,7 +40,7 @@ Answer = dict[str, Any]
 
 
 def answered(function: Callable[..., Answer]) -> Callable[..., Answer]:
-    """``function`` with its UserErrors told as sentences, and anything else logged and told as our fault."""
+    """Wraps ``function``: a UserError becomes its sentence; other exceptions are logged and become a general one."""
 
     @functools.wraps(function)
     def answer(query: Query, *more: Any) -> Answer:
@@ -60,7 +60,7 @@ def answered(function: Callable[..., Answer]) -> Callable[..., Answer]:
 
 
 def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
-    """The functions that the race's JavaScript may call, by their names."""
+    """The functions that the race's JavaScript may call, by name."""
     drawing = Drawing()
     drawn = _Drawn(store, drawing)
 
@@ -115,7 +115,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
 
 
 def _noticed(store: RunStore, identifier: str) -> dict[str, str]:
-    """What an example wants to be noticed, for :func:`player_payload`."""
+    """The points of an example to notice, for :func:`player_payload`."""
     info = next((one for one in store.recorded.recordings() if one.id == identifier), None)
     return {"shows": info.shows, "point": info.point} if info else {}
 
@@ -145,7 +145,7 @@ _MIME = {"json": "application/json", "csv": "text/csv", "html": "text/html"}
 
 
 def _link(store: RunStore, run: Run, t: Any) -> str:
-    """A recorded run by its name and moment; any other by the settings that make it again."""
+    """A link to a recorded run by name and moment; for other runs to the settings that repeat it."""
     if store.origin(run.id) != "recorded":
         return link_query(asked(run))
     moment = t if isinstance(t, int | float) and 0 <= t < 1e6 else 0.0
@@ -159,7 +159,7 @@ def _whole(value: Any) -> int:
 
 
 class _Drawn:
-    """Figures of the last few runs: visitors mostly look at the same recordings."""
+    """A cache of figures of the last few runs: visitors mostly look at the same recordings."""
 
     def __init__(self, store: RunStore, drawing: Drawing, keep: int = 8) -> None:
         self._store, self._drawing, self._keep = store, drawing, keep

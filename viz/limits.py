@@ -1,7 +1,7 @@
-"""What the page's own server takes in: bodies of bounded size, few large ones at a time, and no uploads.
+"""Limits of the page's server on request bodies: bounded sizes, few large ones at a time, no uploads.
 
-Gradio reads a whole body into memory before it looks at it, and offers routes that this page has no use for. This
-middleware stands before all of them.
+Gradio reads a whole body into memory before checking it, and offers routes that this page does not use. This middleware
+runs before all of them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import json
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MAX_BODY_BYTES = 2 * 2**20  # the longest prompt, every character of it escaped
+MAX_BODY_BYTES = 2 * 2**20  # the longest prompt with every character escaped
 MAX_FILE_BODY_BYTES = 12 * 2**20  # a run file of 8 MB as a string within JSON
-MAX_HELD_BYTES = 64 * 2**20  # of all bodies that are being read or worked on
+MAX_HELD_BYTES = 64 * 2**20  # total of all bodies being read or processed
 FILE_ROUTE = "/component_server"  # where the page sends the run files that visitors open
 UNUSED_ROUTES = (
     "/upload", "/upload_progress", "/process_recording", "/deep_link", "/stream/", "/proxy=", "/vibe-", "/run-history",
@@ -33,7 +33,7 @@ class TooMuch(Exception):
 class BodyLimits:
     """ASGI middleware: refuses bodies that are too large, and the routes that nothing here uses.
 
-    A body is read here, whole, before the application sees the request: a refusal is then always a plain answer.
+    A body is read completely before the application sees the request, so that a refusal is always a plain answer.
     """
 
     def __init__(self, app: ASGIApp, most_held: int = MAX_HELD_BYTES) -> None:
@@ -58,7 +58,7 @@ class BodyLimits:
             self._held -= len(held)
 
     async def _read(self, scope: Scope, receive: Receive, held: bytearray, most: int) -> None:
-        """Read the body into ``held``. Raises TooMuch."""
+        """Reads the body into ``held``. Raises TooMuch."""
         too_large = f"The body is larger than {most // 2**20} MB, the most that is read here."
         if _announced(scope) > most:
             raise TooMuch(413, too_large)
@@ -81,23 +81,23 @@ def middleware() -> list[Middleware]:
 
 
 def is_unused(path: str) -> bool:
-    """Is ``path`` one of Gradio's routes that this page never uses?"""
+    """Whether ``path`` is one of Gradio's routes that this page never uses."""
     return path.removeprefix(PREFIX).startswith(UNUSED_ROUTES)
 
 
 def limit_of(path: str) -> int:
-    """The most bytes that a body sent to ``path`` may have."""
+    """Maximum number of bytes of a body sent to ``path``."""
     return MAX_FILE_BODY_BYTES if path.removeprefix(PREFIX).startswith(FILE_ROUTE) else MAX_BODY_BYTES
 
 
 def _announced(scope: Scope) -> int:
-    """The Content-Length header; 0 where there is none that can be read."""
+    """The Content-Length header; 0 if it is missing or invalid."""
     text = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     return int(text) if text.isdigit() and len(text) < 19 else 0
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """A ``receive`` that gives ``body`` first, then what follows (the disconnect)."""
+    """A ``receive`` that returns ``body`` first, then what follows (the disconnect)."""
     first = True
 
     async def replay() -> Message:
@@ -114,6 +114,6 @@ async def _answer(send: Send, status: int, sentence: str) -> None:
     body = json.dumps({"detail": sentence}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 413:
-        headers.append((b"connection", b"close"))  # the rest of the body is not waited for
+        headers.append((b"connection", b"close"))  # does not wait for the rest of the body
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

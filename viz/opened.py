@@ -1,9 +1,8 @@
-"""Runs that visitors bring: read and drawn in a process of their own, one at a time and not for long.
+"""Run files opened by visitors: read and drawn in a separate process, one at a time and with a time limit.
 
-A run file is data from a stranger, and to draw one takes work that grows with what it holds. Whatever it does to the
-process that reads it, the page goes on: the process has a limit of memory and of time, the line before it is short,
-and a visitor who leaves takes the job along. Started as ``python -m viz.opened``: one job on stdin, the answer on
-stdout.
+A run file is untrusted, and drawing it takes work that grows with its content. The page must survive anything that it
+does: the process has a memory and a time limit, its queue is short, and a job ends when its visitor leaves. Started as
+``python -m viz.opened``: one job on stdin, the answer on stdout.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from decoding.errors import UserError, is_out_of_memory
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Run
 
-LIMIT_S = 20.0  # of one job, start of the process included
+LIMIT_S = 20.0  # per job, including the start of the process
 MAX_WAITING = 5
 MAX_MEMORY_BYTES = 2 * 2**30
 POLL_S = 0.1
@@ -39,17 +38,17 @@ LEFT = "The visitor left before the file was read."
 
 
 class Drawing:
-    """The line before the process that works on visitors' runs."""
+    """The queue of the process that works on visitors' runs."""
 
     def __init__(self, limit_s: float = LIMIT_S, max_waiting: int = MAX_WAITING) -> None:
         self._limit_s, self._max_waiting = limit_s, max_waiting
         self._turn, self._counting = threading.Lock(), threading.Lock()
         self._waiting = 0
-        # Enough for all that may stand in line, and one more that hears that the line is too long.
+        # Enough for the whole queue, plus one that is refused because the queue is full.
         self.threads = ThreadPoolExecutor(max_waiting + 2, thread_name_prefix="opened")
 
     def do(self, kind: str, text: str, identifier: str, gone: threading.Event | None = None) -> Any:
-        """The answer of job ``kind`` (a key of JOBS) on the run file ``text``; blocks. Raises UserError.
+        """Runs job ``kind`` (a key of JOBS) on the run file ``text`` and returns its answer; blocks. Raises UserError.
 
         ``identifier``: the run's name here. Setting ``gone`` ends the job.
         """
@@ -81,7 +80,7 @@ class Drawing:
 
     def _run(self, job: bytes, gone: threading.Event) -> bytes:
         command = [sys.executable, "-m", "viz.opened"]
-        with TemporaryFile() as file:  # a pipe would have to be written to while the answer is waited for
+        with TemporaryFile() as file:  # a pipe would have to be written while waiting for the answer
             file.write(job)
             file.seek(0)
             with subprocess.Popen(command, cwd=ROOT, stdin=file, stdout=subprocess.PIPE) as process:
@@ -155,7 +154,7 @@ JOBS: dict[str, Callable[[Run], Any]] = {
 
 
 def work(job: dict[str, str]) -> dict[str, Any]:
-    """Do one job: ``{"answer": ...}``, or ``{"error": sentence}``."""
+    """Does one job: ``{"answer": ...}``, or ``{"error": sentence}``."""
     try:
         run = replace(run_from_json(job["text"]), id=job["id"])
         return {"answer": JOBS[job["kind"]](run)}
@@ -176,7 +175,7 @@ def main() -> None:
 def _bound_memory() -> None:
     try:
         import resource
-    except ImportError:  # not a POSIX system
+    except ImportError:  # not POSIX
         return
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
 

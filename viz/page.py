@@ -1,4 +1,4 @@
-"""The page: four tabs over one backend, and how it is served."""
+"""The page: four tabs over one backend, and its server."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .store import RunStore
 
 HEADER = f"<header class='speculoscope sp-header'><h1>Speculoscope</h1><p>{assets.TAGLINE}</p></header>"
 QUEUE_SIZE = 32  # events that wait or run; on ZeroGPU Gradio's own default would be 1
-IDLE_S = 0.02  # how long Gradio's queue sleeps when it has nothing to do; its default wakes 1,000 times a second
+IDLE_S = 0.02  # how long Gradio's idle queue sleeps; by default it wakes 1,000 times a second
 
 
 class Page(gr.Blocks):
-    """Gradio's page, which writes nothing to the log of what strangers send."""
+    """Gradio's page without logging of visitors' input."""
 
     def validate_inputs(self, block_fn: Any, inputs: list[Any]) -> None:
         try:
@@ -37,13 +37,13 @@ class Page(gr.Blocks):
             raise gr.Error(sentence, print_exception=False) from None
 
     def waiting(self, session: str) -> int:
-        """How many messages the queue keeps for ``session`` that were not fetched."""
+        """Number of messages in the queue that ``session`` has not fetched."""
         messages = self._queue.pending_messages_per_session
         return messages[session].qsize() if session in messages else 0
 
 
 def build_page(backend: Backend, recordings: str | Path = RECORDINGS) -> gr.Blocks:
-    """All of the page over ``backend``; recorded runs come from the folder ``recordings``."""
+    """Builds the page over ``backend``; recorded runs come from the folder ``recordings``."""
     recorded = RecordedBackend(recordings)
     store = RunStore(recorded)
     visits = Visits()
@@ -74,7 +74,7 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS) -> gr.Bloc
 
 
 def theme() -> gr.themes.Base:
-    """Quiet, in the player's colours, with the system's own fonts: none is fetched."""
+    """A quiet theme in the player's colours with system fonts, so that none is fetched."""
     base = gr.themes.Base(
         primary_hue="stone",
         neutral_hue="stone",
@@ -117,8 +117,8 @@ def theme() -> gr.themes.Base:
 
 
 def serve(page: gr.Blocks, **options: Any) -> tuple:
-    """Launch ``page``; ``options`` go to Gradio's ``launch`` (server_name, server_port, prevent_thread_lock)."""
-    # Gradio keeps and sums up the last 10,000 events for a monitor that is switched off here.
+    """Launches ``page``; ``options`` go to Gradio's ``launch`` (server_name, server_port, prevent_thread_lock)."""
+    # Gradio would keep the last 10,000 events for a monitor that is off here.
     os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
     os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(10**9))
     page.queue(max_size=QUEUE_SIZE, default_concurrency_limit=4)

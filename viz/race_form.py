@@ -1,4 +1,4 @@
-"""The Race tab's form: its fields, and what they do to one another."""
+"""The Race tab's form: its fields and their dependencies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Form:
 
 
 def build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
-    """The form in a column of its own, which phones fold; its fields already act on each other."""
+    """The form in its own column, collapsed on phones, with its fields wired to each other."""
     with gr.Column(elem_classes="sp-form"):
         gr.HTML(html_template=UNFOLD, js_on_load=None, apply_default_css=False, elem_classes="sp-unfold-box")
         form = _build_form(first, examples, pairs)
@@ -51,7 +51,7 @@ def build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
     return form
 
 
-# Numbers have no bounds of Gradio's: its refusal would not say which field it means; the check of the request does.
+# Numbers have no Gradio bounds, whose message would not name the field; the request's check does.
 
 
 def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
@@ -105,7 +105,7 @@ def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
 
 
 def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
-    """The rarer settings, folded away."""
+    """The rarer settings, in a collapsed section."""
     choices = [("the default pair", ""), *pair_choices(pairs)]
     with gr.Row():
         rule = gr.Radio(RULE_LABELS, value=first.rule, label="Rule by which a guess is accepted", elem_id="rule")
@@ -152,11 +152,11 @@ def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
     }
 
 
-# -- what the fields do to one another
+# -- dependencies between the fields
 
 
 def _wire_rule(form: Form) -> None:
-    """Rule and temperature go together; in the browser, without asking the server."""
+    """Keeps rule and temperature consistent, in the browser."""
     rule, temperature = form.fields["rule"], form.fields["temperature"]
     rule.input(
         fn=None,
@@ -175,7 +175,7 @@ def _wire_rule(form: Form) -> None:
 
 
 def _wire_hint(form: Form) -> None:
-    """Below the prompt, as it is typed: what a line break at its end may do. In the browser."""
+    """A hint below the prompt about a line break at its end, updated in the browser while typing."""
     prompt, goes_on = inputs = [form.fields["prompt"], form.fields["ignore_eos"]]
     for event, typed in ((prompt.input, "true"), (prompt.change, "false"), (goes_on.change, "false")):
         event(

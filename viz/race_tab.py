@@ -1,4 +1,4 @@
-"""The Race tab: the form, Run and Stop, and the view in which the player, the take-along and the plots live."""
+"""The Race tab: the form, Run and Stop, and the view with the player, the export links and the plots."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ TEMPLATE = """<div class="speculoscope">
 
 
 def race_view(value: str, functions: list) -> gr.HTML:
-    """Player, take-along and plots in one component; its value is the latest delta as JSON text.
+    """Player, export links and plots in one component; its value is the latest delta as JSON text.
 
-    The template is static: nothing that a user or a model wrote is ever part of it. (No subclass of gr.HTML:
-    Gradio writes a .pyi file beside the module of every subclass.)
+    The template is static: it never contains a user's or a model's text. (Not a subclass of gr.HTML: Gradio writes a
+    .pyi file for the module of every subclass.)
     """
     return gr.HTML(
         value,
@@ -52,7 +52,7 @@ def race_view(value: str, functions: list) -> gr.HTML:
 def build_race_tab(
     page: gr.Blocks, backend: Backend, recorded: RecordedBackend, store: RunStore, visits: Visits
 ) -> None:
-    """Put the tab's components into ``page``, whose context is open, and wire them."""
+    """Adds the tab's components to ``page``, whose context is open, and wires them."""
     examples = find_examples(recorded)
     pairs = backend.pairs()
     first = Settings(prompt=examples[0].prompt if examples else "", lanes=default_lanes(pairs))
@@ -66,11 +66,11 @@ def build_race_tab(
     _wire_memory(page, form, fields, view, first, names, store)
 
 
-# -- what the view is told -------------------------------------------------------------------------------------
+# -- deltas for the view --------------------------------------------------------------------------------------
 
 
 def _example_delta(store: RunStore, example: Example) -> Any:
-    """The recorded run of ``example``, with what to notice in it; nothing where it was not recorded."""
+    """The recorded run of ``example`` with its points to notice; nothing if it was not recorded."""
     if not example.recording:
         return gr.skip()
     run = store.get(example.recording)
@@ -78,13 +78,13 @@ def _example_delta(store: RunStore, example: Example) -> Any:
 
 
 def _first_value(store: RunStore, examples: list[Example]) -> str:
-    """The run that plays before anything was asked for, "" where none is shipped."""
+    """The run that plays first; "" if none is shipped."""
     first = next((example for example in examples if example.recording), None)
     return _example_delta(store, first) if first else ""
 
 
 def _made_by(run: Run, names_of_pairs: list[str]) -> list:
-    """The form's values that make ``run`` again; fields that cannot show what it was made with keep their defaults."""
+    """The form's values that repeat ``run``; fields that cannot show a setting keep their defaults."""
     settings, _ = read_settings(asdict(settings_of(asked(run))), Settings(), "run", names_of_pairs)
     return list(asdict(settings).values())
 
@@ -144,12 +144,12 @@ def _wire_examples(
         return [*values, _example_delta(store, example), index]
 
     def choose(index: int | None, shown: int, text: str) -> list:
-        # Gradio tells of input too when the list is merely left; what was typed since must not be lost then.
+        # Gradio also reports input when the list merely loses focus; text typed since must not be lost then.
         is_one = isinstance(index, int) and 0 <= index < len(examples)
         return open_example(index) if is_one and index != shown else nothing
 
     def choose_again(index: int | None, shown: int, text: str) -> list:
-        # Of a selection it tells only when an option is clicked: the one chosen last too, to have its text back.
+        # It reports a selection only when an option is clicked, including the current one, which restores its text.
         is_same = isinstance(index, int) and index == shown < len(examples)
         return open_example(index) if is_same and text != examples[index].prompt else nothing
 
@@ -163,17 +163,17 @@ def _wire_examples(
             concurrency_limit=None,
             api_visibility="private",
         )
-    # A text of one's own is no example.
+    # The visitor's own text is not an example.
     prompt.input(fn=None, js="() => null", outputs=form.example, api_visibility="private")
 
 
 def _wire_opened(form: Form, fields: list, view: gr.HTML, store: RunStore, names_of_pairs: list[str]) -> None:
-    """A run file that was opened sets the form to what made it."""
+    """Opening a run file sets the form to its settings."""
 
     def fill(event: gr.EventData) -> list:
         try:
             return [*_made_by(store.get(event.run), names_of_pairs), None]
-        except (UserError, AttributeError):  # it is on screen; its form is all that is missing
+        except (UserError, AttributeError):  # the run is on screen; only its form is missing
             return [gr.skip()] * (len(fields) + 1)
 
     view.select(
@@ -195,7 +195,7 @@ def _wire_memory(
     names_of_pairs: list[str],
     store: RunStore,
 ) -> None:
-    """The browser keeps the settings; a link is read instead of them. Both are checked like anything from outside."""
+    """The browser stores the settings; a link takes precedence. Both are checked as untrusted input."""
     memory = gr.BrowserState({}, storage_key="speculoscope-settings", secret="not-a-secret")
     names = json.dumps(list(FIELDS))
     gr.on(
@@ -224,7 +224,7 @@ def _wire_memory(
         elif kept:
             settings, faults = read_settings(kept, first, "browser", names_of_pairs)[0], []
         else:
-            return nothing  # nothing to restore: leave alone what is being typed already
+            return nothing  # nothing to restore: keep what is being typed
         delta = told("failed", message=" ".join(faults)) if faults else gr.skip()
         example = gr.skip() if settings.prompt == first.prompt else None
         return [*asdict(settings).values(), delta, example]

@@ -1,4 +1,4 @@
-"""From a backend's events to what the page receives: batches of at most some fifteen a second.
+"""Turns a backend's events into deltas for the page, at most about fifteen per second.
 
 A comparison runs in a thread that iterates over the backend; the page's event loop sleeps until something has
 arrived, waits a moment for more, and sends all of it as one numbered delta
@@ -37,10 +37,10 @@ Batch = list[dict[str, Any]]  # [{"kind", "data"}, ...]
 
 
 class Feed:
-    """The events of one long job, carried from its thread to the event loop and merged on the way."""
+    """The events of one long job, passed from its thread to the event loop and merged."""
 
     def __init__(self, start: Callable[[threading.Event], Iterator[Event]], finish: Callable[[Event], Event]) -> None:
-        """``start(cancel)`` gives the events; ``finish`` turns the last one into what the page wants."""
+        """``start(cancel)`` returns the events; ``finish`` converts the last one for the page."""
         self.cancel = threading.Event()
         self.run = ""
         self._start, self._finish = start, finish
@@ -48,12 +48,12 @@ class Feed:
         self._lock = threading.Lock()
 
     async def batches(self) -> AsyncIterator[Batch]:
-        """Merged events as they come, at most one batch per PERIOD_S; the last batch ends with a last event.
+        """Merged events, at most one batch per PERIOD_S; the last batch ends with a last event.
 
         Closing this iterator cancels the job.
         """
         self._loop, self._ready = asyncio.get_running_loop(), asyncio.Event()
-        context = contextvars.copy_context()  # ZeroGPU finds the visitor, whose quota it is, in the context
+        context = contextvars.copy_context()  # ZeroGPU finds the visitor, whose quota is used, in the context
         threading.Thread(target=context.run, args=(self._pump,), name="feed", daemon=True).start()
         try:
             last = False
@@ -88,7 +88,7 @@ class Feed:
             self._pending.append(event)
         try:
             self._loop.call_soon_threadsafe(self._ready.set)
-        except RuntimeError:  # the event loop has closed: the server is going down
+        except RuntimeError:  # the event loop has closed: the server is shutting down
             self.cancel.set()
 
     def _take(self) -> tuple[Batch, bool]:
@@ -101,7 +101,7 @@ class Feed:
 def merged(events: list[Event]) -> Batch:
     """Events as plain dicts; neighbouring iterations of one lane become one, those of later repeats are left out.
 
-    Later repeats only measure again what the first has shown.
+    Later repeats only repeat the measurement.
     """
     batch: Batch = []
     for event in events:
@@ -128,7 +128,7 @@ def _copied(event: Event) -> dict[str, Any]:
 
 
 def race_feed(backend: Backend, store: RunStore, request: CompareRequest) -> Feed:
-    """A comparison; it ends with the payload of its run, which ``store`` keeps."""
+    """The feed of a comparison; it ends with the payload of its run, which ``store`` keeps."""
 
     def finish(event: Event) -> Event:
         if event.kind != "finished":
@@ -141,14 +141,14 @@ def race_feed(backend: Backend, store: RunStore, request: CompareRequest) -> Fee
 
 
 class Visits:
-    """What visitors of this page have going. A task is one kind of thing of which a visitor has one at a time."""
+    """The visitors' current jobs. A task is a kind of job of which a visitor has one at a time."""
 
     def __init__(self) -> None:
         self._live: set[Live] = set()
         self._lock = threading.Lock()
 
     async def deltas(self, feed: Feed, visitor: str, task: str, address: str = "") -> AsyncIterator[str]:
-        """The deltas of ``feed`` as JSON text; one that says why where the visitor has too much under way.
+        """The deltas of ``feed`` as JSON text; a single failure if the visitor has too many jobs.
 
         Closing the iterator cancels the job.
         """
@@ -161,9 +161,9 @@ class Visits:
 
     @contextmanager
     def present(self, feed: Feed, visitor: str, task: str, address: str = "") -> Iterator[Live]:
-        """``feed`` as one of the jobs under way, cancelled at the end. Raises UserError where they are too many.
+        """Registers ``feed`` as a current job and cancels it at the end. Raises UserError if there are too many.
 
-        ``address``: the visitor's on the internet, "" where it does not matter.
+        ``address``: the visitor's internet address, "" if it does not matter.
         """
         live = Live(feed, visitor, task, address)
         with self._lock:
@@ -179,12 +179,12 @@ class Visits:
                 self._live.discard(live)
 
     def stop(self, visitor: str, task: str | None = None) -> None:
-        """Cancel what ``visitor`` has going (of one task or of all); others' jobs go on."""
+        """Cancels the jobs of ``visitor`` (of one task or all); others' jobs continue."""
         for live in self._of(lambda one: one.visitor == visitor and task in (None, one.task)):
             live.feed.cancel.set()
 
     def missed(self, run: str, first: int) -> list[str]:
-        """The deltas of a job that is still going, from event number ``first`` on."""
+        """The deltas of a running job, from event number ``first`` on."""
         found = self._of(lambda one: one.feed.run == run)
         return [delta for live in found for number, delta in live.sent if number >= first]
 
@@ -194,7 +194,7 @@ class Visits:
 
 
 class Live:
-    """One job under way: whose it is, and all that was sent of it (for pages that missed something)."""
+    """One current job: its visitor, and everything sent so far (for pages that missed something)."""
 
     def __init__(self, feed: Feed, visitor: str, task: str, address: str = "") -> None:
         self.feed, self.visitor, self.task, self.address = feed, visitor, task, address
@@ -209,7 +209,7 @@ class Live:
 
 
 def _headed(event: Event) -> Event:
-    """ "started" with what the player writes over each lane and before its text."""
+    """ "started" with the player's text for each lane."""
     if event.kind != "started":
         return event
     settings, lanes = event.data["settings"], [lane_heading(lane) for lane in event.data["lanes"]]
@@ -218,11 +218,11 @@ def _headed(event: Event) -> Event:
 
 
 def told(kind: str, **data: Any) -> str:
-    """A delta of one event that belongs to no job: its name is new each time, so that it is heard."""
+    """A delta of one event outside any job; its run name is always new, so that the page accepts it."""
     name = f"page-{secrets.token_hex(6)}"
     return _written({"run": name, "seq": 0, "events": [{"kind": kind, "data": data}]})
 
 
 def _written(delta: dict[str, Any]) -> str:
-    """Compact JSON without "<": whatever looks at it on its way to the player sees no markup."""
+    """Compact JSON without "<", so that nothing on the way to the player sees markup."""
     return json.dumps(delta, separators=(",", ":")).replace("<", "\\u003c")

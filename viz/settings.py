@@ -1,8 +1,7 @@
 """The form of the Race tab, and its two other shapes: a link and a command line.
 
-``Settings`` is what the form holds; it becomes a :class:`CompareRequest` when somebody presses Run. Whatever
-comes from outside (a link, the browser's store) is checked field by field here; what does not fit is left out
-and told in a sentence.
+``Settings`` is the form's content; Run turns it into a :class:`CompareRequest`. External values (a link, the browser's
+store) are checked field by field; invalid ones are left out and explained in a sentence.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from decoding.records.trace import Run
 RULES = ("greedy", "coupling", "sampling")
 DTYPES = ("auto", "float32", "bfloat16")
 CHAT = {"": None, "ask": True, "continue": False}  # as the pair is meant; under the chat template; as plain text
-MAX_TEMPERATURE = 2.0  # of the form; the command line takes more
+MAX_TEMPERATURE = 2.0  # of the form; the command line accepts more
 MAX_FORM_REPEATS = min(9, MAX_REPEATS)
 MIN_TOP_P = 0.01
-MAX_LINK_CHARS = 6000  # longer links are cut by some servers; the prompt is left out then
+MAX_LINK_CHARS = 6000  # some servers cut longer links; the prompt is then left out
 
 
 @dataclass(slots=True)
@@ -51,7 +50,7 @@ class Settings:
     top_k: int = 0
     top_p: float = 1.0
     dtype: str = "auto"
-    stop: str = ""  # one stop string a line
+    stop: str = ""  # one stop string per line
     ignore_eos: bool = False
     target: str = ""
     draft: str = ""
@@ -59,7 +58,7 @@ class Settings:
     system: str = ""
 
     def request(self) -> CompareRequest:
-        """The comparison that this form asks for. Raises UserError."""
+        """The request of this form. Raises UserError."""
         values = asdict(self)
         values["lanes"] = [lane.strip() for lane in self.lanes or [] if str(lane).strip()]
         values["stop"] = [line for line in (self.stop or "").split("\n") if line]
@@ -73,7 +72,7 @@ FIELDS = tuple(one.name for one in fields(Settings))
 
 
 def settings_of(request: CompareRequest) -> Settings:
-    """The form as it would have to be filled in to ask for ``request`` again."""
+    """The form's values that produce ``request``."""
     values = {name: getattr(request, name) for name in FIELDS if name not in ("lanes", "stop", "chat")}
     chat = next(name for name, value in CHAT.items() if value is request.chat)
     return Settings(lanes=list(request.lanes), stop="\n".join(request.stop), chat=chat, **values)
@@ -82,10 +81,10 @@ def settings_of(request: CompareRequest) -> Settings:
 def read_settings(
     values: Mapping[str, Any], base: Settings, source: str, pairs: Iterable[str] = ()
 ) -> tuple[Settings, list[str]]:
-    """``base`` with those of ``values`` that the form can show, and a sentence for each that it cannot.
+    """``base`` updated with the valid ``values``, and a sentence for each invalid one.
 
-    ``source`` is how the sentences call where the values came from, for instance "link". ``pairs`` are the names
-    of the pairs to choose from.
+    ``source`` names the origin of the values in the sentences, for instance "link". ``pairs`` are the names of the
+    available pairs.
     """
     settings, faults = Settings(**asdict(base)), []
     readers = {**_READERS, "pair": _one_of(["", *pairs])}
@@ -100,7 +99,7 @@ def read_settings(
 
 
 def link_query(request: CompareRequest) -> str:
-    """The part of a link after "?" that restores all settings of ``request``, whatever the visitor's own ones are."""
+    """The query of a link that restores all settings of ``request``, regardless of the visitor's own."""
     query = {}
     for name, value in asdict(settings_of(request)).items():
         if value != "":
@@ -113,7 +112,7 @@ def link_query(request: CompareRequest) -> str:
 
 
 def asked(run: Run) -> CompareRequest:
-    """What ``run`` answers, with its pair by name: the default pair may be another one elsewhere."""
+    """The request of ``run`` with its pair named explicitly, since the default pair may differ elsewhere."""
     request = run.settings
     return request if request.pair or request.target else replace(request, pair=run.pair.name)
 
@@ -139,7 +138,9 @@ def command_line(request: CompareRequest) -> str:
 
 
 def _quoted(word: str) -> str:
-    """``word`` for bash and zsh; what does not print (line breaks first) goes as $'...' so that it survives copying."""
+    """``word`` quoted for bash and zsh; unprintable characters, such as line breaks, are written as $'...' to survive
+    copying.
+    """
     if word.isprintable():
         return shlex.quote(word)
     return "$'" + "".join(map(_escaped, word)) + "'"

@@ -1,4 +1,4 @@
-"""The runs that the page can still talk about: recorded ones, and the last few that visitors made or opened."""
+"""The runs that the page can show: recorded ones, and the last ones that visitors made or opened."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .player.payload import Origin
 
 MAX_UPLOAD_BYTES = 8 * 2**20
 KEEP = 200  # runs kept on disk while the page runs
-KEEP_BYTES = 400 * 2**20  # all of them together
-WARM = 4  # of them kept in memory
-OPENED = "opened-"  # how the ids of files that visitors opened begin
+KEEP_BYTES = 400 * 2**20  # in total
+WARM = 4  # runs kept in memory
+OPENED = "opened-"  # prefix of the ids of opened files
 
 
 class RunStore:
-    """Runs by id. Those made here lie in a folder that vanishes with the process, so that memory stays flat."""
+    """Runs by id. Those made here are in a temporary folder, so that memory use stays constant."""
 
     def __init__(
         self, recorded: RecordedBackend, keep: int = KEEP, warm: int = WARM, most_bytes: int = KEEP_BYTES
@@ -37,7 +37,7 @@ class RunStore:
         self._lock = threading.Lock()
 
     def add(self, run: Run) -> None:
-        """Keep ``run``; the oldest one goes when there are too many."""
+        """Keeps ``run``; the oldest one is removed when there are too many."""
         path = self._place(run.id)
         save_run(run, path)
         with self._lock:
@@ -48,7 +48,7 @@ class RunStore:
         return Path(self._folder.name) / f"{identifier}.json"
 
     def _kept_at(self, identifier: str, path: Path, size: int) -> None:
-        """Note a file, and delete the oldest ones while there are too many or they are too large together."""
+        """Registers a file, and deletes the oldest ones while there are too many or their total size is too large."""
         with self._lock:
             self._kept[identifier] = path, size
             while len(self._kept) > self._keep or sum(size for _, size in self._kept.values()) > self._most_bytes:
@@ -57,7 +57,7 @@ class RunStore:
                 path.unlink(missing_ok=True)
 
     def keep(self, identifier: str, text: str) -> None:
-        """Keep a checked run file that a visitor brought."""
+        """Keeps a checked run file that a visitor opened."""
         path = self._place(identifier)
         write_whole(path, text)
         self._kept_at(identifier, path, len(text))
@@ -70,7 +70,7 @@ class RunStore:
             if path is not None:
                 return path.read_text(encoding="utf-8")
         except OSError:
-            pass  # it has just gone
+            pass  # it has just been removed
         raise UserError(_gone(identifier))
 
     def get(self, identifier: str) -> Run:
@@ -91,7 +91,7 @@ class RunStore:
         return run
 
     def origin(self, identifier: str) -> Origin:
-        """Where the run of that id came from."""
+        """The origin of the run with that id."""
         if identifier.startswith(OPENED):
             return "imported"
         return "live" if identifier in self._kept else "recorded"
@@ -104,12 +104,12 @@ class RunStore:
 
 
 def new_name() -> str:
-    """An id of our own for a file that a visitor brought."""
+    """A new id for a file that a visitor opened."""
     return f"{OPENED}{new_id()}"
 
 
 def check_text(text: object) -> str:
-    """``text`` if it may be a run file that a visitor opens. Raises UserError."""
+    """``text``, if its size allows it to be a run file. Raises UserError."""
     if not isinstance(text, str) or len(text.encode("utf-8", "surrogatepass")) > MAX_UPLOAD_BYTES:
         raise UserError(f"This file is larger than {MAX_UPLOAD_BYTES // 2**20} MB, the most that this page opens.")
     return text

@@ -34,9 +34,9 @@ COLUMNS = (
 def run_csv(run: Run) -> str:
     """CSV of ``run`` with a header row.
 
-    Texts are JSON strings: white space stays visible and no cell can begin a formula. ``index`` counts an
-    iteration's tokens, the emitted one last; ``position`` is the place in the text (of a token that was not
-    accepted: the place it was meant for).
+    Texts are JSON strings, so that white space is visible and no cell starts a formula. ``index`` counts an iteration's
+    tokens, the emitted one last; ``position`` is the position in the text (for a token that was not accepted: the
+    position it was drafted for).
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -73,5 +73,5 @@ def _row(run: Run, iteration: Iteration, index: int, token: Token) -> list:
 
 
 def _safe(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula (a lane's name in an opened file may be anything)."""
+    """A cell that no spreadsheet reads as a formula (a lane's name in an opened file may be anything)."""
     return f"'{text}" if text[:1] in "=+-@\t\r" else text

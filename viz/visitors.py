@@ -1,4 +1,4 @@
-"""Who is asking, and how much one visitor may have under way at a time."""
+"""Visitors' addresses, and how many runs one visitor may have at a time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     import gradio as gr
 
 PER_SESSION = 4  # runs of one browser tab or one program: a race, both reports, and one to spare
-PER_ADDRESS = 12  # of one address on the internet: half of the places in the queue
+PER_ADDRESS = 12  # per internet address: half of the places in the queue
 
 
 def address_of(visitor: gr.Request | None) -> str:
-    """The visitor's address on the internet; "" where none is known: on this machine or in this network.
+    """The visitor's internet address; "" if unknown, as on this machine or network.
 
-    Behind a proxy it is the address that the proxy itself saw, the last one in its header; earlier ones are claims.
+    Behind a proxy it is the last address in the proxy's header, which the proxy itself saw; earlier ones are
+    unverified.
     """
     client = getattr(visitor, "client", None)
     host = getattr(client, "host", "") or ""
@@ -34,7 +35,7 @@ def _is_public(host: str) -> bool:
 
 
 def check_share(of_session: int, of_address: int) -> None:
-    """Refuse another run to a visitor who has so many under way (UserError)."""
+    """Raises UserError if the visitor has too many runs under way."""
     if of_session >= PER_SESSION:
         raise UserError(f"You have {of_session} runs under way, the most allowed: wait for one to end, or stop it.")
     if of_address >= PER_ADDRESS:

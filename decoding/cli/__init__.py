@@ -26,7 +26,7 @@ FAILED = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command. Bad input: a sentence on stderr and exit status 2; lack of memory: 1."""
+    """Runs one command. Bad input gives a sentence on stderr and exit status 2; lack of memory status 1."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read by torch when it is first imported
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     from ..errors import UserError
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from ..errors import is_out_of_memory, sentence_of
 
         if not is_out_of_memory(error):
-            raise  # a fault of the program: its traceback is what helps
+            raise  # a fault of the program: its traceback helps
         from .console import complain
 
         complain(sentence_of(error))
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _application(arguments: Sequence[str]):
-    """The typer application; only the module of the command asked for is imported, for a quick start."""
+    """The typer application. Only the module of the requested command is imported, for a fast start."""
     import typer
 
     application = typer.Typer(

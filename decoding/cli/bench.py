@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def bench(
-    against: Annotated[str, typer.Option(help="The other engine; transformers is the only one.")] = "transformers",
+    against: Annotated[str, typer.Option(help="The other engine; only transformers is supported.")] = "transformers",
     pair: Annotated[str, typer.Option(help="A pair by its name.")] = "",
     target: Annotated[str, typer.Option(help="A target: a folder or a Hub id; needs --draft.")] = "",
     draft: Annotated[str, typer.Option(help="Its draft: a folder or a Hub id.")] = "",
-    limit: Annotated[int, typer.Option(help="How many prompts.")] = 4,
-    repeats: Annotated[int, typer.Option(help="How often each contender runs on each prompt.")] = 3,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens a text.")] = 128,
+    limit: Annotated[int, typer.Option(help="Number of prompts.")] = 4,
+    repeats: Annotated[int, typer.Option(help="Runs of each contender on each prompt.")] = 3,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens per text.")] = 128,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="The dtype of all models: auto, float32 or bfloat16.")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
     """Tokens per second of our lanes and of transformers, interleaved: medians, spreads, ratios."""
     if against != "transformers":
@@ -69,7 +69,7 @@ def _plain(report: Report) -> dict[str, Any]:
 
 def _show(report: Report) -> None:
     out.print(f"[bold]{report.pair}[/bold], {report.dtype}, {report.device}")
-    if not report.figures:  # left out, and the notes say why
+    if not report.figures:  # left out; the notes say why
         out.print("\n".join(report.notes), markup=False)
         return
     out.print(_speeds(report.figures))
@@ -83,7 +83,7 @@ def _show(report: Report) -> None:
         )
     for growth in report.growth:
         out.print(
-            f"{growth.lane}: {growth.short_ms:.2f} ms an iteration at context 100, {growth.long_ms:.2f} at 900: "
+            f"{growth.lane}: {growth.short_ms:.2f} ms per iteration at context 100, {growth.long_ms:.2f} at 900: "
             f"[bold]{growth.ratio:.2f}x[/bold]"
         )
     for one in report.passes:
@@ -98,7 +98,7 @@ def _show(report: Report) -> None:
 
 
 def _speeds(figures: list[Figure]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # 80 columns hold it
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns
     for column, justify in (
         ("", "left"),
         ("tokens/s", "right"),
@@ -127,5 +127,5 @@ def _speeds(figures: list[Figure]) -> Table:
 
 
 def _speed(tokens_per_s: float) -> str:
-    """Four digits or so."""
+    """``value`` with about four digits."""
     return f"{tokens_per_s:.1f}" if tokens_per_s < 1000 else f"{tokens_per_s:.0f}"

@@ -33,19 +33,19 @@ def compare(
     top_k: Annotated[int, typer.Option(help="0: off.")] = 0,
     top_p: Annotated[float, typer.Option(help="1: off.")] = 1.0,
     rule: Annotated[str, typer.Option(help="greedy, coupling or sampling.")] = "greedy",
-    seed: Annotated[int, typer.Option(help="Of the noise, above temperature 0.")] = 0,
-    repeats: Annotated[int, typer.Option(help="How often each lane runs on the clock.")] = 3,
+    seed: Annotated[int, typer.Option(help="Seed of the noise, above temperature 0.")] = 0,
+    repeats: Annotated[int, typer.Option(help="Timed runs of each lane.")] = 3,
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     stop: Annotated[list[str] | None, typer.Option(help="A text that ends the output; may be repeated.")] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end-of-text token.")] = False,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue after the end-of-text token.")] = False,
     chat: Annotated[
         bool | None, typer.Option("--chat/--no-chat", help="Ask the model, or continue the text. Default: by the pair.")
     ] = None,
     system: Annotated[str, typer.Option(help="The system message of a chat; empty: the model's own.")] = "",
     out_file: Annotated[Path | None, typer.Option("--out", help="Write the run file here.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON, nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON only.")] = False,
 ) -> None:
-    """Decode one prompt under several lookahead policies and show what each did, token by token."""
+    """Decode one prompt with several lookahead policies and show each of them token by token."""
     settings = dict(
         prompt=_read_prompt(prompt, prompt_file),
         pair=pair,
@@ -80,7 +80,7 @@ def compare(
 
 
 def run_here(request: CompareRequest, cancel: threading.Event) -> Run | None:
-    """Run the comparison in this process, with progress on stderr; None if it was cancelled. Raises UserError."""
+    """Runs the comparison in this process, with progress on stderr; None if it was cancelled. Raises UserError."""
     from ..backends.jobs import Jobs
 
     with progress_bar() as progress:
@@ -88,7 +88,7 @@ def run_here(request: CompareRequest, cancel: threading.Event) -> Run | None:
 
 
 def finished_run(events: Told, progress: Progress) -> Run | None:
-    """Follow ``events`` to their end. Raises UserError where they end in ``failed``."""
+    """Follows ``events`` to their end. Raises UserError if they end in ``failed``."""
     bar = progress.add_task("Starting", total=None)
     lanes: list[str] = []
     for kind, data in events:

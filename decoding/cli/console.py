@@ -1,4 +1,4 @@
-"""Plumbing of the commands: the consoles, progress, Ctrl-C, and text that may hold anything."""
+"""Shared by the commands: consoles, progress, Ctrl-C, and untrusted text."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ err = Console(stderr=True, highlight=False)
 
 
 def complain(sentence: str) -> None:
-    """Tell on stderr what went wrong; the sentence may hold a visitor's text."""
+    """Prints an error on stderr; the sentence may contain a visitor's text."""
     err.print(Text.assemble(("Error: ", "bold red"), visible(sentence)), soft_wrap=True)
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on stdout, for machines: no colours, no wrapping."""
+    """Prints one JSON document on stdout, without colours or wrapping."""
     sys.stdout.write(json.dumps(data, ensure_ascii=True, allow_nan=False, indent=1) + "\n")
 
 
 def visible(text: str) -> str:
-    """``text`` without a way to steer the terminal: control characters become pictures of themselves.
+    """``text`` made safe for the terminal: control characters become their visible symbols.
 
     Line feeds and tabs stay. Direction marks (bidi overrides) become U+FFFD.
     """
@@ -41,12 +41,12 @@ def visible(text: str) -> str:
 _PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 _PICTURES |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 _PICTURES |= dict.fromkeys([0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)
-_PICTURES |= dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)  # lone surrogates cannot be written at all
+_PICTURES |= dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)  # lone surrogates cannot be encoded
 
 
 @contextmanager
 def progress_bar() -> Iterator[Progress]:
-    """A progress display on stderr; silent where stderr is no terminal."""
+    """A progress display on stderr; silent if stderr is not a terminal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         yield progress

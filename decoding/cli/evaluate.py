@@ -20,25 +20,29 @@ from .tables import show_table
 
 def evaluate(
     suite: Annotated[str, typer.Option(help="Suites, joined by commas (see `suites list`), or all.")] = "all",
-    split: Annotated[str, typer.Option(help="The split that is reported.")] = "test",
-    limit: Annotated[int | None, typer.Option(help="Prompts of the split, suites taking turns; default: all.")] = None,
+    split: Annotated[str, typer.Option(help="The reported split.")] = "test",
+    limit: Annotated[
+        int | None, typer.Option(help="Prompts of the split, interleaved over the suites; default: all.")
+    ] = None,
     validation_limit: Annotated[int | None, typer.Option(help="Validation prompts; default: as --limit.")] = None,
     lanes: Annotated[str, typer.Option(help="Comma-separated; default: every policy, and static-opt (tuned).")] = "",
     pair: Annotated[str, typer.Option(help="A pair by its name.")] = "",
     target: Annotated[str, typer.Option(help="A target: a folder or a Hub id; needs --draft.")] = "",
     draft: Annotated[str, typer.Option(help="With --target: its draft. Without: a draft of the pair.")] = "",
-    drafts: Annotated[str, typer.Option(help="all: which draft, which SL, here?")] = "",
+    drafts: Annotated[str, typer.Option(help="all: compare all drafts of the pair.")] = "",
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     max_new_tokens: Annotated[int, typer.Option(help="The token limit.")] = 128,
-    clock_prompts: Annotated[int, typer.Option(help="How many prompts also run on the clock.")] = 40,
-    repeats: Annotated[int, typer.Option(help="How often each of them.")] = 2,
-    minutes: Annotated[float | None, typer.Option(help="The clock stops after so many minutes.")] = 10.0,
-    chain_minutes: Annotated[float | None, typer.Option(help="So long to collect texts; default: all prompts.")] = None,
+    clock_prompts: Annotated[int, typer.Option(help="Number of prompts that are also timed.")] = 40,
+    repeats: Annotated[int, typer.Option(help="Timed runs of each of them.")] = 2,
+    minutes: Annotated[float | None, typer.Option(help="Stop timing after this many minutes.")] = 10.0,
+    chain_minutes: Annotated[
+        float | None, typer.Option(help="Minutes for collecting texts; default: all prompts.")
+    ] = None,
     out_folder: Annotated[
-        Path | None, typer.Option("--out", help="Working folder and reports; goes on from there.")
+        Path | None, typer.Option("--out", help="Folder for working files and reports; an existing one is continued.")
     ] = None,
     ship: Annotated[bool, typer.Option("--ship", help="Also write results/<pair>.json, which the page shows.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON only.")] = False,
 ) -> None:
     """Measure the lookahead policies (or all drafts) over a prompt suite: tables, figures, intervals."""
     options = check_options(
@@ -64,7 +68,7 @@ def evaluate(
     with cancel_on_interrupt() as cancel:
         result, folder = _run(options, out_folder, cancel.is_set)
     if result is None:
-        err.print(Text(f"Stopped. What was collected is kept in {folder}: the same command goes on from there."))
+        err.print(Text(f"Stopped. What was collected is kept in {folder}: the same command continues from there."))
         raise typer.Exit(CANCELLED)
     written = write_report(result, folder)
     written += ship_result(result) if ship else []
@@ -81,7 +85,7 @@ def evaluate(
 def _run(
     options: EvaluationOptions, folder: Path | None, cancelled
 ) -> tuple[EvaluationResult | DraftsResult | None, Path]:
-    """Run it with progress on stderr; None if it was cancelled. Raises UserError."""
+    """Runs it with progress on stderr; None if it was cancelled. Raises UserError."""
     from ..engines.pair import load_pair
     from ..evaluation.job import WORK, run_evaluation, work_name
 
@@ -89,10 +93,10 @@ def _run(
         bar = progress.add_task("Loading the models", total=None)
         pair = load_pair(options.pair, options.target, options.draft, options.dtype)
         folder = folder or WORK / work_name(options, pair)
-        for told in run_evaluation(options, pair, folder, cancelled):
-            if not isinstance(told, Progress):
-                return told, folder
-            progress.update(bar, description=visible(told.message), total=1.0, completed=told.fraction)
+        for step in run_evaluation(options, pair, folder, cancelled):
+            if not isinstance(step, Progress):
+                return step, folder
+            progress.update(bar, description=visible(step.message), total=1.0, completed=step.fraction)
     return None, folder
 
 

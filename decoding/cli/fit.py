@@ -16,16 +16,16 @@ from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progr
 def fit(
     pair: Annotated[str, typer.Option(help="A pair by its name (see: python -m decoding pairs).")] = "",
     draft: Annotated[str, typer.Option(help="Which draft of the pair, or all; with --target, its folder.")] = "",
-    target: Annotated[str, typer.Option(help="A target that is no pair's: a folder; needs --draft.")] = "",
+    target: Annotated[str, typer.Option(help="A target outside the known pairs: a folder; needs --draft.")] = "",
     suite: Annotated[str, typer.Option(help="The prompts: code, prose, tests, structured, or all.")] = "all",
     train: Annotated[int, typer.Option(min=1, help="Prompts to train on.")] = 480,
     validation: Annotated[int, typer.Option(min=1, help="Prompts to calibrate and tune on.")] = 160,
     max_new_tokens: Annotated[int, typer.Option(min=16, max=1024, help="Length of each text.")] = 128,
     epochs: Annotated[int, typer.Option(min=1, max=100, help="Passes over the training data.")] = 12,
-    seed: Annotated[int, typer.Option(min=0, help="Of training and mixing.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON, nothing else.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of training and mixing.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON only.")] = False,
 ) -> None:
-    """Fit DISCO, SpecDec++ and costaware: write texts, train, calibrate, tune, and store them beside the draft."""
+    """Fit DISCO, SpecDec++ and costaware: write texts, train, calibrate, tune, and store them next to the draft."""
     from ..errors import Cancelled
     from ..fit.run import FitOptions
     from ..fit.run import fit as fit_pair
@@ -49,7 +49,7 @@ def fit(
         return
     _show(rows)
     for one in found:
-        err.print(f"{one.draft}: fitted in {one.seconds:.0f} s, written into {one.folder.name} beside the draft.")
+        err.print(f"{one.draft}: fitted in {one.seconds:.0f} s, written into {one.folder.name} next to the draft.")
 
 
 def _load(pair: str, target: str, draft: str) -> tuple[Any, list[str]]:
@@ -85,12 +85,12 @@ def _row(draft: str, policy: Any) -> dict[str, Any]:
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    """A table for each draft that fits 80 columns, and under it what was tuned."""
+    """A table per draft that fits 80 columns, followed by the tuned settings."""
     for draft in dict.fromkeys(row["draft"] for row in rows):
         _show_draft(draft, [row for row in rows if row["draft"] == draft])
     out.print(
-        "gain: latency below the best static SL's, simulated under this machine's costs; F1 at 1/2, beside "
-        "always-accept's; error: of calibration; decision: its cost with features, of a draft step."
+        "gain: latency below the best static SL's, simulated with this machine's costs; F1 at 1/2, next to "
+        "always-accept's; error: of calibration; decision: its cost with features, relative to a draft step."
     )
 
 

@@ -17,15 +17,15 @@ def lossless(
     pair: Annotated[str, typer.Option(help="A pair by its name.")] = "",
     target: Annotated[str, typer.Option(help="A target: a folder or a Hub id; needs --draft.")] = "",
     draft: Annotated[str, typer.Option(help="Its draft: a folder or a Hub id.")] = "",
-    suite: Annotated[str, typer.Option(help="Prompts of this suite; all: the suites take turns.")] = "all",
-    limit: Annotated[int, typer.Option(help="How many prompts.", min=1)] = 100,
-    skip: Annotated[int, typer.Option(help="Of them, leave out the first ones: they were compared before.", min=0)] = 0,
+    suite: Annotated[str, typer.Option(help="Prompts of this suite; all: interleaved over the suites.")] = "all",
+    limit: Annotated[int, typer.Option(help="Number of prompts.", min=1)] = 100,
+    skip: Annotated[int, typer.Option(help="Skip this many of them, which were compared before.", min=0)] = 0,
     max_new_tokens: Annotated[int, typer.Option(help="The token limit.", min=1)] = 32,
     longest: Annotated[int, typer.Option(help="SL caps from 1 up to this one.", min=1, max=20)] = 16,
-    minutes: Annotated[float | None, typer.Option(help="Begin no further prompt after so many minutes.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON, nothing else.")] = False,
+    minutes: Annotated[float | None, typer.Option(help="Start no further prompt after this many minutes.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON only.")] = False,
 ) -> None:
-    """Compare every policy under SL 1..16 with transformers' generate(do_sample=False), in float32."""
+    """Compare every policy with SL 1..16 with transformers' generate(do_sample=False), in float32."""
     from ..bench.lossless import Counts, check_lossless, transformers_reference
     from ..engines.pair import load_pair
     from ..records.suites import load_suite, suites_for
@@ -41,8 +41,8 @@ def lossless(
         bar = progress.add_task("Comparing", total=len(prompts))
         reference = transformers_reference(loaded.target_folder)
         for counts in check_lossless(loaded, reference, prompts, max_new_tokens, range(1, longest + 1)):
-            told = f"{counts.equal} of {counts.compared} texts equal"
-            progress.update(bar, completed=counts.prompts, description=told)
+            status = f"{counts.equal} of {counts.compared} texts equal"
+            progress.update(bar, completed=counts.prompts, description=status)
             if monotonic() > deadline:
                 break
     if as_json:

@@ -1,4 +1,4 @@
-"""``python -m decoding pairs``: what can be loaded, and what it would take."""
+"""``python -m decoding pairs``: the pairs that can be loaded, and what they need."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..records.pairs import PairDescription, describe_pairs
 from .console import out, print_json
 
 
-def pairs(as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False) -> None:
-    """List the pairs that can be named: those that come with the program, and presets from the Hub."""
+def pairs(as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False) -> None:
+    """List the named pairs: those shipped with the program and presets from the Hub."""
     described = describe_pairs()
     if as_json:
         print_json([_plain(pair) for pair in described])

@@ -1,4 +1,4 @@
-"""``python -m decoding policies``: when to stop guessing, all the ways there are."""
+"""``python -m decoding policies``: all lookahead policies."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ COLUMNS = ("lane", "what it does", "source")
 
 
 def policies(
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table, nothing else.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
-    """List the lookahead policies: how their lanes are written, what they do, where they come from."""
+    """List the lookahead policies: their lanes, behaviour and sources."""
     if markdown:
         print("\n".join(markdown_lines()))
     elif as_json:
@@ -31,7 +31,7 @@ def policies(
 
 
 def markdown_lines() -> list[str]:
-    """The table as the README has it."""
+    """The table in the README's format."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|---|---|---|"]
     for lanes, what, source in map(_row, all_specs().values()):
         lines.append(f"| {', '.join(f'`{lane}`' for lane in lanes)} | {what} | {source} |")
@@ -39,7 +39,7 @@ def markdown_lines() -> list[str]:
 
 
 def _row(spec: PolicySpec) -> tuple[list[str], str, str]:
-    """Lanes, what the first of them does, and where it comes from."""
+    """The lanes, the caption of the first one, and the source."""
     lanes = list(dict.fromkeys(spec.evaluated + spec.offered))
     return lanes, spec.describe(parse_lane(lanes[0]).argument), spec.source
 

@@ -1,4 +1,4 @@
-"""``python -m decoding recordings``: record the showcase anew, or tell what is stale."""
+"""``python -m decoding recordings``: record the showcase again, or list what is stale."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .console import CANCELLED, cancel_on_interrupt, err, out, progress_bar
 
 
 def recordings(
-    check: Annotated[bool, typer.Option("--check", help="Only tell what is stale; status 1 if any is.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only list what is stale; exit status 1 if any is.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="The id of a prompt to record; may be repeated.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="The token limit.")] = 128,
-    repeats: Annotated[int, typer.Option(help="How often each lane runs on the clock.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Timed runs of each lane.")] = 5,
     pair: Annotated[str, typer.Option(help="The pair to record with; the default one is embedded.")] = "",
-    folder: Annotated[Path, typer.Option(help="Where the recordings lie.")] = RECORDINGS,
+    folder: Annotated[Path, typer.Option(help="The folder of the recordings.")] = RECORDINGS,
 ) -> None:
     """Record the showcase prompts, for the page's first paint and for visitors without a GPU."""
     described = find_pair(pair)
@@ -39,7 +39,7 @@ def recordings(
         done = _record(chosen, described, folder, cancel, max_new_tokens, repeats)
     order_index(folder, load_showcase())
     if done < len(chosen):
-        err.print(f"Cancelled: {done} of {len(chosen)} were recorded; the others are as they were.")
+        err.print(f"Cancelled: {done} of {len(chosen)} were recorded; the others are unchanged.")
         raise typer.Exit(CANCELLED)
 
 
@@ -67,7 +67,7 @@ def _record(
     max_new_tokens: int,
     repeats: int,
 ) -> int:
-    """Record ``prompts`` one after another with one loaded pair; returns how many were finished."""
+    """Records ``prompts`` one after another with one loaded pair; returns the number finished."""
     from dataclasses import asdict
 
     from ..backends.jobs import Jobs
@@ -77,8 +77,8 @@ def _record(
     for done, prompt in enumerate(prompts):
         request = plan_recording(prompt, pair, max_new_tokens, repeats)
         with progress_bar() as progress:
-            told = guarded(lambda: jobs.run("compare", asdict(request), prompt.id, cancel.is_set))  # noqa: B023
-            run = finished_run(told, progress)
+            events = guarded(lambda: jobs.run("compare", asdict(request), prompt.id, cancel.is_set))  # noqa: B023
+            run = finished_run(events, progress)
         if run is None:
             return done
         size = store_recording(run, prompt, pair, folder)

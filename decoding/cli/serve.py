@@ -23,12 +23,12 @@ def serve(
     port: Annotated[int, typer.Option(help="The port to listen on.")] = 8700,
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     token: Annotated[str, typer.Option(envvar=TOKEN_VARIABLE, help="Clients must send it as a bearer token.")] = "",
-    max_waiting: Annotated[int, typer.Option(help="How many runs may wait.")] = 24,
-    max_new_tokens: Annotated[int, typer.Option(help="The most new tokens of a run.")] = MAX_NEW_TOKENS,
+    max_waiting: Annotated[int, typer.Option(help="Maximum number of waiting runs.")] = 24,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens per run.")] = MAX_NEW_TOKENS,
     max_total_tokens: Annotated[int, typer.Option(help="The same over all its lanes and repeats.")] = 200_000,
     max_prompt_chars: Annotated[int, typer.Option(help="The longest prompt.")] = MAX_PROMPT_CHARS,
     long_jobs: Annotated[bool, typer.Option(help="Run evaluations for clients too.")] = True,
-    max_minutes: Annotated[float, typer.Option(help="The longest that a run may take.")] = 240.0,
+    max_minutes: Annotated[float, typer.Option(help="Maximum time of a run.")] = 240.0,
     any_model: Annotated[bool, typer.Option("--any-model", help="Let clients name targets and drafts.")] = False,
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve to other machines without a token.")] = False,
 ) -> None:
@@ -54,7 +54,7 @@ def serve(
 
 
 def check_guarded(host: str, token: str, insecure: bool) -> None:
-    """Refuse to serve to other machines without a token, unless that is asked for (UserError)."""
+    """Raises UserError for serving to other machines without a token, unless that is requested."""
     if not (token or insecure or is_loopback(host)):
         raise UserError(
             f"Anyone who reaches {host} could run comparisons here: ask for a token with --token or {TOKEN_VARIABLE}, "
@@ -63,7 +63,7 @@ def check_guarded(host: str, token: str, insecure: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Is ``host`` reached from this machine alone?"""
+    """Whether ``host`` can be reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -71,7 +71,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_address(host: str, port: int) -> None:
-    """Raise UserError where nothing can listen at ``host``:``port``."""
+    """Raises UserError if nothing can listen at ``host``:``port``."""
     if not 0 < port < 65536:
         raise UserError(f"The port must be a number from 1 to 65,535, not {port}.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

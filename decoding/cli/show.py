@@ -16,7 +16,7 @@ from ..records.text import pieces, whole_text
 from ..records.trace import Iteration, Run, Token, Trace
 from .console import visible
 
-# fate -> (style, mark before, mark after): the marks tell fates apart where colours do not
+# fate -> (style, mark before, mark after): the marks distinguish fates without colours
 FATES = {
     "accepted": ("green", "", ""),
     "rejected": ("red strike", "✗", ""),
@@ -61,7 +61,7 @@ def _legend() -> Text:
 
 
 def lane_text(run: Run, trace: Trace) -> Text:
-    """All tokens of a lane in the order in which they came, each with the colour and the marks of its fate."""
+    """All tokens of a lane in order, each with the colour and marks of its fate."""
     shown = Text()
     kept = pieces(trace.output, run.vocab)
     for iteration in trace.iterations:
@@ -88,7 +88,7 @@ def _alone(run: Run, token: Token) -> str:
 
 
 def _in_a_line(text: str) -> str:
-    """White space that was thrown away is shown and not obeyed."""
+    """Discarded white space is shown as symbols."""
     return re.sub(" {4,}", "···", text.replace("\n", "⏎").replace("\t", "⇥"))
 
 
@@ -98,7 +98,7 @@ def _marked_breaks(text: str) -> str:
 
 
 def _groups_that_fit(traces: list[Trace], width: int) -> list[list[Trace]]:
-    """Lanes that stand beside each other in one table of that width."""
+    """Groups of lanes that fit side by side in a table of this width."""
     groups: list[list[Trace]] = []
     room = 0
     for trace in traces:
@@ -125,13 +125,13 @@ def figures_table(run: Run, traces: list[Trace]) -> Table:
 
 
 def _cell(text: str) -> str:
-    """A range goes on a line of its own, so that four lanes fit a terminal of 80 columns."""
+    """Puts a range on its own line, so that four lanes fit a terminal of 80 columns."""
     value, _, rest = text.partition(" (")
     return f"{value}\n{rest[:-1].replace(' to ', '–')}" if " to " in rest else text
 
 
 def time_table(run: Run) -> Table:
-    """Where the time of each lane went in the replayed repeat, in milliseconds and as a share of the decode time."""
+    """Each lane's time by phase in the replayed repeat, in milliseconds and as a share of the decode time."""
     title = "Where the time goes (ms of the replayed repeat, share of its decode time)"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
     table.add_column("lane")
@@ -168,12 +168,12 @@ def remarks(run: Run) -> list[str]:
 
 def verdict(run: Run) -> str:
     """One sentence: the same text in all lanes, or where it differs and why."""
-    told = [trace for trace in run.lanes if trace.verdict.same is not None]
-    if len(told) < len(run.lanes):
+    compared = [trace for trace in run.lanes if trace.verdict.same is not None]
+    if len(compared) < len(run.lanes):
         return "Under plain speculative sampling the lanes' texts may rightly differ."
     if len(run.lanes) < 2:
         return "One lane alone: there is no other text to compare."
-    other = [trace for trace in told if not trace.verdict.same]
+    other = [trace for trace in compared if not trace.verdict.same]
     if not other:
         return f"Same text in all {len(run.lanes)} lanes."
     return "; ".join(_difference(run, trace) for trace in other) + "."
@@ -187,7 +187,7 @@ def _difference(run: Run, trace: Trace) -> str:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """The same for machines: plain data."""
+    """The run's figures as plain data."""
     first = run.baseline or run.lanes[0]
     return {
         "id": run.id,

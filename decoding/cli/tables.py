@@ -12,7 +12,7 @@ from .console import visible
 
 
 def show_table(table: Table, console: Console) -> None:
-    """Print ``table``; numbers to the right; a narrow terminal breaks cells, and loses nothing."""
+    """Prints ``table`` with numbers aligned right; a narrow terminal wraps cells and cuts nothing."""
     shown = RichTable(
         box=box.SIMPLE_HEAD, title=visible(table.title), title_justify="left", title_style="bold", pad_edge=False
     )

@@ -1,4 +1,4 @@
-"""``python -m decoding whatif``: a run file under other lanes, other costs, without a model."""
+"""``python -m decoding whatif``: simulates other lanes or costs on a run file, without a model."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .console import out, print_json, visible
 
 
 def whatif(
-    run_file: Annotated[Path, typer.Argument(help="A run file, as written by compare --out.")],
+    run_file: Annotated[Path, typer.Argument(help="A run file written by compare --out.")],
     lanes: Annotated[str, typer.Option(help="Ranges: static:1..16,confidence:0.2..0.8/0.05.")] = "static:1..20",
     cost_ratio: Annotated[float | None, typer.Option(help="Another c: t_draft / t_target.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON, nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON only.")] = False,
 ) -> None:
-    """Simulate lanes on the text of a recorded run: same text, other lookahead, other draft cost."""
+    """Simulate lanes on the text of a recorded run, with other lookahead or another draft cost."""
     if cost_ratio is not None and not 0.0 <= cost_ratio <= 1e6:
         raise UserError(f"The cost ratio must be a number of at least 0, not {cost_ratio}.")
     run = load_run(run_file)

@@ -32,7 +32,7 @@ def record_chain(
         prompt, output: ids; ``output`` is the target's own text.
         max_new_tokens: the run's token limit; nothing beyond it is ever drafted.
         ends: end-of-sequence ids, after which a draft proposes nothing.
-        longest: the highest cap of any policy that is to be replayed: no tail need be longer.
+        longest: the highest cap of any policy to be replayed; no tail needs to be longer.
         heads: by policy name; their acceptance probabilities are recorded with the guesses.
         hidden_size: of the draft, for states that do not exist (see below).
 

@@ -239,7 +239,8 @@ def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int
 def _trimmed_mean(weighed: list[tuple[float, int]]) -> float:
     """Mean of (value, weight), ascending, without the top twentieth of the weight, where the machine was busy.
 
-    A lazy policy's decisions are cheap in long iterations and dear in short ones; a median would take one for all.
+    A lazy policy's decisions are cheap in long iterations and expensive in short ones; a median would pick one of the
+    two.
     """
     values, weights = np.array(weighed, dtype=float).T
     kept = np.clip(0.95 * weights.sum() - (np.cumsum(weights) - weights), 0.0, weights)

@@ -95,18 +95,18 @@ def _predictions(
         decided = drafted < min(SL_CAP, wanted - start - 1, reach[start])
         for index in range(min(drafted, accepted + 1)):
             if start + index < sample.n_tokens:
-                foretold = not (scored and decided and index == drafted - 1)
-                yield foretold, index < accepted
+                predicted = not (scored and decided and index == drafted - 1)
+                yield predicted, index < accepted
         bonus = start + drafted
         if decided and not scored and accepted == drafted and bonus < sample.n_tokens:
             yield False, holds[bonus] > 0
 
 
 def _prediction(pairs: Sequence[tuple[bool, bool]], auc: float | None) -> Prediction:
-    right = sum(foretold and held for foretold, held in pairs)
-    foretold = sum(foretold for foretold, _ in pairs)
+    right = sum(predicted and held for predicted, held in pairs)
+    predicted = sum(predicted for predicted, _ in pairs)
     held = sum(held for _, held in pairs)
-    precision = right / foretold if foretold else 0.0
+    precision = right / predicted if predicted else 0.0
     recall = right / held if held else 0.0
     total = precision + recall
     f1 = 0.0 if isclose(total, 0.0) else 2 * precision * recall / total

@@ -2,9 +2,9 @@
 
 An iteration that drafts n > 0 tokens takes T = first + n (c + d) + v(n + 1) + o (in target passes; d: features and
 decision; first: the extra cost of the first draft step) and gives N = 1 + (accepted) tokens. Iterations renew the
-process, so by the renewal-reward theorem the long-run time per token of a policy is E[T] / E[N]; call its least value,
-over all policies, lam. Then min over policies of E[T - lam N] is 0, and a policy attains lam exactly if it attains that
-minimum: within an iteration it pays time and is paid lam a token. One more draft costs
+process, so by the renewal-reward theorem the long-run time per token of a policy is E[T] / E[N]; let lam be its minimum
+over all policies. Then min over policies of E[T - lam N] is 0, and a policy attains lam exactly if it attains that
+minimum: within an iteration it pays time and earns lam per token. One more draft costs
 
     m = c + d + (slope of v)
 
@@ -13,14 +13,13 @@ observations,
 
     draft on  <=>  S * lam > m  <=>  S > m / lam.
 
-The slope is v's over its whole range, by least squares: its single steps are noise. S is a product that falls from
-token to token while m stays: once the policy says stop it would say so ever after, the "monotone case", in which
-looking one step ahead is optimal (Chow and Robbins, 1961). Only the first token is another matter: it pays ``first``
-and the step from v(1) to v(2) on behalf of all that follow it. Drafting at all pays exactly if the policy's lam is
-below plain decoding's v(1) + o; then the first token is asked no more than the others, and else the policy never
-drafts. lam is the fixed point of the policy itself: lam = latency of the policy with the threshold m / lam. It is
-found from the ledger of the validation split, which tells how often the policy drafted n tokens at each threshold,
-under the costs at hand.
+The slope is v's over its whole range, by least squares: its single steps are noise. S is a product that decreases with
+every token while m is constant: once the policy stops it would stop at every later token too. In this "monotone case"
+one-step lookahead is optimal (Chow and Robbins, 1961). The first token is an exception: it pays ``first`` and the step
+from v(1) to v(2) for all that follow. Drafting at all pays exactly if the policy's lam is below plain decoding's v(1) +
+o; then the first token is treated like the others, otherwise the policy never drafts. lam is a fixed point: the latency
+of the policy with the threshold m / lam. For the current costs it follows from the validation split's ledger, which
+counts how often the policy drafted n tokens at each threshold.
 
 S = a_1 ... a_n b, with a_i the calibrated probability that token i holds given that those before it hold, and b that of
 the next token, not yet drafted: logit b = alpha + beta logit a_n. Before the first token, b depends on how the last
@@ -202,7 +201,7 @@ def long_run_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:
 
 
 def threshold(rows: Sequence[Row], costs: Costs, draft: str) -> float:
-    """m / lam; 1, which no chance exceeds, where plain decoding is cheaper than the policy at its best."""
+    """m / lam; 1, which no chance exceeds, if plain decoding is cheaper than the policy at its best."""
     lam = long_run_latency(rows, costs, draft)
     return min(1.0, marginal(costs, draft) / lam) if lam < costs.iteration(0, None) else 1.0
 

@@ -1,4 +1,4 @@
-"""What a policy did on the validation split at each of its thresholds: enough to price it on any machine.
+"""A policy's SLs on the validation split at each threshold, from which its latency on any machine follows.
 
 A row counts the iterations by their SL. With the cost curves (c, v, o, decision) it gives the latency per token, so
 that a threshold can be chosen for each machine without the chains.

@@ -1,4 +1,4 @@
-"""Oracles: policies that were told beforehand where the draft's guesses fail. Ceilings, not usable."""
+"""Oracles: policies that know in advance where the draft's guesses fail. Upper bounds, not usable in practice."""
 
 from __future__ import annotations
 
