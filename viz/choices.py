@@ -9,11 +9,12 @@ from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.lookahead.lanes import STAND_IN
 from decoding.lookahead.specs import learned_policies, offered_lanes
+from decoding.records.model_free import PROMPT_LOOKUP
 from decoding.records.pairs import PairDescription
 from decoding.records.request import DEFAULT_LANES
 from decoding.records.suites import load_showcase
 
-NGRAM_LANE = "ngram/static:10"  # prompt lookup as the draft
+NGRAM_LANE = f"{PROMPT_LOOKUP.name}/static:10"  # prompt lookup as the draft
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from ..lookahead.registry import make_policy
 from ..lookahead.specs import all_specs
 from ..loop.acceptance import Greedy
 from ..loop.clock import CpuClock
-from ..loop.drafting import NGRAM, DraftSource, prefill
+from ..loop.drafting import MODEL_FREE, DraftSource, prefill
 from ..loop.limits import Limits
 from ..loop.speculative import speculative_decode
 from ..records.trace import Chain, Costs
@@ -112,7 +112,7 @@ class _Checker:
         self._heads: dict[str, Head] = load_heads_of(pair, pair.default_draft)
         self.names = checked_lanes(self._heads)
         needs = frozenset({"p", "entropy"}).union(*(head.needs for head in self._heads.values()))
-        self._sources = {name: make_source(pair, name, self._rule, needs) for name in (pair.default_draft, NGRAM)}
+        self._sources = {name: make_source(pair, name, self._rule, needs) for name in (pair.default_draft, *MODEL_FREE)}
 
     def start(self, prompt: list[int]) -> None:
         """Reads ``prompt`` and records, for the oracles, the draft's guesses along the text."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..analysis.whatif import Replay
 from ..loop.acceptance import AcceptanceRule, Coupling
-from ..loop.drafting import NGRAM, prefill
+from ..loop.drafting import MODEL_FREE, prefill
 from ..loop.features import as_rows
 from ..loop.sampling import softmax
 from ..loop.speculative import RawIteration
@@ -56,7 +56,7 @@ class Annotator:
         output = [token for iteration in raw for token in iteration.tokens]
         target = self._look("", self._prepared.pair.target, output, raw)
         said = None
-        if draft is not None and draft != NGRAM:
+        if draft is not None and draft not in MODEL_FREE:
             said = self._look(draft, self._prepared.pair.draft(draft), output, raw)
         found = [_dress(iteration, target, said, draft, chain) for iteration in raw]
         if chain is not None:
@@ -184,7 +184,7 @@ def _drafted_token(raw: RawIteration, index: int, target: Views, said: Views | N
     key = (raw.start + index, wrong)
     token = Token(id=raw.drafted[index], fate=fate_of(raw, index))
     _describe(token, target.get(key), None if said is None else said.get(key))
-    if draft == NGRAM:
+    if said is None and draft is not None:  # no model: what it proposed is all that it had in mind
         token.draft_choice = token.id
     if index + 1 < len(raw.decisions):
         token.score, token.threshold = map(_number, raw.decisions[index + 1])
@@ -199,7 +199,7 @@ def _emitted_token(raw: RawIteration, target: Views, said: Views | None, draft: 
     key = (raw.start + raw.n_accepted, ())
     token = Token(id=raw.emitted, fate=fate_of_emitted(raw))
     _describe(token, target.get(key), None if said is None else said.get(key))
-    if draft == NGRAM and raw.n_accepted < len(raw.drafted):
+    if said is None and draft is not None and raw.n_accepted < len(raw.drafted):
         token.draft_choice = raw.drafted[raw.n_accepted]
     return token
 

@@ -15,7 +15,7 @@ from ..engines.loading import gpu_name
 from ..errors import Cancelled
 from ..lookahead.base import SL_CAP
 from ..lookahead.lanes import Lane
-from ..loop.drafting import NGRAM, prefill
+from ..loop.drafting import abilities_of, prefill
 from ..loop.features import as_rows
 from ..loop.speculative import RawIteration
 from ..records.events import Kind, Told, new_id
@@ -28,7 +28,7 @@ from .chain import record_chain
 from .cost_curves import smooth_costs
 from .costs import cost_rounds, measure_decision, with_progress
 from .lane_run import LaneRun
-from .prepare import ALL_FEATURES, Prepared, model_info, prepare
+from .prepare import ALL_FEATURES, Prepared, model_info, models_of, prepare
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
@@ -131,7 +131,7 @@ class Comparison:
         plain = Lane("autoregressive", None, "autoregressive", None)
         self._reference = LaneRun(prepared, plain, self._costs).run(self._cancel)
         self._check_cancel()
-        for name in prepared.drafts:
+        for name in (draft for draft in prepared.drafts if abilities_of(draft).text_only):
             yield "progress", _progress("chain", f"Off the clock: what {name} guesses along it")
             self._chains[name] = chain_of(prepared, name, self._reference.output, self._cancel)
 
@@ -229,9 +229,7 @@ class Comparison:
 
     def _engine_notes(self, draft: str | None) -> list[str]:
         """Notes of the engines, for example that no CUDA graph could be recorded."""
-        pair = self.prepared.pair
-        models = [pair.target] if draft in (None, NGRAM) else [pair.target, pair.draft(draft)]
-        notes = (model.note for model in models)
+        notes = (model.note for model in models_of(self.prepared.pair, [draft]))
         return [note[:400] for note in dict.fromkeys(notes) if note]
 
     def _verdict(self, output: list[int]) -> Verdict:
@@ -265,7 +263,7 @@ def chain_of(prepared: Prepared, draft: str, output: list[int], cancelled: Cance
         ends=prepared.limits.ends,
         longest=max([SL_CAP, *(int(head.tuned.get("sl_max", SL_CAP)) for head in heads.values())]),
         heads=heads,
-        hidden_size=0 if draft == NGRAM else prepared.pair.draft(draft).hidden_size,
+        hidden_size=model_info(prepared.pair, draft).hidden_size,
         cancelled=cancelled,
     )
 

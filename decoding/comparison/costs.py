@@ -17,7 +17,7 @@ import numpy as np
 from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from ..loop.acceptance import AcceptanceRule, Greedy
 from ..loop.clock import CHECK, DRAFT, POLICY, REST, make_clock
-from ..loop.drafting import NGRAM, DraftSource, prefill
+from ..loop.drafting import DraftAbilities, DraftSource, abilities_of, prefill
 from ..loop.limits import Limits
 from ..loop.speculative import RawIteration, speculative_decode
 from ..records.trace import Costs
@@ -79,7 +79,7 @@ def cost_rounds(
         (the target's pass evicts the draft's weights from the CPU caches; including this in c would overestimate long
         iterations); ``o`` of the loop's own work per iteration.
     """
-    leader = next((name for name in drafts if name != NGRAM), None)
+    leader = next((name for name in drafts if not abilities_of(name).may_decline), None)
     timer = Timer(pair, drafts, prompt, context)
     lengths, long, rounds = timer.plan(leader)
     for number in range(rounds):
@@ -100,7 +100,7 @@ class Timer:
         self._target = pair.target
         self._rule: AcceptanceRule = Greedy(shared_vocabulary(pair, list(drafts)))
         self._sources: dict[str | None, DraftSource] = {name: make_source(pair, name, self._rule) for name in drafts}
-        if all(name == NGRAM for name in drafts):
+        if all(source.abilities.may_decline for source in self._sources.values()):
             self._sources[None] = _Echo()  # times checks without a draft model
         self._clock = make_clock(pair.target.info.device)
         self._room = min([pair.target.max_length, *(source.max_length for source in self._sources.values())])
@@ -188,6 +188,7 @@ class _Echo:
     """A stand-in draft that proposes the last token repeatedly and costs no time."""
 
     name = "echo"
+    abilities = DraftAbilities(certain=True)
     max_length = 2**31
 
     def start(self, prompt: list[int]) -> None:

@@ -10,10 +10,10 @@ from time import perf_counter
 from ..lookahead.base import LaneContext
 from ..lookahead.lanes import Lane
 from ..loop.clock import make_clock
-from ..loop.drafting import NGRAM, prefill
+from ..loop.drafting import prefill
 from ..loop.speculative import RawIteration, speculative_decode
 from ..records.trace import Chain, Costs, Finish
-from .prepare import Prepared
+from .prepare import Prepared, models_of
 
 
 class LaneRun:
@@ -65,8 +65,7 @@ class LaneRun:
         the lane is first decoded untimed, with the same passes as the timed repeats.
         """
         pair, draft = self._prepared.pair, self._prepared.draft_of(self.lane)
-        models = [pair.target] if draft in (None, NGRAM) else [pair.target, pair.draft(draft)]
-        return any(model.records_graphs for model in models)
+        return any(model.records_graphs for model in models_of(pair, [draft]))
 
     def run(self, cancelled: Callable[[], bool] = lambda: False) -> LaneRun:
         """Decodes to the end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,14 @@ from ..lookahead.lanes import Lane, parse_lane
 from ..lookahead.registry import make_policy
 from ..loop.acceptance import AcceptanceRule, make_rule
 from ..loop.device_drafting import DeviceDraft, works_on_device
-from ..loop.drafting import NGRAM, DraftSource, ModelDraft, NgramDraft
+from ..loop.drafting import MODEL_FREE, DraftSource, ModelDraft, abilities_of
 from ..loop.limits import Limits, StopStrings
+from ..records.model_free import MODEL_FREE as WORDS
 from ..records.request import CompareRequest, check_request
 from ..records.trace import ModelInfo
 
 if TYPE_CHECKING:
+    from ..engines.base import CachedModel
     from ..engines.pair import Pair
 
 ALL_FEATURES = frozenset({"p", "entropy", "top10", "margin", "proposer", "hidden"})
@@ -57,9 +60,9 @@ class Prepared:
 
 
 def make_source(pair: Pair, draft: str, rule: AcceptanceRule, needs: frozenset[str] = frozenset()) -> DraftSource:
-    """The draft named ``draft`` of ``pair``, or prompt lookup for "ngram"."""
-    if draft == NGRAM:
-        return NgramDraft(rule)
+    """The draft named ``draft`` of ``pair``, or one that needs no model."""
+    if draft in MODEL_FREE:
+        return MODEL_FREE[draft](rule)
     model = pair.draft(draft)
     on_device = works_on_device(model, rule) and works_on_device(pair.target, rule)
     return (DeviceDraft if on_device else ModelDraft)(draft, model, rule, needs)
@@ -67,7 +70,12 @@ def make_source(pair: Pair, draft: str, rule: AcceptanceRule, needs: frozenset[s
 
 def shared_vocabulary(pair: Pair, drafts: list[str]) -> int:
     """Number of ids that the target and all of ``drafts`` share; some families pad each model differently."""
-    return min([pair.target.vocab_size, *(pair.draft(name).vocab_size for name in drafts if name != NGRAM)])
+    return min(model.vocab_size for model in models_of(pair, drafts))
+
+
+def models_of(pair: Pair, drafts: Iterable[str | None]) -> list[CachedModel]:
+    """The target, and the models behind ``drafts`` where there are any."""
+    return [pair.target, *(pair.draft(name) for name in drafts if name is not None and name not in MODEL_FREE)]
 
 
 def prepare(request: CompareRequest, pair: Pair) -> Prepared:
@@ -115,17 +123,17 @@ def make_limits(request: CompareRequest, pair: Pair, n_prompt: int) -> Limits:
 
 def model_info(pair: Pair, draft: str) -> ModelInfo:
     """The model that ran as ``draft``."""
-    if draft != NGRAM:
+    if draft not in MODEL_FREE:
         return pair.draft(draft).info
     return ModelInfo(
-        name=NGRAM,
-        source="prompt lookup",
+        name=draft,
+        source=WORDS[draft].source,
         fingerprint="",
         parameters=0,
         layers=0,
         hidden_size=0,
         vocab_size=pair.target.vocab_size,
-        engine="ngram",
+        engine=draft,
         dtype="",
         device="cpu",
         threads=1,
@@ -159,9 +167,14 @@ def _heads_for(prepared: Prepared, draft: str) -> dict[str, Head]:
 
 def _check_features(prepared: Prepared, lane: Lane) -> None:
     """Raises UserError for lanes that need features which their draft does not have."""
-    policy = prepared.policy(lane)
-    if policy.needs and prepared.draft_of(lane) == NGRAM:
+    policy, draft = prepared.policy(lane), prepared.draft_of(lane)
+    if policy.needs and draft is not None and abilities_of(draft).certain:
         raise UserError(
-            f"The lane {lane.text} decides by the draft's probabilities, and ngram has none: "
+            f"The lane {lane.text} decides by the draft's probabilities, and {draft} has none: "
             "use a static, heuristic or oracle lane with it."
+        )
+    if lane.is_oracle and draft is not None and not abilities_of(draft).text_only:
+        raise UserError(
+            f"The lane {lane.text} is not defined: what {draft} guesses depends on where an iteration begins. "
+            "Nobody can know beforehand how far its guesses hold: leave the oracle out."
         )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from ..lookahead.lanes import Lane, parse_lane
-from ..loop.drafting import NGRAM
+from ..records.model_free import PROMPT_LOOKUP
 from ..records.trace import Costs
 from .results import ALL, DraftResult, Recommendation
 
@@ -70,7 +70,7 @@ def _too_long(best: DraftResult) -> str:
 
 def transformers_settings(draft: DraftResult, lane: Lane, target: str) -> str:
     """Python code for transformers' assisted generation, with its nearest policy if it lacks this one."""
-    if draft.name == NGRAM:
+    if draft.name == PROMPT_LOOKUP.name:
         return f"model.generate(**inputs, do_sample=False, prompt_lookup_num_tokens={draft.best_sl})"
     tokens, schedule, threshold = draft.best_sl, "constant", 0.0
     nearest = ""
@@ -93,7 +93,7 @@ def transformers_settings(draft: DraftResult, lane: Lane, target: str) -> str:
 
 def vllm_settings(draft: DraftResult, target: str) -> str:
     """A command line for vLLM, whose SL is fixed: this draft's best static one."""
-    if draft.name == NGRAM:
+    if draft.name == PROMPT_LOOKUP.name:
         config = {"method": "ngram", "num_speculative_tokens": draft.best_sl, "prompt_lookup_max": 3}
     else:
         config = {"method": "draft_model", "model": draft.source, "num_speculative_tokens": draft.best_sl}

@@ -20,7 +20,7 @@ from ..files import digest_of_files, safe_name
 from ..lookahead.fitted import FOLDER
 from ..lookahead.lanes import parse_lane
 from ..loop.acceptance import make_rule
-from ..loop.drafting import NGRAM
+from ..loop.drafting import MODEL_FREE
 from ..records.json_lines import Lines
 from ..records.request import CompareRequest
 from ..records.suites import Prompt
@@ -278,7 +278,7 @@ class Collector:
 
     def _lines(self, draft: str) -> Lines:
         if draft not in self._chains:
-            info = None if draft == NGRAM else self.pair.draft(draft).info
+            info = None if draft in MODEL_FREE else self.pair.draft(draft).info
             key = {
                 **self._key,
                 "draft": [draft, info.fingerprint, info.dtype] if info else [draft],

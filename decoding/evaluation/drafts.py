@@ -15,7 +15,7 @@ from ..lookahead.base import SL_CAP
 from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import PolicySpec
 from ..lookahead.specs import all_specs, evaluated_lanes, learned_policies
-from ..loop.drafting import NGRAM
+from ..loop.drafting import MODEL_FREE, abilities_of
 from ..records.suites import Prompt, load_suite, suites_for
 from ..records.trace import Costs
 from .advice import recommend
@@ -44,7 +44,7 @@ def evaluate_drafts(
     reports; it resumes from the data in ``folder``. Raises UserError.
     """
     options = check_options(options)
-    drafts = [*pair.draft_names, NGRAM]
+    drafts = [*pair.draft_names, *MODEL_FREE]
     suite = suites_for(options.suite, pair.chat)
     test = load_suite(suite, options.split, options.limit)
     validation = load_suite(suite, "validation", options.validation_limit or options.limit)
@@ -102,11 +102,11 @@ def candidates(draft: str, learned: Sequence[str]) -> list[str]:
     """The policies among which validation picks a draft's best one, each at every other argument that is swept."""
     lanes = static_lanes(draft)
     for name, spec in all_specs().items():
-        if not _decides(spec) or (draft == NGRAM and spec.looks_at_guesses):
+        if not _decides(spec) or (abilities_of(draft).certain and spec.looks_at_guesses):
             continue
         sweep = spec.argument.sweep[1::2] if spec.argument is not None else ()
         lanes += [f"{draft}/{name}:{value:g}" for value in sweep] or [f"{draft}/{name}"]
-    return lanes if draft == NGRAM else lanes + [f"{draft}/{policy}" for policy in learned]
+    return lanes if draft in MODEL_FREE else lanes + [f"{draft}/{policy}" for policy in learned]
 
 
 def _draft_result(

@@ -21,7 +21,7 @@ from ..lookahead.fitted import FOLDER
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.policy_files import PolicyFile, write_policy
-from ..loop.drafting import NGRAM
+from ..loop.drafting import abilities_of
 from ..records.request import CompareRequest
 from ..records.suites import load_suite, suites_for
 from ..records.trace import Costs
@@ -259,8 +259,8 @@ def _data(options: FitOptions, texts: dict[str, Texts], positions: Positions) ->
 
 
 def _folder(pair: Pair, draft: str) -> Path:
-    if draft == NGRAM:
-        raise UserError("The n-gram draft has no probabilities to learn from: fit a model draft.")
+    if abilities_of(draft).certain:
+        raise UserError(f"The draft {draft} has no probabilities to learn from: fit a model draft.")
     pair.draft(draft)  # raises UserError for an unknown name
     folder = pair.draft_folders.get(draft)
     if folder is None:

@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ..lookahead.base import DraftState
+from ..records.model_free import PROMPT_LOOKUP
 from .acceptance import AcceptanceRule
 from .features import FeatureReader, as_rows
 
 if TYPE_CHECKING:
     from ..engines.base import CachedModel
 
-NGRAM = "ngram"
+
+@dataclass(frozen=True, slots=True)
+class DraftAbilities:
+    """What a draft declares of itself, so that nobody asks for its name.
+
+    ``certain``: its proposals have probability 1, so that no policy can decide by them. ``may_decline``: it may have
+    nothing to propose. ``text_only``: its guess depends on the text alone and not on where the iteration began; only
+    then can a chain be recorded, and only then may oracle and what-if speak of it.
+    """
+
+    certain: bool = False
+    may_decline: bool = False
+    text_only: bool = True
 
 
 class DraftSource(Protocol):
     """Proposes tokens one by one; ``text`` is always the prompt and the output so far, as ids."""
 
     name: str
+    abilities: DraftAbilities
     max_length: int  # the longest text after which it can propose
 
     def start(self, prompt: list[int]) -> None:
@@ -44,6 +59,8 @@ class DraftSource(Protocol):
 
 class ModelDraft:
     """A language model that proposes by ``rule`` and computes the features that a policy ``needs``."""
+
+    abilities = DraftAbilities()
 
     def __init__(
         self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()
@@ -129,7 +146,8 @@ class NgramDraft:
     one token at a time). Its proposals are certain: p = 1, entropy 0.
     """
 
-    name = NGRAM
+    name = PROMPT_LOOKUP.name
+    abilities = DraftAbilities(certain=True, may_decline=True)
     max_length = 2**31
     longest = 3
 
@@ -189,6 +207,14 @@ class NgramDraft:
         """The n-grams at the end of the text, longest first."""
         most = min(self.longest, len(self._seen))
         return [tuple(self._seen[-n:]) for n in range(most, 0, -1)]
+
+
+MODEL_FREE: dict[str, type[NgramDraft]] = {PROMPT_LOOKUP.name: NgramDraft}  # every pair has them
+
+
+def abilities_of(draft: str) -> DraftAbilities:
+    """What the draft of that name declares."""
+    return MODEL_FREE[draft].abilities if draft in MODEL_FREE else ModelDraft.abilities
 
 
 def prefill(model: CachedModel, prompt: list[int]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from decoding.errors import UserError
 from decoding.lookahead.lanes import Lane, parse_lane
+from decoding.records.model_free import MODEL_FREE
 
 from .looks import lane_look
 
@@ -25,7 +26,8 @@ def lane_caption(text: str) -> str:
     if lane is None:
         return "a policy that this version does not know"
     caption = lane.spec.describe(lane.argument)
-    return f"{caption}; no small model, it copies from the text so far" if lane.draft == "ngram" else caption
+    model_free = MODEL_FREE.get(lane.draft or "")
+    return f"{caption}; {model_free.caption}" if model_free else caption
 
 
 def _known(text: str) -> Lane | None:

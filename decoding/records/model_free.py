@@ -1,0 +1,21 @@
+"""Drafts that every pair has because they need no model: names and words. Imports no torch.
+
+What guesses by these names is in ``decoding.loop.drafting``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFree:
+    """``source`` says what guesses, ``caption`` the same to someone who sees it for the first time."""
+
+    name: str
+    source: str
+    caption: str
+
+
+PROMPT_LOOKUP = ModelFree("ngram", "prompt lookup", "no small model, it copies from the text so far")
+MODEL_FREE = {one.name: one for one in (PROMPT_LOOKUP,)}
