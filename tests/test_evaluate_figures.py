@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import typer
 
-from decoding.evaluation.results import ALL, save_result
+from decoding.evaluation.results import ALL, Interval, save_result
 from tests.evaluations import make_drafts, make_evaluation
 from viz.figures.drafts import draw_drafts, opposite_shapes
 from viz.figures.evaluation import draw_evaluation
@@ -62,7 +62,19 @@ def test_sentences_follow_the_result():
     assert "behind the oracle" in behind
     entry = result.entry("confidence:0.4").rows[ALL].simulated
     entry.cut.low, entry.cut.value, entry.cut.high = -0.3, -0.2, -0.1
-    assert "surely slower: confidence:0.4" in draw_evaluation(result)[1].sentence.replace("static:5, ", "")
+    row = result.entry("confidence:0.4").rows[ALL]
+    assert "Too few prompts to say which policy is faster" in draw_evaluation(result)[1].sentence
+    for other in result.policies:
+        timing = other.rows[ALL].simulated
+        timing.prompts = 40
+        other.rows[ALL].clock = replace(timing)
+    row.clock.cut = Interval(-0.01, -0.03, 0.01)  # the clock does not say so
+    unsure = draw_evaluation(result)[1].sentence.split("not to be told apart from it:")
+    assert "over 40 simulated prompts and over 40 on the clock" in unsure[0]
+    assert "confidence:0.4" not in unsure[0] and "confidence:0.4" in unsure[1]
+    row.clock.cut = Interval(-0.2, -0.3, -0.1)
+    slower = draw_evaluation(result)[1].sentence.split("slower:")[1].split(";")[0]
+    assert "confidence:0.4" in slower
 
 
 def test_names_from_a_result_are_inert(tmp_path):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import threading
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
 from decoding.errors import UserError
 from decoding.evaluation.results import ALL, save_result
+from decoding.records.events import Event
 from decoding.records.fingerprint import fingerprint
-from viz.reports.drafts import drafts_report
+from viz.reports.drafts import beside_evaluation, drafts_report, with_paths
 from viz.reports.evaluation import evaluation_report
-from viz.reports.tab import DRAFTS, EVALUATE, _shipped, is_stale, job_options
+from viz.reports.kept import Kept
+from viz.reports.tab import DRAFTS, EVALUATE, _answers, _finish, is_stale, job_options
 
 from .evaluations import make_drafts, make_evaluation
 from .page_fakes import fake_pair
@@ -21,11 +27,12 @@ from .page_fakes import fake_pair
 def test_the_evaluation_s_sentences_are_its_figures():
     result = make_evaluation()
     report = evaluation_report(result)
-    static, best, oracle = report.sections[0].sentences
+    static, best, oracle, few = report.sections[0].sentences
     assert f"is {result.static_opt}: {result.entry('static-opt').rows[ALL].simulated.speedup.value:.2f} times" in static
     usable = [entry for entry in result.policies if entry.label not in ("autoregressive", "oracle", "oracle:best")]
     fastest = max(usable, key=lambda entry: entry.rows[ALL].simulated.speedup.value)
     assert f"is {fastest.label}: {fastest.rows[ALL].simulated.speedup.value:.2f}x" in best
+    assert "too few to say which policy is faster" in few
     assert f"reaches {result.entry('oracle').rows[ALL].simulated.speedup.value:.2f}" in oracle
 
 
@@ -47,7 +54,7 @@ def test_the_drafts_advice_comes_with_settings_to_copy():
 
 @pytest.mark.parametrize(("kind", "make"), [(EVALUATE, make_evaluation), (DRAFTS, make_drafts)])
 def test_the_tab_opens_with_the_shipped_file(tmp_path, kind, make):
-    shipped = _shipped(kind, fake_pair(), tmp_path)
+    shipped, _ = _answers(kind, fake_pair(), tmp_path, Kept())
     assert "No results are shipped" in shipped({})["error"]
     save_result(make(), tmp_path / f"toy{kind.ending}.json")
     assert shipped({})["report"]["sections"][0]["sentences"]
@@ -65,7 +72,7 @@ def test_figures_of_other_weights_say_so(tmp_path):
 
 def test_a_broken_shipped_file_is_a_sentence(tmp_path):
     (tmp_path / "toy.json").write_text("{")
-    assert "not an evaluation" in _shipped(EVALUATE, fake_pair(), tmp_path)({})["error"]
+    assert "not an evaluation" in _answers(EVALUATE, fake_pair(), tmp_path, Kept())[0]({})["error"]
 
 
 def test_the_form_asks_for_what_the_job_knows():
@@ -83,3 +90,47 @@ def test_only_recorded_results_means_no_measuring():
 
     events = list(RecordedBackend().run_job("evaluate", {}, threading.Event()))
     assert events[-1].kind == "failed"
+
+
+@pytest.mark.parametrize(("kind", "make"), [(EVALUATE, make_evaluation), (DRAFTS, make_drafts)])
+def test_a_measurement_is_found_again_and_can_be_taken_along(tmp_path, kind, make):
+    kept, result = Kept(), make()
+    shipped, take = _answers(kind, fake_pair(), tmp_path, kept)
+    event = Event("run", 3, "finished", {"result": json.loads(json.dumps(asdict(result)))})
+    report = _finish(kind, kept, event).data["report"]
+    again = shipped({"id": report["id"]})["report"]
+    assert again == report and "Measured here" in again["stamp"]
+    assert "error" in shipped({"id": "unknown"})  # nothing is shipped in this folder
+    assert kind.from_dict(json.loads(take({"kind": "json", "id": report["id"]})["text"])) == result
+    rows = list(csv.reader(io.StringIO(take({"kind": "csv", "id": report["id"]})["text"])))
+    for table in kind.tables(result):
+        assert [table.title] in rows and all(list(row) in rows for row in table.rows)
+    page = take({"kind": "html", "id": report["id"]})["text"]
+    assert "<script src" not in page and "plotly" in page and "<table>" in page
+    assert "json, csv or html" in take({"kind": "exe", "id": report["id"]})["error"]
+
+
+def test_only_the_last_results_are_kept():
+    kept = Kept(most=2)
+    first, second, third = (kept.add({"number": number}) for number in range(3))
+    assert kept.get(first) is None and kept.get(second) == {"number": 1} and kept.get(third) == {"number": 2}
+    assert kept.get(None) is None and kept.get(["x"]) is None
+
+
+def test_paths_in_the_snippets_exist():
+    told = with_paths("# target: codepair-15M/target, vllm serve codepair-15M/target --x no-such/place", "codepair-15M")
+    assert told == "# target: models/codepair-15M/target, vllm serve models/codepair-15M/target --x no-such/place"
+    assert Path("models/codepair-15M/target").is_dir()
+
+
+def test_two_tabs_with_two_best_sls_say_which_to_take():
+    drafts, evaluation = make_drafts(), make_evaluation()
+    one = drafts.drafts[0]
+    evaluation.setting.draft = one.name
+    evaluation.static_opt = one.best_sl
+    assert beside_evaluation(drafts, evaluation) == ""
+    evaluation.static_opt = one.best_sl + 1
+    evaluation.setting.validation_prompts, drafts.setting.validation_prompts = 160, 20
+    assert f"chosen on 20: take {one.best_sl + 1}" in beside_evaluation(drafts, evaluation)
+    drafts.setting.validation_prompts = 400
+    assert f"take {one.best_sl}" in beside_evaluation(drafts, evaluation)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
+
+from tests.evaluations import make_drafts, make_evaluation
+from viz.reports.drafts import drafts_report
+from viz.reports.evaluation import evaluation_report
 
 WAIT = 30_000
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
@@ -63,6 +69,25 @@ def test_a_phone_needs_no_sideways_scrolling(visit, page_url):
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator(".sd-text:visible").count() == 1  # one text at a time
     assert page.faults == []
+
+
+def test_reports_fit_a_phone_and_their_words_explain_themselves(visit, page_url):
+    page = visit(page_url, **PHONE)
+    reports = {"evaluate": evaluation_report(make_evaluation()), "drafts": drafts_report(make_drafts())}
+    for tab, (job, report) in zip(("Evaluation", "Drafts"), reports.items()):
+        page.get_by_role("tab", name=tab).click()
+        expect(page.locator(f"#report-{job} .sp-status")).to_contain_text("No results are shipped", timeout=WAIT)
+        content = json.loads(json.dumps(report.to_dict()))
+        page.evaluate(
+            """([job, report]) => [...document.querySelectorAll(`#report-${job}, #report-${job} *`)]
+               .find((node) => node.speculoscope).speculoscope.show(report)""",
+            [job, content],
+        )
+        expect(page.locator(f"#report-{job} .sp-table").first).to_be_visible(timeout=WAIT)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        expect(page.locator(f"#report-{job}").get_by_role("button", name="Tables (CSV)")).to_be_visible()
+    page.locator("#report-drafts .sd-term").first.click()
+    expect(page.locator("#report-drafts .sd-pop")).to_be_visible()
 
 
 def test_keyboard_only_a_visitor_reaches_run_and_the_player(visit, page_url):

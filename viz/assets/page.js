@@ -232,6 +232,16 @@
 
   // ---------------------------------------------------------------- take it along
 
+  /** Into the visitor's downloads; returns a sentence that says so. */
+  function save({ name, mime, text }) {
+    const link = el("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: mime }));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+    return `${name} is in your downloads.`;
+  }
+
   class TakeAlong {
     constructor(node, race) {
       this.race = race;
@@ -240,7 +250,7 @@
       this.picker = el("input", "sp-file");
       Object.assign(this.picker, { type: "file", accept: ".json,application/json", hidden: true });
       this.picker.addEventListener("change", () => this.read(this.picker.files[0]));
-      const save = (kind) => () => this.fetch(kind, (file) => this.save(file));
+      const save = (kind) => () => this.fetch(kind, (file) => { this.note.textContent = save(file); });
       const copy = (kind) => () => this.fetch(kind, (file) => this.copy(file));
       this.buttons = [
         button("sp-button", "Run file (JSON)", save("json")),
@@ -272,15 +282,6 @@
       } catch (error) {
         this.note.textContent = error.message;
       }
-    }
-
-    save({ name, mime, text }) {
-      const link = el("a");
-      link.href = URL.createObjectURL(new Blob([text], { type: mime }));
-      link.download = name;
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-      this.note.textContent = `${name} is in your downloads.`;
     }
 
     /** To the clipboard; it is shown as well, since a browser may refuse. */
@@ -318,7 +319,7 @@
   }
 
   global.SpeculoscopePage = {
-    ask, el, button, hint, asksForAnother, Status,
+    ask, el, button, hint, asksForAnother, save, Status,
     race(element, props, watch, server, trigger) {
       document.head.append(document.getElementById("speculoscope-style")); // after Gradio's, to go before them
       const race = new Race(element, props, server, trigger);

@@ -2,12 +2,19 @@
 (function (global) {
   "use strict";
 
-  const { ask, el, button, Status } = global.SpeculoscopePage;
+  const { ask, el, button, save, Status } = global.SpeculoscopePage;
+  const { termed, explainTerms } = global.Speculoscope;
+
+  function say(tag, cls, text) {
+    const node = el(tag, cls);
+    node.append(...termed(text));
+    return node;
+  }
 
   function table({ title, note, columns, rows }) {
     const node = el("table", "sp-table"), head = el("tr"), body = el("tbody"), top = el("thead");
     for (const text of columns) {
-      const cell = el("th", "", text);
+      const cell = say("th", "", text);
       cell.scope = "col";
       head.append(cell);
     }
@@ -28,7 +35,7 @@
     holder.setAttribute("aria-label", title);
     holder.append(node);
     const whole = el("div", "sp-tabled");
-    whole.append(el("h3", "", title), holder, el("p", "sp-note", note));
+    whole.append(el("h3", "", title), holder, say("p", "sp-note", note));
     return whole;
   }
 
@@ -55,14 +62,16 @@
     constructor(element, server) {
       this.status = new Status(element.querySelector(".sp-status"));
       this.content = element.querySelector(".sp-content");
-      this.drawings = [];
+      Object.assign(this, { server, drawings: [], memory: `speculoscope-${element.closest("[id]").id}` });
+      explainTerms(element);
       global.SpeculoscopePlots.onTheme(() => this.drawAll());
-      this.openShipped(server);
+      this.open();
     }
 
-    async openShipped(server) {
+    /** What this visitor measured last, while the server keeps it; else what is shipped. */
+    async open() {
       try {
-        this.show((await ask(server.shipped({}))).report);
+        this.show((await ask(this.server.shipped({ id: localStorage.getItem(this.memory) }))).report);
       } catch (error) {
         this.status.say(error.message);
       }
@@ -77,13 +86,38 @@
 
     show(report) {
       this.drawings = [];
-      this.content.replaceChildren(el("p", "sp-note sp-stamp", report.stamp), ...report.sections.map((one) => this.section(one)));
+      this.id = report.id ?? null;
+      if (report.id) localStorage.setItem(this.memory, report.id);
+      this.content.replaceChildren(el("p", "sp-note sp-stamp", report.stamp), this.takeAlong(), ...report.sections.map((one) => this.section(one)));
       this.drawAll();
+    }
+
+    takeAlong() {
+      const row = el("div", "sp-take"), note = el("span", "sp-note");
+      note.setAttribute("role", "status");
+      row.append(el("span", "sp-label", "Take it along"));
+      for (const [kind, text] of [["html", "Page (HTML)"], ["csv", "Tables (CSV)"], ["json", "Result (JSON)"]]) {
+        row.append(button("sp-button", text, async () => {
+          try {
+            note.textContent = save(await ask(this.server.take({ kind, id: this.id })));
+          } catch (error) {
+            note.textContent = error.message;
+          }
+        }));
+      }
+      if (this.id) row.append(button("sp-button", "Back to the shipped results", () => this.forget()));
+      row.append(note);
+      return row;
+    }
+
+    forget() {
+      localStorage.removeItem(this.memory);
+      this.open();
     }
 
     section({ title, sentences, tables, drawings, code: snippets }) {
       const node = el("section");
-      node.append(el("h2", "", title), ...sentences.map((text) => el("p", "", text)));
+      node.append(el("h2", "", title), ...sentences.map((text) => say("p", "", text)));
       node.append(...snippets.map(code), ...tables.map(table));
       for (const about of drawings) {
         const drawing = new global.SpeculoscopePlots.Drawing(about);
@@ -106,6 +140,7 @@
 
   global.SpeculoscopePage.report = (element, props, watch, server) => {
     const report = new Report(element, server);
+    element.speculoscope = report;
     watch("value", () => { if (props.value) report.receive(props.value); });
   };
 })(window);

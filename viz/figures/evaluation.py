@@ -144,15 +144,45 @@ def _scaled_error(intervals: list[Interval]) -> dict[str, Any]:
     return _error([Interval(100 * one.value, 100 * one.low, 100 * one.high) for one in intervals])
 
 
+ENOUGH = 20  # prompts, under which an interval over them says nothing
+
+
 def cuts_sentence(result: EvaluationResult) -> str:
-    """Which usable policies are surely faster than static-opt, which surely slower."""
+    """Which usable policies are faster than static-opt, which slower, as far as simulation and clock both say so."""
     compared = [entry for entry in result.policies if _is_compared(entry) and is_usable(entry.lane)]
-    ahead = [entry.label for entry in compared if entry.rows[ALL].simulated.cut.low > 0]
-    behind = [entry.label for entry in compared if entry.rows[ALL].simulated.cut.high < 0]
-    parts = [f"surely faster than static-opt: {', '.join(ahead)}" if ahead else "no policy is surely faster"]
-    if behind:
-        parts.append(f"surely slower: {', '.join(behind)}")
-    return f"By the 95% intervals over prompts, {'; '.join(parts)}. Every point right of the dotted line saves time."
+    right = "Every point right of the dotted line saves time."
+    simulated, clocked = prompts_of(result)
+    if min(simulated, clocked) < ENOUGH:
+        return (
+            f"Too few prompts to say which policy is faster: {simulated} simulated and {clocked} on the clock, where "
+            f"at least {ENOUGH} of each are needed. {right}"
+        )
+    parts = [f"faster than static-opt: {_named(compared, 1)}", f"slower: {_named(compared, -1)}"]
+    parts.append(f"not to be told apart from it: {_named(compared, 0)}")
+    return (
+        f"Where the 95% intervals over {simulated} simulated prompts and over {clocked} on the clock agree: "
+        f"{'; '.join(parts)}. {right}"
+    )
+
+
+def prompts_of(result: EvaluationResult) -> tuple[int, int]:
+    """(simulated, clocked) prompts behind the figures: the fewest that any compared policy has."""
+    rows = [entry.rows[ALL] for entry in result.policies if _is_compared(entry)]
+    simulated = min((row.simulated.prompts for row in rows), default=0)
+    return simulated, min((row.clock.prompts if row.clock else 0 for row in rows), default=0)
+
+
+def sure_side(entry: PolicyResult) -> int:
+    """1 where simulation and clock both have the policy ahead of static-opt with whole intervals, -1 behind; 0 else."""
+    row = entry.rows[ALL]
+    cuts = [row.simulated.cut, row.clock.cut if row.clock else None]
+    if all(cut and cut.low > 0 for cut in cuts):
+        return 1
+    return -1 if all(cut and cut.high < 0 for cut in cuts) else 0
+
+
+def _named(entries: list[PolicyResult], side: int) -> str:
+    return ", ".join(entry.label for entry in entries if sure_side(entry) == side) or "none"
 
 
 # -- prediction ----------------------------------------------------------------------------------------

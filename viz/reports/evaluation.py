@@ -6,7 +6,7 @@ from decoding.evaluation.report import evaluation_tables, percent_interval, time
 from decoding.evaluation.results import ALL, EvaluationResult, PolicyResult
 from decoding.lookahead.lanes import is_usable
 
-from ..figures.evaluation import draw_evaluation
+from ..figures.evaluation import ENOUGH, draw_evaluation, prompts_of
 from .report import Report, Section, make_report
 
 
@@ -28,6 +28,11 @@ def summary(result: EvaluationResult) -> list[str]:
     if "oracle" in by_label:
         reached = f"{_speedup(by_label['oracle']):.2f}"
         sentences.append(f"The oracle, told beforehand where guesses fail, reaches {reached}: a bound, not a choice.")
+    simulated, clocked = prompts_of(result)
+    if min(simulated, clocked) < ENOUGH:
+        sentences.append(
+            f"{simulated} simulated prompts and {clocked} on the clock are too few to say which policy is faster."
+        )
     return sentences
 
 

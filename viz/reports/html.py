@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import plotly.graph_objects as go
 import plotly.io
 
 from decoding.errors import UserError
-from decoding.evaluation.report import setting_lines
+from decoding.evaluation.report import Table, setting_lines
 from decoding.evaluation.results import DraftsResult, EvaluationResult
 from decoding.files import write_whole
 
@@ -24,6 +25,9 @@ INKS = {f"var({name})": colour for name, colour in light_colours().items()}
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;color:#1d2430;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "h1{font-size:1.4rem}h2{font-size:1.05rem;margin:2.2rem 0 .2rem}p,li{color:#5d6675;margin:.2rem 0}"
+    ".wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}"
+    "td,th{text-align:right;padding:.15rem .8rem .15rem 0;border-bottom:1px solid #ddd;white-space:nowrap}"
+    "td:first-child,th:first-child{text-align:left}"
 )
 LIBRARY = "plotly.min.js"
 
@@ -43,16 +47,39 @@ def write_html(result: EvaluationResult | DraftsResult, folder: Path) -> Path:
     return path
 
 
-def page(title: str, lines: list[str], drawings: list[Drawing]) -> str:
-    """The whole document; every text in it is escaped."""
+def whole_page(result: EvaluationResult | DraftsResult, tables: Sequence[Table]) -> str:
+    """Figures and tables of ``result`` as one file that needs no other."""
+    drafts = isinstance(result, DraftsResult)
+    title = f"{'Drafts' if drafts else 'Lookahead policies'} on {result.setting.pair}"
+    drawings = draw_drafts(result) if drafts else draw_evaluation(result)
+    library = f"<script>{plotly.offline.get_plotlyjs()}</script>"
+    return page(title, setting_lines(result.setting), drawings, tables=tables, library=library)
+
+
+def page(
+    title: str,
+    lines: list[str],
+    drawings: list[Drawing],
+    *,
+    tables: Sequence[Table] = (),
+    library: str = f'<script src="{LIBRARY}" charset="utf-8"></script>',
+) -> str:
+    """The whole document; every text in it is escaped. ``library`` is the element that brings plotly.js."""
     parts = [f"<h1>{html.escape(title)}</h1><ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>"]
     for drawing in drawings:
         figure = go.Figure(on_paper(drawing.figure.to_plotly_json()))
         body = plotly.io.to_html(figure, include_plotlyjs=False, full_html=False, div_id=drawing.name)
         parts.append(f"<h2>{html.escape(drawing.title)}</h2><p>{html.escape(drawing.sentence)}</p>{body}")
+    parts += [_table(table) for table in tables]
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
-    script = f'<script src="{LIBRARY}" charset="utf-8"></script>'
-    return f'<!doctype html><html lang="en"><head>{head}{script}</head><body>{"".join(parts)}</body></html>'
+    return f'<!doctype html><html lang="en"><head>{head}{library}</head><body>{"".join(parts)}</body></html>'
+
+
+def _table(table: Table) -> str:
+    rows = [f"<tr>{''.join(f'<th>{html.escape(text)}</th>' for text in table.columns)}</tr>"]
+    rows += [f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in table.rows]
+    head = f"<h2>{html.escape(table.title)}</h2>"
+    return f"{head}<div class='wide'><table>{''.join(rows)}</table></div><p>{html.escape(table.note)}</p>"
 
 
 def on_paper(value: Any) -> Any:

@@ -6,7 +6,7 @@ import functools
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import gradio as gr
 
 from decoding.backends.base import Backend
 from decoding.errors import UserError
+from decoding.evaluation.report import Table, drafts_tables, evaluation_tables
 from decoding.evaluation.results import Setting, drafts_from_dict, evaluation_from_dict, load_drafts, load_evaluation
 from decoding.records.events import Event
 from decoding.records.fingerprint import fingerprint
@@ -25,8 +26,10 @@ from ..choices import pair_choices
 from ..desk import answered
 from ..session import Feed, Visits, told
 from ..visitors import address_of
-from .drafts import drafts_report
+from .drafts import beside_evaluation, drafts_report
 from .evaluation import evaluation_report
+from .html import whole_page
+from .kept import Kept, check_kind, tables_csv
 from .report import Report
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -49,11 +52,20 @@ class Kind:
     load: Callable[[Path], Any]
     from_dict: Callable[[dict], Any]
     describe: Callable[[Any], Report]
+    tables: Callable[[Any], list[Table]]
+    beside: Callable[[Any, Path], list[str]]  # what to say of a shipped result beside the other tab's
     options: dict[str, Any]
 
     def report(self, result: Any) -> dict[str, Any]:
         """The tab's content for ``result``, as plain JSON."""
         return json.loads(json.dumps(self.describe(result).to_dict()))
+
+
+def chosen_apart(result: Any, folder: Path) -> list[str]:
+    """Of a drafts result: why the Evaluation tab advises another SL, if it does."""
+    path = folder / f"{result.setting.pair}.json"
+    sentence = beside_evaluation(result, load_evaluation(path)) if path.is_file() else ""
+    return [sentence] if sentence else []
 
 
 EVALUATE = Kind(
@@ -64,6 +76,8 @@ EVALUATE = Kind(
     load_evaluation,
     evaluation_from_dict,
     evaluation_report,
+    evaluation_tables,
+    lambda result, folder: [],
     {},
 )
 DRAFTS = Kind(
@@ -74,13 +88,15 @@ DRAFTS = Kind(
     load_drafts,
     drafts_from_dict,
     drafts_report,
+    drafts_tables,
+    chosen_apart,
     {"drafts": "all"},
 )
 
 
 def build_report_tab(kind: Kind, backend: Backend, visits: Visits, folder: Path = RESULTS) -> None:
     """Put the tab's components into the context at hand, and wire them."""
-    pairs = backend.pairs()
+    pairs, kept = backend.pairs(), Kept()
     gr.HTML(
         html_template=f"<p class='speculoscope sp-intro'>{kind.intro}</p>", js_on_load=None, apply_default_css=False
     )
@@ -97,33 +113,60 @@ def build_report_tab(kind: Kind, backend: Backend, visits: Visits, folder: Path 
         apply_default_css=False,
         elem_id=f"report-{kind.job}",
         js_on_load="window.SpeculoscopePage.report(element, props, watch, server);",
-        server_functions=[_shipped(kind, pairs[0] if pairs else None, folder)],
+        server_functions=_answers(kind, pairs[0] if pairs else None, folder, kept),
     )
-    _wire(kind, backend, visits, [pair, suite, limit, clock, minutes], view, run, stop)
+    _wire(kind, backend, visits, kept, [pair, suite, limit, clock, minutes], view, run, stop)
 
 
-def _shipped(kind: Kind, pair: PairDescription | None, folder: Path) -> Callable[[dict], dict]:
-    """The server function that answers with the shipped results, read once."""
+def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept) -> list[Callable[[dict], dict]]:
+    """The server functions: the result to show, and a file of it."""
 
     @functools.cache
-    def report() -> dict[str, Any]:
+    def read() -> Any:
         path = folder / f"{pair.name}{kind.ending}.json" if pair else None
         if path is None or not path.is_file():
             raise UserError(
                 f"No results are shipped for this pair yet. Measure some above, or in a terminal: {kind.command}"
             )
-        result = kind.load(path)
+        return kind.load(path)
+
+    @functools.cache
+    def report() -> dict[str, Any]:
+        result = read()
         content = kind.report(result)
         content["stamp"] = f"Shipped results · {content['stamp']}"
-        if is_stale(result.setting, pair):
+        if pair and is_stale(result.setting, pair):
             content["stamp"] += " · made with other weights than those here now: measure again"
+        content["sections"][0]["sentences"] += kind.beside(result, folder)
         return content
 
     @answered
     def shipped(query: dict) -> dict:
-        return {"report": report()}
+        measured = kept.get(query.get("id"))
+        return {"report": _measured(kind, measured, query["id"]) if measured else report()}
 
-    return shipped
+    @answered
+    def take(query: dict) -> dict:
+        as_kind, measured = check_kind(query.get("kind")), kept.get(query.get("id"))
+        result = kind.from_dict(measured) if measured else read()
+        tables = kind.tables(result)
+        writers: dict[str, Callable[[], str]] = {
+            "json": lambda: json.dumps(asdict(result), indent=1),
+            "csv": lambda: tables_csv(tables),
+            "html": lambda: whole_page(result, tables),
+        }
+        mime = {"json": "application/json", "csv": "text/csv", "html": "text/html"}[as_kind]
+        return {"name": f"speculoscope-{kind.job}.{as_kind}", "mime": mime, "text": writers[as_kind]()}
+
+    return [shipped, take]
+
+
+def _measured(kind: Kind, result: dict[str, Any], identifier: str) -> dict[str, Any]:
+    """The tab's content for a result that was measured here, with the id under which it is kept."""
+    report = kind.report(kind.from_dict(result))
+    report["stamp"] = f"Measured here · {report['stamp']}"
+    report["id"] = identifier
+    return report
 
 
 def is_stale(setting: Setting, pair: PairDescription) -> bool:
@@ -133,7 +176,16 @@ def is_stale(setting: Setting, pair: PairDescription) -> bool:
     return any(fingerprint(place) != made_with for place, made_with in here)
 
 
-def _wire(kind: Kind, backend: Backend, visits: Visits, inputs: list, view: gr.HTML, run: gr.Button, stop: gr.Button):
+def _wire(
+    kind: Kind,
+    backend: Backend,
+    visits: Visits,
+    kept: Kept,
+    inputs: list,
+    view: gr.HTML,
+    run: gr.Button,
+    stop: gr.Button,
+) -> None:
     async def measure(visitor: gr.Request, *values: Any) -> AsyncIterator[tuple]:
         yield gr.skip(), *running()
         try:
@@ -141,7 +193,9 @@ def _wire(kind: Kind, backend: Backend, visits: Visits, inputs: list, view: gr.H
         except (UserError, TypeError, ValueError) as error:
             yield told("failed", message=str(error)), gr.skip(), gr.skip()
         else:
-            feed = Feed(lambda cancel: backend.run_job(kind.job, options, cancel), functools.partial(_finish, kind))
+            feed = Feed(
+                lambda cancel: backend.run_job(kind.job, options, cancel), functools.partial(_finish, kind, kept)
+            )
             async for delta in visits.deltas(feed, visitor.session_hash or "", kind.job, address_of(visitor)):
                 yield delta, gr.skip(), gr.skip()
         yield gr.skip(), *idle()
@@ -182,9 +236,8 @@ def job_options(kind: Kind, pair: Any, suite: Any, limit: Any, clock: Any, minut
     }
 
 
-def _finish(kind: Kind, event: Event) -> Event:
+def _finish(kind: Kind, kept: Kept, event: Event) -> Event:
     if event.kind != "finished":
         return event
-    report = kind.report(kind.from_dict(event.data["result"]))
-    report["stamp"] = f"Measured here just now · {report['stamp']}"
-    return Event(event.run, event.seq, "finished", {"report": report})
+    result = event.data["result"]
+    return Event(event.run, event.seq, "finished", {"report": _measured(kind, result, kept.add(result))})
