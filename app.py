@@ -1,4 +1,4 @@
-"""Start the dashboard: python app.py [--backend URL | --recorded] [--host H] [--port P]."""
+"""Start the dashboard: python app.py [--backend URL | --recorded] [--mcp] [--host H] [--port P]."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Speculoscope: watch speculative decoding as it happens.")
     parser.add_argument("--backend", metavar="URL", help="run on the machine where `python -m decoding serve` listens")
     parser.add_argument("--recorded", action="store_true", help="show recorded runs only; nothing runs live")
+    parser.add_argument("--mcp", action="store_true", help="offer tools to language models, over MCP")
     parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME"), help="address to listen on")
     parser.add_argument("--port", type=int, help="port to listen on; without it the first free one from 7860 on")
     options = parser.parse_args()
     try:
         backend = choose_backend(url=options.backend, recorded=options.recorded)
+        page = build_page(backend, mcp=options.mcp)
     except UserError as error:
         parser.error(str(error))
-    page = build_page(backend)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that files are cleared away as on Ctrl-C
     try:
         where = {"server_name": options.host, "server_port": options.port}
         _, url, _ = serve(page, **where, prevent_thread_lock=True, quiet=True)
         print(f"Speculoscope is at {url} (Ctrl-C ends it).", flush=True)
+        if options.mcp:
+            print(f"Its tools for language models are at {url}gradio_api/mcp/ (streamable HTTP).", flush=True)
         page.block_thread()
     except OSError as error:
         parser.error(str(error))

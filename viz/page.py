@@ -15,6 +15,7 @@ from decoding.backends.recorded import RECORDINGS, RecordedBackend
 from . import assets, limits
 from .api import DESCRIPTION, make_compare
 from .learn.tab import build_learn_tab
+from .mcp_tools import add_tools, check_installed
 from .race_tab import build_race_tab
 from .reports.tab import DRAFTS, EVALUATE, build_report_tab
 from .session import Visits
@@ -27,6 +28,8 @@ IDLE_S = 0.02  # how long Gradio's idle queue sleeps; by default it wakes 1,000 
 
 class Page(gr.Blocks):
     """Gradio's page without logging of visitors' input."""
+
+    offers_tools = False
 
     def validate_inputs(self, block_fn: Any, inputs: list[Any]) -> None:
         try:
@@ -42,8 +45,13 @@ class Page(gr.Blocks):
         return messages[session].qsize() if session in messages else 0
 
 
-def build_page(backend: Backend, recordings: str | Path = RECORDINGS) -> gr.Blocks:
-    """Builds the page over ``backend``; recorded runs come from the folder ``recordings``."""
+def build_page(backend: Backend, recordings: str | Path = RECORDINGS, mcp: bool = False) -> Page:
+    """Builds the page over ``backend``; recorded runs come from the folder ``recordings``.
+
+    ``mcp``: also offer tools to language models. Raises UserError if the package for that is missing.
+    """
+    if mcp:
+        check_installed()
     recorded = RecordedBackend(recordings)
     store = RunStore(recorded)
     visits = Visits()
@@ -58,8 +66,13 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS) -> gr.Bloc
                 build_report_tab(EVALUATE, backend, visits)
             with gr.Tab("Drafts", id="drafts"):
                 build_report_tab(DRAFTS, backend, visits)
+        page.offers_tools = mcp
+        if mcp:
+            add_tools(backend, store, visits)
+        compare = make_compare(backend, visits, page.waiting)
+        compare._mcp_type = "none"  # no tool: its answer is a whole run file
         gr.api(
-            make_compare(backend, visits, page.waiting),
+            compare,
             api_name="compare",
             api_description=DESCRIPTION,
             concurrency_limit=None,
@@ -116,7 +129,7 @@ def theme() -> gr.themes.Base:
     return base.set(**light, **{f"{name}_dark": colour for name, colour in dark.items()})
 
 
-def serve(page: gr.Blocks, **options: Any) -> tuple:
+def serve(page: Page, **options: Any) -> tuple:
     """Launches ``page``; ``options`` go to Gradio's ``launch`` (server_name, server_port, prevent_thread_lock)."""
     # Gradio would keep the last 10,000 events for a monitor that is off here.
     os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
@@ -128,6 +141,7 @@ def serve(page: gr.Blocks, **options: Any) -> tuple:
         theme=theme(),
         app_kwargs={"routes": assets.routes(), "middleware": [*limits.middleware(), *assets.middleware()]},
         ssr_mode=False,
+        mcp_server=page.offers_tools,
         show_error=False,
         enable_monitoring=False,
         run_history=False,

@@ -1,0 +1,129 @@
+"""The page's tools for language models, called by the official client."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import timedelta
+
+import httpx
+import pytest
+from gradio_client import Client
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+
+from decoding.analysis.metrics import speedup
+from decoding.errors import UserError
+from viz.mcp_tools import best_length, check_installed, explain
+from viz.page import build_page, serve
+
+from .page_fakes import ScriptedBackend
+from .page_server import close, write_recordings
+from .runs import make_run
+from .waiting import in_own_loop
+
+TOOLS = {"compare_policies", "best_speculation_length", "explain_token", "list_pairs"}
+LANES = "autoregressive,static:3,oracle"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    page = build_page(ScriptedBackend(), write_recordings(tmp_path_factory.mktemp("recordings")), mcp=True)
+    _, url, _ = serve(page, prevent_thread_lock=True, quiet=True)
+    yield url
+    close(page)
+
+
+def ask(url: str, *calls: tuple[str, dict]) -> list:
+    """The results of tool ``calls`` in one session; None as a call lists the tools."""
+
+    async def talk() -> list:
+        async with (
+            streamable_http_client(f"{url}gradio_api/mcp/") as (read, write, _),
+            ClientSession(read, write, read_timeout_seconds=timedelta(seconds=60)) as session,
+        ):
+            await session.initialize()
+            return [await (session.call_tool(*call) if call else session.list_tools()) for call in calls]
+
+    return in_own_loop(talk())
+
+
+def answer(result) -> dict | list:
+    assert not result.isError, result.content
+    assert len(result.content) == 1 and len(result.content[0].text) < 4000  # compact: no run file
+    return json.loads(result.content[0].text)
+
+
+def test_the_tools_are_typed_and_described_and_the_page_s_events_stay_private(url):
+    (listed,) = ask(url, None)
+    tools = {tool.name: tool for tool in listed.tools}
+    assert set(tools) == TOOLS and all(tool.description for tool in tools.values())
+    arguments = tools["compare_policies"].inputSchema["properties"]
+    assert set(arguments) == {"prompt", "lanes", "max_new_tokens", "pair", "repeats"}
+    assert arguments["max_new_tokens"]["type"] == "integer" and arguments["prompt"]["description"]
+
+
+def test_a_comparison_its_token_and_the_link_to_its_run(url):
+    (first,) = ask(url, ("compare_policies", {"prompt": "def f():", "lanes": LANES, "max_new_tokens": 40}))
+    told = answer(first)
+    assert [lane["lane"] for lane in told["lanes"]] == LANES.split(",") and told["link"].startswith(url)
+    assert told["lanes"][0]["speedup"] == 1.0 and told["lanes"][1]["same_text_as_plain_decoding"] is True
+    assert httpx.get(told["link"], timeout=30).status_code == 200
+    call = {"run": told["run"], "lane": "static:3", "position": 7}
+    (second, missing) = ask(url, ("explain_token", call), ("explain_token", call | {"lane": "static:99"}))
+    assert answer(second)["fate"] in ("accepted", "correction", "bonus") and "position 7" in answer(second)["where"]
+    assert missing.isError and "it has autoregressive, static:3, oracle" in missing.content[0].text
+
+
+def test_the_best_length_and_the_pairs(url):
+    lengths, pairs = ask(url, ("best_speculation_length", {"prompt": "x", "max_new_tokens": 60}), ("list_pairs", {}))
+    told = answer(lengths)
+    simulated = {int(sl): value for sl, value in told["simulated_speedups"].items()}
+    assert set(simulated) == set(range(1, 21)) and max(simulated.values()) == told["simulated_speedup_at_best"]
+    assert simulated[told["best_speculation_length"]] == told["simulated_speedup_at_best"]
+    assert [pair["name"] for pair in answer(pairs)] == ["toy"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"prompt": " "}, "prompt is empty"),
+        ({"prompt": "x", "lanes": "static:0"}, "never drafts"),
+        ({"prompt": "x", "max_new_tokens": 4000}, "too many for a tool"),
+    ],
+)
+def test_bad_input_is_an_error_with_a_sentence_and_no_traceback(url, capfd, arguments, sentence):
+    (result,) = ask(url, ("compare_policies", arguments))
+    assert result.isError and sentence in result.content[0].text
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_without_mcp_nothing_is_offered(tmp_path):
+    page = build_page(ScriptedBackend(), write_recordings(tmp_path))
+    _, url, _ = serve(page, prevent_thread_lock=True, quiet=True)
+    try:
+        assert httpx.post(f"{url}gradio_api/mcp/", json={}).status_code in (404, 405)
+        assert list(Client(url, verbose=False).view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
+    finally:
+        close(page)
+
+
+def test_a_missing_package_is_a_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match="requirements-mcp.txt"):
+        check_installed()
+
+
+def test_every_position_is_explained_and_figures_are_the_run_s():
+    run = make_run(lanes=("autoregressive", "static:5", "oracle"))
+    for lane in run.lanes:
+        for position, token in enumerate(lane.output):
+            told = explain(run, lane.lane, position)
+            assert told["fate"] not in ("rejected", "dropped") and f"position {position} " in told["where"]
+            assert run.vocab[token].bytes or told["text"] == run.vocab[token].text
+    measured = {lane["lane"]: lane["speedup"] for lane in best_length(run)["measured"]}
+    assert measured["static:5"] == round(speedup(run, run.lanes[1]).median, 3)
+    for position in (-1, 10**9, "3", None):
+        with pytest.raises(UserError, match="give a position"):
+            explain(run, "static:5", position)

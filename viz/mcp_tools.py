@@ -1,0 +1,198 @@
+"""The page's tools for language models, over MCP: typed questions, compact answers, a link to the whole run."""
+
+# No "from __future__ import annotations" here: Gradio reads the real types of these signatures.
+
+import asyncio
+import importlib.util
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gradio as gr
+
+from decoding.analysis.metrics import acceptance_rate, mean_sl, speedup, tokens_per_target_pass
+from decoding.analysis.whatif import Replay, ending, static_sweep
+from decoding.backends.base import Backend
+from decoding.errors import UserError
+from decoding.records.events import new_id
+from decoding.records.request import request_from_dict
+from decoding.records.run_file import run_from_json
+from decoding.records.text import whole_text
+from decoding.records.trace import Run, Trace
+
+from .player.details import token_details
+from .session import Feed, Visits
+from .store import RunStore
+from .visitors import address_of
+
+MOST_TOKENS = 256  # of one call: a model waits for the answer
+DEFAULT_LANES = "autoregressive,static:5,costaware,oracle"
+
+
+def check_installed() -> None:
+    """Raises UserError where the package that speaks MCP is missing."""
+    if importlib.util.find_spec("mcp") is None:
+        raise UserError("The package mcp is missing: pip install -r requirements-mcp.txt, or start without --mcp.")
+
+
+def add_tools(backend: Backend, store: RunStore, visits: Visits) -> None:
+    """Add the tools to the page whose context is open."""
+    for tool in make_tools(backend, store, visits):
+        gr.api(tool, api_name=tool.__name__, queue=False)
+
+
+def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callable]:
+    """The tools, bound to ``backend``; runs that they make are kept in ``store``. They raise gr.Error."""
+
+    async def made(visitor: gr.Request | None, **settings: Any) -> Run:
+        request = request_from_dict(settings)
+        if request.max_new_tokens > MOST_TOKENS:
+            raise UserError(f"{request.max_new_tokens} new tokens are too many for a tool: at most {MOST_TOKENS}.")
+        feed = Feed(lambda cancel: backend.compare(request, cancel), finish=lambda event: event)
+        with visits.present(feed, new_id(), "mcp", address_of(visitor)):
+            async for batch in feed.batches():
+                last = batch[-1]
+        if last["kind"] != "finished":
+            raise UserError(last["data"].get("message", "The run was stopped."))
+        run = run_from_json(json.dumps(last["data"]["run"]))
+        await asyncio.to_thread(store.add, run)
+        return run
+
+    async def compare_policies(
+        visitor: gr.Request,
+        prompt: str,
+        lanes: str = DEFAULT_LANES,
+        max_new_tokens: int = 64,
+        pair: str = "",
+        repeats: int = 2,
+    ) -> str:
+        """Decode a prompt under several lookahead policies of speculative decoding and compare their speed.
+
+        Parameters:
+            prompt: the text to continue.
+            lanes: policies with commas between, such as autoregressive,static:5,disco,costaware,oracle.
+            max_new_tokens: how many tokens to decode, at most 256.
+            pair: a pair of models by its name (see list_pairs); empty for the default one.
+            repeats: how often each lane is timed.
+        """
+        with told_as_errors():
+            settings = {"lanes": lanes.split(","), "max_new_tokens": max_new_tokens, "pair": pair, "repeats": repeats}
+            run = await made(visitor, prompt=prompt, **settings)
+            text = whole_text(run.lanes[0].output, run.vocab)
+            figures = [lane_summary(run, lane) for lane in run.lanes]
+            return _written({**_about(run, visitor), "text": text, "lanes": figures})
+
+    async def best_speculation_length(
+        visitor: gr.Request, prompt: str, max_new_tokens: int = 64, pair: str = ""
+    ) -> str:
+        """Which fixed speculation length (SL) decodes this prompt fastest? Simulated for SL 1 to 20 from one run.
+
+        Parameters:
+            prompt: the text to continue.
+            max_new_tokens: how many tokens to decode, at most 256.
+            pair: a pair of models by its name (see list_pairs); empty for the default one.
+        """
+        with told_as_errors():
+            lanes = ["autoregressive", "static:5", "oracle"]
+            settings = {"lanes": lanes, "max_new_tokens": max_new_tokens, "pair": pair, "repeats": 1}
+            run = await made(visitor, prompt=prompt, **settings)
+            return _written({**_about(run, visitor), **best_length(run)})
+
+    async def explain_token(run: str, lane: str, position: int) -> str:
+        """Why does a token stand where it stands: which model proposed it, what decided its fate, what else was likely?
+
+        Parameters:
+            run: the id of a run, as compare_policies gives it.
+            lane: one of its lanes, such as static:5.
+            position: the token's position in the new text, from 0.
+        """
+        with told_as_errors():
+            return _written(explain(await asyncio.to_thread(store.get, run), lane, position))
+
+    async def list_pairs() -> str:
+        """The pairs of models (a target and its drafts) that can run here."""
+        with told_as_errors():
+            pairs = await asyncio.to_thread(backend.pairs)
+            names = ("name", "title", "description", "default_draft", "reason")
+            return _written(
+                [
+                    {name: getattr(pair, name) for name in names} | {"drafts": list(pair.drafts)}
+                    for pair in pairs
+                    if pair.loadable
+                ]
+            )
+
+    return [compare_policies, best_speculation_length, explain_token, list_pairs]
+
+
+@contextmanager
+def told_as_errors() -> Iterator[None]:
+    """Turns a UserError into Gradio's, which reaches the caller as a sentence and leaves no traceback in the log."""
+    try:
+        yield
+    except UserError as error:
+        raise gr.Error(str(error), print_exception=False) from error
+
+
+def lane_summary(run: Run, trace: Trace) -> dict[str, Any]:
+    """One lane in a few figures; None where a figure does not apply."""
+    measured = speedup(run, trace)
+    return {
+        "lane": trace.lane,
+        "speedup": round(measured.median, 3) if measured else None,
+        "speedup_range": [round(measured.low, 3), round(measured.high, 3)] if measured else None,
+        "tokens_per_target_pass": _rounded(tokens_per_target_pass(trace)),
+        "acceptance_rate": _rounded(acceptance_rate(trace)),
+        "mean_speculation_length": _rounded(mean_sl(trace)) if trace.draft else None,
+        "same_text_as_plain_decoding": trace.verdict.same,
+    }
+
+
+def best_length(run: Run) -> dict[str, Any]:
+    """Every static SL's simulated speedup on the text of ``run``, and the best. Raises UserError without a chain."""
+    chain = run.chains.get(run.pair.default_draft)
+    if chain is None or not chain.target:
+        raise UserError("Nothing was decoded, so there is no speculation length to choose: try a longer prompt.")
+    simulated = static_sweep(Replay(chain), run.costs, **ending(run))
+    speedups = {sl: round(one.speedup, 3) for sl, one in enumerate(simulated, start=1)}
+    best = max(speedups, key=lambda sl: (speedups[sl], -sl))
+    return {
+        "best_speculation_length": best,
+        "simulated_speedup_at_best": speedups[best],
+        "simulated_speedups": {str(sl): value for sl, value in speedups.items()},
+        "measured": [lane_summary(run, lane) for lane in run.lanes],
+    }
+
+
+def explain(run: Run, lane: str, position: int) -> dict[str, Any]:
+    """The token at output ``position`` of ``lane``. Raises UserError where there is none."""
+    numbers = {trace.lane: number for number, trace in enumerate(run.lanes)}
+    if lane not in numbers:
+        raise UserError(f"This run has no lane {lane[:60]}: it has {', '.join(numbers)}.")
+    trace = run.lanes[numbers[lane]]
+    if not isinstance(position, int) or not 0 <= position < len(trace.output):
+        last = len(trace.output) - 1
+        raise UserError(f"The text has {last + 1} new tokens: give a position from 0 to {last}.")
+    at = next(k for k, it in enumerate(trace.iterations) if it.start <= position < it.start + len(it.tokens))
+    iteration = trace.iterations[at]
+    offset = position - iteration.start
+    index = offset if offset < iteration.n_accepted else iteration.n_drafted
+    return token_details(run, numbers[lane], at, index)
+
+
+def _about(run: Run, visitor: gr.Request | None) -> dict[str, Any]:
+    """Where the figures come from, and where the whole run can be seen while it is kept."""
+    url = getattr(visitor, "url", None)
+    base = f"{url.scheme}://{url.netloc}" if url is not None else ""
+    where = run.machine.gpu or f"{run.machine.processor}, {run.machine.cores} cores"
+    return {"run": run.id, "link": f"{base}/?run={run.id}", "pair": run.pair.name, "machine": where}
+
+
+def _written(answer: Any) -> str:
+    """As JSON: Gradio would write a dict as Python does."""
+    return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
