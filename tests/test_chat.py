@@ -114,3 +114,24 @@ def test_the_text_ends_with_the_message(pair):
     pair.tokenizer.eos_ids = frozenset(range(pair.target.vocab_size))  # whatever it says ends it
     run = finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1, chat=True), pair)
     assert run.lanes[0].finish == "eos" and len(run.lanes[0].output) == 1
+
+
+def test_the_form_says_why_another_pair_serves_and_names_cards():
+    import gradio as gr
+
+    from decoding.records.pairs import PairDescription
+    from viz.race_form import build_form
+
+    small = PairDescription("small", "Small", "embedded", "t", {"d": "d"}, "d", note="The big one is missing.")
+    chat = PairDescription("c", "Chat", "embedded", "t", {"d": "d"}, "d", card="https://card", licence="MIT")
+    for pairs, shown in (
+        (
+            [small, chat],
+            {"pair-note": "The big one is missing.", "pair-cards": "Chat: [model card](https://card), MIT."},
+        ),
+        ([PairDescription("p", "P", "embedded", "t", {"d": "d"}, "d")], {}),
+    ):
+        with gr.Blocks() as page:
+            build_form(Settings(), [], pairs)
+        texts = {one.elem_id: one.value for one in page.blocks.values() if isinstance(one, gr.Markdown)}
+        assert texts == shown

@@ -45,6 +45,8 @@ def build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
     with gr.Column(elem_classes="sp-form"):
         gr.HTML(html_template=UNFOLD, js_on_load=None, apply_default_css=False, elem_classes="sp-unfold-box")
         form = _build_form(first, examples, pairs)
+        if pairs and pairs[0].note:  # the default pair cannot be had here
+            gr.Markdown(pairs[0].note, elem_id="pair-note")
     _wire_rule(form)
     _wire_hint(form)
     _wire_chat(form, pairs)
@@ -122,6 +124,9 @@ def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
         pair = gr.Dropdown(choices, value=first.pair, label="Pair of models", elem_id="pair")
         target = gr.Textbox(first.target, label="or a target of your own (folder or Hub id)", max_lines=1)
         draft = gr.Textbox(first.draft, label="with this draft (folder or Hub id)", max_lines=1)
+    cards = [f"{one.title}: [model card]({one.card}), {one.licence}." for one in pairs if one.card]
+    if cards:
+        gr.Markdown(" ".join(cards), elem_id="pair-cards")
     with gr.Row():
         stop = gr.Textbox(first.stop, label="Stop strings, one a line", lines=1, max_lines=4)
         ignore_eos = gr.Checkbox(first.ignore_eos, label="Go on after the end-of-text token")

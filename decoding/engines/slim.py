@@ -83,7 +83,9 @@ def materialise(draft: Path, target: Path, folder: Path) -> Path:
 
 def _write_model(draft: Path, target: Path, folder: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     config = LlamaConfig.from_pretrained(draft)
     model = LlamaForCausalLM(config).to(torch.bfloat16)
     weights = whole_weights(draft, target)
