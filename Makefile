@@ -21,11 +21,13 @@ lint: .venv/.dev
 	$(BIN)/ruff format --check --quiet .
 
 refresh: .venv/.run
-	$(BIN)/python -m decoding fit
 	$(BIN)/python -m training report --write-cards
-	$(BIN)/python -m decoding evaluate --suite all --split test --ship
-	$(BIN)/python -m decoding evaluate --suite all --split test --drafts all --ship
-	$(BIN)/python -m decoding recordings
+	for pair in smollm2-135m codepair-15M; do \
+		$(BIN)/python -m decoding fit --pair $$pair && \
+		$(BIN)/python -m decoding evaluate --pair $$pair --ship && \
+		$(BIN)/python -m decoding evaluate --pair $$pair --drafts all --ship && \
+		$(BIN)/python -m decoding recordings --pair $$pair || exit 1; \
+	done
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
