@@ -38,6 +38,7 @@ def main() -> None:
         print(f"Speculoscope is at {url} (Ctrl-C ends it).", flush=True)
         if options.mcp:
             print(f"Its tools for language models are at {url}gradio_api/mcp/ (streamable HTTP).", flush=True)
+        backend.prepare()
         page.block_thread()
     except OSError as error:
         parser.error(str(error))

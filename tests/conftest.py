@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,7 @@ settings.load_profile("speculoscope")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("SPECULOSCOPE_COSTS", tempfile.mkdtemp(prefix="speculoscope-costs-"))  # not the user's
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -69,6 +69,12 @@ class ScriptedRunner:
 
     lost, served = False, 0
 
+    def prepare(self) -> None:
+        pass
+
+    def idle(self, busy: Callable[[], bool]) -> None:
+        pass
+
     def has_lost_device(self) -> bool:
         return self.lost
 
@@ -163,6 +169,9 @@ class FakeBackend:
                 yield event(one, **data)
         except (UserError, RuntimeError) as error:
             yield event("failed", message=str(error))
+
+    def prepare(self) -> None:
+        pass
 
     def pairs(self) -> list[PairDescription]:
         return [PairDescription("toy", "Toy pair", "embedded", "target", {"shallow": "shallow"}, "shallow")]

@@ -39,6 +39,8 @@ class ScriptedBackend:
     def __init__(self, pause_s: float = 0.0, **options: Any) -> None:
         self.pause_s, self.options = pause_s, options
         self.requests: list[CompareRequest] = []
+        self.go_on = threading.Event()  # after the first repeat
+        self.go_on.set()
         self._turn = threading.Lock()
         self._waiting = 0
 
@@ -79,6 +81,14 @@ class ScriptedBackend:
                         return
                     yield event("iterations", **_live(run, trace, lane, repeat, first, iteration))
                 yield event("lane_finished", lane=lane, repeat=repeat, decode_s=trace.repeats[repeat].decode_s)
+            so_far = replace(run, chains={}, lanes=[replace(t, repeats=t.repeats[: repeat + 1]) for t in run.lanes])
+            yield event(
+                "replay", run=json.loads(json.dumps(run_to_dict(so_far))), timings=repeat + 1, of=request.repeats
+            )
+            while repeat == 0 and not self.go_on.wait(0.02):
+                if cancel.is_set():
+                    yield event("cancelled")
+                    return
         yield event("finished", run=json.loads(json.dumps(run_to_dict(run))))
 
     def make(self, request: CompareRequest, run_id: str) -> Run:
@@ -101,6 +111,9 @@ class ScriptedBackend:
                 return
             yield event("progress", stage=kind, message=f"Prompt {step + 1} of 50", fraction=step / 50)
         yield event("failed", message="This scripted backend has no evaluation.")
+
+    def prepare(self) -> None:
+        pass
 
     def pairs(self) -> list[PairDescription]:
         return [fake_pair()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_a_stop_deep_in_a_job_ends_it_as_stopped_and_not_as_broken(monkeypatch):
     def stopped(*args, **kwargs):
         raise chain.Cancelled
 
-    monkeypatch.setattr("decoding.comparison.compare.record_chain", stopped)
+    monkeypatch.setattr("decoding.comparison.chain.record_chain", stopped)
     jobs = Jobs()
     jobs._pair, jobs._key = ToyPair(), ("", "", "", "auto")
     options = {"prompt": "abc", "lanes": ["autoregressive", "static:2"], "max_new_tokens": 5, "repeats": 1}
@@ -155,3 +156,95 @@ def test_a_recording_that_is_broken_is_a_sentence(tmp_path):
         read_index(tmp_path)
     long_job = list(backend.run_job("evaluate", {}, threading.Event()))
     assert "without --recorded" in last_sentence(long_job)
+
+
+class PreparedRunner(ScriptedRunner):
+    """Tells what it was asked to do while nobody wanted anything."""
+
+    asked: list[str] = []
+
+    def prepare(self):
+        self.asked.append("prepare")
+
+    def idle(self, busy):
+        self.asked.append("idle")
+        while self.asked.count("idle") == 2 and not busy():
+            time.sleep(0.001)
+
+    def run(self, kind, options, run_id, cancel):
+        yield "finished", {"result": self.asked}
+
+
+def test_a_worker_prepares_and_idles_until_somebody_wants_something():
+    backend = LocalBackend(PreparedRunner)
+    backend.prepare()
+    events = list(backend.run_job("evaluate", {}, threading.Event()))
+    backend.close()
+    asked = events[-1].data["result"]
+    assert asked[:2] == ["idle", "prepare"] or asked[0] == "prepare"
+    assert asked[-1] in ("idle", "prepare")
+
+
+def test_a_worker_that_cannot_start_yet_is_no_fault(monkeypatch):
+    def fail(*args):
+        raise OSError(12, "Cannot allocate memory")
+
+    backend = LocalBackend(ScriptedRunner)
+    monkeypatch.setattr("decoding.backends.local.WorkerProcess", fail)
+    backend.prepare()
+    monkeypatch.undo()
+    check_stream(run(backend))
+    backend.close()
+    backend.prepare()
+
+
+def test_what_was_loaded_before_anybody_asked_serves_the_first_run(monkeypatch):
+    from tests.toy import ToyPair
+
+    loaded = []
+    monkeypatch.setattr("decoding.engines.pair.load_pair", lambda *key, **options: loaded.append(key) or ToyPair())
+    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
+    jobs = Jobs("cpu")
+    jobs.prepare()
+    jobs.idle(lambda: False)
+    assert jobs._known.find(["small"], 128) is not None
+    options = {"prompt": "abc", "lanes": ["autoregressive", "static:2"], "max_new_tokens": 5, "repeats": 1}
+    told = list(jobs.run("compare", options, "run", lambda: False))
+    assert told[-1][0] == "finished" and loaded == [("", "", "", "auto")]
+    assert [kind for kind, _ in told[:3]] == ["started", "lane_started", "iterations"]
+
+
+def test_a_run_takes_over_what_is_being_loaded(monkeypatch):
+    from tests.toy import ToyPair
+
+    go = threading.Event()
+    loaded = []
+
+    def load(*key, **options):
+        loaded.append(key)
+        go.wait(30)
+        return ToyPair()
+
+    monkeypatch.setattr("decoding.engines.pair.load_pair", load)
+    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
+    jobs = Jobs("cpu")
+    jobs.prepare()
+    jobs.idle(lambda: True)  # somebody wants something at once
+    options = {"prompt": "abc", "lanes": ["static:2"], "max_new_tokens": 5, "repeats": 1}
+    told = jobs.run("compare", options, "run", lambda: False)
+    assert next(told) == ("progress", {"stage": "loading", "message": "Loading the models", "fraction": None})
+    go.set()
+    assert list(told)[-1][0] == "finished" and len(loaded) == 1
+
+
+def test_a_default_pair_that_does_not_load_is_told_to_whoever_asks(monkeypatch, caplog):
+    def load(*key, **options):
+        raise UserError("There is no such pair.")
+
+    monkeypatch.setattr("decoding.engines.pair.load_pair", load)
+    jobs = Jobs("cpu")
+    jobs.prepare()
+    jobs.idle(lambda: False)
+    assert "There is no such pair." in caplog.text
+    told = list(guarded(lambda: jobs.run("compare", {"prompt": "abc"}, "run", lambda: False)))
+    assert told[-1] == ("failed", {"message": "There is no such pair."})

@@ -10,13 +10,17 @@ import numpy as np
 import pytest
 
 from decoding.analysis.whatif import simulate
+from decoding.comparison.chain import chain_of, foresee
 from decoding.comparison.compare import Comparison, compare, finished_run
+from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.errors import Cancelled
+from decoding.lookahead.lanes import Lane
 from decoding.loop.sampling import softmax
 from decoding.records.events import Event, Numbering, guarded
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
+from decoding.records.trace import Costs
 
 from .toy import ToyPair
 
@@ -32,6 +36,14 @@ def compare_pair(request: CompareRequest, pair: ToyPair, cancel=lambda: False) -
     event = Numbering("run")
     for kind, data in guarded(lambda: compare(request, pair, cancel)):
         yield event(kind, **data)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_readings():
+    """What passes cost does not matter here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -243,11 +255,89 @@ def test_cancel_ends_with_one_event(after):
 
 def test_measuring_tells_how_far_it_is_and_ends_there_when_it_is_stopped(told):
     shares = [e.data["fraction"] for e in told if e.kind == "progress" and e.data["stage"] == "measuring"]
-    assert len(shares) > 3 and shares == sorted(shares) and shares[0] == 0.0 and shares[-1] < 1.0
+    assert len(shares) > 3 and shares == sorted(shares) and shares[0] == 0.0 and shares[-1] <= 1.0
+
+
+STAGES = [
+    ("started", None),
+    ("lane_started", None),
+    ("iterations", None),
+    ("progress", "measuring"),
+    ("progress", "chain"),
+    ("progress", "warming up"),
+    ("lane_finished", None),
+    ("replay", None),
+]
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage[1] or stage[0])
+def test_a_stop_is_heeded_wherever_it_comes(stage):
+    """What was told before the stop stays; nothing is told after it."""
     seen = []
-    for event in compare_pair(request(), ToyPair(), cancel=lambda: len(seen) >= 4):
+    for event in compare_pair(request(), ToyPair(), cancel=lambda: stage in seen):
         seen.append((event.kind, event.data.get("stage")))
-    assert seen[-2:] == [("progress", "measuring"), ("cancelled", None)]
+    assert seen[-1] == ("cancelled", None) and len(seen) - seen.index(stage) <= 3
+
+
+def test_the_plain_lane_comes_first_and_waits_for_nothing():
+    """Its tokens appear before anything is measured, wherever it stands among the lanes."""
+    lanes = ["static:4", "autoregressive", "oracle"]
+    events = list(compare_pair(request(lanes=lanes, repeats=2), ToyPair()))
+    assert [event.kind for event in events[:3]] == ["started", "lane_started", "iterations"]
+    turns = [(e.data["repeat"], e.data["lane"]) for e in events if e.kind == "lane_started"]
+    assert turns == [(0, 1), (0, 0), (0, 2), (1, 0), (1, 1), (1, 2)]
+    first = next(event for event in events if event.kind == "iterations")
+    assert len(first.data["items"]) == 1 or first.data["first"] == 0
+
+
+def test_the_plain_lane_is_the_reference(monkeypatch):
+    """The target writes its text once for each repeat of each lane, and never for the sake of the others."""
+    decoded = []
+    real = LaneRun.decode
+    monkeypatch.setattr(LaneRun, "decode", lambda self, *rest: decoded.append(self.lane.text) or real(self, *rest))
+    finished_run(request(repeats=2), ToyPair())
+    assert sorted(decoded) == sorted(LANES * 2)
+
+
+def test_the_replay_comes_with_the_first_repeat_and_is_refined(told, run):
+    replays = [event for event in told if event.kind == "replay"]
+    assert [(e.data["timings"], e.data["of"]) for e in replays] == [(1, 2), (2, 2)]
+    for repeats, event in enumerate(replays, start=1):
+        early = run_from_json(json.dumps(event.data["run"]))
+        assert early.id == run.id and [trace.lane for trace in early.lanes] == LANES
+        assert all(len(trace.repeats) == repeats and trace.verdict.same for trace in early.lanes)
+        assert [trace.output for trace in early.lanes] == [trace.output for trace in run.lanes]
+        for trace, whole in zip(early.lanes, run.lanes):
+            assert trace.repeats == whole.repeats[:repeats]
+            for it, last in zip(trace.iterations, whole.iterations, strict=True):
+                assert [(t.id, t.fate) for t in it.drafted] == [(t.id, t.fate) for t in last.drafted]
+    before = told[: told.index(replays[0])]
+    assert not [e for e in before if e.kind == "lane_started" and e.data["repeat"] > 0]
+    assert not [e for e in before if e.kind == "progress" and e.data["stage"] == "explaining"]
+
+
+def test_a_run_made_to_be_kept_tells_its_replay_once():
+    events = list(compare_pair(request(lanes=["static:2"], repeats=6), ToyPair()))
+    assert [event.data["timings"] for event in events if event.kind == "replay"] == [1]
+
+
+@pytest.mark.parametrize("changes", [{}, {"rule": "coupling", "temperature": 0.9, "seed": 3}])
+@pytest.mark.parametrize("draft", ["small", "weak", "ngram"])
+def test_one_pass_foresees_what_the_loop_will_guess(draft, changes):
+    prepared = prepare(request(lanes=[f"{draft}/oracle"], **changes), ToyPair())
+    plain = Lane("autoregressive", None, "autoregressive", None)
+    output = LaneRun(prepared, plain, Costs(0.0, [1.0], {}, 0.0)).run().output
+    foreseen, chain = foresee(prepared, draft, output), chain_of(prepared, draft, output)
+    assert foreseen.along.choice == chain.along.choice
+    assert [foreseen.holds(at) for at in range(len(output))] == [chain.holds(at) for at in range(len(output))]
+
+
+def test_what_lies_beyond_the_drafts_context_is_not_foreseen():
+    prepared = prepare(request(lanes=["oracle"]), ToyPair(draft_length=20))
+    output = [1] * 30
+    foreseen = foresee(prepared, "small", output)
+    assert None in foreseen.along.choice and len(foreseen.along.choice) == 30
+    assert foreseen.along.choice[:10] == chain_of(prepared, "small", output).along.choice[:10]
 
 
 def test_cancel_is_an_exception_to_callers_without_events():

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.analysis.whatif import simulate, simulate_lane
-from decoding.comparison.compare import chain_of, finished_run
+from decoding.comparison.chain import chain_of
+from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.lookahead.lanes import parse_lane

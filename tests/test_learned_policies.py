@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from decoding.analysis.whatif import simulate
 from decoding.comparison.annotate import Annotator
-from decoding.comparison.compare import chain_of
+from decoding.comparison.chain import chain_of
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.lookahead.base import DraftState, LaneContext

@@ -106,7 +106,7 @@ def test_stop_while_a_pair_loads(shipped):
     jobs, request = Jobs("cpu"), small_request(target=str(shipped), draft=str(shipped))
     asked = iter([False, True])
     told = list(guarded(lambda: jobs._load(request, lambda: next(asked, True))))
-    assert [kind for kind, _ in told] == ["progress", "cancelled"] and jobs._pair is None
+    assert {kind for kind, _ in told[:-1]} == {"progress"} and told[-1][0] == "cancelled" and jobs._pair is None
 
 
 def load(jobs, request):

@@ -121,7 +121,7 @@ def test_an_address_on_the_internet_has_its_share(monkeypatch):
     visits = Visits()
 
     def enter(session: str, address: str):
-        job = visits.present(Feed(lambda cancel: iter(()), lambda event: event), session, "api", address)
+        job = visits.present(Feed(lambda cancel: iter(())), session, "api", address)
         job.__enter__()
         return job
 

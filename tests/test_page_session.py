@@ -135,7 +135,7 @@ def test_faults_become_sentences(tmp_path):
         return iter(())
 
     for start, sentence in ((broken, BROKEN), (endless_silence, "ended without a result")):
-        last = collect(Feed(start, finish=lambda event: event))[-1]["events"][-1]
+        last = collect(Feed(start))[-1]["events"][-1]
         assert last["kind"] == "failed" and sentence in last["data"]["message"]
         assert "secret" not in last["data"]["message"]
 

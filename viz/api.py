@@ -95,7 +95,7 @@ def make_compare(
                     "system": system,
                 }
             )
-            feed = Feed(lambda cancel: backend.compare(request, cancel), finish=lambda event: event)
+            feed = Feed(lambda cancel: backend.compare(request, cancel))
             with visits.present(feed, session, "api", address_of(visitor)):
                 async for event in _read(feed, Unread(lambda: waiting(session))):
                     yield event

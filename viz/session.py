@@ -2,8 +2,8 @@
 
 A comparison runs in a thread that iterates over the backend; the page's event loop sleeps until something has
 arrived, waits a moment for more, and sends all of it as one numbered delta
-``{"run": id, "seq": n, "events": [{"kind", "data"}, ...]}``, where ``seq`` is the number of its first event. The
-last one carries the finished run's payload.
+``{"run": id, "seq": n, "events": [{"kind", "data"}, ...]}``, where ``seq`` is the number of its first event. With
+the first repeat comes the payload of the run as far as it is decoded, with the last event that of the whole.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ Batch = list[dict[str, Any]]  # [{"kind", "data"}, ...]
 class Feed:
     """The events of one long job, passed from its thread to the event loop and merged."""
 
-    def __init__(self, start: Callable[[threading.Event], Iterator[Event]], finish: Callable[[Event], Event]) -> None:
-        """``start(cancel)`` returns the events; ``finish`` converts the last one for the page."""
+    def __init__(
+        self, start: Callable[[threading.Event], Iterator[Event]], translate: Callable[[Event], Event] = lambda e: e
+    ) -> None:
+        """``start(cancel)`` gives the events; ``translate`` turns each into what the page wants."""
         self.cancel = threading.Event()
         self.run = ""
-        self._start, self._finish = start, finish
+        self._start, self._translate = start, translate
         self._pending: list[Event] = []
         self._lock = threading.Lock()
 
@@ -70,7 +72,7 @@ class Feed:
         try:
             for event in self._start(self.cancel):
                 self.run = event.run
-                self._put(self._finish(event) if event.is_last else event)
+                self._put(self._translate(event))
                 if event.is_last:
                     return
             self._put(self._failure("The comparison ended without a result; try again."))
@@ -128,16 +130,19 @@ def _copied(event: Event) -> dict[str, Any]:
 
 
 def race_feed(backend: Backend, store: RunStore, request: CompareRequest) -> Feed:
-    """The feed of a comparison; it ends with the payload of its run, which ``store`` keeps."""
+    """A comparison; where an event carries its run, the page gets the payload, and ``store`` keeps the run."""
 
-    def finish(event: Event) -> Event:
-        if event.kind != "finished":
+    def translate(event: Event) -> Event:
+        if event.kind == "started":
+            return _headed(event)
+        if event.kind not in ("replay", "finished"):
             return event
-        run = run_from_json(json.dumps(event.data["run"]))
+        data = dict(event.data)
+        run = run_from_json(json.dumps(data.pop("run")))
         store.add(run)
-        return Event(event.run, event.seq, "finished", {"payload": player_payload(run, origin="live")})
+        return Event(event.run, event.seq, event.kind, {**data, "payload": player_payload(run, origin="live")})
 
-    return Feed(lambda cancel: map(_headed, backend.compare(request, cancel)), finish)
+    return Feed(lambda cancel: backend.compare(request, cancel), translate)
 
 
 class Visits:
@@ -209,9 +214,7 @@ class Live:
 
 
 def _headed(event: Event) -> Event:
-    """ "started" with the player's text for each lane."""
-    if event.kind != "started":
-        return event
+    """ "started" with what the player writes over each lane and before its text."""
     settings, lanes = event.data["settings"], [lane_heading(lane) for lane in event.data["lanes"]]
     known = {"lanes": lanes, "prompt": settings["prompt"][-PROMPT_CHARS:], "repeats": settings["repeats"]}
     return Event(event.run, event.seq, "started", known)

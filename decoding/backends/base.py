@@ -39,6 +39,9 @@ class Backend(Protocol):
         """Another long job ("evaluate", "drafts"): ``progress`` events, then ``finished`` with ``{"result": ...}``."""
         ...
 
+    def prepare(self) -> None:
+        """A run will be asked for before long: what can be loaded and measured before is begun, where there is such."""
+
     def pairs(self) -> list[PairDescription]: ...
 
     def status(self) -> str:

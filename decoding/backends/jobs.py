@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import queue
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Cancelled, UserError
 from ..records.events import Told
 from ..records.request import CompareRequest, request_from_dict
+from .loading import Key, Loading
 
 if TYPE_CHECKING:
+    from ..comparison.kept_costs import KnownCosts
     from ..engines.pair import Pair
     from ..evaluation.options import EvaluationOptions
 
@@ -33,8 +33,10 @@ class Jobs:
 
     def __init__(self, device: str = "auto") -> None:
         self._device = device
-        self._key: tuple[str, ...] | None = None
+        self._key: Key | None = None
         self._pair: Pair | None = None
+        self._known: KnownCosts | None = None
+        self._loading: Loading | None = None
 
     def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
         jobs = {"compare": self._compare, "evaluate": self._evaluate, "drafts": self._evaluate}
@@ -42,6 +44,30 @@ class Jobs:
         if job is None:
             raise UserError(f"There is no job '{kind[:40]}': choose one of {', '.join(jobs)}.")
         yield from job(options, run_id, cancel)
+
+    def prepare(self) -> None:
+        """Begin to load the default pair, before anybody has asked for a run."""
+        self._begin(self._key_of(CompareRequest(prompt="")))
+
+    def idle(self, busy: Callable[[], bool]) -> None:
+        """Use the time in which nobody wants anything: finish loading, measure cost curves that are missing or old.
+
+        Returns when there is nothing left to do, or as soon as ``busy()``.
+        """
+        if self._loading is None and self._known is None:
+            return
+        from ..comparison.idle import measure_asked, prepare_usual
+
+        try:
+            if self._loading is not None and self._loading.wait(busy):
+                self._take_loaded()
+                prepare_usual(self._known, busy)
+            if self._known is not None:
+                measure_asked(self._known, busy)
+        except UserError as error:  # whoever asks for a run next is told the same
+            log.warning("%s", error)
+        except Exception:
+            log.exception("what was to be done in idle time failed")
 
     def has_lost_device(self) -> bool:
         """Has the GPU faulted? CUDA then refuses all further work of this process. Lack of memory is no such fault."""
@@ -59,20 +85,21 @@ class Jobs:
 
         In the calling thread: ZeroGPU's stand-in for CUDA works in no other.
         """
+        from ..comparison.kept_costs import KnownCosts
         from ..engines.pair import load_pair
 
         key = self._key_of(request)
         pair = load_pair(*key, device=self._device)
         for name in pair.draft_names:
             pair.draft(name)
-        self._pair, self._key = pair, key
+        self._pair, self._key, self._known = pair, key, KnownCosts(pair)
 
     def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
         from ..comparison.compare import compare
 
         request = request_from_dict(options)
         yield from self._load(request, cancel)
-        yield from compare(request, self._pair, cancel, run_id)
+        yield from compare(request, self._pair, cancel, run_id, self._known)
 
     def _evaluate(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
         """Policies with one draft, or all drafts where the options ask for them."""
@@ -94,32 +121,38 @@ class Jobs:
         raise Cancelled
 
     @staticmethod
-    def _key_of(request: CompareRequest | EvaluationOptions) -> tuple[str, ...]:
+    def _key_of(request: CompareRequest | EvaluationOptions) -> Key:
         return request.pair, request.target, request.draft, request.dtype
 
     def _load(self, request: CompareRequest | EvaluationOptions, cancel: Cancel) -> Told:
-        """Make the pair asked for the loaded one, telling how it goes. Raises UserError, Cancelled.
-
-        Loading runs in a thread of its own, so that a long download can be told of and stopped.
-        """
-        from ..engines.pair import load_pair
-
+        """Make the pair asked for the loaded one, telling how it goes. Raises UserError, Cancelled."""
         key = self._key_of(request)
         if self._pair is not None and key == self._key:
             return
-        self._pair = self._key = None  # frees the memory of the last pair before the next one takes its own
-        told: queue.SimpleQueue[tuple[str, float | None] | None] = queue.SimpleQueue()
+        if self._loading is None or self._loading.key != key:
+            self._begin(key)
+        loading = self._loading
+        loading.cancelled = cancel
+        while (step := loading.told.get()) is not None:
+            yield "progress", {"stage": "loading", "message": step[0], "fraction": step[1]}
+        self._take_loaded()
 
-        def tell(message: str, fraction: float | None) -> None:
-            if cancel():
-                raise Cancelled
-            told.put((message, fraction))
+    def _begin(self, key: Key) -> None:
+        """Begin to load, after whatever is being loaded has ended."""
+        if self._loading is not None:
+            self._loading.end()
+        self._pair = self._key = self._known = (
+            None  # frees the memory of the last pair before the next one takes its own
+        )
+        self._loading = Loading(key, self._device)
 
-        tell("Loading the models", None)
-        with ThreadPoolExecutor(1) as pool:
-            loading = pool.submit(load_pair, *key, device=self._device, progress=tell)
-            loading.add_done_callback(lambda done: told.put(None))
-            while (step := told.get()) is not None:
-                yield "progress", {"stage": "loading", "message": step[0], "fraction": step[1]}
-            self._pair = loading.result()
-        self._key = key
+    def _take_loaded(self) -> None:
+        """Make the pair that was being loaded the loaded one. Raises what loading raised."""
+        import torch
+
+        from ..comparison.kept_costs import KnownCosts
+
+        loading, self._loading = self._loading, None
+        self._pair, self._key = loading.pair(), loading.key
+        self._known = KnownCosts(self._pair)
+        torch.set_num_threads(self._pair.target.info.threads)  # torch keeps it per thread: for the one that decodes

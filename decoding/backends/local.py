@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import logging
 import queue
 import threading
 from collections import deque
@@ -17,6 +18,8 @@ from ..records.pairs import PairDescription, describe_pairs, is_public
 from ..records.request import PUBLIC, CompareRequest, Grant, check_granted, check_long_job, check_request
 from .base import CLOSED
 from .process import WorkerProcess
+
+log = logging.getLogger(__name__)
 
 MAX_WAITING = 24
 POLL_S = 0.1  # how often a waiting stream looks at its cancel flag
@@ -103,6 +106,17 @@ class LocalBackend:
             yield from self._follow(job, cancel, event)
         finally:
             self._leave(job)
+
+    def prepare(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                self._worker = self._worker or WorkerProcess(self._target, self._on_message, self._on_end)
+            except OSError as error:
+                log.warning("the process that runs the models could not be started yet: %s", error)
+                return
+            self._worker.send({"prepare": True})
 
     def pairs(self) -> list[PairDescription]:
         return describe_pairs()

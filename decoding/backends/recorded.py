@@ -112,6 +112,9 @@ class RecordedBackend:
         yield event("queued", place=0)
         yield event("failed", message=NOTHING_LIVE)
 
+    def prepare(self) -> None:
+        pass
+
     def pairs(self) -> list[PairDescription]:
         from ..records.pairs import describe_pairs
 

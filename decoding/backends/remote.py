@@ -73,6 +73,9 @@ class RemoteBackend:
         finally:
             follower.let_go()
 
+    def prepare(self) -> None:
+        pass
+
     def pairs(self) -> list[PairDescription]:
         """The pairs of the other machine; none while it cannot be reached (a run then tells why)."""
         from pydantic import TypeAdapter, ValidationError

@@ -1,7 +1,8 @@
 """The worker process: owns the models, runs one job at a time, tells what happens over a pipe.
 
 Started by :mod:`.process` as ``python -m decoding.backends.worker FD MODULE:NAME``. Messages are JSON, both
-ways: ``{"job", "kind", "options", "run"}`` and ``{"cancel": job}`` come in, ``{"job", "kind", "data"}`` go out.
+ways: ``{"job", "kind", "options", "run"}``, ``{"cancel": job}`` and ``{"prepare": true}`` come in,
+``{"job", "kind", "data"}`` go out.
 The end of the pipe (the front end closed it, or died in whatever way) ends the worker at once.
 """
 
@@ -30,6 +31,12 @@ class JobRunner(Protocol):
 
     def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Callable[[], bool]) -> Told: ...
 
+    def prepare(self) -> None:
+        """A run will be asked for before long: begin what can be begun for it."""
+
+    def idle(self, busy: Callable[[], bool]) -> None:
+        """Nothing is asked for: use the time until ``busy()``, or return."""
+
     def has_lost_device(self) -> bool:
         """Asked after a failure: is this process of no further use? (It is ended then.)"""
 
@@ -43,7 +50,13 @@ def main(fd: str, target: str) -> None:
     threading.Thread(target=_read, args=(connection, inbox, cancelled), daemon=True).start()
     runner = _resolve(target)()
     while True:
-        _serve(connection, runner, inbox.get(), cancelled)
+        if inbox.empty():
+            runner.idle(lambda: not inbox.empty())
+        message = inbox.get()
+        if "prepare" in message:
+            runner.prepare()
+        else:
+            _serve(connection, runner, message, cancelled)
 
 
 def _resolve(target: str) -> Callable[[], JobRunner]:

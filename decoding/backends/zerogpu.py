@@ -76,6 +76,9 @@ class ZeroGPUBackend:
         message = "This takes longer than a GPU is lent to one visitor: run it on a machine of your own."
         yield event("failed", message=message)
 
+    def prepare(self) -> None:
+        pass
+
     def pairs(self) -> list[PairDescription]:
         return [self._pair]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..comparison.assemble import NEAR_TIE
 from ..comparison.chain import record_chain
-from ..comparison.compare import NEAR_TIE
 from ..comparison.prepare import load_heads_of, make_source, shared_vocabulary
 from ..lookahead.base import LaneContext, LookaheadPolicy
 from ..lookahead.heads import Head

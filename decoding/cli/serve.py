@@ -45,7 +45,9 @@ def serve(
     grant = Grant(max_prompt_chars, max_new_tokens, max_total_tokens, long_jobs, 60 * max_minutes)
     limits = Limits(max_runs=max_waiting + 1, grant=grant, any_model=any_model)
     address = f"http://{_reachable(host)}:{port}"
-    app = create_app(LocalBackend(max_waiting=max_waiting, grant=grant), token, limits)
+    backend = LocalBackend(max_waiting=max_waiting)
+    app = create_app(backend, token, limits)
+    backend.prepare()
     err.print(Text(f"Serving on http://{host}:{port}. Front ends: python app.py --backend {address}"))
     if insecure and not token and not is_loopback(host):
         err.print("Anyone who reaches this port can run comparisons.")

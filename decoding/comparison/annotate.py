@@ -32,6 +32,11 @@ class Place:
 Views = dict[tuple[int, tuple[int, ...]], Place]
 
 
+def bare_iterations(raw: list[RawIteration]) -> list[Iteration]:
+    """The iterations with the fates of their tokens, before any text was read again."""
+    return [_dress(iteration, {}, None, None, None) for iteration in raw]
+
+
 class Annotator:
     """Reads the lanes' texts once more with both models and fills in the iterations.
 

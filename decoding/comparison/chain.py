@@ -1,16 +1,69 @@
-"""The pre-pass: everything that any policy can see of one draft along a known text."""
+"""What a draft guesses along a known text: the first guesses for an oracle, or all that any policy can ever see."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import Cancelled
 from ..lookahead.base import SL_CAP, DraftState
 from ..lookahead.heads import GuessFeatures, Head
-from ..loop.drafting import DraftSource
+from ..loop.drafting import MODEL_FREE, DraftSource, known_ids, prefill
+from ..loop.features import as_rows
 from ..records.trace import Chain, Guesses
+from .prepare import ALL_FEATURES, Prepared, model_info
+
+if TYPE_CHECKING:
+    from ..engines.base import CachedModel
+
+ROWS = 32  # of logits held at once
+
+
+def chain_of(prepared: Prepared, draft: str, output: list[int], cancelled: Callable[[], bool] = lambda: False) -> Chain:
+    """What ``draft`` guesses along ``output``, with the scores of all heads fitted for it."""
+    heads = prepared.heads.get(draft, {})
+    needs = frozenset({"p", "entropy"}).union(*(head.needs for head in heads.values())) & ALL_FEATURES
+    return record_chain(
+        prepared.source(draft, needs),
+        prepared.prompt,
+        output,
+        max_new_tokens=prepared.limits.max_new_tokens,
+        ends=prepared.limits.ends,
+        longest=max([SL_CAP, *(int(head.tuned.get("sl_max", SL_CAP)) for head in heads.values())]),
+        heads=heads,
+        hidden_size=model_info(prepared.pair, draft).hidden_size,
+        cancelled=cancelled,
+    )
+
+
+def foresee(prepared: Prepared, draft: str, output: list[int]) -> Chain:
+    """What ``draft`` guesses first at each place of ``output``, by one pass over it: all that an oracle needs.
+
+    The chain has no probabilities, no scores and no tails. An engine whose logits depend on how many tokens share a
+    pass may guess otherwise in the loop, where two tokens tie: an oracle then meets a guess that fails.
+    """
+    if draft in MODEL_FREE:
+        return chain_of(prepared, draft, output)
+    model = prepared.pair.draft(draft)
+    model.keep_hidden = False
+    prefill(model, prepared.prompt)
+    feed = [prepared.prompt[-1], *output[:-1]][: max(0, model.max_length - model.length)]
+    choices: list[int | None] = []
+    ids = known_ids(model, prepared.rule)
+    for first in range(0, len(feed), ROWS):
+        for row in _rows(model, feed[first : first + ROWS], ids):
+            choice, _ = prepared.rule.propose(row, len(choices), ids)
+            choices.append(choice if ids is None else int(ids[choice]))
+    choices += [None] * (len(output) - len(choices))
+    nothing = [0.0] * len(choices)
+    return Chain(draft, list(output), Guesses(choices, nothing, nothing), {})
+
+
+def _rows(model: CachedModel, tokens: list[int], ids: np.ndarray | None) -> np.ndarray:
+    """Logits after each of ``tokens``, over ``ids`` where the draft proposes no others."""
+    return as_rows(model.extend(tokens)) if ids is None else as_rows(model.extend_reduced(tokens))[:, : len(ids)]
 
 
 def record_chain(

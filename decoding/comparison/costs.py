@@ -34,8 +34,15 @@ LONG = (31, 47, SL_CAP_LEARNED)  # of learned policies; between them v is interp
 STEPS = (1, 8)  # SLs for measuring c of further drafts
 PLAIN = (0,) * 4  # iterations without a draft, all but the first after another one
 BUDGET_S = 1.5
+CHECKED_SL, CHECKS = 5, 3  # iterations that kept curves are compared with
+TOLERANCE = 1.25  # of what such an iteration takes, either way
 
 T = TypeVar("T")
+
+
+def _exhaust(readings: Iterator[float]) -> None:
+    for _ in readings:
+        pass
 
 
 def measure_costs(pair: Pair, drafts: Sequence[str], prompt: list[int], *, context: int | None = None) -> Costs:
@@ -49,15 +56,16 @@ def measure_costs(pair: Pair, drafts: Sequence[str], prompt: list[int], *, conte
 
 
 def with_progress(
-    rounds: Generator[float, None, Costs], progress_at: Callable[[float], T]
+    rounds: Generator[float, None, Costs], progress_at: Callable[[float], T | None]
 ) -> Generator[T, None, Costs]:
-    """``rounds`` with each share replaced by ``progress_at(share)``; an exception in it ends the measurement."""
+    """``rounds`` with each share replaced by ``progress_at(share)``, None left out; an exception in it ends them."""
     while True:
         try:
             share = next(rounds)
         except StopIteration as end:
             return end.value
-        yield progress_at(share)
+        if (progress := progress_at(share)) is not None:
+            yield progress
 
 
 def cost_rounds(
@@ -70,7 +78,7 @@ def cost_rounds(
         prompt: ids; repeated up to ``context`` tokens (default: the prompt and 64 more); timing starts there.
 
     Yields:
-        The share of the work done, before each round; closing the generator ends the measurement.
+        After each iteration the share of the work that is done; closing the generator ends the measurement.
 
     Returns:
         Medians over rounds: ``target_s`` of a pass over one token right after another one (plain decoding);
@@ -83,13 +91,12 @@ def cost_rounds(
     timer = Timer(pair, drafts, prompt, context)
     lengths, long, rounds = timer.plan(leader)
     for number in range(rounds):
-        yield number / rounds
         order = [*lengths, *(long if number % 2 == 0 else ())]
         random.Random(number).shuffle(order)
-        timer.read(leader, [*PLAIN, *order])
-        for name in drafts:
-            if name != leader:
-                timer.read(name, STEPS + STEPS)
+        turns = [(leader, [*PLAIN, *order]), *((name, STEPS + STEPS) for name in drafts if name != leader)]
+        for at, (name, lengths_now) in enumerate(turns):
+            for share in timer.read(name, lengths_now):
+                yield (number + (at + share) / len(turns)) / rounds
     return timer.costs(leader)
 
 
@@ -118,23 +125,26 @@ class Timer:
         self.rest: list[float] = []
 
     def plan(self, leader: str | None) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """Warms up and chooses SLs, long SLs and rounds that fit the budget."""
-        self.read(leader, [*PLAIN, 1, 8, SL_CAP, *PLAIN])
+        """Warm up, and choose SLs, long SLs and rounds that fit the budget."""
+        _exhaust(self.read(leader, [*PLAIN, 1, 8, SL_CAP, *PLAIN]))
         check = median(self.plain)
         step = median(self.drafts[leader].get(8, [0.0])) / 8
         for name in self._sources:
             if name != leader:
-                self.read(name, STEPS)
+                _exhaust(self.read(name, STEPS))
         self.clear()
         cost = {lengths: sum(n * step + 1.5 * check for n in lengths) for lengths in (SHORT, SPARSE, LONG)}
         lengths = SHORT if 4 * cost[SHORT] < BUDGET_S else SPARSE
         a_round = cost[lengths] + cost[LONG] / 2 + len(PLAIN) * check
         return lengths, LONG, min(9, max(4, int(BUDGET_S / a_round)))
 
-    def read(self, draft: str | None, lengths: Sequence[int]) -> None:
-        """Decodes iterations of these SLs in order, with ``draft`` (None: without one)."""
+    def read(self, draft: str | None, lengths: Sequence[int]) -> Iterator[float]:
+        """Decode iterations of these SLs, one after the other, with ``draft`` (None: with none).
+
+        Yields the share that is done.
+        """
         before = None
-        for iteration in self._decode(self._sources[draft], lengths):
+        for done, iteration in enumerate(self._decode(self._sources[draft], lengths), start=1):
             n, times = len(iteration.drafted), iteration.times
             if n:
                 self.checks[draft].setdefault(n, []).append(times[CHECK])
@@ -143,6 +153,7 @@ class Timer:
                 self.plain.append(times[CHECK])
             self.rest.append(times[REST])
             before = n
+            yield done / len(lengths)
 
     def _decode(self, source: DraftSource, lengths: Sequence[int]) -> Iterator[RawIteration]:
         """The loop after the text, restarted when the context ends."""
@@ -216,6 +227,56 @@ def _repeat_to(prompt: list[int], length: int, most: int) -> list[int]:
     return text[: max(1, min(length, most))]
 
 
+def adjusted(kept: Costs, prepared: Prepared, plain_s: float | None = None) -> Costs:
+    """``kept`` where a few iterations take what it says; else bent through them, and no longer ``measured``.
+
+    ``plain_s``: what a target pass over one token takes now, if that is known; seconds are given in it.
+    """
+    leader = next((name for name in prepared.drafts if not abilities_of(name).may_decline), None)
+    if leader is None:
+        return kept
+    timer = Timer(prepared.pair, [leader], prepared.prompt, len(prepared.prompt))
+    readings = timer.read(leader, [*(PLAIN if plain_s is None else ()), *(CHECKED_SL,) * CHECKS])
+    _exhaust(readings)
+    checks, drafts = timer.checks[leader].get(CHECKED_SL), timer.drafts[leader].get(CHECKED_SL)
+    if not checks:  # the context is nearly full
+        return kept
+    plain_s = plain_s or median(timer.plain)
+    check, draft = median(checks) / plain_s, median(drafts) / plain_s
+    expected_check = kept.check(CHECKED_SL + 1)
+    expected_draft = kept.start(CHECKED_SL, leader) + CHECKED_SL * kept.c[leader]
+    found = replace(kept, target_s=plain_s)
+    if 1 / TOLERANCE <= (check + draft) / (expected_check + expected_draft) <= TOLERANCE:
+        return found
+    return _bent(found, leader, draft / expected_draft, max(0.0, check - 1.0) / max(1e-3, expected_check - 1.0))
+
+
+def _bent(costs: Costs, draft: str, steps: float, checks: float) -> Costs:
+    """``costs`` with steps of ``draft`` dearer by one factor, and what a check takes beyond plain by another."""
+    return replace(
+        costs,
+        c={**costs.c, draft: costs.c[draft] * steps},
+        first={**costs.first, draft: costs.start(1, draft) * steps},
+        v=[1.0 + (v - 1.0) * checks for v in costs.v],
+        measured=None,
+    )
+
+
+def warm_up(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int = 2) -> list[RawIteration]:
+    """Decode a few tokens of ``lane`` off the clock."""
+    policy = prepared.policy(lane)
+    draft = prepared.draft_of(lane)
+    policy.reset(LaneContext(draft, costs, n_tokens, prompt=prepared.prompt))
+    prepared.rule.reset()
+    source = prepared.source(draft, policy.needs)
+    prefill(prepared.pair.target, prepared.prompt)
+    if source is not None:
+        source.start(prepared.prompt)
+    limits = replace(prepared.limits, max_new_tokens=min(n_tokens, prepared.limits.max_new_tokens))
+    clock = make_clock(prepared.pair.target.info.device)
+    return list(speculative_decode(prepared.pair.target, source, policy, prepared.rule, prepared.prompt, limits, clock))
+
+
 def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int = 32) -> float:
     """The cost of ``lane``'s features and decisions per drafted token, over ``target_s``, from a short decode.
 
@@ -223,17 +284,8 @@ def measure_decision(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int
     """
     if lane.is_plain or lane.is_oracle:
         return 0.0
-    policy = prepared.policy(lane)
-    draft = prepared.draft_of(lane)
-    policy.reset(LaneContext(draft, costs, n_tokens, prompt=prepared.prompt))
-    prepared.rule.reset()
-    source = prepared.source(draft, policy.needs)
-    prefill(prepared.pair.target, prepared.prompt)
-    source.start(prepared.prompt)
-    limits = replace(prepared.limits, max_new_tokens=min(n_tokens, prepared.limits.max_new_tokens))
-    clock = make_clock(prepared.pair.target.info.device)
-    decode = speculative_decode(prepared.pair.target, source, policy, prepared.rule, prepared.prompt, limits, clock)
-    spent = sorted((it.times[POLICY] / len(it.drafted), len(it.drafted)) for it in decode if it.drafted)
+    decoded = warm_up(prepared, lane, costs, n_tokens)
+    spent = sorted((it.times[POLICY] / len(it.drafted), len(it.drafted)) for it in decoded if it.drafted)
     return _trimmed_mean(spent) / costs.target_s if spent else 0.0
 
 

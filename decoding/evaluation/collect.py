@@ -9,7 +9,7 @@ from statistics import median
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ..comparison.compare import chain_of
+from ..comparison.chain import chain_of
 from ..comparison.cost_curves import smooth_costs
 from ..comparison.costs import cost_rounds, measure_decision, with_progress
 from ..comparison.kept_texts import KeptTexts

@@ -25,6 +25,7 @@ Kind = Literal[
     "lane_started",  # {lane: index, repeat}
     "iterations",  # {lane, repeat, first: iteration index, items: [see live_iteration]}
     "lane_finished",  # {lane, repeat, decode_s}
+    "replay",  # {run: the run as far as it is decoded, timings: repeats so far, of: repeats asked for}
     "finished",  # {run: the whole run as JSON-ready dict}; of other jobs {result: dict}
     "cancelled",  # {}
     "failed",  # {message}: a sentence for the user

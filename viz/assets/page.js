@@ -201,10 +201,31 @@
     /** Before a run has started the run on screen stays; from then on the player shows what arrives. */
     hear(event) {
       if (event.kind === "started") this.startLive();
-      if (event.kind === "finished") return this.show(event.data.payload);
+      if (event.kind === "finished") return this.finish(event);
       if (!this.started || event.kind === "failed") this.status.hear(event);
       if (this.started) this.toPlayer(event);
-      if (this.started && ["cancelled", "failed"].includes(event.kind)) this.take.refuse();
+      if (this.started && event.kind === "replay") this.offerReplay(event.data.payload.id);
+      if (this.started && ["cancelled", "failed"].includes(event.kind)) this.keep();
+    }
+
+    /** The whole run; where its replay is on screen already, it goes on. */
+    finish(event) {
+      const { payload } = event.data;
+      if (!this.started || this.run !== payload.id) return this.show(payload);
+      this.toPlayer(event);
+      this.shown();
+    }
+
+    /** With the first repeat there is a run to ask about and to take along; its plots come when all is timed. */
+    offerReplay(run) {
+      if (this.player.settling) this.run = run;
+      if (this.run === run) this.take.offer(run);
+    }
+
+    /** The run ended before its time. */
+    keep() {
+      if (this.run == null) this.take.refuse();
+      else if (this.run === this.live) this.shown();
     }
 
     startLive() {

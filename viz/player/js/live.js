@@ -54,15 +54,36 @@ const Live = {
         ? `Waiting: ${data.place} ${data.place === 1 ? "comparison stands" : "comparisons stand"} before this one.`
         : "Starting."),
       started: () => this.startLive(data),
-      progress: () => this.tellStatus(data.message, data.fraction),
+      progress: () => (this.settling ? this.tellSettling(data.message, data.fraction) : this.tellStatus(data.message, data.fraction)),
       lane_started: () => this.startLane(data),
       iterations: () => this.addIterations(data),
       lane_finished: () => this.finishLane(data),
-      finished: () => this.load(data.payload),
+      replay: () => this.takeReplay(data),
+      finished: () => this.takeWhole(data.payload),
       cancelled: () => this.endLive("Stopped"),
       failed: () => { this.endLive("Ended early"); this.tellStatus(data.message); },
     };
     if (acts[kind]) acts[kind]();
+  },
+
+  /** The first repeat of all lanes is there: it plays, while the others are timed and their figures follow. */
+  takeReplay({ payload, timings, of }) {
+    if (this.settling) this.exchange(payload);
+    else if (timings === 1) this.load(payload);
+    else return; // somebody has opened another run meanwhile
+    this.settling = { run: payload.id, timings, of };
+    this.tellSettling("", (timings - 1) / of);
+  },
+
+  takeWhole(payload) {
+    if (this.settling) this.exchange(payload);
+    else this.load(payload);
+    this.settling = null;
+  },
+
+  tellSettling(text, fraction) {
+    const { timings, of } = this.settling;
+    this.tellStatus(`${timings} of ${of} ${of === 1 ? "timing" : "timings"}.${text ? ` ${text}` : ""}`, fraction);
   },
 
   tellStatus(text, fraction) {
@@ -75,9 +96,9 @@ const Live = {
     this.pause();
     this.unpin();
     this.payload = null;
+    this.settling = null;
     this.partial = false;
-    this.live = { texts: new Map(), joiners: [], scaled: false, repeats: data.repeats || 1 };
-    this.shows.textContent = "";
+    this.live = { texts: new Map(), joiners: [], scaled: false };
     this.sentence.textContent = "Decoding, one lane after another; then the race plays together.";
     this.fact.textContent = "Run at once, the lanes would slow each other.";
     this.verdict.textContent = "";
@@ -93,20 +114,18 @@ const Live = {
   },
 
   startLane({ lane, repeat }) {
+    if (this.settling) {
+      const share = (repeat + lane / this.lanes.length) / this.settling.of;
+      this.tellSettling(`${this.lanes[lane].name} is timed again; what plays is one timing.`, share);
+    }
     if (!this.live) return;
     this.rows.forEach((row, i) => row.classList.toggle("sd-onclock", i === lane));
-    const again = repeat > 0 ? `, repeat ${repeat + 1} of ${this.live.repeats} (for the range of its speedup)` : "";
-    this.tellStatus(`On the clock: ${this.lanes[lane].name}${again}.`, this.shareDone(lane, repeat));
+    this.tellStatus(`On the clock: ${this.lanes[lane].name}.`, lane / this.lanes.length);
     this.flag(lane, "on the clock");
-    if (repeat) return;
     this.tab = lane;
     const last = Math.max(lane, 2); // the lane on the clock is always among the three in sight
     this.shown = this.lanes.map((_, i) => i > last - 3 && i <= last);
     this.showColumns();
-  },
-
-  shareDone(lane, repeat) {
-    return (repeat * this.lanes.length + lane) / (this.live.repeats * this.lanes.length);
   },
 
   /** What stands behind a lane's strip: that it is on the clock, then the time it took. */
@@ -156,7 +175,12 @@ const Live = {
 
   /** The run did not reach its end: what has been decoded becomes a replay, without what only a whole run tells. */
   endLive(how) {
-    if (!this.live) { this.tellStatus(`${how}.`); return; }
+    if (!this.live) {
+      const settled = this.settling ? ` after ${this.settling.timings} of ${this.settling.of} timings. They are kept` : "";
+      this.settling = null;
+      this.tellStatus(`${how}${settled}.`);
+      return;
+    }
     this.rows.forEach((row) => row.classList.remove("sd-onclock"));
     const begun = this.lanes.filter((lane) => lane.iterations.length);
     if (!begun.length) {

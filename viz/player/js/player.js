@@ -18,6 +18,31 @@ class Player {
   // ------------------------------------------------------------ loading a run
 
   load(payload) {
+    this.settling = null; // {run, timings, of}: the run plays while further repeats are timed
+    this.build(payload);
+    this.speed = fittingSpeed(Math.max(...this.lanes.map((lane) => lane.end), 1e-6));
+    this.fillSpeeds();
+    this.select(Math.max(0, payload.lead ?? 0));
+    const still = global.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    this.seek(still ? this.total : 0);
+    if (this.options.autoplay && !still) this.play();
+  }
+
+  /** The run on screen, better known: its figures follow, and who watches it sees it go on. */
+  exchange(payload) {
+    const { t, total, playing, selected, shown, tab } = this;
+    const focused = this.rows.findIndex((row) => row.contains(document.activeElement));
+    this.build(payload);
+    this.shown = this.shown.map((open, i) => shown[i] ?? open);
+    this.tab = tab;
+    this.showColumns();
+    this.select(selected);
+    this.seek(t >= total ? this.total : t);
+    if (playing) this.play();
+    if (focused >= 0) this.rows[focused].querySelector(".sd-name").focus({ preventScroll: true });
+  }
+
+  build(payload) {
     this.pause();
     this.popup.hide();
     this.pinned = null;
@@ -37,14 +62,8 @@ class Player {
     this.buildLanes(payload.prompt);
     this.buildPanels();
     this.setTotal();
-    this.speed = fittingSpeed(Math.max(...this.lanes.map((lane) => lane.end), 1e-6));
-    this.fillSpeeds();
     say(this.verdict, payload.verdict.text);
     this.verdict.className = `sd-verdict sd-verdict-${payload.verdict.kind}`;
-    this.select(Math.max(0, payload.lead ?? 0));
-    const still = global.matchMedia("(prefers-reduced-motion: reduce)").matches;
-    this.seek(still ? this.total : 0);
-    if (this.options.autoplay && !still) this.play();
   }
 
   buildLanes(prompt) {
@@ -213,7 +232,7 @@ class Player {
 
   laneAt(number) { return this.lanes[number] || this.simulation.lane; }
 
-  stripAt(number) { return this.strips[number] || this.simulation.strip; }
+  stripAt(number) { return this.strips[number] || this.simulation?.strip; }
 
   showFigures(lane, done, finished) {
     if (!lane.figureNodes || !lane.figureNodes.length) return;

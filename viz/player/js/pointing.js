@@ -47,8 +47,8 @@ const Pointing = {
     this.shownLanes().forEach((lane, i) => {
       const kept = position == null ? null : lane.tokens[lane.keptAt[position]];
       const token = i === from && chosen ? chosen : kept;
-      this.stripAt(i).highlight(token ? token.iteration : -1);
-      if (this.sls[i]) this.sls[i].highlight(token ? token.iteration : -1); // none while a run is being replaced
+      this.stripAt(i)?.highlight(token ? token.iteration : -1); // none while a run is being replaced
+      this.sls[i]?.highlight(token ? token.iteration : -1);
       if (!token || !token.node) return;
       token.node.classList.add("sd-same");
       this.marked.push(token.node);

@@ -1,0 +1,58 @@
+"""A pair that is being loaded in a thread of its own, so that a long download can be told of and stopped."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
+from typing import TYPE_CHECKING
+
+from ..errors import Cancelled
+
+if TYPE_CHECKING:
+    from ..engines.pair import Pair
+
+POLL_S = 0.05
+
+Key = tuple[str, str, str, str]  # pair, target, draft, dtype
+
+
+class Loading:
+    """Begins at once. ``told``: (message, share done or None) as they come, None at the end."""
+
+    def __init__(self, key: Key, device: str) -> None:
+        from ..engines.pair import load_pair
+
+        self.key = key
+        self.cancelled: Callable[[], bool] = lambda: False
+        self.told: queue.SimpleQueue[tuple[str, float | None] | None] = queue.SimpleQueue()
+        self.told.put(("Loading the models", None))
+        pool = ThreadPoolExecutor(1, thread_name_prefix="loading")
+        self._future = pool.submit(load_pair, *key, device=device, progress=self._tell)
+        pool.shutdown(wait=False)
+        self._future.add_done_callback(lambda done: self.told.put(None))
+
+    def _tell(self, message: str, fraction: float | None) -> None:
+        if self.cancelled():
+            raise Cancelled
+        self.told.put((message, fraction))
+
+    def wait(self, busy: Callable[[], bool]) -> bool:
+        """Wait for the end (True), or until ``busy()`` (False)."""
+        while not self._future.done():
+            if busy():
+                return False
+            try:
+                self._future.exception(timeout=POLL_S)
+            except TimeoutError:
+                pass
+        return True
+
+    def end(self) -> None:
+        """Nobody wants this pair any more: it is loaded no further than to the next thing it tells."""
+        self.cancelled = lambda: True
+        self._future.exception()
+
+    def pair(self) -> Pair:
+        """The pair. Raises what loading raised."""
+        return self._future.result()

@@ -1,0 +1,139 @@
+"""From what the lanes decoded to the run: the record that is shown, kept and replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+import numpy as np
+
+from ..engines.loading import gpu_name
+from ..lookahead.lanes import Lane
+from ..loop.drafting import prefill
+from ..loop.features import as_rows
+from ..records.machine import describe_machine
+from ..records.trace import Chain, Costs, PairInfo, Repeat, Run, TokenText, Trace, Verdict
+from .annotate import Annotator, bare_iterations
+from .lane_run import LaneRun
+from .prepare import Prepared, model_info, models_of
+
+MANY_TOKENS = 4000  # in all lanes together, beyond which fewer alternatives are kept: the file has a limit
+NEAR_TIE = 1e-4  # top-2 logit gap in float32 under which rounding may decide
+
+
+@dataclass(slots=True)
+class Decoded:
+    """What a comparison has decoded and measured so far."""
+
+    costs: Costs
+    lanes: list[list[LaneRun]]  # by lane, one for each repeat
+    notes: list[list[str]]  # by lane
+    reference: LaneRun | None = None  # the target's own text; None where texts may differ
+    chains: dict[str, Chain] = field(default_factory=dict)
+
+
+def assemble(prepared: Prepared, decoded: Decoded, run_id: str, explained: bool) -> Run:
+    """The run.
+
+    Args:
+        explained: read all texts once more through both models, for what decided each token's fate. Without it the
+            tokens have their fates and nothing else; that takes no time.
+    """
+    n_tokens = sum(len(runs[0].output) for runs in decoded.lanes)
+    annotator = Annotator(prepared, top=5 if n_tokens <= MANY_TOKENS else 2) if explained else None
+    lanes = [_trace(prepared, decoded, index, annotator) for index in range(len(prepared.lanes))]
+    return Run(
+        id=run_id,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        machine=describe_machine(gpu_name(prepared.pair.target.info.device)),
+        pair=pair_info(prepared),
+        settings=prepared.request,
+        prompt_ids=list(prepared.prompt),
+        costs=decoded.costs,
+        chains=decoded.chains,
+        lanes=lanes,
+        vocab=_vocabulary(lanes, decoded.chains, prepared.pair.tokenizer.token_text),
+        token_limit=prepared.limits.max_new_tokens,
+    )
+
+
+def pair_info(prepared: Prepared) -> PairInfo:
+    """The target and the drafts that the lanes use."""
+    pair = prepared.pair
+    drafts = {name: model_info(pair, name) for name in prepared.drafts}
+    return PairInfo(pair.name, pair.target.info, drafts, pair.default_draft)
+
+
+def _trace(prepared: Prepared, decoded: Decoded, index: int, annotator: Annotator | None) -> Trace:
+    lane, runs = prepared.lanes[index], decoded.lanes[index]
+    first, draft = runs[0], prepared.draft_of(lane)
+    if annotator is None:
+        iterations = bare_iterations(first.iterations)
+    else:
+        iterations = annotator.iterations(first.iterations, draft, decoded.chains.get(draft or ""), lane.policy)
+    return Trace(
+        lane=lane.text,
+        policy=lane.policy,
+        draft=draft,
+        output=first.output,
+        iterations=iterations,
+        repeats=[_repeat(run) for run in runs],
+        finish=first.finish,
+        verdict=_verdict(prepared, decoded.reference, first.output),
+        notes=[*_engine_notes(prepared, lane), *decoded.notes[index]],
+    )
+
+
+def _engine_notes(prepared: Prepared, lane: Lane) -> list[str]:
+    """What the engines have to say of themselves, such as that no CUDA graph could be recorded."""
+    notes = (model.note for model in models_of(prepared.pair, [prepared.draft_of(lane)]))
+    return [note[:400] for note in dict.fromkeys(notes) if note]
+
+
+def _verdict(prepared: Prepared, reference: LaneRun | None, output: list[int]) -> Verdict:
+    if reference is None:
+        return Verdict(same=None)
+    expected = reference.output
+    if output == expected:
+        return Verdict(same=True)
+    at = next(
+        (i for i, pair in enumerate(zip(output, expected)) if pair[0] != pair[1]), min(len(output), len(expected))
+    )
+    gap = _top_gap(prepared, expected[:at])
+    exact = prepared.pair.target.info.dtype == "float32"
+    return Verdict(same=False, first_difference=at, gap=round(gap, 6), near_tie=exact and gap < NEAR_TIE)
+
+
+def _top_gap(prepared: Prepared, output: list[int]) -> float:
+    """The gap between the target's two best logits after ``output``."""
+    target = prepared.pair.target
+    text = [*prepared.prompt, *output]
+    prefill(target, text)
+    row = prepared.rule.shape(as_rows(target.extend(text[-1:]))[-1])
+    second, best = np.sort(np.partition(row, -2)[-2:])
+    return float(best - second)
+
+
+def _repeat(run: LaneRun) -> Repeat:
+    columns = zip(*(iteration.times for iteration in run.iterations))
+    draft, check, policy, rest = ([round(max(0.0, s), 9) for s in column] for column in columns)
+    return Repeat(run.prefill_s, draft, check, policy, rest)
+
+
+def _vocabulary(
+    lanes: list[Trace], chains: dict[str, Chain], token_text: Callable[[int], TokenText]
+) -> dict[int, TokenText]:
+    """The text of every token id that the run mentions."""
+    ids: set[int] = set()
+    for trace in lanes:
+        for iteration in trace.iterations:
+            for token in [*iteration.drafted, *([iteration.emitted] if iteration.emitted else [])]:
+                choices = (token.draft_choice, token.target_choice)
+                ids |= {token.id, *(choice for choice in choices if choice is not None)}
+                ids |= {other for other, _ in (*token.draft_top, *token.target_top)}
+    for chain in chains.values():
+        for guesses in (chain.along, *chain.tails.values()):
+            ids |= {choice for choice in guesses.choice if choice is not None}
+        ids |= set(chain.target)
+    return {token: token_text(token) for token in sorted(ids)}

@@ -1,0 +1,65 @@
+"""What a process with a loaded pair does while nobody wants anything: measure the costs that runs will ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+from ..errors import UserError
+from ..records.request import DEFAULT_LANES, CompareRequest
+from ..records.trace import Costs
+from .costs import cost_rounds, measure_decision, warm_up
+from .kept_costs import KnownCosts, Task
+from .prepare import prepare
+
+Busy = Callable[[], bool]
+
+TEXT = "The quick brown fox jumps over the lazy dog, and the dog does not mind. "
+USUAL = CompareRequest(TEXT, lanes=list(DEFAULT_LANES))
+
+
+def prepare_usual(known: KnownCosts, busy: Busy) -> None:
+    """Have at hand what a run as the page offers it will need: cost curves, and lanes that have run before."""
+    draft = known.pair.default_draft
+    context = len(known.pair.encode_prompt(USUAL.prompt)) + USUAL.max_new_tokens // 2
+    if known.find([draft], context) is None:
+        known.ask_for(draft, context)
+        measure_asked(known, busy)
+    costs = known.find([draft], context)
+    for text in USUAL.lanes:
+        if costs is not None and not busy():
+            _warm_up(known, text, context, costs)
+
+
+def measure_asked(known: KnownCosts, busy: Busy) -> None:
+    """Measure the curves that were asked for and keep them; when ``busy()`` the rest is left for another time."""
+    while known.tasks and (measured := _measure(known, known.tasks[0], busy)) is not None:
+        task = known.tasks[0]
+        known.keep([task.draft] if task.draft else [], task.context, measured)
+
+
+def _measure(known: KnownCosts, task: Task, busy: Busy) -> Costs | None:
+    drafts = [task.draft] if task.draft else []
+    prompt = known.pair.encode_prompt(TEXT)
+    with closing(cost_rounds(known.pair, drafts, prompt, context=task.context)) as rounds:
+        while not busy():
+            try:
+                next(rounds)
+            except StopIteration as end:
+                return end.value
+    return None
+
+
+def _warm_up(known: KnownCosts, text: str, context: int, costs: Costs) -> None:
+    """Let a lane decode a few tokens; what its decisions cost is kept. A lane that this pair has not is left out."""
+    try:
+        prepared = prepare(replace(USUAL, lanes=[text]), known.pair)
+    except UserError:
+        return
+    lane = prepared.lanes[0]
+    if lane.is_plain:
+        warm_up(prepared, lane, costs)
+    decision = measure_decision(prepared, lane, costs)
+    known.add_decisions(prepared.drafts or [known.pair.default_draft], context, {lane.policy: decision})
+    known.warm.add(lane.text)

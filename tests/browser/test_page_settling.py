@@ -1,0 +1,71 @@
+"""A run on the page between its first repeat and its end: it plays, its figures settle, Stop keeps what is there."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from decoding.records.run_file import run_from_json
+from tests.page_fakes import ScriptedBackend
+from tests.page_server import page_at, write_recordings
+
+from .test_page_walk import WAIT, download, run_box
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    backend = ScriptedBackend()
+    with page_at(backend, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
+        yield url, backend
+
+
+@pytest.fixture
+def page(visit, served):
+    """A page whose run has been timed once and waits."""
+    url, backend = served
+    backend.go_on.clear()
+    page = visit(url)
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+    run_box(page, "def f(x):")
+    expect(page.locator(".sd-status")).to_contain_text("1 of 3 timings", timeout=WAIT)
+    yield page
+    backend.go_on.set()
+    assert page.faults == []
+
+
+def test_the_first_repeat_plays_while_the_others_are_timed(page, served):
+    expect(page.locator(".sd-badge")).to_contain_text("live")
+    expect(page.locator(".sd-sentence")).to_contain_text("Here: the same 30 tokens")
+    expect(page.locator("#stop")).to_be_visible()
+    assert page.locator(".sd-slider").count() == 0
+    early = run_from_json(download(page, "Run file (JSON)"))
+    assert all(len(trace.repeats) == 1 for trace in early.lanes)
+    rail = page.locator(".sd-rail")
+    rail.focus()
+    page.keyboard.press("End")  # pauses, too
+    page.locator(".sd-rail").evaluate("rail => { rail.value = 500; rail.dispatchEvent(new Event('input')); }")
+    at = page.locator(".sd-clock").first.inner_text()
+    page.locator(".sd-row .sd-name").nth(2).click()
+    served[1].go_on.set()
+    expect(page.locator(".sd-sim .sd-slider")).to_be_visible(timeout=WAIT)
+    expect(page.locator(".sd-status")).to_be_hidden()
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    assert page.locator(".sd-clock").first.inner_text().split()[0] != "0" and at
+    assert abs(float(rail.input_value()) - 500) < 200  # where it stood, if the replayed repeat took about as long
+    expect(page.locator(".sd-row .sd-name").nth(2)).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(".sd-row .sd-name").nth(2)).to_be_focused()
+    whole = run_from_json(download(page, "Run file (JSON)"))
+    assert all(len(trace.repeats) == 3 for trace in whole.lanes) and whole.id == early.id
+
+
+def test_stop_keeps_the_timings_that_are_there(page):
+    page.locator("#stop").click()
+    expect(page.locator(".sd-status")).to_have_text("Stopped after 1 of 3 timings. They are kept.", timeout=WAIT)
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator(".sd-sentence")).to_contain_text("Here: the same 30 tokens")
+    kept = run_from_json(download(page, "Run file (JSON)"))
+    assert all(len(trace.repeats) == 1 for trace in kept.lanes)
+    page.locator(".sd-rail").focus()
+    page.keyboard.press("Home")
+    page.locator(".sd-play").click()
+    expect(page.locator(".sd-play")).to_have_attribute("aria-label", "Pause (space)")

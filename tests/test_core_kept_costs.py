@@ -1,0 +1,193 @@
+"""Cost curves that are kept: found again, checked, measured again where they no longer fit or are old."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from decoding.comparison import compare as compare_module
+from decoding.comparison.compare import Comparison
+from decoding.comparison.costs import CHECKED_SL, Timer, adjusted
+from decoding.comparison.idle import measure_asked, prepare_usual
+from decoding.comparison.kept_costs import MAX_AGE, KnownCosts, Shelf, Task, bucket
+from decoding.comparison.prepare import prepare
+from decoding.records.request import CompareRequest
+from decoding.records.trace import Costs
+
+from .toy import ToyPair
+
+LANES = ["autoregressive", "static:3", "oracle"]
+COSTS = Costs(
+    target_s=0.01,
+    v=[1.0 + 0.02 * n for n in range(65)],
+    c={"small": 0.1},
+    o=0.01,
+    first={"small": 0.05},
+    decision={"autoregressive": 0.0, "static": 0.0, "oracle": 0.0},
+)
+
+
+@pytest.fixture(autouse=True)
+def few_readings(monkeypatch):
+    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
+
+
+@pytest.fixture
+def known(tmp_path):
+    return KnownCosts(ToyPair(), Shelf(tmp_path))
+
+
+def request(**changes) -> CompareRequest:
+    return CompareRequest(**{"prompt": "abcabc", "lanes": LANES, "max_new_tokens": 30, "repeats": 1, **changes})
+
+
+def run_of(known: KnownCosts, **changes):
+    """(the run, the stages that were told on the way)."""
+    comparison = Comparison(prepare(request(**changes), known.pair), lambda: False, "run", known)
+    stages = [data["stage"] for kind, data in comparison.events() if kind == "progress"]
+    return comparison.run, stages
+
+
+@pytest.fixture
+def as_kept(monkeypatch):
+    """The machine is as fast as it was."""
+    monkeypatch.setattr(compare_module, "adjusted", lambda kept, prepared, plain_s: kept)
+
+
+def test_the_first_run_measures_and_the_next_one_finds(known, as_kept):
+    first, stages = run_of(known)
+    assert stages.count("measuring") > 1 and first.costs.measured is None
+    again = KnownCosts(ToyPair(), known.shelf)  # another process
+    second, stages = run_of(again)
+    assert stages.count("measuring") == 1 and second.costs.measured is not None
+    assert second.costs.v == first.costs.v and second.costs.c == first.costs.c
+
+
+def test_lanes_that_are_warm_are_not_warmed_again(known, as_kept):
+    assert run_of(known)[1].count("warming up") == 3
+    assert run_of(known)[1].count("warming up") == 0
+
+
+def test_a_run_made_to_be_kept_measures_for_itself(known, as_kept):
+    run_of(known)
+    assert run_of(known, repeats=5)[0].costs.measured is None
+
+
+def test_curves_at_another_context_serve_until_there_are_own_ones(known):
+    known.keep(["small"], 4000, replace(COSTS, v=[1.0, 3.0]))
+    known.keep(["small"], 100, COSTS)
+    assert known.find(["small"], 120).v == COSTS.v and not known.tasks
+    assert known.find(["small"], 2000).v == [1.0, 3.0] and known.tasks == [Task("small", 2048)]
+
+
+def test_curves_of_another_pair_or_machine_are_not_taken(known):
+    known.keep(["small"], 100, COSTS)
+    assert known.find(["small"], 100) is not None and known.find(["weak"], 100) is None
+    other = ToyPair()
+    other.target.info = replace(other.target.info, fingerprint="other weights")
+    assert KnownCosts(other, known.shelf).find(["small"], 100) is None
+    other.target.info = replace(known.pair.target.info, threads=7)
+    assert KnownCosts(other, known.shelf).find(["small"], 100) is None
+
+
+def test_several_drafts_are_joined(known):
+    known.keep(["small"], 100, COSTS)
+    known.keep(["ngram"], 100, replace(COSTS, c={"ngram": 0.001}, first={"ngram": 0.0}, v=[1.0, 2.0]))
+    found = known.find(["small", "ngram"], 100)
+    assert found.c == {"small": 0.1, "ngram": 0.001} and found.v == COSTS.v
+    assert known.find(["small", "weak"], 100) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"setting": 1}'])
+def test_a_broken_file_is_measured_again(known, content):
+    known.keep(["small"], 100, COSTS)
+    (path,) = known.shelf._folder.glob("*.json")
+    path.write_bytes(content)
+    assert known.find(["small"], 100) is None
+
+
+def test_a_disk_that_takes_nothing_is_no_fault(tmp_path):
+    (tmp_path / "file").write_text("")
+    known = KnownCosts(ToyPair(), Shelf(tmp_path / "file"))
+    known.keep(["small"], 100, COSTS)
+    assert known.find(["small"], 100) is None
+
+
+def test_old_curves_serve_and_are_asked_for_again(known):
+    known.keep(["small"], 100, COSTS)
+    (path,) = known.shelf._folder.glob("*.json")
+    kept = json.loads(path.read_text())
+    kept["costs"]["measured"] = (datetime.now(timezone.utc) - 2 * MAX_AGE).isoformat()
+    path.write_text(json.dumps(kept))
+    assert known.find(["small"], 100) is not None and known.tasks == [Task("small", bucket(100))]
+    known.find(["small"], 100)
+    assert len(known.tasks) == 1
+    measure_asked(known, lambda: False)
+    assert not known.tasks and known.find(["small"], 100).v != COSTS.v
+
+
+def test_curves_read_on_a_busy_machine_are_asked_for_again(known):
+    known.keep(["small"], 100, replace(COSTS, doubt=0.5))
+    known.find(["small"], 100)
+    assert known.tasks == [Task("small", bucket(100))]
+
+
+def reads(monkeypatch, *, check: float, draft: float) -> None:
+    """What the few passes of a check take, whatever the machine does."""
+
+    def read(self, name, lengths):
+        self.checks[name][CHECKED_SL], self.drafts[name][CHECKED_SL] = [check], [draft]
+        self.plain = [1.0]
+        return iter(())
+
+    monkeypatch.setattr(Timer, "read", read)
+
+
+def test_curves_that_fit_stay_as_they_are(monkeypatch):
+    prepared = prepare(request(), ToyPair())
+    reads(monkeypatch, check=1.12, draft=0.57)
+    kept = replace(COSTS, measured="2026-01-01T00:00:00+00:00")
+    assert adjusted(kept, prepared, 1.0) == replace(kept, target_s=1.0)
+
+
+def test_curves_that_do_not_fit_are_bent_through_what_was_read(monkeypatch):
+    prepared = prepare(request(), ToyPair())
+    reads(monkeypatch, check=2.0, draft=1.1)
+    found = adjusted(replace(COSTS, measured="2026-01-01T00:00:00+00:00"), prepared, 1.0)
+    assert found.measured is None
+    assert found.check(6) == pytest.approx(2.0) and found.start(5, "small") + 5 * found.c["small"] == pytest.approx(1.1)
+    assert found.v == sorted(found.v) and found.v[0] == 1.0
+
+
+def test_a_misfit_is_measured_again_in_idle_time(known, monkeypatch):
+    run_of(known)
+    bent = lambda kept, prepared, plain_s: replace(kept, measured=None)  # noqa: E731
+    monkeypatch.setattr(compare_module, "adjusted", bent)
+    run_of(known)
+    assert known.tasks == [Task("small", bucket(6 + 15))]
+
+
+def test_idle_time_ends_as_soon_as_somebody_wants_something(known):
+    known.ask_for("small", 100)
+    asked = iter(range(10))
+    measure_asked(known, lambda: next(asked) >= 5)
+    assert known.tasks and next(asked) == 6
+    measure_asked(known, lambda: False)
+    assert not known.tasks
+
+
+def test_what_a_usual_run_needs_is_there_before_anybody_asks(known, as_kept):
+    prepare_usual(known, lambda: False)
+    assert known.warm >= {"autoregressive", "static:5", "oracle"}
+    _, stages = run_of(known, lanes=["autoregressive", "static:5", "oracle"], max_new_tokens=60)
+    assert "warming up" not in stages and stages.count("measuring") == 1
+
+
+def test_ages_that_cannot_be_read_are_old():
+    from decoding.comparison.kept_costs import age_of
+
+    assert age_of(replace(COSTS, measured="yesterday")) == timedelta.max == age_of(COSTS)
+    assert age_of(replace(COSTS, measured="2026-01-01T00:00:00")) == timedelta.max
