@@ -120,7 +120,7 @@ def make_drafts(c: float = 0.1) -> DraftsResult:
                 gain,
                 0.004,
                 break_even_c(sweep, costs, name),
-                sl_points(name, sweep, rates[ALL], costs, []),
+                sl_points(name, sweep, rates[ALL], costs, {}),
             )
         )
     setting = make_setting(costs, make_samples(9))

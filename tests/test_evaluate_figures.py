@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import typer
 
-from decoding.evaluation.results import ALL, Interval, save_result
+from decoding.evaluation.results import ALL, Clocked, Interval, save_result
 from tests.evaluations import make_drafts, make_evaluation
 from viz.figures.drafts import draw_drafts, opposite_shapes
 from viz.figures.evaluation import draw_evaluation
@@ -47,6 +47,15 @@ def test_draft_curves_are_the_results_own_points():
     assert list(simulated.y) == [point.simulated for point in points]
     assert list(predicted.y) == [point.predicted for point in points]
     assert len(clocked.x) == 0
+    assert "Nothing was timed" in draw_drafts(result)[0].sentence
+    points[2].clock, points[2].clocked = 1.2, Clocked(6, Interval(1.2, 1.1, 1.3), 1.25)
+    points[4].clock, points[4].clocked = 0.8, Clocked(6, Interval(0.8, 0.7, 0.9), 1.0)
+    drawing = draw_drafts(result)[0]
+    assert list(drawing.figure.data[2].error_y.array) == pytest.approx([0.1, 0.1])
+    assert "6 prompts that were timed, 1 of 2 points agree" in drawing.sentence
+    assert f"{result.drafts[0].name} at SL 5: 0.80 on the clock, 1.00 simulated" in drawing.sentence
+    points[2].clocked = None  # as older results have it
+    assert "on how many prompts is not recorded" in draw_drafts(result)[0].sentence
 
 
 def test_the_pair_of_opposite_shapes_is_found():

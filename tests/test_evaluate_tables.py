@@ -11,7 +11,7 @@ from decoding.comparison.cost_curves import smooth_costs
 from decoding.errors import UserError
 from decoding.evaluation.advice import recommend, transformers_settings, vllm_settings
 from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
-from decoding.evaluation.drafts import break_even_c, candidates, clock_speedups
+from decoding.evaluation.drafts import break_even_c, candidates, clocked_sls
 from decoding.evaluation.files import markdown, ship, shipped_evaluation, tables_of, write_report
 from decoding.evaluation.options import EvaluationOptions, check_options, options_from_dict
 from decoding.evaluation.report import evaluation_tables, to_csv, to_markdown
@@ -222,13 +222,20 @@ def test_prompt_lookup_is_not_asked_for_probabilities():
     assert "disco" in {parse_lane(lane).policy for lane in candidates("shallow", ["disco"])}
 
 
-def test_clock_speedups_are_over_all_visits():
+def test_clocked_points_stand_beside_the_replay_of_the_same_prompts():
+    samples, costs = make_samples(4), make_costs()
+    sweep = [replay_lane(lane, samples, costs) for lane in static_lanes()]
+    timed = samples[1:3]
     visits = [
-        {"lanes": {"autoregressive": {"decode_s": 2.0}, "a/static:1": {"decode_s": 1.0}}},
-        {"lanes": {"autoregressive": {"decode_s": 4.0}, "a/static:1": {"decode_s": 1.0}}},
+        {"prompt": one.prompt, "lanes": {"autoregressive": {"decode_s": plain}, "shallow/static:2": {"decode_s": 1.0}}}
+        for one, plain in zip([*timed, timed[0]], (2.0, 4.0, 3.0))
     ]
-    assert clock_speedups(visits)["a/static:1"] == pytest.approx(3.0)
-    assert clock_speedups([]) == {}
+    found = clocked_sls("shallow", sweep, samples, visits)
+    assert list(found) == [2]
+    assert found[2].prompts == 2 and found[2].speedup.value == pytest.approx(9.0 / 3.0)
+    assert found[2].speedup.low == pytest.approx(2.5) and found[2].speedup.high == pytest.approx(4.0)
+    assert found[2].simulated == pytest.approx(sweep[1].pick([1, 2]).speedup)
+    assert clocked_sls("shallow", sweep, samples, []) == {}
 
 
 def test_the_recommendation_is_the_fastest_draft_and_is_told_for_other_engines():

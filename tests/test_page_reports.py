@@ -120,6 +120,8 @@ def test_only_the_last_results_are_kept():
 def test_paths_in_the_snippets_exist():
     told = with_paths("# target: codepair-15M/target, vllm serve codepair-15M/target --x no-such/place", "codepair-15M")
     assert told == "# target: models/codepair-15M/target, vllm serve models/codepair-15M/target --x no-such/place"
+    draft = with_paths("codepair-15M/default-2x256", "codepair-15M")
+    assert draft == "models/codepair-15M/drafts/default-2x256" and Path(draft).is_dir()
     assert Path("models/codepair-15M/target").is_dir()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from .collect import Collector
 from .options import EvaluationOptions, check_options
 from .policies import collect
 from .progress import Progress
-from .results import ALL, DraftResult, DraftsResult, Interval, SlPoint
+from .results import ALL, Clocked, DraftResult, DraftsResult, Interval, SlPoint
 from .samples import Replayed, Sample, best_of, replay_lane, static_lanes
 from .setting import describe_setting
 from .statistics import Bootstrap
@@ -139,7 +139,7 @@ def _draft_result(
         speedup=speedups_by_suite(best, samples),
         p95_token_s=float(np.percentile(best.cost / best.tokens, 95) * costs.target_s),
         break_even_c=break_even_c(sweep, costs, draft),
-        by_sl=sl_points(draft, sweep, rates[ALL], costs, readings),
+        by_sl=sl_points(draft, sweep, rates[ALL], costs, clocked_sls(draft, sweep, samples, readings)),
         by_suite=_by_suite(sweep, samples),
         fingerprint=info.fingerprint,
     )
@@ -159,14 +159,13 @@ def _by_suite(sweep: Sequence[Replayed], samples: Sequence[Sample]) -> dict[str,
 
 
 def sl_points(
-    draft: str, sweep: Sequence[Replayed], match: float, costs: Costs, readings: Sequence[dict[str, Any]]
+    draft: str, sweep: Sequence[Replayed], match: float, costs: Costs, clocked: Mapping[int, Clocked]
 ) -> list[SlPoint]:
     """Simulated, predicted and measured speedup of SL 1, 2, ...
 
     The prediction is the throughput model's, if every guess holds independently with the match rate: ``(1 - m^(n+1)) /
     (1 - m) (v(1) + o) / (first + n c + v(n+1) + o)``.
     """
-    clocked = clock_speedups(readings)
 
     def checking(n: int) -> float:  # the first draft step's extra cost arises once per iteration, like the check
         return costs.check(n) + costs.start(n - 1, draft)
@@ -176,20 +175,36 @@ def sl_points(
             sl=sl,
             simulated=replayed.speedup,
             predicted=theory.speedup(match, sl, costs.c[draft], checking, costs.o),
-            clock=clocked.get(f"{draft}/static:{sl}"),
+            clock=clocked[sl].speedup.value if sl in clocked else None,
+            clocked=clocked.get(sl),
         )
         for sl, replayed in enumerate(sweep, start=1)
     ]
 
 
-def clock_speedups(readings: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Lane -> plain decoding's seconds / the lane's, over all visits."""
-    totals: dict[str, float] = {}
-    for visit in readings:
-        for lane, reading in visit["lanes"].items():
-            totals[lane] = totals.get(lane, 0.0) + reading["decode_s"]
-    plain = totals.get("autoregressive", 0.0)
-    return {lane: plain / spent for lane, spent in totals.items() if spent > 0}
+def clocked_sls(
+    draft: str, sweep: Sequence[Replayed], samples: Sequence[Sample], readings: Sequence[dict[str, Any]]
+) -> dict[int, Clocked]:
+    """SL -> what the clock says of it, beside the replay on the very prompts that were timed."""
+    place = {sample.prompt: index for index, sample in enumerate(samples)}
+    visits = [visit for visit in readings if visit["prompt"] in place]
+    prompts = list(dict.fromkeys(visit["prompt"] for visit in visits))
+    found = {}
+    for sl, replayed in enumerate(sweep, start=1):
+        lane = f"{draft}/static:{sl}"
+        if prompts and all(lane in visit["lanes"] for visit in visits):
+            spent, plain = (seconds_on(name, prompts, visits) for name in (lane, "autoregressive"))
+            speedup = Bootstrap(len(prompts)).ratio(plain, spent)
+            found[sl] = Clocked(len(prompts), speedup, replayed.pick([place[one] for one in prompts]).speedup)
+    return found
+
+
+def seconds_on(lane: str, prompts: Sequence[str], visits: Sequence[dict[str, Any]]) -> np.ndarray:
+    """Decode seconds of ``lane`` on each prompt, summed over its repeats; shape (prompts,)."""
+    totals = dict.fromkeys(prompts, 0.0)
+    for visit in visits:
+        totals[visit["prompt"]] += visit["lanes"][lane]["decode_s"]
+    return np.array(list(totals.values()))
 
 
 def break_even_c(sweep: Sequence[Replayed], costs: Costs, draft: str) -> float:

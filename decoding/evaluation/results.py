@@ -198,6 +198,16 @@ class EvaluationResult:
 
 
 @dataclass(slots=True)
+class Clocked:
+    """A lane on the clock: its speedup over ``prompts`` prompts, and what the replay says of the same prompts."""
+
+    __pydantic_config__ = _STRICT
+    prompts: int
+    speedup: Interval
+    simulated: float
+
+
+@dataclass(slots=True)
 class SlPoint:
     """One draft under one static SL, over all suites."""
 
@@ -206,6 +216,7 @@ class SlPoint:
     simulated: float  # speedup
     predicted: float  # the throughput model's, from match rate and costs
     clock: float | None = None
+    clocked: Clocked | None = None  # the same with its interval; None in results recorded without it
 
 
 @dataclass(slots=True)

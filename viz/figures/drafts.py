@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import plotly.graph_objects as go
 
-from decoding.evaluation.results import ALL, DraftResult, DraftsResult
+from decoding.evaluation.results import ALL, DraftResult, DraftsResult, SlPoint
 
 from .evaluation import BASE
 from .race import INK, MUTED, Drawing, plain
@@ -62,14 +64,63 @@ def draw_by_sl(result: DraftsResult) -> Drawing:
             showlegend=False,
             name=name,
             marker={"color": colour, "symbol": symbol, "size": 9},
-            hovertemplate=f"{name}, SL %{{x}}: %{{y:.2f}} times, on the clock<extra></extra>",
+            error_y=_clock_error(clocked, colour),
+            customdata=[[_clock_facts(point)] for point in clocked],
+            hovertemplate=f"{name}, SL %{{x}}: %{{y:.2f}} times on the clock%{{customdata[0]}}<extra></extra>",
         )
     figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
     figure.update_xaxes(title_text="SL (tokens guessed per iteration)")
     figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
     figure.update_layout(height=430, **BASE)
     title = "Draft, SL, speedup: simulated (line), predicted by the throughput model (dotted), on the clock (symbols)"
-    return Drawing("drafts-sl", title, too_long_sentence(result.drafts), figure)
+    sentence = f"{too_long_sentence(result.drafts)} {clock_sentence(result.drafts)}".strip()
+    return Drawing("drafts-sl", title, sentence, figure)
+
+
+def _clock_error(points: list[SlPoint], colour: str) -> dict[str, Any]:
+    """95% intervals over prompts, none where the result does not hold them."""
+    known = [point.clocked.speedup if point.clocked else None for point in points]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [one.high - one.value if one else 0.0 for one in known],
+        "arrayminus": [one.value - one.low if one else 0.0 for one in known],
+        "color": colour,
+        "thickness": 1.1,
+        "width": 3,
+    }
+
+
+def _clock_facts(point: SlPoint) -> str:
+    if point.clocked is None:
+        return ""
+    low, high = point.clocked.speedup.low, point.clocked.speedup.high
+    return (
+        f" ({low:.2f} to {high:.2f} over {point.clocked.prompts} prompts; "
+        f"simulated on the same ones {point.clocked.simulated:.2f})"
+    )
+
+
+def clock_sentence(drafts: list[DraftResult]) -> str:
+    """How far the clock and the simulation are apart: on the prompts that were timed, where the result holds that."""
+    points = [(draft, point) for draft in drafts for point in draft.by_sl if point.clock is not None]
+    if not points:
+        return "Nothing was timed here: all points are simulated."
+    draft, worst = max(points, key=lambda one: abs(one[1].clock / _beside_clock(one[1]) - 1))
+    told = f"{draft.name} at SL {worst.sl}: {worst.clock:.2f} on the clock, {_beside_clock(worst):.2f} simulated"
+    clocked = [point.clocked for _, point in points if point.clocked]
+    if len(clocked) < len(points):
+        return f"Clock and simulation differ most for {told}; on how many prompts is not recorded here."
+    agreeing = sum(one.speedup.low <= one.simulated <= one.speedup.high for one in clocked)
+    return (
+        f"On the {clocked[0].prompts} prompts that were timed, {agreeing} of {len(clocked)} points agree with the "
+        f"simulation within their 95% intervals; they differ most for {told}."
+    )
+
+
+def _beside_clock(point: SlPoint) -> float:
+    """The simulated speedup that belongs beside the clock's."""
+    return point.clocked.simulated if point.clocked else point.simulated
 
 
 def too_long_sentence(drafts: list[DraftResult]) -> str:
@@ -89,15 +140,8 @@ def too_long_sentence(drafts: list[DraftResult]) -> str:
     )
 
 
-def _beside(draft: DraftResult, result: DraftsResult) -> str:
-    """Where a point's label stands: to its left where a neighbour to its right would write over it."""
-    gain = draft.static_speedup[ALL].value
-    to_the_right = (other.c - draft.c for other in result.drafts if abs(other.static_speedup[ALL].value - gain) < 0.1)
-    return "middle left" if any(0.0 < distance < 0.03 for distance in to_the_right) else "middle right"
-
-
 def draw_by_cost(result: DraftsResult) -> Drawing:
-    """Best static speedup over the cost of a draft step; the match rate beside each point."""
+    """Best static speedup over the cost of a draft step; the match rate in the legend."""
     figure = go.Figure()
     for index, draft in enumerate(result.drafts):
         colour, symbol = look(index)
@@ -105,11 +149,8 @@ def draw_by_cost(result: DraftsResult) -> Drawing:
         figure.add_scatter(
             x=[draft.c],
             y=[gain.value],
-            mode="markers+text",
-            name=plain(draft.name),
-            text=[f"{plain(draft.name)} {draft.match_rate[ALL]:.0%}"],
-            cliponaxis=False,
-            textposition=_beside(draft, result),
+            mode="markers",
+            name=f"{plain(draft.name)}, {draft.match_rate[ALL]:.0%} right",
             marker={"color": colour, "symbol": symbol, "size": 12},
             error_y={
                 "type": "data",
@@ -121,8 +162,8 @@ def draw_by_cost(result: DraftsResult) -> Drawing:
                 "width": 3,
             },
             customdata=[[draft.best_sl, _shape(draft)]],
-            showlegend=False,
-            hovertemplate="%{text} right<br>c %{x:.3f}, best SL %{customdata[0]}: %{y:.2f} times<br>%{customdata[1]}"
+            hovertemplate=f"{plain(draft.name)}, {draft.match_rate[ALL]:.0%} right<br>"
+            "c %{x:.3f}, best SL %{customdata[0]}: %{y:.2f} times<br>%{customdata[1]}"
             "<extra></extra>",
         )
     figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
@@ -135,7 +176,10 @@ def draw_by_cost(result: DraftsResult) -> Drawing:
 
 
 def _shape(draft: DraftResult) -> str:
-    return f"{draft.layers} layers x {draft.hidden_size}, {draft.parameters / 1e6:.1f}M" if draft.layers else "no model"
+    layers = "layer" if draft.layers == 1 else "layers"
+    return (
+        f"{draft.layers} {layers} x {draft.hidden_size}, {draft.parameters / 1e6:.1f}M" if draft.layers else "no model"
+    )
 
 
 def shape_sentence(drafts: list[DraftResult]) -> str:

@@ -25,7 +25,9 @@ def with_paths(text: str, pair: str) -> str:
     """``text`` with the sources of ``pair``'s models as paths from this folder, where they lie there."""
 
     def placed(found: re.Match[str]) -> str:
-        return f"{MODELS.name}/{found[0]}" if (MODELS / found[0]).is_dir() else found[0]
+        name = found[0].removeprefix(f"{pair}/")
+        places = (f"{pair}/{name}", f"{pair}/drafts/{name}")
+        return next((f"{MODELS.name}/{place}" for place in places if (MODELS / place).is_dir()), found[0])
 
     return re.sub(rf"(?<![\w/]){re.escape(pair)}(?:/[\w.-]+)+", placed, text)
 
