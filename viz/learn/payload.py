@@ -9,9 +9,11 @@ from decoding.analysis import metrics
 from decoding.analysis.whatif import ending
 from decoding.errors import UserError
 from decoding.lookahead.fitted import heads_of
+from decoding.lookahead.specs import all_specs
 from decoding.records.trace import Run, Trace
 
 from ..player import sentences
+from ..player.appendix import settings_table
 from ..player.names import lane_caption, lane_name
 
 PROMPT_CHARS = 600  # the end of the prompt, shown before the text
@@ -39,27 +41,10 @@ def learn_payload(run: Run, *, title: str = "", origin: str = "live") -> dict[st
         "costs": asdict(run.costs),
         "chains": {draft: asdict(chain) for draft, chain in run.chains.items()},
         "lanes": [_lane(run, trace) for trace in run.lanes],
+        "titles": {name: spec.title for name, spec in all_specs().items()},
         "vocab": {str(token): [entry.text, entry.bytes] for token, entry in run.vocab.items()},
         "tuned": {draft: _tuned(run, draft) for draft in run.chains},
     }
-
-
-def settings_table(run: Run) -> list[list[str]]:
-    """How the run was made, as [what, value] rows for hand-outs and exported files."""
-    asked = run.settings
-    rows = [
-        ["models", f"{run.pair.name}: {run.pair.target.name} with {', '.join(run.pair.drafts) or 'no draft'}"],
-        ["machine", f"{run.machine.gpu or run.machine.processor}, {run.pair.target.dtype}, {run.created[:10]}"],
-        ["rule", asked.rule + (f", temperature {asked.temperature:g}, seed {asked.seed}" if asked.temperature else "")],
-        ["lanes", ", ".join(trace.lane for trace in run.lanes)],
-        ["new tokens", f"at most {asked.max_new_tokens}"],
-        ["repeats of the timing", str(asked.repeats)],
-    ]
-    if asked.top_k:
-        rows.append(["top-k", str(asked.top_k)])
-    if asked.top_p < 1:
-        rows.append(["top-p", f"{asked.top_p:g}"])
-    return rows
 
 
 def _first_line(run: Run) -> str:

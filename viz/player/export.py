@@ -8,6 +8,7 @@ from typing import Any
 
 from decoding.records.trace import Run
 
+from .appendix import appendix
 from .assets import player_css, player_js
 from .details import token_details
 from .payload import Origin, player_payload
@@ -26,6 +27,7 @@ def export_html(run: Run, *, origin: Origin = "recorded") -> str:
         js=player_js(),
         payload=json_for_script(payload),
         details=json_for_script(_all_details(run)),
+        appendix=appendix(run),
     )
 
 
@@ -70,6 +72,7 @@ _PAGE = """<!doctype html>
 Same text, sooner.</p>
 </header>
 <div id="player"></div>
+<section class="speculoscope speculoscope-appendix">{appendix}</section>
 </main>
 <script type="application/json" id="payload">{payload}</script>
 <script type="application/json" id="details">{details}</script>

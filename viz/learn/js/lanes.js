@@ -152,6 +152,12 @@ class RunModel {
     return this.simulated(`Static ${sl}, every guess wrong`, makePolicy(parseLane(`static:${sl}`)), { draft, replay: new Replay(chain) });
   }
 
+  /** What the page calls a lane. */
+  nameOf(text) {
+    const { policy, argument, draft } = parseLane(text);
+    return `${this.titles[policy] || policy}${argument ? ` ${argument}` : ""}${draft ? ` · ${draft}` : ""}`;
+  }
+
   policy(text) {
     const lane = parseLane(text), draft = lane && (lane.draft || this.default_draft);
     return lane && makePolicy(lane, this.tuned[draft]);

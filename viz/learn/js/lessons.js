@@ -161,6 +161,7 @@ class Lessons {
   }
 
   page() {
+    this.missed = "";
     const { lesson, step } = this, stage = this.stage(), facts = this.facts();
     this.dots = this.buildDots();
     const last = this.at === lesson.steps.length - 1;
@@ -168,6 +169,7 @@ class Lessons {
       ...step.text.map((one) => el("p", "", fill(one, facts))));
     const missing = (step.needs || []).filter((name) => facts[name] == null);
     if (missing.length) text.append(el("p", "sl-note sl-missing", `This run does not hold what this step shows (${missing.map((name) => FACTS[name]).join("; ")}). Choose another run above, or go on.`));
+    if (this.missed) text.append(el("p", "sl-note sl-missing", this.missed));
     if (step.question) text.append(this.ask(step.question, facts));
     text.append(el("div", "sl-bar sl-turn", button("← Back", () => this.move(-1), { title: "Previous step of the lesson (page up)" }),
       button(last ? "Finish" : "Next step →", () => this.move(1), { cls: "sl-button sl-main", title: "Next step of the lesson (page down)" })), this.dots, this.tools());
@@ -209,6 +211,7 @@ class Lessons {
     this.placing = true;
     const lane = this.laneFor(show.lane), { steps } = this.learn.places;
     const found = show.find && lane ? findIteration(this.model, lane, show.find) : 0;
+    this.missed = found < 0 ? `This run has no such iteration (${KINDS[show.find].label}): its first one is shown.` : "";
     steps.hides = Boolean(show.hide);
     steps.goTo({ lane, iteration: Math.max(0, found) + (show.iteration || 0), step: show.at || 0 });
     this.placing = false;
@@ -220,7 +223,7 @@ class Lessons {
     const { model } = this;
     if (LANE_WORDS[text]) return LANE_WORDS[text](model) || model.measured[0];
     const measured = model.measured.find((lane) => lane.lane === text);
-    return measured || model.simulated(`${text}, simulated`, model.policy(text)) || model.measured[model.measured.length - 1];
+    return measured || model.simulated(model.nameOf(text), model.policy(text)) || model.measured[model.measured.length - 1];
   }
 
   // -------------------------------------------------------------- taking it along

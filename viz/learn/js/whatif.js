@@ -31,7 +31,9 @@ class WhatIf {
     this.draft = model.draft;
     this.measured = model.costs.c[this.draft];
     const redraw = () => this.draw();
-    this.c = slider("Cost of a guess, c", { min: 0, max: Math.max(1.2, Math.ceil(1.2 * this.measured * 10) / 10), step: 0.005, value: this.measured, shown: fixed }, redraw);
+    this.cost = this.measured; // as measured; the slider itself moves in steps
+    this.c = slider("Cost of a guess, c", { min: 0, max: Math.max(1.2, Math.ceil(1.2 * this.measured * 10) / 10), step: 0.005, value: this.measured, shown: fixed },
+      (c) => { this.cost = c; this.draw(); });
     this.sl = slider("SL (guesses per check)", { min: 1, max: LONGEST, step: 1, value: 5 }, redraw);
     this.threshold = slider("Threshold of Confidence", { min: 0, max: 1, step: 0.01, value: 0.4, shown: fixed }, redraw);
     this.checks = select("What a check costs", Object.entries(CHECKS).map(([key, [text]]) => [key, text]), "measured", redraw);
@@ -48,7 +50,7 @@ class WhatIf {
     this.draw();
   }
 
-  get link() { return this.draft ? { c: fixed(this.c.value, 3), sl: this.sl.value, threshold: this.threshold.value, checks: this.checks.value } : {}; }
+  get link() { return this.draft ? { c: fixed(this.cost, 4), sl: this.sl.value, threshold: this.threshold.value, checks: this.checks.value } : {}; }
 
   follow(query) {
     if (!this.draft) return;
@@ -56,6 +58,8 @@ class WhatIf {
       const value = parseFloat(query.get(name));
       if (Number.isFinite(value)) one.set(value);
     }
+    const c = parseFloat(query.get("c"));
+    this.cost = Math.abs(c - this.measured) < 0.0001 ? this.measured : this.c.value;
     if (CHECKS[query.get("checks")]) this.checks.value = query.get("checks");
     this.draw();
   }
@@ -69,6 +73,7 @@ class WhatIf {
   preset(key) {
     if (!this.draft) return;
     const { c, checks } = PRESETS[key] ? PRESETS[key][1](this.measured) : PRESETS.measured[1](this.measured);
+    this.cost = c;
     this.c.set(c);
     this.checks.value = checks;
     [...this.presets.querySelectorAll("button")].forEach((node, i) => node.setAttribute("aria-pressed", String(Object.keys(PRESETS)[i] === key)));
@@ -76,7 +81,7 @@ class WhatIf {
   }
 
   get costs() {
-    return withCosts(this.model.costs, this.draft, { c: this.c.value, v: CHECKS[this.checks.value][1](this.model.costs) });
+    return withCosts(this.model.costs, this.draft, { c: this.cost, v: CHECKS[this.checks.value][1](this.model.costs) });
   }
 
   get key() { return null; }
@@ -95,7 +100,7 @@ class WhatIf {
         { name: "measured on the clock, at the measured costs", kind: "dots", cls: "sl-s2", points },
         { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sl-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.shown, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.shown)}`]] }],
       marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }] });
-    const said = el("p", "sl-sentence", `SL ${sl} at c = ${fixed(this.c.value)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
+    const said = el("p", "sl-sentence", `SL ${sl} at c = ${fixed(this.cost)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
       + (best.speedup > 1 ? `The best SL would be ${best.sl}, ${times(best.speedup)}.` : "No SL gains anything: plain decoding is best."));
     said.setAttribute("role", "status");
     this.out.replaceChildren(said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would make it ${times(confidence.speedup.shown)} with ${fixed(mean, 1)} guesses on average. Here the draft's guess is right at ${percent(alpha)} of the places (c measured: ${fixed(this.measured)}).`), chart);
@@ -108,7 +113,7 @@ class WhatIf {
     const { draft } = this, nearest = (list, value) => list.reduce((best, one, i) => (Math.abs(one - value) < Math.abs(list[best] - value) ? i : best), 0);
     const priced = new Map(COSTS.map((c) => [c, withCosts(costs, draft, { c })]));
     this.byMatch.update("Model: speed over the match rate and the SL, at this c", (match, n) => modelSpeedup(match, n, costs, draft), [nearest(MATCHES, alpha), sl - 1]);
-    this.byCost.update(`Model: speed over c and the SL, at a match rate of ${fixed(alpha)}`, (c, n) => modelSpeedup(alpha, n, priced.get(c), draft), [nearest(COSTS, this.c.value), sl - 1]);
+    this.byCost.update(`Model: speed over c and the SL, at a match rate of ${fixed(alpha)}`, (c, n) => modelSpeedup(alpha, n, priced.get(c), draft), [nearest(COSTS, this.cost), sl - 1]);
   }
 
   /** Numbers to find by moving the sliders. */
