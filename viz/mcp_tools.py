@@ -49,7 +49,7 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
         request = request_from_dict(settings)
         if request.max_new_tokens > MOST_TOKENS:
             raise UserError(f"{request.max_new_tokens} new tokens are too many for a tool: at most {MOST_TOKENS}.")
-        feed = Feed(lambda cancel: backend.compare(request, cancel), finish=lambda event: event)
+        feed = Feed(lambda cancel: backend.compare(request, cancel))
         with visits.present(feed, new_id(), "mcp", address_of(visitor)):
             async for batch in feed.batches():
                 last = batch[-1]
