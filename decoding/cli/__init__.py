@@ -20,6 +20,7 @@ COMMANDS = (
     "suites",
     "serve",
     "soak",
+    "gpu-day",
 )
 BAD_INPUT = 2
 FAILED = 1
@@ -62,8 +63,8 @@ def _application(arguments: Sequence[str]):
     application.callback()(_root)
     asked = arguments[0] if arguments and arguments[0] in COMMANDS else None
     for name in [asked] if asked else COMMANDS:
-        module = importlib.import_module(f".{name}", __package__)
-        application.command(name)(getattr(module, name))
+        module = importlib.import_module(f".{name.replace('-', '_')}", __package__)
+        application.command(name)(getattr(module, name.replace("-", "_")))
     return application
 
 

@@ -23,6 +23,7 @@ def lossless(
     max_new_tokens: Annotated[int, typer.Option(help="The token limit.", min=1)] = 32,
     longest: Annotated[int, typer.Option(help="SL caps from 1 up to this one.", min=1, max=20)] = 16,
     minutes: Annotated[float | None, typer.Option(help="Start no further prompt after this many minutes.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto; the reference runs on the CPU.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON only.")] = False,
 ) -> None:
     """Compare every policy with SL 1..16 with transformers' generate(do_sample=False), in float32."""
@@ -30,7 +31,7 @@ def lossless(
     from ..engines.pair import load_pair
     from ..records.suites import load_suite, suites_for
 
-    loaded = load_pair(pair, target, draft, dtype="float32", device="cpu")
+    loaded = load_pair(pair, target, draft, dtype="float32", device=device)
     texts = [prompt.prompt for prompt in load_suite(suites_for(suite, loaded.chat), "test", limit)[skip:]]
     if not texts:
         raise UserError(f"No prompt is left: {limit} at most, and {skip} left out. Skip fewer.")
