@@ -104,7 +104,7 @@ def test_a_measurement_is_found_again_and_can_be_taken_along(tmp_path, kind, mak
     assert kind.from_dict(json.loads(take({"kind": "json", "id": report["id"]})["text"])) == result
     rows = list(csv.reader(io.StringIO(take({"kind": "csv", "id": report["id"]})["text"])))
     for table in kind.tables(result):
-        assert [table.title] in rows and all(list(row) in rows for row in table.rows)
+        assert [f"# {table.title}"] in rows and all(list(row) in rows for row in table.rows)
     page = take({"kind": "html", "id": report["id"]})["text"]
     assert "<script src" not in page and "plotly" in page and "<table>" in page
     assert "json, csv or html" in take({"kind": "exe", "id": report["id"]})["error"]

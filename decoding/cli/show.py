@@ -45,7 +45,7 @@ def show_run(run: Run, console: Console) -> None:
 
 def _heading(run: Run) -> Text:
     target, machine = run.pair.target, run.machine
-    where = machine.gpu or f"{machine.processor}, {target.threads} threads"
+    where = machine.gpu or f"{machine.processor}, {target.threads} thread{'' if target.threads == 1 else 's'}"
     return Text.assemble(
         (run.pair.name, "bold"), f" · {target.dtype} on {where} · {target.engine} engine · rule {run.settings.rule}"
     )

@@ -207,7 +207,8 @@ def _clock_note(result: EvaluationResult) -> str:
     timing = next(entry.rows[ALL].clock for entry in result.policies if entry.rows[ALL].clock)
     same, total = result.texts_equal
     return (
-        f"On the clock: {timing.prompts} prompts, at most {result.setting.clock_repeats} repeats round robin, medians; "
+        f"On the clock: {counted(timing.prompts, 'prompt')}, at most {counted(result.setting.clock_repeats, 'repeat')} "
+        "round robin, medians; "
         "the lanes of a prompt take turns every tenth of a second; "
         f"text equal to plain decoding's in {same} of {total} lanes"
     )
@@ -274,7 +275,7 @@ def setting_lines(setting: Setting) -> list[str]:
     where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
     return [
         f"Pair {setting.pair}, target in {setting.target_dtype}, draft {setting.draft} in {setting.draft_dtype}, "
-        f"{setting.threads} threads, on {where}; {setting.created}.",
+        f"{counted(setting.threads, 'thread')}, on {where}; {setting.created}.",
         f"Greedy, {setting.max_new_tokens} new tokens at most; {setting.split} prompts: "
         f"{', '.join(f'{suite} {n}' for suite, n in setting.prompts.items())}; whatever had to be chosen was chosen on "
         f"{setting.validation_prompts} validation prompts.",
@@ -296,6 +297,11 @@ def _decision_lines(setting: Setting) -> list[str]:
     found = {policy: cost / c for policy, cost in setting.costs.decision.items() if c and cost >= 0.005 * c}
     shares = ", ".join(f"{policy} {share:.0%}" for policy, share in found.items())
     return [f"Features and a decision, of a draft step: {shares}."] if shares else []
+
+
+def counted(n: int, what: str) -> str:
+    """ "1 thread", "2 threads"."""
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def times(interval: Interval) -> str:

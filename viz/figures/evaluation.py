@@ -25,6 +25,9 @@ BASE = {
 }
 
 
+SUITE_COLOURS = (INK, "#5b8fd6", "#3aa0a0", "#b08a2e", "#b5577b")  # all suites together, then one a suite
+
+
 def draw_evaluation(result: EvaluationResult) -> list[Drawing]:
     """All figures of ``result``."""
     return [
@@ -333,14 +336,14 @@ def draw_course(result: EvaluationResult) -> Drawing:
     """Mean oracle SL over the place of the iteration in its text (DISCO, figures 3 and 5)."""
     figure = go.Figure()
     dashes = ("solid", "dash", "dot", "dashdot", "longdash")
-    for (suite, lengths), dash in zip(result.oracle.items(), dashes):
+    for (suite, lengths), dash, colour in zip(result.oracle.items(), dashes, SUITE_COLOURS):
         places = len(lengths.by_place)
         figure.add_scatter(
             x=[(index + 0.5) / places for index in range(places)],
             y=lengths.by_place,
             mode="lines",
             name=plain(suite),
-            line={"color": INK if suite == ALL else MUTED, "width": 2.2 if suite == ALL else 1.2, "dash": dash},
+            line={"color": colour, "width": 2.2 if suite == ALL else 1.5, "dash": dash},
             hovertemplate=f"{plain(suite)}: %{{y:.1f}}<extra></extra>",
         )
     figure.update_xaxes(title_text="place of the iteration in its text (0: first, 1: last)", range=[0, 1])

@@ -248,7 +248,7 @@ def draw_static_speedups(run: Run) -> Drawing:
             x=list(curve),
             y=list(curve.values()),
             mode="lines",
-            line={"color": MUTED, "width": 1.6, "dash": dash},
+            line={"color": INK if dash != "solid" else MUTED, "width": 1.8, "dash": dash},
             name=f"every static SL, simulated ({plain(draft)})",
             hovertemplate="static:%{x}: %{y:.2f} times (simulated)<extra></extra>",
         )

@@ -1,18 +1,14 @@
-"""Results that were measured here, so that a reload finds them again; and what can be taken along of a result."""
+"""Results that were measured here, so that a reload finds them again."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 from typing import Any
 
 from decoding.errors import UserError
-from decoding.evaluation.report import Table
 
 MOST = 40  # results kept; the oldest goes first
 
@@ -39,18 +35,6 @@ class Kept:
         with self._lock:
             text = self._results.get(identifier) if isinstance(identifier, str) else None
         return json.loads(text) if text else None
-
-
-def tables_csv(tables: Sequence[Table]) -> str:
-    """All tables as CSV, one under the other: a line with the title, one with the columns, the rows, an empty line."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    for table in tables:
-        writer.writerow([table.title])
-        writer.writerow(table.columns)
-        writer.writerows(table.rows)
-        writer.writerow([])
-    return out.getvalue()
 
 
 def check_kind(kind: Any) -> str:

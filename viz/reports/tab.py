@@ -14,7 +14,7 @@ import gradio as gr
 
 from decoding.backends.base import Backend
 from decoding.errors import UserError
-from decoding.evaluation.report import Table, drafts_tables, evaluation_tables
+from decoding.evaluation.report import Table, drafts_tables, evaluation_tables, to_csv
 from decoding.evaluation.results import Setting, drafts_from_dict, evaluation_from_dict, load_drafts, load_evaluation
 from decoding.records.events import Event
 from decoding.records.fingerprint import fingerprint
@@ -29,7 +29,7 @@ from ..visitors import address_of
 from .drafts import beside_evaluation, drafts_report
 from .evaluation import evaluation_report
 from .html import whole_page
-from .kept import Kept, check_kind, tables_csv
+from .kept import Kept, check_kind
 from .report import Report
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -152,7 +152,7 @@ def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept)
         tables = kind.tables(result)
         writers: dict[str, Callable[[], str]] = {
             "json": lambda: json.dumps(asdict(result), indent=1),
-            "csv": lambda: tables_csv(tables),
+            "csv": lambda: to_csv(tables),
             "html": lambda: whole_page(result, tables),
         }
         mime = {"json": "application/json", "csv": "text/csv", "html": "text/html"}[as_kind]
