@@ -20,7 +20,7 @@ from viz.page import build_page, serve
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speculoscope: watch speculative decoding as it happens.")
-    parser.add_argument("--backend", metavar="URL", help="run on the machine where `python -m decoding serve` listens")
+    parser.add_argument("--backend", metavar="URL", help="where to run: a served backend, or space:OWNER/NAME")
     parser.add_argument("--recorded", action="store_true", help="show recorded runs only; nothing runs live")
     parser.add_argument("--mcp", action="store_true", help="offer tools to language models, over MCP")
     parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME"), help="address to listen on")

@@ -19,7 +19,8 @@ def on_zerogpu() -> bool:
 def choose_backend(url: str | None = None, token: str = "", recorded: bool = False) -> Backend:
     """The backend for these arguments and this environment.
 
-    ``url`` (or SPECULOSCOPE_BACKEND): another machine's served backend, with ``token`` (or SPECULOSCOPE_TOKEN).
+    ``url`` (or SPECULOSCOPE_BACKEND): another machine's served backend, with ``token`` (or SPECULOSCOPE_TOKEN), or
+    ``space:OWNER/NAME``, a running Space.
     ``recorded``: nothing runs live. Otherwise ZeroGPU where the environment has it, else this machine.
     Raises UserError for an address or a token that is none, and on ZeroGPU where its package is missing.
     """
@@ -28,6 +29,10 @@ def choose_backend(url: str | None = None, token: str = "", recorded: bool = Fal
         from .recorded import RecordedBackend
 
         return RecordedBackend()
+    if url.startswith("space:"):
+        from .space import SpaceBackend
+
+        return SpaceBackend(url.removeprefix("space:"))
     if url:
         from .remote import RemoteBackend
 

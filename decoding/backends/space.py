@@ -1,0 +1,163 @@
+"""Comparisons on a running Speculoscope Space (or any such page), through its ``compare`` endpoint."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+from ..records.events import LAST_KINDS, Event, Numbering
+from ..records.request import CompareRequest, check_request
+
+if TYPE_CHECKING:
+    from gradio_client import Client
+    from gradio_client.client import Job
+
+    from ..records.pairs import PairDescription
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.1
+SCHEME = "space:"
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+CHAT = {None: "", True: "ask", False: "continue"}  # as the endpoint names them
+CARRIED = ("prompt", "lanes", "max_new_tokens", "pair", "temperature", "rule", "seed", "repeats", "system")
+QUOTA = re.compile(r"quota|GPU (duration|task)|credits", re.IGNORECASE)
+
+
+class SpaceBackend:
+    """Runs each comparison through a client of its own, whose end the Space sees.
+
+    ``place``: OWNER/NAME of a Space, or the address of a page. The user's Hub token (``hf auth login``) goes along, so
+    that a ZeroGPU Space charges the user's own quota. Raises UserError for a place that is none.
+    """
+
+    name, live = "space", True
+
+    def __init__(self, place: str) -> None:
+        if not (_NAME.fullmatch(place) or place.startswith(("http://", "https://"))):
+            raise UserError(f"'{place[:100]}' is no Space: write space:OWNER/NAME, as in its address on the Hub.")
+        self._place = place
+        self._closed = False
+
+    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
+        event = Numbering(run_id)
+        try:
+            arguments = carried(check_request(request))
+        except UserError as error:
+            yield event("failed", message=str(error))
+            return
+        yield event("queued", place=0)
+        told: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
+        gone = threading.Event()
+        threading.Thread(target=self._read, args=(arguments, told, gone), name="space-reader", daemon=True).start()
+        try:
+            for kind, data in self._told(told, cancel, event.run):
+                yield event(kind, **data)
+        finally:
+            gone.set()
+
+    def run_job(
+        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        message = "A Space runs comparisons only: evaluate on a machine of your own."
+        yield Numbering(run_id)("failed", message=message)
+
+    def pairs(self) -> list[PairDescription]:
+        return []  # a page does not tell programs; its default pair has no name here
+
+    def status(self) -> str:
+        return f"Runs on the Space {self._place}."
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _told(
+        self, told: queue.SimpleQueue[dict[str, Any] | Exception], cancel: threading.Event, run: str
+    ) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """What the Space tells, up to the last event; one that it leaves out is made here."""
+        while not (cancel.is_set() or self._closed):
+            try:
+                event = told.get(timeout=POLL_S)
+            except queue.Empty:
+                continue
+            if isinstance(event, Exception):
+                yield "failed", {"message": self._sentence(event)}
+                return
+            kind, data = event.get("kind"), event.get("data")
+            if not isinstance(kind, str) or not isinstance(data, dict):
+                yield "failed", {"message": self._stranger()}
+                return
+            yield kind, _as_told(kind, data, run)
+            if kind in LAST_KINDS:
+                return
+        yield "cancelled", {}
+
+    def _read(self, arguments: dict[str, Any], told: queue.SimpleQueue, gone: threading.Event) -> None:
+        """In a thread of its own: gradio_client blocks until the Space answers."""
+        try:
+            client = self._connect()
+            job = client.submit(**arguments, api_name="/compare")
+            threading.Thread(target=_cancel_when, args=(job, gone), daemon=True).start()
+            for event in job:
+                told.put(event)
+            told.put(job.exception() or UserError("The Space ended the run without a result: start it again."))
+        except Exception as error:  # whatever the client's libraries raise becomes a sentence
+            told.put(error)
+        finally:
+            gone.set()
+
+    def _connect(self) -> Client:
+        from gradio_client import Client
+
+        return Client(self._place, verbose=False)
+
+    def _sentence(self, error: Exception) -> str:
+        if isinstance(error, UserError):
+            return str(error)
+        kind, message = type(error).__name__, re.sub(r"<[^>]*>", "", str(error)).strip()
+        if QUOTA.search(message):
+            return f"{self._place} has no GPU for this run: {message[:200]}. Its recorded runs play all the same."
+        if kind in ("TooManyRequestsError", "QueueError"):
+            return f"{self._place} has too many visitors just now: try again soon."
+        if "invalid state" in message or "PAUSED" in message or "SLEEPING" in message:
+            return f"{self._place} is asleep or has stopped: open it once in a browser, wait for it, and try again."
+        if kind == "RepositoryNotFoundError":
+            return f"There is no Space {self._place} (or it is private and you are not logged in): check its spelling."
+        if kind in ("AppError", "InvalidAPIEndpointError") or isinstance(error, KeyError | TypeError):
+            return self._stranger()
+        log.warning("%s cannot be used: %s: %s", self._place, kind, message)
+        return f"{self._place} does not answer ({kind}): check its name and the network, and try again."
+
+    def _stranger(self) -> str:
+        return f"{self._place} answered, but not as a Speculoscope of this version does: is it the right Space?"
+
+
+def carried(request: CompareRequest) -> dict[str, Any]:
+    """``request`` as arguments of the endpoint. Raises UserError for a setting that it does not take."""
+    default = CompareRequest(prompt="")
+    left_out = replace(request, chat=None, **{name: getattr(default, name) for name in CARRIED})
+    for name in CompareRequest.__slots__:
+        if getattr(left_out, name) != getattr(default, name):
+            raise UserError(f"A Space takes no {name.replace('_', ' ')}: leave it at its default, or run it here.")
+    return {name: getattr(request, name) for name in CARRIED} | {"chat": CHAT[request.chat]}
+
+
+def _as_told(kind: str, data: dict[str, Any], run: str) -> dict[str, Any]:
+    """The endpoint's ``data`` as a backend tells it: iterations as a list, the run under its name here."""
+    if kind == "iterations" and isinstance(data.get("items"), dict):
+        return {**data, "items": [data["items"][at] for at in sorted(data["items"], key=int)]}
+    if kind == "finished" and isinstance(data.get("run"), dict):
+        return {**data, "run": {**data["run"], "id": run}}
+    return data
+
+
+def _cancel_when(job: Job, gone: threading.Event) -> None:
+    gone.wait()
+    if not job.done():
+        job.cancel()
