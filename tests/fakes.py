@@ -1,4 +1,4 @@
-"""Stand-ins for what owns models: they tell realistic events from a synthetic run, without torch.
+"""Stand-ins for the owners of models: they emit realistic events of a synthetic run, without torch.
 
 The prompt steers :class:`ScriptedRunner`: ``#crash`` kills its process in the midst of the first lane, ``#fail``
 raises there, ``#refuse`` raises a UserError, ``#slow`` takes 20 ms an iteration, ``#deaf`` ignores cancel,

@@ -272,7 +272,7 @@ def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, capsys, tmp_path):
         "same text on 1 of 1 prompts",
     ):
         assert told.count(row) >= 3, row
-    assert told.count("an iteration at context") == 2 and told.count("static:5 / hf assisted 5: ") == 3
+    assert told.count("per iteration at context") == 2 and told.count("static:5 / hf assisted 5: ") == 3
     assert "Left out" not in told and "eagerly" not in told
     assert len(cuda.graphs) > 30 and cuda.events and cuda.memory.fills and all(cuda.memory.fills)
 

@@ -1,4 +1,4 @@
-"""The decode loop on toy models: lossless, within its limits, and told truly."""
+"""The decode loop on toy models: lossless, within its limits, and recorded correctly."""
 
 from __future__ import annotations
 

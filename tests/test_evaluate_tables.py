@@ -73,7 +73,7 @@ def test_auc_of_scores_is_the_chance_that_a_right_guess_scores_higher():
     one = sample("yyn", [0.9, 0.3, 0.5])
     assert auc_of("confidence", [one]) == pytest.approx(0.5)
     assert auc_of("static", [one]) is None
-    assert auc_of("confidence", [sample("yyy")]) is None  # nothing to tell apart
+    assert auc_of("confidence", [sample("yyy")]) is None  # only one class
 
 
 # -- intervals -----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Models that are broken, do not fit or cannot be rewound, GPUs that fill up or fault: what is told, what follows."""
+"""Models that are broken, do not fit or cannot be rewound, GPUs that fill up or fault: messages and consequences."""
 
 from __future__ import annotations
 

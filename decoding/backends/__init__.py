@@ -1,4 +1,4 @@
-"""Who runs a comparison. Importing this imports neither torch nor a particular backend."""
+"""Backends run comparisons. Importing this package imports neither torch nor a particular backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def on_zerogpu() -> bool:
-    """Is this a Hugging Face Space with ZeroGPU?"""
+    """Whether this is a Hugging Face Space with ZeroGPU."""
     return os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
 
 
@@ -20,9 +20,8 @@ def choose_backend(url: str | None = None, token: str = "", recorded: bool = Fal
     """The backend for these arguments and this environment.
 
     ``url`` (or SPECULOSCOPE_BACKEND): another machine's served backend, with ``token`` (or SPECULOSCOPE_TOKEN), or
-    ``space:OWNER/NAME``, a running Space.
-    ``recorded``: nothing runs live. Otherwise ZeroGPU where the environment has it, else this machine.
-    Raises UserError for an address or a token that is none, and on ZeroGPU where its package is missing.
+    ``space:OWNER/NAME``, a running Space. ``recorded``: nothing runs live. Otherwise ZeroGPU if the environment has it,
+    else this machine. Raises UserError for an invalid address or token, and on ZeroGPU if its package is missing.
     """
     url = url or os.environ.get("SPECULOSCOPE_BACKEND", "")
     if recorded:

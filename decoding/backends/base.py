@@ -1,4 +1,4 @@
-"""What runs a comparison, seen from whoever wants one (page, command line, server)."""
+"""The interface of a backend for its users (page, command line, server)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ CLOSED = "The program was closed before the run was done: start it and the run a
 class Backend(Protocol):
     """Runs comparisons and other long jobs, here or elsewhere.
 
-    The streams never raise for bad input or a broken machine: they begin with ``queued`` unless the request is
-    refused at once, are numbered from 0 without gaps, hold JSON-ready data, and end with exactly one of
-    ``finished``, ``cancelled`` and ``failed`` (a sentence). Setting ``cancel`` ends the run between two
-    iterations; closing the stream does so as well and frees its place in the queue.
+    The streams never raise for bad input or a broken machine. They begin with ``queued`` unless the request is refused
+    at once, are numbered from 0 without gaps, contain JSON-ready data, and end with exactly one of ``finished``,
+    ``cancelled`` and ``failed`` (a sentence). Setting ``cancel`` ends the run between two iterations; closing the
+    stream does so as well and frees its place in the queue.
     """
 
     name: str
-    live: bool  # False: only what was recorded before can be shown
+    live: bool  # False: only recorded runs can be shown
 
     def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        """Decode one prompt under several lanes; ``finished`` carries ``{"run": ...}``."""
+        """Decodes one prompt with several lanes; ``finished`` carries ``{"run": ...}``."""
         ...
 
     def run_job(
@@ -45,14 +45,16 @@ class Backend(Protocol):
     def pairs(self) -> list[PairDescription]: ...
 
     def status(self) -> str:
-        """One sentence on what the backend is and what it is doing."""
+        """One sentence on the backend and its current activity."""
         ...
 
     def close(self) -> None: ...
 
 
 def check_token(token: str) -> str:
-    """``token`` as it is; UserError where no HTTP header can carry it. An empty one means that none is asked for."""
+    """``token`` unchanged. Raises UserError if no HTTP header can carry it. An empty one means that none is
+    required.
+    """
     if not re.fullmatch(r"[!-~]*", token):
         raise UserError("A token may hold only ASCII letters, digits and signs, and no spaces: choose another.")
     return token

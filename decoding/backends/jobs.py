@@ -1,4 +1,4 @@
-"""The jobs that the process with the models can do; the last pair used stays loaded."""
+"""The jobs of the process with the models; the last pair used stays loaded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Cancel = Callable[[], bool]
 
 
 class Jobs:
-    """Runs a job and tells ``(kind, data)`` pairs, the last one ``finished``. Raises UserError, Cancelled.
+    """Runs a job and yields ``(kind, data)`` pairs, the last one ``finished``. Raises UserError, Cancelled.
 
     Imports torch only when a job needs it. ``device`` as in :func:`decoding.engines.pair.load_pair`.
     """
@@ -70,7 +70,9 @@ class Jobs:
             log.exception("what was to be done in idle time failed")
 
     def has_lost_device(self) -> bool:
-        """Has the GPU faulted? CUDA then refuses all further work of this process. Lack of memory is no such fault."""
+        """Whether the GPU has faulted, after which CUDA refuses all further work of this process. Lack of memory is no
+        fault.
+        """
         if self._device == "cpu" or (torch := sys.modules.get("torch")) is None or not torch.cuda.is_initialized():
             return False
         try:
@@ -81,9 +83,9 @@ class Jobs:
         return False
 
     def preload(self, request: CompareRequest) -> None:
-        """Load the pair of ``request`` with all its drafts, for processes that are forked later.
+        """Loads the pair of ``request`` with all its drafts, for processes that are forked later.
 
-        In the calling thread: ZeroGPU's stand-in for CUDA works in no other.
+        Runs in the calling thread, because ZeroGPU's stand-in for CUDA works in no other.
         """
         from ..comparison.kept_costs import KnownCosts
         from ..engines.pair import load_pair

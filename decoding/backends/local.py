@@ -1,4 +1,4 @@
-"""Comparisons on this machine: one worker process owns the models, visitors wait in line for it."""
+"""Comparisons on this machine: one worker process owns the models, and visitors queue for it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from .process import WorkerProcess
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 24
-POLL_S = 0.1  # how often a waiting stream looks at its cancel flag
+POLL_S = 0.1  # interval at which a waiting stream checks its cancel flag
 INBOX_SIZE = 2000  # events that a reader may lag behind before the worker waits for it
 STALL_S = 20.0  # how long the worker waits for a reader that does not read
-UNHEEDED_S = 30.0  # how long a cancelled job may go on before its process is ended
+UNHEEDED_S = 30.0  # how long a cancelled job may continue before its process is killed
 UNREAD = "The results were not read for too long, so the run was ended: start it again."
 
 
@@ -36,13 +36,13 @@ class _Job:
     options: dict[str, Any]
     run_id: str
     inbox: queue.Queue[tuple[Kind, dict[str, Any]]] = field(default_factory=lambda: queue.Queue(INBOX_SIZE))
-    abandoned: bool = False  # nobody reads it any more
-    cancelled: bool = False  # its reader wants no more of it
-    overdue: bool = False  # it took longer than is granted
+    abandoned: bool = False  # it has no reader any more
+    cancelled: bool = False  # its reader has cancelled it
+    overdue: bool = False  # it exceeded its time limit
     over: bool = False  # its last event has come
 
     def tell(self, kind: Kind, **data: Any) -> None:
-        """Add an event unless the reader lags too far behind to care."""
+        """Adds an event unless the reader lags too far behind."""
         try:
             self.inbox.put_nowait((kind, data))
         except queue.Full:
@@ -169,7 +169,7 @@ class LocalBackend:
         )
 
     def _enter(self, job: _Job) -> int:
-        """Stand in line; returns how many stand before. Raises UserError."""
+        """Joins the queue; returns the number of jobs ahead. Raises UserError."""
         with self._lock:
             if self._closed:
                 raise UserError(CLOSED)
@@ -198,10 +198,10 @@ class LocalBackend:
             _later(UNHEEDED_S, lambda: self._kill(job))
 
     def _leave(self, job: _Job) -> None:
-        """Nobody reads ``job`` any more, finished or not."""
+        """``job``, finished or not, has lost its reader."""
         job.abandoned = True
         self._withdraw(job)
-        while not job.inbox.empty():  # lets go a reader thread that waits for room
+        while not job.inbox.empty():  # releases a reader thread that waits for room
             try:
                 job.inbox.get_nowait()
             except queue.Empty:
@@ -219,7 +219,7 @@ class LocalBackend:
                 self._stop_running(job)
 
     def _advance(self) -> None:
-        """Give the next job to the worker (lock held)."""
+        """Gives the next job to the worker (lock held)."""
         if self._running is not None or not self._line or self._closed:
             return
         job = self._running = self._line.popleft()
@@ -260,7 +260,7 @@ class LocalBackend:
                 self._next()
 
     def _deliver(self, job: _Job, kind: Kind, data: dict[str, Any]) -> None:
-        """Wait for room in a slow reader's inbox, and give the reader up when it does not read at all."""
+        """Waits for room in a slow reader's inbox; abandons a reader that does not read at all."""
         try:
             job.inbox.put((kind, data), timeout=STALL_S)
         except queue.Full:

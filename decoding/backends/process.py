@@ -1,4 +1,4 @@
-"""The worker process seen from the front end: start it, write to it, hear from it, end it."""
+"""The front end's handle of the worker process: starts it, writes to it, reads from it, ends it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WorkerProcess:
         on_message: Callable[[WorkerProcess, dict[str, Any]], None],
         on_end: Callable[[WorkerProcess], None],
     ) -> None:
-        # It is killed where it stands, so what it leaves in its folder for temporary files is taken away from here.
+        # It may be killed at any moment, so its folder for temporary files is removed from here.
         self._folder = TemporaryDirectory(prefix="speculoscope-worker-", ignore_cleanup_errors=True)
         ours, theirs = socket.socketpair()
         with theirs:
@@ -51,7 +51,7 @@ class WorkerProcess:
         return self._process.pid
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Write to the worker; False if it is gone."""
+        """Writes to the worker; False if it has ended."""
         try:
             with self._writing:
                 self._connection.send_bytes(json.dumps(message).encode("ascii"))
@@ -79,7 +79,7 @@ class WorkerProcess:
             except (EOFError, OSError):
                 break
             self._on_message(self, message)
-        self._process.kill()  # it may have closed its end and hang; a dead one does not mind
+        self._process.kill()  # it may have closed its end and hang
         self._process.wait()
         with self._writing:
             self._connection.close()
@@ -88,7 +88,7 @@ class WorkerProcess:
 
 
 def _name_of(number: int) -> str:
-    """SIGKILL for 9; real-time signals have no names of their own."""
+    """ "SIGKILL" for 9; real-time signals have no names."""
     try:
         return signal.Signals(number).name
     except ValueError:

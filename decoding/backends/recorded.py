@@ -1,4 +1,4 @@
-"""Runs that were recorded before: shown at once, with no model and no waiting."""
+"""Recorded runs, shown at once without a model."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def describe_recording(run: Run, title: str = "", shows: str = "") -> RecordingI
 
 
 class RecordedBackend:
-    """The run files of one folder. ``index.json`` beside them holds order and titles; files it lacks come last."""
+    """The run files of one folder. Its ``index.json`` has order and titles; unlisted files come last."""
 
     name = "recorded"
     live = False
@@ -79,7 +79,7 @@ class RecordedBackend:
         self._reading = threading.Lock()
 
     def recordings(self) -> list[RecordingInfo]:
-        """All that can be shown, in the order of presentation."""
+        """All readable recordings, in display order."""
         with self._reading:
             if self._infos is None:
                 self._infos = self._list()
@@ -94,7 +94,7 @@ class RecordedBackend:
         return self._read(identifier)
 
     def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        """The recording of exactly these settings, at once; for others a sentence."""
+        """The recording with exactly these settings; for others a failure with a sentence."""
         event = Numbering(run_id)
         yield event("queued", place=0)
         try:
@@ -157,7 +157,7 @@ class RecordedBackend:
         return listed + [describe_recording(run) for run in runs if run is not None]
 
     def _readable(self, read: Callable[[Any], Any], what: Any) -> Any:
-        """One broken file must not take the others with it."""
+        """The readable ones of several files: one broken file must not hide the others."""
         try:
             return read(what)
         except UserError as error:

@@ -22,16 +22,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 20.0  # how long a lost connection is tried again
-SILENCE_S = 10.0  # how long a server may be silent: many heartbeats
+PATIENCE_S = 20.0  # how long a lost connection is retried
+SILENCE_S = 10.0  # how long a server may be silent: several heartbeats
 LONGEST_PAUSE_S = 2.0
 
 
 class RemoteBackend:
-    """Follows runs on a served backend; takes a broken connection up again where it broke.
+    """Follows runs on a served backend; resumes a broken connection where it broke.
 
-    ``patience_s``: how long to go on trying once nothing answers. Raises UserError for an address or a token that
-    is none.
+    ``patience_s``: how long to retry without an answer. Raises UserError for an invalid address or token.
     """
 
     name = "remote"
@@ -77,7 +76,7 @@ class RemoteBackend:
         pass
 
     def pairs(self) -> list[PairDescription]:
-        """The pairs of the other machine; none while it cannot be reached (a run then tells why)."""
+        """The pairs of the other machine; empty while it cannot be reached (a run then explains why)."""
         from pydantic import TypeAdapter, ValidationError
 
         from ..records.pairs import PairDescription
@@ -109,13 +108,13 @@ class RemoteBackend:
 
 
 class _Follower:
-    """Follows one run: start it once, read its events in order, resume after every break."""
+    """Follows one run: starts it once, reads its events in order, resumes after every break."""
 
     def __init__(self, client: httpx.Client, where: str, run: str, cancel: threading.Event, patience_s: float) -> None:
         self._client, self._where, self._run, self._cancel = client, where, run, cancel
         self._patience_s = patience_s
         self._at = 0  # number of the next event
-        self._started = self._over = self._cancel_told = False
+        self._started = self._over = self._cancel_sent = False
         self._failing_since: float | None = None
         self._pause_s = 0.1
 
@@ -144,12 +143,12 @@ class _Follower:
                 yield self._own_last("failed", message=CLOSED)
 
     def let_go(self) -> None:
-        """The run is not followed any more: the server may cancel and forget it."""
+        """Stops following the run: the server may cancel and forget it."""
         if self._started:
             try:
                 self._client.delete(f"/runs/{self._run}", timeout=2.0)
             except (httpx.TransportError, RuntimeError):
-                pass  # it is gone, or this backend was closed: the server's time of grace ends the run
+                pass  # it is gone, or this backend was closed: the server's grace period ends the run
 
     def _read(self) -> Iterator[Event]:
         """One batch of the server's events. A backend never sends an empty one: that counts as a broken connection."""
@@ -182,8 +181,8 @@ class _Follower:
             raise UserError(f"The results from {self._where} came out of order: start the run again.")
 
     def _pass_cancel_on(self) -> None:
-        if self._cancel.is_set() and not self._cancel_told:
-            self._cancel_told = True
+        if self._cancel.is_set() and not self._cancel_sent:
+            self._cancel_sent = True
             self._client.delete(f"/runs/{self._run}")
 
     def _out_of_patience(self) -> bool:
@@ -208,7 +207,7 @@ class _Follower:
 
 
 def _host_and_port(url: str) -> str:
-    """What to call the machine at ``url``. Raises UserError where that is no address."""
+    """The host and port of ``url``, for sentences. Raises UserError for an invalid address."""
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme, parts.hostname or "", parts.port
@@ -229,7 +228,7 @@ def _no_backend(where: str) -> str:
 
 
 def _check(response: httpx.Response) -> None:
-    """Raise UserError with the server's own sentence where it refused."""
+    """Raises UserError with the server's sentence if it refused."""
     if response.is_success:
         return
     response.read()

@@ -5,9 +5,9 @@
     DELETE /runs/ID                 cancel, or forget a finished run
     GET    /pairs, GET /health, GET /metrics (for Prometheus)
 
-A stream of events ends after a batch, and the client asks for the next one: what it has asked beyond is
-acknowledged and forgotten, so that the buffer is bounded and yet a broken connection loses nothing. When the
-buffer is full the run waits. A run that nobody reads is cancelled after a time of grace.
+A stream of events ends after a batch, and the client requests the next one, which acknowledges all events before it. So
+the buffer is bounded, and a broken connection loses nothing. When the buffer is full the run waits. A run without a
+reader is cancelled after a grace period.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ HEARTBEAT = '{"run":"-","seq":0,"kind":"heartbeat","data":{}}\n'
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one server grants."""
+    """The limits of one server."""
 
-    max_runs: int = 32  # under way or waiting
+    max_runs: int = 32  # running or waiting
     max_body_bytes: int = 2 * 2**20
     grant: Grant = Grant()  # to each run
-    any_model: bool = False  # may a client name a target and a draft of its own?
+    any_model: bool = False  # whether a client may name its own target and draft
     window: int = 1000  # events kept for a client that has not acknowledged them
-    grace_s: float = 20.0  # how long a run goes on that nobody reads
+    grace_s: float = 20.0  # how long a run continues without a reader
     heartbeat_s: float = 0.5
 
 
@@ -86,7 +86,7 @@ class Session:
         self._expire_later()
 
     def pump(self, events: Iterator[Event]) -> None:
-        """Move the backend's events into the buffer (in a thread of its own)."""
+        """Moves the backend's events into the buffer (in a separate thread)."""
         for event in events:
             if self._loop.is_closed():
                 return
@@ -102,7 +102,7 @@ class Session:
             self._changed.notify_all()
 
     async def take_over(self, start: int) -> int:
-        """Become the reader and acknowledge all before ``start``; returns the reader's number."""
+        """Registers a new reader and acknowledges all events before ``start``; returns the reader's number."""
         async with self._changed:
             if start < self._first:
                 raise Refusal(410, f"Event {start} was read before and is no longer kept: start the run again.")
@@ -153,7 +153,7 @@ class Session:
         self._loop.call_later(self._limits.grace_s, lambda: reader == self._reader and self.expire())
 
     def expire(self) -> None:
-        """Nobody reads this run any more."""
+        """Ends the run because it has no reader."""
         self._expired = True
         self._lines.clear()
         self.cancel.set()
@@ -166,7 +166,7 @@ class Session:
 
 
 class Sessions:
-    """The runs that the server knows, by id; starts them in the order in which they came."""
+    """The server's runs by id; starts them in order of arrival."""
 
     def __init__(self, backend: Backend, limits: Limits, metrics: Metrics) -> None:
         self._backend, self._limits, self._metrics = backend, limits, metrics
@@ -175,7 +175,7 @@ class Sessions:
         self._starting = asyncio.Lock()
 
     async def start(self, run: str, body: bytes) -> None:
-        """Start the run that ``body`` describes, once. Raises Refusal, UserError."""
+        """Starts the run that ``body`` describes, once. Raises Refusal, UserError."""
         try:
             await self._start(run, body)
         except (Refusal, UserError):
@@ -221,7 +221,7 @@ class Sessions:
 
 
 def _whole(run: str, events: Callable[[], Iterator[Event]]) -> Iterator[Event]:
-    """All events; the run ends with a sentence even where a backend breaks its promise, and raises or falls silent."""
+    """All events; the run ends with a sentence even if a backend raises or ends without a last event."""
     seq, message = -1, "The run ended without a result. Start it again; the server's log may tell more."
     try:
         for event in events():
@@ -230,7 +230,7 @@ def _whole(run: str, events: Callable[[], Iterator[Event]]) -> Iterator[Event]:
             if event.is_last:
                 return
         log.error("a backend ended run %s without a last event", run)
-    except Exception as error:  # the boundary to people on the other machine
+    except Exception as error:  # the boundary to the users of the other machine
         log.exception("a backend raised")
         message = sentence_of(error)
     yield Event(run, seq + 1, "failed", {"message": message})
@@ -261,7 +261,7 @@ def _check_known(options: dict[str, Any]) -> None:
 
 
 class _EventsResponse(StreamingResponse):
-    """Ends its generator with the connection, whichever way that ends."""
+    """Closes its generator when the connection ends in any way."""
 
     async def __call__(self, scope, receive, send) -> None:
         try:
@@ -271,7 +271,7 @@ class _EventsResponse(StreamingResponse):
 
 
 def create_app(backend: Backend, token: str = "", limits: Limits | None = None) -> FastAPI:
-    """The server's application around ``backend``. A ``token`` is asked for as ``Authorization: Bearer TOKEN``.
+    """The server's application for ``backend``. A ``token`` is required as ``Authorization: Bearer TOKEN``.
 
     Raises UserError for a token that no header can carry.
     """
@@ -285,8 +285,8 @@ def create_app(backend: Backend, token: str = "", limits: Limits | None = None) 
         backend.close()
 
     app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_exception_handler(Refusal, _tell)
-    app.add_exception_handler(UserError, _tell)
+    app.add_exception_handler(Refusal, _explain)
+    app.add_exception_handler(UserError, _explain)
     app.add_exception_handler(ClientDisconnect, lambda request, error: Response(status_code=400))  # nobody reads it
     _add_routes(app, backend, Depends(_guard(token)), limits)
 
@@ -297,7 +297,7 @@ def create_app(backend: Backend, token: str = "", limits: Limits | None = None) 
     return app
 
 
-async def _tell(request: Request, error: Exception) -> JSONResponse:
+async def _explain(request: Request, error: Exception) -> JSONResponse:
     headers = {"WWW-Authenticate": "Bearer"} if getattr(error, "status", 400) == 401 else None
     return JSONResponse({"message": str(error)}, getattr(error, "status", 400), headers)
 
@@ -350,7 +350,7 @@ def _add_routes(app: FastAPI, backend: Backend, guarded: Any, limits: Limits) ->
 
 
 def _without_paths(pair: dict[str, Any]) -> dict[str, Any]:
-    """Where this machine keeps an embedded pair is nobody else's business."""
+    """Removes the paths of embedded pairs from the answer."""
     if pair["kind"] == "embedded":
         pair["target"] = Path(pair["target"]).name
         pair["drafts"] = {name: Path(place).name for name, place in pair["drafts"].items()}

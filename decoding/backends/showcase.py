@@ -1,4 +1,4 @@
-"""The recorded runs of the showcase: what to record, and what has gone stale. Imports no torch."""
+"""The recorded runs of the showcase: what to record, and what is stale. Imports no torch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def store_recording(run: Run, prompt: Prompt, pair: PairDescription, folder: Pat
 
 
 def order_index(folder: Path, prompts: list[Prompt]) -> None:
-    """Bring the list into the order of ``prompts``; what is no longer among them goes, file and entry."""
+    """Sorts the list by ``prompts``; removes entries and files that are no longer among them."""
     infos = {info.id: info for info in read_index(folder)}
     kept = [infos.pop(prompt.id) for prompt in prompts if prompt.id in infos]
     for identifier in infos:
@@ -60,7 +60,7 @@ def order_index(folder: Path, prompts: list[Prompt]) -> None:
 
 
 def fingerprints(pair: PairDescription, lanes: list[str]) -> dict[str, str]:
-    """Fingerprints of all that a run of ``lanes`` on ``pair`` derives from: target, drafts, fitted policies."""
+    """Fingerprints of everything on which a run of ``lanes`` on ``pair`` depends: target, drafts, fitted policies."""
     found = {"target": fingerprint(pair.target)}
     for lane in map(parse_lane, lanes):
         draft = None if lane.is_plain else lane.draft or pair.default_draft

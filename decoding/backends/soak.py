@@ -1,4 +1,4 @@
-"""A trial of the served backend: connections are cut at random, and nothing may be lost or mixed up."""
+"""A test of the served backend: connections are cut at random, and no event may be lost or mixed up."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from .base import Backend
 from .remote import RemoteBackend
 from .server import Limits, create_app
 
-# Of both sides: what is tried is whether breaks lose anything, not how soon somebody loses heart on a busy machine.
+# Patience of both sides: the test is about lost events, not about timeouts on a busy machine.
 PATIENCE_S = 120.0
 
 
 @dataclass(slots=True)
 class SoakResult:
-    """What went wrong in how many runs; ``cuts`` connections were cut meanwhile."""
+    """The counts of runs and faults, while ``cuts`` connections were cut."""
 
     runs: int = 0
     events: int = 0
     cuts: int = 0
     ends: Counter[str] = field(default_factory=Counter)  # last event -> runs
-    lost: int = 0  # events that never came
+    lost: int = 0  # events that never arrived
     mixed: int = 0  # runs whose events are not, one by one, those that the backend told, or of another run's text
     sentences: Counter[str] = field(default_factory=Counter)  # of runs that failed
 
@@ -63,9 +63,9 @@ def soak(
 ) -> SoakResult:
     """Run ``requests`` through ``backend`` served on loopback, ``clients`` at a time, behind a proxy that cuts.
 
-    Every connection lives a random time within ``cut_after_s``, longer where the machine is so busy that shorter
-    ones carry nothing (see :class:`_Lives`). The prompts must differ from each other. Setting ``cancel`` ends it
-    early; runs that were cut short by that do not count.
+    Every connection lives a random time within ``cut_after_s``, longer on a machine so busy that shorter ones carry
+    nothing (see :class:`_Lives`). The prompts must differ from each other. Setting ``cancel`` ends it early; runs that
+    were cut short by that do not count.
     """
     cancel = cancel or threading.Event()
     result, adding = SoakResult(), threading.Lock()
@@ -89,7 +89,7 @@ def soak(
 
 
 class Witness:
-    """A backend around another one that keeps what each run told, as lines of JSON, on the server's side."""
+    """A backend that wraps another one and records each run's events as lines of JSON, on the server's side."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -179,7 +179,7 @@ def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, resul
             result.cuts += bool(cut)
             lives.observe(answered.is_set())
         except (asyncio.CancelledError, OSError):
-            pass  # the trial is over
+            pass  # the test is over
         finally:
             for way in ways:
                 way.cancel()
@@ -205,10 +205,10 @@ def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, resul
 
 
 class _Lives:
-    """How long connections live, in seconds: uniform within ``shortest`` and ``longest``, whatever they carry.
+    """Lifetimes of connections in seconds: uniform between ``shortest`` and ``longest``.
 
-    On a machine so busy that even the longest life ends before the first answer, no client could ever get on. So
-    the span doubles with each connection that was cut unanswered, and halves with each answer, back to where it began.
+    On a machine so busy that even the longest lifetime ends before the first answer, no client could make progress. So
+    the range doubles with each connection cut unanswered, and halves with each answer, down to its start.
     """
 
     def __init__(self, shortest: float, longest: float, seed: int) -> None:
@@ -239,4 +239,4 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begu
             await writer.drain()
         writer.write_eof()
     except OSError:
-        pass  # either side hung up, which is what this proxy is about
+        pass  # either side closed the connection, as intended

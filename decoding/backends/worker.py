@@ -1,9 +1,8 @@
-"""The worker process: owns the models, runs one job at a time, tells what happens over a pipe.
+"""The worker process: owns the models, runs one job at a time, sends its events over a pipe.
 
-Started by :mod:`.process` as ``python -m decoding.backends.worker FD MODULE:NAME``. Messages are JSON, both
-ways: ``{"job", "kind", "options", "run"}``, ``{"cancel": job}`` and ``{"prepare": true}`` come in,
-``{"job", "kind", "data"}`` go out.
-The end of the pipe (the front end closed it, or died in whatever way) ends the worker at once.
+Started by :mod:`.process` as ``python -m decoding.backends.worker FD MODULE:NAME``. Messages are JSON, both ways:
+``{"job", "kind", "options", "run"}``, ``{"cancel": job}`` and ``{"prepare": true}`` come in, ``{"job", "kind",
+"data"}`` go out. The end of the pipe (the front end closed it or died) ends the worker at once.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class JobRunner(Protocol):
-    """What the worker is an outside for; made once per process, so it may keep models."""
+    """Does the worker's jobs; created once per process, so it may keep models."""
 
     def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Callable[[], bool]) -> Told: ...
 
@@ -38,7 +37,7 @@ class JobRunner(Protocol):
         """Nothing is asked for: use the time until ``busy()``, or return."""
 
     def has_lost_device(self) -> bool:
-        """Asked after a failure: is this process of no further use? (It is ended then.)"""
+        """Whether this process is unusable after a failure; it is then ended."""
 
 
 def main(fd: str, target: str) -> None:
@@ -69,7 +68,7 @@ def _read(connection: Connection, inbox: queue.SimpleQueue, cancelled: set[int])
         try:
             message = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
-            os._exit(0)  # nobody is left to work for; the main thread may be deep in a forward pass
+            os._exit(0)  # there is no front end any more; the main thread may be in a forward pass
         if "cancel" in message:
             cancelled.add(message["cancel"])
         else:

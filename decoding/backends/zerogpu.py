@@ -34,10 +34,10 @@ RECORDED = "The recorded runs play all the same."
 
 
 class ZeroGPUBackend:
-    """The decorated function takes the place of the worker process; Spaces queues, lends the GPU and forks.
+    """The decorated function replaces the worker process; Spaces queues, lends the GPU and forks.
 
-    Make it while the program starts: the models must be on the device before a call is made. Only the default
-    pair is offered, for a fork cannot keep what it loads.
+    Create it while the program starts: the models must be on the device before a call. Only the default pair is
+    offered, since a fork cannot keep what it loads.
     """
 
     name = "zerogpu"
@@ -50,8 +50,9 @@ class ZeroGPUBackend:
             runner.preload(CompareRequest(prompt=""))
 
         def work(kind: str, options: dict[str, Any], run_id: str) -> Iterator[tuple[Kind, str]]:
-            """Runs in the fork, whose stream ends where it is closed. What it yields is JSON, as in the worker process:
-            pickles would keep keys that are numbers, which no page and no program can be sent."""
+            """Runs in the fork, whose stream ends when it is closed. It yields JSON, as the worker process does:
+            pickles would keep numeric keys, which cannot be sent to pages and programs.
+            """
             for told, data in guarded(lambda: runner.run(kind, options, run_id, lambda: False)):
                 yield told, json.dumps(data, allow_nan=False)
 
@@ -65,7 +66,7 @@ class ZeroGPUBackend:
         except UserError as error:
             yield event("failed", message=str(error))
             return
-        for kind, data in self._told("compare", options, event.run, cancel):
+        for kind, data in self._events("compare", options, event.run, cancel):
             yield event(kind, **data)
 
     def run_job(
@@ -93,10 +94,10 @@ class ZeroGPUBackend:
             raise UserError(f"Here only the pair {self._pair.name} runs: choose it, or run others on your own machine.")
         return check_granted(check_request(request), PUBLIC)
 
-    def _told(
+    def _events(
         self, kind: str, options: dict[str, Any], run_id: str, cancel: threading.Event
     ) -> Iterator[tuple[Kind, dict[str, Any]]]:
-        """What the GPU's process tells, up to its last; a refusal by Spaces becomes a sentence."""
+        """The events of the GPU's process up to the last; a refusal by Spaces becomes a sentence."""
         try:
             with closing(self._work(kind, options, run_id)) as told:
                 for one, text in told:
@@ -112,7 +113,7 @@ class ZeroGPUBackend:
 
 
 def estimate_seconds(kind: str, options: dict[str, Any], run_id: str) -> float:
-    """How long to ask the GPU for, from the settings: short requests are served sooner."""
+    """The GPU time to request for these settings: short requests are served sooner."""
     lanes = len(options.get("lanes", ())) or 1
     passes = options.get("repeats", 1) * lanes + EXTRA_PASSES
     return min(LONGEST_S, START_S + passes * options.get("max_new_tokens", 0) * SECONDS_PER_TOKEN)

@@ -16,12 +16,12 @@
     return view && typeof view.props.value === "string" ? view.props.value : "";
   }
 
-  /** As Gradio will decide it. */
+  /** The theme, decided as by Gradio. */
   function isDark(theme) {
     return theme === "dark" || (theme !== "light" && global.matchMedia("(prefers-color-scheme: dark)").matches);
   }
 
-  /** Play it, unless the link asks for another run, or for a lesson. */
+  /** Plays it, unless the link names another run or a lesson. */
   function begin() {
     const query = new URLSearchParams(global.location.search), value = firstValue();
     if (!value || ["run", "lesson", "learn"].some((name) => query.has(name)) || asksForAnother(query)) return;

@@ -35,7 +35,7 @@
     selectTab();
   }
 
-  /** Click the tab, as soon as Gradio has put it there. */
+  /** Clicks the tab as soon as Gradio has added it. */
   function selectTab() {
     if (tab()) { tab().click(); return; }
     const watch = new MutationObserver(() => {

@@ -21,7 +21,7 @@
     return node;
   }
 
-  /** Ask the server; its refusals ({error: sentence}) and broken connections become exceptions with a sentence. */
+  /** Calls the server; refusals ({error: sentence}) and broken connections become exceptions with a sentence. */
   async function ask(promise) {
     let answer;
     try {
@@ -55,7 +55,7 @@
       if (fraction != null) this.bar.value = fraction;
     }
 
-    /** Follow one event of a long job. */
+    /** Handles one event of a long job. */
     hear({ kind, data }) {
       if (kind === "queued") this.say(placeInQueue(data.place), "busy");
       if (kind === "progress") this.say(data.message || data.stage, "busy", data.fraction);
@@ -94,7 +94,7 @@
     field.focus();
   }
 
-  /** On phones the form is folded, so that the race is on the first screen. */
+  /** On phones the form is collapsed, so that the race is on the first screen. */
   document.addEventListener("click", (event) => {
     const fold = event.target.closest && event.target.closest(".sp-unfold");
     if (fold) fold.setAttribute("aria-expanded", String(fold.closest(".sp-form").classList.toggle("sp-open")));
@@ -102,7 +102,7 @@
 
   // ---------------------------------------------------------------- the race
 
-  /** Does a link fill in the form with something that the page's first run is no answer to? */
+  /** Whether a link's settings differ from those of the page's first run. */
   const asksForAnother = (query) => query.has("prompt") || query.has("lanes");
 
   class Race {
@@ -127,7 +127,7 @@
       this.begin(props.value);
     }
 
-    /** The first run on screen: the one that the link names, else the recorded one that came with the page. */
+    /** The first run on screen: the link's run, else the recorded one of the page. */
     begin(value) {
       const query = new URLSearchParams(global.location.search);
       const run = query.has("learn") ? null : query.get("run"), t = parseFloat(query.get("t"));
@@ -138,7 +138,7 @@
       }
       if (run == null) {
         if (asksForAnother(query)) {
-          this.root.hidden = true; // until there is something to show: an unrelated run must not play meanwhile
+          this.root.hidden = true;  // until there is a run to show: an unrelated one must not play meanwhile
           this.status.say("The form holds what this link asks for: press Run.");
         } else if (value) this.receive(value);
         else this.status.say("No recorded run is shipped here yet: press Run to make one.");
@@ -170,7 +170,7 @@
       this.plots.show(this.run);
     }
 
-    /** A delta from the server, as JSON text. They are taken in order; what was missed is fetched. */
+    /** Handles a delta from the server, as JSON text. Deltas are applied in order; missing ones are fetched. */
     receive(text) {
       this.queue = this.queue.then(() => this.accept(JSON.parse(text))).catch((error) => {
         console.error(error);
@@ -184,7 +184,7 @@
       if (delta.seq >= this.wanted) this.apply(delta);
     }
 
-    /** Fetch the events between the last one heard and this delta. */
+    /** Fetches the events between the last one received and this delta. */
     async repair(delta) {
       const { deltas } = await ask(this.server.missed({ run: delta.run, first: this.wanted }));
       for (const text of deltas) {
@@ -198,7 +198,7 @@
       for (const event of delta.events) this.hear(event);
     }
 
-    /** Before a run has started the run on screen stays; from then on the player shows what arrives. */
+    /** The run on screen stays until the new one has started. */
     hear(event) {
       if (event.kind === "started") this.startLive();
       if (event.kind === "finished") return this.finish(event);
@@ -305,7 +305,7 @@
       }
     }
 
-    /** To the clipboard; it is shown as well, since a browser may refuse. */
+    /** Copies to the clipboard; the text is also shown, since a browser may refuse. */
     async copy({ name, text }) {
       const full = name === "link" ? `${global.location.origin}${global.location.pathname}?${text}` : text;
       const field = el("textarea", "sp-copied", full);

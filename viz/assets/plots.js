@@ -8,7 +8,7 @@
   const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
   let plotly = null;
 
-  /** Plotly itself, from our own server, once, when it is first needed. */
+  /** Loads Plotly from our own server on first use. */
   function load() {
     plotly ??= new Promise((done, failed) => {
       const script = document.createElement("script");
@@ -21,7 +21,7 @@
     return plotly;
   }
 
-  /** A copy of `value` with every "var(--x)" replaced by what it stands for under `node`. */
+  /** A copy of `value` with every "var(--x)" replaced by its value at `node`. */
   function resolved(value, style) {
     if (typeof value === "string") {
       const name = /^var\((--[\w-]+)\)$/.exec(value);
@@ -34,7 +34,7 @@
     return value;
   }
 
-  /** The page's look for any figure: no own ground, the page's ink, quiet grids. */
+  /** The layout of every figure: transparent background, the page's text colour, light grids. */
   function themed(figure, node) {
     const style = getComputedStyle(node);
     const { data, layout } = resolved(figure, style);
@@ -65,7 +65,7 @@
     if (layout.height) layout.height += rows;
   }
 
-  /** Call `act` when the theme may have changed. */
+  /** Calls `act` when the theme may have changed. */
   function onTheme(act) {
     new MutationObserver(act).observe(document.body, { attributes: true, attributeFilter: ["class"] });
     global.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", act);
@@ -94,7 +94,7 @@
       this.drawn = true;
     }
 
-    /** Tell `act` of clicks on points whose customdata begins with (lane, position). */
+    /** Calls `act` on clicks on points whose customdata begins with (lane, position). */
     onPoint(act) {
       this.canvas.on("plotly_click", ({ points }) => {
         const [lane, position] = points[0].customdata || [];
@@ -102,7 +102,7 @@
       });
     }
 
-    /** Mark an output position with a line through all rows, which share the axis of positions. */
+    /** Marks an output position with a line through all rows, which share the position axis. */
     follow(position) {
       this.place = position;
       if (this.drawn && !this.frame) this.frame = requestAnimationFrame(() => this.mark());
@@ -138,8 +138,8 @@
       this.sight = new IntersectionObserver((seen) => {
         this.visible = seen[seen.length - 1].isIntersecting;
         this.refresh();
-      }, { rootMargin: "150px 0px" }); // a little before they are in sight
-      player.addEventListener("sd:end", () => { // not before: drawing takes the time that frames of the replay need
+      }, { rootMargin: "150px 0px" });  // shortly before they become visible
+      player.addEventListener("sd:end", () => {  // not earlier: drawing would take time from the replay's frames
         this.ended = true;
         this.refresh();
       });
@@ -154,7 +154,7 @@
       if (run == null) this.note.textContent = "The plots come when the run has ended; one that was stopped has none.";
       this.run = run;
       this.visible = false;
-      this.ended = run != null && this.stands(); // nothing plays where motion is unwanted
+      this.ended = run != null && this.stands();  // nothing plays with reduced motion
       if (this.ended) this.refresh();
       this.sight.disconnect();
       requestAnimationFrame(() => requestAnimationFrame(() => this.sight.observe(this.node)));

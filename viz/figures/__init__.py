@@ -1,1 +1,1 @@
-"""Everything drawn with Plotly."""
+"""The Plotly figures."""

@@ -1,4 +1,4 @@
-"""Plotly figures of the drafts report: draft x SL x speedup, and what cost and quality make of it."""
+"""Plotly figures of the drafts report: speedup by draft and SL, and by cost and match rate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from decoding.evaluation.results import ALL, DraftResult, DraftsResult, SlPoint
 from .evaluation import BASE
 from .race import INK, MUTED, Drawing, plain
 
-# One colour and one symbol a draft, cheapest first.
+# One colour and one symbol per draft, cheapest first.
 COLOURS = ("#7a869a", "#5b8fd6", "#3aa0a0", "#5a9e4b", "#b08a2e", "#c2703d", "#9a6fc0", "#b5577b")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon")
 
@@ -30,7 +30,7 @@ def look(index: int) -> tuple[str, str]:
 
 
 def draw_by_sl(result: DraftsResult) -> Drawing:
-    """Speedup over SL, one curve a draft: simulated (line), predicted (dotted), on the clock (symbols)."""
+    """Speedup over SL, one curve per draft: simulated (line), predicted (dotted), timed (symbols)."""
     figure = go.Figure()
     for index, draft in enumerate(result.drafts):
         colour, symbol = look(index)
@@ -107,14 +107,14 @@ def clock_sentence(drafts: list[DraftResult]) -> str:
     if not points:
         return "Nothing was timed here: all points are simulated."
     draft, worst = max(points, key=lambda one: abs(one[1].clock / _beside_clock(one[1]) - 1))
-    told = f"{draft.name} at SL {worst.sl}: {worst.clock:.2f} on the clock, {_beside_clock(worst):.2f} simulated"
+    fastest = f"{draft.name} at SL {worst.sl}: {worst.clock:.2f} on the clock, {_beside_clock(worst):.2f} simulated"
     clocked = [point.clocked for _, point in points if point.clocked]
     if len(clocked) < len(points):
-        return f"Clock and simulation differ most for {told}; on how many prompts is not recorded here."
+        return f"Clock and simulation differ most for {fastest}; on how many prompts is not recorded here."
     agreeing = sum(one.speedup.low <= one.simulated <= one.speedup.high for one in clocked)
     return (
         f"On the {clocked[0].prompts} prompts that were timed, {agreeing} of {len(clocked)} points agree with the "
-        f"simulation within their 95% intervals; they differ most for {told}."
+        f"simulation within their 95% intervals; they differ most for {fastest}."
     )
 
 
@@ -124,7 +124,7 @@ def _beside_clock(point: SlPoint) -> float:
 
 
 def too_long_sentence(drafts: list[DraftResult]) -> str:
-    """The turning point in the SL, and how far the model with independent guesses is from the simulation."""
+    """The best SL, and the difference between the model with independent guesses and the simulation."""
     best = max(drafts, key=lambda draft: max(point.simulated for point in draft.by_sl))
     peak = max(best.by_sl, key=lambda point: point.simulated)
     foreseen = max(best.by_sl, key=lambda point: point.predicted)
@@ -136,7 +136,7 @@ def too_long_sentence(drafts: list[DraftResult]) -> str:
         turning += f" and down to {last.simulated:.2f} at {last.sl}: a draft can be too long"
     return (
         f"{turning}. The throughput model, for which all guesses are equally likely to hold, "
-        f"foresees {foreseen.predicted:.2f} times at SL {foreseen.sl}."
+        f"predicts {foreseen.predicted:.2f} times at SL {foreseen.sl}."
     )
 
 
@@ -244,5 +244,5 @@ def suite_sentence(result: DraftsResult, suites: list[str]) -> str:
     if len({draft.name for draft in best.values()}) == 1:
         name = next(iter(best.values())).name
         return f"{name} is the fastest draft on every suite."
-    told = ", ".join(f"{draft.name} on {suite} ({draft.speedup[suite].value:.2f})" for suite, draft in best.items())
-    return f"The fastest draft depends on the text: {told}."
+    fastest = ", ".join(f"{draft.name} on {suite} ({draft.speedup[suite].value:.2f})" for suite, draft in best.items())
+    return f"The fastest draft depends on the text: {fastest}."

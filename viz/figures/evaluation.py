@@ -1,6 +1,6 @@
 """Plotly figures of an evaluation of lookahead policies: pure functions of its result.
 
-Each comes with a title and one sentence that says what to look for, computed from the result.
+Each has a title and one sentence on what to look for, computed from the result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def draw_evaluation(result: EvaluationResult) -> list[Drawing]:
 
 
 def family(lane: str) -> tuple[str, str]:
-    """Colour and symbol of the lane, as on every other tab; a policy's name alone will do."""
+    """Colour and symbol of the lane, as on every other tab; a policy's name is enough."""
     look = lane_look("static:5" if lane == "static" else lane)
     return look.ink, look.symbol
 
@@ -50,7 +50,7 @@ def family(lane: str) -> tuple[str, str]:
 
 
 def draw_speedups(result: EvaluationResult) -> Drawing:
-    """Speedup of every policy over all suites: simulated as bars, the clock as points."""
+    """Speedup of every policy over all suites: simulated as bars, timed as points."""
     entries = _by_speedup(result)
     names = [plain(entry.label) for entry in entries]
     figure = go.Figure()
@@ -108,7 +108,7 @@ def speedups_sentence(result: EvaluationResult) -> str:
     if oracle:
         behind = best.rows[ALL].simulated.latency_s / oracle.rows[ALL].simulated.latency_s - 1
         side = "behind" if behind >= 0 else "ahead of"
-        text += f", {abs(behind):.0%} {side} the oracle, which is told where guesses fail"
+        text += f", {abs(behind):.0%} {side} the oracle, which knows where guesses fail"
     return f"{text}."
 
 
@@ -212,10 +212,10 @@ def draw_prediction(result: EvaluationResult) -> Drawing:
         annotation_text=f"always accept: {always:.2f}",
         annotation={"y": 1.0, "yref": "paper", "yanchor": "bottom", "xanchor": "center"},
     )
-    figure.update_xaxes(title_text="F1 of foretelling which guesses hold", range=[0, 1])
+    figure.update_xaxes(title_text="F1 of predicting which guesses hold", range=[0, 1])
     figure.update_yaxes(automargin=True)
     figure.update_layout(height=60 + 30 * len(entries) + 60, **BASE)
-    return Drawing("eval-f1", "Who foretells which guesses hold?", prediction_sentence(result), figure)
+    return Drawing("eval-f1", "Which policy predicts best which guesses hold?", prediction_sentence(result), figure)
 
 
 def _auc(entry: PolicyResult) -> str:
@@ -231,7 +231,7 @@ def prediction_sentence(result: EvaluationResult) -> str:
     held = f"{result.match_rate[ALL]:.0%} of the guesses hold"
     text = f"To accept everything reaches an F1 of {always:.2f} here, because {held}"
     if not scored:
-        return f"{text}: only what lies beyond the line is foresight."
+        return f"{text}: only the part beyond the line is a gain."
     best = max(scored, key=lambda entry: entry.rows[ALL].prediction.f1)
     found = best.rows[ALL].prediction
     return f"{text}; {best.label} reaches {found.f1:.2f}, with an AUC of {found.auc:.2f}."
@@ -274,7 +274,7 @@ def draw_pareto(result: EvaluationResult) -> Drawing:
 
 
 def _has_no_sweep(entry: PolicyResult, result: EvaluationResult) -> bool:
-    """It drafts, and is one point where others are a line: there is nothing in it to vary."""
+    """Whether the policy drafts and has no parameter to sweep: it is a point instead of a line."""
     spec = spec_of(entry.lane)
     return entry.rows[ALL].draft_passes > 0 and spec is not None and spec.name not in result.pareto
 
@@ -306,7 +306,7 @@ BINS = ((0, 0), (1, 1), (2, 2), (3, 3), (4, 5), (6, 8), (9, 12), (13, 20), (21, 
 
 
 def draw_histogram(result: EvaluationResult) -> Drawing:
-    """How often so many guesses in a row hold (DISCO, figure 4)."""
+    """Distribution of the number of consecutive guesses that hold (DISCO, figure 4)."""
     lengths = result.oracle[ALL]
     names = [_bin_name(low, high) for low, high in BINS]
     shares = [sum(n for sl, n in lengths.histogram if low <= sl <= high) / lengths.iterations for low, high in BINS]
@@ -333,7 +333,7 @@ def _bin_name(low: int, high: int) -> str:
 
 
 def draw_course(result: EvaluationResult) -> Drawing:
-    """Mean oracle SL over the place of the iteration in its text (DISCO, figures 3 and 5)."""
+    """Mean oracle SL over the iteration's position in its text (DISCO, figures 3 and 5)."""
     figure = go.Figure()
     dashes = ("solid", "dash", "dot", "dashdot", "longdash")
     for (suite, lengths), dash, colour in zip(result.oracle.items(), dashes, SUITE_COLOURS):
@@ -346,7 +346,7 @@ def draw_course(result: EvaluationResult) -> Drawing:
             line={"color": colour, "width": 2.2 if suite == ALL else 1.5, "dash": dash},
             hovertemplate=f"{plain(suite)}: %{{y:.1f}}<extra></extra>",
         )
-    figure.update_xaxes(title_text="place of the iteration in its text (0: first, 1: last)", range=[0, 1])
+    figure.update_xaxes(title_text="position of the iteration in its text (0: first, 1: last)", range=[0, 1])
     figure.update_yaxes(title_text="mean oracle SL (tokens)", rangemode="tozero")
     figure.update_layout(height=320, **BASE)
     return Drawing("eval-course", "The oracle's SL along the text", course_sentence(result), figure)
@@ -356,9 +356,9 @@ def course_sentence(result: EvaluationResult) -> str:
     known = [value for value in result.oracle[ALL].by_place if value is not None]
     third = max(1, len(known) // 3)
     first, last = sum(known[:third]) / third, sum(known[-third:]) / third
-    told = f"{first:.1f} in a row in the first third, {last:.1f} in the last"
+    thirds = f"{first:.1f} in a row in the first third, {last:.1f} in the last"
     if last > 1.15 * first:
-        return f"Guesses hold longer towards the end of a text: {told}."
+        return f"Guesses hold longer towards the end of a text: {thirds}."
     if first > 1.15 * last:
-        return f"Guesses hold longer at the beginning of a text: {told}."
-    return f"Along the text the oracle's SL hardly changes: {told}."
+        return f"Guesses hold longer at the beginning of a text: {thirds}."
+    return f"Along the text the oracle's SL hardly changes: {thirds}."

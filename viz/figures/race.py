@@ -1,8 +1,8 @@
 """Plotly figures of one run: how far each lane looked ahead, and what every static SL would have given.
 
-Pure functions of a :class:`~decoding.records.trace.Run`. Each figure comes with a title and one sentence that says what
-to look for, computed from this run. Colours are names of CSS variables, resolved in the browser so that both
-themes work; ``customdata`` of every point begins with (lane index, output position) for the player to jump to.
+Pure functions of a :class:`~decoding.records.trace.Run`. Each figure has a title and one sentence on what to look for,
+computed from this run. Colours are names of CSS variables, resolved in the browser so that both themes work;
+``customdata`` of every point begins with (lane index, output position), to which the player jumps.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ INK, MUTED = "var(--sd-ink)", "var(--sd-mute)"
 
 @dataclass(slots=True)
 class Drawing:
-    """A figure as the page shows it.
+    """A figure on the page.
 
-    ``follow``: the player's position can be marked in it. ``choice``: its name among the drawings that are forms of
-    one another, of which one is shown at a time; "" for those that always are.
+    ``follow``: the player's position can be marked in it. ``choice``: its name among alternative drawings, of which one
+    is shown at a time; "" for drawings that are always shown.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Drawing:
 
 
 def draw_run(run: Run) -> list[Drawing]:
-    """All figures of ``run`` that it has data for."""
+    """All figures for which ``run`` has data."""
     drafting = [(index, trace) for index, trace in enumerate(run.lanes) if trace.draft and trace.iterations]
     if not drafting:
         return []
@@ -68,7 +68,7 @@ def draw_run(run: Run) -> list[Drawing]:
 
 
 def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
-    """SL per iteration over output position: guessed as outline, accepted as fill, would have held as a tick."""
+    """SL per iteration over output position: guessed as outline, accepted as fill, oracle's SL as a tick."""
     figure = make_subplots(rows=len(drafting), cols=1, shared_xaxes=True, vertical_spacing=0.22 / len(drafting))
     for row, (index, trace) in enumerate(drafting, start=1):
         for part in _lookahead_parts(index, trace, legend=row == 1):
@@ -133,7 +133,7 @@ def _holds_ticks(iterations: list[Iteration], legend: bool) -> go.Scatter:
 
 
 def _holds_beyond(iterations: list[Iteration], top: float) -> go.Scatter:
-    """Arrows where so many guesses would have held that the tick lies above the row."""
+    """Arrows for ticks that would be above the row."""
     return go.Scatter(
         x=[it.start + _width(it) / 2 for it in iterations],
         y=[top] * len(iterations),
@@ -151,7 +151,7 @@ def _width(it: Iteration) -> float:
 
 
 def _top(trace: Trace) -> float:
-    """Height of a row: what was guessed at most, and some room for what would have held beyond it."""
+    """Height of a row: the longest guess plus some room for the ticks."""
     most = max(it.n_drafted for it in trace.iterations)
     held = max((it.holds or 0 for it in trace.iterations), default=0)
     return max(4, min(max(most, held), most * 1.6 + 2))
@@ -185,7 +185,7 @@ def _name_row(figure: go.Figure, row: int, index: int, trace: Trace) -> None:
 
 
 def lookahead_sentence(traces: list[Trace]) -> str:
-    """What a reader should look for in the lookahead figure: guesses wasted, and chances missed."""
+    """What to look for in the lookahead figure: wasted guesses and missed chances."""
     chosen = [next((t for t in traces if t.policy == "static"), None)]
     chosen.append(next((t for t in traces if t.policy != "static" and is_usable(t.lane)), None))
     parts = [_wasted(trace) for trace in chosen if trace] or [_wasted(traces[0])]
@@ -205,7 +205,7 @@ def _wasted(trace: Trace) -> str:
 
 
 def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
-    """SL over iteration number, one line a lane: the form of figure 2 of the DISCO paper."""
+    """SL over iteration number, one line per lane, as in figure 2 of the DISCO paper."""
     figure = go.Figure()
     for index, trace in drafting:
         its = trace.iterations
@@ -228,7 +228,7 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
 
 
 def iterations_sentence(traces: list[Trace]) -> str:
-    """How many iterations each lane took and what its SL was."""
+    """The number of iterations and the mean SL of each lane."""
     shown = [
         f"{lane_name(trace.lane)} took {len(trace.iterations):,} (SL {mean_sl(trace):.1f} on average)"
         for trace in traces
@@ -300,7 +300,7 @@ def _widest(run: Run) -> float:
 
 
 def speedup_sentence(run: Run, curves: dict[str, dict[int, float]]) -> str:
-    """The best static SL of this run, beside the chosen one and the fastest other policy."""
+    """The best static SL of this run, compared with the chosen one and the fastest other policy."""
     draft, curve = max(curves.items(), key=lambda item: max(item[1].values()))
     best = max(curve, key=curve.__getitem__)
     of = f" with the draft {draft}" if len(curves) > 1 else ""
@@ -308,8 +308,8 @@ def speedup_sentence(run: Run, curves: dict[str, dict[int, float]]) -> str:
     if curve[best] < 1:
         text = f"On this text no static SL{of} pays: the best, {best}, gives {curve[best]:.2f} times the plain speed"
     measured = [(trace, speedup(run, trace)) for trace in run.lanes if trace.draft]
-    told = [f"{lane_name(trace.lane)} measured {found.median:.2f}" for trace, found in measured if found]
-    return f"{text}; {', '.join(told)}." if told else f"{text}."
+    speedups = [f"{lane_name(trace.lane)} measured {found.median:.2f}" for trace, found in measured if found]
+    return f"{text}; {', '.join(speedups)}." if speedups else f"{text}."
 
 
 # -- shared ----------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""The player as it ships: one framework-free script and one stylesheet, ``player_js()`` and ``player_css()``.
+"""The shipped player: one framework-free script and one stylesheet, ``player_js()`` and ``player_css()``.
 
-The dashboard and the exported HTML files hold the same two texts, whole and unchanged; nothing else draws a race. The
-script is written in sections, ``js/*.js``, which share one scope and are of no use alone; joining them is all that is
-done to them.
+The dashboard and the exported HTML files contain the same two texts unchanged. The script is written in sections,
+``js/*.js``, which share one scope; they are only concatenated.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ OFFERED = "mount: (root, options) => new Player(root, options), termed, explainT
 
 @cache
 def player_js() -> str:
-    """The script: its sections, joined in the order in which they build on each other."""
+    """The script: its sections, joined in the order of their dependencies."""
     sections = [(HERE / "js" / f"{name}.js").read_text(encoding="utf-8") for name in SECTIONS]
     body = "\n".join([*sections, f"global.Speculoscope = {{ {OFFERED} }};"])
     return f'(function () {{\n"use strict";\n{body}\n}})();\n'
@@ -45,6 +44,6 @@ def player_css() -> str:
 
 
 def light_colours() -> dict[str, str]:
-    """The colour variables of the light theme by name, for what has no theme to follow."""
+    """The colour variables of the light theme by name, for documents without a theme."""
     block = re.search(r"\{([^{}]*--sd-bg:[^{}]*)\}", player_css())
     return dict(re.findall(r"(--sd-[\w-]+):\s*(#[0-9a-f]{6})", block.group(1) if block else ""))

@@ -1,4 +1,4 @@
-"""What decided one token's fate, in words, under the rule in force; fetched when asked."""
+"""The explanation of one token's fate under the run's rule; fetched on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def token_details(run: Run, lane: int, iteration: int, index: int) -> dict[str, 
 
     Args:
         lane, iteration: their indices in the run.
-        index: the token's place in its iteration: drafted tokens first, then the target's own one.
+        index: the token's position in its iteration: drafted tokens first, then the target's own one.
 
     Returns:
         {text, fate, where, why, policy, rows: [[label, value]], draft_top, target_top: [[text, probability]]}
@@ -75,7 +75,7 @@ def _why(run: Run, it: Iteration, index: int, token: Token) -> str:
         return f"The target's own token here, in place of the rejected {_quoted(run, rejected.id)}."
     if token.fate == "dropped":
         after = f" the rejected {_quoted(run, rejected.id)}" if rejected else " the end of the text"
-        return f"Guessed after{after}: it was checked on a text that is not to be, so its result is void."
+        return f"Guessed after{after}: it was checked on a text that was rejected, so its result is void."
     return _check(run, token)
 
 
@@ -84,7 +84,7 @@ def _all_held(n: int) -> str:
 
 
 def _check(run: Run, token: Token) -> str:
-    """The check itself, under the acceptance rule of the run."""
+    """The check under the run's acceptance rule."""
     if run.settings.rule == "sampling" and token.accept_probability is not None:
         outcome = "under it: accepted" if token.fate == "accepted" else "not under it: rejected"
         drawn = "" if token.draw is None else f"; the draw {token.draw:.3f} is {outcome}"
@@ -99,7 +99,7 @@ def _check(run: Run, token: Token) -> str:
 
 
 def _policy(trace: Trace, it: Iteration, index: int, token: Token) -> str:
-    """What the policy decided after this guess."""
+    """The policy's decision after this guess."""
     last = index == it.n_drafted - 1
     outcome = _STOPPED[it.stop] if last else "guessed on"
     if token.score is None:
@@ -129,7 +129,7 @@ def _alternatives(run: Run, top: list[tuple[int, float]]) -> list[list[Any]]:
 
 
 def _quoted(run: Run, token: int | None) -> str:
-    """The token in quotes, its blanks visible: most tokens begin with one."""
+    """The token in quotes with visible spaces, since most tokens begin with one."""
     if token is None:
         return ""
     text = _text(run, token).replace("\n", "↵").replace("\t", "⇥").replace(" ", "·")

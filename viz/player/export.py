@@ -1,4 +1,4 @@
-"""One self-contained HTML file of a run: the same player, no server, no network."""
+"""Exports a run as one self-contained HTML file with the same player, without a server or network."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .assets import player_css, player_js
 from .details import token_details
 from .payload import Origin, player_payload
 
-MAX_DETAILED_TOKENS = 6000  # beyond it the file leaves the tokens' alternatives out
+MAX_DETAILED_TOKENS = 6000  # above it the file leaves out the tokens' alternatives
 
 
 def export_html(run: Run, *, origin: Origin = "recorded") -> str:
-    """The page. Texts stand only inside a JSON block in which no character can end it."""
+    """The page. Texts occur only inside a JSON block that no character can end."""
     payload = player_payload(run, origin=origin)
     title = f"Speculoscope: {payload['sentence']}"
     return _PAGE.format(
@@ -32,7 +32,7 @@ def export_html(run: Run, *, origin: Origin = "recorded") -> str:
 
 
 def json_for_script(data: Any) -> str:
-    """JSON that is safe inside a script element: nothing in it can look like a tag or end a line."""
+    """JSON that is safe inside a script element: nothing in it can be read as a tag or a line end."""
     text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -1,7 +1,7 @@
 """Colour and shape of a lane: the same in every run, on every tab and in every exported file.
 
-The policy decides both; lanes of one policy that differ in their argument or draft share its colour and differ in
-shape. Colours are the names of CSS variables of ``player.css``.
+The policy determines both; lanes of one policy with different arguments or drafts share its colour and differ in shape.
+Colours are names of CSS variables in ``player.css``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _POLICIES = (
     "bandit",
     "adaedl",
 )
-_USUAL = ("static:5", "confidence:0.4", "specdecpp:auto")  # lanes with an argument that look like their policy alone
+_USUAL = ("static:5", "confidence:0.4", "specdecpp:auto")  # lanes whose argument does not change the policy's symbol
 
 
 class Look(NamedTuple):
@@ -41,15 +41,15 @@ class Look(NamedTuple):
 
     @property
     def ink(self) -> str:
-        """The colour as a figure names it; the page resolves it in the theme at hand."""
+        """The colour for a figure; the page resolves it in the current theme."""
         return f"var({self.colour})"
 
 
 def lane_look(text: str) -> Look:
-    """How the lane ``text`` is drawn."""
+    """Colour and symbol of the lane ``text``."""
     try:
         lane = parse_lane(text)
-    except UserError:  # a run file may hold a policy of a later version
+    except UserError:  # a run file may contain a policy of a later version
         return Look("--sd-l0", SYMBOLS[-1])
     number = _number(lane.policy)
     usual = lane.draft is None and (lane.argument is None or text in _USUAL)
@@ -62,7 +62,7 @@ def _number(policy: str) -> int:
 
 
 def _variant(text: str) -> int:
-    """A step to another symbol, from 1 on; neighbouring SLs get different ones."""
+    """An offset to another symbol, from 1 on; neighbouring SLs get different ones."""
     policy, _, argument = text.partition(":")
     if policy == "static" and argument.isdigit():
         return 1 + int(argument) % (len(SYMBOLS) - 1)

@@ -1,4 +1,4 @@
-"""What a lane is called on the page, and its caption in one line."""
+"""The name and the one-line caption of a lane on the page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lane_name(text: str) -> str:
 
 
 def lane_caption(text: str) -> str:
-    """What the lane's policy does, for someone who sees it for the first time."""
+    """What the lane's policy does, for a newcomer."""
     lane = _known(text)
     if lane is None:
         return "a policy that this version does not know"
@@ -31,7 +31,7 @@ def lane_caption(text: str) -> str:
 
 
 def _known(text: str) -> Lane | None:
-    """The lane of a run file, which may be of another version: None where there is no such policy here."""
+    """The lane of a run file, which may be of another version; None if its policy is unknown here."""
     try:
         return parse_lane(text)
     except UserError:
@@ -47,7 +47,7 @@ _RUNNING = {
 
 
 def lane_heading(text: str) -> dict[str, Any]:
-    """A lane as the player's "started" event wants it: nothing has been decoded yet, only counts can run."""
+    """A lane for the player's "started" event: nothing has been decoded yet, so it has counts only."""
     lane = _known(text)
     keys = ("target_passes",) if lane is not None and lane.is_plain else tuple(_RUNNING)
     figures = [{"key": key, "label": _RUNNING[key][0], "text": "…", "formula": _RUNNING[key][1]} for key in keys]

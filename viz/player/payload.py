@@ -1,8 +1,8 @@
-"""A run as the player wants it: small, plain, ready to draw. Pure; see :func:`player_payload`.
+"""The player's payload of a run: small, plain and ready to draw; see :func:`player_payload`.
 
-Times are whole multiples of 1e-7 s. Token texts stand once in ``strings``; everything else points there.
-Simulated lanes carry only SLs and accepted counts: the player lays them out from the target's text and the
-draft's recorded wrong guesses.
+Times are whole multiples of 1e-7 s. Every token text is stored once in ``strings`` and referenced by index. Simulated
+lanes carry only SLs and accepted counts: the player lays them out from the target's text and the draft's recorded wrong
+guesses.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .names import lane_caption, lane_name
 from .sweeps import threshold_panels
 
 TICKS_PER_SECOND = 10_000_000
-NEAR = 3  # tokens before a place that may have left a character open there
-PROMPT_CHARS = 400  # the end of the prompt, shown before each text
+NEAR = 3  # tokens before a position that may have left a character incomplete
+PROMPT_CHARS = 400  # length of the prompt's end that is shown before each text
 LETTERS = {"accepted": "a", "rejected": "r", "dropped": "d", "correction": "c", "bonus": "b", "plain": "p"}
 COLUMN_FIGURES = (
     "speedup",
@@ -37,7 +37,7 @@ Origin = Literal["recorded", "live", "imported"]
 
 
 class Strings:
-    """Texts, each once; the first is the empty text."""
+    """A table of distinct texts; the first is the empty text."""
 
     def __init__(self) -> None:
         self.index: dict[str, int] = {"": 0}
@@ -52,12 +52,11 @@ class Strings:
 def player_payload(
     run: Run, *, origin: Origin = "live", recorded: bool = False, shows: str = "", point: str = ""
 ) -> dict[str, Any]:
-    """Everything that ``player.load`` needs of ``run``, JSON-ready.
+    """The JSON-ready data that ``player.load`` needs for ``run``.
 
     Args:
         origin: what the badge says; ``recorded=True`` is short for "recorded".
-        shows: what to notice in it, a sentence of an example.
-        point: the lane that the first sentence is to be about; "" for the fastest one.
+        shows: an example's sentence on what to notice. point: the lane of the first sentence; "" for the fastest one.
     """
     strings, doubtful = Strings(), contradictions(run)
     lanes = [_lane(run, trace, strings, doubtful) for trace in run.lanes]
@@ -111,7 +110,7 @@ def _lane(run: Run, trace: Trace, strings: Strings, doubtful: list[str]) -> dict
 
 
 def _speedup(run: Run, trace: Trace) -> dict[str, float] | None:
-    """What the strip shows, and what the repeats say together; None without an autoregressive lane."""
+    """The speedup of the strip and of all repeats; None without an autoregressive lane."""
     spread, replayed = metrics.speedup(run, trace), metrics.replayed_speedup(run, trace)
     if spread is None or replayed is None:
         return None
@@ -132,7 +131,7 @@ def _figure(figure: metrics.Figure) -> dict[str, str]:
 
 
 def _speedup_figure(run: Run, trace: Trace, figure: metrics.Figure) -> dict[str, str]:
-    """The median over the repeats, said to be one: the strip shows a single repeat."""
+    """The median over the repeats, labelled as such: the strip shows a single repeat."""
     shown = _figure(figure)
     if len(trace.repeats) > 1:
         shown["text"] = f"median {shown['text']}"
@@ -148,9 +147,9 @@ def _times_sign(text: str) -> str:
 
 
 def iteration_texts(run: Run, trace: Trace) -> list[list[str]]:
-    """Display text of every token that each iteration drafted or emitted, split characters joined.
+    """Display text of every token that each iteration drafted or emitted, with split characters joined.
 
-    Tokens that became text show what they add to it; rejected and dropped ones what they would have added.
+    Accepted tokens show what they add to the text; rejected and dropped ones what they would have added.
     """
     shown = pieces(trace.output, run.vocab)
     found = []
@@ -163,7 +162,7 @@ def iteration_texts(run: Run, trace: Trace) -> list[list[str]]:
 
 
 def after(context: Sequence[int], ids: Sequence[int], run: Run) -> list[str]:
-    """Display texts of ``ids`` after ``context``, whose last tokens may have left a character open."""
+    """Display texts of ``ids`` after ``context``, whose last tokens may have left a character incomplete."""
     near = list(context[-NEAR:])
     return pieces(near + list(ids), run.vocab, special=True)[len(near) :] if ids else []
 
@@ -182,7 +181,7 @@ def _ticks(run: Run, trace: Trace) -> list[int]:
 
 
 def _simulations(run: Run, strings: Strings, doubtful: list[str]) -> dict[str, Any]:
-    """{sources: {draft: ...}, static: {draft: ...}, draft, doubtful}; {} where the run recorded no chain."""
+    """{sources: {draft: ...}, static: {draft: ...}, draft, doubtful}; {} if the run recorded no chain."""
     chains = {draft: chain for draft, chain in run.chains.items() if chain.target}
     if not chains:
         return {}
@@ -201,7 +200,7 @@ def _slider_draft(run: Run, chains: dict[str, Chain]) -> str:
 
 
 def _source(run: Run, chain: Chain, strings: Strings) -> dict[str, Any]:
-    """What the player needs to lay out any what-if on this chain."""
+    """The data with which the player lays out any what-if on this chain."""
     tails = {}
     for at, tail in chain.tails.items():
         wrong = [chain.along.choice[at], *tail.choice]
@@ -221,9 +220,9 @@ def _source(run: Run, chain: Chain, strings: Strings) -> dict[str, Any]:
 
 
 def _unit_seconds(run: Run) -> float:
-    """Seconds per unit of cost, such that plain decoding takes as long simulated as it took on the clock.
+    """Seconds per unit of cost, such that simulated plain decoding takes its measured time.
 
-    So a simulated strip is as long as its simulated speedup says, on the same axis as the measured ones.
+    A simulated strip then matches its simulated speedup on the axis of the measured ones.
     """
     plain = run.baseline
     if plain is None or not plain.output:
@@ -253,7 +252,7 @@ def _static_options(run: Run, draft: str) -> dict[str, Any]:
 
 
 def _measured(run: Run, draft: str, sl: int) -> str:
-    """The speedup of the lane that ran with this SL and draft, as its card has it; "" where none did."""
+    """The speedup of the lane that ran with this SL and draft, as on its card; "" if none did."""
     ran = [t for t in run.lanes if t.policy == "static" and t.draft == draft and t.lane.endswith(f":{sl}")]
     spread = metrics.speedup(run, ran[0]) if ran else None
     return f"median {sentences.times(spread.median)} ({spread.low:.2f} to {spread.high:.2f})" if spread else ""
@@ -263,7 +262,7 @@ def _measured(run: Run, draft: str, sl: int) -> str:
 
 
 def _time_table(run: Run) -> dict[str, Any]:
-    """Where the time goes, lane by lane, prefill and the remaining figures included."""
+    """Each lane's time by phase, including prefill, and the remaining figures."""
     columns = ["lane", "prefill", "decode", "end to end", "guessing", "checking", "policy", "rest", "other figures"]
     rows = []
     for trace in run.lanes:
@@ -280,7 +279,7 @@ def _time_table(run: Run) -> dict[str, Any]:
         "columns": columns,
         "rows": rows,
         "note": "The repeat that is replayed, the same one for all lanes. Strips and speedups count decoding only; the "
-        "prefill of target and draft comes before it. The pre-pass that tells the oracle where guesses fail is in no "
+        "prefill of target and draft comes before it. The oracle's pre-pass is not part of any "
         "lane's time.",
     }
 

@@ -1,4 +1,4 @@
-"""The sentences of the race, computed from the run on screen; none is canned."""
+"""The sentences of the race, computed from the run on screen."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from decoding.records.trace import Run, Trace
 
 from .names import lane_name
 
-SHORT = 8  # tokens: a text that ends so soon shows nothing of speculation
+SHORT = 8  # tokens: a shorter text shows nothing of speculation
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 
 
 def times(ratio: float) -> str:
-    """A speedup as it is written everywhere on the page."""
+    """A speedup in the page's format."""
     return f"{ratio:.2f}×"
 
 
 def look(run: Run) -> str:
-    """What one is looking at, in one line."""
+    """One line that says what the page shows."""
     drafting = sum(trace.draft is not None for trace in run.lanes)
     if not drafting:
         return "One text, written by the target alone."
@@ -31,7 +31,7 @@ def look(run: Run) -> str:
 
 
 def lead_lane(run: Run, point: str = "") -> int:
-    """Index of the lane that the first sentence is about: ``point``, else the first usable one to arrive in the replay.
+    """Index of the first sentence's lane: ``point``, else the first usable lane to finish in the replay.
 
     The oracle is not usable.
     """
@@ -42,7 +42,7 @@ def lead_lane(run: Run, point: str = "") -> int:
 
 
 def opening(run: Run, point: str = "") -> str:
-    """ "Here: the same 88 tokens, 2.41× faster with DISCO." Honest where it is slower, or cannot be told."""
+    """ "Here: the same 88 tokens, 2.41× faster with DISCO." Also says if it is slower or if there is no comparison."""
     if not run.lanes:
         return "This run holds no lane."
     trace = run.lanes[lead_lane(run, point)]
@@ -58,14 +58,14 @@ def opening(run: Run, point: str = "") -> str:
 
 
 def _best_other(run: Run, point: Trace) -> str:
-    """What another usable lane does, where the first sentence is about one that is not the fastest."""
+    """The fastest usable lane, if the first sentence is about another one."""
     best = run.lanes[lead_lane(run)]
     ratio = replayed_speedup(run, best)
     return f", {_how_much_faster(ratio)} with {lane_name(best.lane)}" if best is not point and ratio else ""
 
 
 def _ended_early(trace: Trace) -> str:
-    """What to do about a text that the target ended at once, as many do after a prompt's last line break."""
+    """Advice for a text that the target ended at once, as often after a line break at the prompt's end."""
     if trace.finish != "eos" or len(trace.output) > SHORT:
         return ""
     return " The target ended the text there: it goes on after a prompt that stops within a line."
@@ -80,7 +80,7 @@ def _how_much_faster(ratio: float) -> str:
 
 
 def check_fact(run: Run, doubtful: Sequence[str] = ()) -> str:
-    """The one measured fact without which nothing makes sense; or how the readings contradict each other.
+    """The measured costs of checking and guessing, or the contradictions between the timings.
 
     ``doubtful``: see :func:`decoding.analysis.steadiness.contradictions`.
     """
@@ -93,10 +93,10 @@ def check_fact(run: Run, doubtful: Sequence[str] = ()) -> str:
 
 
 def _draft_costs(run: Run) -> str:
-    """What a guess costs, for every draft that ran: the one that the first sentence speaks of comes first."""
+    """The cost of a guess for every draft that ran, beginning with the first sentence's draft."""
     ran = list(dict.fromkeys(trace.draft for trace in run.lanes if trace.draft)) or [run.pair.default_draft]
-    told = [_draft_cost(run, name) + (f" ({name})" if len(ran) > 1 else "") for name in ran]
-    return ", ".join(told)
+    costs = [_draft_cost(run, name) + (f" ({name})" if len(ran) > 1 else "") for name in ran]
+    return ", ".join(costs)
 
 
 def _draft_cost(run: Run, name: str) -> str:
@@ -107,7 +107,7 @@ def _draft_cost(run: Run, name: str) -> str:
 
 
 def doubt(run: Run, point: str = "") -> str:
-    """A warning where the repeats of the lane that the first sentence is about are far apart; else ""."""
+    """A warning if the repeats of the first sentence's lane are far apart; else ""."""
     apart = wavering(run, run.lanes[lead_lane(run, point)]) if run.lanes else None
     if apart is None:
         return ""
@@ -118,7 +118,7 @@ def doubt(run: Run, point: str = "") -> str:
 
 
 def best_static_note(run: Run, trace: Trace) -> str:
-    """The best static SL of this run for the lane's draft, beside the chosen one; "" for other lanes."""
+    """The best static SL of this run for the lane's draft, next to the chosen one; "" for other lanes."""
     if trace.policy != "static":
         return ""
     best = static_opt(run, trace.draft)
@@ -149,12 +149,12 @@ def verdict(run: Run) -> dict[str, str]:
 
 
 def _difference(run: Run, trace: Trace) -> str:
-    told = trace.verdict
-    sentence = f"{lane_name(trace.lane)} differs from output position {told.first_difference} on"
-    if told.gap is None:
+    found = trace.verdict
+    sentence = f"{lane_name(trace.lane)} differs from output position {found.first_difference} on"
+    if found.gap is None:
         return sentence + "."
-    tie = ", a near tie" if told.near_tie else ""
-    return f"{sentence}: there the target's two best tokens are {told.gap:.2g} logits apart in {_dtype(run)}{tie}."
+    tie = ", a near tie" if found.near_tie else ""
+    return f"{sentence}: there the target's two best tokens are {found.gap:.2g} logits apart in {_dtype(run)}{tie}."
 
 
 def _dtype(run: Run) -> str:

@@ -1,7 +1,6 @@
 """Threshold policies replayed at many thresholds, with every guess's score: the data of the threshold panel.
 
-A policy whose threshold is one number is replayed at other numbers; one that makes its threshold itself, at multiples
-of it.
+A policy with a fixed threshold is replayed at other thresholds; one that computes its threshold, at multiples of it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ MOST = 4  # panels, so that the payload of many lanes stays small
 
 
 class ScoreKeeper(LookaheadPolicy):
-    """Asks another policy and keeps the score and the threshold on which it decided after each guess."""
+    """Wraps a policy and records the score and threshold of its decision after each guess."""
 
     def __init__(self, policy: LookaheadPolicy) -> None:
         self.policy = policy
@@ -53,7 +52,7 @@ class ScoreKeeper(LookaheadPolicy):
 
 
 class ScaledThreshold(LookaheadPolicy):
-    """A policy that decides by its own score, but against ``factor`` times its threshold."""
+    """Wraps a policy so that it compares its score with ``factor`` times its threshold."""
 
     def __init__(self, policy: LookaheadPolicy, factor: float) -> None:
         self.policy, self.factor = policy, factor
@@ -75,7 +74,7 @@ class ScaledThreshold(LookaheadPolicy):
 
 
 class _ChainHead:
-    """Stands for a fitted head where the chain already holds what it said of every guess."""
+    """Stands in for a fitted head whose scores of all guesses are in the chain."""
 
     needs: frozenset[str] = frozenset()
 
@@ -102,7 +101,7 @@ def _panel_of(run: Run, trace: Trace) -> dict[str, Any] | None:
 
 
 def _panel(run: Run, trace: Trace, spec: PolicySpec) -> dict[str, Any] | None:
-    """A policy with one number as its threshold, at other numbers."""
+    """A policy with a fixed threshold, at other thresholds."""
     lane, chain = parse_lane(trace.lane), run.chains[trace.draft]
     if spec.learned and lane.policy not in chain.along.scores:
         return None
@@ -124,10 +123,9 @@ def _panel(run: Run, trace: Trace, spec: PolicySpec) -> dict[str, Any] | None:
 
 
 def _scaled_panel(run: Run, trace: Trace, spec: PolicySpec) -> dict[str, Any] | None:
-    """A policy with a threshold of its own making, at multiples of it.
+    """A policy that computes its threshold, at multiples of it.
 
-    None where its head is not installed here, or is another than the one that the lane ran with: then its replay
-    would not be the lane.
+    None if its head is not installed here or differs from the lane's: then the replay would not match the lane.
     """
     try:
         heads = heads_of(run, trace.draft) if spec.learned else {}
@@ -150,7 +148,7 @@ def _scaled_panel(run: Run, trace: Trace, spec: PolicySpec) -> dict[str, Any] | 
 def _swept(
     run: Run, trace: Trace, spec: PolicySpec, values: list[float], policy: Callable[[float], LookaheadPolicy]
 ) -> dict[str, Any]:
-    """What all panels have: the lane replayed under ``policy(value)`` for each value."""
+    """The common part of the panels: the lane replayed with ``policy(value)`` for each value."""
     replay, name = Replay(run.chains[trace.draft]), lane_name(trace.lane)
     options = [_option(run, trace, replay, policy(value), value, moving=not spec.score.fixed) for value in values]
     return {
@@ -164,13 +162,13 @@ def _swept(
 
 
 def _threshold_of(trace: Trace) -> float | None:
-    """The threshold that the lane ran with, as its tokens tell it."""
+    """The threshold that the lane ran with, from its tokens."""
     tokens = (token for iteration in trace.iterations for token in iteration.drafted)
     return next((token.threshold for token in tokens if token.threshold is not None), None)
 
 
 def _longest(trace: Trace) -> int:
-    """The cap on guesses per round that the lane ran with: where one was reached, it is the longest round."""
+    """The lane's cap on guesses per round: if it was reached, the longest round."""
     capped = [iteration.n_drafted for iteration in trace.iterations if iteration.stop == "cap"]
     return max(capped, default=SL_CAP)
 
@@ -195,7 +193,7 @@ def _option(
 
 
 def _hundredths(kept: list[list[float | None]], simulated: Simulated) -> list[int | None]:
-    """In hundredths, one per drafted token; None where the policy was not asked after it (cap, limit)."""
+    """In hundredths, one per drafted token; None if the policy was not asked after it (cap, limit)."""
     found: list[int | None] = []
     for (_, n, _), values in zip(simulated.iterations, kept):
         padded = (values + [None] * n)[:n]

@@ -1,1 +1,1 @@
-"""What the Evaluation and Drafts tabs say, and the same as a file."""
+"""The content of the Evaluation and Drafts tabs, also as a file."""

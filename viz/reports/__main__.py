@@ -1,4 +1,4 @@
-"""``python -m viz.reports RESULT.json``: an evaluation's figures as an HTML page beside its result."""
+"""``python -m viz.reports RESULT.json``: writes an evaluation's figures as an HTML page next to its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .html import write_html
 
 
 def main(results: Annotated[list[Path], typer.Argument(help="result.json or drafts-result.json files.")]) -> None:
-    """Write report.html (of drafts: drafts-report.html) beside each result, and plotly.js once."""
+    """Write report.html (for drafts: drafts-report.html) next to each result, and plotly.js once."""
     try:
         for path in results:
             typer.echo(f"Wrote {write_html(load(path), path.absolute().parent)}")

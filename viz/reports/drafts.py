@@ -1,4 +1,4 @@
-"""What the Drafts tab says: which draft, which SL, here?"""
+"""The content of the Drafts tab."""
 
 from __future__ import annotations
 

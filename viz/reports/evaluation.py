@@ -1,4 +1,4 @@
-"""What the Evaluation tab says of an evaluation's result."""
+"""The content of the Evaluation tab."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def evaluation_report(result: EvaluationResult) -> Report:
 
 
 def summary(result: EvaluationResult) -> list[str]:
-    """What the figures say: the static choice, the best usable policy, the bound."""
+    """Sentences on the static choice, the best usable policy and the upper bound."""
     by_label = {entry.label: entry for entry in result.policies}
     usable = [entry for entry in result.policies if is_usable(entry.lane)]
     sentences = []
@@ -27,7 +27,9 @@ def summary(result: EvaluationResult) -> list[str]:
         sentences.append(_best_sentence(max(usable, key=_speedup)))
     if "oracle" in by_label:
         reached = f"{_speedup(by_label['oracle']):.2f}"
-        sentences.append(f"The oracle, told beforehand where guesses fail, reaches {reached}: a bound, not a choice.")
+        sentences.append(
+            f"The oracle, which knows in advance where guesses fail, reaches {reached}: a bound, not a choice."
+        )
     simulated, clocked = prompts_of(result)
     if min(simulated, clocked) < ENOUGH:
         sentences.append(

@@ -1,4 +1,4 @@
-"""An evaluation's figures as one HTML page, with plotly.js in a file beside it."""
+"""An evaluation's figures as one HTML page, with plotly.js in a separate file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..figures.evaluation import draw_evaluation
 from ..figures.race import Drawing
 from ..player.assets import light_colours
 
-# The page's CSS variables as they are in the light theme: the file has no theme to follow.
+# The page's CSS variables in the light theme, since the file has no theme.
 INKS = {f"var({name})": colour for name, colour in light_colours().items()}
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;color:#1d2430;max-width:60rem;margin:2rem auto;padding:0 1rem}"
@@ -33,7 +33,7 @@ LIBRARY = "plotly.min.js"
 
 
 def write_html(result: EvaluationResult | DraftsResult, folder: Path) -> Path:
-    """Write the figures of ``result`` as report.html (drafts-report.html), and plotly.js beside. Raises UserError."""
+    """Writes the figures of ``result`` as report.html (drafts-report.html), and plotly.js. Raises UserError."""
     drafts = isinstance(result, DraftsResult)
     path = folder / ("drafts-report.html" if drafts else "report.html")
     title = f"{'Drafts' if drafts else 'Lookahead policies'} on {result.setting.pair}"

@@ -1,4 +1,4 @@
-"""Results as the Evaluation and Drafts tabs show them: sentences, tables, figures and code, as plain data."""
+"""The content of the Evaluation and Drafts tabs as plain data: sentences, tables, figures and code."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..figures.race import Drawing
 
 @dataclass(slots=True)
 class Section:
-    """``drawings`` are dicts as :meth:`viz.figures.race.Drawing.to_dict` gives them."""
+    """``drawings`` are dicts from :meth:`viz.figures.race.Drawing.to_dict`."""
 
     title: str
     sentences: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     drawings: list[dict[str, Any]] = field(default_factory=list)
-    code: list[tuple[str, str]] = field(default_factory=list)  # (what it is, the text to copy)
+    code: list[tuple[str, str]] = field(default_factory=list)  # (title, text to copy)
 
 
 @dataclass(slots=True)
 class Report:
-    """A tab's content. ``stamp`` says in one line where the figures come from."""
+    """A tab's content. ``stamp`` is one line on the origin of the figures."""
 
     stamp: str
     sections: list[Section]

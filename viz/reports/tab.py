@@ -71,7 +71,7 @@ def chosen_apart(result: Any, folder: Path) -> list[str]:
 EVALUATE = Kind(
     "evaluate",
     "",
-    "Which policy is fastest on prompts never seen before, and how sure is that?",
+    "Which policy is fastest on unseen prompts, and how certain is that?",
     "python -m decoding evaluate --suite all --split test --ship",
     load_evaluation,
     evaluation_from_dict,
@@ -95,7 +95,7 @@ DRAFTS = Kind(
 
 
 def build_report_tab(kind: Kind, backend: Backend, visits: Visits, folder: Path = RESULTS) -> None:
-    """Put the tab's components into the context at hand, and wire them."""
+    """Adds the tab's components to the current context and wires them."""
     pairs, kept = backend.pairs(), Kept()
     gr.HTML(
         html_template=f"<p class='speculoscope sp-intro'>{kind.intro}</p>", js_on_load=None, apply_default_css=False
@@ -136,7 +136,7 @@ def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept)
         content = kind.report(result)
         content["stamp"] = f"Shipped results · {content['stamp']}"
         if pair and is_stale(result.setting, pair):
-            content["stamp"] += " · made with other weights than those here now: measure again"
+            content["stamp"] += " · measured with other weights than those installed: measure again"
         content["sections"][0]["sentences"] += kind.beside(result, folder)
         return content
 
@@ -170,7 +170,7 @@ def _measured(kind: Kind, result: dict[str, Any], identifier: str) -> dict[str, 
 
 
 def is_stale(setting: Setting, pair: PairDescription) -> bool:
-    """Were the figures made with other weights than those that lie here? False where none lie here."""
+    """Whether the figures were measured with other weights than those installed; False if none are."""
     places = (pair.target, setting.target_fingerprint), (pair.drafts.get(setting.draft, ""), setting.draft_fingerprint)
     here = [(place, made_with) for place, made_with in places if place and Path(place, "config.json").is_file()]
     return any(fingerprint(place) != made_with for place, made_with in here)
@@ -218,7 +218,7 @@ def _wire(
 
 
 def job_options(kind: Kind, pair: Any, suite: Any, limit: Any, clock: Any, minutes: Any) -> dict[str, Any]:
-    """What the form asks for, as the job wants it. Raises UserError."""
+    """The job's options from the form. Raises UserError."""
     for name, value in (
         ("the number of test prompts", limit),
         ("the number on the clock", clock),

@@ -1,1 +1,1 @@
-"""Measuring the page: first paint, overhead, memory."""
+"""Tools that measure the page: first paint, overhead, memory, what-if latency."""

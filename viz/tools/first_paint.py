@@ -1,7 +1,7 @@
-"""How soon does the page show something? ``python -m viz.tools.first_paint``: new visitors, one at a time, no cache.
+"""Measures the time to first paint: ``python -m viz.tools.first_paint``, one new visitor at a time, without cache.
 
-Printed are, from the click on a link to the page: when the document has arrived, when the recorded run is painted (it
-plays from there on), and when the form can be used. Needs playwright and a Chromium, and a quiet machine.
+Prints the times from the click on a link until the document has arrived, the recorded run is painted (and starts to
+play), and the form can be used. Needs playwright and a Chromium, and a quiet machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..page import build_page, serve
 
 ALLOWED_MS = 1000
 WAIT_MS = 60_000
-# Two frames after a thing stands in the document it has been painted.
+# An element has been painted two frames after it was added to the document.
 WATCH = """(() => {
   const seen = window.seen = {};
   const look = () => {
@@ -47,7 +47,7 @@ def visit(browser, url: str) -> dict[str, float]:
 
 
 def measure(rounds: int) -> list[dict[str, float]]:
-    """``rounds`` visits to a page with the shipped recordings; one more before them warms the server up."""
+    """``rounds`` visits to a page with the shipped recordings, after one visit that warms up the server."""
     from playwright.sync_api import sync_playwright
 
     page = build_page(RecordedBackend())

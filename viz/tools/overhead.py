@@ -1,8 +1,9 @@
-"""Does streaming to a browser slow the lanes? ``python -m viz.tools.overhead``: one request by page and by CLI.
+"""Measures whether streaming to a browser slows the lanes: ``python -m viz.tools.overhead``, one request by page and
+CLI.
 
-Both sides decode in a worker process of the same kind. One is read by the command line's way (events are drained), the
-other is streamed through Gradio to a real browser that draws it. Compared are the lanes' own clocks: decode time per
-lane, medians over interleaved rounds. Needs playwright and a Chromium, and a quiet machine.
+Both sides decode in a worker process of the same kind. One is read as by the command line (events are drained), the
+other is streamed through Gradio to a real browser that draws it. The comparison uses the lanes' own clocks: decode time
+per lane, medians over interleaved rounds. Needs playwright and a Chromium, and a quiet machine.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ WAIT_MS = 600_000
 
 
 def by_command_line(backend, request: CompareRequest) -> Run:
-    """The run as the command line gets it: events read and dropped."""
+    """A run as in the command line: events are read and dropped."""
     last = None
     for event in backend.compare(request, threading.Event()):
         last = event
@@ -38,7 +39,7 @@ def by_command_line(backend, request: CompareRequest) -> Run:
 
 
 def by_page(browser_page) -> Run:
-    """The run as a visitor gets it: Run is pressed, the browser draws, the file is downloaded."""
+    """A run as a visitor's: Run is pressed, the browser draws, the file is downloaded."""
     browser_page.locator("#run").click()
     browser_page.locator("#stop").wait_for(timeout=WAIT_MS)
     browser_page.locator("#run").wait_for(timeout=WAIT_MS)

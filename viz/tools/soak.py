@@ -1,8 +1,8 @@
-"""Does the page's memory stay flat? ``python -m viz.tools.soak``: many visitors' runs, one after another.
+"""Tests whether the page's memory use stays constant: ``python -m viz.tools.soak``, many visitors' runs in sequence.
 
-The front end's own memory is measured (resident set, after a collection) after 10 runs and after the last; the
-models live in a process of their own and do not count. Each run is a whole visit: a stream of deltas, a look at
-details and figures, all three files taken along.
+The front end's own memory is measured (resident set, after a collection) after 10 runs and after the last; the models
+are in a separate process and do not count. Each run is a whole visit: a stream of deltas, details and figures, and all
+three file downloads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..desk import answers
 from ..session import Visits, race_feed
 from ..store import RunStore
 
-FIRST = 10  # the run after which the memory is taken as settled
+FIRST = 10  # the run after which the memory counts as settled
 
 
 def resident_mb() -> float:
@@ -36,7 +36,7 @@ def resident_mb() -> float:
 
 
 async def visit(backend, store: RunStore, visits: Visits, request: CompareRequest, name: str) -> str:
-    """One visitor's run, looked at and taken along; returns the kind of its last event."""
+    """One visitor's run with details and downloads; returns the kind of its last event."""
     last: dict = {}
     async for delta in visits.deltas(race_feed(backend, store, request), name, "race"):
         last = json.loads(delta)["events"][-1]
@@ -51,7 +51,7 @@ async def visit(backend, store: RunStore, visits: Visits, request: CompareReques
 
 
 async def soak(runs: int, request: CompareRequest, backend) -> int:
-    """Print the memory as it goes; 0 if it grew by at most 5% from run 10 to the last."""
+    """Prints the memory use; returns 0 if it grew by at most 5% from run 10 to the last."""
     store, visits, settled = RunStore(RecordedBackend(tempfile.mkdtemp())), Visits(), 0.0
     began = time.monotonic()
     for number in range(1, runs + 1):

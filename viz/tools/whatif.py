@@ -1,8 +1,8 @@
-"""How soon does the What if room answer? ``python -m viz.tools.whatif``: sliders are moved in a Chromium.
+"""Measures the latency of the What-if room: ``python -m viz.tools.whatif``, moving sliders in Chromium.
 
-Printed are, from the move of a slider to the frame in which sentence, chart and both maps show its answer: the median,
-the slowest of a hundred moves, and how much of the median the replay and the drawing took before the browser painted.
-Needs playwright and a Chromium, and a quiet machine. Fails above ALLOWED_MS.
+Prints the time from the move of a slider to the frame in which sentence, chart and both maps show the result: the
+median, the slowest of a hundred moves, and the share of the replay and drawing before the browser painted. Needs
+playwright and a Chromium, and a quiet machine. Fails above ALLOWED_MS.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def measure(moves: int, identifier: str | None = None) -> list[tuple[float, floa
 
 
 def _move(k: int) -> list:
-    """Each slider in turn, each time elsewhere."""
+    """Each slider in turn, each time to another value."""
     names = (("c", 0.02 + 0.011 * (k % 90)), ("sl", 1 + k % 20), ("threshold", 0.01 * (k % 100)))
     return list(names[k % 3])
 

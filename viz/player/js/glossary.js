@@ -1,4 +1,4 @@
-// The page's words, each explained one tap away; and the guide behind "?".
+// The page's glossary, which explains words on a tap, and the guide behind "?".
 
 const SPELLINGS = {
   tokens: "token", lanes: "lane", iterations: "iteration", policies: "policy", repeats: "repeat", drafts: "draft",
@@ -10,7 +10,7 @@ const WORDS = [...Object.keys(GLOSSARY), ...Object.keys(SPELLINGS)].sort((a, b) 
 const ESCAPED = WORDS.map((word) => word.replace(/[+]/g, "\\+"));
 const TERM = new RegExp(`(?<![\\w-])(?:${ESCAPED.join("|")})(?![\\w-]|\\+\\+)`, "g");
 
-/** The word of the glossary that `text` is, "" for none. */
+/** The glossary's word for `text`, "" if there is none. */
 const termOf = (text) => (text in GLOSSARY ? text : SPELLINGS[text] || "");
 
 function termButton(text) {
@@ -20,7 +20,7 @@ function termButton(text) {
   return node;
 }
 
-/** `text` as nodes; the words of the glossary are buttons, each where it first stands. */
+/** `text` as nodes; the first occurrence of each glossary word is a button. */
 function termed(text) {
   const nodes = [], known = new Set();
   let from = 0;
@@ -35,7 +35,7 @@ function termed(text) {
   return nodes.filter((node) => node !== "");
 }
 
-/** Write `text` into `node`, its words one tap away from what they mean. */
+/** Writes `text` into `node` with buttons for glossary words. */
 function say(node, text) { node.replaceChildren(...termed(text || "")); }
 
 function explanation(term) {
@@ -44,7 +44,7 @@ function explanation(term) {
   return [head, el("p", "", GLOSSARY[term])];
 }
 
-/** Words outside of a player, such as those of a report: their explanations come up in a pop-up of `root`. */
+/** Words outside a player, such as in a report: a pop-up of `root` shows their explanations. */
 function explainTerms(root) {
   const popup = new Popup(root);
   root.addEventListener("click", (event) => {
@@ -65,7 +65,7 @@ function definitions(cls, rows) {
   return list;
 }
 
-/** What one looks at, what the colours mean, every word, the keys. */
+/** The guide: what the page shows, the colours, every word, the keys. */
 function guide(legend) {
   const dialog = el("dialog", "sd-guide");
   dialog.setAttribute("aria-label", "Guide: what one sees, words, keys");

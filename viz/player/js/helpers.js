@@ -6,7 +6,7 @@
  *   player.apply({run, seq, events: [{kind, data}]})   live: events of decoding/events.py. "iterations" data also
  *                               carries texts {id: [text, hex bytes | null]}; "finished" data carries {payload}.
  *   player.seek(seconds) · player.goTo({lane, position | iteration}) · player.play() · player.pause() · player.destroy()
- *   root hears 'sd:goto' {lane, position | iteration} and tells 'sd:position' {lane, position, t}, and 'sd:end' when a replay has come to
+ *   root listens for 'sd:goto' {lane, position | iteration} and fires 'sd:position' {lane, position, t}, and 'sd:end' when a replay has come to
  *   its end.
  *
  * Text of models and users only ever reaches the page through textContent. Nothing changes the layout while the
@@ -19,7 +19,7 @@ const FATES = { a: "accepted", r: "rejected", d: "dropped", c: "correction", b: 
 const LETTERS = { accepted: "a", rejected: "r", dropped: "d", correction: "c", bonus: "b", plain: "p" };
 const SPEEDS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 4];
 const DENOMINATORS = [1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100];
-const REPLAY_SECONDS = 8; // what the slowest lane takes by default
+const REPLAY_SECONDS = 8;  // default duration of the slowest lane
 const SVG = "http://www.w3.org/2000/svg";
 const NARROW = "(max-width: 760px)";
 
@@ -56,7 +56,7 @@ function speedText(speed) {
   return speed > 1 ? `${speed}× real time` : `1/${Math.round(1 / speed)} of real time`;
 }
 
-/** The speed at which `seconds` take about REPLAY_SECONDS, rounded to one that is easily said. */
+/** The speed at which `seconds` take about REPLAY_SECONDS, rounded to a simple number. */
 function fittingSpeed(seconds) {
   const wanted = REPLAY_SECONDS / Math.max(seconds, 1e-6);
   if (wanted <= 0.75) return wanted < 0.375 ? 4 : 2;

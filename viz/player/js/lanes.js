@@ -1,4 +1,4 @@
-// Lanes with their times: measured ones from the payload, simulated ones from a what-if.
+// Lanes with their times: measured lanes from the payload, simulated lanes from a what-if.
 
 /** Last index whose key is <= x in an ascending list; -1 if none. */
 function lastAtMost(list, x, key) {
@@ -45,18 +45,18 @@ class Lane {
     return iteration;
   }
 
-  /** The iteration that runs at time t (the last one that has begun). */
+  /** The iteration at time t (the last one that has begun). */
   at(t) {
     return lastAtMost(this.iterations, t, (it) => it.t0);
   }
 
-  /** How many iterations have been checked at time t. */
+  /** Number of iterations checked by time t. */
   doneAt(t) {
     const at = this.at(t);
     return at >= 0 && this.iterations[at].checkEnd <= t ? at + 1 : Math.max(at, 0);
   }
 
-  /** Counts up to time t: what the lane has done so far. */
+  /** The lane's counts up to time t. */
   counts(upTo) {
     if (!this.sums) {
       let drafted = 0, accepted = 0, hits = 0, tries = 0, kept = 0;

@@ -1,10 +1,10 @@
-// A run under way: events arrive, lanes grow.
+// A live run: events arrive, lanes grow.
 
-/** Joins the bytes of characters that are split over tokens onto the token that completes them. */
+/** Joins the bytes of characters that span several tokens at the token that completes them. */
 class Utf8Joiner {
   constructor(texts) { this.texts = texts; this.open = []; }
 
-  /** Texts of one iteration's tokens [[id, fate]]; rejected and dropped ones leave no trace in what follows. */
+  /** Texts of one iteration's tokens [[id, fate]]; rejected and dropped ones do not affect later texts. */
   join(tokens) {
     return tokens.map(([id, fate], i) => {
       const kept = fate !== "rejected" && fate !== "dropped";
@@ -24,7 +24,7 @@ class Utf8Joiner {
   }
 }
 
-/** How many bytes at the end begin a character that is not complete yet. */
+/** Number of bytes at the end that begin an incomplete character. */
 function unfinished(bytes) {
   for (let back = 1; back <= Math.min(3, bytes.length); back++) {
     const byte = bytes[bytes.length - back];
@@ -36,7 +36,7 @@ function unfinished(bytes) {
 }
 
 const Live = {
-  /** Events of a run under way. Returns the number of the event wanted next. */
+  /** Applies events of a live run. Returns the number of the next expected event. */
   apply(delta) {
     if (this.run !== delta.run) { this.run = delta.run; this.expected = 0; }
     if (delta.seq > this.expected) {
@@ -162,7 +162,7 @@ const Live = {
     this.stretchAxis(lane);
   },
 
-  /** The axis grows in steps, so that the strips do not shrink all the time. */
+  /** The axis grows in steps, so that the strips do not shrink continually. */
   stretchAxis(lane) {
     const needed = Math.max(...this.lanes.map((one) => one.end));
     if (needed > this.total * 0.98 || !this.live.scaled) {
@@ -173,7 +173,7 @@ const Live = {
     } else this.strips[lane].scale(this.total);
   },
 
-  /** The run did not reach its end: what has been decoded becomes a replay, without what only a whole run tells. */
+  /** The run did not reach its end: the decoded part becomes a replay, without the figures of a complete run. */
   endLive(how) {
     if (!this.live) {
       const settled = this.settling ? ` after ${this.settling.timings} of ${this.settling.of} timings. They are kept` : "";

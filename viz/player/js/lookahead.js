@@ -1,6 +1,6 @@
-// How far a lane looked ahead, along its text: a bar for each iteration, guessed as outline, accepted as fill.
+// A lane's lookahead along its text: a bar per iteration, guessed as outline, accepted as fill.
 
-/** One lane's SLs over output positions; every lane has the same two axes, so that the bars can be compared. */
+/** One lane's SLs over output positions; all lanes share both axes, so that the bars can be compared. */
 class SlStrip {
   constructor(lane) {
     this.lane = lane;
@@ -16,7 +16,7 @@ class SlStrip {
     this.mark.hidden = true;
   }
 
-  /** Draw on axes of `length` positions and `top` guesses. */
+  /** Draws on axes of `length` positions and `top` guesses. */
   draw(length, top) {
     Object.assign(this, { length: Math.max(1, length), most: top });
     let guessed = "", accepted = "";
@@ -33,7 +33,7 @@ class SlStrip {
       `SL of ${this.lane.name} along the text: ${this.lane.iterations.length} iterations, at most ${most} guesses in one`);
   }
 
-  /** Hide what has not been decoded after `done` iterations. */
+  /** Hides everything after the first `done` iterations. */
   reach(done) {
     const last = this.lane.iterations[done - 1];
     const share = last ? (last.start + last.accepted + last.emitted) / this.length : 0;
@@ -62,7 +62,7 @@ function column(x, width, share) {
 
 const CLIP = 1.3; // the oracle's longest bars may be cut at so much more than what usable policies guess
 
-/** The height of all strips: what the usable lanes guessed at most, and some room for the oracle. */
+/** The height of all strips: the longest guess of the usable lanes, plus some room for the oracle. */
 function commonTop(lanes) {
   const most = (some) => Math.max(0, ...some.flatMap((lane) => lane.iterations.map((it) => it.drafted)));
   const usable = most(lanes.filter((lane) => lane.policy !== "oracle"));
@@ -71,7 +71,7 @@ function commonTop(lanes) {
 }
 
 const Lookahead = {
-  /** All strips on common axes; again whenever a lane has grown. */
+  /** Draws all strips on common axes; repeated when a lane has grown. */
   drawLookahead() {
     const shown = this.shownLanes();
     const length = Math.max(1, ...shown.map((lane) => lane.keptAt.length));

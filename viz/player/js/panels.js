@@ -1,4 +1,4 @@
-// Below the texts: scores against a threshold, the table of times; and simulated strips.
+// The panels below the texts: scores against a threshold, the table of times, and simulated strips.
 
 function simulatedStrip(lane, speedup) {
   const strip = new Strip(lane);

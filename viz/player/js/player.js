@@ -47,7 +47,7 @@ class Player {
     this.popup.hide();
     this.pinned = null;
     this.live = null;
-    this.partial = false; // a run that was stopped: nobody keeps its details
+    this.partial = false;  // a stopped run, whose details are not kept
     this.cache.clear();
     this.payload = payload;
     this.lanes = payload.lanes.map((lane) => laneFromPayload(lane, payload.strings));
@@ -82,7 +82,7 @@ class Player {
     if (this.payload && this.payload.simulations.static) this.addSimulatedRow(prompt);
   }
 
-  /** The common axis ends with the slowest lane; the strips are scaled anew only where that end has moved. */
+  /** The common axis ends with the slowest lane; the strips are rescaled only if that end has moved. */
   setTotal() {
     this.drawLookahead();
     const ends = this.lanes.map((lane) => lane.end);
@@ -152,7 +152,7 @@ class Player {
     this.render();
   }
 
-  /** To the next (1) or previous (-1) end of an iteration of the selected lane. */
+  /** Moves to the next (1) or previous (-1) end of an iteration of the selected lane. */
   step(direction) {
     this.pause();
     const its = this.lanes[this.selected] ? this.lanes[this.selected].iterations : [];
@@ -177,7 +177,7 @@ class Player {
     this.tell();
   }
 
-  /** All texts at once after a rest; while the clock runs or is dragged, one text a frame, in turn. */
+  /** Updates all texts after a pause; while the clock runs or is dragged, one text per frame in turn. */
   paintTexts() {
     const now = performance.now();
     const moving = this.playing || now - (this.paintedAt || 0) < 250;
@@ -189,20 +189,20 @@ class Player {
 
   paintWaiting(count) {
     const views = this.waiting.splice(0, count);
-    for (const view of views) view.plan(this.t); // all reads of the layout before the first write
+    for (const view of views) view.plan(this.t);  // read all of the layout before the first write
     for (const view of views) view.paint(!this.hovering);
     global.cancelAnimationFrame(this.later);
     if (this.waiting.length && !this.playing) this.later = global.requestAnimationFrame(() => this.paintWaiting(1));
   }
 
-  /** Two boxes are all that shows the time: each layer that moves by itself adds to what every frame costs. */
+  /** Only two boxes show the time, because each moving layer adds to the cost of every frame. */
   moveTo(share) {
     const shift = `translateX(${(share * 100).toFixed(3)}%)`;
     this.playhead.style.transform = shift;
     this.knob.style.transform = shift;
   }
 
-  /** Flags, clock and running counts; all but the flags at most ten times a second, so that they can be read. */
+  /** Updates flags, clock and running counts; all but the flags at most ten times a second, to stay readable. */
   renderFigures() {
     const now = performance.now();
     const early = this.playing && now - (this.figuresAt || 0) < 100;

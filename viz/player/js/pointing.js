@@ -1,4 +1,4 @@
-// Choosing, marking, asking for details; mouse, touch and keyboard.
+// Selection, highlighting and details, by mouse, touch and keyboard.
 
 const Pointing = {
   select(number) {
@@ -12,7 +12,7 @@ const Pointing = {
     return this.lanes[found] ? found : this.selected;
   },
 
-  /** Show an output position (or an iteration) of a lane: the clock goes to where it was decided. */
+  /** Shows an output position (or an iteration) of a lane: the clock moves to its decision. */
   goTo({ lane, position, iteration }) {
     const number = this.laneNumber(lane);
     const model = this.lanes[number];
@@ -29,7 +29,7 @@ const Pointing = {
     this.bringIntoView(number);
   },
 
-  /** The race and the lane's text, where either is out of sight. */
+  /** Scrolls the race and the lane's text into view. */
   bringIntoView(number) {
     const out = ({ top, bottom }) => top < 0 || bottom > global.innerHeight;
     const text = this.views[number].scroller.getBoundingClientRect();
@@ -47,7 +47,7 @@ const Pointing = {
     this.shownLanes().forEach((lane, i) => {
       const kept = position == null ? null : lane.tokens[lane.keptAt[position]];
       const token = i === from && chosen ? chosen : kept;
-      this.stripAt(i)?.highlight(token ? token.iteration : -1); // none while a run is being replaced
+      this.stripAt(i)?.highlight(token ? token.iteration : -1);  // there are none while a run is being replaced
       this.sls[i]?.highlight(token ? token.iteration : -1);
       if (!token || !token.node) return;
       token.node.classList.add("sd-same");
@@ -105,7 +105,7 @@ const Pointing = {
     return this.cache.get(key);
   },
 
-  /** Nothing is pointed at any more; what was gone to stays marked. */
+  /** Removes the highlight of the pointer; the current position stays marked. */
   forget() {
     clearTimeout(this.timer);
     this.holdPopup(false);
@@ -119,7 +119,7 @@ const Pointing = {
     this.forget();
   },
 
-  /** A token that was clicked keeps its pop-up, so that the pointer can go there. */
+  /** A clicked token keeps its pop-up, so that the pointer can move there. */
   holdPopup(on) {
     this.isHeld = on;
     this.popup.node.classList.toggle("sd-held", on);
@@ -258,7 +258,7 @@ const Pointing = {
     acts[event.key]();
   },
 
-  /** Copying gives the text itself: no signs for blanks, nothing that was thrown away. */
+  /** Copies the text itself, without symbols for spaces and without discarded tokens. */
   copy(event) {
     const selection = global.getSelection();
     const scroller = event.target.closest ? event.target.closest(".sd-text") : null;

@@ -1,4 +1,4 @@
-// The one pop-up: what decided a token, what a figure means.
+// The pop-up that explains a token's fate or a figure.
 
 /** One shared element: beside the token on wide screens, a sheet at the bottom on phones. */
 class Popup {
@@ -59,7 +59,7 @@ function topTable(title, rows) {
   return box;
 }
 
-/** What decided a token's fate, as nodes. */
+/** The explanation of a token's fate, as nodes. */
 function detailNodes(details) {
   const head = el("div", "sd-pop-head");
   head.append(el("span", `sd-tk sd-${LETTERS[details.fate]} sd-still`, blanksVisible(details.text)));

@@ -1,11 +1,11 @@
-// What stands on the page whatever the run: transport, legend, axis, columns.
+// The parts of the page that do not depend on the run: transport, legend, axis, columns.
 
 const Shell = {
   buildShell() {
     this.sentence = el("p", "sd-sentence");
-    this.look = el("p", "sd-look"); // what one is looking at, in one line
+    this.look = el("p", "sd-look");  // one line on what the page shows
     this.fact = el("p", "sd-fact");
-    this.shows = el("p", "sd-shows"); // what an example wants to be noticed
+    this.shows = el("p", "sd-shows");  // what to notice in an example
     this.badge = el("p", "sd-badge");
     const head = el("div", "sd-say");
     const lines = el("div");
@@ -64,7 +64,7 @@ const Shell = {
     return row;
   },
 
-  /** What is seen of the rail: the slider itself is laid out anew whenever its value changes, this only moves. */
+  /** The visible rail: changing the slider's value would cause a new layout, this one only moves. */
   buildTrack() {
     const track = el("span", "sd-track");
     this.knob = el("i", "sd-knob"); // and the line behind it
@@ -72,7 +72,7 @@ const Shell = {
     return track;
   },
 
-  /** What bars, colours and shades mean; each entry explains itself when tapped. */
+  /** The legend of bars, colours and shades; each entry explains itself when tapped. */
   buildLegend(whole) {
     const legend = el("div", whole ? "sd-legend sd-legend-whole" : "sd-legend");
     const entry = (mark, text) => {
@@ -135,7 +135,7 @@ const Shell = {
     column.setAttribute("aria-label", lane.name);
   },
 
-  /** The figures of a lane: running counts while it decodes, the rest only once it has finished. */
+  /** The figures of a lane: running counts while it decodes, the rest once it has finished. */
   buildFigures(lane) {
     const box = el("div", "sd-figs");
     lane.figureNodes = lane.figures.map((figure) => {
@@ -173,7 +173,7 @@ const Shell = {
     this.render();
   },
 
-  /** The arrow keys step a lane whose text is in sight: the one just opened, else the first. */
+  /** The arrow keys step through a lane with visible text: the one just opened, else the first. */
   selectShown(number) {
     const seen = (i) => this.lanes[i] && !this.columns[i].hidden;
     if (seen(number)) this.select(number);

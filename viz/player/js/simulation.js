@@ -47,12 +47,12 @@ const Simulation = {
     this.simulate(sim.source.initial);
   },
 
-  /** A simulated speedup; not given where the measured costs contradict each other. */
+  /** A simulated speedup; omitted if the measured costs contradict each other. */
   simulatedTimes(speedup) {
     return this.payload.simulations.doubtful ? "unsteady" : times(speedup);
   },
 
-  /** Its text is built only where somebody looks at it. */
+  /** Its text is built only when it is visible. */
   addSimulatedColumn() {
     const { number } = this.simulation;
     const column = el("article", "sd-card sd-col sd-col-sim");
@@ -86,7 +86,7 @@ const Simulation = {
     this.render();
   },
 
-  /** Lane and strip of one SL: made when first asked for. */
+  /** Lane and strip of one SL, created on first use. */
   simulated(option) {
     const lane = laneFromSimulation(this.payload.simulations.sources[this.simulation.draft], option, this.payload.strings);
     lane.figures = simulatedFigures(lane, this.simulatedTimes(option.speedup));

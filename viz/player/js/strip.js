@@ -30,7 +30,7 @@ class Strip {
     if (checks) this.svg.append(svg("path", { class: "sd-check", d: checks }));
   }
 
-  /** Lay out on an axis of `total` seconds. */
+  /** Lays out the strip on an axis of `total` seconds. */
   scale(total) {
     this.total = total;
     const width = this.svg.clientWidth || 900;

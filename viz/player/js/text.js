@@ -1,6 +1,6 @@
 // The text of one lane, following the clock.
 
-/** A token's nodes where the text alone is shown: what was thrown away takes no room, blanks are blanks. */
+/** A token's nodes in the plain text: discarded tokens take no space, and spaces are not marked. */
 function plainNodes(text, fate, number) {
   const node = el("span", `sd-tk sd-${fate}`, fate === "r" || fate === "d" ? "" : text);
   node.sdToken = number;
@@ -63,7 +63,7 @@ class TextView {
     this.forgetLayout();
   }
 
-  /** The prompt alone, ready to be built upon. */
+  /** Shows only the prompt. */
   empty() {
     this.body.replaceChildren();
     this.built = 0;
@@ -71,7 +71,7 @@ class TextView {
     if (this.prompt) this.block.append(el("span", "sd-prompt", this.prompt));
   }
 
-  /** Append the iterations that are not on the page yet. */
+  /** Appends the iterations that are not yet on the page. */
   build() {
     for (; this.built < this.lane.iterations.length; this.built++) {
       const it = this.lane.iterations[this.built];
@@ -110,7 +110,7 @@ class TextView {
 
   forgetLayout() { this.places = []; this.height = 0; this.painted = undefined; }
 
-  /** The text alone, or every guess with its fate; the nodes are made anew, so that no sign for a blank is left. */
+  /** The text alone, or every guess with its fate; the nodes are rebuilt, so that no symbol for a space remains. */
   setFinalOnly(on) {
     if (this.finalOnly === on) return;
     this.finalOnly = on;
@@ -119,7 +119,7 @@ class TextView {
     this.build();
   }
 
-  /** What is to be seen at time t; reads the layout but writes nothing. */
+  /** Computes what is visible at time t; reads the layout but writes nothing. */
   plan(t) {
     const its = this.lane.iterations;
     const at = this.lane.at(t);
@@ -157,7 +157,7 @@ class TextView {
     for (const node of this.lane.iterations[iteration].nodes) node.classList.toggle("sd-now", on);
   }
 
-  /** Write what plan() found; `follow` keeps the head of the text in sight. */
+  /** Applies the result of plan(); `follow` keeps the head of the text visible. */
   paint(follow) {
     const { current, visible, place } = this.planned;
     if (this.current !== current) {
@@ -183,7 +183,7 @@ class TextView {
     if (top > this.scrolled + this.height - 2 * LINE || top < this.scrolled) this.scrollTo(top - this.height * 0.55);
   }
 
-  /** Bring a token into sight, wherever the reader has scrolled to. */
+  /** Scrolls a token into view. */
   reveal(k) {
     const top = (this.place(k) || { line: 0 }).line * LINE;
     const at = this.scroller.scrollTop;

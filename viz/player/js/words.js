@@ -1,4 +1,4 @@
-// What the words of the page mean: one table for the race and for the Learn tab.
+// The definitions of the page's words, for the race and the Learn tab.
 
 const GLOSSARY = {
   token: "A piece of text that a model reads or writes at once: a short word, part of a longer one, a sign or a blank.",
@@ -35,7 +35,7 @@ const GLOSSARY = {
   plain: "The target's own token in an iteration in which nothing was guessed.",
 };
 
-/** Words that only the Learn tab's list explains: too short or too common to be marked wherever they stand. */
+/** Words that only the Learn tab's list explains: too short or too common to be marked everywhere. */
 const MORE_WORDS = {
   rule: "What decides whether a guess is accepted: greedy, speculative sampling, or coupling.",
   greedy: "Both models always take their first choice; a guess holds where the two agree.",
