@@ -92,6 +92,7 @@ def test_the_words_explain_themselves_and_the_guide_has_all_of_them(page):
     assert "The big model, whose text we want" in page.locator(".sd-pop").inner_text()
     page.locator(".sd-legend .sd-term", has_text="dropped").first.click()
     assert "its check is void" in page.locator(".sd-pop").inner_text()
+    page.mouse.move(2, 2)  # or the page scrolls something else under it
     page.locator(".sd-col:visible .sd-fig", has_text="first-guess hit rate").first.focus()
     assert "How often the first guess of an iteration is accepted" in page.locator(".sd-pop").inner_text()
     page.get_by_role("button", name="Guide").click()
