@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from decoding.analysis.steadiness import contradictions
 from decoding.comparison.cost_curves import contradiction, fit_checks, fit_steps
 from decoding.comparison.costs import cost_rounds, measure_costs, measure_decision
 from decoding.comparison.prepare import prepare
 from decoding.records.request import CompareRequest
 
+from .runs import make_run
 from .toy import ToyPair
 
 SECONDS = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=5)
@@ -112,3 +114,10 @@ def test_closing_the_rounds_ends_the_measurement():
     passes = len(pair.target.passes)
     rounds.close()
     assert len(pair.target.passes) == passes
+
+
+def test_readings_that_contradict_each_other_are_told_where_the_fit_hides_them():
+    run = make_run(lanes=("autoregressive",), n_tokens=20)
+    assert not contradictions(run)
+    run.costs.doubt = 0.4
+    assert contradictions(run) == ["longer checks were timed to be cheaper than shorter ones"]

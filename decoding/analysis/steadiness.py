@@ -7,6 +7,7 @@ from ..records.trace import Run, Trace
 from .metrics import speedup, speedups
 from .whatif import Replay, ending, static_sweep
 
+DOUBT = 0.25  # by how much a longer check may be timed to be cheaper than a shorter one (v is fitted through both)
 FALL = 0.97  # v(n) / v(n - 1) below which the measurements of v contradict each other
 TWINS = 1.3  # largest ratio between a static lane's measured and simulated speedup
 WAVERING = 2.0  # highest / lowest speedup of the repeats beyond which their median means little
@@ -19,6 +20,8 @@ def contradictions(run: Run) -> list[str]:
     """
     found = []
     v = run.costs.v
+    if run.costs.doubt > DOUBT:
+        found.append("longer checks were timed to be cheaper than shorter ones")
     if v[0] and run.costs.check(min(6, len(v))) < FALL * v[0]:
         found.append("checking 6 tokens came out cheaper than producing one")
     elif any(later < FALL * earlier for earlier, later in zip(v, v[1:])):
