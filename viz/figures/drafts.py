@@ -107,14 +107,14 @@ def clock_sentence(drafts: list[DraftResult]) -> str:
     if not points:
         return "Nothing was timed here: all points are simulated."
     draft, worst = max(points, key=lambda one: abs(one[1].clock / _beside_clock(one[1]) - 1))
-    fastest = f"{draft.name} at SL {worst.sl}: {worst.clock:.2f} on the clock, {_beside_clock(worst):.2f} simulated"
+    farthest = f"{draft.name} at SL {worst.sl}: {worst.clock:.2f} on the clock, {_beside_clock(worst):.2f} simulated"
     clocked = [point.clocked for _, point in points if point.clocked]
     if len(clocked) < len(points):
-        return f"Clock and simulation differ most for {fastest}; on how many prompts is not recorded here."
+        return f"Clock and simulation differ most for {farthest}; on how many prompts is not recorded here."
     agreeing = sum(one.speedup.low <= one.simulated <= one.speedup.high for one in clocked)
     return (
         f"On the {clocked[0].prompts} prompts that were timed, {agreeing} of {len(clocked)} points agree with the "
-        f"simulation within their 95% intervals; they differ most for {fastest}."
+        f"simulation within their 95% intervals; they differ most for {farthest}."
     )
 
 
