@@ -9,7 +9,7 @@ const Shell = {
     this.badge = el("p", "sd-badge");
     const head = el("div", "sd-say");
     const lines = el("div");
-    lines.append(this.look, this.sentence, this.shows, this.fact);
+    lines.append(this.look, this.sentence);
     head.append(lines, this.badge);
     this.status = el("p", "sd-status");
     this.status.hidden = true;
@@ -28,7 +28,7 @@ const Shell = {
     this.texts = el("div", "sd-texts");
     this.panels = el("div", "sd-panels");
     this.guide = guide(this.buildLegend(true));
-    this.root.replaceChildren(head, this.race, bar, this.texts, this.panels, this.guide);
+    this.root.replaceChildren(head, this.shows, this.fact, this.race, bar, this.texts, this.panels, this.guide);
   },
 
   buildTransport() {
