@@ -271,12 +271,12 @@
       this.picker = el("input", "sp-file");
       Object.assign(this.picker, { type: "file", accept: ".json,application/json", hidden: true });
       this.picker.addEventListener("change", () => this.read(this.picker.files[0]));
-      const save = (kind) => () => this.fetch(kind, (file) => { this.note.textContent = save(file); });
+      const keep = (kind) => () => this.fetch(kind, (file) => { this.note.textContent = save(file); });
       const copy = (kind) => () => this.fetch(kind, (file) => this.copy(file));
       this.buttons = [
-        button("sp-button", "Run file (JSON)", save("json")),
-        button("sp-button", "Table (CSV)", save("csv")),
-        button("sp-button", "Page (HTML)", save("html")),
+        button("sp-button", "Run file (JSON)", keep("json")),
+        button("sp-button", "Table (CSV)", keep("csv")),
+        button("sp-button", "Page (HTML)", keep("html")),
         button("sp-button", "Copy as command", copy("command")),
         button("sp-button", "Copy link", copy("link")),
       ];
