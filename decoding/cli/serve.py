@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import signal
 import socket
 import sys
-from typing import Annotated
+import threading
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -31,6 +34,11 @@ def serve(
     max_minutes: Annotated[float, typer.Option(help="Maximum time of a run.")] = 240.0,
     any_model: Annotated[bool, typer.Option("--any-model", help="Let clients name targets and drafts.")] = False,
     insecure: Annotated[bool, typer.Option("--insecure", help="Serve to other machines without a token.")] = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Run on many devices, through Ray Serve.")] = False,
+    address: Annotated[str, typer.Option(help="With --ray: a running cluster. Without: this machine alone.")] = "",
+    replicas: Annotated[str, typer.Option(help="With --ray: how many devices; auto: as visitors need.")] = "auto",
+    most_replicas: Annotated[int, typer.Option(help="With --replicas auto: at most so many.")] = 4,
+    gpus_per_replica: Annotated[float, typer.Option(help="With --ray: GPUs of each.")] = 0.0,
 ) -> None:
     """Serve comparisons to front ends on other machines (python app.py --backend http://HOST:PORT)."""
     import uvicorn
@@ -43,16 +51,47 @@ def serve(
     if max_waiting < 0 or min(max_new_tokens, max_total_tokens, max_prompt_chars) < 1 or not max_minutes > 0:
         raise UserError("Nothing could run under these limits: --max-waiting is 0 or more, the others above 0.")
     grant = Grant(max_prompt_chars, max_new_tokens, max_total_tokens, long_jobs, 60 * max_minutes)
+    front_ends = f"Front ends: python app.py --backend http://{_reachable(host)}:{port}"
+    if ray:
+        options: dict[str, Any] = dict(grant=asdict(grant), max_waiting=max_waiting, token=token, any_model=any_model)
+        number = {"replicas": check_replicas(replicas), "most": most_replicas, "gpus": gpus_per_replica}
+        _serve_on_cluster(options | number, host, port, address, front_ends)
+        return
     limits = Limits(max_runs=max_waiting + 1, grant=grant, any_model=any_model)
-    address = f"http://{_reachable(host)}:{port}"
-    backend = LocalBackend(max_waiting=max_waiting)
+    backend = LocalBackend(max_waiting=max_waiting, grant=grant)
     app = create_app(backend, token, limits)
     backend.prepare()
-    err.print(Text(f"Serving on http://{host}:{port}. Front ends: python app.py --backend {address}"))
+    err.print(Text(f"Serving on http://{host}:{port}. {front_ends}"))
     if insecure and not token and not is_loopback(host):
         err.print("Anyone who reaches this port can run comparisons.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it once more when it is done
     uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
+
+
+def _serve_on_cluster(options: dict[str, Any], host: str, port: int, address: str, front_ends: str) -> None:
+    """Start the replicas, say where they are, and wait for a signal. Raises UserError."""
+    try:
+        from ..backends import ray_serve
+    except ModuleNotFoundError as error:
+        raise UserError("--ray needs the package ray: pip install -r requirements-ray.txt.") from error
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        ray_serve.start(ray_serve.Options(**options), host, port, address)
+        err.print(Text(f"Serving on http://{host}:{port}, on a Ray cluster. {front_ends}"))
+        ended.wait()
+    finally:
+        ray_serve.stop()
+
+
+def check_replicas(text: str) -> int | None:
+    """The number of replicas; None for auto. Raises UserError."""
+    if text == "auto":
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
+        raise UserError(f"--replicas is a number from 1 on, or auto, not {text[:20]}.")
+    return int(text)
 
 
 def check_guarded(host: str, token: str, insecure: bool) -> None:

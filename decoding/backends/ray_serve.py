@@ -1,0 +1,287 @@
+"""A served backend over many devices: Ray Serve places the replicas, each of which runs one comparison at a time.
+
+``Face`` is the HTTP application of :mod:`.server`, unchanged, in one replica: it keeps the events of every run, so a
+broken connection is resumed there, whichever device the run is on. ``Device`` holds one :class:`LocalBackend`; Ray
+starts as many as are wanted, gives each its GPU, and restarts one that dies. This is the only module that imports
+ray (requirements-ray.txt).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import queue
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
+
+from ..errors import UserError
+from ..records.events import LAST_KINDS, Event, Numbering, event_from_json, event_to_json
+from ..records.pairs import describe_pairs
+from ..records.request import CompareRequest, Grant, check_granted, check_long_job, check_request
+from .local import LocalBackend
+from .server import Limits, create_app
+
+if TYPE_CHECKING:
+    from ..records.pairs import PairDescription
+
+APPLICATION = "speculoscope"
+ROOT = Path(__file__).resolve().parents[2]
+POLL_S = 0.1  # how often a waiting run looks at its cancel flag and at its place
+MOST_STREAMS = 1000  # connections that the face serves at a time
+LOST = "The replica that ran this was lost. What had arrived is shown; start the run again, and another one takes it."
+FULL = "All replicas are busy and as many runs are waiting as are allowed: try again soon."
+
+
+@dataclass(slots=True)
+class Options:
+    """What a cluster is to be; also the ``args`` of a configuration file (see docs/cluster.yaml)."""
+
+    replicas: int | None = None  # None: between least and most, as many as are asked for
+    least: int = 1
+    most: int = 4
+    gpus: float = 0.0  # per replica
+    cpus: float = 1.0
+    max_waiting: int = 24
+    token: str = ""  # or SPECULOSCOPE_TOKEN, which does not stand in a file
+    any_model: bool = False
+    grant: dict[str, Any] = field(default_factory=dict)  # fields of Grant
+
+
+@serve.deployment
+class Device:
+    """One quiet device: one comparison at a time (``max_ongoing_requests=1``), in a worker process of its own."""
+
+    def __init__(self, grant: dict[str, Any]) -> None:
+        self._backend = LocalBackend(max_waiting=1, grant=Grant(**grant))
+
+    async def work(self, kind: str, options: dict[str, Any], run: str) -> AsyncIterator[str]:
+        """The events of one run, as lines of JSON. Who stops reading ends the run."""
+        loop, told = asyncio.get_running_loop(), asyncio.Queue()
+        cancel, over = threading.Event(), asyncio.Event()
+
+        def pump() -> None:
+            try:
+                for event in self._events(kind, options, cancel, run):
+                    loop.call_soon_threadsafe(told.put_nowait, event)
+            finally:
+                loop.call_soon_threadsafe(over.set)
+
+        threading.Thread(target=pump, name="device", daemon=True).start()
+        try:
+            while True:
+                event = await told.get()
+                yield event_to_json(event)
+                if event.is_last:
+                    return
+        finally:
+            cancel.set()
+            await asyncio.shield(over.wait())  # this replica is not free before the device is
+
+    def _events(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> Iterator[Event]:
+        if kind == "compare":
+            return self._backend.compare(CompareRequest(**options), cancel, run)
+        return self._backend.run_job(kind, options, cancel, run)
+
+    def __del__(self) -> None:
+        self._backend.close()
+
+
+class RayBackend:
+    """A :class:`~decoding.backends.base.Backend` over the replicas of ``Device``; Ray chooses which one runs what."""
+
+    name, live = "ray", True
+
+    def __init__(self, devices: DeploymentHandle, grant: Grant) -> None:
+        self._work = devices.options(method_name="work", stream=True)
+        self._grant = grant
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: list[int] = []  # runs without a device, in the order in which they came
+        self._running = 0
+
+    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
+        try:
+            options = asdict(check_granted(check_request(request), self._grant))
+        except UserError as error:
+            yield Numbering(run_id)("failed", message=str(error))
+            return
+        yield from self._run("compare", options, cancel, run_id)
+
+    def run_job(
+        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        try:
+            check_long_job(self._grant)
+        except UserError as error:
+            yield Numbering(run_id)("failed", message=str(error))
+            return
+        yield from self._run(kind, options, cancel, run_id)
+
+    def pairs(self) -> list[PairDescription]:
+        return describe_pairs()
+
+    def status(self) -> str:
+        with self._lock:
+            return f"Runs on a Ray cluster; {self._running} runs are under way, {len(self._waiting)} waiting."
+
+    def close(self) -> None:
+        pass
+
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None) -> Iterator[Event]:
+        event, number = Numbering(run_id), next(self._numbers)
+        with self._lock:
+            place = len(self._waiting)
+            self._waiting.append(number)
+        yield event("queued", place=place)
+        told: DeploymentResponseGenerator | None = None
+        try:
+            told = self._work.remote(kind, options, event.run)
+            for kind_of, data in self._told(_Reader(told), number, cancel):
+                yield event(kind_of, **data)
+        except BackPressureError:
+            yield event("failed", message=FULL)
+        except (RayError, RayServeException):
+            yield event("failed", message=LOST)
+        finally:
+            self._has_begun(number, ended=True)
+            if told is not None:
+                told.cancel()  # nothing where it has ended
+
+    def _told(self, reader: _Reader, number: int, cancel: threading.Event) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """What the device tells, its place in the line before; up to the last event."""
+        place = None
+        while True:
+            if cancel.is_set():
+                yield "cancelled", {}
+                return
+            line = reader.next()
+            if line is None:
+                now = self._place(number)
+                if now is not None and now != place:
+                    place = now
+                    yield "queued", {"place": now}
+                continue
+            self._has_begun(number)
+            event = event_from_json(line)
+            if event.kind != "queued":
+                yield event.kind, event.data
+            if event.kind in LAST_KINDS:
+                return
+
+    def _place(self, number: int) -> int | None:
+        with self._lock:
+            return self._waiting.index(number) if number in self._waiting else None
+
+    def _has_begun(self, number: int, ended: bool = False) -> None:
+        with self._lock:
+            if number in self._waiting:
+                self._waiting.remove(number)
+                self._running += not ended
+            elif ended:
+                self._running -= 1
+
+
+class _Reader:
+    """Reads a device's stream in a thread of its own, so that whoever follows it can look around meanwhile."""
+
+    def __init__(self, told: DeploymentResponseGenerator) -> None:
+        self._lines: queue.SimpleQueue[str | BaseException] = queue.SimpleQueue()
+        threading.Thread(target=self._read, args=(told,), name="ray-reader", daemon=True).start()
+
+    def next(self) -> str | None:
+        """The next line; None if none has come. Raises what the stream raised."""
+        try:
+            line = self._lines.get(timeout=POLL_S)
+        except queue.Empty:
+            return None
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    def _read(self, told: DeploymentResponseGenerator) -> None:
+        try:
+            for line in told:
+                self._lines.put(line)
+            self._lines.put(RayServeException("the stream ended without a last event"))
+        except BaseException as error:  # an asyncio.CancelledError among others: it belongs to whoever follows
+            self._lines.put(error if isinstance(error, Exception) else RayServeException(str(error)))
+
+
+@serve.deployment(max_ongoing_requests=MOST_STREAMS, num_replicas=1, ray_actor_options={"num_cpus": 0})
+@serve.ingress()
+class Face:
+    """The HTTP side: the same application as on one machine."""
+
+    def __init__(self, devices: DeploymentHandle, options: dict[str, Any]) -> None:
+        self._devices, self._options = devices, Options(**options)
+
+    def __serve_build_asgi_app__(self) -> Any:
+        options = self._options
+        grant = Grant(**options.grant)
+        limits = Limits(max_runs=options.max_waiting + options.most, grant=grant, any_model=options.any_model)
+        token = options.token or os.environ.get("SPECULOSCOPE_TOKEN", "")
+        return create_app(RayBackend(self._devices, grant), token, limits)
+
+
+def application(args: dict[str, Any]) -> serve.Application:
+    """The Serve application; ``import_path: decoding.backends.ray_serve:application`` of a configuration file.
+
+    ``args`` are fields of Options. Raises UserError for what cannot be.
+    """
+    try:
+        options = Options(**args)
+    except TypeError as error:
+        raise UserError(f"These are no options of a cluster: {error}.") from error
+    if options.replicas is not None and options.replicas < 1 or not 1 <= options.least <= options.most:
+        raise UserError("A cluster needs at least one replica, and --most at least as many as --least.")
+    number: dict[str, Any] = {"num_replicas": options.replicas}
+    if options.replicas is None:
+        bounds = {"min_replicas": options.least, "max_replicas": options.most, "target_ongoing_requests": 1}
+        number = {"autoscaling_config": bounds}
+    devices = Device.options(
+        max_ongoing_requests=1,
+        max_queued_requests=options.max_waiting,
+        graceful_shutdown_timeout_s=5,
+        health_check_period_s=5,
+        ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
+        **number,
+    )
+    return Face.bind(devices.bind(options.grant), asdict(options))
+
+
+def start(options: Options, host: str, port: int, address: str = "") -> None:
+    """Start the application on the cluster at ``address`` ("": one of this machine's own), on ``host``:``port``."""
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    variables = {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}
+    try:
+        ray.init(
+            address=address or "local",
+            include_dashboard=False if not address else None,
+            log_to_driver=False,
+            runtime_env={"env_vars": variables},
+            configure_logging=False,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        why = (str(error).splitlines() or [""])[0][:200]
+        raise UserError(f"No Ray cluster answers at {address or 'this machine'} ({why}).") from error
+    serve.start(http_options={"host": host, "port": port})
+    serve.run(application(asdict(options)), name=APPLICATION, route_prefix="/")
+
+
+def stop() -> None:
+    """End what :func:`start` started."""
+    import ray
+
+    serve.shutdown()
+    ray.shutdown()
