@@ -38,10 +38,10 @@ def test_the_index_names_runs_lessons_and_what_each_run_shows(desk):
     assert index["roles"]["loses"] == "slow"
 
 
-def test_the_lessons_bring_the_runs_that_dice_need():
+def test_the_lessons_bring_the_runs_that_they_need():
     own = RecordedBackend(OWN_RECORDINGS)
     roles = find_roles(own)
-    assert {"sampling", "coupling"} <= set(roles)
+    assert {"everyday", "sampling", "coupling", "drafts", "loses"} <= set(roles)
     rejected = [
         token
         for trace in own.load(roles["sampling"]).lanes
