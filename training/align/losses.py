@@ -92,12 +92,22 @@ def _target_p_of(drawn: Tensor, known: Known, head: int) -> Tensor:
     return torch.where(hit.any(-1), (p[:, :-1] * hit).sum(-1), p[:, -1] / head)
 
 
+def draw(weights: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """One index a row (n,), as probable as its weight (n, classes): by the running sum, with one random number a row.
+
+    torch's multinomial draws a number for every class.
+    """
+    sums = weights.cumsum(-1)
+    point = torch.rand(len(weights), 1, generator=generator) * sums[:, -1:]
+    return torch.searchsorted(sums, point, right=True)[:, 0].clamp_max(weights.shape[-1] - 1)
+
+
 def tvd_plus_plus_sampled(logits: Tensor, known: Known) -> Tensor:
     """TVD++ as published (Goel et al. 2024, section 3.2): policy gradient on one token that the draft draws, with the
     reward r = [p > q] less its mean, over its deviation, both over the batch.
     """
     q = logits.softmax(-1)
-    drawn = torch.multinomial(q.detach(), 1)[:, 0]
+    drawn = draw(q.detach())
     chosen = q.gather(-1, drawn[:, None])[:, 0]
     reward = (_target_p_of(drawn, known, logits.shape[-1]) > chosen.detach()).float()
     advantage = (reward - reward.mean()) / reward.std().clamp_min(1e-3)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .losses import draw
 from .prompts import Split, good_prompt, key_of, split_of
 from .rows import RowDecoder
 
@@ -103,19 +104,12 @@ def sample(
     chosen = best.clone()
     plain = ((temperatures > 0) & ~nucleus).nonzero()[:, 0]
     if len(plain):
-        chosen[plain] = _draw((logits[plain].float() / temperatures[plain, None]).softmax(-1), generator)
+        chosen[plain] = draw((logits[plain].float() / temperatures[plain, None]).softmax(-1), generator)
     if bool(nucleus.any()):
         weights, ids = highest(probabilities[nucleus], min(NUCLEUS_TOKENS, logits.shape[-1]))
         weights[weights.cumsum(-1) - weights > NUCLEUS] = 0
-        chosen[nucleus] = ids.gather(-1, _draw(weights, generator)[:, None])[:, 0]
+        chosen[nucleus] = ids.gather(-1, draw(weights, generator)[:, None])[:, 0]
     return chosen
-
-
-def _draw(weights: Tensor, generator: torch.Generator) -> Tensor:
-    """One index a row, as probable as its weight (rows, n): by the running sum, with one random number a row."""
-    sums = weights.cumsum(-1)
-    point = torch.rand(len(weights), 1, generator=generator) * sums[:, -1:]
-    return torch.searchsorted(sums, point, right=True)[:, 0].clamp_max(weights.shape[-1] - 1)
 
 
 class Stream:
