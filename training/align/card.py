@@ -58,7 +58,8 @@ def _drafts(facts: dict[str, Any]) -> list[str]:
         "install`): "
         f"match rate and tokens per pass over {any_row['answers']} greedy answers of up to 160 tokens "
         f"({any_row['answer_tokens']:,} tokens), acceptance over those sampled at temperature 1; 95% intervals by a "
-        "bootstrap over texts. A *reduced head* proposes only from tokens that are frequent in the target's answers; "
+        "bootstrap over texts. Acceptance is an upper bound: what lies beyond the target's 32 best tokens counts as "
+        "one class. A *reduced head* proposes only from tokens that are frequent in the target's answers; "
         "the share of its tokens outside can never be matched.\n",
     ]
 

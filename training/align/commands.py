@@ -8,6 +8,7 @@ import typer
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 TOKENS = typer.Option(2_000_000, min=1, help="Write until there are so many tokens.")
+ONLY = typer.Option(None, help="A loss beside forward KL; may be repeated. All where it is left out.")
 MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, counted from the draft's beginning.")
 
 
@@ -54,16 +55,23 @@ def ladder(tokens: int = typer.Option(1_000_000, min=1, help="Tokens that each d
 
 
 @app.command()
-def losses(tokens: int = typer.Option(500_000, min=1, help="Tokens that each loss is given.")) -> None:
+def losses(
+    tokens: int = typer.Option(500_000, min=1, help="Tokens that each loss is given."),
+    only: list[str] = ONLY,
+) -> None:
     """Compare the losses: a draft of the ladder, trained further on the same tokens by each."""
     from .install import write_losses
+    from .losses import LOSSES
     from .places import DRAFTS, TEXTS, model
     from .recipes import COMPARED, RECIPES
     from .table import compare_losses
     from .teacher import Teacher
 
-    start = DRAFTS / COMPARED if (DRAFTS / COMPARED).is_dir() else None
-    write_losses(compare_losses(RECIPES[COMPARED], start, Teacher.read(model(), TEXTS), tokens, typer.echo))
+    start, rows = DRAFTS / COMPARED if (DRAFTS / COMPARED).is_dir() else None, []
+    for row in compare_losses(RECIPES[COMPARED], start, Teacher.read(model(), TEXTS), tokens, only or tuple(LOSSES)):
+        typer.echo(f"{row.loss}: match {row.match}, accepted {row.accepted}")
+        rows.append(row)
+        write_losses(rows)
 
 
 @app.command()
@@ -86,5 +94,5 @@ def all_steps(tokens: int = TOKENS, minutes: float = MINUTES) -> None:
     suite()
     draft(DEFAULT, minutes, "sharp")
     ladder(tokens_seen(DEFAULT) // 3)
-    losses(tokens_seen(DEFAULT) // 3)
+    losses(tokens_seen(DEFAULT) // 3, None)
     install()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,23 +73,19 @@ def compare_losses(
     start: Path | None,
     teacher: Teacher,
     tokens: int,
-    tell: Callable[[str], None],
     losses: Sequence[str] = tuple(LOSSES),
-) -> list[LossRow]:
+) -> Iterator[LossRow]:
     """Trains the draft in ``start`` further on ``tokens`` tokens by each loss; None: from the recipe's beginning.
 
     Forward KL goes first: the others are compared with it.
     """
     found: dict[str, list[Guesses]] = {}
-    rows = []
     for loss in ["kl", *(loss for loss in losses if loss != "kl")]:
         run = Run(f"loss-{loss}", recipe, loss, teacher, start=start)
         run.train(minutes=1e6, tokens=tokens)
         texts = teacher.texts(teacher.validation, run.head_ids)
         found[loss] = guesses(run.draft.eval(), texts, range(len(texts.texts)))
-        rows.append(_row(loss, tokens, found[loss], found["kl"]))
-        tell(f"{loss}: match {rows[-1].match}, accepted {rows[-1].accepted}")
-    return rows
+        yield _row(loss, tokens, found[loss], found["kl"])
 
 
 def _row(loss: str, tokens: int, mine: Sequence[Guesses], kl: Sequence[Guesses]) -> LossRow:
