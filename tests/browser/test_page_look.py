@@ -96,7 +96,7 @@ def test_keyboard_only_a_visitor_reaches_run_and_the_player(visit, page_url):
     expect(page.locator("#run")).to_be_visible(timeout=WAIT)  # the form comes after the strips of the first paint
     page.locator("#prompt textarea").focus()
     reached = set()
-    for _ in range(60):
+    for _ in range(120):  # words that explain themselves are stops, too
         page.keyboard.press("Tab")
         reached.add(
             page.evaluate(
