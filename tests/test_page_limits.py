@@ -156,7 +156,7 @@ def test_a_run_whose_events_nobody_fetches_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(api.Unread.__init__, "__defaults__", (0.3,))
     backend = ScriptedBackend(pause_s=0.02)
     with page_at(backend, write_recordings(tmp_path)) as url:
-        data = ["x", ["autoregressive"], 4000, "", 0.0, "greedy", 0, 1]
+        data = ["x", ["autoregressive"], 4000, "", 0.0, "greedy", 0, 1, "", ""]
         event = httpx.post(f"{url}gradio_api/call/compare", json={"data": data}, timeout=20).json()["event_id"]
         deadline = time.monotonic() + 30
         while not backend.requests or backend._waiting:  # until the run began and was ended

@@ -35,8 +35,10 @@ class Page(gr.Blocks):
         try:
             super().validate_inputs(block_fn, inputs)
         except ValueError:
-            names = ", ".join(name for name, *_ in get_function_params(block_fn.fn))
-            sentence = f"{block_fn.api_name} takes {len(block_fn.inputs)} values ({names}), not {len(inputs)}."
+            parameters = get_function_params(block_fn.fn) if block_fn.fn else []  # none: it runs in the browser alone
+            names = f" ({', '.join(name for name, *_ in parameters)})" if parameters else ""
+            name = block_fn.api_name or "This event"
+            sentence = f"{name} takes {len(block_fn.inputs)} values{names}, not {len(inputs)}."
             raise gr.Error(sentence, print_exception=False) from None
 
     def waiting(self, session: str) -> int:
