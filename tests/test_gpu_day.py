@@ -29,7 +29,10 @@ def answer(words, minutes):
 class Inline:
     """A pool whose work is done at once: the stand-in for CUDA serves one thread."""
 
-    def __init__(self, workers):
+    def __init__(self, workers, **options):
+        pass
+
+    def shutdown(self, wait=True):
         pass
 
     def __enter__(self):
@@ -114,7 +117,7 @@ def test_its_commands_run_on_a_stand_in(monkeypatch, capfd, tmp_path):
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
     monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
-    monkeypatch.setattr("decoding.backends.jobs.ThreadPoolExecutor", Inline)
+    monkeypatch.setattr("decoding.backends.loading.ThreadPoolExecutor", Inline)
     monkeypatch.setattr(gpu_day, "LANES", "autoregressive,static:3")
     small = {
         "lossless": ["--limit=1", "--longest=1", "--max-new-tokens=4"],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import Cancelled
 from ..lookahead.lanes import Lane
 from ..loop.clock import CHECK
+from ..loop.drafting import abilities_of
 from ..loop.speculative import RawIteration
 from ..records.events import Kind, Told, new_id
 from ..records.request import CompareRequest
@@ -263,7 +264,8 @@ class Comparison:
     def _read_again(self) -> Told:
         """What the drafts would have guessed after each mistake, and what decided each token's fate."""
         decoded = self._decoded
-        for draft in self.prepared.drafts if decoded.reference else []:
+        foreseeable = [draft for draft in self.prepared.drafts if abilities_of(draft).text_only]
+        for draft in foreseeable if decoded.reference else []:
             yield "progress", _progress("chain", f"Off the clock: all that {draft} would guess, for the what-if")
             decoded.chains[draft] = chain_of(self.prepared, draft, decoded.reference.output, self._cancel)
         yield "progress", _progress("explaining", "Reading the texts once more to explain each token's fate")
