@@ -43,10 +43,10 @@ def test_a_real_run_a_crash_and_a_real_run_again(visit, served):
     expect(page.locator("#run")).to_be_visible(timeout=WAIT)
     expect(page.locator(".sd-sentence")).to_contain_text("Here:", timeout=WAIT)
     expect(page.locator(".sd-verdict")).to_contain_text("ame text", timeout=WAIT)
-    page.locator("#max-new-tokens input").fill("400")
+    page.locator("#max-new-tokens input").fill("1800")  # long enough to be killed in the middle
     page.locator("#max-new-tokens input").blur()
     page.locator("#run").click()
-    expect(page.locator(".sd-status")).to_contain_text("On the clock", timeout=WAIT)
+    expect(page.locator("#stop")).to_be_visible(timeout=WAIT)
     os.kill(backend._worker._process.pid, signal.SIGKILL)
     expect(page.locator(".sp-fault")).to_contain_text("process that runs the models", timeout=WAIT)
     page.locator("#max-new-tokens input").fill("20")
