@@ -187,6 +187,7 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
                 monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(places, "SUITE_FILE", tmp_path / "chat.jsonl")
     tiny = {
+        "three-layers": Recipe((0, None, recipes.LAST), 28, "three", grown_from="two-layers"),
         "two-layers": Recipe((0, None), 28, "two"),
         "one-layer": Recipe((0,), 20, "one"),
         "one-layer-4k": Recipe((0,), 10, "one, small head", weights_of="one-layer"),
@@ -210,6 +211,23 @@ def test_a_run_learns_and_goes_on_where_it_was_killed(tiny_places, chat, written
     assert torch.equal(again.draft.model.norm.weight, run.draft.model.norm.weight)
 
 
+def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(tiny_places, chat, written):
+    with pytest.raises(UserError, match="align draft two-layers"):
+        distil.distil("three-layers", "kl", tokens=1)
+    distil.distil("two-layers", "kl", tokens=3000)
+    teacher = Teacher.read(chat, written)
+    shallow = distil.Run(
+        "shallow", recipes.RECIPES["two-layers"], "kl", teacher, 1024, start=distil.DRAFTS / "two-layers"
+    )
+    deep = distil.Run("deep", recipes.RECIPES["three-layers"], "kl", teacher, 1024)
+    assert len(deep.draft.model.layers) == 3
+    ids = torch.arange(12)[None]
+    with torch.no_grad():
+        assert torch.equal(deep.draft(ids).logits, shallow.draft(ids).logits)
+    deep.train(1e6, tokens=3000)
+    assert deep.draft.model.layers[-1].mlp.down_proj.weight.abs().sum() > 0
+
+
 def test_embeddings_and_shared_layers_stay_the_targets(tiny_places, chat, written):
     teacher = Teacher.read(chat, written)
     run = distil.Run("exit", Recipe((0, None), 28, "exit", shared=1), "kl", teacher, 1024)
@@ -224,9 +242,11 @@ def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
     result = CliRunner().invoke(app, ["all", "--tokens", "5000", "--minutes", "0.02"])
     assert result.exit_code == 0, result.output
     described = json.loads((tiny_places / "pair.json").read_text())
-    assert described["chat"] and list(described["drafts"]) == ["two-layers", "one-layer", "one-layer-4k"]
+    assert described["chat"] and described["default_draft"] == "three-layers"
+    assert list(described["drafts"]) == ["three-layers", "two-layers", "one-layer", "one-layer-4k"]
     facts = json.loads((tiny_places / "alignment.json").read_text())
-    assert 0 <= facts["drafts"]["two-layers"]["match"]["rate"] <= 1
+    assert 0 <= facts["drafts"]["three-layers"]["match"]["rate"] <= 1
+    assert facts["drafts"]["three-layers"]["tokens"] > facts["drafts"]["two-layers"]["tokens"] > 0
     assert facts["drafts"]["one-layer"]["head_rows"] == 20
     assert facts["drafts"]["one-layer-4k"]["head_rows"] == 10
     card = (tiny_places / "README.md").read_text()

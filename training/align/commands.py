@@ -84,15 +84,16 @@ def install() -> None:
 
 @app.command(name="all")
 def all_steps(tokens: int = TOKENS, minutes: float = MINUTES) -> None:
-    """Everything: texts, suite, so many minutes for the default draft, and a third of its tokens for each other one
-    and for each loss.
+    """Everything: texts, suite, so many minutes for the default draft (a third of them for the draft that it grows
+    from), and a third of its tokens for each other one and for each loss.
     """
     from .distil import tokens_seen
-    from .recipes import DEFAULT
+    from .recipes import DEFAULT, RECIPES
 
     texts(tokens)
     suite()
-    draft(DEFAULT, minutes, "sharp")
+    draft(RECIPES[DEFAULT].grown_from, minutes / 3, "sharp")
+    draft(DEFAULT, minutes * 2 / 3, "sharp")
     ladder(tokens_seen(DEFAULT) // 3)
     losses(tokens_seen(DEFAULT) // 3, None)
     install()

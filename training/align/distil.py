@@ -20,7 +20,7 @@ from .head import ROWS, loss_over_head
 from .losses import LOSSES, OF_THE_BATCH
 from .measure import guesses, hidden_at, summary
 from .places import DRAFTS, TEXTS, model
-from .recipes import RECIPES, Recipe, start_draft
+from .recipes import RECIPES, Recipe, grow, start_draft
 from .teacher import Teacher
 
 BATCH_TOKENS = 2048
@@ -28,6 +28,8 @@ WATCHED = 160
 """Texts of the validation split that are looked at on the way."""
 RATES = Rates(muon=0.02, adam=3e-3, warmup=0.02, flat_until=0.3, last=0.0)
 
+GROWN = Rates(muon=0.01, adam=1.5e-3, warmup=0.02, flat_until=0.3, last=0.0)
+"""Rates for a draft that starts from a shallower one."""
 FURTHER = Rates(muon=0.005, adam=5e-4, warmup=0.05, flat_until=0.3, last=0.0)
 """Rates for a draft that is trained further."""
 
@@ -48,7 +50,7 @@ class Run:
         if loss not in LOSSES:
             raise UserError(f"There is no loss {loss!r}. Losses: {', '.join(LOSSES)}.")
         self.name, self.recipe, self.loss, self.teacher = name, recipe, loss, teacher
-        self.rates = RATES if start is None else FURTHER
+        self.rates = FURTHER if start is not None else GROWN if recipe.grown_from else RATES
         self.batch_tokens = batch_tokens
         self.head_ids = frequent_ids(teacher.train, recipe.head)
         self.texts = teacher.texts(teacher.train, self.head_ids)
@@ -56,6 +58,8 @@ class Run:
         self.draft, self.projection = start_draft(recipe, teacher.target)
         if start is not None:
             self.draft.load_state_dict(own_weights(start), strict=False)
+        elif recipe.grown_from:
+            grow(self.draft, _weights_of(recipe.grown_from))
         self.draft.set_attn_implementation("eager")  # on short texts a third quicker than torch's fused one
         self.head = self.draft.lm_head.weight.detach()[self.head_ids].bfloat16()
         self._order: list[list[int]] = []
@@ -93,6 +97,16 @@ class Run:
         save_slim(self.draft, folder, self.head_ids, self.recipe.target_layers, self.projection)
 
 
+def _weights_of(name: str) -> dict[str, Tensor]:
+    """The trained weights of the draft of that name. Raises UserError where it was not trained yet."""
+    folder = DRAFTS / name
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"This draft starts from {name!r}: run `python -m training align draft {name} --minutes 40` first."
+        )
+    return own_weights(folder)
+
+
 def distil(name: str, loss: str, minutes: float = 0.0, tokens: int | None = None) -> str:
     """Distils the draft of that name into ``build/align/drafts``; returns its match rate in words. Raises UserError."""
     if name not in RECIPES:
@@ -114,11 +128,16 @@ def _with_another_head(name: str) -> str:
 
 
 def facts_of(name: str) -> dict[str, float]:
-    """What a draft's log tells of its training: steps, minutes, tokens seen."""
-    trained = RECIPES[name].weights_of or name
-    return {key: value for key, value in last_of_log(f"align-{trained}").items() if key != "kept_back"}
+    """What the logs say of a draft's training: steps, minutes and tokens seen, with those of the draft it grew from."""
+    recipe = RECIPES[name]
+    facts = {
+        key: value for key, value in last_of_log(f"align-{recipe.weights_of or name}").items() if key != "kept_back"
+    }
+    for key, value in (facts_of(recipe.grown_from) if recipe.grown_from else {}).items():
+        facts[key] = facts.get(key, 0) + value
+    return facts
 
 
 def tokens_seen(name: str) -> int:
     """Tokens that a draft has learned from, repeats counted."""
-    return last_of_log(f"align-{name}").get("tokens", 0)
+    return int(facts_of(name).get("tokens", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,8 @@ class Recipe:
 
     Its first ``shared`` layers stay the target's own and are not trained. ``narrower``: by what its width,
     heads and MLP are divided. ``head``: how many ids it may propose. ``weights_of``: the draft whose
-    weights it has, with another head, which needs no training.
+    weights it has, with another head, which needs no training. ``grown_from``: the draft, one layer shallower and
+    with the same head, that its first layers and its norm start from.
     """
 
     starts: tuple[int | None, ...]
@@ -24,6 +26,7 @@ class Recipe:
     shared: int = 0
     narrower: int = 1
     weights_of: str = ""
+    grown_from: str = ""
 
     @property
     def target_layers(self) -> tuple[int, ...]:
@@ -31,18 +34,22 @@ class Recipe:
         return tuple(start for start in self.starts[: self.shared] if start is not None)
 
 
+LAST = -1
+"""The target's last layer."""
 RECIPES: dict[str, Recipe] = {
-    "two-layers": Recipe((0, None), 8192, "the default: two layers as wide as the target's"),
+    "three-layers": Recipe(
+        (0, None, LAST), 8192, "the default: three layers as wide as the target's", grown_from="two-layers"
+    ),
+    "two-layers": Recipe((0, None), 8192, "two layers as wide as the target's"),
     "one-layer": Recipe((0,), 8192, "one layer as wide as the target's"),
     "one-layer-4k": Recipe((0,), 4096, "one-layer with half as many tokens to propose from", weights_of="one-layer"),
     "deep-narrow": Recipe(
         (None,) * 4, 16384, "as many parameters as one-layer, in four layers half as wide", narrower=2
     ),
     "early-exit": Recipe((0, 1, 2, 3, 4, None), 8192, "the target's first five layers and one of its own", shared=5),
-    "three-layers": Recipe((0, None, None), 8192, "three layers as wide as the target's"),
 }
-DEFAULT = "two-layers"
-LADDER = tuple(name for name in RECIPES if name != DEFAULT)
+DEFAULT = "three-layers"
+LADDER = tuple(name for name in RECIPES if name not in (DEFAULT, RECIPES[DEFAULT].grown_from))
 COMPARED = "one-layer"
 """The draft on which losses are compared."""
 
@@ -68,6 +75,18 @@ def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> tuple[LlamaForCausa
     for layer in draft.model.layers[: recipe.shared]:
         layer.requires_grad_(False)
     return draft, projection
+
+
+def grow(draft: LlamaForCausalLM, weights: Mapping[str, Tensor]) -> None:
+    """Gives ``draft`` the ``weights`` of one that is a layer shallower, and lets its last layer add nothing yet.
+
+    The deeper draft then guesses as the shallower one does (Chen et al. 2016, Net2Net).
+    """
+    draft.load_state_dict(weights, strict=False)
+    last = draft.model.layers[-1]
+    with torch.no_grad():
+        last.self_attn.o_proj.weight.zero_()
+        last.mlp.down_proj.weight.zero_()
 
 
 def _principal(embeddings: Tensor, narrower: int) -> Tensor:
