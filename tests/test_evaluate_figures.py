@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 import typer
 
+from decoding.evaluation.report import evaluation_tables
 from decoding.evaluation.results import ALL, Clocked, Interval, save_result
 from tests.evaluations import make_drafts, make_evaluation
 from viz.figures.drafts import draw_drafts, opposite_shapes
 from viz.figures.evaluation import draw_evaluation
+from viz.player.names import lane_name
 from viz.reports.__main__ import main
 from viz.reports.html import LIBRARY, write_html
 
@@ -37,7 +39,7 @@ def test_bars_are_the_results_own_speedups():
     bar = draw_evaluation(result)[0].figure.data[0]
     shown = dict(zip(bar.y, bar.x))
     for entry in result.policies:
-        assert shown[entry.label] == entry.rows[ALL].simulated.speedup.value
+        assert shown[lane_name(entry.label)] == entry.rows[ALL].simulated.speedup.value
 
 
 def test_draft_curves_are_the_results_own_points():
@@ -54,6 +56,11 @@ def test_draft_curves_are_the_results_own_points():
     assert list(drawing.figure.data[2].error_y.array) == pytest.approx([0.1, 0.1])
     assert "6 prompts that were timed, 1 of 2 points agree" in drawing.sentence
     assert f"{result.drafts[0].name} at SL 5: 0.80 on the clock, 1.00 simulated" in drawing.sentence
+    for point in (points[2], points[4]):
+        point.clocked.prompts = 1
+    drawing = draw_drafts(result)[0]
+    assert "Only 1 prompt was timed, too few to compare" in drawing.sentence
+    assert list(drawing.figure.data[2].error_y.array) == [0.0, 0.0]
     points[2].clocked = None  # as older results have it
     assert "on how many prompts is not recorded" in draw_drafts(result)[0].sentence
 
@@ -80,10 +87,21 @@ def test_sentences_follow_the_result():
     row.clock.cut = Interval(-0.01, -0.03, 0.01)  # the clock does not say so
     unsure = draw_evaluation(result)[1].sentence.split("not to be told apart from it:")
     assert "over 40 simulated prompts and over 40 on the clock" in unsure[0]
-    assert "confidence:0.4" not in unsure[0] and "confidence:0.4" in unsure[1]
+    assert "Confidence 0.4" not in unsure[0] and "Confidence 0.4" in unsure[1]
+    result.entry("oracle:best").rows[ALL].clock = None  # it cannot be timed, and it is not among the compared
+    assert "over 40 on the clock" in draw_evaluation(result)[1].sentence
     row.clock.cut = Interval(-0.2, -0.3, -0.1)
     slower = draw_evaluation(result)[1].sentence.split("slower:")[1].split(";")[0]
-    assert "confidence:0.4" in slower
+    assert "Confidence 0.4" in slower
+
+
+def test_one_suite_is_not_told_twice():
+    result = make_evaluation()
+    several = {suite.name for suite in draw_evaluation(result)[1].figure.data}
+    result.setting.prompts = {"code": 6}
+    assert {suite.name for suite in draw_evaluation(result)[1].figure.data} == {ALL} < several
+    assert [line.name for line in draw_evaluation(result)[5].figure.data] == [ALL]
+    assert not any("by suite" in table.title for table in evaluation_tables(result))
 
 
 def test_names_from_a_result_are_inert(tmp_path):

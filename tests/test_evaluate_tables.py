@@ -22,6 +22,7 @@ from decoding.evaluation.tables import ClockTable, Entry, match_rates, oracle_le
 from decoding.lookahead.lanes import parse_lane
 from tests.evaluations import make_drafts, make_evaluation, make_samples, sample
 from tests.runs import make_costs
+from viz.player.names import lane_name
 
 COSTS = make_costs()
 
@@ -242,7 +243,7 @@ def test_the_recommendation_is_the_fastest_draft_and_is_told_for_other_engines()
     result = make_drafts()
     advice = recommend(result.drafts, "target", result.setting.costs)
     best = max(result.drafts, key=lambda draft: draft.speedup[ALL].value)
-    assert advice.draft == best.name and best.best_lane in advice.sentences[0]
+    assert advice.draft == best.name and lane_name(best.best_lane).split(" · ")[0] in advice.sentences[0]
     config = json.loads(advice.vllm.partition("--speculative-config ")[2].strip("'"))
     assert config["num_speculative_tokens"] == best.best_sl
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from decoding.errors import UserError
 from decoding.evaluation.results import ALL, save_result
 from decoding.records.events import Event
 from decoding.records.fingerprint import fingerprint
-from viz.reports.drafts import beside_evaluation, drafts_report, with_paths
+from decoding.records.pairs import embedded_pairs
+from viz.player.names import lane_name
+from viz.reports.drafts import advise, beside_evaluation, drafts_report
 from viz.reports.evaluation import evaluation_report
 from viz.reports.kept import Kept
 from viz.reports.tab import DRAFTS, EVALUATE, _answers, _finish, is_stale, job_options
@@ -31,7 +34,7 @@ def test_the_evaluation_s_sentences_are_its_figures():
     assert f"is {result.static_opt}: {result.entry('static-opt').rows[ALL].simulated.speedup.value:.2f} times" in static
     usable = [entry for entry in result.policies if entry.label not in ("autoregressive", "oracle", "oracle:best")]
     fastest = max(usable, key=lambda entry: entry.rows[ALL].simulated.speedup.value)
-    assert f"is {fastest.label}: {fastest.rows[ALL].simulated.speedup.value:.2f}x" in best
+    assert f"is {lane_name(fastest.label)}: {fastest.rows[ALL].simulated.speedup.value:.2f}x" in best
     assert "too few to say which policy is faster" in few
     assert f"reaches {result.entry('oracle').rows[ALL].simulated.speedup.value:.2f}" in oracle
 
@@ -117,12 +120,15 @@ def test_only_the_last_results_are_kept():
     assert kept.get(None) is None and kept.get(["x"]) is None
 
 
-def test_paths_in_the_snippets_exist():
-    told = with_paths("# target: codepair-15M/target, vllm serve codepair-15M/target --x no-such/place", "codepair-15M")
-    assert told == "# target: models/codepair-15M/target, vllm serve models/codepair-15M/target --x no-such/place"
-    draft = with_paths("codepair-15M/default-2x256", "codepair-15M")
-    assert draft == "models/codepair-15M/drafts/default-2x256" and Path(draft).is_dir()
-    assert Path("models/codepair-15M/target").is_dir()
+@pytest.mark.parametrize("pair", [one.name for one in embedded_pairs()])
+def test_the_snippets_name_models_that_exist(pair):
+    result, described = make_drafts(), next(one for one in embedded_pairs() if one.name == pair)
+    result.setting.pair, result.drafts[0].name = pair, described.default_draft
+    advice = advise(replace(result, drafts=result.drafts[:1]))
+    target, model = re.fullmatch(r"vllm serve (\S+) --speculative-config '(.*)'", advice.vllm).groups()
+    assert f"# target: {target}, assistant: {json.loads(model)['model']}" in advice.transformers
+    assert Path(json.loads(model)["model"], "config.json").is_file()
+    assert Path(target, "config.json").is_file() or described.card.endswith(target)  # not unpacked: from the Hub
 
 
 def test_two_tabs_with_two_best_sls_say_which_to_take():

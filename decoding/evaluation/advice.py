@@ -31,7 +31,7 @@ def _sentences(best: DraftResult, drafts: Sequence[DraftResult], costs: Costs) -
     if others:
         second = max(others, key=lambda draft: draft.speedup[ALL].value)
         sentences.append(
-            f"The next best is {second.name} with {second.best_lane}: {second.speedup[ALL].value:.2f}x "
+            f"The next best is {second.name} with {_policy(second)}: {second.speedup[ALL].value:.2f}x "
             f"(c {second.c:.3f}, match rate {second.match_rate[ALL]:.0%})."
         )
     sentences.append(
@@ -51,9 +51,15 @@ def _verdict(best: DraftResult) -> str:
     if gain.value < 1.0:
         return f"No draft gains anything here: the best, {best.name}, makes decoding {1 / gain.value:.2f} times slower."
     return (
-        f"Use {best.name} with {best.best_lane}: {gain.value:.2f}x plain decoding, simulated over the test prompts "
+        f"Use {best.name} with {_policy(best)}: {gain.value:.2f}x plain decoding, simulated over the test prompts "
         f"(95% interval {gain.low:.2f} to {gain.high:.2f})."
     )
+
+
+def _policy(draft: DraftResult) -> str:
+    """The draft's best policy in words: "Confidence 0.4"."""
+    lane = parse_lane(draft.best_lane)
+    return " ".join([lane.spec.title, *([lane.argument] if lane.argument else [])])
 
 
 def _too_long(best: DraftResult) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from ..records.trace import Costs
 from .published import papers_table
-from .results import ALL, DraftsResult, EvaluationResult, Interval, PolicyResult, Setting, Timing
+from .results import ALL, DraftsResult, EvaluationResult, Interval, PolicyResult, Setting, Timing, suites_of
 from .table import Table
 from .tables import STATIC_OPT
 
@@ -17,12 +17,12 @@ from .tables import STATIC_OPT
 
 def evaluation_tables(result: EvaluationResult) -> list[Table]:
     """The papers' tables for one pair and draft."""
-    suites = [ALL, *result.setting.prompts]
+    suites = suites_of(result.setting)
     clocks = [False, True] if _clocked(result) else [False]
     beside_papers = papers_table(result)
     return [
         *(_latency_table(result, clock) for clock in clocks),
-        *(_suite_table(result, suites, clock) for clock in clocks),
+        *(_suite_table(result, suites, clock) for clock in clocks if len(suites) > 1),
         *([beside_papers] if beside_papers else []),
         _prediction_table(result),
         _pass_table(result),
@@ -59,7 +59,7 @@ def _latency_table(result: EvaluationResult, clock: bool) -> Table:
 
 def _timing_cells(timing: Timing, oracle: Timing | None) -> list[str]:
     cut = percent_interval(timing.cut) if timing.cut else ""
-    behind = f"{timing.latency_s / oracle.latency_s - 1:+.1%}" if oracle else ""
+    behind = signed(timing.latency_s / oracle.latency_s - 1) if oracle else ""
     return [f"{timing.latency_s * 1e3:.2f}", times(timing.speedup), cut, behind]
 
 
@@ -83,7 +83,7 @@ def _suite_table(result: EvaluationResult, suites: Sequence[str], clock: bool) -
 def _speedup_and_cut(timing: Timing | None) -> str:
     if timing is None:
         return ""
-    return f"{timing.speedup.value:.2f}x" + (f" ({timing.cut.value:+.1%})" if timing.cut else "")
+    return f"{timing.speedup.value:.2f}x" + (f" ({signed(timing.cut.value)})" if timing.cut else "")
 
 
 def _timing(entry: PolicyResult, suite: str, clock: bool) -> Timing | None:
@@ -171,7 +171,7 @@ def _corrections_table(result: EvaluationResult) -> Table:
         if one is None:
             continue
         undone = (one.free_decisions_s, one.free_checks_s, one.never_too_late_s, one.never_too_soon_s, one.no_errors_s)
-        cells = [f"{1e3 * seconds:.2f} ({seconds / one.as_it_is_s - 1:+.1%})" for seconds in undone]
+        cells = [f"{1e3 * seconds:.2f} ({signed(seconds / one.as_it_is_s - 1)})" for seconds in undone]
         rows.append([_name(entry), f"{1e3 * one.as_it_is_s:.2f}", *cells])
     note = (
         "Simulated milliseconds per token, and in brackets the change, if one thing were undone: decisions and "
@@ -219,8 +219,8 @@ def _clock_note(result: EvaluationResult) -> str:
 
 def drafts_tables(result: DraftsResult) -> list[Table]:
     """Every draft's cost, match rate and speedup."""
-    suites = [ALL, *result.setting.prompts]
-    return [_drafts_table(result), _drafts_by_suite(result, suites)]
+    suites = suites_of(result.setting)
+    return [_drafts_table(result), *([_drafts_by_suite(result, suites)] if len(suites) > 1 else [])]
 
 
 def _drafts_table(result: DraftsResult) -> Table:
@@ -309,7 +309,13 @@ def times(interval: Interval) -> str:
 
 
 def percent_interval(interval: Interval) -> str:
-    return f"{interval.value:+.1%} [{interval.low:+.1%}, {interval.high:+.1%}]"
+    return f"{signed(interval.value)} [{signed(interval.low)}, {signed(interval.high)}]"
+
+
+def signed(change: float) -> str:
+    """A change in percent, with its sign; what rounds to nothing has none."""
+    text = f"{change:+.1%}"
+    return "0.0%" if text in ("+0.0%", "-0.0%") else text
 
 
 def _percent(value: float) -> str:

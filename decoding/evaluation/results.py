@@ -171,6 +171,11 @@ class Setting:
     notes: list[Text] = field(default_factory=list)
 
 
+def suites_of(setting: Setting) -> list[str]:
+    """The suites to tell apart: ALL, and each of several."""
+    return [ALL, *(setting.prompts if len(setting.prompts) > 1 else ())]
+
+
 @dataclass(slots=True)
 class EvaluationResult:
     """The papers' tables for one pair and draft: what ``results/<pair>.json`` holds."""

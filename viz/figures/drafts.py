@@ -6,13 +6,16 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from decoding.evaluation.report import counted
 from decoding.evaluation.results import ALL, DraftResult, DraftsResult, SlPoint
 
+from ..player.names import lane_name
 from .evaluation import BASE
 from .race import INK, MUTED, Drawing, plain
 
 # One colour and one symbol per draft, cheapest first.
 COLOURS = ("#7a869a", "#5b8fd6", "#3aa0a0", "#5a9e4b", "#b08a2e", "#c2703d", "#9a6fc0", "#b5577b")
+ENOUGH = 5  # timed prompts, under which an interval over them says nothing
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon")
 
 
@@ -73,13 +76,13 @@ def draw_by_sl(result: DraftsResult) -> Drawing:
     figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
     figure.update_layout(height=430, **BASE)
     title = "Draft, SL, speedup: simulated (line), predicted by the throughput model (dotted), on the clock (symbols)"
-    sentence = f"{too_long_sentence(result.drafts)} {clock_sentence(result.drafts)}".strip()
+    sentence = f"{too_long_sentence(result.drafts)} {clock_sentence(result)}".strip()
     return Drawing("drafts-sl", title, sentence, figure)
 
 
 def _clock_error(points: list[SlPoint], colour: str) -> dict[str, Any]:
-    """95% intervals over prompts, none where the result does not hold them."""
-    known = [point.clocked.speedup if point.clocked else None for point in points]
+    """95% intervals over prompts, none where there are too few prompts for one."""
+    known = [point.clocked.speedup if point.clocked and point.clocked.prompts >= ENOUGH else None for point in points]
     return {
         "type": "data",
         "symmetric": False,
@@ -94,16 +97,15 @@ def _clock_error(points: list[SlPoint], colour: str) -> dict[str, Any]:
 def _clock_facts(point: SlPoint) -> str:
     if point.clocked is None:
         return ""
-    low, high = point.clocked.speedup.low, point.clocked.speedup.high
-    return (
-        f" ({low:.2f} to {high:.2f} over {point.clocked.prompts} prompts; "
-        f"simulated on the same ones {point.clocked.simulated:.2f})"
-    )
+    n, interval, simulated = point.clocked.prompts, point.clocked.speedup, f"{point.clocked.simulated:.2f}"
+    if n < ENOUGH:
+        return f" over {counted(n, 'prompt')}, too few for an interval; simulated on the same: {simulated}"
+    return f" ({interval.low:.2f} to {interval.high:.2f} over {n} prompts; simulated on the same ones {simulated})"
 
 
-def clock_sentence(drafts: list[DraftResult]) -> str:
+def clock_sentence(result: DraftsResult) -> str:
     """How far the clock and the simulation are apart: on the prompts that were timed, where the result holds that."""
-    points = [(draft, point) for draft in drafts for point in draft.by_sl if point.clock is not None]
+    points = [(draft, point) for draft in result.drafts for point in draft.by_sl if point.clock is not None]
     if not points:
         return "Nothing was timed here: all points are simulated."
     draft, worst = max(points, key=lambda one: abs(one[1].clock / _beside_clock(one[1]) - 1))
@@ -111,11 +113,21 @@ def clock_sentence(drafts: list[DraftResult]) -> str:
     clocked = [point.clocked for _, point in points if point.clocked]
     if len(clocked) < len(points):
         return f"Clock and simulation differ most for {farthest}; on how many prompts is not recorded here."
+    n = clocked[0].prompts
+    if n < ENOUGH:
+        return (
+            f"Only {counted(n, 'prompt')} {'was' if n == 1 else 'were'} timed, too few to compare clock and simulation: "
+            f"the symbols stand for {'it' if n == 1 else 'them'} alone, the lines for all {_prompts(result)} test prompts."
+        )
     agreeing = sum(one.speedup.low <= one.simulated <= one.speedup.high for one in clocked)
     return (
-        f"On the {clocked[0].prompts} prompts that were timed, {agreeing} of {len(clocked)} points agree with the "
+        f"On the {n} prompts that were timed, {agreeing} of {len(clocked)} points agree with the "
         f"simulation within their 95% intervals; they differ most for {farthest}."
     )
+
+
+def _prompts(result: DraftsResult) -> int:
+    return sum(result.setting.prompts.values())
 
 
 def _beside_clock(point: SlPoint) -> float:
@@ -229,7 +241,7 @@ def draw_by_suite(result: DraftsResult) -> Drawing:
             y=[draft.speedup[suite].value for suite in suites],
             name=plain(draft.name),
             marker={"color": look(index)[0], "opacity": 0.75},
-            hovertemplate=f"{plain(draft.name)} with {plain(draft.best_lane)}, %{{x}}: %{{y:.2f}} times<extra></extra>",
+            hovertemplate=f"{plain(draft.name)} with {plain(lane_name(draft.best_lane))}, %{{x}}: %{{y:.2f}} times<extra></extra>",
         )
     figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"})
     figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")

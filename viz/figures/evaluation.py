@@ -9,10 +9,11 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from decoding.evaluation.results import ALL, EvaluationResult, Interval, PolicyResult
+from decoding.evaluation.results import ALL, EvaluationResult, Interval, PolicyResult, suites_of
 from decoding.lookahead.lanes import is_usable, spec_of
 
 from ..player.looks import lane_look
+from ..player.names import lane_name, policy_title
 from .race import INK, MUTED, Drawing, plain
 
 BASE = {
@@ -52,7 +53,7 @@ def family(lane: str) -> tuple[str, str]:
 def draw_speedups(result: EvaluationResult) -> Drawing:
     """Speedup of every policy over all suites: simulated as bars, timed as points."""
     entries = _by_speedup(result)
-    names = [plain(entry.label) for entry in entries]
+    names = [plain(lane_name(entry.label)) for entry in entries]
     figure = go.Figure()
     simulated = [entry.rows[ALL].simulated.speedup for entry in entries]
     figure.add_bar(
@@ -68,7 +69,7 @@ def draw_speedups(result: EvaluationResult) -> Drawing:
     if clocked:
         intervals = [timing.speedup for _, timing in clocked]
         figure.add_scatter(
-            y=[plain(entry.label) for entry, _ in clocked],
+            y=[plain(lane_name(entry.label)) for entry, _ in clocked],
             x=[one.value for one in intervals],
             error_x=_error(intervals),
             mode="markers",
@@ -103,7 +104,7 @@ def speedups_sentence(result: EvaluationResult) -> str:
     """The fastest usable policy and how far it is from the oracle."""
     usable = [entry for entry in result.policies if is_usable(entry.lane)]
     best = max(usable, key=lambda entry: entry.rows[ALL].simulated.speedup.value)
-    text = f"{best.label} is the fastest policy that can be used: {best.rows[ALL].simulated.speedup.value:.2f} times"
+    text = f"{lane_name(best.label)} is the fastest policy that can be used: {best.rows[ALL].simulated.speedup.value:.2f} times"
     oracle = next((entry for entry in result.policies if entry.lane == "oracle"), None)
     if oracle:
         behind = best.rows[ALL].simulated.latency_s / oracle.rows[ALL].simulated.latency_s - 1
@@ -118,13 +119,13 @@ def speedups_sentence(result: EvaluationResult) -> str:
 def draw_cuts(result: EvaluationResult) -> Drawing:
     """Latency below static-opt's, paired over prompts, by suite."""
     entries = [entry for entry in _by_speedup(result) if _is_compared(entry)]
-    suites = [ALL, *result.setting.prompts]
+    suites = suites_of(result.setting)
     figure = go.Figure()
     for suite, symbol in zip(suites, ("circle", "square-open", "diamond-open", "triangle-up-open", "cross-open")):
         shown = [(entry, entry.rows[suite].simulated.cut) for entry in entries if suite in entry.rows]
         intervals = [cut for _, cut in shown if cut]
         figure.add_scatter(
-            y=[plain(entry.label) for entry, cut in shown if cut],
+            y=[plain(lane_name(entry.label)) for entry, cut in shown if cut],
             x=[100 * one.value for one in intervals],
             error_x=_scaled_error(intervals) if suite == ALL else None,
             mode="markers",
@@ -169,8 +170,8 @@ def cuts_sentence(result: EvaluationResult) -> str:
 
 
 def prompts_of(result: EvaluationResult) -> tuple[int, int]:
-    """(simulated, clocked) prompts behind the figures: the fewest that any compared policy has."""
-    rows = [entry.rows[ALL] for entry in result.policies if _is_compared(entry)]
+    """(simulated, clocked) prompts behind the figures: the fewest that any compared usable policy has."""
+    rows = [entry.rows[ALL] for entry in result.policies if _is_compared(entry) and is_usable(entry.lane)]
     simulated = min((row.simulated.prompts for row in rows), default=0)
     return simulated, min((row.clock.prompts if row.clock else 0 for row in rows), default=0)
 
@@ -185,7 +186,7 @@ def sure_side(entry: PolicyResult) -> int:
 
 
 def _named(entries: list[PolicyResult], side: int) -> str:
-    return ", ".join(entry.label for entry in entries if sure_side(entry) == side) or "none"
+    return ", ".join(lane_name(entry.label) for entry in entries if sure_side(entry) == side) or "none"
 
 
 # -- prediction ----------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ def draw_prediction(result: EvaluationResult) -> Drawing:
     always = result.always_accept[ALL].f1
     figure = go.Figure()
     figure.add_bar(
-        y=[plain(entry.label) for entry in entries],
+        y=[plain(lane_name(entry.label)) for entry in entries],
         x=[entry.rows[ALL].prediction.f1 for entry in entries],
         orientation="h",
         marker={"color": [family(entry.lane)[0] for entry in entries], "opacity": 0.55},
@@ -229,12 +230,12 @@ def prediction_sentence(result: EvaluationResult) -> str:
         entry for entry in result.policies if entry.rows[ALL].prediction and entry.rows[ALL].prediction.auc is not None
     ]
     held = f"{result.match_rate[ALL]:.0%} of the guesses hold"
-    text = f"To accept everything reaches an F1 of {always:.2f} here, because {held}"
+    text = f"Accepting everything reaches an F1 of {always:.2f} here, because {held}"
     if not scored:
         return f"{text}: only the part beyond the line is a gain."
     best = max(scored, key=lambda entry: entry.rows[ALL].prediction.f1)
     found = best.rows[ALL].prediction
-    return f"{text}; {best.label} reaches {found.f1:.2f}, with an AUC of {found.auc:.2f}."
+    return f"{text}; {lane_name(best.label)} reaches {found.f1:.2f}, with an AUC of {found.auc:.2f}."
 
 
 # -- discard against verification ----------------------------------------------------------------------
@@ -249,10 +250,10 @@ def draw_pareto(result: EvaluationResult) -> Drawing:
             x=[point.discard_rate for point in points],
             y=[point.verification_rate for point in points],
             mode="lines+markers",
-            name=plain(policy),
+            name=plain(policy_title(policy)),
             line={"color": colour, "width": 1.4},
             marker={"symbol": symbol, "size": 7, "color": colour},
-            customdata=[[plain(point.lane), f"{point.speedup:.2f}"] for point in points],
+            customdata=[[plain(lane_name(point.lane)), f"{point.speedup:.2f}"] for point in points],
             hovertemplate="%{customdata[0]}<br>thrown away %{x:.2f}, target passes %{y:.2f} per token<br>"
             "%{customdata[1]} times<extra></extra>",
         )
@@ -263,9 +264,9 @@ def draw_pareto(result: EvaluationResult) -> Drawing:
                 x=[row.discard_rate],
                 y=[row.verification_rate],
                 mode="markers",
-                name=plain(entry.label),
+                name=plain(lane_name(entry.label)),
                 marker={"symbol": symbol, "size": 12, "color": colour},
-                hovertemplate=f"{plain(entry.label)}: %{{x:.2f}}, %{{y:.2f}} per token<extra></extra>",
+                hovertemplate=f"{plain(lane_name(entry.label))}: %{{x:.2f}}, %{{y:.2f}} per token<extra></extra>",
             )
     figure.update_xaxes(title_text="discard rate: drafts thrown away per token", rangemode="tozero")
     figure.update_yaxes(title_text="verification rate: target passes per token", rangemode="tozero")
@@ -295,7 +296,7 @@ def pareto_sentence(result: EvaluationResult) -> str:
         return text
     best = min(known, key=known.__getitem__)
     return (
-        f"{text} Throwing away no more than static-opt does ({row.discard_rate:.2f} per token), {best} needs "
+        f"{text} Throwing away no more than static-opt does ({row.discard_rate:.2f} per token), {policy_title(best)} needs "
         f"{known[best]:.2f} target passes per token; static-opt {row.verification_rate:.2f}."
     )
 
@@ -336,7 +337,9 @@ def draw_course(result: EvaluationResult) -> Drawing:
     """Mean oracle SL over the iteration's position in its text (DISCO, figures 3 and 5)."""
     figure = go.Figure()
     dashes = ("solid", "dash", "dot", "dashdot", "longdash")
-    for (suite, lengths), dash, colour in zip(result.oracle.items(), dashes, SUITE_COLOURS):
+    suites = suites_of(result.setting)
+    shown = [(suite, lengths) for suite, lengths in result.oracle.items() if suite in suites]
+    for (suite, lengths), dash, colour in zip(shown, dashes, SUITE_COLOURS):
         places = len(lengths.by_place)
         figure.add_scatter(
             x=[(index + 0.5) / places for index in range(places)],

@@ -6,6 +6,7 @@ from typing import Any
 
 from decoding.errors import UserError
 from decoding.lookahead.lanes import Lane, parse_lane
+from decoding.lookahead.specs import all_specs
 from decoding.records.model_free import MODEL_FREE
 
 from .looks import lane_look
@@ -18,6 +19,12 @@ def lane_name(text: str) -> str:
         return text
     title = lane.spec.title + (f" {lane.argument}" if lane.argument else "")
     return f"{title} · {lane.draft}" if lane.draft else title
+
+
+def policy_title(policy: str) -> str:
+    """``specdecpp`` -> ``SpecDec++``; a policy that is unknown here keeps its own name."""
+    spec = all_specs().get(policy)
+    return spec.title if spec else policy
 
 
 def lane_caption(text: str) -> str:

@@ -7,6 +7,7 @@ from decoding.evaluation.results import ALL, EvaluationResult, PolicyResult
 from decoding.lookahead.lanes import is_usable
 
 from ..figures.evaluation import ENOUGH, draw_evaluation, prompts_of
+from ..player.names import lane_name
 from .report import Report, Section, make_report
 
 
@@ -49,7 +50,7 @@ def _static_sentence(result: EvaluationResult, entry: PolicyResult) -> str:
 
 def _best_sentence(best: PolicyResult) -> str:
     row = best.rows[ALL]
-    text = f"The fastest policy that can be used is {best.label}: {times(row.simulated.speedup)}"
+    text = f"The fastest policy that can be used is {lane_name(best.label)}: {times(row.simulated.speedup)}"
     if row.simulated.cut:
         text += f", {percent_interval(row.simulated.cut)} less time per token than static-opt (simulated"
         on_clock = row.clock.cut if row.clock else None

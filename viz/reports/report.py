@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from decoding.evaluation.report import Table, setting_lines
 from decoding.evaluation.results import Setting
+from decoding.evaluation.tables import STATIC_OPT
 
 from ..figures.race import Drawing
+from ..player.names import lane_name
 
 
 @dataclass(slots=True)
@@ -35,12 +38,24 @@ class Report:
 
 def make_report(setting: Setting, first: Section, tables: list[Table], drawings: list[Drawing]) -> Report:
     """``first`` with the main table and the figures under it, then the other tables and how it was measured."""
+    tables = with_names(tables)
     first.tables, first.drawings = tables[:1], [drawing.to_dict() for drawing in drawings]
     sections = [first]
     if tables[1:]:
         sections.append(Section("More tables", tables=tables[1:]))
     sections.append(Section("How this was measured", setting_lines(setting)))
     return Report(stamp(setting), sections)
+
+
+def with_names(tables: Sequence[Table]) -> list[Table]:
+    """``tables`` with lanes by the names that they have in the race."""
+    return [replace(table, rows=[[_named(cell) for cell in row] for row in table.rows]) for table in tables]
+
+
+def _named(cell: str) -> str:
+    """ "static-opt (static:3)" -> "static-opt (Static 3)"; what is no lane stays."""
+    label, bracket, lane = cell.partition(" (")
+    return f"{label} ({lane_name(lane[:-1])})" if bracket and label == STATIC_OPT else lane_name(cell)
 
 
 def stamp(setting: Setting) -> str:

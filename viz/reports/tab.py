@@ -30,7 +30,7 @@ from .drafts import beside_evaluation, drafts_report
 from .evaluation import evaluation_report
 from .html import whole_page
 from .kept import Kept, check_kind
-from .report import Report
+from .report import Report, with_names
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 TEMPLATE = """<div class="speculoscope sp-report">
@@ -153,7 +153,7 @@ def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept)
         writers: dict[str, Callable[[], str]] = {
             "json": lambda: json.dumps(asdict(result), indent=1),
             "csv": lambda: to_csv(tables),
-            "html": lambda: whole_page(result, tables),
+            "html": lambda: whole_page(result, with_names(tables)),
         }
         mime = {"json": "application/json", "csv": "text/csv", "html": "text/html"}[as_kind]
         return {"name": f"speculoscope-{kind.job}.{as_kind}", "mime": mime, "text": writers[as_kind]()}
