@@ -55,6 +55,19 @@ def test_the_prompt_goes_through_the_template_where_asked_for(pair):
         pair.chat = False
 
 
+@pytest.mark.parametrize("typed", ["<s>", "a<s>b", "  <s>\n</s>", "x<s>", "plain"])
+def test_what_a_visitor_types_never_becomes_a_special_token(pair, typed):
+    special = set(pair.tokenizer.eos_ids)
+    own = [id for id in pair.encode_prompt("hi", True) if id in special]  # those of the template
+    for ids in (pair.encode_prompt(typed), pair.encode_prompt(typed, True), pair.encode_prompt("hi", True, typed)):
+        assert [id for id in ids if id in special] in ([], own)
+    assert pair.tokenizer.decode(pair.encode_prompt(typed)) == typed
+    assert pair.tokenizer.decode(pair.encode_prompt(typed, True)) == f"<be kind><user:{typed}><assistant:"
+    told = pair.tokenizer.decode(pair.encode_prompt(typed, True, typed))
+    assert told == f"<system:{typed}><user:{typed}><assistant:"
+    assert pair.tokenizer.eos_ids & set(pair.tokenizer.encode("<s>"))  # it is one where a template writes it
+
+
 def test_what_cannot_be_is_a_sentence(pair, tmp_path):
     with pytest.raises(UserError, match="takes no system message"):
         pair.encode_prompt("hi", None, "Be kind.")

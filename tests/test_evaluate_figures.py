@@ -59,7 +59,7 @@ def test_draft_curves_are_the_results_own_points():
     for point in (points[2], points[4]):
         point.clocked.prompts = 1
     drawing = draw_drafts(result)[0]
-    assert "Only 1 prompt was timed, too few to compare" in drawing.sentence
+    assert "Timed: only 1 prompt, too few to compare" in drawing.sentence
     assert list(drawing.figure.data[2].error_y.array) == [0.0, 0.0]
     points[2].clocked = None  # as older results have it
     assert "on how many prompts is not recorded" in draw_drafts(result)[0].sentence

@@ -91,15 +91,16 @@ class Pair:
         """Token ids of a visitor's prompt.
 
         ``chat``: as a message under the target's chat template, after the ``system`` message ("" is the template's
-        own); None: where the pair is meant for that. Raises UserError where there is no template.
+        own); None: where the pair is meant for that. The name of a special token in ``text`` or ``system`` is read as
+        letters, so that nobody ends the message or begins another one. Raises UserError where there is no template.
         """
         if not (self.chat if chat is None else chat):
             if system:
                 raise UserError("This pair continues texts and takes no system message: leave it out, or ask for chat.")
-            return self.tokenizer.encode(text)
+            return self.tokenizer.encode_typed(text)
         if not self.tokenizer.has_chat_template:
             raise UserError(f"The target of {self.name} has no chat template: let it continue the text instead.")
-        return self.tokenizer.encode(self.tokenizer.chat(text, system))
+        return self.tokenizer.encode_chat(text, system)
 
 
 def load_pair(

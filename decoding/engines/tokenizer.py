@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import secrets
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,28 @@ class Tokenizer:
         bos = self._hf.bos_token
         with_special = not (bos and text.startswith(bos))
         return list(self._hf.encode(text, add_special_tokens=with_special))
+
+    def encode_typed(self, text: str) -> list[int]:
+        """As :meth:`encode`, of what a visitor typed: the name of a special token in it is letters, no such token."""
+        return list(self._hf.encode(text, split_special_tokens=True))
+
+    def encode_chat(self, text: str, system: str = "") -> list[int]:
+        """Token ids of :meth:`chat`, where the special tokens are the template's own and none is typed."""
+        typed = f"{text}\n{system}"
+        if not any(name in typed for name in self._special_names()):
+            return self.encode(self.chat(text, system))
+        contents = {f"[{secrets.token_hex(16)}]": one for one in (text, system) if one}
+        marks = {one: mark for mark, one in contents.items()}
+        parts = re.split(f"({'|'.join(map(re.escape, contents))})", self.chat(marks[text], marks.get(system, "")))
+        ids = self.encode(parts[0])
+        for part in parts[1:]:
+            is_typed = part in contents
+            ids += self._hf.encode(contents.get(part, part), add_special_tokens=False, split_special_tokens=is_typed)
+        return ids
+
+    def _special_names(self) -> list[str]:
+        """How a text would name the tokens that the tokenizer does not read as letters."""
+        return [token.content for token in getattr(self._hf, "added_tokens_decoder", {}).values() if token.special]
 
     def encode_plain(self, text: str) -> list[int]:
         """Token ids of ``text`` without added tokens."""

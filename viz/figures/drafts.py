@@ -116,8 +116,8 @@ def clock_sentence(result: DraftsResult) -> str:
     n = clocked[0].prompts
     if n < ENOUGH:
         return (
-            f"Only {counted(n, 'prompt')} {'was' if n == 1 else 'were'} timed, too few to compare clock and simulation: "
-            f"the symbols stand for {'it' if n == 1 else 'them'} alone, the lines for all {_prompts(result)} test prompts."
+            f"Timed: only {counted(n, 'prompt')}, too few to compare clock and simulation. The symbols are of "
+            f"{'that one' if n == 1 else 'these'} alone, the lines of all {_prompts(result)} test prompts."
         )
     agreeing = sum(one.speedup.low <= one.simulated <= one.speedup.high for one in clocked)
     return (
@@ -241,7 +241,8 @@ def draw_by_suite(result: DraftsResult) -> Drawing:
             y=[draft.speedup[suite].value for suite in suites],
             name=plain(draft.name),
             marker={"color": look(index)[0], "opacity": 0.75},
-            hovertemplate=f"{plain(draft.name)} with {plain(lane_name(draft.best_lane))}, %{{x}}: %{{y:.2f}} times<extra></extra>",
+            hovertemplate=f"{plain(draft.name)}, best policy {plain(lane_name(draft.best_lane))}, "
+            "%{x}: %{y:.2f} times<extra></extra>",
         )
     figure.add_hline(y=1, line={"color": INK, "width": 1, "dash": "dot"})
     figure.update_yaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")

@@ -104,7 +104,8 @@ def speedups_sentence(result: EvaluationResult) -> str:
     """The fastest usable policy and how far it is from the oracle."""
     usable = [entry for entry in result.policies if is_usable(entry.lane)]
     best = max(usable, key=lambda entry: entry.rows[ALL].simulated.speedup.value)
-    text = f"{lane_name(best.label)} is the fastest policy that can be used: {best.rows[ALL].simulated.speedup.value:.2f} times"
+    speedup = best.rows[ALL].simulated.speedup.value
+    text = f"{lane_name(best.label)} is the fastest policy that can be used: {speedup:.2f} times"
     oracle = next((entry for entry in result.policies if entry.lane == "oracle"), None)
     if oracle:
         behind = best.rows[ALL].simulated.latency_s / oracle.rows[ALL].simulated.latency_s - 1
@@ -296,8 +297,8 @@ def pareto_sentence(result: EvaluationResult) -> str:
         return text
     best = min(known, key=known.__getitem__)
     return (
-        f"{text} Throwing away no more than static-opt does ({row.discard_rate:.2f} per token), {policy_title(best)} needs "
-        f"{known[best]:.2f} target passes per token; static-opt {row.verification_rate:.2f}."
+        f"{text} Throwing away no more than static-opt does ({row.discard_rate:.2f} per token), {policy_title(best)} "
+        f"needs {known[best]:.2f} target passes per token; static-opt {row.verification_rate:.2f}."
     )
 
 

@@ -52,7 +52,11 @@ def _draft_place(pair: PairDescription, record: GgufRecord | None, draft: str) -
         return ""
     folder = Path(pair.drafts[draft])
     try:
-        whole = cache_folder() / "models" / f"{safe_name(folder.name)}-{fingerprint(folder)}-{record.mark if record else ''}"
+        whole = (
+            cache_folder()
+            / "models"
+            / f"{safe_name(folder.name)}-{fingerprint(folder)}-{record.mark if record else ''}"
+        )
     except UserError:
         return _shown(folder)
     return str(whole) if whole.is_dir() else _shown(folder)
