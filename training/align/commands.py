@@ -1,5 +1,5 @@
-"""``python -m training align``: drafts for a chat model, from texts that it writes itself. Each step goes on where it
-was killed.
+"""``python -m training align``: trains drafts for a chat model on texts that the model writes. An interrupted step
+resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -7,14 +7,14 @@ from __future__ import annotations
 import typer
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
-TOKENS = typer.Option(2_000_000, min=1, help="Write until there are so many tokens.")
-ONLY = typer.Option(None, help="A loss beside forward KL; may be repeated. All where it is left out.")
-MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, counted from the draft's beginning.")
+TOKENS = typer.Option(2_000_000, min=1, help="Write texts until they have this many tokens in total.")
+ONLY = typer.Option(None, help="A loss to compare with forward KL; may be repeated. Default: all losses.")
+MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, earlier runs of the same draft included.")
 
 
 @app.command()
 def texts(tokens: int = TOKENS) -> None:
-    """Let the target write prompts and answers to them."""
+    """Let the target write prompts and their answers."""
     from .places import TEXTS, model
     from .texts import write_enough
 
@@ -23,7 +23,7 @@ def texts(tokens: int = TOKENS) -> None:
 
 @app.command()
 def suite() -> None:
-    """Write the prompt suite `chat` from prompts that no draft learns from."""
+    """Write the prompt suite `chat` from prompts that no draft is trained on."""
     from .places import SUITE_FILE, TEXTS
     from .shards import all_texts
     from .suite import write_suite
@@ -33,11 +33,11 @@ def suite() -> None:
 
 @app.command()
 def draft(
-    name: str = typer.Argument("", help="The default draft where it is left out."),
+    name: str = typer.Argument("", help="Name of the draft. Default: the pair's default draft."),
     minutes: float = MINUTES,
     loss: str = typer.Option("sharp", help="kl, tvd, tvd++-sampled, tvd++-exact, lk-hybrid or sharp."),
 ) -> None:
-    """Distil one draft, or go on with it."""
+    """Distil one draft, or resume its training."""
     from .distil import distil
     from .recipes import DEFAULT
 
@@ -45,8 +45,8 @@ def draft(
 
 
 @app.command()
-def ladder(tokens: int = typer.Option(1_000_000, min=1, help="Tokens that each draft learns from.")) -> None:
-    """Distil every draft but the default, all on the same tokens."""
+def ladder(tokens: int = typer.Option(1_000_000, min=1, help="Training tokens of each draft.")) -> None:
+    """Distil every draft except the default, all on the same tokens."""
     from .distil import distil
     from .recipes import LADDER
 
@@ -56,10 +56,10 @@ def ladder(tokens: int = typer.Option(1_000_000, min=1, help="Tokens that each d
 
 @app.command()
 def losses(
-    tokens: int = typer.Option(500_000, min=1, help="Tokens that each loss is given."),
+    tokens: int = typer.Option(500_000, min=1, help="Training tokens for each loss."),
     only: list[str] = ONLY,
 ) -> None:
-    """Compare the losses: a draft of the ladder, trained further on the same tokens by each."""
+    """Compare the losses: train one draft further with each of them, on the same tokens."""
     from .install import write_losses
     from .losses import LOSSES
     from .places import DRAFTS, TEXTS, model
@@ -76,7 +76,7 @@ def losses(
 
 @app.command()
 def install() -> None:
-    """Measure the drafts on texts kept back; copy them to models/ with pair.json, what they came to, and a card."""
+    """Measure the drafts on held-out texts; copy them to models/ with pair.json, the measurements and a model card."""
     from .install import install as copy
 
     typer.echo(f"models/{copy(typer.echo).name}")
@@ -84,8 +84,8 @@ def install() -> None:
 
 @app.command(name="all")
 def all_steps(tokens: int = TOKENS, minutes: float = MINUTES) -> None:
-    """Everything: texts, suite, so many minutes for the default draft (a third of them for the draft that it grows
-    from), and a third of its tokens for each other one and for each loss.
+    """All steps: texts, suite, the default draft for the given minutes (a third of them for the draft that it grows
+    from), and the other drafts and the losses with a third of its training tokens each.
     """
     from .distil import tokens_seen
     from .recipes import DEFAULT, RECIPES

@@ -1,4 +1,4 @@
-"""The target's texts as batches for a draft, and as texts kept back to measure it on."""
+"""The target's texts as batches, to train a draft or to measure it on held-out ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .shards import load_texts, shard_files
 from .stream import Text
 
 PROMPT_WEIGHT = 0.25
-"""Weight of a prompt's position beside an answer's: a draft guesses answers only."""
+"""Weight of a position in a prompt, relative to one in an answer: a draft guesses only answers."""
 
 
 def read_texts(folder: Path, split: str) -> list[Text]:
@@ -27,7 +27,10 @@ def read_texts(folder: Path, split: str) -> list[Text]:
 
 
 def frequent_ids(texts: Sequence[Text], count: int) -> Tensor:
-    """The ``count`` ids (sorted) that are most frequent in the target's answers; ties by number."""
+    """The ``count`` ids, sorted, that are most frequent in the target's answers; of equals, the lower id.
+
+    An id counts once for each answer token, plus the target's probability of it at each answer position.
+    """
     frequencies = Counter[int]()
     for text in texts:
         frequencies.update(text.ids[text.answer :].tolist())
@@ -48,7 +51,9 @@ def _summed(ids: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Texts of like length: ids (texts, length), padded; places (n,) in the flat ids whose next token is learned."""
+    """Texts of similar length: padded ids (texts, length), and the positions (n,) in the flattened ids whose next token
+    is learned.
+    """
 
     ids: Tensor
     places: Tensor
@@ -56,7 +61,7 @@ class Batch:
 
 
 class Texts:
-    """Texts after the template's first words, in batches of about ``tokens`` tokens."""
+    """Texts, each after the first tokens of the chat template, ``before``."""
 
     def __init__(self, texts: Sequence[Text], before: Sequence[int], head_ids: Tensor, vocabulary: int) -> None:
         if not texts:
@@ -68,7 +73,7 @@ class Texts:
         self.tokens = sum(len(text.ids) for text in texts)
 
     def batches(self, tokens: int, seed: int) -> list[list[int]]:
-        """One pass over all texts: indices of the texts of each batch, batches in a shuffled order."""
+        """One epoch: the indices of the texts in each batch of at most ``tokens`` padded tokens, in shuffled order."""
         random = np.random.default_rng(seed)
         lengths = np.array([len(text.ids) for text in self.texts]) + len(self.before)
         order = np.argsort(lengths + random.uniform(-8, 8, len(lengths)))

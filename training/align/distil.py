@@ -1,4 +1,4 @@
-"""Distils drafts from a chat model's own texts (Goel et al. 2024, "Direct Alignment of Draft Model", section 3)."""
+"""Distils drafts on the chat model's own texts (Goel et al. 2024, "Direct Alignment of Draft Model", section 3)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from .teacher import Teacher
 
 BATCH_TOKENS = 2048
 WATCHED = 160
-"""Texts of the validation split that are looked at on the way."""
+"""Texts of the validation split that are measured during training."""
 RATES = Rates(muon=0.02, adam=3e-3, warmup=0.02, flat_until=0.3, last=0.0)
 
 GROWN = Rates(muon=0.01, adam=1.5e-3, warmup=0.02, flat_until=0.3, last=0.0)
-"""Rates for a draft that starts from a shallower one."""
+"""Learning rates for a draft that starts from a shallower one."""
 FURTHER = Rates(muon=0.005, adam=5e-4, warmup=0.05, flat_until=0.3, last=0.0)
-"""Rates for a draft that is trained further."""
+"""Learning rates for training a finished draft further."""
 
 
 class Run:
-    """The distillation of one draft, in shuffled passes over the texts."""
+    """The distillation of one draft, in shuffled epochs over the texts."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Run:
         batch_tokens: int = BATCH_TOKENS,
         start: Path | None = None,
     ) -> None:
-        """``start``: the slim folder of a draft of this recipe that is trained further."""
+        """``start``: the slim folder of a finished draft of this recipe, to train it further."""
         if loss not in LOSSES:
             raise UserError(f"There is no loss {loss!r}. Losses: {', '.join(LOSSES)}.")
         self.name, self.recipe, self.loss, self.teacher = name, recipe, loss, teacher
@@ -60,20 +60,20 @@ class Run:
             self.draft.load_state_dict(own_weights(start), strict=False)
         elif recipe.grown_from:
             grow(self.draft, _weights_of(recipe.grown_from))
-        self.draft.set_attn_implementation("eager")  # on short texts a third quicker than torch's fused one
+        self.draft.set_attn_implementation("eager")  # on short texts a third faster than torch's fused attention
         self.head = self.draft.lm_head.weight.detach()[self.head_ids].bfloat16()
         self._order: list[list[int]] = []
         self._pass = -1
 
     def train(self, minutes: float, save: Callable[[], None] | None = None, tokens: int | None = None) -> None:
-        """Trains for ``minutes``, or on so many ``tokens``, counted from the run's very beginning."""
+        """Trains for ``minutes`` or on ``tokens`` tokens; both count what this run did before it was interrupted."""
         settings = {"recipe": self.recipe, "loss": self.loss, "target": self.teacher.mark}
         self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, self.rates, tokens)
         torch.manual_seed(2)
         self.timed.train(self.loss_of, (1, self.batch_tokens), lambda: self.measure()["match"], save or (lambda: None))
 
     def loss_of(self, number: int) -> Tensor:
-        """The loss on batch ``number``, counted over all passes."""
+        """The loss on batch ``number``, counted over all epochs."""
         batch = self._batch(number)
         hidden = hidden_at(self.draft, batch.ids, batch.places)
         rows = len(hidden) if self.loss in OF_THE_BATCH else ROWS
@@ -87,7 +87,7 @@ class Run:
         return self.texts.batch(self._order[min(number % count, len(self._order) - 1)])
 
     def measure(self) -> dict[str, float]:
-        """Figures on the watched texts of the validation split."""
+        """``summary`` over the watched texts of the validation split."""
         self.draft.eval()
         found = summary(guesses(self.draft, self.watched, range(len(self.watched.texts)), self.batch_tokens))
         self.draft.train()
@@ -98,7 +98,7 @@ class Run:
 
 
 def _weights_of(name: str) -> dict[str, Tensor]:
-    """The trained weights of the draft of that name. Raises UserError where it was not trained yet."""
+    """The trained weights of the named draft. Raises UserError if it is not trained yet."""
     folder = DRAFTS / name
     if not (folder / "config.json").is_file():
         raise UserError(
@@ -108,18 +108,18 @@ def _weights_of(name: str) -> dict[str, Tensor]:
 
 
 def distil(name: str, loss: str, minutes: float = 0.0, tokens: int | None = None) -> str:
-    """Distils the draft of that name into ``build/align/drafts``; returns its match rate in words. Raises UserError."""
+    """Distils the named draft into ``build/align/drafts``; returns a sentence on its match rate. Raises UserError."""
     if name not in RECIPES:
         raise UserError(f"There is no draft {name!r}. Drafts: {', '.join(RECIPES)}.")
     if RECIPES[name].weights_of:
         return _with_another_head(name)
     run = Run(name, RECIPES[name], loss, Teacher.read(model(), TEXTS))
     run.train(minutes or 1e6, lambda: run.save(DRAFTS / name), tokens)
-    return f"match rate {run.measure()['match']:.3f} on texts kept back"
+    return f"match rate {run.measure()['match']:.3f} on held-out texts"
 
 
 def _with_another_head(name: str) -> str:
-    """Writes the draft whose weights are another one's: rows of a frozen head are chosen, not trained (FR-Spec)."""
+    """Writes a draft with the weights of another one: rows of a frozen head are selected, not trained (FR-Spec)."""
     recipe = RECIPES[name]
     with replacing_folder(DRAFTS / name) as new:
         shutil.copytree(DRAFTS / recipe.weights_of, new, dirs_exist_ok=True)
@@ -128,7 +128,7 @@ def _with_another_head(name: str) -> str:
 
 
 def facts_of(name: str) -> dict[str, float]:
-    """What the logs say of a draft's training: steps, minutes and tokens seen, with those of the draft it grew from."""
+    """What the training logs of a draft, and of the draft that it grew from, record: steps, minutes, tokens."""
     recipe = RECIPES[name]
     facts = {
         key: value for key, value in last_of_log(f"align-{recipe.weights_of or name}").items() if key != "kept_back"
@@ -139,5 +139,5 @@ def facts_of(name: str) -> dict[str, float]:
 
 
 def tokens_seen(name: str) -> int:
-    """Tokens that a draft has learned from, repeats counted."""
+    """Tokens that a draft was trained on, with repetitions."""
     return int(facts_of(name).get("tokens", 0))

@@ -1,4 +1,4 @@
-"""Writes a trained draft as a slim folder: see ``decoding.engines.slim`` for the format."""
+"""Writes a trained draft as a slim folder; ``decoding.engines.slim`` describes the format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from training.files import replacing_folder
 
 SHARD_SIZE = "9MB"
 KEPT = ("README.md", "training.json", "policies")
-"""What stays in a draft's folder when its weights are replaced."""
+"""Files that stay in a draft's folder when its weights are replaced."""
 
 
 def save_slim(
@@ -26,7 +26,9 @@ def save_slim(
     target_layers: Sequence[int] = (),
     projection: Tensor | None = None,
 ) -> None:
-    """Writes what is the draft's own. ``projection``: where it is not as wide as its target."""
+    """Writes the weights that the draft does not share with its target: neither its embeddings nor the
+    ``target_layers``. ``projection`` (target's width, draft's width), for a draft narrower than its target.
+    """
     shared = tuple(f"model.layers.{index}." for index in range(len(target_layers)))
     own = {
         name: weight.detach().bfloat16().contiguous().clone()

@@ -1,6 +1,5 @@
-"""The reduced head and the loss over it, a few hundred positions at a time, so that they stay in the cache.
-
-The logits of a whole batch over 8,192 ids take 130 MB, and a loss passes over them a dozen times.
+"""The loss over a reduced head, computed for a few hundred positions at a time so that their logits stay in the CPU's
+cache: those of a whole batch over 8,192 ids take 130 MB, and a loss passes over them a dozen times.
 """
 
 from __future__ import annotations
@@ -19,7 +18,9 @@ ROWS = 256
 
 
 class _LossOverHead(torch.autograd.Function):
-    """The loss of hidden states (n, width) under a frozen head (ids, width)."""
+    """The loss of hidden states (n, width) under a frozen head (ids, width). Its gradient is computed in ``forward``,
+    part by part.
+    """
 
     @staticmethod
     def forward(
@@ -46,5 +47,5 @@ class _LossOverHead(torch.autograd.Function):
 def loss_over_head(
     hidden: Tensor, head: Tensor, known: Known, loss: Callable[[Tensor, Known], Tensor], rows: int = ROWS
 ) -> Tensor:
-    """``loss`` summed over parts of ``rows`` positions; hidden (n, width) and the frozen head (ids, width) in bf16."""
+    """``loss``, summed over parts of ``rows`` positions; hidden (n, width) and the frozen head (ids, width) in bf16."""
     return _LossOverHead.apply(hidden, head, known, loss, rows)

@@ -1,4 +1,4 @@
-"""Puts aligned drafts where the project ships them, with ``pair.json`` and what they came to on texts kept back."""
+"""Copies aligned drafts to the folder of the shipped pair, with ``pair.json`` and their figures on held-out texts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .teacher import Teacher
 
 LOSSES_FILE, FACTS_FILE = "losses.json", "alignment.json"
 KEPT = ("policies", "README.md")
-"""What stays beside a draft whose weights did not change."""
+"""What stays in the folder of a draft whose weights did not change."""
 
 
 def install(tell: Callable[[str], None]) -> Path:
-    """Copies every draft that was trained to ``models/<pair>``; returns that folder. Raises UserError."""
+    """Copies every trained draft to ``models/<pair>`` and measures it; returns that folder. Raises UserError."""
     names = [name for name in RECIPES if (DRAFTS / name / "config.json").is_file()]
     if DEFAULT not in names:
         raise UserError("There is no default draft yet. Run `python -m training align draft --minutes 60` first.")
@@ -46,7 +46,7 @@ def install(tell: Callable[[str], None]) -> Path:
 
 
 def _copy(source: Path, place: Path) -> None:
-    """Copies a draft; policies that were fitted to other weights go."""
+    """Copies a draft. Keeps its fitted policies only if the weights are unchanged."""
     same = place.is_dir() and fingerprint(source) == fingerprint(place)
     with replacing_folder(place) as new:
         shutil.copytree(source, new, dirs_exist_ok=True)
@@ -62,7 +62,7 @@ def describe(names: Sequence[str]) -> dict:
     return {
         "name": PAIR.name,
         "title": "SmolLM2 135M: a chat model",
-        "description": "SmolLM2-135M-Instruct, and drafts aligned to it by what it writes itself.",
+        "description": "SmolLM2-135M-Instruct, and drafts trained on its own answers.",
         "target": "target",
         "drafts": {name: f"drafts/{name}" for name in names},
         "default_draft": DEFAULT,
@@ -72,7 +72,7 @@ def describe(names: Sequence[str]) -> dict:
 
 
 def write_losses(rows: Sequence[LossRow]) -> None:
-    """Keeps the table of losses beside the pair, for its card."""
+    """Writes the table of losses into the pair's folder, for its card."""
     write_json(PAIR / LOSSES_FILE, [asdict(row) for row in rows])
 
 

@@ -1,8 +1,8 @@
-"""Losses between a target and a draft that proposes from a reduced head, at positions of the target's own text.
+"""Losses between a target and a draft with a reduced head, at positions of the target's own text.
 
-The target is known by its most probable tokens and the mass of the rest. What it gives to ids outside the head is kept
-as it is, out of reach, and never spread over the others: the draft's acceptance would be overstated (FR-Spec, Zhao et
-al. 2025; EAGLE-3, Li et al. 2025). All are means over positions, in nats or (total variation) in probability.
+Of the target only its most probable tokens and the mass of all others are known. The mass of ids outside the head is
+not spread over the ids inside: that would overstate the draft's acceptance (FR-Spec, Zhao et al. 2025; EAGLE-3, Li et
+al. 2025). All losses are weighted means over positions, in nats or (total variation) in probability.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import torch
 from torch import Tensor
 
 LEAST = 1e-6
-"""Least probability of what lies beyond the known tokens, so that its logarithm stays finite."""
+"""Lower bound on the mass of the tokens that are not known, so that its logarithm stays finite."""
 FLOOR = 1e-30
-"""Least probability of the draft under a logarithm."""
+"""Lower bound on the draft's probabilities before a logarithm."""
 SHARPENING = 4.0
 """Inverse of the lower temperature of ``sharp``."""
 BLEND = 3.0
-"""How fast ``lk_hybrid`` turns from KL to total variation as acceptance rises."""
+"""How fast ``lk_hybrid`` shifts from KL to total variation as acceptance rises."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The target at n positions: ``places`` (n, TOP) of its best tokens in the head, 0 where they lie outside;
-    ``inside`` (n, TOP) whether they lie in it; ``logp`` (n, TOP) their log-probabilities; ``weight`` (n,) of each
-    position, with sum 1.
+    """The target at n positions: ``places`` (n, TOP), the head's indices of its most probable tokens, 0 for those
+    outside the head; ``inside`` (n, TOP), whether they are in the head; ``logp`` (n, TOP), their log-probabilities;
+    ``weight`` (n,), the weights of the positions, which sum to 1.
     """
 
     places: Tensor
@@ -37,7 +37,7 @@ class Known:
 
     @property
     def p(self) -> Tensor:
-        """Probabilities (n, TOP + 1) of the best tokens, 0 outside the head, and of the rest."""
+        """Probabilities (n, TOP + 1) of the known tokens, 0 for those outside the head, and of all others together."""
         all_p = self.logp.exp()
         rest = (1.0 - all_p.sum(-1, keepdim=True)).clamp_min(LEAST)
         return torch.cat([all_p * self.inside, rest], dim=-1)
@@ -50,32 +50,34 @@ class Known:
 
 
 def draft_q(logits: Tensor, known: Known, sharpening: float = 1.0) -> Tensor:
-    """The draft's probabilities (n, TOP + 1) of the same tokens, 0 outside the head, and of all others in its head."""
-    # softmax is several times as quick as logsumexp, whose gradient takes an exponential of every logit
+    """The draft's probabilities (n, TOP + 1) of the known tokens, 0 for those outside the head, and of all others."""
+    # softmax is several times as fast as logsumexp, whose gradient takes an exponential of every logit
     best = (sharpening * logits).softmax(-1).gather(-1, known.places) * known.inside
     return torch.cat([best, 1.0 - best.sum(-1, keepdim=True)], dim=-1)
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
-    """KL (n,) between p and q (n, classes); a class that p does not have counts nothing."""
+    """KL(p || q) (n,) of p and q (n, classes); a class with p = 0 contributes nothing."""
     return (p * (p.clamp_min(LEAST).log() - q.clamp_min(FLOOR).log())).sum(-1)
 
 
 def forward_kl(logits: Tensor, known: Known) -> Tensor:
-    """KL(target || draft) over what the head can propose: Hinton et al. 2015; Zhou et al. 2024 (DistillSpec)."""
+    """KL(target || draft) over the classes that the head can propose (Hinton et al. 2015; Zhou et al. 2024)."""
     return known.mean(_kl(known.p, draft_q(logits, known)))
 
 
 def sharp(logits: Tensor, known: Known) -> Tensor:
-    """Forward KL at temperature 1 and, as heavy in its gradient, at temperature 1/4, where the best tokens count."""
+    """Forward KL at temperature 1, plus forward KL at temperature 1/4, which stresses the most probable tokens; scaled
+    so that the gradients of both have equal weight.
+    """
     sharpened = (SHARPENING * known.logp).softmax(-1) * known.inside
     q = draft_q(logits, known, SHARPENING)[:, :-1]
     return forward_kl(logits, known) + known.mean(_kl(sharpened, q)) / SHARPENING
 
 
 def variation(logits: Tensor, known: Known) -> Tensor:
-    """Total variation (n,) at each position: one minus the probability of acceptance, up to the target's mass outside
-    of the head, which is constant (Leviathan et al. 2023, theorem 3.5).
+    """Total variation (n,) at each position: one minus the probability of acceptance, up to a constant that depends on
+    the target's mass outside the head (Leviathan et al. 2023, theorem 3.5).
     """
     return 0.5 * (known.p - draft_q(logits, known)).abs().sum(-1)
 
@@ -86,16 +88,18 @@ def total_variation(logits: Tensor, known: Known) -> Tensor:
 
 
 def _target_p_of(drawn: Tensor, known: Known, head: int) -> Tensor:
-    """The target's probability (n,) of drawn places (n,); what it leaves to the rest is spread over the head evenly."""
+    """The target's probability (n,) of the drawn indices (n,); the mass of unknown tokens counts as uniform over the
+    head.
+    """
     hit = (known.places == drawn[:, None]) & known.inside
     p = known.p
     return torch.where(hit.any(-1), (p[:, :-1] * hit).sum(-1), p[:, -1] / head)
 
 
 def draw(weights: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """One index a row (n,), as probable as its weight (n, classes): by the running sum, with one random number a row.
+    """One index per row (n,), drawn in proportion to weights (n, classes).
 
-    torch's multinomial draws a number for every class.
+    Inverts the cumulative sum with one random number per row; torch's multinomial draws one for every class.
     """
     sums = weights.cumsum(-1)
     point = torch.rand(len(weights), 1, generator=generator) * sums[:, -1:]
@@ -103,8 +107,8 @@ def draw(weights: Tensor, generator: torch.Generator | None = None) -> Tensor:
 
 
 def tvd_plus_plus_sampled(logits: Tensor, known: Known) -> Tensor:
-    """TVD++ as published (Goel et al. 2024, section 3.2): policy gradient on one token that the draft draws, with the
-    reward r = [p > q] less its mean, over its deviation, both over the batch.
+    """TVD++ as published (Goel et al. 2024, section 3.2): policy gradient on one token sampled from the draft, with the
+    reward r = [p > q] standardised over the batch.
     """
     q = logits.softmax(-1)
     drawn = draw(q.detach())
@@ -115,8 +119,8 @@ def tvd_plus_plus_sampled(logits: Tensor, known: Known) -> Tensor:
 
 
 def tvd_plus_plus_exact(logits: Tensor, known: Known) -> Tensor:
-    """TVD++ with the sum over the head in place of a draw: the reward's mean drops out of the gradient, so that it is
-    total variation over the reward's deviation.
+    """TVD++ with the sum over the head instead of one sample: the reward's mean drops out of the gradient, which leaves
+    total variation divided by the reward's standard deviation.
     """
     q = draft_q(logits, known).detach()
     rewarded = known.mean((q * (known.p > q)).sum(-1))
@@ -140,4 +144,4 @@ LOSSES: dict[str, Callable[[Tensor, Known], Tensor]] = {
 }
 
 OF_THE_BATCH = ("tvd++-sampled", "tvd++-exact")
-"""Losses that take a deviation over the whole batch, so that it cannot be cut into parts."""
+"""Losses with a statistic over the whole batch, which therefore cannot be computed in parts."""

@@ -1,4 +1,4 @@
-"""How well a draft guesses the target's answers, on texts that no training saw."""
+"""How well a draft guesses the target's answers, on texts that are not used for training."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .losses import variation
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
-    """Along one answer: the text's temperature, whether each of the draft's first choices is the text's token (n,), and
-    the probability with which each would be accepted at temperature 1 (n,).
+    """Along one answer of n tokens: its temperature; ``hits`` (n,), whether the draft's first choice is the text's
+    token; ``accepted`` (n,), the probability that a token sampled from the draft is accepted at temperature 1.
     """
 
     temperature: float
@@ -42,7 +42,7 @@ def _guesses_of(draft: LlamaForCausalLM, texts: Texts, rows: list[int]) -> list[
     logits = head_logits(draft, batch.ids, batch.places, texts.head_ids)
     first = texts.head_ids[logits.argmax(-1)]
     outside = (batch.known.logp.exp() * ~batch.known.inside).sum(-1)
-    # The mass outside of the head is lost too: variation counts only what the head can propose.
+    # The target's mass outside the head cannot be accepted either; variation covers only what the head can propose.
     accepted = 1 - variation(logits, batch.known) - 0.5 * outside
     found, start = [], 0
     for row in rows:
@@ -67,7 +67,7 @@ def head_logits(draft: LlamaForCausalLM, ids: Tensor, places: Tensor, head_ids: 
 
 
 def tokens_per_pass(hits: np.ndarray, speculation_length: int) -> float:
-    """Tokens that a target pass brings when ``speculation_length`` tokens are guessed each time, along one text."""
+    """Tokens per target pass along one text, when each iteration drafts ``speculation_length`` tokens."""
     passes = place = 0
     while place < len(hits):
         run = 0
@@ -79,8 +79,9 @@ def tokens_per_pass(hits: np.ndarray, speculation_length: int) -> float:
 
 
 def summary(found: Sequence[Guesses]) -> dict[str, float]:
-    """Match rate over greedy answers, tokens per target pass at SL 3 over them, and acceptance at temperature 1 over
-    the answers that were sampled at temperature 1."""
+    """Match rate and tokens per target pass at SL 3 over greedy answers, and acceptance over answers sampled at
+    temperature 1.
+    """
     greedy = [guess.hits for guess in found if guess.temperature == 0]
     sampled = [guess.accepted for guess in found if guess.temperature == 1]
     hits = np.concatenate(greedy) if greedy else np.zeros(1)

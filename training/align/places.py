@@ -1,4 +1,4 @@
-"""Where aligning a draft reads and writes."""
+"""Folders and files that the alignment of drafts reads and writes."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ SUITE_FILE = PROMPTS / "chat.jsonl"
 
 
 def model() -> ChatModel:
-    """The chat model that drafts are aligned to. Raises UserError where it cannot be had."""
+    """The chat model that drafts are aligned to. Raises UserError if it is not available."""
     return ChatModel.of_pair(PAIR)

@@ -1,4 +1,4 @@
-"""Which of the prompts that a chat model wrote for itself are used, and which are kept from training."""
+"""Which of the prompts written by a chat model are used, and which are held out of training."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from typing import Literal
 
 Split = Literal["train", "policies", "validation", "test"]
-"""Drafts learn from ``train`` alone. Policies are fitted on ``policies``: on what a draft knows by heart they would
-trust it too much.
+"""Drafts are trained on ``train`` only. Policies are fitted on ``policies``: fitted on the draft's training texts, they
+would overestimate the draft.
 """
 
 HELD_BACK = 5
-"""Per cent of the prompts in each of the other splits."""
+"""Percentage of the prompts in each of the other splits."""
 FEWEST_WORDS = 4
 ANSWERS = (
     "sure",
@@ -34,18 +34,20 @@ ANSWERS = (
     "great question",
     "hello! how can i",
 )
-"""Openings by which an answer is known that stands where a prompt should."""
+"""Openings that are typical of an answer, not of a prompt."""
 
 
 def good_prompt(prompt: str) -> bool:
-    """Whether a text that a model wrote as its user's is one to be answered: a request in plain English letters."""
+    """Whether a text that the model wrote in the user's turn is usable as a prompt: almost all ASCII, not too short,
+    and no answer.
+    """
     opening = prompt.casefold().lstrip("\"'*# ")
     plain = sum(character.isascii() for character in prompt) >= 0.95 * len(prompt)
     return plain and "<|" not in prompt and len(prompt.split()) >= FEWEST_WORDS and not opening.startswith(ANSWERS)
 
 
 def split_of(prompt: str) -> Split:
-    """The split of a prompt by a hash of its words, so that more prompts never move one."""
+    """The split of a prompt, by a hash of its words: writing more prompts never moves one to another split."""
     words = " ".join(re.findall(r"[a-z0-9]+", prompt.casefold()))
     place = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % 100
     held_back: tuple[Split, ...] = ("test", "validation", "policies")
@@ -53,5 +55,5 @@ def split_of(prompt: str) -> Split:
 
 
 def key_of(prompt: str) -> str:
-    """What two prompts have in common that are alike but for capitals."""
+    """A key that is equal for prompts that differ only in case."""
     return hashlib.sha256(prompt.casefold().encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The drafts for a chat model: their shapes, what they start from, and what they share with the target."""
+"""The drafts for a chat model: their shapes, their initial weights, and what they share with the target."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A draft of ``starts`` layers, each begun from the target's layer of that number (None: from random weights).
+    """A draft with one layer for each entry of ``starts``: the number of the target's layer whose weights it starts
+    from, or None for random weights.
 
-    Its first ``shared`` layers stay the target's own and are not trained. ``narrower``: by what its width,
-    heads and MLP are divided. ``head``: how many ids it may propose. ``weights_of``: the draft whose
-    weights it has, with another head, which needs no training. ``grown_from``: the draft, one layer shallower and
-    with the same head, that its first layers and its norm start from.
+    The first ``shared`` layers are the target's and are not trained. ``narrower``: divisor of the width, the heads and
+    the MLP. ``head``: the number of ids that the draft may propose. ``weights_of``: another draft whose weights it
+    uses with a different head, so that it needs no training. ``grown_from``: the draft, one layer shallower and with
+    the same head, from which its first layers and its norm start.
     """
 
     starts: tuple[int | None, ...]
@@ -30,7 +31,7 @@ class Recipe:
 
     @property
     def target_layers(self) -> tuple[int, ...]:
-        """Numbers of the target's layers that are its first layers unchanged."""
+        """Numbers of the target's layers that the draft uses unchanged as its first layers."""
         return tuple(start for start in self.starts[: self.shared] if start is not None)
 
 
@@ -55,8 +56,8 @@ COMPARED = "one-layer"
 
 
 def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> tuple[LlamaForCausalLM, Tensor | None]:
-    """A draft in float32 that starts from the target, its embeddings frozen; and, where it is narrower, the projection
-    (target's width, its width) that its embeddings were made by.
+    """A float32 draft that starts from the target, with frozen embeddings; and, if it is narrower than the target, the
+    projection (target's width, draft's width) that made its embeddings.
     """
     torch.manual_seed(1)
     draft = LlamaForCausalLM(narrowed(target.config, recipe))
@@ -78,9 +79,9 @@ def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> tuple[LlamaForCausa
 
 
 def grow(draft: LlamaForCausalLM, weights: Mapping[str, Tensor]) -> None:
-    """Gives ``draft`` the ``weights`` of one that is a layer shallower, and lets its last layer add nothing yet.
+    """Loads the ``weights`` of a draft that is one layer shallower, and makes the last layer the identity.
 
-    The deeper draft then guesses as the shallower one does (Chen et al. 2016, Net2Net).
+    The deeper draft then starts with the shallower one's guesses (Net2Net, Chen et al. 2016).
     """
     draft.load_state_dict(weights, strict=False)
     last = draft.model.layers[-1]
@@ -90,7 +91,7 @@ def grow(draft: LlamaForCausalLM, weights: Mapping[str, Tensor]) -> None:
 
 
 def _principal(embeddings: Tensor, narrower: int) -> Tensor:
-    """The directions (width, width / narrower) in which the embeddings vary most, as bfloat16 holds them."""
+    """The directions (width, width / narrower) in which the embeddings vary most, rounded to bfloat16."""
     width = embeddings.shape[1] // narrower
     return torch.linalg.eigh(embeddings.T @ embeddings).eigenvectors[:, -width:].bfloat16().float()
 

@@ -1,4 +1,4 @@
-"""What drafts come to along answers that no draft has learned from."""
+"""Figures of the drafts on answers that no draft was trained on."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .table import rates_of
 from .teacher import Teacher
 
 SL = 3
-"""Tokens guessed at a time in the figure that Goel et al. (2024, table 1) call block efficiency."""
+"""Tokens drafted per iteration in the figure that Goel et al. (2024, table 1) call block efficiency."""
 
 
 def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, tell: Callable[[str], None]) -> dict[str, dict]:
-    """Figures of each draft (name -> its whole folder) along the answers of the validation split."""
+    """Figures of each draft on the answers of the validation split; ``folders``: name -> folder with all weights."""
     figures = {}
     for name, folder in folders.items():
         draft = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -55,7 +55,7 @@ def _figures(found: list[Guesses]) -> dict:
 
 
 def outside(teacher: Teacher, head_ids: torch.Tensor) -> float:
-    """Share of the tokens of the validation split's answers that a reduced head cannot propose."""
+    """Share of the validation split's answer tokens that a reduced head cannot propose."""
     inside = set(head_ids.tolist())
     missed = [
         np.array([token not in inside for token in text.ids[text.answer :].tolist()]) for text in teacher.validation
@@ -64,6 +64,6 @@ def outside(teacher: Teacher, head_ids: torch.Tensor) -> float:
 
 
 def facts_of_texts(folder: Path) -> dict[str, int]:
-    """How many texts the target has written, and of how many tokens."""
+    """Numbers of the texts that the target has written and of their tokens."""
     lengths = [len(text.ids) for text in all_texts(folder)]
     return {"texts": len(lengths), "tokens": sum(lengths)}

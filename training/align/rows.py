@@ -1,8 +1,7 @@
-"""Many texts at once, each at a position of its own: a bf16 Llama forward over a preallocated cache.
+"""Decodes many texts at once, each at its own position: a bf16 Llama forward pass over a preallocated cache.
 
-A row that has ended is used again at once (continuous batching, Yu et al. 2022): all rows share the first tokens, whose
-keys and values stay where they are, so that a new text begins by setting its row's position back and no pass is spent
-on reading a prompt.
+When a text ends, its row is reused immediately (continuous batching, Yu et al. 2022). All texts share their first
+tokens, whose keys and values stay in the cache: a new text only resets its row's position and needs no prefill.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from torch import Tensor
 from transformers import LlamaForCausalLM
 
 CHUNK = 32
-"""Rows that attend together, over as many positions as the longest of them has."""
+"""Rows that attend together, over the positions of the longest of them."""
 STRIDE = 32
-"""Steps from one layout of the cache to the next, in which rows of like lengths stand together."""
+"""Steps between two layouts of the cache; each layout groups rows of similar length."""
 
 
 def packed(weight: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
-    """The product by ``weight`` (outputs, inputs) of inputs (rows, inputs), its layout made once for ``rows`` rows."""
+    """A function that multiplies (rows, inputs) by ``weight`` (outputs, inputs), packed once for ``rows`` rows."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return lambda x: F.linear(x, weight)
     laid_out = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
@@ -29,9 +28,9 @@ def packed(weight: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
 
 
 class RowDecoder:
-    """The target in bf16 with keys and values for ``rows`` texts of up to ``length`` tokens that begin with ``prefix``.
+    """The target in bf16, with a cache for ``rows`` texts of up to ``length`` tokens that start with ``prefix``.
 
-    ``positions`` (rows,) holds where each row's next token goes.
+    ``positions`` (rows,) are the positions of the rows' next tokens.
     """
 
     def __init__(self, model: LlamaForCausalLM, prefix: list[int], rows: int, length: int) -> None:
@@ -67,12 +66,14 @@ class RowDecoder:
 
     @staticmethod
     def _room(position: int) -> int:
-        """Cells for STRIDE more steps from a position; a multiple of STRIDE, for other lengths multiply slower."""
+        """Cells for STRIDE more steps from a position: a multiple of STRIDE, because products of other lengths are
+        slower.
+        """
         return -(-(position + STRIDE + 1) // STRIDE) * STRIDE
 
     def _allocate(self) -> list[tuple[Tensor, list[Tensor]]]:
-        """For each layer's keys, then each layer's values: one buffer (cells, head_dim) and each chunk's part of it,
-        (rows, kv_heads, length, head_dim). torch's batched product copies what is not contiguous.
+        """For each layer's keys, then each layer's values: one buffer (cells, head_dim), and a view of it for each
+        chunk, (rows, kv_heads, length, head_dim). Views are contiguous: torch's batched product copies other tensors.
         """
         chunks = self._chunks()
         self._lengths = [self._room(int(self.positions[rows].max())) for rows in chunks]
@@ -96,7 +97,7 @@ class RowDecoder:
 
     @torch.no_grad()
     def _read_prefix(self, model: LlamaForCausalLM, prefix: list[int]) -> None:
-        """Puts keys and values of all tokens of the prefix but the last into every row."""
+        """Writes the keys and values of the prefix, except its last token, into every row."""
         if not self.prefix:
             return
         layers = model(torch.tensor([prefix[:-1]]), use_cache=True).past_key_values.layers
@@ -106,12 +107,14 @@ class RowDecoder:
                 part[:, :, : self.prefix] = state.bfloat16()
 
     def restart(self, row: int) -> None:
-        """Sets a row back to the end of the prefix; its next token is the prefix's last."""
+        """Resets a row to the end of the prefix; its next token must be the prefix's last."""
         self.positions[row] = self.prefix
 
     @torch.no_grad()
     def arrange(self) -> list[int] | None:
-        """Before a step, where it is time: a new layout, and the order of the rows in it (row order[i] is now at i)."""
+        """Makes a new layout if one is due, and returns the order of the rows in it (row order[i] is now row i); None
+        otherwise. Call it before each step.
+        """
         if self._steps_left:
             return None
         order = self.positions.argsort()
@@ -149,12 +152,12 @@ class RowDecoder:
         return self.head(F.rms_norm(x, self.norm.shape, self.norm, self.eps))
 
     def _mask(self, rows: slice, length: int) -> Tensor:
-        """What each row sees of ``length`` cells: 0 or minus infinity, (rows, 1, 1, length)."""
+        """The attention mask over ``length`` cells: 0 or minus infinity, (rows, 1, 1, length)."""
         unseen = torch.arange(length) > self.positions[rows, None]
         return torch.zeros(unseen.shape).masked_fill(unseen, -torch.inf)[:, None, None]
 
     def _attend(self, q: Tensor, keys: list[Tensor], values: list[Tensor], masks: list[Tensor]) -> Tensor:
-        """Attention of scaled queries (rows, heads, head_dim), one a row: (rows, heads * head_dim)."""
+        """Attention of scaled queries (rows, heads, head_dim), one position per row: (rows, heads * head_dim)."""
         grouped = q.view(self.rows, self.kv_heads, -1, self.head_dim)
         parts = []
         for rows, key, value, mask in zip(self._chunks(), keys, values, masks):

@@ -1,4 +1,4 @@
-"""Texts on disc: one safetensors file for a few hundred, so that a stopped run loses little and goes on there."""
+"""Texts on disk: one safetensors file per few hundred texts, so that an interrupted run loses little."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .stream import Text
 
 
 def save_texts(texts: list[Text], file: Path) -> None:
-    """Writes texts to a file, whole or not at all."""
+    """Writes texts to a file, atomically."""
     tensors = {
         "ids": np.concatenate([text.ids for text in texts]),
         "top_ids": np.concatenate([text.top_ids for text in texts]),
@@ -45,6 +45,6 @@ def load_texts(file: Path) -> Iterator[Text]:
 
 
 def all_texts(folder: Path) -> Iterator[Text]:
-    """Every text in a folder, in the order in which they were written."""
+    """All texts in a folder, in the order in which they were written."""
     for file in shard_files(folder):
         yield from load_texts(file)

@@ -1,7 +1,7 @@
-"""Texts that the target writes by itself: a user's prompt and its own answer, in one go.
+"""Texts that the target writes without any input: a user's prompt and the answer to it.
 
 Given its chat template up to the user's turn, a chat model writes a prompt (Magpie, Xu et al. 2024, section 2.1);
-the template's next words close that turn, and the model answers. Prompts are sampled at temperature 1 within a nucleus
+the template's next tokens end that turn, and the model answers. Prompts are sampled at temperature 1 within a nucleus
 of 0.95, answers at one of TEMPERATURES.
 """
 
@@ -21,18 +21,18 @@ TOP = 32
 """Tokens whose log-probabilities are kept at each position."""
 NUCLEUS, NUCLEUS_TOKENS = 0.95, 256
 BLOCK = 64
-"""Neighbours in the vocabulary that are looked at together."""
+"""Adjacent ids of the vocabulary that ``highest`` treats as one block."""
 TEMPERATURES = (0.0, 0.3, 0.7, 1.0)
 SHARES = (0.7, 0.1, 0.1, 0.1)
-"""Shares of the answers by temperature: most are greedy, for there drafts are measured."""
+"""Shares of the answers by temperature: most are greedy, because drafts are measured on greedy text."""
 LEAST = 1e-7
-"""Least probability that is kept, so that its logarithm stays finite in half precision."""
+"""Lower bound on stored probabilities, so that their logarithms stay finite in half precision."""
 LONGEST_PROMPT, LONGEST_ANSWER = 80, 160
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Token ids of the chat template: what stands before a prompt, what between prompt and answer, and the end."""
+    """Token ids of the chat template: before a prompt, between prompt and answer, and the end of a turn."""
 
     before: list[int]
     between: list[int]
@@ -41,8 +41,9 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Ids (n,) that follow ``Turns.before``, answer from ``answer`` on; the target's TOP ids and log-probabilities
-    (n, TOP) of each; the prompt itself and the temperature of the answer."""
+    """Ids (n,) that follow ``Turns.before``, the answer from index ``answer`` on; the target's TOP most probable ids
+    and their log-probabilities at each position (n, TOP); the prompt, and the temperature of the answer.
+    """
 
     ids: np.ndarray
     answer: int
@@ -58,7 +59,9 @@ class Text:
 
 @dataclass(slots=True)
 class _Row:
-    """One text on its way: ids so far, those that the template still dictates, and what was kept of each pass."""
+    """One unfinished text: its ids so far, the template's ids that must follow, and (ids, log-probabilities) of each
+    pass.
+    """
 
     answer_temperature: float
     ids: list[int] = field(default_factory=list)
@@ -73,9 +76,9 @@ class _Row:
 
 
 def highest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ``count`` highest logits (rows, count) and their ids, best first.
+    """The ``count`` highest logits (rows, count) and their ids, highest first.
 
-    They lie in the ``count`` blocks of tokens whose highest logits are highest: a quarter of the time of one ``topk``.
+    They are all in the ``count`` blocks with the highest maxima; this search takes a quarter of the time of ``topk``.
     """
     rows, vocabulary = logits.shape
     if vocabulary % BLOCK or vocabulary < BLOCK * count:
@@ -113,7 +116,7 @@ def sample(
 
 
 class Stream:
-    """Writes texts without end; ``step`` gives those that a pass has ended."""
+    """Writes an endless stream of texts; ``step`` returns those that a pass has finished."""
 
     def __init__(self, decoder: RowDecoder, turns: Turns, tokenizer, seen: set[str], seed: int) -> None:
         self.decoder, self.turns, self.tokenizer, self.seen = decoder, turns, tokenizer, seen
@@ -127,12 +130,12 @@ class Stream:
         return _Row(TEMPERATURES[place])
 
     def step(self) -> list[Text]:
-        """One pass: one token more in each row."""
+        """One pass, which adds a token to each row; returns the finished texts."""
         order = self.decoder.arrange()
         if order is not None:
             self.rows, self.ids = [self.rows[row] for row in order], self.ids[torch.tensor(order)]
         logits = self.decoder.step(self.ids)
-        probabilities = logits.float().softmax(-1)  # its exponential is several times as quick as logsumexp's
+        probabilities = logits.float().softmax(-1)  # several times as fast as logsumexp
         _, top_ids = highest(logits, TOP)
         top_logp = probabilities.gather(-1, top_ids).clamp_min(LEAST).log().half()
         temperatures = torch.tensor([row.temperature for row in self.rows])
@@ -154,7 +157,7 @@ class Stream:
         return ended
 
     def _over(self, row: _Row, token: int) -> bool:
-        """Whether the row ends with this token: an answer's end, or a prompt that is refused."""
+        """Whether this token ends the row: the end of an answer, or of a prompt that is refused."""
         if row.answer:
             return len(row.ids) > row.answer and (
                 token == self.turns.end or len(row.ids) - row.answer >= LONGEST_ANSWER

@@ -1,4 +1,4 @@
-"""The prompt suite ``chat``: prompts of the target's own kind that no draft has learned from."""
+"""The prompt suite ``chat``: prompts that the target wrote and no draft was trained on."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .prompts import Split
 from .stream import Text
 
 SUITE = "chat"
-SOURCE = "written by the target itself, sampled at temperature 1"
+SOURCE = "written by the target, sampled at temperature 1"
 COUNTS: dict[Split, int] = {"policies": 120, "validation": 40, "test": 80}
-"""Prompts of each split at most."""
+"""Maximum number of prompts in each split."""
 NAMES: dict[Split, str] = {"policies": "train", "validation": "validation", "test": "test"}
-"""What the splits are called in a suite: it is policies that are fitted there."""
+"""The splits' names in a suite, whose ``train`` split serves to fit policies."""
 LONGEST = 400
-"""Characters of a prompt."""
+"""Maximum length of a prompt in characters."""
 
 
 def suite_of(texts: Iterable[Text]) -> list[Prompt]:
@@ -36,7 +36,7 @@ def suite_of(texts: Iterable[Text]) -> list[Prompt]:
 
 
 def write_suite(texts: Iterable[Text], file: Path) -> int:
-    """Writes the suite as JSON Lines; returns how many prompts it has."""
+    """Writes the suite as JSON Lines; returns the number of its prompts."""
     prompts = suite_of(texts)
     with replacing_file(file) as stream:
         for prompt in prompts:

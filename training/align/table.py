@@ -1,4 +1,4 @@
-"""Does a loss beat another? One draft, trained from one start on the same tokens by each, on texts kept back."""
+"""Compares losses: one draft, trained with each from the same start on the same tokens, measured on held-out texts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .recipes import Recipe
 from .teacher import Teacher
 
 DRAWS = 2000
-"""Samples of the bootstrap over texts."""
+"""Resamples of the bootstrap over texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,24 @@ class Interval:
 
 
 def rates_of(rows: Sequence[np.ndarray]) -> Interval:
-    """The mean over all positions of rows (one a text), with texts drawn anew for its interval (Efron 1979)."""
+    """The mean over all positions of ``rows`` (one per text); the interval is a bootstrap over texts (Efron 1979)."""
     if not sum(map(len, rows)):
-        raise UserError("Too few texts are kept back to measure on. Run `python -m training align texts` for longer.")
+        raise UserError(
+            "There are too few held-out texts to measure on. Run `python -m training align texts` with more `--tokens`."
+        )
     drawn = _drawn(rows)
     return Interval(float(np.concatenate(rows).mean()), *(float(x) for x in np.quantile(drawn, (0.025, 0.975))))
 
 
 def difference(rows: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Interval:
-    """How much the mean of rows lies above that of others along the same texts; the interval draws texts in pairs."""
+    """The mean of ``rows`` minus that of ``others`` on the same texts, with an interval by a paired bootstrap."""
     drawn = _drawn(rows) - _drawn(others)
     middle = float(np.concatenate(rows).mean() - np.concatenate(others).mean())
     return Interval(middle, *(float(x) for x in np.quantile(drawn, (0.025, 0.975))))
 
 
 def _drawn(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Means (DRAWS,) over texts drawn with replacement, the same draws for every list of as many texts."""
+    """Means (DRAWS,) over texts drawn with replacement; the draws are the same for all lists of equal length."""
     sums, counts = np.array([row.sum() for row in rows], float), np.array([len(row) for row in rows], float)
     chosen = np.random.default_rng(0).integers(len(rows), size=(DRAWS, len(rows)))
     return sums[chosen].sum(1) / counts[chosen].sum(1)
@@ -56,8 +58,8 @@ def _drawn(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class LossRow:
-    """What a loss came to on texts kept back: match rate along greedy answers, acceptance along those sampled at
-    temperature 1, and both less those of forward KL.
+    """Figures of a loss on held-out texts: match rate on greedy answers, acceptance on answers sampled at
+    temperature 1, and the differences of both from forward KL.
     """
 
     loss: str
@@ -75,9 +77,9 @@ def compare_losses(
     tokens: int,
     losses: Sequence[str] = tuple(LOSSES),
 ) -> Iterator[LossRow]:
-    """Trains the draft in ``start`` further on ``tokens`` tokens by each loss; None: from the recipe's beginning.
+    """Trains the draft in ``start`` (None: a new draft of ``recipe``) on ``tokens`` tokens with each loss.
 
-    Forward KL goes first: the others are compared with it.
+    Forward KL comes first, because the others are compared with it.
     """
     found: dict[str, list[Guesses]] = {}
     for loss in ["kl", *(loss for loss in losses if loss != "kl")]:

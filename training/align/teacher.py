@@ -1,4 +1,4 @@
-"""The chat model that drafts are aligned to, with the words of its template and its texts."""
+"""The chat model that drafts are aligned to, with the tokens of its chat template and the texts that it wrote."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ from .stream import Text, Turns
 
 @dataclass(frozen=True, slots=True)
 class ChatModel:
-    """A chat model's folder on this machine, and ``mark``, which stands for its weights."""
+    """A chat model's folder on this machine, and ``mark``, the fingerprint of its weights."""
 
     folder: Path
     mark: str
 
     @classmethod
     def of_pair(cls, pair: Path) -> ChatModel:
-        """The target of a pair in ``models/``, unpacked where that was not done yet. Raises UserError."""
+        """The target of a pair in ``models/``, unpacked if necessary. Raises UserError if it has no source record."""
         record = read_record(pair / "target")
         if record is None:
-            raise UserError(f"{pair.name}/target has no source.json: there is no chat model to align a draft to.")
+            raise UserError(
+                f"{pair.name}/target has no source.json, so there is no chat model to align drafts to. "
+                "Restore that file from the repository."
+            )
         return cls(unpack(record, HuggingFaceHub(), lambda message, share: print(message)), record.mark)
 
     def load(self, dtype: torch.dtype) -> LlamaForCausalLM:
@@ -41,10 +44,10 @@ class ChatModel:
 
 
 def turns_of(tokenizer: PreTrainedTokenizerBase) -> Turns:
-    """The ids of the chat template's words around a prompt. Raises UserError where a model has no such template."""
+    """The ids of the chat template around a prompt. Raises UserError if the model has no chat template."""
     mark = "\0"
     if not tokenizer.chat_template:
-        raise UserError("The target has no chat template, so that it cannot write prompts. Choose a chat model.")
+        raise UserError("The target has no chat template, so it cannot write prompts. Choose a chat model.")
     message = [{"role": "user", "content": mark}]
     whole = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
     before, between = (tokenizer(part, add_special_tokens=False).input_ids for part in whole.split(mark))
@@ -53,7 +56,7 @@ def turns_of(tokenizer: PreTrainedTokenizerBase) -> Turns:
 
 @dataclass(frozen=True, slots=True)
 class Teacher:
-    """What all drafts learn from: the target, the template's first words, and the texts of two splits."""
+    """What all drafts are trained on: the target, the first tokens of its template, and the texts of two splits."""
 
     target: LlamaForCausalLM
     mark: str
@@ -63,7 +66,7 @@ class Teacher:
 
     @classmethod
     def read(cls, model: ChatModel, folder: Path) -> Teacher:
-        """The target in float32, and the texts that lie in ``folder``."""
+        """The target in float32, and the texts in ``folder``."""
         before = turns_of(model.tokenizer()).before
         texts = read_texts(folder, "train"), read_texts(folder, "validation")
         return cls(model.load(torch.float32), model.mark, before, *texts)

@@ -1,4 +1,4 @@
-"""Lets the target write the texts that drafts learn from, until there are enough."""
+"""Lets the target write the texts that drafts are trained on, until there are enough."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .stream import LONGEST_ANSWER, LONGEST_PROMPT, Stream
 from .teacher import ChatModel, turns_of
 
 ROWS = 128
-"""Texts at a time: from here on more of them are no quicker on a CPU."""
+"""Texts that are written at once; more of them bring no more tokens per second on a CPU."""
 SHARD = 400
-"""Texts in a file."""
+"""Texts per file."""
 
 
 def write_enough(model: ChatModel, folder: Path, tokens: int, rows: int = ROWS, shard: int = SHARD) -> int:
-    """Writes texts into ``folder`` until those in it have ``tokens`` tokens; returns how many they have.
+    """Writes texts into ``folder`` until all texts there have ``tokens`` tokens; returns the number of their tokens.
 
-    Killed, it goes on at the last file; its random numbers go on too, with a seed of each run's own.
+    An interrupted run resumes after its last complete file, with a new seed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     seen, done = _written(folder)
@@ -47,7 +47,7 @@ def write_enough(model: ChatModel, folder: Path, tokens: int, rows: int = ROWS, 
 
 
 def _written(folder: Path) -> tuple[set[str], int]:
-    """Keys of the prompts that were answered, and the number of tokens."""
+    """Keys of the prompts written so far, and the number of tokens of all texts."""
     seen, tokens = set[str](), 0
     for file in shard_files(folder):
         for text in load_texts(file):
