@@ -72,20 +72,20 @@ def test_facts_are_those_that_the_browser_computes():
         (a_lesson(title="{nonsense}"), "there is no fact {nonsense}"),
         (a_step(show={"view": "steps", "lane": "nothing:9"}), "There is no policy 'nothing'"),
         (a_step(show={"view": "video"}), "at steps.0.show.view"),
-        (a_step(done="answered"), "asks nothing"),
-        (a_step(done="stepped"), "shows no steps"),
-        (a_step(needs=["love"]), "a fact that there is not"),
+        (a_step(done="answered"), "has no question"),
+        (a_step(done="stepped"), "does not show the view “steps”"),
+        (a_step(needs=["love"]), "an unknown fact: love"),
         (
             a_step(question={"text": "?", "answers": [{"text": "a", "right": False, "why": "w"}] * 2}),
             "no answer is right",
         ),
         (
             a_step(question={"text": "?", "answers": [{"text": "a", "right": "alert(1)", "why": "w"}] * 2}),
-            "no comparison of facts",
+            "not a comparison of facts",
         ),
         (
             a_step(question={"text": "?", "answers": [{"text": "a", "right": "best_sl > love", "why": "w"}] * 2}),
-            "no comparison of facts",
+            "not a comparison of facts",
         ),
     ],
 )

@@ -105,5 +105,5 @@ def test_intervals_hold_their_rate_and_pairs_share_their_draws():
     assert found.high - found.low > 0.1  # texts differ: tokens alone would give 0.04
     same = difference(rows, rows)
     assert (same.rate, same.low, same.high) == (0, 0, 0)
-    with pytest.raises(UserError, match="Too few"):
+    with pytest.raises(UserError, match="too few held-out texts"):
         rates_of([])

@@ -89,14 +89,14 @@ def test_a_written_policy_decides_as_the_rule_it_spells_out(page, source, lane):
 @pytest.mark.parametrize(
     ("source", "sentence"),
     [
-        ("", "Write when to guess on"),
-        ("p >", "too soon"),
+        ("", "Write a condition for guessing on"),
+        ("p >", "too early"),
         ("window.alert(1)", "not understood"),
         ("constructor", "there is no “constructor”"),
         ("__proto__ > 0", "there is no “__proto__”"),
         ("toString(1)", "there is no “toString”"),
-        ("p = 3\np > 1", "has a meaning already"),
-        ("x = 3", "last line must say"),
+        ("p = 3\np > 1", "is already defined"),
+        ("x = 3", "last line must be the condition"),
         ("min(1) > p", "min takes 2 values"),
         ("(" * 60 + "p", "too many brackets"),
         ("p > 0.4 )", "unexpected"),

@@ -1,7 +1,7 @@
-"""The Learn place as it ships: one framework-free script and one stylesheet, as the player's.
+"""The Learn tab's assets: one framework-free script and one stylesheet, like the player's.
 
-The dashboard and exported lessons hold the same two texts. The script is written in sections, ``js/*.js``, which share
-one scope; joining them is all that is done to them.
+The dashboard and exported lessons contain the same two texts. The script is written in sections, ``js/*.js``, which
+share one scope; they are only concatenated, with no build step.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PLAYER = HERE.parent / "player" / "js"
-SHARED = ("words",)  # sections of the player that this script holds too
+SHARED = ("words",)  # sections of the player's script that this one includes, too
 SECTIONS = (
     "replay",
     "policies",
@@ -36,7 +36,7 @@ SECTIONS = (
 
 @cache
 def learn_js() -> str:
-    """The script: its sections, joined in the order in which they build on each other."""
+    """The script: its sections, concatenated so that each follows those that it uses."""
     paths = [PLAYER / f"{name}.js" for name in SHARED] + [HERE / "js" / f"{name}.js" for name in SECTIONS]
     sections = [path.read_text(encoding="utf-8") for path in paths]
     return '(function () {\n"use strict";\n' + "\n".join(sections) + "\n})();\n"

@@ -1,4 +1,4 @@
-"""What the Learn place may ask of the server: runs, lessons, files. Cheap answers; what comes is taken as hostile."""
+"""The Learn tab's requests to the server: runs, lessons, files. Answers are cheap; all input is treated as hostile."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .lessons import LESSONS, read_lesson, shipped_lessons
 from .payload import learn_payload
 from .roles import find_roles
 
-OWN_RECORDINGS = LESSONS / "recordings"  # runs that lessons need and that the showcase does not hold
+OWN_RECORDINGS = LESSONS / "recordings"  # runs that lessons need and the showcase does not contain
 
 
 class Shelf:
-    """Recorded runs of the showcase and of the lessons, and those that visitors made, by id."""
+    """Recorded runs of the showcase and of the lessons, and visitors' runs, by id."""
 
     def __init__(self, store: RunStore, own: Path = OWN_RECORDINGS) -> None:
         self.store = store
@@ -41,7 +41,7 @@ class Shelf:
         return [{"id": info.id, "title": info.title, "shows": info.shows} for info in infos]
 
     def roles(self) -> dict[str, str]:
-        """Reading all recordings takes a second; it is done once, when a visitor first comes to learn."""
+        """Kind of run -> recording. Reading all recordings takes a second, so it happens once, at the first request."""
         with self._reading:
             if self._roles is None:
                 self._roles = {**find_roles(self.own), **find_roles(self.store.recorded)}
@@ -53,7 +53,7 @@ class Shelf:
         return self.store.get(identifier)
 
     def payload(self, identifier: Any) -> dict[str, Any]:
-        """What the place shows of a run; a visitor's file is read in the process that is made for that."""
+        """The page's data for a run. A visitor's own file is parsed in the separate process for untrusted files."""
         titles = {one["id"]: one["title"] for one in self.recordings()}
         run = self.run(identifier)
         if run.id not in titles and self.store.origin(run.id) == "imported":
@@ -61,7 +61,7 @@ class Shelf:
         return learn_payload(run, title=titles.get(run.id, ""), origin="recorded" if run.id in titles else "live")
 
     def open(self, text: Any, gone: threading.Event) -> dict[str, Any]:
-        """Check and keep a run file that a visitor brought, under a name of our own."""
+        """Check a visitor's run file and store it under a new name."""
         text, name = check_text(text), new_name()
         answer = self.drawing.do("learn_open", text, name, gone)
         self.store.keep(name, answer["run"])
@@ -69,7 +69,7 @@ class Shelf:
 
 
 def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
-    """The functions that the Learn place's JavaScript may call, by their names."""
+    """The functions that the Learn tab's JavaScript may call by name."""
     shelf = Shelf(store)
 
     @cache
@@ -107,7 +107,7 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
     def learn_export(query: Query) -> Answer:
         lesson = read_lesson(query.get("lesson"))
         if query.get("run") is None:
-            raise UserError("Choose a run first: a saved lesson holds the run that it speaks of.")
+            raise UserError("Choose a run first: a saved lesson contains its run.")
         payload = shelf.payload(query.get("run"))
         return {"name": f"speculoscope-{lesson['id']}.html", "text": export_lesson(lesson, payload)}
 

@@ -11,7 +11,7 @@ from .assets import learn_css, learn_js
 
 
 def export_lesson(lesson: dict[str, Any], payload: dict[str, Any]) -> str:
-    """The page. Texts stand only inside JSON blocks in which no character can end them."""
+    """The page. Lesson and run texts are only in JSON blocks, encoded so that no text can end its block."""
     index = {"recordings": [], "roles": {}, "lessons": [lesson]}
     return _PAGE.format(
         title=escape(f"Speculoscope: {lesson['title']}"),

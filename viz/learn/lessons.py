@@ -1,7 +1,8 @@
-"""Lessons as data: what a lesson file may hold, its check, and those that ship in ``lessons/``.
+"""Lessons as data: the format of a lesson file, its validation, and the lessons that ship in ``lessons/``.
 
-A lesson is one JSON file that a teacher writes without code (``lessons/README.md`` tells how). Its texts hold facts of
-the run on screen in braces, ``{best_sl}``; the browser fills them in, so that no sentence is true of another run only.
+A lesson is one JSON file that a teacher writes without code (``lessons/README.md`` describes the format). Its texts
+name facts of the run on screen in braces, ``{best_sl}``; the browser fills them in, so that a lesson's sentences are
+true for whichever run is shown.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .assets import HERE
 
 LESSONS = Path(__file__).resolve().parents[2] / "lessons"
 MAX_BYTES = 200_000
-LANE_WORDS = ("fast", "slow", "wrong", "plain")  # lanes that a run has whatever its lanes are called
+LANE_WORDS = ("fast", "slow", "wrong", "plain")  # names for lanes that every run has
 
 Identifier = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 Line = Annotated[str, Field(min_length=1, max_length=200)]
@@ -32,7 +33,7 @@ _CONDITION = re.compile(r"([a-z_0-9]+) (?:<|<=|>|>=|==) ([a-z_0-9]+|-?\d+(?:\.\d
 
 @cache
 def known_facts() -> frozenset[str]:
-    """The names that texts may hold in braces: those of the browser's table, which computes them."""
+    """The names that texts may use in braces: those in the table of the browser's script, which computes them."""
     source = (HERE / "js" / "facts.js").read_text(encoding="utf-8")
     table = source[source.index("const FACTS = {") : source.index("};")]
     return frozenset(re.findall(r"(?:^|[,{])\s*([a-z_0-9]+): \"", table, re.MULTILINE))
@@ -43,7 +44,7 @@ class _Strict(BaseModel):
 
 
 class Answer(_Strict):
-    """``right``: true, false, or a comparison of facts ("best_sl > 5") that decides it for the run on screen."""
+    """``right``: true, false, or a comparison of facts ("best_sl > 5") that is evaluated for the run on screen."""
 
     text: Line
     right: bool | Annotated[str, Field(max_length=80)]
@@ -57,7 +58,7 @@ class Answer(_Strict):
         match = _CONDITION.fullmatch(right)
         names = [name for name in match.groups() if not re.fullmatch(r"-?\d+(?:\.\d+)?", name)] if match else [right]
         if not match or set(names) - known_facts():
-            raise ValueError(f"“{right[:60]}” is no comparison of facts such as best_sl > 5")
+            raise ValueError(f"“{right[:60]}” is not a comparison of facts such as best_sl > 5")
         return right
 
 
@@ -73,16 +74,16 @@ class Question(_Strict):
 
 
 class Show(_Strict):
-    """What stands beside the text.
+    """What is shown next to the text.
 
-    steps: an iteration of ``lane`` (a lane text, or one of LANE_WORDS), the first of the kind ``find``, at the step
-    ``at``. whatif: the sliders at a ``preset``. calculator: with these values. lanes: all speeds as bars.
+    steps: the first iteration of ``lane`` (a lane text, or one of LANE_WORDS) of the kind ``find``, at the step ``at``.
+    whatif: the sliders at a ``preset``. calculator: with these values. lanes: all speedups as bars.
     """
 
     view: Literal["steps", "whatif", "calculator", "lanes"]
     lane: Annotated[str, Field(max_length=100)] = "static:5"
     find: Literal["rejection", "burst", "full", "short", "wasted"] | None = None
-    iteration: Annotated[int, Field(ge=0, le=8192)] = 0  # so many after the one found
+    iteration: Annotated[int, Field(ge=0, le=8192)] = 0  # offset from the iteration found
     at: Literal["guess", "check", "verdict", "own", "rewind", "cost"] | None = None
     hide: bool = False
     preset: Literal["measured", "twice", "slow", "free", "costly"] = "measured"
@@ -108,23 +109,23 @@ class Step(_Strict):
     show: Show | None = None
     highlight: Annotated[list[Literal["text", "board", "costs", "numbers", "caption"]], Field(max_length=5)] = []
     question: Question | None = None
-    recording: Identifier | None = None  # another than the lesson's
-    needs: Annotated[list[Line], Field(max_length=8)] = []  # facts without which the step says that it cannot be shown
+    recording: Identifier | None = None  # replaces the lesson's for this step
+    needs: Annotated[list[Line], Field(max_length=8)] = []  # facts that the step needs; it says which are missing
     done: Literal["read", "answered", "stepped"] = "read"
 
     @model_validator(mode="after")
     def _can_be_done(self) -> Step:
         if self.done == "answered" and self.question is None:
-            raise ValueError("it is done when answered, but asks nothing")
+            raise ValueError("done is “answered”, but the step has no question")
         if self.done == "stepped" and (self.show is None or self.show.view != "steps"):
-            raise ValueError("it is done when stepped through, but shows no steps")
+            raise ValueError("done is “stepped”, but the step does not show the view “steps”")
         if unknown := set(self.needs) - known_facts():
-            raise ValueError(f"it needs a fact that there is not: {min(unknown)[:60]}")
+            raise ValueError(f"it needs an unknown fact: {min(unknown)[:60]}")
         return self
 
 
 class Lesson(_Strict):
-    """``recording``: an id, or the kind of run that it speaks of (:mod:`viz.learn.roles`)."""
+    """``recording``: a run's id, or the kind of run that the lesson needs (:mod:`viz.learn.roles`)."""
 
     id: Identifier
     title: Line
@@ -139,7 +140,7 @@ class Lesson(_Strict):
             unknown = [name for name in _FACT.findall(text) if name not in known_facts()]
             if unknown:
                 raise ValueError(
-                    f"there is no fact {{{unknown[0][:60]}}}; there are: {', '.join(sorted(known_facts()))}"
+                    f"there is no fact {{{unknown[0][:60]}}}; the facts are: {', '.join(sorted(known_facts()))}"
                 )
         return self
 
@@ -153,11 +154,11 @@ def _texts(value: Any) -> list[str]:
 
 
 def read_lesson(text: Any) -> dict[str, Any]:
-    """Check a lesson file; JSON-ready. Raises UserError with the first fault, and where it lies."""
+    """Validate a lesson file; returns it JSON-ready. Raises UserError with the first error and its location."""
     if not isinstance(text, str):
-        raise UserError("This is not a lesson file: it is no text.")
+        raise UserError("This is not a lesson file: it is not a text.")
     if len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        raise UserError(f"This lesson file is larger than {MAX_BYTES // 1000} kB, the most that is read.")
+        raise UserError(f"This lesson file is larger than {MAX_BYTES // 1000} kB, the limit.")
     try:
         return Lesson.model_validate_json(text.encode("utf-8", "surrogatepass")).model_dump(exclude_none=True)
     except (ValidationError, RecursionError) as error:
@@ -174,7 +175,7 @@ def _explain(error: Exception) -> str:
 
 @cache
 def shipped_lessons(folder: Path = LESSONS) -> tuple[dict[str, Any], ...]:
-    """Those in ``folder`` in the order of their file names, which begin with a number. Raises UserError."""
+    """The lessons in ``folder``, in the order of their file names, which begin with a number. Raises UserError."""
     found = []
     for path in sorted(folder.glob("*.json")):
         try:

@@ -1,4 +1,4 @@
-"""A run as the Learn place wants it: its own record, with the names and the fitted numbers that replaying needs."""
+"""The Learn tab's data for a run: its record, with the display names and fitted parameters that a replay needs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..player.appendix import settings_table
 from ..player.names import lane_caption, lane_name
 
 PROMPT_CHARS = 600  # the end of the prompt, shown before the text
-TUNED = ("threshold", "sl_max", "sure", "ledger", "next", "first")  # what the replay of a learned policy reads
+TUNED = ("threshold", "sl_max", "sure", "ledger", "next", "first")  # what a learned policy's replay needs
 
 
 def learn_payload(run: Run, *, title: str = "", origin: str = "live") -> dict[str, Any]:
-    """All that the Learn place shows of ``run``, JSON-ready: chains and costs as recorded, lanes with their times."""
+    """Everything that the Learn tab shows of ``run``, JSON-ready: recorded chains and costs, lanes with their times."""
     how = ending(run)
     return {
         "id": run.id,
@@ -69,7 +69,7 @@ def _lane(run: Run, trace: Trace) -> dict[str, Any]:
 
 
 def _times(run: Run, trace: Trace) -> list[list[float]]:
-    """Seconds of draft, check, policy and the rest per iteration of the repeat that the page replays."""
+    """Per iteration of the repeat that the page replays: seconds of draft, check, policy and the rest."""
     index = metrics.replayed_repeat(run)
     if index is None or index >= len(trace.repeats):
         return []
@@ -78,7 +78,7 @@ def _times(run: Run, trace: Trace) -> list[list[float]]:
 
 
 def _tuned(run: Run, draft: str) -> dict[str, dict[str, Any]]:
-    """What fitting chose for each learned policy whose scores the chain holds; {} where its files are not here."""
+    """The fitted parameters of each learned policy whose scores the chain contains; {} if its files are missing."""
     try:
         heads = heads_of(run, draft)
     except UserError:

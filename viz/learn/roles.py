@@ -1,4 +1,4 @@
-"""Which recording shows what a lesson speaks of: by features of the run, so that lessons outlive recordings."""
+"""Finds the recording for a lesson by the features of the runs, so that lessons stay valid with other recordings."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ log = logging.getLogger(__name__)
 
 
 def usable_speedups(run: Run) -> list[float]:
-    """Of the lanes that one could deploy, each median over the repeats."""
+    """Each deployable lane's speedup, as the median over the repeats."""
     lanes = [trace for trace in run.lanes if trace.policy not in ("autoregressive", "oracle")]
     return [spread.median for spread in (speedup(run, trace) for trace in lanes) if spread]
 
 
 def find_roles(backend: RecordedBackend) -> dict[str, str]:
-    """Kind of run -> id of the recording that shows it best; a kind that none shows is left out.
+    """Kind of run -> id of the recording that shows it best; kinds without a recording are left out.
 
-    everyday: the middle one of all; burst: the largest speedup; loses: a lane slower than plain decoding;
-    drafts: two drafts with a record of their guesses each; sampling, coupling: made under these rules.
+    everyday: the speedup nearest to the median; burst: the largest speedup; loses: a lane slower than plain decoding;
+    drafts: two drafts, each with a chain; sampling, coupling: recorded with that acceptance rule.
     """
     runs = [run for run in (_load(backend, info.id) for info in backend.recordings()) if run is not None]
     roles: dict[str, str] = {}
@@ -49,6 +49,6 @@ def find_roles(backend: RecordedBackend) -> dict[str, str]:
 def _load(backend: RecordedBackend, identifier: str) -> Run | None:
     try:
         return backend.load(identifier)
-    except UserError as error:  # one broken file must not take the lessons with it
+    except UserError as error:  # one broken file must not disable all lessons
         log.warning("%s", error)
         return None

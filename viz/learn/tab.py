@@ -1,4 +1,4 @@
-"""The Learn tab: one static element that the Learn place's own script fills when the tab is first opened."""
+"""The Learn tab: one static element that the tab's script fills when it is first opened."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import gradio as gr
 from ..store import RunStore
 from .desk import learn_answers
 
-TEMPLATE = '<div class="sp-learn" aria-busy="true"><p class="speculoscope sp-note">Opening the lessons.</p></div>'
+TEMPLATE = '<div class="sp-learn" aria-busy="true"><p class="speculoscope sp-note">Opening the lessons…</p></div>'
 
 
 def build_learn_tab(store: RunStore) -> None:
-    """Put the tab's component into the context at hand."""
+    """Add the tab's component to the current Gradio context."""
     gr.HTML(
         "",
         elem_id="learn",

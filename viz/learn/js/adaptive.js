@@ -1,6 +1,6 @@
-/* The policies that learn from each check, one for one those of decoding's lookahead room. */
+/* The policies that learn from each check: ports of those in decoding/lookahead. */
 
-/** Tokens per measured second, from how far recent guesses held (SGLang's throughput_aware). */
+/** The SL with the most tokens per second, from the acceptance of recent guesses by place (SGLang's throughput_aware). */
 class Throughput extends Policy {
   constructor() { super("throughput"); }
   reset({ costs, draft }) {
@@ -19,7 +19,7 @@ class Throughput extends Policy {
   observe(n, accepted) {
     if (n) this.seen = [...this.seen, [n, accepted]].slice(-20);
   }
-  /** Of the guesses in each place that counted, the share that held; each leans on the share over all places. */
+  /** The share of guesses that held at each place in an iteration, smoothed towards the share over all places. */
   rates() {
     const tried = new Array(SL_CAP).fill(0), held = new Array(SL_CAP).fill(0), total = (list) => list.reduce((a, b) => a + b, 0);
     for (const [n, accepted] of this.seen) {
@@ -30,7 +30,7 @@ class Throughput extends Policy {
   }
 }
 
-/** Exponential weights over SLs (AdaHedge), moved by what each of them would have brought. */
+/** Exponential weights over SLs (AdaHedge), updated with the loss that each of them would have had. */
 class Bandit extends Policy {
   constructor() { super("bandit"); }
   reset({ costs, draft }) {
@@ -54,7 +54,7 @@ class Bandit extends Policy {
     const worth = this.spent / this.tokens;
     this.hedge(this.accepted(n, accepted).map((a, i) => this.cost[i] - worth * (1 + a)));
   }
-  /** How many guesses each SL would have had accepted: known, or expected where all that were drafted held. */
+  /** How many guesses each SL would have had accepted: known, or expected if all drafted guesses held. */
   accepted(n, accepted) {
     const q = this.held / this.judged;
     let more = 0;
@@ -86,7 +86,7 @@ function softMinimum(losses, eta) {
   return eta === Infinity ? least : least - Math.log(losses.reduce((sum, loss) => sum + Math.exp(-eta * (loss - least)), 0)) / eta;
 }
 
-/** A threshold on the entropy bound that steers itself towards a wanted acceptance rate. */
+/** A threshold on the entropy bound, adjusted after each check towards a target acceptance rate. */
 class AdaEdl extends Policy {
   constructor(wanted = 0.9) { super("adaedl"); this.wanted = wanted; }
   reset() {

@@ -1,6 +1,6 @@
-/* Small charts in SVG, redrawn within a frame. Colours come from the player's variables; a shape says it as well. */
+/* Small charts in SVG, redrawn within a frame. Colours come from the player's variables and are never the only mark. */
 
-/** In the units of the drawing: on a phone a smaller one, so that its letters stay readable. */
+/** In the units of the viewBox: a smaller drawing on a phone, so that its letters stay readable. */
 function chartSize() {
   const narrow = window.matchMedia("(max-width: 760px)").matches;
   return { width: narrow ? 360 : 640, height: narrow ? 260 : 300, left: 40, right: 12, top: 16, bottom: 36 };
@@ -11,7 +11,7 @@ function niceStep(range, wanted = 5) {
   return [1, 2, 2.5, 5, 10].map((k) => k * power).find((step) => step >= rough);
 }
 
-/** Lines and points over one axis of numbers. series: {name, points: [[x, y]], kind: "line" | "dash" | "dots", cls}. */
+/** Lines and points over a numeric axis. series: {name, points: [[x, y]], kind: "line" | "dash" | "dots", cls}. */
 function lineChart({ label, x, y, series, marks = [] }) {
   const { width, height, left, right, top, bottom } = chartSize();
   const all = series.flatMap((one) => one.points.map(([, value]) => value)), high = Math.max(y.least || 1.2, ...all) * 1.06;
@@ -38,7 +38,7 @@ function drawSeries({ points, kind, cls }, sx, sy) {
   return [svg("path", { d: path, class: `sl-line sl-${kind} ${cls}` })];
 }
 
-/** Speedups as cells: built once, then only coloured anew. The cell of the run is outlined. */
+/** Speedups as cells, which are built once and then only recoloured. The run's cell is outlined. */
 class HeatMap {
   constructor({ columns, rows, xLabel, yLabel, xText = String, yText = String }) {
     Object.assign(this, { columns, rows, xLabel, yLabel, xText, yText, w: chartSize().width === 360 ? 360 : 460, h: 250, left: 34, top: 8, bottom: 34 });
@@ -67,7 +67,7 @@ class HeatMap {
 
   say(i, j) { return `${this.xLabel} ${this.xText(this.columns[i])}, ${this.yLabel} ${this.yText(this.rows[j])}: ${times(this.values[j][i])}`; }
 
-  /** value(column, row) -> speedup; here: [i, j] of the run's own cell. Below 1 the losing colour, above the gaining one. */
+  /** value(column, row) -> speedup; [i, j]: the run's own cell. One colour marks speedups below 1, another those above. */
   update(title, value, [i, j]) {
     this.title.textContent = title;
     this.chart.setAttribute("aria-label", title);
@@ -79,7 +79,7 @@ class HeatMap {
     }));
     this.outline.setAttribute("x", this.x(i));
     this.outline.setAttribute("y", this.y(j));
-    this.resting = `Outlined, where the sliders stand: ${this.say(i, j)}`;
+    this.resting = `Outlined (the sliders' values): ${this.say(i, j)}`;
     this.readout.textContent = this.resting;
   }
 
@@ -91,7 +91,7 @@ class HeatMap {
   }
 }
 
-/** Bars of speedup, one a lane; 1 is plain decoding. */
+/** Bars of speedup, one per lane; 1 is plain decoding. */
 function speedBars(rows, { caption } = {}) {
   const most = Math.max(1, ...rows.map((row) => row.speedup || 0)), list = el("ol", "sl-bars");
   for (const { name, speedup, note, cls } of rows) {
@@ -104,11 +104,11 @@ function speedBars(rows, { caption } = {}) {
   return el("figure", "sl-figure", caption ? el("figcaption", "", caption) : null, list);
 }
 
-/** The measured lanes of the run as bars, the always-wrong draft beside them. */
+/** The measured lanes of the run as bars, with the draft that is always wrong. */
 function lanesChart(model) {
   const rows = model.measured.map((lane) => ({ name: lane.name, speedup: lane.speedup ? lane.speedup.shown : lane.policy === "autoregressive" ? 1 : null,
     note: `${lane.iterations.length} passes of the target`, cls: "sl-measured" }));
   const wrong = model.alwaysWrong(5);
-  if (wrong) rows.push({ name: wrong.name, speedup: wrong.speedup.shown, note: `${wrong.iterations.length} passes; made up, simulated`, cls: "sl-simulated" });
-  return speedBars(rows, { caption: "Speed against plain decoding (the line): as measured and replayed on the race" });
+  if (wrong) rows.push({ name: wrong.name, speedup: wrong.speedup.shown, note: `${wrong.iterations.length} passes; an invented draft, simulated`, cls: "sl-simulated" });
+  return speedBars(rows, { caption: "Speed relative to plain decoding (the line), as measured and as the race replays it" });
 }

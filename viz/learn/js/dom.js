@@ -1,4 +1,4 @@
-/* Small helpers. Text of models, users and lessons only ever reaches the page through textContent. */
+/* Small helpers. Texts of models, users and lessons reach the page only through textContent. */
 
 const SVG_NS = "http://www.w3.org/2000/svg";
 
@@ -20,7 +20,7 @@ function button(text, act, { title, cls = "sl-button", pressed } = {}) {
   const node = el("button", cls, text);
   node.type = "button";
   if (title) node.title = title;
-  if (title && (!text || !/[a-z0-9]/i.test(text))) node.setAttribute("aria-label", title); // a sign alone has no name
+  if (title && (!text || !/[a-z0-9]/i.test(text))) node.setAttribute("aria-label", title); // a symbol alone has no name
   if (pressed != null) node.setAttribute("aria-pressed", String(pressed));
   node.addEventListener("click", act);
   return node;
@@ -52,7 +52,7 @@ function slider(label, { min, max, step, value, shown = String }, act) {
     set(x) { input.value = x; say(); } };
 }
 
-/** A number that is typed: {node, value}; what is no number or out of range is marked and reads as null. */
+/** A number field: {node, value}; value is null, and the field marked invalid, for anything but a number in range. */
 function numberField(label, value, { min = 0, max = 1e6, step = "any" } = {}, act = () => {}) {
   const input = el("input", "sl-number");
   Object.assign(input, { type: "number", min, max, step, value, inputMode: "decimal" });
@@ -63,7 +63,7 @@ function numberField(label, value, { min = 0, max = 1e6, step = "any" } = {}, ac
 
 const MARKS = { accepted: "✓", rejected: "✕", dropped: "–", correction: "↻", bonus: "+", plain: "•", waiting: "?" };
 
-/** A token in its box: border, mark and colour say its fate. */
+/** A token in its box: border, mark and colour show its fate. */
 function tokenBox(text, fate, { title } = {}) {
   const node = el("span", `sl-token sl-${fate}`, el("span", "sl-token-text", visible(text)));
   const mark = el("i", "sl-mark", MARKS[fate] || "");
@@ -73,7 +73,7 @@ function tokenBox(text, fate, { title } = {}) {
   return node;
 }
 
-/** A table from rows of text; the first column heads its row. */
+/** A table from rows of text; the first column is the row header. */
 function table(columns, rows, caption) {
   const node = el("table", "sl-table"), head = el("tr"), body = el("tbody");
   if (caption) node.append(el("caption", "", caption));
@@ -95,7 +95,7 @@ function table(columns, rows, caption) {
 
 const clamp = (x, low, high) => Math.min(high, Math.max(low, x));
 
-/** What the browser keeps; a browser that keeps nothing loses nothing else. */
+/** Values kept in the browser's storage; everything else works without it. */
 const memory = {
   read(key, otherwise) {
     try { return JSON.parse(localStorage.getItem(`speculoscope-learn-${key}`)) ?? otherwise; } catch { return otherwise; }

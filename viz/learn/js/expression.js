@@ -1,9 +1,9 @@
-/* A policy in a few lines: assignments and, last, the condition under which to guess on.
+/* A policy in a few lines: assignments and, on the last line, the condition for guessing on.
  *
  *   doubt = 1 - product
  *   doubt < 0.3 and guessed < 12
  *
- * Parsed into closures by hand; nothing is ever handed to the browser's own interpreter.
+ * A hand-written parser turns it into closures; the text is never passed to the browser's own interpreter.
  */
 
 const MAX_SOURCE = 600, MAX_DEPTH = 40;
@@ -15,17 +15,17 @@ const TOKEN = /\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)|([A-Za-z_]\w*)|(<=|>=|==
 
 class ExpressionError extends Error {}
 
-/** {wantsMore(values) -> boolean}. Throws an ExpressionError with a sentence. names: what may be read. */
+/** {wantsMore(values) -> boolean}. names: the variables that may be read. Throws an ExpressionError with a sentence. */
 function parsePolicy(source, names) {
-  if (source.length > MAX_SOURCE) throw new ExpressionError(`At most ${MAX_SOURCE} characters, please.`);
+  if (source.length > MAX_SOURCE) throw new ExpressionError(`The policy is too long: at most ${MAX_SOURCE} characters.`);
   const lines = source.split(/[\n;]/).map((line) => line.replace(/#.*/, "").trim()).filter(Boolean);
-  if (!lines.length) throw new ExpressionError("Write when to guess on, for instance: p > 0.4");
+  if (!lines.length) throw new ExpressionError("Write a condition for guessing on, for example: p > 0.4");
   const known = new Set([...names, "true", "false"]), steps = [];
   lines.forEach((line, i) => {
     const parser = new ExpressionParser(line, known, i + 1);
     const last = i === lines.length - 1, target = parser.assignment();
-    if (target && last) throw new ExpressionError(`The last line must say when to guess on, not set ${target}.`);
-    if (!target && !last) throw new ExpressionError(`Line ${i + 1} sets nothing: write name = …, or make it the last line.`);
+    if (target && last) throw new ExpressionError(`The last line must be the condition for guessing on, but it sets ${target}.`);
+    if (!target && !last) throw new ExpressionError(`Line ${i + 1} has no effect: write name = …, or make it the last line.`);
     const value = parser.whole();
     if (target) { steps.push([target, value]); known.add(target); } else steps.push([null, value]);
   });
@@ -70,7 +70,7 @@ class ExpressionParser {
     const [first, second] = this.tokens;
     if (!first || !first.name || !second || second.sign !== "=") return null;
     if (this.names.has(first.name) || first.name in FUNCTIONS || ["and", "or", "not"].includes(first.name)) {
-      throw this.fault(`${first.name} has a meaning already: choose another name.`);
+      throw this.fault(`${first.name} is already defined: choose another name.`);
     }
     this.at = 2;
     return first.name;
@@ -80,7 +80,7 @@ class ExpressionParser {
     const value = this.either();
     if (this.at < this.tokens.length) {
       const { number, name, sign } = this.next;
-      throw this.fault(`“${number ?? name ?? sign}” comes unexpected.`);
+      throw this.fault(`“${number ?? name ?? sign}” is unexpected here.`);
     }
     return value;
   }
@@ -132,7 +132,7 @@ class ExpressionParser {
 
   deeper(part) {
     this.depth += 1;
-    if (this.depth > MAX_DEPTH) throw this.fault("too many brackets inside each other.");
+    if (this.depth > MAX_DEPTH) throw this.fault("the brackets are nested too deeply.");
     const value = part();
     this.depth -= 1;
     return value;
@@ -144,13 +144,13 @@ class ExpressionParser {
     if (number != null) return () => number;
     if (name && Object.hasOwn(FUNCTIONS, name)) return this.call(name);
     if (name && this.names.has(name)) return (s) => Number(s[name]);
-    if (name) throw this.fault(`there is no “${name}”. There are: ${[...this.names].join(", ")}.`);
+    if (name) throw this.fault(`there is no “${name}”. Known names: ${[...this.names].join(", ")}.`);
     if (sign === "(") {
       const value = this.deeper(() => this.either());
       if (!this.take(")")) throw this.fault("a closing bracket is missing.");
       return value;
     }
-    throw this.fault(sign ? `“${sign}” comes unexpected.` : "the line ends too soon.");
+    throw this.fault(sign ? `“${sign}” is unexpected here.` : "the line ends too early.");
   }
 
   call(name) {
@@ -165,7 +165,7 @@ class ExpressionParser {
 
 const WRITTEN_NAMES = ["p", "entropy", "product", "guessed", "position", "held_last", "guessed_last", "c", "check", "plain"];
 
-/** A written policy as a lane: asked after every guess, and before the first with p = 1, entropy = 0. */
+/** A written policy as a lane. It is asked after every guess, and before the first one with p = 1 and entropy = 0. */
 class Written extends Policy {
   constructor(source) { super("written"); this.parsed = parsePolicy(source, WRITTEN_NAMES); }
   reset({ costs, draft }) {

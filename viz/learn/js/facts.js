@@ -1,22 +1,22 @@
-/* What lessons may say of the run on screen: {name: value}, for {name} in their texts and for what makes an answer right.
+/* Facts of the run on screen, {name: value}: for {name} in the texts of lessons and for the conditions of their answers.
  *
- * Numbers come from the run's record, from the replay of its chain, or from its cost curves; a fact that this run cannot
- * give is null, and a text that asks for it says so.
+ * Values come from the run's record, from the replay of its chain, or from its cost curves. A fact that this run does not
+ * have is null, and a text that uses it says so.
  */
 
 const FACTS = {
-  tokens: "tokens of the text", plain_passes: "passes of plain decoding", rule: "rule by which a guess is accepted", draft: "name of the draft",
-  fast_name: "fastest lane that can be used", fast_speedup: "its speedup", fast_passes: "its passes of the target",
+  tokens: "tokens of the text", plain_passes: "passes of plain decoding", rule: "acceptance rule", draft: "name of the draft",
+  fast_name: "fastest lane (the oracle excluded)", fast_speedup: "its speedup", fast_passes: "its passes of the target",
   slow_name: "slowest lane", slow_speedup: "its speedup", oracle_speedup: "speedup of the oracle",
   c: "cost of a guess", check6: "cost of checking 6 tokens", check2: "cost of checking 2 tokens", check21: "cost of checking 21 tokens",
-  match: "share of places at which the draft's guess is the target's token, percent",
+  match: "match rate: share of positions at which the draft's guess is the target's token, percent",
   best_sl: "best static SL, simulated", best_speedup: "its speedup", one_speedup: "speedup of SL 1, simulated", long_speedup: "speedup of SL 20, simulated",
-  dynamic_speedup: "speedup of the cheapest split", break_even: "cost of a guess from which on no static SL gains",
+  dynamic_speedup: "speedup of the cheapest split into iterations, simulated", break_even: "cost of a guess above which no static SL gains",
   wrong_speedup: "speedup of SL 5 with every guess wrong", wrong_passes: "its passes of the target",
-  sl: "SL of the iteration on screen", held: "its guesses that held", gives: "tokens that it gives", thrown: "guesses it threw away",
-  cost: "its cost in passes", saved: "what it gained in passes", check: "cost of its check", iteration: "its number", lane_name: "its lane",
+  sl: "SL of the iteration on screen", held: "its guesses that held", gives: "tokens that it gives", thrown: "guesses that it threw away",
+  cost: "its cost in passes", saved: "passes that it saved", check: "cost of its check", iteration: "its number", lane_name: "its lane",
   acceptance_short: "acceptance rate of SL 1, percent", acceptance_long: "acceptance rate of SL 10, percent", longest_run: "most guesses in a row that would hold",
-  p_first: "p of the first checked guess of a sampled iteration", q_first: "q of the same guess", keep_first: "probability that it is kept",
+  p_first: "p of the first sampled guess that was not certain to be kept", q_first: "q of the same guess", keep_first: "probability that it is kept",
   temperature: "temperature", match_draft2: "match rate of the other draft, percent", c_draft2: "its cost of a guess", draft2: "its name",
   best_speedup_draft2: "its best static speedup",
 };
@@ -90,14 +90,14 @@ function factText(name, value) {
   return SPEEDUPS.test(name) ? times(value) : fixed(value);
 }
 
-/** A lesson's text with its {facts} filled in. */
+/** A lesson's text with the values of its {facts}. */
 function fill(text, facts) {
   return text.replace(/\{([a-z_0-9]+)\}/g, (whole, name) => (name in FACTS ? factText(name, facts[name]) : whole));
 }
 
 const CONDITION = /^([a-z_0-9]+) (<|<=|>|>=|==) ([a-z_0-9]+|-?\d+(?:\.\d+)?)$/;
 
-/** Is an answer right here? true or false as written, or a comparison of facts; null where a fact is missing. */
+/** Whether an answer is right for these facts: as written, or by a comparison; null if a fact is missing. */
 function isRight(right, facts) {
   if (typeof right === "boolean") return right;
   const [, left, sign, other] = CONDITION.exec(right) || [];

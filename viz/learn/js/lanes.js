@@ -1,11 +1,11 @@
-/* Lanes as the Learn place shows them: iterations with every guess, its fate, what decided it, and what it cost.
+/* Lanes as the Learn tab shows them: iterations with every guess, its fate, the reason for it, and its cost.
  *
- * A lane is either measured (from the run's own record) or simulated (from the chain); both look alike:
+ * A lane is either measured (from the run's record) or simulated (from the chain); both have the same form:
  *   {lane, name, draft, policy, simulated, iterations: [{start, guesses, own, accepted, n, gives, cost}]}
- * guesses: {text, fate, p, entropy, other, ...} with `other` the target's choice at that place where it is known.
+ * guesses: {text, fate, p, entropy, other, ...}; `other` is the target's choice at that place, if known.
  */
 
-/** One display string per token; a character split over several tokens stands whole at the one that completes it. */
+/** One display string per token; a character split over several tokens is shown at the token that completes it. */
 function pieces(ids, vocab) {
   let decoder = new TextDecoder("utf-8");
   const shown = ids.map((id) => {
@@ -24,7 +24,7 @@ function bytesOf(hex) {
   return pairs.length * 2 === hex.length ? new Uint8Array(pairs.map((pair) => parseInt(pair, 16))) : new Uint8Array([255]);
 }
 
-/** Display texts of ids after a context whose last tokens may have left a character open. */
+/** Display strings of ids after a context whose last tokens may end within a character. */
 function piecesAfter(context, ids, vocab) {
   const near = context.slice(-3);
   return pieces([...near, ...ids], vocab).slice(near.length);
@@ -34,7 +34,7 @@ const visible = (text) => (text === "" ? "∅" : text.replace(/\n/g, "↵").repl
 const quoted = (text) => `“${visible(text)}”`;
 
 class RunModel {
-  /** payload: learn_payload of Python. */
+  /** payload: the result of learn_payload (viz/learn/payload.py). */
   constructor(payload) {
     Object.assign(this, payload);
     this.replays = new Map();
@@ -46,7 +46,7 @@ class RunModel {
 
   get firstChain() { return Object.values(this.chains)[0] || null; }
 
-  /** The draft that simulated lanes guess with: that of the first static lane, else the default one, else any. */
+  /** The draft of simulated lanes: that of the first static lane, else the default draft, else any. */
   get draft() {
     const wanted = [...this.lanes.filter((lane) => lane.policy === "static").map((lane) => lane.draft), this.default_draft];
     return wanted.find((draft) => this.chains[draft]) || Object.keys(this.chains)[0] || null;
@@ -60,7 +60,7 @@ class RunModel {
 
   get ending() { return { finish: this.finish, maxNewTokens: this.token_limit }; }
 
-  /** Seconds of one unit of cost, so that plain decoding takes as long simulated as it took on the clock. */
+  /** Seconds per unit of cost, such that simulated plain decoding takes as long as the measured one. */
   get unit() {
     const lane = this.lanes.find((one) => one.policy === "autoregressive");
     const measured = lane ? lane.times.flat().reduce((sum, s) => sum + s, 0) : 0;
@@ -91,7 +91,7 @@ class RunModel {
   word(id) { return id == null ? null : pieces([id], this.vocab)[0]; }
   alternatives(top) { return (top || []).slice(0, 5).map(([id, p]) => [this.word(id), p]); }
 
-  /** What an iteration costs by the measured curves, in target passes, against plain decoding of what it gives. */
+  /** Cost of an iteration by the measured curves, in target passes, and that of plain decoding for the same tokens. */
   costOf(draft, policy, n, gives, costs = this.costs) {
     const check = checkCost(costs, n + 1), total = iterationCost(costs, n, draft, policy), plain = gives * iterationCost(costs, 0, null);
     return { guessing: total - check - costs.o, check, rest: costs.o, total, plain, gained: plain - total };
@@ -99,7 +99,7 @@ class RunModel {
 
   // -------------------------------------------------------------- simulated lanes
 
-  /** What a policy would have done on this text; null where the run has no chain for it. */
+  /** What a policy would have done on this text; null if the run has no chain for its draft. */
   simulated(name, policy, { draft = this.draft, costs = this.costs, replay = this.replay(draft) } = {}) {
     if (!replay || !policy) return null;
     const done = simulate(replay, costs, policy, this.ending);
@@ -132,7 +132,7 @@ class RunModel {
     return replay.shown;
   }
 
-  /** The same text and costs with a draft that is wrong at every place: made up, and said to be. */
+  /** The same text and costs with an invented draft that is wrong at every place; its name says so. */
   alwaysWrong(sl) {
     const replay = this.replay();
     if (!replay) return null;
@@ -152,7 +152,7 @@ class RunModel {
     return this.simulated(`Static ${sl}, every guess wrong`, makePolicy(parseLane(`static:${sl}`)), { draft, replay: new Replay(chain) });
   }
 
-  /** What the page calls a lane. */
+  /** A lane's display name. */
   nameOf(text) {
     const { policy, argument, draft } = parseLane(text);
     return `${this.titles[policy] || policy}${argument ? ` ${argument}` : ""}${draft ? ` · ${draft}` : ""}`;
@@ -163,7 +163,7 @@ class RunModel {
     return lane && makePolicy(lane, this.tuned[draft]);
   }
 
-  /** Static SLs from 1 on, simulated: [{sl, speedup}], under other costs too. */
+  /** Static SLs from 1 on, simulated, also under other costs: [{sl, speedup}]. */
   sweep(costs = this.costs, draft = this.draft, longest = SL_CAP) {
     const replay = this.replay(draft);
     if (!replay) return [];
@@ -186,12 +186,12 @@ const KINDS = {
   rejection: { label: "a rejection", title: "the next iteration in which a guess failed", fits: (it) => it.n > it.accepted && it.own },
   burst: { label: "a burst", title: "the next iteration in which four or more guesses held", fits: (it) => it.accepted >= 4 },
   full: { label: "all held", title: "the next iteration in which all of two or more guesses held", fits: (it) => it.n > 1 && it.accepted === it.n && it.own },
-  short: { label: "a stop too soon", title: "the next iteration that checked although more guesses would have held",
+  short: { label: "a stop too early", title: "the next iteration that checked although more guesses would have held",
     fits: (it, holds) => it.n > 0 && it.accepted === it.n && holds(it.start) > it.n },
   wasted: { label: "a waste", title: "the next iteration in which three or more guesses were thrown away", fits: (it) => it.n - it.accepted >= 3 },
 };
 
-/** The first iteration of that kind after `from` in this direction; -1 where there is none. */
+/** The first iteration of that kind after `from` in this direction; -1 if there is none. */
 function findIteration(model, lane, kind, from = -1, direction = 1) {
   const replay = model.replay(lane.draft || undefined), holds = (start) => (replay ? replay.holds[start] : 0);
   for (let i = from + direction; i >= 0 && i < lane.iterations.length; i += direction) {

@@ -1,4 +1,4 @@
-/* The Learn place: which run, which of its five rooms, links, presenter mode.
+/* The Learn tab: which run, which of its five parts, links, presenter mode.
  *
  *   const learn = SpeculoscopeLearn.mount(root, { server, index, payload, exported })
  *   server: functions of viz/learn/desk.py, each (query) -> Promise of an answer or {error: sentence}; null in a file
@@ -35,7 +35,7 @@ class Learn {
       this.nav.append(tab);
     }
     this.nav.addEventListener("keydown", (event) => this.alongTabs(event));
-    this.present = button("Presenter mode", () => this.setPresenting(!this.presenting), { pressed: false, title: "Large type, keys only (Escape ends it)" });
+    this.present = button("Presenter mode", () => this.setPresenting(!this.presenting), { pressed: false, title: "Large type, operated by keys (Escape ends it)" });
     const tools = el("span", "sl-group sl-tools", this.exported ? null : button("Copy link", () => this.copyLink()), this.present);
     this.body = el("div", "sl-body");
     this.body.id = "sl-body";
@@ -77,18 +77,18 @@ class Learn {
   }
 
   async ask(name, query = {}) {
-    if (!this.server) throw new Error("This works on the page, not in a file.");
+    if (!this.server) throw new Error("This works on the dashboard, not in a saved file.");
     let answer;
     try {
       answer = await this.server[name](query);
     } catch (error) {
-      throw new Error("The page cannot reach its server just now. Try again in a moment.", { cause: error });
+      throw new Error("The page cannot reach its server. Try again in a moment.", { cause: error });
     }
     if (answer && answer.error) throw new Error(answer.error);
     return answer;
   }
 
-  /** Do something that may fail; its sentence is shown. */
+  /** Run something that may fail, and show the error's sentence if it does. */
   async attempt(act) {
     this.say("");
     try {
@@ -101,7 +101,7 @@ class Learn {
 
   openId(id) {
     return this.attempt(async () => {
-      if (!RUN_ID.test(id)) throw new Error("This link does not name a run: names have letters, digits, - and _.");
+      if (!RUN_ID.test(id)) throw new Error("This link does not name a run: names consist of letters, digits, - and _.");
       if (!this.model || this.model.id !== id) this.openRun((await this.ask("learn_run", { run: id })).payload);
       return this.model;
     });
@@ -111,7 +111,7 @@ class Learn {
     if (!file) return null;
     this.file.value = "";
     return this.attempt(async () => {
-      if (file.size > 8 * 2 ** 20) throw new Error(`${file.name} is larger than 8 MB, the most that this page opens.`);
+      if (file.size > 8 * 2 ** 20) throw new Error(`${file.name} is larger than 8 MB, the limit of this page.`);
       this.openRun((await this.ask("learn_open", { text: await file.text() })).payload);
     });
   }
@@ -152,7 +152,7 @@ class Learn {
     this.body.replaceChildren(needsRun && !this.model ? el("p", "sl-empty", "Choose a run above.") : room.node);
   }
 
-  /** Told by the steps after each move: the lesson may wait for it. */
+  /** Called by the steps after each move: the lesson may be waiting for it. */
   moved(steps) { if (this.place === "lessons") this.places.lessons.moved(steps); }
 
   key(event) {
@@ -180,7 +180,7 @@ class Learn {
 
   // -------------------------------------------------------------- links
 
-  /** Everything that brings a reader to what is on screen. */
+  /** The query of a link that opens what is on screen. */
   query() {
     const lessons = this.places.lessons, query = new URLSearchParams();
     if (this.place === "lessons" && lessons.lesson) { query.set("lesson", lessons.lesson.id); query.set("step", String(lessons.at + 1)); return query; }
@@ -209,7 +209,7 @@ class Learn {
     });
   }
 
-  /** Open what a link asks for; true where it asks for anything of ours. */
+  /** Open what a link names; returns whether it names anything on this tab. */
   async follow(search, fragment = "") {
     const query = new URLSearchParams(search), place = query.get("learn"), number = (name) => Math.max(0, parseInt(query.get(name), 10) || 0);
     if (query.has("lesson")) {
@@ -241,7 +241,7 @@ class Learn {
 
 const MAX_PACKED = 60000, MAX_UNPACKED = 8 * 2 ** 20; // characters of a fragment; bytes of a run
 
-/** A run file, compressed, as letters that a link may hold. What only decorates it (alternatives) is left out. */
+/** A run file, compressed, in characters that are valid in a link. The tokens' alternatives are left out. */
 async function packRun(text) {
   const run = JSON.parse(text);
   for (const lane of run.lanes) {
@@ -254,7 +254,7 @@ async function packRun(text) {
   let letters = "";
   for (const byte of bytes) letters += String.fromCharCode(byte);
   const packed = btoa(letters).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
-  if (packed.length > MAX_PACKED) throw new Error("This run is too large for a link: save its file on the Race tab and pass that on.");
+  if (packed.length > MAX_PACKED) throw new Error("This run is too large for a link: save its file on the Race tab and share that.");
   return packed;
 }
 
@@ -271,11 +271,11 @@ async function unpackRun(packed) {
     }
     return await new Blob(parts).text();
   } catch (error) {
-    throw new Error("The run in this link cannot be read: it was cut or changed on its way.", { cause: error });
+    throw new Error("The run in this link cannot be read: the link was cut or changed.", { cause: error });
   }
 }
 
-/** Mount in the dashboard: asks for the index, follows the link, else opens the first lesson's list. */
+/** Mount in the dashboard: loads the index, then follows the page's link or shows the list of lessons. */
 async function mountPage(root, server) {
   const learn = new Learn(root, { server });
   root.speculoscopeLearn = learn;

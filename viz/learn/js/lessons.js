@@ -1,4 +1,4 @@
-/* Lessons: what a teacher wrote in lessons/*.json, beside the run that it speaks of. */
+/* Lessons: the texts of lessons/*.json, next to the run that they describe. */
 
 const LANE_WORDS = {
   fast: (model) => model.measured.find((lane) => lane.name === factsOf(model).fast_name),
@@ -21,7 +21,7 @@ class Lessons {
   // -------------------------------------------------------------- which lesson
 
   async openId(id, step = 0) {
-    this.node.replaceChildren(el("p", "sl-empty", "Opening the lesson."));
+    this.node.replaceChildren(el("p", "sl-empty", "Opening the lesson…"));
     const lesson = this.learn.index.lessons.find((one) => one.id === id);
     if (!lesson) {
       if (!this.model) await this.learn.openFirst();
@@ -33,7 +33,7 @@ class Lessons {
   }
 
   async open(lesson, step = 0) {
-    this.node.replaceChildren(el("p", "sl-empty", "Opening the lesson."));
+    this.node.replaceChildren(el("p", "sl-empty", "Opening the lesson…"));
     this.lesson = lesson;
     this.results.clear();
     this.question = null;
@@ -42,14 +42,14 @@ class Lessons {
 
   leave() { this.lesson = null; this.refresh(); }
 
-  /** The recording that a lesson asks for: by its id, else by what it shows. */
+  /** The recording for a step: by its id, else by its kind. */
   runFor(step) {
     const wanted = step.recording || this.lesson.recording, { roles, recordings } = this.learn.index;
     if (!wanted || this.learn.exported) return { id: null };
     if (recordings.some(({ id }) => id === wanted)) return { id: wanted };
     if (roles[wanted]) return { id: roles[wanted] };
     const id = this.model ? null : roles.everyday || recordings[0]?.id || null;
-    return { id, note: `This lesson was written for a recording of the kind “${wanted}”, which is not here: it speaks of the run on screen instead.` };
+    return { id, note: `This lesson was written for a recording of the kind “${wanted}”, and there is none here: it uses the run on screen instead.` };
   }
 
   async toStep(at) {
@@ -68,7 +68,7 @@ class Lessons {
     this.toStep(at);
   }
 
-  /** A step is done by being read, answered or stepped through, as it says. */
+  /** A step is done when it was read, answered or stepped through, as its file says. */
   mark(what) {
     if ((this.step.done || "read") !== what) return;
     const done = new Set(this.progress[this.lesson.id] || []);
@@ -99,7 +99,7 @@ class Lessons {
     return true;
   }
 
-  /** For a presenter one key does all: first through the iteration, then on to the next step of the lesson. */
+  /** For presenters, one key goes through the iteration first and then to the next step of the lesson. */
   onward(direction) {
     const { steps } = this.learn.places, staged = this.step.show && this.step.show.view === "steps" && steps.lane;
     const last = staged && steps.at.step === steps.steps.length - 1;
@@ -122,7 +122,7 @@ class Lessons {
     const cards = this.learn.index.lessons.map((lesson) => {
       const done = (this.progress[lesson.id] || []).length, total = lesson.steps.length;
       const state = done >= total ? "done" : done ? `${done} of ${total} steps done` : `${total} steps`;
-      const open = button(done && done < total ? "Go on" : "Begin", () => this.learn.attempt(() => this.open(lesson, done < total ? firstMissing(this.progress[lesson.id], total) : 0)),
+      const open = button(done && done < total ? "Continue" : "Start", () => this.learn.attempt(() => this.open(lesson, done < total ? firstMissing(this.progress[lesson.id], total) : 0)),
         { cls: "sl-button sl-main", title: `${lesson.title}: open` });
       return el("article", "sl-card", el("h3", "", lesson.title), el("p", "", lesson.about), el("p", "sl-mute", `About ${lesson.minutes} minutes · ${state}`), open);
     });
@@ -137,13 +137,13 @@ class Lessons {
     Object.assign(file, { type: "file", accept: ".json,application/json", hidden: true });
     file.addEventListener("change", () => this.openFile(file.files[0]));
     return el("p", "sl-note", button("Open a lesson file…", () => file.click()), file,
-      " A lesson is one JSON file, written without code; those in the folder lessons show how.");
+      " A lesson is one JSON file, written without code; see the folder lessons for examples.");
   }
 
   openFile(file) {
     if (!file) return null;
     return this.learn.attempt(async () => {
-      if (file.size > 200_000) throw new Error(`${file.name} is larger than 200 kB, the most that a lesson may have.`);
+      if (file.size > 200_000) throw new Error(`${file.name} is larger than 200 kB, the limit for a lesson.`);
       const { lesson } = await this.learn.ask("learn_lesson", { text: await file.text() });
       this.learn.index.lessons = [...this.learn.index.lessons.filter((one) => one.id !== lesson.id), lesson];
       await this.open(lesson);
@@ -168,7 +168,7 @@ class Lessons {
     const text = el("div", "sl-lesson-text", el("p", "sl-where", `${lesson.title} · step ${this.at + 1} of ${lesson.steps.length}`), el("h2", "", step.title),
       ...step.text.map((one) => el("p", "", fill(one, facts))));
     const missing = (step.needs || []).filter((name) => facts[name] == null);
-    if (missing.length) text.append(el("p", "sl-note sl-missing", `This run does not hold what this step shows (${missing.map((name) => FACTS[name]).join("; ")}). Choose another run above, or go on.`));
+    if (missing.length) text.append(el("p", "sl-note sl-missing", `This run does not contain what this step shows (${missing.map((name) => FACTS[name]).join("; ")}). Choose another run above, or continue.`));
     if (this.missed) text.append(el("p", "sl-note sl-missing", this.missed));
     if (step.question) text.append(this.ask(step.question, facts));
     text.append(el("div", "sl-bar sl-turn", button("← Back", () => this.move(-1), { title: "Previous step of the lesson (page up)" }),
@@ -178,7 +178,7 @@ class Lessons {
 
   tools() {
     const save = button("Save as one HTML file", () => this.save(), { title: "The lesson and its run in one file that needs no network" });
-    return el("p", "sl-tools", button("All lessons", () => this.leave()), button("Print a hand-out", () => printNode(this.handout())), this.learn.exported ? null : save);
+    return el("p", "sl-tools", button("All lessons", () => this.leave()), button("Print a handout", () => printNode(this.handout())), this.learn.exported ? null : save);
   }
 
   ask(question, facts) {
@@ -196,7 +196,7 @@ class Lessons {
     return { ...this.learn.known, ...staged };
   }
 
-  /** What stands beside the text. */
+  /** What is shown next to the text. */
   stage() {
     const { show } = this.step;
     if (!show || (!this.model && show.view !== "calculator")) return null;
@@ -226,7 +226,7 @@ class Lessons {
     return measured || model.simulated(model.nameOf(text), model.policy(text)) || model.measured[model.measured.length - 1];
   }
 
-  // -------------------------------------------------------------- taking it along
+  // -------------------------------------------------------------- saving and printing
 
   save() {
     return this.learn.attempt(async () => {
@@ -236,7 +236,7 @@ class Lessons {
     });
   }
 
-  /** All steps, their questions, and last the answers, for paper. */
+  /** All steps with their questions, and the answers at the end, for printing. */
   handout() {
     const { lesson } = this, known = this.learn.known, solutions = el("ol", "");
     const page = el("div", "sl-handout", el("h1", "", lesson.title), el("p", "sl-mute", this.model ? this.model.badge : ""), el("p", "", this.model ? this.model.sentence : ""));
@@ -271,7 +271,7 @@ function printedIteration(lane, i) {
   return el("div", "", el("p", "", iterationSentence(lane, i)), row, el("p", "sl-mute", costSentence(it)));
 }
 
-/** Print one node and nothing else. */
+/** Print only one node. */
 function printNode(node) {
   const sheet = el("div", "speculoscope sl-print", node);
   document.body.append(sheet);

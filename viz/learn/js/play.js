@@ -60,7 +60,7 @@ class Play {
 
   build(focus) {
     if (!this.model.replay()) {
-      this.node.replaceChildren(el("p", "sl-empty", "This run recorded no chain of guesses (plain speculative sampling records none): choose a run made with the greedy or the coupling rule."));
+      this.node.replaceChildren(el("p", "sl-empty", "This run has no chain of guesses (speculative sampling records none). Choose a run with the greedy or the coupling rule."));
       return;
     }
     const { game } = this;
@@ -78,12 +78,12 @@ class Play {
     const cost = this.model.costs, draft = this.model.draft, lengths = this.lengths();
     const best = memory.read(`best/${this.model.id}/${Math.min(this.wanted, this.model.replay().n)}`, 0);
     return el("div", "sl-card", el("h2", "", "You decide: guess on, or check now?"),
-      el("p", "", `The draft says one token at a time and how sure it is. A guess costs ${fixed(cost.c[draft])} passes of the target, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little and the target is called too often; guess too much and the guesses after the first wrong one are lost.`),
-      el("p", "", "Keys: → or g guesses on, ↓ or c checks."),
+      el("p", "", `The draft shows one guess at a time and how sure it is of it. A guess costs ${fixed(cost.c[draft])} passes of the target, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little, and the target is called too often; guess too much, and the guesses after the first wrong one are wasted.`),
+      el("p", "", "Keys: → or g guesses on, ↓ or c checks now."),
       el("p", "sl-bar", lengths, Object.assign(button("Start", () => this.start(), { cls: "sl-button sl-main" }), { id: "sl-start" }), best ? el("span", "sl-mute", `Your best here: ${times(best)}`) : null));
   }
 
-  /** The game itself: the text, the guesses of this iteration, the clock, two buttons. */
+  /** The game: the text, the guesses of this iteration, the time spent, two buttons. */
   table() {
     const { game } = this, seen = game.guesses, last = game.past[game.past.length - 1];
     const board = el("ol", "sl-board");
@@ -93,11 +93,11 @@ class Play {
     check.dataset.key = "check";
     on.disabled = !game.mayGuess;
     const text = el("div", "sl-text", el("span", "sl-prompt", this.model.prompt.slice(-160)), el("span", "", game.shown.slice(0, game.start).join("")), el("span", "sl-present", seen.map((_, k) => game.wordOf(k)).join("")));
-    const said = el("p", "sl-sentence", last ? last.sentence : "Nothing has been guessed yet. Guess on?");
+    const said = el("p", "sl-sentence", last ? last.sentence : "There is no guess yet. Guess on, or check now?");
     said.setAttribute("role", "status");
     requestAnimationFrame(() => { text.scrollTop = text.scrollHeight; });
     return el("div", "sl-card", said, text, board, el("p", "sl-bar sl-choices", on, check),
-      el("p", "sl-mute", `${game.start} of ${game.replay.n} tokens · your clock ${fixed(game.spent + game.open)} passes · plain decoding would be at ${fixed(game.start * game.plain)}`));
+      el("p", "sl-mute", `${game.start} of ${game.replay.n} tokens · your time: ${fixed(game.spent + game.open)} passes · plain decoding's time for these tokens: ${fixed(game.start * game.plain)}`));
   }
 
   results() {
@@ -108,8 +108,8 @@ class Play {
     const list = el("ol", "sl-regrets", ...regrets.map(({ i, cost, sentence }) => el("li", "", `${sentence} `, button("Show it", () => this.stepThrough(i)), ` It cost ${fixed(cost)} passes.`)));
     return el("div", "sl-card", el("h2", "", `You: ${speed}${game.isBest ? ", your best here" : ""}`),
       el("p", "", `${game.replay.n} tokens in ${fixed(game.spent)} passes of the target's time; plain decoding takes ${fixed(game.replay.n * game.plain)}. All lanes below are simulated on the same tokens at the same costs.`),
-      speedBars(rows, { caption: "Speed against plain decoding" }),
-      regrets.length ? el("div", "", el("h3", "", "What cost you most, with hindsight"), list) : el("p", "", "Nobody could have decided better."),
+      speedBars(rows, { caption: "Speed relative to plain decoding" }),
+      regrets.length ? el("div", "", el("h3", "", "Your most expensive decisions, with hindsight"), list) : el("p", "", "No decision could have been better."),
       el("p", "sl-bar", again, button("Step through my lane", () => this.stepThrough(0)), this.lengths()));
   }
 
@@ -119,7 +119,7 @@ class Play {
   }
 }
 
-/** One game: the state of the learner's lane over the first n tokens. */
+/** One game: the state of the player's lane over the first n tokens. */
 class Game {
   constructor(model, n) {
     this.replay = new Replay(cutChain(model.chains[model.draft], n));
@@ -131,7 +131,7 @@ class Game {
 
   get most() { return Math.min(this.replay.n - this.start - 1, this.replay.reach[this.start]); }
   get mayGuess() { return !this.over && this.guesses.length < this.most; }
-  /** What the guesses on the table have cost so far. */
+  /** Cost of this iteration's guesses so far. */
   get open() { return this.guesses.length ? this.cost(this.guesses.length) - checkCost(this.model.costs, this.guesses.length + 1) - this.model.costs.o : 0; }
   get speedup() { return this.replay.n * this.plain / this.spent; }
 
@@ -158,7 +158,7 @@ class Game {
     this.over = this.start >= this.replay.n;
   }
 
-  /** The decisions that cost most against the best one at the same place, by the cheapest way to go on from there. */
+  /** The n decisions that cost most, compared with the best one at the same place; both continue in the cheapest way. */
   worst(n) {
     const { rest } = bestSplit((start) => this.replay.holds[start], this.replay.n, (k) => this.cost(k));
     const regrets = this.past.map(({ tuple: [start, guessed, accepted], cost, sentence }, i) => ({ i, sentence,
@@ -173,11 +173,11 @@ class Game {
     const learned = Object.entries({ disco: "DISCO", specdecpp: "SpecDec++", costaware: "Cost-aware" })
       .map(([name, title]) => run(title, makePolicy({ policy: name, argument: null }, model.tuned[this.replay.chain.draft] || {}), "the best learned policy"))
       .filter(Boolean).sort((a, b) => b.speedup - a.speedup).slice(0, 1);
-    return [{ name: "Plain", speedup: 1, note: "the target alone", cls: "sl-simulated" }, run("Confidence 0.4", new Confidence(), "stops under 40%"), best, ...learned, run("Oracle", new Oracle(), "told beforehand; not usable")];
+    return [{ name: "Plain", speedup: 1, note: "the target alone", cls: "sl-simulated" }, run("Confidence 0.4", new Confidence(), "stops under 40%"), best, ...learned, run("Oracle", new Oracle(), "knows the text in advance; not usable")];
   }
 }
 
-/** A policy in a few lines, replayed as it is typed. */
+/** The editor for a policy in a few lines, which is replayed while one types. */
 class Writer {
   constructor(learn) {
     this.learn = learn;
@@ -193,7 +193,7 @@ class Writer {
     this.out = el("div", "");
     this.out.setAttribute("role", "status");
     this.node = el("div", "sl-card", el("h2", "", "Write the policy"), el("p", "", "Guess on while this is true; it is asked before every guess:"), this.field,
-      el("p", "sl-note", `It may read ${WRITTEN_NAMES.join(", ")}: p is how sure the draft was of its last guess (1 before the first), product all its p of this iteration multiplied, guessed the guesses so far, held_last and guessed_last those of the last iteration, c the cost of a guess, check the cost of checking one token more, plain that of a pass. Functions: min, max, abs, sqrt, log, exp. A line name = … sets a name; # begins a remark.`), this.out);
+      el("p", "sl-note", `Variables: ${WRITTEN_NAMES.join(", ")}. p is the draft's probability of its last guess (1 before the first) and entropy that of its distribution there; product multiplies all p of this iteration; guessed counts its guesses; position counts the tokens of the text so far; held_last and guessed_last are the accepted guesses and all guesses of the last iteration; c is the cost of a guess, check that of checking one more token, plain that of a pass. Functions: min, max, abs, sqrt, log, exp. A line name = … defines a variable; # starts a comment.`), this.out);
     this.run();
   }
 

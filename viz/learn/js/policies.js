@@ -1,4 +1,4 @@
-/* The policies, one for one those of decoding's lookahead room; see there for sources and formulas. */
+/* The policies: ports of those in decoding/lookahead, which gives their sources and formulas. */
 
 class Policy {
   constructor(name, cap = SL_CAP) { this.name = name; this.cap = cap; this.score = this.threshold = null; }
@@ -94,7 +94,7 @@ class SpecDecPlusPlus extends Policy {
   }
 }
 
-/** Drafts on while the chance that all guesses and the next one hold exceeds m / lam. */
+/** Guesses on while the chance that all guesses and the next one hold exceeds m / lam. */
 class CostAware extends Policy {
   constructor(tuned) { super("costaware", tuned.sl_max); this.tuned = tuned; }
   reset({ costs, draft }) {
@@ -149,7 +149,7 @@ function checkSlope(costs) {
   return above / below;
 }
 
-/** Linear between the points, constant beyond them. */
+/** Linear interpolation between the points, constant outside them. */
 function interpolate(x, at, values) {
   if (x <= at[0]) return values[0];
   const right = at.findIndex((one) => one > x);

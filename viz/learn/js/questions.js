@@ -1,6 +1,6 @@
-/* A question with answers in a mixed order, explained with the numbers of the run on screen once one was chosen. */
+/* A question with answers in shuffled order; a chosen answer is explained with the numbers of the run on screen. */
 
-/** A number from a text, the same on every machine, so that a class sees the same order. */
+/** A seed from a text, the same on every machine, so that everyone in a class sees the same order. */
 function seedOf(text) {
   let seed = 2166136261;
   for (const letter of text) seed = Math.imul(seed ^ letter.codePointAt(0), 16777619) >>> 0;
@@ -17,7 +17,7 @@ function mixed(list, seed) {
   return order;
 }
 
-/** The answers that can be told here, filled in: wrong ones that read as the right one are left out. */
+/** The answers for these facts, filled in. Wrong answers with the same text as a right one are left out. */
 function answersOf(question, facts, key) {
   const told = question.answers.map((answer) => ({ text: fill(answer.text, facts), why: fill(answer.why, facts), right: isRight(answer.right, facts) }));
   const right = new Set(told.filter((answer) => answer.right).map((answer) => answer.text));
@@ -27,7 +27,7 @@ function answersOf(question, facts, key) {
 }
 
 class Question {
-  /** options: hidden (answers wait until they are asked for), answered(bool), chosen (text of an earlier choice). */
+  /** options: hidden (show the answers on request only), answered(text, right), chosen (text of an earlier choice). */
   constructor(question, facts, key, { hidden = false, chosen = null, answered = () => {} } = {}) {
     Object.assign(this, { answers: answersOf(question, facts, key), answered, chosen, hidden });
     this.node = el("fieldset", "sl-question", el("legend", "", fill(question.text, facts)));
@@ -40,7 +40,7 @@ class Question {
 
   build() {
     const unknown = !this.answers.some((answer) => answer.right);
-    if (unknown) { this.list.replaceChildren(el("p", "sl-note", "This run does not hold the numbers that this question is about: choose another run above.")); return; }
+    if (unknown) { this.list.replaceChildren(el("p", "sl-note", "This run does not contain the numbers for this question: choose another run above.")); return; }
     if (this.hidden) {
       this.list.replaceChildren(button("Show the answers (a)", () => this.reveal()));
       return;
@@ -48,13 +48,13 @@ class Question {
     this.list.replaceChildren(...this.answers.map((answer, i) => {
       const chosen = this.chosen === answer.text, told = this.chosen != null && (chosen || answer.right);
       const node = button("", () => this.choose(answer.text), { cls: `sl-answer${told ? (answer.right ? " sl-right" : " sl-wrong") : ""}`, pressed: chosen });
-      node.append(el("b", "", "abcdef"[i]), el("span", "", answer.text), told ? el("i", "", answer.right ? "✓ right" : "✕ not so") : null ?? "");
+      node.append(el("b", "", "abcdef"[i]), el("span", "", answer.text), told ? el("i", "", answer.right ? "✓ right" : "✕ wrong") : null ?? "");
       return node;
     }));
     const picked = this.answers.find((answer) => answer.text === this.chosen);
     const right = this.answers.find((answer) => answer.right);
     this.feedback.replaceChildren(...(picked ? [el("p", picked.right ? "sl-yes" : "sl-no", picked.why),
-      ...(picked.right ? [] : [el("p", "", `Right is “${right.text}”: ${right.why}`)])] : []));
+      ...(picked.right ? [] : [el("p", "", `The right answer is “${right.text}”: ${right.why}`)])] : []));
   }
 
   reveal() { this.hidden = false; this.build(); }

@@ -1,14 +1,14 @@
-/* What if? The replay of decoding's what-if module in the browser: the same policies over the same recorded chain.
+/* A port of decoding's what-if module: the same policies over the same recorded chain, in the browser.
  *
- * Every number here is a port of the Python one and is held to it by tests over all policies. Costs are in units of a
- * target pass over one token; output positions count new tokens from 0.
+ * Tests over all policies compare the results with those of the Python code. Costs are in units of a target pass over one
+ * token; output positions count new tokens from 0.
  */
 
-const SL_CAP = 20; // of static policies and those whose source says so
+const SL_CAP = 20; // of static policies and of those whose source has this cap
 
 // ---------------------------------------------------------------- costs
 
-/** v(n): cost of a target pass over n tokens; beyond the measured range on its last slope. */
+/** v(n): cost of a target pass over n tokens, extrapolated beyond the measured range with the mean slope. */
 function checkCost(costs, n) {
   const { v } = costs, last = v[v.length - 1];
   if (n <= v.length) return v[n - 1];
@@ -23,7 +23,7 @@ function iterationCost(costs, n, draft, policy) {
   return first + n * (c + decision) + checkCost(costs, n + 1) + costs.o;
 }
 
-/** The costs with other curves: what if the draft were cheaper, or checking free? */
+/** The costs with some curves replaced: another cost of a guess, of checks or of the loop. */
 function withCosts(costs, draft, { c, v, o } = {}) {
   const changed = { ...costs, v: v || costs.v, o: o ?? costs.o };
   if (c == null) return changed;
@@ -33,7 +33,7 @@ function withCosts(costs, draft, { c, v, o } = {}) {
   return changed;
 }
 
-// ---------------------------------------------------------------- the chain, made ready
+// ---------------------------------------------------------------- the chain, prepared
 
 class Replay {
   constructor(chain) {
@@ -71,7 +71,7 @@ function said(tail) {
   return end < 0 ? tail.choice.length : end;
 }
 
-/** The same text cut after n tokens, as a run with that limit would have recorded it. */
+/** The chain cut after n tokens, as a run with that token limit would have recorded it. */
 function cutChain(chain, n) {
   if (n >= chain.target.length) return chain;
   const along = { ...chain.along, choice: chain.along.choice.slice(0, n) };
@@ -82,7 +82,7 @@ function cutChain(chain, n) {
 
 // ---------------------------------------------------------------- replaying
 
-/** The iterations [start, SL, accepted] that a policy makes of the text, and what they cost. */
+/** The iterations [start, SL, accepted] in which a policy decodes the text, and their cost. */
 function simulate(replay, costs, policy, ending = {}) {
   const { draft } = replay.chain;
   let wanted = replay.n;
@@ -114,7 +114,7 @@ function draftStepwise(replay, policy, start, most) {
   return state.guesses.length;
 }
 
-/** The SL at every position that makes the rest of the text cheapest, and that least cost (dynamic programming). */
+/** The SL at every position that makes the rest of the text cheapest, and that cost (dynamic programming). */
 function bestSplit(holds, nTokens, cost, wanted = nTokens) {
   const limit = Math.max(wanted, nTokens);
   const rest = new Array(nTokens + 2).fill(0), plan = new Array(nTokens).fill(0), costs = [];
@@ -133,13 +133,13 @@ function bestSplit(holds, nTokens, cost, wanted = nTokens) {
 
 // ---------------------------------------------------------------- lanes
 
-/** "wide/static:5" -> {draft, policy, argument}; null where it is no lane. */
+/** "wide/static:5" -> {draft, policy, argument}; null if it is not a lane. */
 function parseLane(text) {
   const match = /^(?:([A-Za-z0-9][A-Za-z0-9._/-]*)\/)?([a-z_+-]+)(?::(.+))?$/.exec(String(text).trim());
   return match ? { text: match[0], draft: match[1] || null, policy: match[2], argument: match[3] ?? null } : null;
 }
 
-/** The policy of a lane, new. tuned: what fitting chose for the learned ones, by name. Null where it cannot be replayed. */
+/** A new policy for a lane; null if it cannot be replayed. tuned: fitted parameters of the learned policies, by name. */
 function makePolicy(lane, tuned = {}) {
   const maker = POLICIES[lane.policy];
   return maker ? maker(lane.argument, tuned[lane.policy]) : null;

@@ -1,4 +1,4 @@
-/* One sentence a step, computed from the iteration on screen. */
+/* One sentence per step, computed from the iteration on screen. */
 
 const count = (n, one, many = `${one}s`) => `${n === 0 ? "no" : n.toLocaleString("en")} ${n === 1 ? one : many}`;
 const percent = (p) => (p >= 0.995 && p < 1 ? "over 99%" : p < 0.005 ? "under 1%" : `${Math.round(100 * p)}%`);
@@ -6,7 +6,7 @@ const fixed = (x, digits = 2) => Number(x).toFixed(digits);
 const times = (x) => `${fixed(x)}×`;
 
 const STOPPED = {
-  policy: "check now", cap: "check now: the most guesses allowed in one iteration", limit: "check now: no more tokens are wanted",
+  policy: "check now", cap: "check now: this is the limit for one iteration", limit: "check now: no more tokens are wanted",
   context: "check now: the context is full", eos: "check now: the draft has ended its text",
   exhausted: "check now: the draft has nothing more to propose",
 };
@@ -22,16 +22,16 @@ function iterationSentence(lane, i) {
   return `Iteration ${i + 1}: ${parts.join(", ")}: ${count(it.gives, "token")}.`;
 }
 
-/** What the iteration cost against what plain decoding would have taken for the same tokens. */
+/** The iteration's cost, compared with plain decoding of the same tokens. */
 function costSentence({ cost, n, gives }) {
   const guessing = n ? `${count(n, "guess", "guesses")} ${fixed(cost.guessing)} + ` : "";
   const sum = `${guessing}one check ${fixed(cost.check)} + the rest ${fixed(cost.rest)} = ${fixed(cost.total)} passes of the target`;
-  const verdict = Math.abs(cost.gained) < 0.005 ? "nothing gained, nothing lost"
-    : cost.gained > 0 ? `${fixed(cost.gained)} gained` : `${fixed(-cost.gained)} lost`;
+  const verdict = Math.abs(cost.gained) < 0.005 ? "no difference"
+    : cost.gained > 0 ? `${fixed(cost.gained)} saved` : `${fixed(-cost.gained)} lost`;
   return `Cost: ${sum}. Plain decoding would have taken ${fixed(cost.plain)} for ${count(gives, "token")}: ${verdict}.`;
 }
 
-/** The steps of one iteration: [{kind, at, sentence, more}]; `at` is the guess that the step is about. */
+/** The steps of one iteration: [{kind, at, sentence, more}]; `at` is the index of the step's guess. */
 function stepsOf(model, lane, i) {
   const it = lane.iterations[i], steps = it.guesses.map((guess, at) => guessStep(lane, it, guess, at));
   steps.push(checkStep(model, it, lane));
@@ -57,32 +57,32 @@ function decisionOf(lane, it, guess, at) {
   if (guess.score != null && guess.threshold != null) {
     return `The policy ${lane.name} compares its score ${fixed(guess.score, 3)} with the threshold ${fixed(guess.threshold, 3)}: ${outcome}.`;
   }
-  return `The policy ${lane.name} says: ${outcome}.`;
+  return `The policy ${lane.name} decides: ${outcome}.`;
 }
 
 function checkStep(model, it, lane) {
   const cost = fixed(checkCost(model.costs, it.n + 1));
   if (!it.n) {
     return { kind: "check", at: -1, sentence: "Nothing was guessed: the target takes one pass for one token.",
-      more: "That is plain decoding: every token waits for a whole pass." };
+      more: "That is plain decoding: every token needs a whole pass." };
   }
   return {
     kind: "check", at: -1,
-    sentence: `Check: the target reads ${it.n === 1 ? "the guess" : `all ${it.n} guesses`} in one pass, and so says what it would write at each place, and after the last.`,
-    more: `A pass over ${count(it.n + 1, "token")} takes ${cost} times as long as one over a single token, measured on this machine`
-      + (cost < 1 + 0.5 * it.n ? ": most of a pass goes into reading the model's weights, and they are read once for all of them." : "."),
+    sentence: `Check: the target reads ${it.n === 1 ? "the guess" : `all ${it.n} guesses`} in one pass, which gives its own choice at each place, and after the last.`,
+    more: `A pass over ${count(it.n + 1, "token")} takes ${cost} times as long as one over a single token, measured on the machine of this run`
+      + (cost < 1 + 0.5 * it.n ? ": most of a pass goes into reading the model's weights, which are read once for all tokens." : "."),
   };
 }
 
 function verdictOf(model, it, guess, at) {
   const name = `Guess ${at + 1}, ${quoted(guess.text)}`, held = guess.fate === "accepted";
-  const first = at === 0 || held ? "" : " What comes after it no longer counts.";
+  const first = at === 0 || held ? "" : " The guesses after it no longer count.";
   if (model.rule === "sampling" && guess.accept_probability != null) return samplingVerdict(guess, name, held);
   const noise = model.rule === "coupling" ? `, each with the same noise added (seed ${model.seed}, place ${it.start + at}),` : "";
   const choices = held ? `both models' first choice${noise} is ${quoted(guess.other ?? guess.text)}`
     : `the target's first choice${noise} is ${guess.other == null ? "another token" : quoted(guess.other)}`;
   return { sentence: `${name}: ${choices}. ${held ? "Accepted." : "Rejected."}${first}`,
-    more: model.rule === "coupling" ? "The noise depends on the seed and the place alone, so every policy writes the same text." : "" };
+    more: model.rule === "coupling" ? "The noise depends only on the seed and the place, so every lane writes the same text." : "" };
 }
 
 function samplingVerdict(guess, name, held) {
@@ -97,13 +97,13 @@ function ownStep(model, it) {
   const token = quoted(it.own.text);
   if (it.own.fate === "plain") return { sentence: `The target writes ${token}.`, more: "" };
   if (it.own.fate === "bonus") {
-    return { sentence: `${it.n === 1 ? "The guess" : `All ${it.n} guesses`} held, and the same pass has told what comes next: ${token}, the bonus.`,
-      more: "It costs nothing more: the check had to look there anyway." };
+    return { sentence: `${it.n === 1 ? "The guess" : `All ${it.n} guesses`} held, and the same pass also gives the next token: ${token}, the bonus.`,
+      more: "It costs nothing extra: the check computed it anyway." };
   }
   return model.rule === "sampling"
-    ? { sentence: `In place of the rejected guess a token is drawn from the residual, the share of p above q: ${token}, the correction.`,
-      more: "max(0, p − q), scaled to 1: what the draft proposes too seldom." }
-    : { sentence: `The target's own token stands ready at the place of the rejected guess: ${token}, the correction.`,
+    ? { sentence: `The rejected guess is replaced by a token drawn from the residual, the part of p above q: ${token}, the correction.`,
+      more: "The residual is max(0, p − q), scaled to sum to 1: what the draft proposes too rarely." }
+    : { sentence: `The check has also given the target's own token at the place of the rejected guess: ${token}, the correction.`,
       more: "So even an iteration in which no guess holds gives one token, the one that plain decoding would have written." };
 }
 
@@ -111,8 +111,8 @@ function rewindStep(it) {
   const dropped = it.guesses.filter((guess) => guess.fate === "dropped").length;
   const end = it.start + it.accepted;
   const lost = dropped && it.guesses.some((guess) => guess.fate === "rejected")
-    ? `${dropped === 1 ? "The guess" : `The ${dropped} guesses`} after the rejected one followed a text that is not to be: dropped.`
+    ? `${dropped === 1 ? "The guess" : `The ${dropped} guesses`} after the rejected one followed a wrong token: dropped.`
     : dropped ? "The text ended before the last guesses: dropped." : "Nothing was guessed after the rejected token.";
   return { sentence: `${lost} Both models' caches are cut back to ${count(end, "token")} of new text.`,
-    more: "What the models remember of the thrown-away tokens is forgotten; the next iteration goes on from the correction." };
+    more: "The models' memory of the thrown-away tokens is discarded; the next iteration continues after the correction." };
 }

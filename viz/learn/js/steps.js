@@ -1,4 +1,4 @@
-/* Step by step: one iteration at a time, and inside it guess after guess, check, verdicts, own token, cost. */
+/* Step by step: one iteration at a time, divided into guesses, check, verdicts, own token, rewind and cost. */
 
 const TEXT_BEFORE = 60; // tokens of text shown before the iteration
 
@@ -8,7 +8,7 @@ class Steps {
     this.node = el("section", "sl-steps");
     this.node.setAttribute("aria-label", "Step by step");
     this.hides = false;
-    this.extra = []; // lanes that were made here: simulated, played
+    this.extra = []; // lanes made on this tab: simulated or played
     this.bets = new Map();
   }
 
@@ -63,7 +63,7 @@ class Steps {
     if (wrapped >= 0) this.goTo({ iteration: wrapped, step: kind === "rejection" ? "check" : 0 }); else this.build();
   }
 
-  /** From the step at hand to the one that tells of guess `at`, if there is one. */
+  /** Go from the current step to the one that decides about guess `at`, if there is one. */
   towards(at) {
     const found = this.steps.findIndex((step) => step.kind === "verdict" && step.at === at);
     const thrown = this.steps.findIndex((step) => step.kind === "rewind");
@@ -81,7 +81,7 @@ class Steps {
 
   build() {
     if (!this.lane || !this.lane.iterations.length) {
-      this.node.replaceChildren(el("p", "sl-empty", "This run holds no iteration to step through."));
+      this.node.replaceChildren(el("p", "sl-empty", "This run has no iteration to step through."));
       return;
     }
     const focus = document.activeElement && this.node.contains(document.activeElement) ? document.activeElement.dataset.key : null;
@@ -104,7 +104,7 @@ class Steps {
     const jumps = el("span", "sl-group sl-jumps", el("span", "sl-mute", "Jump to"),
       ...Object.entries(KINDS).map(([kind, { label, title }]) => keyed(kind, button(label, () => this.jump(kind), { title: `Jump to ${title}` }))));
     const hide = keyed("hide", button("Hide the verdict", () => { this.hides = !this.hides; this.build(); }, { pressed: this.hides,
-      title: "Hide the verdict and guess how many guesses will hold" }));
+      title: "Hide the verdict and predict how many guesses will hold" }));
     return el("div", "sl-bar", lanes, moves, jumps, hide);
   }
 
@@ -125,7 +125,7 @@ class Steps {
     for (let k = 0; k <= Math.min(this.it.n, 24); k++) {
       row.append(button(String(k), () => { this.bets.set(this.it, k); this.build(); }, { pressed: made === k }), " ");
     }
-    if (made != null) row.append(el("span", "sl-mute", "Now go on."));
+    if (made != null) row.append(el("span", "sl-mute", "Now choose Next."));
     return row;
   }
 
@@ -134,7 +134,7 @@ class Steps {
     return made === accepted ? `You said ${made}: right.` : `You said ${made}; ${accepted} held.`;
   }
 
-  /** How much of the iteration has been told at this step. */
+  /** How much of the iteration is revealed at this step. */
   told(step) {
     const { kind, at } = step, it = this.it;
     const guesses = kind === "guess" ? at + 1 : it.n;
@@ -190,7 +190,7 @@ class Steps {
     return board;
   }
 
-  /** Two bars on one scale: what has been spent, and what plain decoding would take for the tokens gained. */
+  /** Two bars on one scale: the time spent so far, and plain decoding's time for the tokens that the iteration gives. */
   costs(step) {
     const { cost, n, gives } = this.it, told = this.told(step), checked = step.kind !== "guess";
     const scale = Math.max(cost.total, cost.plain, 1), bar = el("div", "sl-cost"), plain = el("div", "sl-cost");
@@ -207,7 +207,7 @@ class Steps {
     const spent = (n ? cost.guessing * told.guesses / n : 0) + (checked ? cost.check + cost.rest : 0);
     const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sl-mute", name), holder, el("span", "sl-value", value));
     const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, told.thrown ? fixed(cost.plain) : "…"),
-      el("p", "sl-note", "In passes of the target over one token, by the curves measured when the run began." + this.clock()));
+      el("p", "sl-note", "In passes of the target over one token, by the cost curves of this run." + this.clock()));
     return box;
   }
 
@@ -216,7 +216,7 @@ class Steps {
     return seconds ? ` On the clock this iteration took ${fixed(1000 * seconds.reduce((a, b) => a + b, 0), 1)} ms.` : "";
   }
 
-  /** What both models had in mind at the place of the step. */
+  /** Both models' most probable tokens at the place of the step. */
   numbers(step) {
     const guess = step.at >= 0 && ["guess", "verdict"].includes(step.kind) ? this.it.guesses[step.at] : step.kind === "own" ? this.it.own : null;
     const box = el("div", "sl-tops");

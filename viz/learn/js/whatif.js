@@ -1,10 +1,10 @@
-/* What if the draft were cheaper, the SL longer, checks free? Answered from the replay and from the closed form. */
+/* What if the draft were cheaper, the SL longer, checks free? Computed by replay and by the closed form. */
 
 const CHECKS = {
   measured: ["as measured", (costs) => costs.v],
-  free: ["free: any number for the price of one", () => [1, 1]],
-  quarter: ["each further token a quarter of a pass", () => [1, 1.25]],
-  full: ["each token a whole pass", () => [1, 2]],
+  free: ["free: any number of tokens for the price of one", () => [1, 1]],
+  quarter: ["a quarter of a pass for each further token", () => [1, 1.25]],
+  full: ["a whole pass for each token", () => [1, 2]],
 };
 const PRESETS = {
   measured: ["as measured", (c) => ({ c, checks: "measured" })],
@@ -25,17 +25,17 @@ class WhatIf {
   open(model) {
     this.model = model;
     if (!model.replay()) {
-      this.node.replaceChildren(el("p", "sl-empty", "This run recorded no chain of guesses to replay (plain speculative sampling records none): choose another run."));
+      this.node.replaceChildren(el("p", "sl-empty", "This run has no chain of guesses to replay (speculative sampling records none). Choose another run."));
       return;
     }
     this.draft = model.draft;
     this.measured = model.costs.c[this.draft];
     const redraw = () => this.draw();
-    this.cost = this.measured; // as measured; the slider itself moves in steps
+    this.cost = this.measured; // exact; the slider has steps
     this.c = slider("Cost of a guess, c", { min: 0, max: Math.max(1.2, Math.ceil(1.2 * this.measured * 10) / 10), step: 0.005, value: this.measured, shown: fixed },
       (c) => { this.cost = c; this.draw(); });
     this.sl = slider("SL (guesses per check)", { min: 1, max: LONGEST, step: 1, value: 5 }, redraw);
-    this.threshold = slider("Threshold of Confidence", { min: 0, max: 1, step: 0.01, value: 0.4, shown: fixed }, redraw);
+    this.threshold = slider("Confidence threshold", { min: 0, max: 1, step: 0.01, value: 0.4, shown: fixed }, redraw);
     this.checks = select("What a check costs", Object.entries(CHECKS).map(([key, [text]]) => [key, text]), "measured", redraw);
     this.presets = el("p", "sl-bar", el("span", "sl-mute", "Presets"), ...Object.entries(PRESETS).map(([key, [text]]) => button(text, () => this.preset(key), { pressed: key === "measured" })));
     const drafts = Object.keys(model.chains);
@@ -94,7 +94,7 @@ class WhatIf {
     const closed = sweep.map((one) => [one.sl, modelSpeedup(alpha, one.sl, costs, draft)]);
     const points = model.measured.filter((lane) => lane.policy === "static" && lane.draft === draft && lane.speedup)
       .map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.shown, `${lane.name}: ${times(lane.speedup.shown)} on the clock`]);
-    const chart = lineChart({ label: "Speed against plain decoding over the SL", x: { min: 1, max: LONGEST, label: "SL: guesses per check" }, y: {},
+    const chart = lineChart({ label: "Speed relative to plain decoding over the SL", x: { min: 1, max: LONGEST, label: "SL: guesses per check" }, y: {},
       series: [{ name: "simulated: the recorded guesses at these costs", kind: "line", cls: "sl-s0", points: sweep.map((one) => [one.sl, one.speedup]) },
         { name: `model: every guess holds with probability ${fixed(alpha)}`, kind: "dash", cls: "sl-s1", points: closed },
         { name: "measured on the clock, at the measured costs", kind: "dots", cls: "sl-s2", points },
@@ -103,12 +103,12 @@ class WhatIf {
     const said = el("p", "sl-sentence", `SL ${sl} at c = ${fixed(this.cost)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
       + (best.speedup > 1 ? `The best SL would be ${best.sl}, ${times(best.speedup)}.` : "No SL gains anything: plain decoding is best."));
     said.setAttribute("role", "status");
-    this.out.replaceChildren(said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would make it ${times(confidence.speedup.shown)} with ${fixed(mean, 1)} guesses on average. Here the draft's guess is right at ${percent(alpha)} of the places (c measured: ${fixed(this.measured)}).`), chart);
+    this.out.replaceChildren(said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would reach ${times(confidence.speedup.shown)} with ${fixed(mean, 1)} guesses on average. On this text the draft's guess is right at ${percent(alpha)} of the places; its measured c is ${fixed(this.measured)}.`), chart);
     cancelAnimationFrame(this.later);
     this.later = requestAnimationFrame(() => this.drawMaps(alpha, costs, sl));
   }
 
-  /** Closed form over (match rate, SL) and (c, SL); where the sliders stand is outlined. */
+  /** Closed form over (match rate, SL) and (c, SL); the cell of the sliders' values is outlined. */
   drawMaps(alpha, costs, sl) {
     const { draft } = this, nearest = (list, value) => list.reduce((best, one, i) => (Math.abs(one - value) < Math.abs(list[best] - value) ? i : best), 0);
     const priced = new Map(COSTS.map((c) => [c, withCosts(costs, draft, { c })]));
@@ -116,13 +116,13 @@ class WhatIf {
     this.byCost.update(`Model: speed over c and the SL, at a match rate of ${fixed(alpha)}`, (c, n) => modelSpeedup(alpha, n, priced.get(c), draft), [nearest(COSTS, this.cost), sl - 1]);
   }
 
-  /** Numbers to find by moving the sliders. */
+  /** Questions whose answers are found with the sliders. */
   questions() {
     const { model } = this, best = (costs) => model.bestStatic(costs, this.draft), at = (c) => withCosts(model.costs, this.draft, { c });
     const rows = [
-      ["From which c on is every static SL a loss on this text?", () => breakEven((c) => best(at(c)).speedup), 0.05, fixed],
-      ["Which SL is best if the draft were twice as fast?", () => best(at(this.measured / 2)).sl, 0, String],
-      ["And if it were as slow as the target (c = 1), how fast would SL 1 be, against plain decoding?", () => model.sweep(at(1), this.draft, 1)[0].speedup, 0.03, times],
+      ["Above which c is every static SL a loss on this text?", () => breakEven((c) => best(at(c)).speedup), 0.05, fixed],
+      ["Which SL would be best if the draft were twice as fast?", () => best(at(this.measured / 2)).sl, 0, String],
+      ["If the draft were as slow as the target (c = 1), how fast would SL 1 be, relative to plain decoding?", () => model.sweep(at(1), this.draft, 1)[0].speedup, 0.03, times],
     ];
     return el("div", "sl-card", el("h3", "", "Find out with the sliders"), ...rows.map(([text, answer, tolerance, shown]) => numberQuestion(text, answer, tolerance, shown)));
   }
@@ -134,21 +134,21 @@ function numberQuestion(text, answer, tolerance, shown) {
   const check = () => {
     const right = answer(), given = field.value;
     if (given == null) { told.textContent = "Type a number first."; return; }
-    if (right == null) { told.textContent = "There is none on this text: it gains at any c shown."; return; }
+    if (right == null) { told.textContent = "There is no such c: some SL gains at every c up to 20."; return; }
     const near = Math.abs(given - right) <= tolerance * Math.max(1, right) + 1e-9;
-    told.textContent = `${near ? "✓ Right" : "✕ Not quite"}: it is ${shown(right)} here.`;
+    told.textContent = `${near ? "✓ Right" : "✕ Wrong"}: it is ${shown(right)} here.`;
   };
   return el("div", "sl-ask", el("p", "", text), el("p", "sl-bar", field.node, button("Check", check), told));
 }
 
-/** A guess, a check, an SL and how many hold: tokens per second, against plain decoding. */
+/** Tokens per second from the times of a guess and a check, the SL and the guesses that hold; and plain decoding's. */
 class Calculator {
   constructor({ guess = 1, check = 10, sl = 4, held = 3 } = {}) {
     const redraw = () => this.draw();
     this.guess = numberField("a guess takes (ms)", guess, {}, redraw);
     this.check = numberField("a check takes (ms)", check, { min: 0.001 }, redraw);
     this.sl = numberField("guesses per check, SL", sl, { max: 1000, step: 1 }, redraw);
-    this.held = numberField("of them hold, on average", held, { max: 1000 }, redraw);
+    this.held = numberField("guesses that hold, on average", held, { max: 1000 }, redraw);
     this.out = el("div", "");
     this.out.setAttribute("role", "status");
     this.node = el("div", "sl-card sl-calculator", el("h3", "", "Calculator"), el("div", "sl-fields", this.guess.node, this.check.node, this.sl.node, this.held.node), this.out);
@@ -158,10 +158,10 @@ class Calculator {
   draw() {
     const [guess, check, sl, held] = [this.guess, this.check, this.sl, this.held].map((field) => field.value);
     if ([guess, check, sl, held].includes(null)) { this.out.replaceChildren(el("p", "sl-fault", "Each field needs a number that is not negative.")); return; }
-    if (held > sl) { this.out.replaceChildren(el("p", "sl-fault", `Of ${sl} guesses at most ${sl} can hold.`)); return; }
+    if (held > sl) { this.out.replaceChildren(el("p", "sl-fault", `At most ${sl} of ${sl} guesses can hold.`)); return; }
     const spent = sl * guess + check, tokens = held + 1, speed = 1000 * tokens / spent, plain = 1000 / check, ratio = speed / plain;
     this.out.replaceChildren(
-      el("p", "", `One iteration: ${sl} × ${guess} ms + ${check} ms = ${Number(spent.toFixed(3))} ms for ${held} + 1 = ${tokens} tokens (the check itself always gives one).`),
+      el("p", "", `One iteration: ${sl} × ${guess} ms + ${check} ms = ${Number(spent.toFixed(3))} ms for ${held} + 1 = ${tokens} tokens (the check always gives one of its own).`),
       el("p", "sl-sentence", `${Math.round(speed)} tokens a second; plain decoding ${Math.round(plain)}: ${ratio > 1.005 ? `${times(ratio)}, faster` : ratio < 0.995 ? `${times(ratio)}, slower` : "no difference"}.`));
   }
 }

@@ -1,4 +1,4 @@
-/* The words of the field, each in a line; they print. And the calculator. */
+/* The glossary, printable, and the calculator. */
 
 class Words {
   constructor(learn) {
