@@ -163,7 +163,7 @@ def test_the_first_sentence_is_the_runs(run):
     assert opening(run, point=other.lane) == (  # an example speaks of its point
         f"Here: the same 88 tokens, {point}, {ratio:.2f}× faster with {lane_name(name)}."
     )
-    assert f"{run.costs.check(6):.2f} times" in check_fact(run)
+    assert f"takes {run.costs.check(6):.2f} and" in check_fact(run)
 
 
 def test_the_first_sentence_is_honest_when_slower_or_alone():
@@ -208,7 +208,7 @@ def test_every_text_stands_once(payload):
 
 
 def test_a_text_that_ended_at_once_is_told_with_what_to_do(run):
-    hint = "goes on after a prompt that stops within a line"
+    hint = "end the prompt within a line"
     short = make_run(n_tokens=3)
     for trace in short.lanes:
         trace.finish = "eos"
@@ -222,9 +222,9 @@ def test_the_first_guess_after_a_check_has_a_price_of_its_own(run):
     draft = run.pair.default_draft
     run.costs.first[draft] = 0.07
     c = run.costs.c[draft]
-    assert check_fact(run).endswith(f"by the draft {c:.2f} to {c + 0.07:.2f}.")
+    assert check_fact(run).endswith(f"of the draft {c:.2f} to {c + 0.07:.2f}.")
     del run.costs.first[draft]
-    assert check_fact(run).endswith(f"by the draft {c:.2f}.")
+    assert check_fact(run).endswith(f"of the draft {c:.2f}.")
 
 
 def test_repeats_that_are_far_apart_are_told():
@@ -235,7 +235,7 @@ def test_repeats_that_are_far_apart_are_told():
     assert doubt(run) == ""  # one of five may be off
     times[1].check_s = [3 * second for second in times[1].check_s]
     found = metrics.speedup(run, run.lanes[1])
-    assert f"waver ({found.low:.2f}× to {found.high:.2f}× over the repeats)" in doubt(run)
+    assert f"vary ({found.low:.2f}× to {found.high:.2f}× over the repeats)" in doubt(run)
     assert player_payload(run)["fact"] == check_fact(run) + doubt(run)
 
 

@@ -26,7 +26,7 @@ class Example:
     shows: str = ""
     lanes: list[str] = field(default_factory=list)  # []: the default ones
     recording: str | None = None
-    point: str = ""  # the lane that its first sentence is to be about; "": the fastest
+    point: str = ""  # the lane of its first sentence; "": the fastest
 
 
 def find_examples(recorded: RecordedBackend) -> list[Example]:
@@ -68,6 +68,6 @@ def lane_choices(pairs: Sequence[PairDescription]) -> list[tuple[str, str]]:
 
 
 def pair_choices(pairs: Sequence[PairDescription]) -> list[tuple[str, str]]:
-    """(label, name) of the pairs that can load; one that needs a preparation says which."""
+    """(label, name) of the pairs that can load; the label names a preparation that is needed."""
     offered = [pair for pair in pairs if pair.loadable]
     return [(f"{pair.title} ({pair.reason})" if pair.reason else pair.title, pair.name) for pair in offered]

@@ -46,14 +46,14 @@ def answered(function: Callable[..., Answer]) -> Callable[..., Answer]:
     def answer(query: Query, *more: Any) -> Answer:
         try:
             if not isinstance(query, dict):
-                raise UserError("This question to the server has the wrong form; reload the page.")
+                raise UserError("This request to the server has the wrong form; reload the page.")
             return json.loads(
                 json.dumps(function(query, *more))
             )  # plain JSON: Gradio's own writer refuses numbers as keys
         except UserError as error:
             return {"error": str(error)}
         except Exception:
-            log.exception("The page's question %s failed", function.__name__)
+            log.exception("The page's request %s failed", function.__name__)
             return {"error": BROKEN}
 
     return answer
@@ -107,7 +107,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
         }
         kind = query.get("kind")
         if not isinstance(kind, str) or kind not in writers:
-            raise UserError(f"A run can be taken along as {', '.join(writers)}.")
+            raise UserError(f"A run can be saved as {', '.join(writers)}.")
         name = f"speculoscope-{run.id}.{kind}" if kind in _MIME else kind
         return {"name": name, "mime": _MIME.get(kind, "text/plain"), "text": writers[kind]()}
 
@@ -154,7 +154,7 @@ def _link(store: RunStore, run: Run, t: Any) -> str:
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise UserError("This question to the server has the wrong form; reload the page.")
+        raise UserError("This request to the server has the wrong form; reload the page.")
     return value
 
 

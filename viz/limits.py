@@ -59,7 +59,7 @@ class BodyLimits:
 
     async def _read(self, scope: Scope, receive: Receive, held: bytearray, most: int) -> None:
         """Reads the body into ``held``. Raises TooMuch."""
-        too_large = f"The body is larger than {most // 2**20} MB, the most that is read here."
+        too_large = f"The body is larger than {most // 2**20} MB, the limit of this server."
         if _announced(scope) > most:
             raise TooMuch(413, too_large)
         more = True

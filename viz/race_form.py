@@ -13,21 +13,21 @@ from .buttons import make_buttons
 from .choices import Example, lane_choices, pair_choices
 from .settings import CHAT, DTYPES, FIELDS, MAX_FORM_REPEATS, MAX_TEMPERATURE, MIN_TOP_P, Settings
 
-UNFOLD = """<button type="button" class="sp-unfold" aria-expanded="false">Race a text of your own</button>"""
+UNFOLD = """<button type="button" class="sp-unfold" aria-expanded="false">Race your own text</button>"""
 RULE_LABELS = [
     ("greedy: both models' first choices must agree", "greedy"),
-    ("coupling: same noise for both, so every lane writes the same text", "coupling"),
+    ("coupling: same noise for both models, so every lane writes the same text", "coupling"),
     ("sampling: speculative sampling; lanes may differ in text", "sampling"),
 ]
 
 
 CHAT_LABELS = [
-    ("as the pair is meant", ""),
+    ("the pair's default", ""),
     ("a question to the model (chat template)", "ask"),
     ("a text to continue", "continue"),
 ]
 ASK = ("Ask the model", "Ask a question, or say what to write")
-CONTINUE = ("Continue this text", "Type the beginning of a text; the models go on from there")
+CONTINUE = ("Continue this text", "Type the beginning of a text; the models continue it")
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ def build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
     with gr.Column(elem_classes="sp-form"):
         gr.HTML(html_template=UNFOLD, js_on_load=None, apply_default_css=False, elem_classes="sp-unfold-box")
         form = _build_form(first, examples, pairs)
-        if pairs and pairs[0].note:  # the default pair cannot be had here
+        if pairs and pairs[0].note:  # the default pair is not available here
             gr.Markdown(pairs[0].note, elem_id="pair-note")
     _wire_rule(form)
     _wire_hint(form)
@@ -53,7 +53,7 @@ def build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
     return form
 
 
-# Numbers have no Gradio bounds, whose message would not name the field; the request's check does.
+# Number fields have no bounds of Gradio's, whose message would not name the field; the check of the request does.
 
 
 def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
@@ -110,31 +110,31 @@ def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
     """The rarer settings, in a collapsed section."""
     choices = [("the default pair", ""), *pair_choices(pairs)]
     with gr.Row():
-        rule = gr.Radio(RULE_LABELS, value=first.rule, label="Rule by which a guess is accepted", elem_id="rule")
+        rule = gr.Radio(RULE_LABELS, value=first.rule, label="Acceptance rule", elem_id="rule")
         temperature = gr.Slider(
             0, MAX_TEMPERATURE, value=first.temperature, step=0.05, label="Temperature", elem_id="temperature"
         )
     with gr.Row():
         seed = gr.Number(first.seed, label="Seed", precision=0, min_width=110)
-        repeats = gr.Slider(1, MAX_FORM_REPEATS, value=first.repeats, step=1, label="Repeats of the timing")
+        repeats = gr.Slider(1, MAX_FORM_REPEATS, value=first.repeats, step=1, label="Timing repeats")
         top_k = gr.Number(first.top_k, label="Top-k (0: off)", precision=0, min_width=110)
         top_p = gr.Slider(MIN_TOP_P, 1, value=first.top_p, step=0.01, label="Top-p (1: off)")
         dtype = gr.Dropdown(list(DTYPES), value=first.dtype, label="Number format (dtype)", min_width=130)
     with gr.Row():
         pair = gr.Dropdown(choices, value=first.pair, label="Pair of models", elem_id="pair")
-        target = gr.Textbox(first.target, label="or a target of your own (folder or Hub id)", max_lines=1)
+        target = gr.Textbox(first.target, label="or your own target (folder or Hub id)", max_lines=1)
         draft = gr.Textbox(first.draft, label="with this draft (folder or Hub id)", max_lines=1)
     cards = [f"{one.title}: [model card]({one.card}), {one.licence}." for one in pairs if one.card]
     if cards:
         gr.Markdown(" ".join(cards), elem_id="pair-cards")
     with gr.Row():
-        stop = gr.Textbox(first.stop, label="Stop strings, one a line", lines=1, max_lines=4)
-        ignore_eos = gr.Checkbox(first.ignore_eos, label="Go on after the end-of-text token")
+        stop = gr.Textbox(first.stop, label="Stop strings, one per line", lines=1, max_lines=4)
+        ignore_eos = gr.Checkbox(first.ignore_eos, label="Continue after the end-of-text token")
     with gr.Row():
-        chat = gr.Radio(CHAT_LABELS, value=first.chat, label="What the prompt is", elem_id="chat")
+        chat = gr.Radio(CHAT_LABELS, value=first.chat, label="Kind of prompt", elem_id="chat")
         system = gr.Textbox(
             first.system,
-            label="System message of a chat (empty: the model's own)",
+            label="System message of a chat (empty: the model's default)",
             lines=1,
             max_lines=4,
             elem_id="system",

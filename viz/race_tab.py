@@ -28,7 +28,7 @@ TASK = "race"
 TEMPLATE = """<div class="speculoscope">
 <div class="sp-status" role="status" aria-live="polite" hidden></div>
 <div class="sp-player"></div>
-<div class="sp-take" role="group" aria-label="Take it along"></div>
+<div class="sp-take" role="group" aria-label="Save or share"></div>
 <section class="sp-plots" aria-label="Plots of this run"></section>
 </div>"""
 
@@ -78,7 +78,7 @@ def _example_delta(store: RunStore, example: Example) -> Any:
 
 
 def _first_value(store: RunStore, examples: list[Example]) -> str:
-    """The run that plays first; "" if none is shipped."""
+    """The delta of the run that plays first; "" if none is shipped."""
     first = next((example for example in examples if example.recording), None)
     return _example_delta(store, first) if first else ""
 
@@ -224,7 +224,7 @@ def _wire_memory(
         elif kept:
             settings, faults = read_settings(kept, first, "browser", names_of_pairs)[0], []
         else:
-            return nothing  # nothing to restore: keep what is being typed
+            return nothing  # keep what the visitor is typing
         delta = told("failed", message=" ".join(faults)) if faults else gr.skip()
         example = gr.skip() if settings.prompt == first.prompt else None
         return [*asdict(settings).values(), delta, example]

@@ -30,7 +30,7 @@ from .store import RunStore
 from .visitors import check_share
 
 PERIOD_S = 0.07  # between two deltas
-BROKEN = "Something failed here, and it is our fault, not yours. Try again; the server's log tells more."
+BROKEN = "Something failed on the server; this is not your fault. Try again; the server's log has the details."
 
 log = logging.getLogger(__name__)
 Batch = list[dict[str, Any]]  # [{"kind", "data"}, ...]
@@ -130,7 +130,7 @@ def _copied(event: Event) -> dict[str, Any]:
 
 
 def race_feed(backend: Backend, store: RunStore, request: CompareRequest) -> Feed:
-    """A comparison; where an event carries its run, the page gets the payload, and ``store`` keeps the run."""
+    """A comparison. Runs in its events are kept in ``store`` and replaced by the page's payload."""
 
     def translate(event: Event) -> Event:
         if event.kind == "started":
@@ -214,7 +214,7 @@ class Live:
 
 
 def _headed(event: Event) -> Event:
-    """ "started" with what the player writes over each lane and before its text."""
+    """ "started" with each lane's heading and the prompt's end, which the player shows."""
     settings, lanes = event.data["settings"], [lane_heading(lane) for lane in event.data["lanes"]]
     known = {"lanes": lanes, "prompt": settings["prompt"][-PROMPT_CHARS:], "repeats": settings["repeats"]}
     return Event(event.run, event.seq, "started", known)

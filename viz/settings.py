@@ -28,7 +28,7 @@ from decoding.records.trace import Run
 
 RULES = ("greedy", "coupling", "sampling")
 DTYPES = ("auto", "float32", "bfloat16")
-CHAT = {"": None, "ask": True, "continue": False}  # as the pair is meant; under the chat template; as plain text
+CHAT = {"": None, "ask": True, "continue": False}  # the pair's default; with the chat template; as plain text
 MAX_TEMPERATURE = 2.0  # of the form; the command line accepts more
 MAX_FORM_REPEATS = min(9, MAX_REPEATS)
 MIN_TOP_P = 0.01
@@ -171,7 +171,7 @@ def _text(limit: int) -> Callable[[Any], str]:
         if not isinstance(value, str):
             raise ValueError("it is not text")
         if len(value) > limit:
-            raise ValueError(f"it has {len(value):,} characters, at most {limit:,} are read")
+            raise ValueError(f"it has {len(value):,} characters, more than the limit of {limit:,}")
         return value
 
     return read

@@ -35,7 +35,11 @@ def start(page, tab: str):
     page.get_by_role("tab", name=tab).click()
     panel = page.locator("[role=tabpanel]:visible")
     panel.get_by_text("Measure again here").click()
-    for name, value in (("Test prompts", "1"), ("of them on the clock", "1"), ("minutes on the clock at most", "0.05")):
+    for name, value in (
+        ("Test prompts", "1"),
+        ("of them on the clock", "1"),
+        ("Minutes on the clock, at most", "0.05"),
+    ):
         field = panel.get_by_label(name)
         field.fill(value)
         field.blur()
@@ -49,7 +53,7 @@ def test_measured_to_the_end_with_another_visitor_in_line_and_stopped_on_the_way
     panel = start(page, "Drafts")
     expect(panel.locator(".sp-status")).to_contain_text("process that runs the models", timeout=WAIT)
     other.locator("#run").click()
-    expect(other.locator("#race .sp-status")).to_contain_text("Waiting: one run stands before yours", timeout=WAIT)
+    expect(other.locator("#race .sp-status")).to_contain_text("Waiting: one run is ahead of yours", timeout=WAIT)
     other.locator("#stop").click()
     expect(other.locator("#race .sp-status")).to_have_text("Stopped.", timeout=WAIT)
     expect(panel.locator(".sp-stamp")).to_contain_text("Measured here", timeout=WAIT)

@@ -29,7 +29,7 @@ def test_a_real_run_a_crash_and_a_real_run_again(visit, served):
     page = visit(url)
     expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     page.locator("#settings > button").click()
-    page.get_by_label("or a target of your own").fill(target)
+    page.get_by_label("or your own target").fill(target)
     page.get_by_label("with this draft").fill(draft)
     page.get_by_label("with this draft").blur()
     lanes = page.locator("#lanes")

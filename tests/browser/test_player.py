@@ -57,7 +57,7 @@ def test_it_plays_by_itself_about_eight_seconds(page):
     assert 5.5 < seconds < 11
     assert page.locator(".sd-speed option:checked").inner_text() in ("1/10 of real time", "1/12 of real time")
     assert "faster" in page.locator(".sd-sentence").inner_text()
-    assert "times what producing one costs" in page.locator(".sd-fact").inner_text()
+    assert "In passes of the target over one token, a check of 6" in page.locator(".sd-fact").inner_text()
     assert page.locator(".sd-badge").inner_text().startswith("recorded")
     assert page.locator(".sd-verdict").inner_text() == "Same text in all four lanes."
 

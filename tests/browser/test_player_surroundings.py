@@ -84,14 +84,14 @@ def test_what_a_stopped_run_had_decoded_can_be_replayed(opened, kind, how):
     decoded = run.lanes[1].iterations[:3]
     tokens = sum(len(iteration.tokens) for iteration in decoded)
     assert page.locator(".sd-sentence").inner_text() == f"{how} after {30 + tokens} tokens in 2 of 4 lanes."
-    assert "Figures of unfinished lanes are not given." in page.locator(".sd-fact").inner_text()
+    assert "There are no figures for unfinished lanes." in page.locator(".sd-fact").inner_text()
     assert page.locator(".sd-status").is_visible() == (kind == "failed")
     flags = [flag.inner_text() for flag in page.locator(".sd-row .sd-flag").all()]
-    assert flags[1:] == ["unfinished", "not begun", "not begun"]
+    assert flags[1:] == ["unfinished", "not started", "not started"]
     page.locator(".sd-chip").nth(0).click()
     assert "target passes30" in page.locator(".sd-col").nth(0).inner_text().replace("\n", "")
     column = page.locator(".sd-col").nth(1).inner_text()
-    assert "passes" not in column and f"Unfinished: it got to {tokens} tokens." in column
+    assert "passes" not in column and f"Unfinished: {tokens} tokens were decoded." in column
     page.locator(".sd-rail").focus()
     page.keyboard.press("Home")
     page.keyboard.press("ArrowRight")  # to the end of the chosen lane's first iteration: the last one begun

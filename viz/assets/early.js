@@ -1,7 +1,7 @@
-/* First paint: the recorded run that comes with the page plays before Gradio stands.
+/* First paint: the recorded run that is shipped with the page plays before Gradio is ready.
  *
- * Gradio asks for some sixty files before it shows anything; the run lies in the document already, in the settings of
- * the Race tab's view. A player plays it on a cover over the page; when the view stands, it takes that player over.
+ * Gradio loads some sixty files before it shows anything, but the run is already in the document, in the configuration of
+ * the Race tab's view. A player plays it on a cover over the page; when the view is ready, it takes over that player.
  */
 (function (global) {
   "use strict";
@@ -28,7 +28,7 @@
     cover = el("div", `sp-early${isDark(query.get("__theme")) ? " dark" : ""}`);
     const head = el("div", "speculoscope sp-early-head"), root = el("div", "sp-player");
     head.append(el("b", "", "Speculoscope"), el("p", "", document.querySelector("meta[name=description]").content));
-    head.append(el("p", "sp-note", "A recorded run, while the rest of the page comes."));
+    head.append(el("p", "sp-note", "A recorded run plays while the rest of the page loads."));
     cover.append(head, root);
     document.body.prepend(cover);
     player = global.Speculoscope.mount(root, {});
@@ -38,7 +38,7 @@
     requestAnimationFrame(() => performance.mark("speculoscope-first-run"));
   }
 
-  /** {player, run} of the first paint, its root now in the place of `node`; null where there was none. */
+  /** {player, run} of the first paint, with its root moved to the place of `node`; null if there was none. */
   function takeOver(node) {
     if (!cover) return null;
     const { root } = player, parent = node.parentNode;

@@ -1,4 +1,4 @@
-/* The way into the Learn tab: its script and styles come when it is first opened; links and the race lead there. */
+/* The entry to the Learn tab, which links and the race open: its script and styles are loaded when it is first opened. */
 (function (global) {
   "use strict";
 
@@ -19,7 +19,7 @@
     try {
       await load();
     } catch {
-      root.textContent = "The lessons could not be fetched. Reload the page in a moment.";
+      root.textContent = "The lessons could not be loaded. Reload the page in a moment.";
       return;
     }
     opened = await global.SpeculoscopeLearn.mountPage(root, server);
@@ -29,7 +29,7 @@
 
   const tab = () => [...document.querySelectorAll(".sp-tabs button[role=tab]")].find((node) => node.textContent.trim() === "Learn");
 
-  /** Bring the Learn tab forward and do something there, now or once it stands. */
+  /** Open the Learn tab and call `act` with it, now or when it is ready. */
   function toLearn(act) {
     if (opened) act(opened); else wanted.push(act);
     selectTab();
@@ -46,7 +46,7 @@
     watch.observe(document.documentElement, { childList: true, subtree: true });
   }
 
-  /** From a token on the race to the step of its iteration that decides it. */
+  /** Open the step that decides about a token of the race. */
   function explain({ run, lane, iteration, index, drafted }) {
     toLearn(async (there) => {
       await there.openId(run);

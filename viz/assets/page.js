@@ -1,6 +1,6 @@
-/* The page around the player: status line, take-along, opening of runs, and the wires between player and plots.
+/* The page around the player: status line, saving and opening of runs, and the connection between player and plots.
  *
- * Gradio renders static templates only; everything that a model or a user wrote goes in by textContent.
+ * Gradio renders only static templates; texts of models and users are set with textContent.
  */
 (function (global) {
   "use strict";
@@ -27,13 +27,13 @@
     try {
       answer = await promise;
     } catch (error) {
-      throw new Error("The page cannot reach its server just now. Try again in a moment.", { cause: error });
+      throw new Error("The page cannot reach its server. Try again in a moment.", { cause: error });
     }
     if (answer && answer.error) throw new Error(answer.error);
     return answer;
   }
 
-  // ---------------------------------------------------------------- what is going on, in one line
+  // ---------------------------------------------------------------- the status line
 
   class Status {
     constructor(node) {
@@ -67,12 +67,12 @@
 
   function placeInQueue(place) {
     if (!place) return "Starting.";
-    return place === 1 ? "Waiting: one run stands before yours." : `Waiting: ${place} runs stand before yours.`;
+    return place === 1 ? "Waiting: one run is ahead of yours." : `Waiting: ${place} runs are ahead of yours.`;
   }
 
   // ---------------------------------------------------------------- the form
 
-  /** Below the prompt, once Enter has added a line break to it: what Enter does, and what the model may make of it. */
+  /** Below the prompt, when Enter has added a line break: what Enter does, and its effect on the model. */
   function hint(text, goesOn, typed) {
     const box = document.getElementById("prompt");
     if (!box) return;
@@ -80,7 +80,7 @@
     const fits = kept && all.includes("\n", kept.length) && !goesOn;
     let node = box.querySelector(".sp-hint");
     if (!node && fits && typed) {
-      node = el("p", "speculoscope sp-hint", "Enter adds a line break, where the model may end its text at once; Shift+Enter runs. ");
+      node = el("p", "speculoscope sp-hint", "Enter adds a line break, after which the model may end its text immediately; Shift+Enter runs. ");
       node.setAttribute("role", "status");
       node.append(button("sp-button", "Remove it", () => trimEnd(box.querySelector("textarea"))));
       box.append(node);
@@ -139,9 +139,9 @@
       if (run == null) {
         if (asksForAnother(query)) {
           this.root.hidden = true;  // until there is a run to show: an unrelated one must not play meanwhile
-          this.status.say("The form holds what this link asks for: press Run.");
+          this.status.say("The form is filled in from this link: press Run.");
         } else if (value) this.receive(value);
-        else this.status.say("No recorded run is shipped here yet: press Run to make one.");
+        else this.status.say("There is no recorded run here: press Run to make one.");
         return;
       }
       this.open(run, Number.isFinite(t) ? t : null).catch((error) => {
@@ -151,7 +151,7 @@
     }
 
     async open(run, t = null) {
-      if (!RUN_ID.test(run)) throw new Error("This link does not name a run: names have letters, digits, - and _.");
+      if (!RUN_ID.test(run)) throw new Error("This link does not name a run: names consist of letters, digits, - and _.");
       const { payload } = await ask(this.server.open_run({ run }));
       this.show(payload);
       if (t != null) { this.player.pause(); this.player.seek(Math.max(0, t)); }
@@ -208,7 +208,7 @@
       if (this.started && ["cancelled", "failed"].includes(event.kind)) this.keep();
     }
 
-    /** The whole run; where its replay is on screen already, it goes on. */
+    /** Shows the whole run; if its replay is already on screen, the replay continues. */
     finish(event) {
       const { payload } = event.data;
       if (!this.started || this.run !== payload.id) return this.show(payload);
@@ -216,13 +216,13 @@
       this.shown();
     }
 
-    /** With the first repeat there is a run to ask about and to take along; its plots come when all is timed. */
+    /** After the first repeat there is a run to inspect and to save; its plots follow when all repeats are timed. */
     offerReplay(run) {
       if (this.player.settling) this.run = run;
       if (this.run === run) this.take.offer(run);
     }
 
-    /** The run ended before its time. */
+    /** The run was stopped or failed. */
     keep() {
       if (this.run == null) this.take.refuse();
       else if (this.run === this.live) this.shown();
@@ -240,20 +240,20 @@
     }
 
     toPlayer({ kind, data }) {
-      const told = kind === "failed" ? { message: "What had arrived until then is shown." } : data;
+      const told = kind === "failed" ? { message: "The part that was decoded is shown." } : data;
       this.player.apply({ run: this.live, seq: this.told, events: [{ kind, data: told }] });
       this.told += 1;
     }
 
     details(lane, iteration, index) {
-      if (this.run == null) return Promise.reject(new Error("Details can be asked for once the run has ended."));
+      if (this.run == null) return Promise.reject(new Error("Details are available when the run has ended."));
       return ask(this.server.details({ run: this.run, lane, iteration, index }));
     }
   }
 
-  // ---------------------------------------------------------------- take it along
+  // ---------------------------------------------------------------- saving and opening
 
-  /** Into the visitor's downloads; returns a sentence that says so. */
+  /** Saves a file to the visitor's downloads; returns a sentence that says so. */
   function save({ name, mime, text }) {
     const link = el("a");
     link.href = URL.createObjectURL(new Blob([text], { type: mime }));
@@ -282,7 +282,7 @@
       ];
       const open = button("sp-button", "Open a run file…", () => this.picker.click());
       this.shelf = el("div", "sp-shelf");
-      node.replaceChildren(el("span", "sp-label", "Take it along"), ...this.buttons, open, this.picker, this.note, this.shelf);
+      node.replaceChildren(el("span", "sp-label", "Save or share"), ...this.buttons, open, this.picker, this.note, this.shelf);
       this.offer(null);
     }
 
@@ -294,7 +294,7 @@
     }
 
     refuse() {
-      this.note.textContent = "A run that did not reach its end cannot be taken along.";
+      this.note.textContent = "A run that was stopped or failed cannot be saved.";
     }
 
     async fetch(kind, use) {
@@ -305,7 +305,7 @@
       }
     }
 
-    /** Copies to the clipboard; the text is also shown, since a browser may refuse. */
+    /** Copies to the clipboard; the text is also shown, since the browser may refuse. */
     async copy({ name, text }) {
       const full = name === "link" ? `${global.location.origin}${global.location.pathname}?${text}` : text;
       const field = el("textarea", "sp-copied", full);
@@ -326,12 +326,12 @@
     async read(file) {
       this.picker.value = "";
       if (!file) return;
-      this.note.textContent = `Reading ${file.name}`;
+      this.note.textContent = `Reading ${file.name}…`;
       try {
-        if (file.size > 8 * 2 ** 20) throw new Error(`${file.name} is larger than 8 MB, the most that this page opens.`);
+        if (file.size > 8 * 2 ** 20) throw new Error(`${file.name} is larger than 8 MB, the limit of this page.`);
         const { payload } = await ask(this.race.server.open_file({ text: await file.text() }));
         this.race.show(payload);
-        this.race.trigger("select", { run: payload.id }); // the form follows
+        this.race.trigger("select", { run: payload.id }); // fills in the form
         this.note.textContent = `${file.name} is on screen.`;
       } catch (error) {
         this.note.textContent = error.message;
@@ -342,7 +342,7 @@
   global.SpeculoscopePage = {
     ask, el, button, hint, asksForAnother, save, Status,
     race(element, props, watch, server, trigger) {
-      document.head.append(document.getElementById("speculoscope-style")); // after Gradio's, to go before them
+      document.head.append(document.getElementById("speculoscope-style")); // after Gradio's styles, to override them
       const race = new Race(element, props, server, trigger);
       watch("value", () => { if (props.value) race.receive(props.value); });
       element.speculoscope = race;

@@ -55,7 +55,7 @@
 
   const LEGEND_ROW = 20; // px
 
-  /** On phones the legend stands under the plot, an entry a row: above it, it would write over the first lane's name. */
+  /** On phones the legend is below the plot, one entry per row: above, it would cover the first lane's name. */
   function narrowed(data, layout) {
     const entries = data.filter((trace) => trace.showlegend !== false && trace.name).length;
     const rows = layout.showlegend === false || entries < 2 ? 0 : entries * LEGEND_ROW;
@@ -127,7 +127,7 @@
 
   /** The figures of the run on screen. */
   class Plots {
-    /** fetch(run) => {figures}; player: the player's root element; stands() => is its clock at the end? */
+    /** fetch(run) => {figures}; player: the player's root element; stands() => whether its clock is at the end. */
     constructor(node, { fetch, player, stands }) {
       Object.assign(this, { node, fetch, player, stands, drawings: [], run: null, fetched: null, visible: false, ended: false });
       this.note = document.createElement("p");
@@ -147,11 +147,11 @@
       onTheme(() => this.redraw());
     }
 
-    /** Draw `run` once its replay has ended or the plots are in sight; asked anew, since the player above may just have
-     * grown. null: a run that has only begun. */
+    /** Draw `run` when its replay has ended or the plots are visible; visibility is observed anew, because the player
+     * above may have grown. null: a run that has just started. */
     show(run) {
       if (run !== this.fetched) this.forget();
-      if (run == null) this.note.textContent = "The plots come when the run has ended; one that was stopped has none.";
+      if (run == null) this.note.textContent = "The plots appear when the run has ended; a stopped run has none.";
       this.run = run;
       this.visible = false;
       this.ended = run != null && this.stands();  // nothing plays with reduced motion
@@ -160,7 +160,7 @@
       requestAnimationFrame(() => requestAnimationFrame(() => this.sight.observe(this.node)));
     }
 
-    /** Another run's plots must not stand below this one, not even unseen; their room stays, so that nothing jumps. */
+    /** Removes another run's plots, which must not appear below this one; their space stays, so that nothing jumps. */
     forget() {
       this.fetched = null;
       if (!this.drawings.length) return;
@@ -173,7 +173,7 @@
     async refresh() {
       if (!(this.visible || this.ended) || this.run == null || this.fetched === this.run) return;
       const run = (this.fetched = this.run);
-      if (!this.drawings.length) this.note.textContent = "Drawing the plots.";
+      if (!this.drawings.length) this.note.textContent = "Drawing the plots…";
       try {
         const [library, { figures }] = await Promise.all([load(), this.fetch(run)]);
         if (run !== this.run) return;
@@ -200,11 +200,11 @@
       if (!first) return;
       one.onPoint((goal) => {
         this.player.dispatchEvent(new CustomEvent("sd:goto", { detail: goal }));
-        this.position(goal); // the player tells of the iteration that its clock has come to, the next one
+        this.position(goal); // the player's own event names the iteration at its clock, which is the next one
       });
     }
 
-    /** Drawings that name each other's `choice` stand in one place, with buttons to change between them. */
+    /** Drawings with a `choice` share one place, with buttons to switch between them. */
     offerChoices(library) {
       const several = this.drawings.filter((one) => one.about.choice);
       for (const shown of several) {

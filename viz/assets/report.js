@@ -68,7 +68,7 @@
       this.open();
     }
 
-    /** What this visitor measured last, while the server keeps it; else what is shipped. */
+    /** Shows this visitor's last measurement if the server still has it, else the shipped results. */
     async open() {
       try {
         this.show((await ask(this.server.shipped({ id: localStorage.getItem(this.memory) }))).report);
@@ -95,7 +95,7 @@
     takeAlong() {
       const row = el("div", "sp-take"), note = el("span", "sp-note");
       note.setAttribute("role", "status");
-      row.append(el("span", "sp-label", "Take it along"));
+      row.append(el("span", "sp-label", "Save"));
       for (const [kind, text] of [["html", "Page (HTML)"], ["csv", "Tables (CSV)"], ["json", "Result (JSON)"]]) {
         row.append(button("sp-button", text, async () => {
           try {

@@ -1,4 +1,4 @@
-"""What stands below the player in an exported file: how the run was made, and how fast every static SL would be.
+"""The part of an exported file below the player: how the run was made, and how fast every static SL would be.
 
 Plain HTML and SVG that need no script; everything that a run file may hold is escaped.
 """
@@ -26,7 +26,7 @@ def appendix(run: Run) -> str:
 
 
 def settings_table(run: Run) -> list[list[str]]:
-    """How the run was made, as [what, value] rows for hand-outs and exported files."""
+    """How the run was made, as [what, value] rows for handouts and exported files."""
     asked = run.settings
     rows = [
         ["models", f"{run.pair.name}: {run.pair.target.name} with {', '.join(run.pair.drafts) or 'no draft'}"],
@@ -68,7 +68,7 @@ def _plot(run: Run, draft: str) -> str:
         for sl, speed in dots.items()
     )
     said = (
-        f"Speed against plain decoding over the static SL, draft {draft}: simulated as a line, measured as diamonds. "
+        f"Speed relative to plain decoding by static SL, draft {draft}: simulated as a line, measured as diamonds. "
         f"Best: SL {best + 1}, {speeds[best]:.2f}×."
     )
     levels = "".join(

@@ -12,7 +12,7 @@ from .names import lane_name
 
 _STOPPED = {
     "policy": "then checked",
-    "cap": "then checked: the most guesses allowed in one iteration",
+    "cap": "then checked: this is the limit for one iteration",
     "limit": "then checked: no more tokens were wanted",
     "context": "then checked: the context was full",
     "eos": "then checked: the draft had ended its text",
@@ -61,7 +61,7 @@ def _where(trace: Trace, it: Iteration, iteration: int, index: int, token: Token
     drafted = index < it.n_drafted
     position = it.start + (index if drafted else it.n_accepted)
     place = f"guess {index + 1} of {it.n_drafted}" if drafted else "the target's own token"
-    holds = "" if it.holds is None else f" · from its start {it.holds} would hold"
+    holds = "" if it.holds is None else f" · {it.holds} guesses in a row would hold from its start"
     return f"{lane_name(trace.lane)} · output position {position} · iteration {iteration + 1}, {place}{holds}"
 
 
@@ -70,12 +70,12 @@ def _why(run: Run, it: Iteration, index: int, token: Token) -> str:
     if token.fate == "plain":
         return "Nothing was guessed in this iteration: the target produced this token by itself."
     if token.fate == "bonus":
-        return f"{_all_held(it.n_drafted)}, so the same pass also gave the token after."
+        return f"{_all_held(it.n_drafted)}, so the same pass also gave the next token."
     if token.fate == "correction" and rejected:
         return f"The target's own token here, in place of the rejected {_quoted(run, rejected.id)}."
     if token.fate == "dropped":
         after = f" the rejected {_quoted(run, rejected.id)}" if rejected else " the end of the text"
-        return f"Guessed after{after}: it was checked on a text that was rejected, so its result is void."
+        return f"Guessed after{after}: its check does not count."
     return _check(run, token)
 
 
@@ -86,11 +86,11 @@ def _all_held(n: int) -> str:
 def _check(run: Run, token: Token) -> str:
     """The check under the run's acceptance rule."""
     if run.settings.rule == "sampling" and token.accept_probability is not None:
-        outcome = "under it: accepted" if token.fate == "accepted" else "not under it: rejected"
+        outcome = "below it: accepted" if token.fate == "accepted" else "not below it: rejected"
         drawn = "" if token.draw is None else f"; the draw {token.draw:.3f} is {outcome}"
         return f"Kept with probability min(1, p/q) = {token.accept_probability:.3f}{drawn}."
     own, theirs = _quoted(run, token.draft_choice), _quoted(run, token.target_choice)
-    noise = " under the same noise" if run.settings.rule == "coupling" else ""
+    noise = " with the same noise" if run.settings.rule == "coupling" else ""
     if token.fate == "accepted":
         return f"Both models' first choice here{noise} is {theirs or _quoted(run, token.id)}."
     if not own or not theirs:

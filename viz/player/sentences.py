@@ -44,7 +44,7 @@ def lead_lane(run: Run, point: str = "") -> int:
 def opening(run: Run, point: str = "") -> str:
     """ "Here: the same 88 tokens, 2.41× faster with DISCO." Also says if it is slower or if there is no comparison."""
     if not run.lanes:
-        return "This run holds no lane."
+        return "This run has no lanes."
     trace = run.lanes[lead_lane(run, point)]
     ratio = replayed_speedup(run, trace)
     n, name = len(trace.output), lane_name(trace.lane)
@@ -65,10 +65,10 @@ def _best_other(run: Run, point: Trace) -> str:
 
 
 def _ended_early(trace: Trace) -> str:
-    """Advice for a text that the target ended at once, as often after a line break at the prompt's end."""
+    """Advice for a text that the target ended immediately, which is common if the prompt ends with a line break."""
     if trace.finish != "eos" or len(trace.output) > SHORT:
         return ""
-    return " The target ended the text there: it goes on after a prompt that stops within a line."
+    return " The target ended its text early: end the prompt within a line, and it continues."
 
 
 def _how_much_faster(ratio: float) -> str:
@@ -87,8 +87,8 @@ def check_fact(run: Run, doubtful: Sequence[str] = ()) -> str:
     if doubtful:
         return f"Timings are unsteady here ({'; '.join(doubtful)}): measure again when the machine is quiet."
     return (
-        f"Checking 6 tokens costs the target {run.costs.check(6):.2f} times what producing one costs; "
-        f"a guess by the draft {_draft_costs(run)}."
+        f"In passes of the target over one token, a check of 6 tokens takes {run.costs.check(6):.2f} "
+        f"and a guess of the draft {_draft_costs(run)}."
     )
 
 
@@ -112,7 +112,7 @@ def doubt(run: Run, point: str = "") -> str:
     if apart is None:
         return ""
     return (
-        f" Its timings waver ({times(apart[0])} to {times(apart[1])} over the repeats), as beside other work: "
+        f" Its timings vary ({times(apart[0])} to {times(apart[1])} over the repeats), as on a busy machine: "
         "run it again when the machine is quiet."
     )
 
@@ -141,7 +141,7 @@ def verdict(run: Run) -> dict[str, str]:
     if any(trace.verdict.same is None for trace in others):
         return {
             "kind": "free",
-            "text": "Texts may differ: plain speculative sampling keeps the distribution, not the draw.",
+            "text": "Texts may differ: speculative sampling keeps the distribution, not the draws.",
         }
     if len(run.lanes) < 2:
         return {"kind": "free", "text": "One lane: no other text to compare with."}
@@ -162,7 +162,7 @@ def _dtype(run: Run) -> str:
 
 
 def badge_text(run: Run) -> str:
-    """The pair, and what it is."""
+    """The pair and a short description of it."""
     drafts = sorted({trace.draft for trace in run.lanes if trace.draft})
     pair = run.pair.name + (f" with {', '.join(drafts)}" if drafts and drafts != [run.pair.default_draft] else "")
     return f"{pair}: {_what_it_is(run)}"
@@ -174,7 +174,7 @@ def badge_place(run: Run) -> str:
 
 
 def _what_it_is(run: Run) -> str:
-    """ "135M parameters, chats in English, often wrong": how large the target is, and what to expect of it."""
+    """ "135M parameters, chats in English, often wrong": the target's size, and what to expect of it."""
     n = run.pair.target.parameters
     size = f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.0f}M" if n >= 1e6 else f"{n:,}"
     return ", ".join(part for part in (f"{size} parameters", about_pair(run.pair.name)) if part)

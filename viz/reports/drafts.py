@@ -37,7 +37,7 @@ def advise(result: DraftsResult) -> Recommendation:
 
 
 def _target_place(pair: PairDescription, record: GgufRecord | None) -> str:
-    """A folder, or a Hub id where the weights have not been unpacked here."""
+    """A folder, or a Hub id if the weights have not been unpacked on this machine."""
     if record is None:
         return _shown(Path(pair.target))
     return str(record.unpacked) if record.unpacked.is_dir() else record.card.removeprefix("https://huggingface.co/")
@@ -63,20 +63,20 @@ def _draft_place(pair: PairDescription, record: GgufRecord | None, draft: str) -
 
 
 def _shown(folder: Path) -> str:
-    """``folder`` from the project's own, where it lies there."""
+    """``folder`` relative to the project's folder, if it is inside."""
     return str(folder.relative_to(MODELS.parent)) if folder.is_relative_to(MODELS.parent) else str(folder)
 
 
 def beside_evaluation(drafts: DraftsResult, evaluation: EvaluationResult) -> str:
-    """Why the two tabs advise different static SLs for the same draft, and which one to take; "" where they agree."""
+    """Why the two tabs recommend different static SLs for the same draft, and which one to use; "" if they agree."""
     same = next((one for one in drafts.drafts if one.name == evaluation.setting.draft), None)
     if same is None or same.best_sl == evaluation.static_opt:
         return ""
     few, many = drafts.setting.validation_prompts, evaluation.setting.validation_prompts
     text = (
-        f"The Evaluation tab has SL {evaluation.static_opt} as the best static one of {same.name}, chosen on {many} "
+        f"The Evaluation tab gives SL {evaluation.static_opt} as the best static SL of {same.name}, chosen on {many} "
         f"validation prompts; here it is SL {same.best_sl}, chosen on {few}: "
-        f"take {_of_more(same.best_sl, few, evaluation)}"
+        f"use {_of_more(same.best_sl, few, evaluation)}"
     )
     speedups = {point.sl: point.simulated for point in same.by_sl}
     both = [speedups.get(sl) for sl in (same.best_sl, evaluation.static_opt)]
@@ -84,5 +84,5 @@ def beside_evaluation(drafts: DraftsResult, evaluation: EvaluationResult) -> str
 
 
 def _of_more(best_sl: int, prompts: int, evaluation: EvaluationResult) -> int:
-    """The advice that more validation prompts speak for."""
+    """The SL that was chosen on more validation prompts."""
     return evaluation.static_opt if evaluation.setting.validation_prompts >= prompts else best_sl

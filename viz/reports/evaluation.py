@@ -34,7 +34,7 @@ def summary(result: EvaluationResult) -> list[str]:
     simulated, clocked = prompts_of(result)
     if min(simulated, clocked) < ENOUGH:
         sentences.append(
-            f"{simulated} simulated prompts and {clocked} on the clock are too few to say which policy is faster."
+            f"{simulated} simulated prompts and {clocked} on the clock are too few to decide which policy is faster."
         )
     return sentences
 

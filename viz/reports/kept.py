@@ -1,4 +1,4 @@
-"""Results that were measured here, so that a reload finds them again."""
+"""Results measured on this server, so that they are still there after a reload."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = 40  # results kept; the oldest goes first
 
 
 class Kept:
-    """Results (plain dicts) by an id that nobody guesses."""
+    """Results (plain dicts) by an unguessable id."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
@@ -31,14 +31,14 @@ class Kept:
         return identifier
 
     def get(self, identifier: Any) -> dict[str, Any] | None:
-        """The result of that id; None where it is not kept (any more)."""
+        """The result with that id; None if it is not kept, or no longer."""
         with self._lock:
             text = self._results.get(identifier) if isinstance(identifier, str) else None
         return json.loads(text) if text else None
 
 
 def check_kind(kind: Any) -> str:
-    """The kind of file that was asked for. Raises UserError."""
+    """The requested kind of file. Raises UserError if there is no such kind."""
     if kind not in ("json", "csv", "html"):
-        raise UserError("A result can be taken along as json, csv or html.")
+        raise UserError("A result can be saved as json, csv or html.")
     return kind

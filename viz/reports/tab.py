@@ -53,7 +53,7 @@ class Kind:
     from_dict: Callable[[dict], Any]
     describe: Callable[[Any], Report]
     tables: Callable[[Any], list[Table]]
-    beside: Callable[[Any, Path], list[str]]  # what to say of a shipped result beside the other tab's
+    beside: Callable[[Any, Path], list[str]]  # sentences that compare a shipped result with the other tab's
     options: dict[str, Any]
 
     def report(self, result: Any) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def build_report_tab(kind: Kind, backend: Backend, visits: Visits, folder: Path 
         suite = gr.Dropdown(["all", *SUITES], value="all", label="Prompts")
         limit = gr.Number(12, label="Test prompts", minimum=1, maximum=1000, precision=0, min_width=110)
         clock = gr.Number(4, label="of them on the clock", minimum=0, maximum=1000, precision=0, min_width=110)
-        minutes = gr.Number(2, label="minutes on the clock at most", minimum=0, maximum=60, min_width=110)
+        minutes = gr.Number(2, label="Minutes on the clock, at most", minimum=0, maximum=60, min_width=110)
         run, stop = make_buttons("Run here", 110)
     view = gr.HTML(
         "",
@@ -136,7 +136,7 @@ def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept)
         content = kind.report(result)
         content["stamp"] = f"Shipped results · {content['stamp']}"
         if pair and is_stale(result.setting, pair):
-            content["stamp"] += " · measured with other weights than those installed: measure again"
+            content["stamp"] += " · measured with weights other than the installed ones: measure again"
         content["sections"][0]["sentences"] += kind.beside(result, folder)
         return content
 
@@ -221,11 +221,11 @@ def job_options(kind: Kind, pair: Any, suite: Any, limit: Any, clock: Any, minut
     """The job's options from the form. Raises UserError."""
     for name, value in (
         ("the number of test prompts", limit),
-        ("the number on the clock", clock),
-        ("minutes", minutes),
+        ("the number of prompts on the clock", clock),
+        ("the minutes on the clock", minutes),
     ):
         if value is None or isinstance(value, bool) or not isinstance(value, int | float):
-            raise UserError(f"Fill in {name}: a number is missing there.")
+            raise UserError(f"Fill in {name}: the field must contain a number.")
     return {
         "pair": str(pair or ""),
         "suite": str(suite),

@@ -55,9 +55,9 @@ function explainTerms(root) {
   root.addEventListener("keydown", (event) => { if (event.key === "Escape") popup.hide(); });
 }
 
-const KEYS = [["space", "play or pause"], ["← →", "previous, next iteration of the chosen lane"], ["home end", "start, end"],
+const KEYS = [["space", "play or pause"], ["← →", "previous, next iteration of the selected lane"], ["home end", "start, end"],
   ["+ −", "faster, slower"], ["f", "final text only"], ["?", "this guide"], ["esc", "close it"],
-  ["in a text: ← →", "token by token, with what decided each"], ["in a text: e", "explain the token step by step"]];
+  ["in a text: ← →", "token by token, each with the reason for its fate"], ["in a text: e", "explain the token step by step"]];
 
 function definitions(cls, rows) {
   const list = el("dl", cls);
@@ -68,12 +68,12 @@ function definitions(cls, rows) {
 /** The guide: what the page shows, the colours, every word, the keys. */
 function guide(legend) {
   const dialog = el("dialog", "sd-guide");
-  dialog.setAttribute("aria-label", "Guide: what one sees, words, keys");
+  dialog.setAttribute("aria-label", "Guide: what you see, words, keys");
   const close = button("sd-close", "✕", "Close", () => dialog.close());
   dialog.append(close, el("h2", "", "What you see"), el("p", "",
-    "The same text is written several times, each lane under another policy. On the time axis, a dark bar is a pass of the "
-    + "target and a thin one a guess of the draft: long guesses save passes where they hold and waste time where they "
-    + "fail. Below, every token is coloured by its fate; shaded and unshaded stretches are iterations, one after the other."));
+    "The same text is written several times, in each lane with another policy. On the time axis, a dark bar is a pass of the "
+    + "target and a thin bar is a guess of the draft: guessing far ahead saves passes if the guesses hold, and wastes time if "
+    + "they fail. In the texts below, every token is coloured by its fate; shaded and unshaded parts are successive iterations."));
   dialog.append(legend, el("h2", "", "Words"), definitions("sd-words", Object.entries(GLOSSARY)));
   dialog.append(el("h2", "", "Keyboard"), definitions("sd-keys", KEYS));
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });

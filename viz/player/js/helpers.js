@@ -6,11 +6,11 @@
  *   player.apply({run, seq, events: [{kind, data}]})   live: events of decoding/events.py. "iterations" data also
  *                               carries texts {id: [text, hex bytes | null]}; "finished" data carries {payload}.
  *   player.seek(seconds) · player.goTo({lane, position | iteration}) · player.play() · player.pause() · player.destroy()
- *   root listens for 'sd:goto' {lane, position | iteration} and fires 'sd:position' {lane, position, t}, and 'sd:end' when a replay has come to
- *   its end.
+ *   root listens for 'sd:goto' {lane, position | iteration} and fires 'sd:position' {lane, position, t}, and 'sd:end' when
+ *   a replay has ended.
  *
- * Text of models and users only ever reaches the page through textContent. Nothing changes the layout while the
- * clock runs: tokens are laid out once and only become visible, which keeps a frame short and the text still.
+ * Texts of models and users reach the page only through textContent. The layout does not change while the clock runs:
+ * tokens are laid out once and only become visible, so that frames are short and the text does not move.
  */
 
 const global = window;
@@ -66,7 +66,7 @@ function fittingSpeed(seconds) {
 
 const SHAPES = ["square", "circle", "triangle-up", "diamond", "triangle-down", "circle-open", "square-open", "cross"];
 
-/** Colour and shape of a lane: those that it has everywhere; by its number where nobody knows them. */
+/** Colour and shape of a lane: those that it has everywhere, or, if unknown, those of its number. */
 function laneLook(lane, number) {
   const { colour, symbol } = lane.look || { colour: `--sd-l${number % 8}`, symbol: SHAPES[number % 8] };
   return { cls: `sd-lane sd-shape-${symbol}`, ink: `var(${colour})` };

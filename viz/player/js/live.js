@@ -51,7 +51,7 @@ const Live = {
   take({ kind, data }) {
     const acts = {
       queued: () => this.tellStatus(data.place
-        ? `Waiting: ${data.place} ${data.place === 1 ? "comparison stands" : "comparisons stand"} before this one.`
+        ? `Waiting: ${data.place} ${data.place === 1 ? "comparison is" : "comparisons are"} ahead of this one.`
         : "Starting."),
       started: () => this.startLive(data),
       progress: () => (this.settling ? this.tellSettling(data.message, data.fraction) : this.tellStatus(data.message, data.fraction)),
@@ -66,11 +66,11 @@ const Live = {
     if (acts[kind]) acts[kind]();
   },
 
-  /** The first repeat of all lanes is there: it plays, while the others are timed and their figures follow. */
+  /** The first repeat of all lanes is complete: it plays while further repeats are timed and the figures are updated. */
   takeReplay({ payload, timings, of }) {
     if (this.settling) this.exchange(payload);
     else if (timings === 1) this.load(payload);
-    else return; // somebody has opened another run meanwhile
+    else return; // another run was opened in the meantime
     this.settling = { run: payload.id, timings, of };
     this.tellSettling("", (timings - 1) / of);
   },
@@ -99,8 +99,8 @@ const Live = {
     this.settling = null;
     this.partial = false;
     this.live = { texts: new Map(), joiners: [], scaled: false };
-    this.sentence.textContent = "Decoding, one lane after another; then the race plays together.";
-    this.fact.textContent = "Run at once, the lanes would slow each other.";
+    this.sentence.textContent = "Decoding, one lane after another; then the race replays them together.";
+    this.fact.textContent = "Lanes that run at the same time would slow each other down.";
     this.verdict.textContent = "";
     this.verdict.className = "sd-verdict";
     this.badge.replaceChildren(el("span", "sd-pill sd-live", "live"));
@@ -116,19 +116,19 @@ const Live = {
   startLane({ lane, repeat }) {
     if (this.settling) {
       const share = (repeat + lane / this.lanes.length) / this.settling.of;
-      this.tellSettling(`${this.lanes[lane].name} is timed again; what plays is one timing.`, share);
+      this.tellSettling(`${this.lanes[lane].name} is being timed again; the replay shows one timing.`, share);
     }
     if (!this.live) return;
     this.rows.forEach((row, i) => row.classList.toggle("sd-onclock", i === lane));
     this.tellStatus(`On the clock: ${this.lanes[lane].name}.`, lane / this.lanes.length);
     this.flag(lane, "on the clock");
     this.tab = lane;
-    const last = Math.max(lane, 2); // the lane on the clock is always among the three in sight
+    const last = Math.max(lane, 2); // the lane on the clock is always one of the three visible ones
     this.shown = this.lanes.map((_, i) => i > last - 3 && i <= last);
     this.showColumns();
   },
 
-  /** What stands behind a lane's strip: that it is on the clock, then the time it took. */
+  /** The text after a lane's strip: that it is on the clock, then its time. */
   flag(lane, text) {
     this.strips[lane].flag.lastChild.textContent = text;
   },
@@ -173,7 +173,7 @@ const Live = {
     } else this.strips[lane].scale(this.total);
   },
 
-  /** The run did not reach its end: the decoded part becomes a replay, without the figures of a complete run. */
+  /** The run was stopped or failed: the decoded part becomes a replay, without the figures of a complete run. */
   endLive(how) {
     if (!this.live) {
       const settled = this.settling ? ` after ${this.settling.timings} of ${this.settling.of} timings. They are kept` : "";
@@ -208,14 +208,14 @@ const Live = {
     this.sentence.textContent = `${how} after ${tokens} ${tokens === 1 ? "token" : "tokens"} in ${lanes} `
       + `${this.lanes.length === 1 ? "lane" : "lanes"}.`;
     const whole = this.lanes.every((lane) => lane.decoded);
-    this.fact.textContent = "What was decoded can be replayed. " + (whole
-      ? "Speedups are not given: the repeats that they are measured on are missing."
-      : "Figures of unfinished lanes are not given.");
+    this.fact.textContent = "The decoded part can be replayed. " + (whole
+      ? "There are no speedups, because the repeats that they are measured on are missing."
+      : "There are no figures for unfinished lanes.");
   },
 
   closeLane(lane, number) {
     this.rows[number].classList.remove("sd-decoded");
-    this.flag(number, lane.decoded || (lane.iterations.length ? "unfinished" : "not begun"));
+    this.flag(number, lane.decoded || (lane.iterations.length ? "unfinished" : "not started"));
     const { passes, drafted, thrown, kept } = lane.counts(lane.iterations.length);
     const values = {
       target_passes: passes, draft_passes: drafted, thrown_away: thrown, tokens_per_target_pass: (kept / passes).toFixed(2),
@@ -226,7 +226,7 @@ const Live = {
     }
     if (lane.decoded) return;
     this.rows[number].classList.add("sd-open");
-    const note = lane.iterations.length ? `Unfinished: it got to ${kept} tokens.` : "Its turn had not come.";
+    const note = lane.iterations.length ? `Unfinished: ${kept} tokens were decoded.` : "It was not started.";
     this.columns[number].querySelector(".sd-figs").append(el("p", "sd-note", note));
   },
 };

@@ -60,9 +60,9 @@ function column(x, width, share) {
   return `M${x} 1v-${share.toFixed(3)}h${width.toFixed(2)}V1z`;
 }
 
-const CLIP = 1.3; // the oracle's longest bars may be cut at so much more than what usable policies guess
+const CLIP = 1.3; // the oracle's longest bars are cut at this multiple of the usable policies' highest SL
 
-/** The height of all strips: the longest guess of the usable lanes, plus some room for the oracle. */
+/** The height of all strips: the highest SL of the usable lanes, plus some room for the oracle. */
 function commonTop(lanes) {
   const most = (some) => Math.max(0, ...some.flatMap((lane) => lane.iterations.map((it) => it.drafted)));
   const usable = most(lanes.filter((lane) => lane.policy !== "oracle"));
@@ -71,7 +71,7 @@ function commonTop(lanes) {
 }
 
 const Lookahead = {
-  /** Draws all strips on common axes; repeated when a lane has grown. */
+  /** Draws all strips on common axes; called again whenever a lane has grown. */
   drawLookahead() {
     const shown = this.shownLanes();
     const length = Math.max(1, ...shown.map((lane) => lane.keptAt.length));

@@ -28,7 +28,7 @@ class Player {
     if (this.options.autoplay && !still) this.play();
   }
 
-  /** The run on screen, better known: its figures follow, and who watches it sees it go on. */
+  /** Replaces the run on screen by the same run with more repeats; the replay continues where it is. */
   exchange(payload) {
     const { t, total, playing, selected, shown, tab } = this;
     const focused = this.rows.findIndex((row) => row.contains(document.activeElement));
@@ -47,7 +47,7 @@ class Player {
     this.popup.hide();
     this.pinned = null;
     this.live = null;
-    this.partial = false;  // a stopped run, whose details are not kept
+    this.partial = false;  // whether it is a stopped run, for which no details are kept
     this.cache.clear();
     this.payload = payload;
     this.lanes = payload.lanes.map((lane) => laneFromPayload(lane, payload.strings));

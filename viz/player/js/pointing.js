@@ -38,8 +38,8 @@ const Pointing = {
   },
 
   /**
-   * Mark the same output position in every lane, in lane `from` the token `chosen` itself: it may be one that was thrown
-   * away. While the clock stands, the other texts scroll to it, unless they are to stay where they are (`still`).
+   * Marks the same output position in every lane; in lane `from` the token `chosen`, which may have been thrown away.
+   * While the replay is paused, the other texts scroll to it, except with `still`.
    */
   mark(position, { from, chosen, still } = {}) {
     for (const node of this.marked) node.classList.remove("sd-same");
@@ -47,7 +47,7 @@ const Pointing = {
     this.shownLanes().forEach((lane, i) => {
       const kept = position == null ? null : lane.tokens[lane.keptAt[position]];
       const token = i === from && chosen ? chosen : kept;
-      this.stripAt(i)?.highlight(token ? token.iteration : -1);  // there are none while a run is being replaced
+      this.stripAt(i)?.highlight(token ? token.iteration : -1);  // there are no strips while a run is being replaced
       this.sls[i]?.highlight(token ? token.iteration : -1);
       if (!token || !token.node) return;
       token.node.classList.add("sd-same");
@@ -74,10 +74,10 @@ const Pointing = {
     this.popup.show(node, way ? [...detailNodes(details), way] : detailNodes(details));
   },
 
-  /** A button that leads to the step by step account of the token's iteration, where the page has one. */
+  /** A button, or a hint, that leads to the Learn tab's explanation of the token's iteration, where there is one. */
   wayToExplain(lane, token) {
     if (!this.options.explain || !this.lanes[lane] || this.live || this.partial) return null;
-    const act = this.isHeld || this.popup.sheet ? "Explain this token" : "Click the token for a step by step account";
+    const act = this.isHeld || this.popup.sheet ? "Explain this token" : "Click the token for a step-by-step explanation";
     if (!this.isHeld && !this.popup.sheet) return el("p", "sd-mute", `${act}.`);
     return button("sd-explain", act, "", () => this.explain({ lane, token }));
   },
@@ -99,7 +99,7 @@ const Pointing = {
       try {
         this.cache.set(key, (await this.options.details(lane, token.iteration, token.index)) || basic);
       } catch (error) {
-        return { ...basic, why: "The details of this token could not be fetched; try again." };
+        return { ...basic, why: "The details of this token could not be loaded; try again." };
       }
     }
     return this.cache.get(key);
@@ -133,7 +133,7 @@ const Pointing = {
     const lane = this.shownLanes().find((one) => (one.figureNodes || []).some((x) => x.figure === node.sdFigure));
     const known = node.sdKnown || (lane && lane.wasFinished);
     const head = el("div", "sd-pop-head");
-    head.append(el("b", "", label), el("span", "sd-mute", known ? text : "once the lane has finished"));
+    head.append(el("b", "", label), el("span", "sd-mute", known ? text : "available when the lane has finished"));
     const meaning = GLOSSARY[termOf(label)];
     this.popup.show(node, [head, ...(meaning ? [el("p", "", meaning)] : []), el("p", "sd-mute", formula)]);
   },
@@ -217,7 +217,7 @@ const Pointing = {
     if (event.target.sdToken != null) this.showToken(this.tokenOf(event.target));
   },
 
-  /** Drag or click on the strips: scrub. */
+  /** Dragging or clicking on the strips moves the clock. */
   grab(event) {
     const clip = event.target.closest(".sd-clip");
     if (!clip || this.live) return;
@@ -258,7 +258,7 @@ const Pointing = {
     acts[event.key]();
   },
 
-  /** Copies the text itself, without symbols for spaces and without discarded tokens. */
+  /** Copies the text without symbols for spaces and without discarded tokens. */
   copy(event) {
     const selection = global.getSelection();
     const scroller = event.target.closest ? event.target.closest(".sd-text") : null;
@@ -271,7 +271,7 @@ const Pointing = {
     event.clipboardData.setData("text/plain", kept.map(({ text }) => text).join(""));
   },
 
-  /** Arrow keys inside a text: from token to token. */
+  /** Arrow keys in a text move from token to token; "e" explains one. */
   walk(event) {
     const direction = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     const scroller = event.target.closest(".sd-text");

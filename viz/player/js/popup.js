@@ -1,6 +1,6 @@
 // The pop-up that explains a token's fate or a figure.
 
-/** One shared element: beside the token on wide screens, a sheet at the bottom on phones. */
+/** One shared element: next to the token on wide screens, a sheet at the bottom on phones. */
 class Popup {
   constructor(root) {
     this.root = root;

@@ -57,7 +57,7 @@ const Shell = {
     this.finalOnly = button("sd-toggle", "final text", "", () => this.setFinalOnly(!this.isFinalOnly));
     this.finalOnly.append(el("span", "sd-wide", " only"));
     this.finalOnly.setAttribute("aria-pressed", "false");
-    this.help = button("sd-help", "?", "Guide: what one sees, words, keys (?)", () => this.showGuide());
+    this.help = button("sd-help", "?", "Guide: what you see, words, keys (?)", () => this.showGuide());
     const rail = el("span", "sd-rail-box");
     rail.append(this.now, this.buildTrack(), this.ends);
     row.append(this.playButton, back, next, rail, this.speeds, this.finalOnly, this.help);
@@ -67,12 +67,12 @@ const Shell = {
   /** The visible rail: changing the slider's value would cause a new layout, this one only moves. */
   buildTrack() {
     const track = el("span", "sd-track");
-    this.knob = el("i", "sd-knob"); // and the line behind it
+    this.knob = el("i", "sd-knob"); // with the line up to it
     track.append(this.knob, this.rail);
     return track;
   },
 
-  /** The legend of bars, colours and shades; each entry explains itself when tapped. */
+  /** The legend of bars, colours and shades; tapping an entry explains it. */
   buildLegend(whole) {
     const legend = el("div", whole ? "sd-legend sd-legend-whole" : "sd-legend");
     const entry = (mark, text) => {

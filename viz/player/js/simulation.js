@@ -1,6 +1,6 @@
-// The SL slider: a static lane that was never run, answered at once from the what-if.
+// The SL slider: a simulated static lane, computed in advance by what-if.
 
-const REPLAYED = "simulated: the recorded guesses replayed under this SL, at the cost curves measured when the run began";
+const REPLAYED = "simulated: the recorded guesses replayed with this SL, at the cost curves of the run";
 
 const Simulation = {
   addSimulatedRow(prompt) {
@@ -28,7 +28,7 @@ const Simulation = {
     this.simulate(source.initial);
   },
 
-  /** Which draft the simulated lane guesses with, where the run has several. */
+  /** The choice of the simulated lane's draft, if the run has several. */
   offerDrafts(drafts) {
     if (drafts.length < 2) return;
     const choice = el("select", "sd-speed");
@@ -47,7 +47,7 @@ const Simulation = {
     this.simulate(sim.source.initial);
   },
 
-  /** A simulated speedup; omitted if the measured costs contradict each other. */
+  /** A simulated speedup as text; "unsteady" if the measured costs contradict each other. */
   simulatedTimes(speedup) {
     return this.payload.simulations.doubtful ? "unsteady" : times(speedup);
   },
@@ -90,11 +90,11 @@ const Simulation = {
   simulated(option) {
     const lane = laneFromSimulation(this.payload.simulations.sources[this.simulation.draft], option, this.payload.strings);
     lane.figures = simulatedFigures(lane, this.simulatedTimes(option.speedup));
-    lane.caption = `what always guessing ${option.value}${this.withDraft()} would have done here`;
+    lane.caption = `the result of always guessing ${option.value}${this.withDraft()}, simulated`;
     return { lane, strip: simulatedStrip(lane, this.simulatedTimes(option.speedup)) };
   },
 
-  /** The draft that the simulated lane guesses with, named where the run has several. */
+  /** Names the simulated lane's draft if the run has several. */
   withDraft() {
     const { draft } = this.simulation;
     return Object.keys(this.payload.simulations.sources).length > 1 ? ` with ${draft}` : "";

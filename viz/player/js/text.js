@@ -9,10 +9,9 @@ function plainNodes(text, fate, number) {
 }
 
 /**
- * A token's nodes: the blanks of marked tokens become dots, newlines show as a sign before they break. The dots are
- * letters, with a place to wrap before them, because thousands of painted ones make a frame slow; copying gives the
- * blanks back, see Pointing.copy. A last newline stands outside of the token's node, or its box would go on, empty,
- * in the next line.
+ * A token's nodes: the spaces of marked tokens become dots, and newlines are shown as a symbol before they break. The dots
+ * are characters, preceded by a place to wrap, because thousands of painted dots make frames slow; Pointing.copy restores
+ * the spaces. A final newline is outside the token's node, which would otherwise continue, empty, in the next line.
  */
 function tokenNodes(text, fate, number) {
   const node = el("span", `sd-tk sd-${fate}`);
