@@ -114,35 +114,32 @@ def target_card(report: dict, facts: dict, chosen: list[dict[str, str]]) -> str:
             HEAD.format(role="target"),
             f"# {PAIR_NAME}: target\n",
             "The target of a pair for showing speculative decoding on a CPU. It writes "
-            "plausible Python and knows little.\n",
+            "plausible but mostly meaningless Python.\n",
             size_line(report["sizes"]["target"], report["fingerprints"]["target"]),
             "\n## Data\n",
             data_lines(facts),
             "\n## Training\n",
             f"From random weights, {minutes:.0f} minutes and {tokens / 1e6:.1f} million tokens "
-            "in all on a CPU of two cores "
-            "that other work shared: first 8 layers at context 256, then deepened to 16 by "
-            "silent copies of its layers "
+            "in total on a shared CPU with two cores: first 8 layers at context 256, then deepened to 16 by "
+            "copies of its layers that initially add nothing "
             "(block expansion, Wu et al. 2024), the last part at context 1,024. Muon for "
             "matrices, AdamW for the rest, "
             "bf16 autocast." + unloop_line(parts.get("unlooped", {})),
             "\n## Held-out loss\n",
             f"Bits per byte of {held['bytes']:,} bytes of held-out files: **{held['target']:.2f}** "
-            f"({held['nats_per_token']:.2f} nats per token). On the same text: 5-gram over the "
-            "tokens that the target saw "
-            f"{held['5-gram']:.2f}, xz -9 {held['xz']:.2f}, gzip -9 {held['gzip']:.2f}.",
+            f"({held['nats_per_token']:.2f} nats per token). On the same text: a 5-gram model of the target's "
+            f"training tokens {held['5-gram']:.2f}, xz -9 {held['xz']:.2f}, gzip -9 {held['gzip']:.2f}.",
             "\n## What it writes\n",
             f"Greedy text of up to 128 tokens after {report['prompts_per_suite']} test prompts of each suite:\n",
             "| suite | inside loops | distinct-4 |",
             "| --- | --- | --- |",
             *rows,
             "",
-            "A loop is a stretch that repeats with a period of at most 64 tokens, three times or more.",
+            "A loop is a part of the text that repeats with a period of at most 64 tokens, three times or more.",
             *[continuation_lines(row) for row in chosen],
             "\n## Not good for\n",
-            "Writing code that anyone runs; facts; any language but English and Python; long "
-            "texts (it loops). It was made "
-            "to be guessed, fast, beside its drafts.",
+            "Code that is meant to run; facts; any language but English and Python; long "
+            "texts (it loops). It was made to show speculative decoding with its drafts.",
             "",
         ]
     )
@@ -153,8 +150,9 @@ def unloop_line(run: dict) -> str:
     if not run:
         return ""
     return (
-        f" Of this, {run['minutes']:.0f} minutes taught it to leave loops: sequence-level unlikelihood (Welleck et al. "
-        f"2019) on greedy texts of its own, beside {run['tokens'] / 1e6:.1f} million tokens of the corpus."
+        f" In {run['minutes']:.0f} of these minutes it was trained to leave loops: sequence-level unlikelihood "
+        "(Welleck et al. 2019) on its own greedy texts, together with "
+        f"{run['tokens'] / 1e6:.1f} million tokens of the corpus."
     )
 
 
@@ -164,7 +162,7 @@ def continuation_lines(row: dict[str, str]) -> str:
     shown = ["..."] * (len(prompt) > TAIL_LINES) + prompt[-TAIL_LINES:]
     block = "\n".join(shown) + "\u2588" + row["text"]
     indented = "\n".join("    " + line for line in block.splitlines())
-    return f"\n### {row['id']}\n\n{row['remark']} (The block marks where the target goes on.)\n\n{indented}"
+    return f"\n### {row['id']}\n\n{row['remark']} (The block marks where the target's text begins.)\n\n{indented}"
 
 
 def draft_card(name: str, report: dict, facts: dict) -> str:
@@ -189,18 +187,18 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         size_line(report["sizes"][name], report["fingerprints"]["drafts"][name]),
         f"It was measured with the target `{report['fingerprints']['target']}`.",
         "\n## Training\n",
-        f"It started {start} and from its embeddings, and was distilled by "
+        f"It started {start}, with the target's embeddings, and was distilled by "
         f"{LOSS_NAMES.get(run.get('loss'), 'a loss that no log records')} over the target's 32 most probable "
-        f"tokens, {run.get('minutes')} minutes on a shared CPU ({run.get('steps', 0):,} steps, "
-        f"{run.get('tokens', 0) / 1e6:.1f} million tokens, repeats included), on text that "
-        "the target wrote, three parts greedily and one at temperature 0.7, "
+        f"tokens, for {run.get('minutes')} minutes on a shared CPU ({run.get('steps', 0):,} steps, "
+        f"{run.get('tokens', 0) / 1e6:.1f} million tokens, with repetitions), on text that "
+        "the target wrote, three quarters of it greedily and one quarter at temperature 0.7, "
         "the prompts included, and on windows of the corpus." + earlier_line(earlier, report["fingerprints"]["target"]),
         "",
         data_lines(facts),
         "\n## Held-out loss\n",
         f"{report['held_out']['drafts'][name]:.2f} bits per byte of held-out files (the target: "
-        f"{report['held_out']['target']:.2f}). It learned mostly from what the target writes: on held-back "
-        f"windows of that, its first choice is the target's in {share(run.get('kept_back'))} of the places.",
+        f"{report['held_out']['target']:.2f}). It was trained mostly on the target's texts: on held-out "
+        f"windows of them, its first choice is the target's at {share(run.get('kept_back'))} of the positions.",
         "\n## How well it guesses\n",
         f"Along the target's greedy text of up to {NEW_TOKENS} tokens after {report['prompts_per_suite']} test "
         f"prompts of each suite ({rows['all']['tokens']:,} tokens); 1-TV is the acceptance probability of "
@@ -213,13 +211,13 @@ def draft_card(name: str, report: dict, facts: dict) -> str:
         "",
         f"Measured cost ratio **c = {costs['c'][name]:.3f}**, median of {costs['measurements']} measurements, "
         f"quartiles {costs['c_spread'][name][0]:.3f} and {costs['c_spread'][name][1]:.3f} "
-        f"({costs['draft_dtype'][name]} beside a "
+        f"({costs['draft_dtype'][name]} draft, "
         f"{costs['target_dtype']} target, {costs['threads']} threads, {costs['machine']}).",
     ]
     if name == DEFAULT and all(facts["losses"].get(loss) for loss in ("kl", "tv", "ce")):
         lines += ["\n## Losses compared\n", loss_lines(facts["losses"])]
         if facts.get("losses_target", report["fingerprints"]["target"]) != report["fingerprints"]["target"]:
-            lines[-1] += f" They learned from the target as it was earlier, `{facts['losses_target']}`."
+            lines[-1] += f" They were trained on texts of an earlier version of the target, `{facts['losses_target']}`."
     return "\n".join([*lines, "\n## Not good for\n", "Anything but guessing what this target writes next.", ""])
 
 
@@ -227,28 +225,28 @@ def earlier_line(stages: list[dict], target: str) -> str:
     """A draft's earlier training: with another loss, or from the target before it was trained to leave loops."""
     earlier = [
         f"{stage['minutes']} minutes ({stage['tokens'] / 1e6:.1f} million tokens) by {LOSS_NAMES[stage['loss']]} from "
-        + ("this target" if stage["target"] == target else "the target before it was taught to leave loops")
+        + ("this target" if stage["target"] == target else "the target before its training to leave loops")
         for stage in stages
     ]
-    return f" Before that it had learned for {', then for '.join(earlier)}." if earlier else ""
+    return f" Before that it was trained for {', then for '.join(earlier)}." if earlier else ""
 
 
 def suite_lines(rows: dict[str, dict]) -> str:
     """How the suites differ outside loops and in their share of loops, and whether by more than chance."""
     known = {suite: row for suite, row in rows.items() if row["match_outside_error"] is not None}
     if len(known) < 2:
-        return "Too few texts leave loops to compare the suites there."
+        return "There is too little text outside loops to compare the suites."
     low, high = (pick(known, key=lambda suite: known[suite]["match_outside"]) for pick in (min, max))
     gap = known[high]["match_outside"] - known[low]["match_outside"]
     error = math.hypot(known[high]["match_outside_error"], known[low]["match_outside_error"])
-    verdict = "more than chance explains" if gap > FARTHEST_APART * error else "no more than chance explains"
+    verdict = "more than chance explains" if gap > FARTHEST_APART * error else "which chance may explain"
     few, many = (pick(rows, key=lambda suite: rows[suite]["loop_share"]) for pick in (min, max))
     return (
-        f"Outside loops the match rate goes from {share(known[low]['match_outside'])} ({low}) to "
+        f"Outside loops the match rate ranges from {share(known[low]['match_outside'])} ({low}) to "
         f"{share(known[high]['match_outside'])} ({high}): {gap:.3f} with a standard error of {error:.3f}, {verdict}. "
-        f"Of the text {rows[few]['loop_share']:.0%} ({few}) to {rows[many]['loop_share']:.0%} ({many}) lies inside "
-        f"loops; there the draft matches {share(rows[few]['match_inside'])} and "
-        f"{share(rows[many]['match_inside'])} of it, and the oracle's mean SL over all of the text is "
+        f"Between {rows[few]['loop_share']:.0%} ({few}) and {rows[many]['loop_share']:.0%} ({many}) of the text is "
+        f"inside loops; there the match rate is {share(rows[few]['match_inside'])} and "
+        f"{share(rows[many]['match_inside'])}, and the oracle's mean SL over the whole text is "
         f"{rows[few]['oracle_sl']:.1f} and {rows[many]['oracle_sl']:.1f}."
     )
 
@@ -258,4 +256,4 @@ def loss_lines(losses: dict) -> str:
     rates = ", ".join(
         f"{LOSS_NAMES[key]} {run['kept_back']:.3f} ({run['steps']} steps)" for key, run in losses.items() if run
     )
-    return f"Match rate on held-back text after {losses['kl']['minutes']} minutes with each: {rates}."
+    return f"Match rate on held-out text after {losses['kl']['minutes']} minutes of training with each: {rates}."

@@ -35,14 +35,14 @@ def _sentences(best: DraftResult, drafts: Sequence[DraftResult], costs: Costs) -
             f"(c {second.c:.3f}, match rate {second.match_rate[ALL]:.0%})."
         )
     sentences.append(
-        f"{best.name} guesses {best.match_rate[ALL]:.0%} of the tokens right at c = {best.c:.3f}; it would gain "
-        f"nothing any more at c = {best.break_even_c:.2f}."
+        f"{best.name} guesses {best.match_rate[ALL]:.0%} of the tokens right at c = {best.c:.3f}; from "
+        f"c = {best.break_even_c:.2f} on it would gain nothing."
     )
     losing = [draft.name for draft in drafts if draft.speedup[ALL].value < 1.0]
     if losing and gain.value >= 1.0:
         sentences.append(f"Slower than plain decoding even at their best: {', '.join(losing)}.")
     sentences.append(_too_long(best))
-    sentences.append(f"Checking 6 tokens costs the target {costs.check(6):.2f} times what one costs.")
+    sentences.append(f"Checking 6 tokens costs the target {costs.check(6):.2f} times as much as checking one.")
     return [sentence for sentence in sentences if sentence]
 
 
@@ -69,8 +69,8 @@ def _too_long(best: DraftResult) -> str:
     if peak.sl == last.sl:
         return f"Its speedup still grows at the longest SL tried ({last.sl})."
     return (
-        f"Longer is not better: {best.name} is fastest at a fixed SL of {peak.sl} ({peak.simulated:.2f}x) and down to "
-        f"{last.simulated:.2f}x at {last.sl}."
+        f"Longer is not better: {best.name} is fastest at a fixed SL of {peak.sl} ({peak.simulated:.2f}x) and reaches "
+        f"only {last.simulated:.2f}x at SL {last.sl}."
     )
 
 

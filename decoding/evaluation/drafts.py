@@ -99,7 +99,7 @@ def _decides(spec: PolicySpec) -> bool:
 
 
 def candidates(draft: str, learned: Sequence[str]) -> list[str]:
-    """The policies among which validation picks a draft's best one, each at every other argument that is swept."""
+    """The candidates for a draft's best policy on validation, each with every other argument of its sweep."""
     lanes = static_lanes(draft)
     for name, spec in all_specs().items():
         if not _decides(spec) or (abilities_of(draft).certain and spec.looks_at_guesses):
@@ -185,7 +185,7 @@ def sl_points(
 def clocked_sls(
     draft: str, sweep: Sequence[Replayed], samples: Sequence[Sample], readings: Sequence[dict[str, Any]]
 ) -> dict[int, Clocked]:
-    """SL -> what the clock says of it, beside the replay on the very prompts that were timed."""
+    """SL -> its measured speedup, and the simulated one on the same prompts."""
     place = {sample.prompt: index for index, sample in enumerate(samples)}
     visits = [visit for visit in readings if visit["prompt"] in place]
     prompts = list(dict.fromkeys(visit["prompt"] for visit in visits))

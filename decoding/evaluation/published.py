@@ -9,7 +9,7 @@ from .table import Table
 from .tables import STATIC_OPT
 
 COLUMNS = {STATIC_OPT: "best static SL", "disco": "DISCO", "specdecpp": "SpecDec++", "oracle": "oracle"}
-TITLE = "Beside the papers"
+TITLE = "Compared with the papers"
 
 
 @dataclass(frozen=True)

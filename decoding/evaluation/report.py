@@ -43,13 +43,13 @@ def _latency_table(result: EvaluationResult, clock: bool) -> Table:
         title = "Latency and speedup"
         how = f"Simulated from chains and cost curves: {first.prompts} prompts, {first.tokens:,} tokens"
     note = (
-        f"{how}. Ahead: latency below static-opt's; behind: above the oracle's. Square brackets: 95% bootstrap "
-        "intervals over prompts."
+        f"{how}. Ahead: how far the latency is below static-opt's; behind: how far it is above the oracle's. Square "
+        "brackets: 95% bootstrap intervals over prompts."
     )
     columns = ["policy", "ms/token", "speedup", "ahead of static-opt", "behind oracle"]
     if any(timing.cut_noise is not None for _, timing in timings if timing):
         note += (
-            " Timing: half of the 95% interval of being ahead that the clock's noise alone leaves, given these "
+            " Timing: half the width of the 95% interval of ahead that is due to timing noise alone, for these "
             "prompts. All figures are ratios of sums over prompts."
         )
         columns.append("timing")
@@ -76,7 +76,10 @@ def _suite_table(result: EvaluationResult, suites: Sequence[str], clock: bool) -
     columns = ["policy", *suites]
     how = "On the clock" if clock else "Simulated"
     return Table(
-        f"{how}, by suite", "Speedup over plain decoding; in brackets: latency below static-opt's.", columns, rows
+        f"{how}, by suite",
+        "Speedup over plain decoding; in brackets: how far the latency is below static-opt's.",
+        columns,
+        rows,
     )
 
 
@@ -100,8 +103,9 @@ def _prediction_table(result: EvaluationResult) -> Table:
             auc = f"{found.auc:.2f}" if found.auc is not None else ""
             rows.append([_name(entry), *map(_percent, (found.f1, found.precision, found.recall)), auc])
     note = (
-        "Does the policy foretell which guesses hold? One prediction per output position: a drafted token is predicted "
-        "to hold, the one that ended an iteration to fail. A high match rate makes F1 cheap: compare always-accept."
+        "Does the policy predict which guesses hold? One prediction per output position: a drafted token is predicted "
+        "to hold, the token after the last guess of an iteration to fail. With a high match rate F1 is high for any "
+        "policy: compare always-accept."
         f"{_f1_sentence(result)}"
     )
     return Table("Accept prediction", note, ["policy", "F1", "precision", "recall", "AUC of the score"], rows)
@@ -114,8 +118,8 @@ def _f1_sentence(result: EvaluationResult) -> str:
         return ""
     best = ", ".join(f"{policy} {_percent(value)}" for policy, value in result.best_f1.items())
     return (
-        f" Above static-opt's F1 there are {100 * (1 - opt.f1):.1f} points in all. The highest F1 that any threshold "
-        f"of a score would give along these texts: {best}; always-accept: {_percent(result.always_accept[ALL].f1)}."
+        f" Static-opt's F1 is {100 * (1 - opt.f1):.1f} points below 100%. The highest F1 that any threshold of a "
+        f"score would reach on these texts: {best}; always-accept: {_percent(result.always_accept[ALL].f1)}."
     )
 
 
@@ -146,8 +150,8 @@ def _losses_table(result: EvaluationResult) -> Table:
         rows.append([_name(entry), *(f"{1e3 * part:.3f}" for part in seconds), f"{100 * parts.too_soon:.1f}"])
     columns = ["policy", "drafting", "checking", "deciding", "loop", "thrown away", "stopped too soon"]
     note = (
-        "Simulated milliseconds per token; thrown away: the part of it on drafts that did not hold. Stopped too "
-        "soon: iterations per 100 tokens that ended although the next guess would have held. "
+        "Simulated milliseconds per token; thrown away: the part of them spent on guesses that did not hold. Stopped "
+        "too soon: iterations per 100 tokens that ended although the next guess would have held. "
         f"{_judge_sentence(result)}"
     )
     return Table("Where the time goes", note, columns, rows)
@@ -174,9 +178,9 @@ def _corrections_table(result: EvaluationResult) -> Table:
         cells = [f"{1e3 * seconds:.2f} ({signed(seconds / one.as_it_is_s - 1)})" for seconds in undone]
         rows.append([_name(entry), f"{1e3 * one.as_it_is_s:.2f}", *cells])
     note = (
-        "Simulated milliseconds per token, and in brackets the change, if one thing were undone: decisions and "
-        "features free; checking many tokens as cheap as checking one; no guess drafted after one that fails (false "
-        "positives); no stop while all that was drafted holds (false negatives); neither kind of error."
+        "Simulated milliseconds per token, and in brackets the change, if one loss were removed: decisions and "
+        "features free; checking many tokens as cheap as checking one; no guess after one that fails (no false "
+        "positives); no stop while all guesses hold (no false negatives); neither kind of error."
     )
     columns = ["policy", "as it is", "free decisions", "free checks", "never too late", "never too soon", "no errors"]
     return Table("What holds a policy back", note, columns, rows)
@@ -194,9 +198,7 @@ def _oracle_table(result: EvaluationResult, suites: Sequence[str]) -> Table:
         if suite in suites
     ]
     columns = ["suite", "match rate", "oracle SL, mean", "standard deviation", "iterations"]
-    return Table(
-        "The draft along the text", "How many guesses in a row hold, each run ended by one miss.", columns, rows
-    )
+    return Table("The draft along the text", "How many guesses in a row hold before one fails.", columns, rows)
 
 
 def _clocked(result: EvaluationResult) -> bool:
@@ -255,7 +257,7 @@ def _drafts_table(result: DraftsResult) -> Table:
     ]
     note = (
         "c: a draft step over a target pass. Best SL and best policy were chosen on validation prompts, their speedups "
-        "are simulated on the test prompts. p95: over prompts. Break-even c: at this cost no fixed SL gains any more."
+        "are simulated on the test prompts. p95: over prompts. Break-even c: the cost from which on no fixed SL gains."
     )
     return Table("The drafts", note, columns, rows)
 
@@ -277,7 +279,7 @@ def setting_lines(setting: Setting) -> list[str]:
         f"Pair {setting.pair}, target in {setting.target_dtype}, draft {setting.draft} in {setting.draft_dtype}, "
         f"{counted(setting.threads, 'thread')}, on {where}; {setting.created}.",
         f"Greedy, {setting.max_new_tokens} new tokens at most; {setting.split} prompts: "
-        f"{', '.join(f'{suite} {n}' for suite, n in setting.prompts.items())}; whatever had to be chosen was chosen on "
+        f"{', '.join(f'{suite} {n}' for suite, n in setting.prompts.items())}; all choices were made on "
         f"{setting.validation_prompts} validation prompts.",
         f"A target pass takes {costs.target_s * 1e3:.2f} ms, over 6 tokens {costs.check(6):.2f} and over 21 "
         f"{costs.check(21):.2f} times that; c: {drafts}{_first_steps(costs)}; loop {costs.o:.3f}.",
@@ -288,7 +290,7 @@ def setting_lines(setting: Setting) -> list[str]:
 
 def _first_steps(costs: Costs) -> str:
     first = ", ".join(f"{name} {value:.3f}" for name, value in costs.first.items() if value >= 0.0005)
-    return f"; the first draft step of an iteration takes more by: {first}" if first else ""
+    return f"; additional cost of the first draft step of an iteration: {first}" if first else ""
 
 
 def _decision_lines(setting: Setting) -> list[str]:
@@ -296,7 +298,7 @@ def _decision_lines(setting: Setting) -> list[str]:
     c = setting.costs.c.get(setting.draft, 0.0)
     found = {policy: cost / c for policy, cost in setting.costs.decision.items() if c and cost >= 0.005 * c}
     shares = ", ".join(f"{policy} {share:.0%}" for policy, share in found.items())
-    return [f"Features and a decision, of a draft step: {shares}."] if shares else []
+    return [f"Cost of features and a decision, as a share of a draft step: {shares}."] if shares else []
 
 
 def counted(n: int, what: str) -> str:
@@ -313,7 +315,7 @@ def percent_interval(interval: Interval) -> str:
 
 
 def signed(change: float) -> str:
-    """A change in percent, with its sign; what rounds to nothing has none."""
+    """A change in percent, with its sign, or "0.0%" without one if it rounds to that."""
     text = f"{change:+.1%}"
     return "0.0%" if text in ("+0.0%", "-0.0%") else text
 
@@ -341,7 +343,7 @@ def _cell(text: str) -> str:
 
 
 def to_csv(tables: Iterable[Table]) -> str:
-    """All tables, each under a line with its title."""
+    """All tables, each preceded by a line with its title."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     for table in tables:
