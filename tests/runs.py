@@ -12,7 +12,7 @@ import math
 import random
 
 from decoding.analysis.whatif import Replay, simulate
-from decoding.lookahead.base import LookaheadPolicy
+from decoding.lookahead.base import LookaheadPolicy, PlannedPolicy
 from decoding.records.request import CompareRequest
 from decoding.records.trace import (
     Chain,
@@ -168,7 +168,7 @@ def _guess(guesses: Guesses, random_: random.Random, choice: int, right: bool) -
     guesses.scores["disco"].append(round(min(1.0, max(0.0, p + random_.gauss(0.05, 0.08))), 4))
 
 
-class _Static(LookaheadPolicy):
+class _Static(PlannedPolicy):
     def __init__(self, n: int, name: str = "static") -> None:
         self.n, self.name = n, name
 
@@ -176,7 +176,7 @@ class _Static(LookaheadPolicy):
         return self.n
 
 
-class _Heuristic(LookaheadPolicy):
+class _Heuristic(PlannedPolicy):
     name = "heuristic"
 
     def reset(self, context) -> None:
@@ -189,7 +189,7 @@ class _Heuristic(LookaheadPolicy):
         self.n = self.n + 2 if n_accepted == n_drafted else max(1, self.n - 1)
 
 
-class _Oracle(LookaheadPolicy):
+class _Oracle(PlannedPolicy):
     name, cap = "oracle", None
 
     def reset(self, context) -> None:

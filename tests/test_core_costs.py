@@ -55,7 +55,11 @@ def log_passes(pair: ToyPair) -> list[str]:
     log: list[str] = []
 
     def logged(name, extend):
-        return lambda ids: (log.append(f"{name} {len(ids)}"), extend(ids))[1]
+        def passing(ids):
+            log.append(f"{name} {len(ids)}")
+            return extend(ids)
+
+        return passing
 
     for name, model in (("target", pair.target), ("small", pair.draft("small"))):
         model.extend = logged(name, model.extend)

@@ -12,7 +12,7 @@ from decoding.errors import UserError
 from decoding.evaluation.advice import recommend, transformers_settings, vllm_settings
 from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
 from decoding.evaluation.drafts import break_even_c, candidates, clocked_sls
-from decoding.evaluation.files import markdown, ship, shipped_evaluation, tables_of, write_report
+from decoding.evaluation.files import markdown, ship, tables_of, write_report
 from decoding.evaluation.options import EvaluationOptions, check_options, options_from_dict
 from decoding.evaluation.report import evaluation_tables, to_csv, to_markdown
 from decoding.evaluation.results import ALL, evaluation_from_dict, load_evaluation, result_to_json, save_result
@@ -303,12 +303,11 @@ def test_hostile_cells_stay_in_their_cells():
     assert "| x \\| y # z |" in to_markdown("t", [], [table])
 
 
-def test_shipped_results_are_found_by_pair(tmp_path):
+def test_shipped_results_are_named_after_their_pair(tmp_path):
     result = make_evaluation()
-    assert shipped_evaluation("synthetic", tmp_path) is None
     path, report = ship(result, tmp_path)
     assert path.name == "synthetic.json" and report.name == "synthetic.md"
-    assert shipped_evaluation("synthetic", tmp_path) == result
+    assert load_evaluation(path) == result
 
 
 @pytest.mark.parametrize("text", ["", "null", "[1]", "[" * 100_000, '{"schema": "speculoscope.evaluation/1"}', "NaN"])

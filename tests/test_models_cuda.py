@@ -17,6 +17,7 @@ from decoding.engines.lean import LeanModel
 from decoding.engines.linears import DenseLinear
 from decoding.engines.loading import describe_model
 from decoding.errors import UserError
+from decoding.loop.drafting import prefill
 
 from .fake_cuda import fake_cuda, fake_gpu
 
@@ -117,7 +118,8 @@ def test_chain_and_check_do_what_single_steps_do(n, n_unseen, prompt, wrong):
 def test_a_step_brings_its_features(models):
     fixed, lean = models
     for n in (1, 2, 5):
-        fixed.prefill(ids(9)), lean.prefill(ids(9))
+        for model in models:
+            model.prefill(ids(9))
         step, row = fixed.draft_step(ids(n, seed=3), 60), lean.extend(ids(n, seed=3))[-1, :60]
         p = row.softmax(-1)
         assert step.token == int(row.argmax())
@@ -168,7 +170,7 @@ def test_replayed_graphs_do_what_single_steps_do(cuda):
     for n_prompt in (1, 20, 235):  # the last one grows out of the first bucket of keys
         text = ids(n_prompt, seed=n_prompt)
         for model in (draft, target):
-            model.prefill(text[:-1]) if text[1:] else model.rewind(0)
+            prefill(model, text)
         while len(text) < n_prompt + 40:
             text = one_iteration(draw, text, draft, target, lean)
     assert sum(graph.replays > 1 for graph in cuda.graphs) > 5 and draft.note is None
@@ -178,7 +180,7 @@ def test_replayed_graphs_do_what_single_steps_do(cuda):
 def one_iteration(draw, text, draft, target, lean):
     """Draft step by step or in a chain, spoil a proposal, check, keep what held: each against the lean engine."""
     n = draw.choice((1, 3, 5, 9))
-    lean.prefill(text[:-1]) if text[1:] else lean.rewind(0)
+    prefill(lean, text)
     expected, token = [], text[-1]
     for _ in range(n):
         row = lean.extend([token])[0, :60]
@@ -213,7 +215,9 @@ def test_a_long_reading_outlasts_the_launches_that_it_takes(cuda):
         model.prefill(ids(5))
     got, expected = fixed.extend(ids(70)), lean.extend(ids(70))
     kept = fixed.last_hidden
-    fixed.extend(ids(3)), fixed.rewind(9), fixed.choices(ids(30), VOCAB)
+    fixed.extend(ids(3))
+    fixed.rewind(9)
+    fixed.choices(ids(30), VOCAB)
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
     torch.testing.assert_close(kept, lean.last_hidden, atol=1e-4, rtol=0)
 
@@ -223,9 +227,9 @@ def test_graphs_are_few(cuda):
     model = recording(make(CudaModel))
     for place in (5, 60, 130):
         for n in (1, 2, 7):
-            model.prefill(ids(place)), model.draft_step(ids(n), VOCAB)
-            model.prefill(ids(place)), model.draft_chain(ids(n), 5, VOCAB)
-            model.prefill(ids(place)), model.choices(ids(n), VOCAB)
+            for work in (model.draft_step, lambda new, vocab: model.draft_chain(new, 5, vocab), model.choices):
+                model.prefill(ids(place))
+                work(ids(n), VOCAB)
     assert len(cuda.graphs) == 3
 
 
@@ -239,7 +243,8 @@ def test_a_check_is_launched_while_its_chain_may_still_run(monkeypatch):
         drafted = draft.draft_chain(ids(1), 3, VOCAB)
         tokens, _, n_accepted = target.check_chain(ids(1)[0], drafted, VOCAB)
         assert n_accepted == 3 and len(tokens) == 3
-        draft.rewind(9), draft.draft_step(ids(2), VOCAB)
+        draft.rewind(9)
+        draft.draft_step(ids(2), VOCAB)
         assert cuda.memory.fills == [True] * 3
         assert [one.tolist() for one in cuda.memory.pinned] == [[9, 0, *ids(1)], [9, 3, *ids(1)], [9, 1, *ids(2)]]
 

@@ -27,11 +27,11 @@ from .toy import ToyPair
 
 SOURCE = '''"""Long and short iterations in turn."""
 
-from .base import DraftState, LaneContext, LookaheadPolicy
+from .base import LaneContext, PlannedPolicy
 from .spec import Argument, PolicySpec
 
 
-class Alternate(LookaheadPolicy):
+class Alternate(PlannedPolicy):
     name = "alternate"
 
     def __init__(self, longest: int) -> None:
@@ -42,9 +42,6 @@ class Alternate(LookaheadPolicy):
 
     def planned(self, start: int) -> int:
         return self.sl
-
-    def should_draft(self, state: DraftState) -> bool:
-        return state.n_drafted < self.sl
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
         self.sl = self.longest if self.sl == 1 else 1

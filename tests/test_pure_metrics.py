@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.analysis import metrics
+from decoding.analysis.lane_figures import lane_figures
 from decoding.records.trace import Chain, Guesses, Iteration, Repeat, Token, Trace, Verdict
 from tests.runs import make_run
 
@@ -63,10 +64,6 @@ def test_rates_and_the_truncated_last_iteration():
     assert metrics.discard_rate(trace) == pytest.approx(6 / 13)
     assert metrics.verification_rate(trace) == pytest.approx(5 / 13)
     assert metrics.mean_sl(trace) == pytest.approx(3.0)
-
-
-def test_acceptance_by_place():
-    assert metrics.acceptance_by_place(by_hand()) == [(4, 3), (4, 3), (4, 1), (2, 1), (1, 1)]
 
 
 def test_speedup_pairs_the_repeats():
@@ -138,24 +135,24 @@ def test_nothing_decoded_gives_no_figures_and_no_crash():
         assert rate(empty) is None
     assert metrics.where_time_goes(run, empty) == {} and metrics.loop_share(run, empty) is None
     assert metrics.speedup(run, empty) is None and metrics.predicted_speedup(run, empty) is None
-    assert [figure.key for figure in metrics.lane_figures(run, empty)]
+    assert [figure.key for figure in lane_figures(run, empty)]
 
 
 def test_without_an_autoregressive_lane_there_is_no_speedup():
     run = replace(hand_run(), lanes=[by_hand()])
     assert metrics.speedup(run, by_hand()) is None
-    assert "speedup" not in [figure.key for figure in metrics.lane_figures(run, by_hand())]
+    assert "speedup" not in [figure.key for figure in lane_figures(run, by_hand())]
 
 
 def test_a_lane_without_drafts_has_no_draft_figures():
     run = make_run()
-    keys = {figure.key for figure in metrics.lane_figures(run, run.lane("autoregressive"))}
+    keys = {figure.key for figure in lane_figures(run, run.lane("autoregressive"))}
     assert "acceptance_rate" not in keys and "target_passes" in keys
 
 
 def test_figures_tell_their_formula_with_the_lanes_own_numbers():
     run = hand_run()
-    figures = {figure.key: figure for figure in metrics.lane_figures(run, run.lanes[1])}
+    figures = {figure.key: figure for figure in lane_figures(run, run.lanes[1])}
     assert figures["speedup"].text == "2.00x (1.50 to 3.00)"
     assert "1 + 9 / 5" in figures["tokens_per_target_pass"].formula
     assert figures["thrown_away"].text == "6 (40%)"

@@ -24,19 +24,13 @@ def expected_tokens(alpha: float, gamma: int) -> float:
     return gamma + 1.0 if alpha == 1.0 else (1.0 - alpha ** (gamma + 1)) / (1.0 - alpha)
 
 
-def improvement_factor(alpha: float, gamma: int, c: float) -> float:
-    """Speedup ``(1 - alpha^(gamma+1)) / ((1 - alpha)(gamma c + 1))`` if checking is free.
-
-    Leviathan et al. 2023, theorem 3.8; DISCO (Mamou et al. 2024), eq. 1.
-    """
-    return expected_tokens(alpha, gamma) / (gamma * c + 1.0)
-
-
 def speedup(alpha: float, gamma: int, c: float, v: Callable[[int], float] = _free, o: float = 0.0) -> float:
     """Speedup with measured costs: ``E(alpha, gamma) (v(1) + o) / (gamma c + v(gamma + 1) + o)``.
 
-    The throughput model of "Decoding Speculative Decoding" (Yan et al. 2024), tokens per iteration over ``gamma t_draft
-    + t_target``, extended by the target pass's growth v and the loop's own work o.
+    With free checking (the defaults) it is ``(1 - alpha^(gamma+1)) / ((1 - alpha)(gamma c + 1))``: Leviathan et al.
+    2023, theorem 3.8; DISCO (Mamou et al. 2024), eq. 1. With measured costs it is the throughput model of "Decoding
+    Speculative Decoding" (Yan et al. 2024), tokens per iteration over ``gamma t_draft + t_target``, extended by the
+    target pass's growth v and the loop's own work o.
     """
     return throughput(expected_tokens(alpha, gamma), gamma, c, v, o)
 
@@ -46,21 +40,6 @@ def throughput(
 ) -> float:
     """Speedup for measured ``tokens_per_iteration``: ``tokens (v(1) + o) / (gamma c + v(gamma+1) + o)``."""
     return tokens_per_iteration * (v(1) + o) / (gamma * c + v(round(gamma) + 1) + o)
-
-
-def best_sl(alpha: float, c: float, v: Callable[[int], float] = _free, o: float = 0.0, longest: int = 64) -> int:
-    """The SL from 0 to ``longest`` with the largest :func:`speedup`; on a tie the shortest.
-
-    0 means that no SL helps; with free checking one helps exactly if alpha > c (Leviathan et al., cor. 3.9).
-    """
-    return max(range(longest + 1), key=lambda gamma: (speedup(alpha, gamma, c, v, o), -gamma))
-
-
-def break_even_c(alpha: float, gamma: int, v: Callable[[int], float] = _free, o: float = 0.0) -> float:
-    """The draft cost at which SL ``gamma`` gains nothing: ``(E (v(1) + o) - v(gamma+1) - o) / gamma``."""
-    if gamma < 1:
-        raise ValueError("gamma must be at least 1: without drafts there is nothing to break even")
-    return (expected_tokens(alpha, gamma) * (v(1) + o) - v(gamma + 1) - o) / gamma
 
 
 def _check(alpha: float, gamma: int) -> None:

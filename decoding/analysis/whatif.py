@@ -45,16 +45,6 @@ class Simulated:
         return sum(a for _, _, a in self.iterations)
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """One drafted token as the chain holds it, with its acceptance probabilities by head."""
-
-    id: int
-    p: float
-    entropy: float
-    scores: dict[str, float]
-
-
 class Replay:
     """A chain prepared for replay: per output position, how many guesses hold and how many exist."""
 
@@ -81,15 +71,6 @@ class Replay:
         if index <= held:
             return self.chain.along, start + index
         return self.chain.tails[start + held], index - held - 1
-
-    def guesses(self, start: int, n: int) -> list[Guess]:
-        """The first ``n`` tokens that the draft says from output position ``start`` on (fewer where it ends)."""
-        found = []
-        for index in range(min(n, self.reach[start])):
-            guesses, at = self.guess(start, index)
-            scores = {head: column[at] for head, column in guesses.scores.items()}
-            found.append(Guess(guesses.choice[at], guesses.p[at], guesses.entropy[at], scores))
-        return found
 
 
 def _runs_that_hold(chain: Chain) -> list[int]:

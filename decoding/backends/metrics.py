@@ -89,7 +89,17 @@ class _Watch:
     lanes: list[tuple[str, str, str]] = field(default_factory=list)  # labels by lane
 
     def see(self, event: Event) -> None:
-        see = getattr(self, f"_{event.kind}", None)
+        see = {
+            "queued": self._queued,
+            "progress": self._progress,
+            "started": self._started,
+            "lane_started": self._lane_started,
+            "iterations": self._iterations,
+            "lane_finished": self._lane_finished,
+            "finished": self._finished,
+            "cancelled": self._cancelled,
+            "failed": self._failed,
+        }.get(event.kind)
         if see is not None:
             see(event.data)
 

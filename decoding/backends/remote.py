@@ -211,7 +211,8 @@ def _host_and_port(url: str) -> str:
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme, parts.hostname or "", parts.port
-        host.encode("idna"), httpx.URL(url)  # both refuse what no connection could be made to
+        host.encode("idna")  # this and the next line refuse what no connection could be made to
+        httpx.URL(url)
     except (ValueError, httpx.InvalidURL):
         scheme = ""
     if scheme not in ("http", "https") or not host:

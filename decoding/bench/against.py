@@ -136,7 +136,8 @@ def choose_able(
 
 def transformers_contenders(hf_target: Any, hf_draft: Any, compiled: bool = False) -> list[GenerateContender]:
     """transformers' ways to write the same text; ``compiled`` adds its static cache, which is compiled on CUDA."""
-    never_ending(hf_target), never_ending(hf_draft)
+    never_ending(hf_target)
+    never_ending(hf_draft)
     defaults = assisted_settings(hf_draft)
     five = {
         "num_assistant_tokens": 5,

@@ -110,9 +110,10 @@ class GenerateContender:
     def choose_threads(self, prompt: list[int], n: int, choices: tuple[int, ...]) -> None:
         """Gives transformers its best thread count on this machine."""
         speeds = {}
-        for self.threads in choices:
-            self.run(prompt, n)
-            speeds[self.threads] = self.run(prompt, n).tokens_per_s
+        for threads in choices:
+            self.threads = threads
+            self.run(prompt, n)  # warms up
+            speeds[threads] = self.run(prompt, n).tokens_per_s
         self.threads = max(speeds, key=speeds.__getitem__)
 
 

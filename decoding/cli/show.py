@@ -11,7 +11,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..analysis.metrics import lane_figures, match_rate, static_opt, where_time_goes
+from ..analysis.lane_figures import lane_figures
+from ..analysis.metrics import match_rate, static_opt, where_time_goes
 from ..records.text import pieces, whole_text
 from ..records.trace import Iteration, Run, Token, Trace
 from .console import visible

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
+from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, PlannedPolicy
 from ..loop.acceptance import AcceptanceRule, Greedy
 from ..loop.clock import CHECK, DRAFT, POLICY, REST, make_clock
 from ..loop.drafting import DraftAbilities, DraftSource, abilities_of, prefill
@@ -182,7 +182,7 @@ class Timer:
         )
 
 
-class _Schedule(LookaheadPolicy):
+class _Schedule(PlannedPolicy):
     """A policy that takes the SL of each iteration from a list."""
 
     name = "schedule"

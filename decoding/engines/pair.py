@@ -63,10 +63,6 @@ class Pair:
         return self._drafts[name]
 
     @property
-    def loaded_drafts(self) -> dict[str, CachedModel]:
-        return dict(self._drafts)
-
-    @property
     def can_fork(self) -> bool:
         """Whether the engines of target and loaded drafts can share weights between caches (only the lean one on a CPU
         can).

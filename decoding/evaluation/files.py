@@ -7,7 +7,7 @@ from pathlib import Path
 from ..errors import UserError
 from ..files import safe_name, write_whole
 from .report import Table, advice_markdown, drafts_tables, evaluation_tables, setting_lines, to_csv, to_markdown
-from .results import DraftsResult, EvaluationResult, load_drafts, load_evaluation, save_result
+from .results import DraftsResult, EvaluationResult, save_result
 
 SHIPPED = Path(__file__).resolve().parents[2] / "results"
 
@@ -16,18 +16,6 @@ def result_name(pair: str, drafts: bool) -> str:
     """File name of a pair's shipped results: ``<pair>.json`` or ``<pair>-drafts.json``."""
     safe = safe_name(pair)
     return f"{safe}-drafts.json" if drafts else f"{safe}.json"
-
-
-def shipped_evaluation(pair: str, folder: Path | None = None) -> EvaluationResult | None:
-    """The shipped evaluation of ``pair``, or None. Raises UserError."""
-    path = (folder or SHIPPED) / result_name(pair, drafts=False)
-    return load_evaluation(path) if path.exists() else None
-
-
-def shipped_drafts(pair: str, folder: Path | None = None) -> DraftsResult | None:
-    """The shipped drafts report of ``pair``, or None. Raises UserError."""
-    path = (folder or SHIPPED) / result_name(pair, drafts=True)
-    return load_drafts(path) if path.exists() else None
 
 
 def write_report(result: EvaluationResult | DraftsResult, folder: Path) -> list[Path]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..analysis.whatif import simulate
-from ..lookahead.base import SL_CAP, LaneContext, LookaheadPolicy
+from ..lookahead.base import SL_CAP, LaneContext, PlannedPolicy
 from ..records.trace import Costs
 from .results import Losses
 from .samples import Replayed, Sample, plain_costs
 
 
-class PerfectJudge(LookaheadPolicy):
+class PerfectJudge(PlannedPolicy):
     """A perfect classifier of the drafted token: drafts on while the token holds, stops after one that fails.
 
     It knows one token later than the oracle, like every policy that judges tokens already drafted.

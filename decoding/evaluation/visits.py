@@ -70,4 +70,7 @@ def _take_turns(runs: Mapping[str, LaneRun], cancelled: Callable[[], bool], seco
 def _decode_for(decoding: Iterator[object], seconds: float | None) -> bool:
     """Decodes for ``seconds`` (None: to the end). Returns whether the end was reached."""
     end = math.inf if seconds is None else perf_counter() + seconds
-    return all(perf_counter() < end for _ in decoding)
+    for _ in decoding:
+        if perf_counter() >= end:
+            return False
+    return True

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from .base import DraftState, LookaheadPolicy
+from .base import PlannedPolicy
 from .spec import PolicySpec
 
 
-class Autoregressive(LookaheadPolicy):
+class Autoregressive(PlannedPolicy):
     """One target pass per token."""
 
     name = "autoregressive"
 
     def planned(self, start: int) -> int:
         return 0
-
-    def should_draft(self, state: DraftState) -> bool:
-        return False
 
 
 SPEC = PolicySpec(

@@ -24,14 +24,14 @@ import math
 
 import numpy as np
 
-from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .base import SL_CAP, LaneContext, PlannedPolicy
 from .spec import PolicySpec
 
 FIRST_SL = 5  # before the first check
 ARMS = np.arange(1, SL_CAP + 1)
 
 
-class Bandit(LookaheadPolicy):
+class Bandit(PlannedPolicy):
     """Plans each iteration by exponential weights over SL 1 to SL_CAP."""
 
     name = "bandit"
@@ -52,9 +52,6 @@ class Bandit(LookaheadPolicy):
             self._sl = int(self._weights() @ ARMS + 0.5)
             self._outcome = None
         return self._sl
-
-    def should_draft(self, state: DraftState) -> bool:
-        return state.n_drafted < self.planned(state.start)
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
         if n_drafted:  # else the limit left no room to draft: nothing to learn

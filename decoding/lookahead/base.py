@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -78,7 +79,7 @@ class LaneContext:
     prompt: Sequence[int] = ()  # ids; live lanes only
 
 
-class LookaheadPolicy:
+class LookaheadPolicy(ABC):
     """Decides, before each draft step, whether to draft another token or to check now.
 
     ``needs`` names the features that the loop computes for it: "p", "entropy", "top10", "margin", "proposer", "hidden".
@@ -104,12 +105,23 @@ class LookaheadPolicy:
         """Whether the next decision needs the features of the last drafted token; asked in live lanes."""
         return True
 
+    @abstractmethod
     def should_draft(self, state: DraftState) -> bool:
         """Whether to draft another token; asked before every draft step, including the first."""
-        raise NotImplementedError
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
         """Receives the outcome of an iteration's check. ``n_drafted`` is 0 if the token limit left no room.
 
         ``n_drafted`` may exceed the policy's own cap: an evaluation simulates a policy that never stops too soon.
         """
+
+
+class PlannedPolicy(LookaheadPolicy):
+    """A policy that chooses the SL of an iteration before its first draft step."""
+
+    @abstractmethod
+    def planned(self, start: int) -> int:
+        """The SL of the iteration that starts at output position ``start``."""
+
+    def should_draft(self, state: DraftState) -> bool:
+        return state.n_drafted < self.planned(state.start)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .base import SL_CAP, LaneContext, PlannedPolicy
 from .spec import PolicySpec
 
 FIRST_SL = 5
 
 
-class Heuristic(LookaheadPolicy):
+class Heuristic(PlannedPolicy):
     """SL + 2 after an iteration whose drafts were all accepted, otherwise SL - 1, at least 1.
 
     Source: transformers, ``AssistedCandidateGenerator.update_candidate_strategy``. There the SL is unbounded; here it
@@ -25,9 +25,6 @@ class Heuristic(LookaheadPolicy):
 
     def planned(self, start: int) -> int:
         return self.sl
-
-    def should_draft(self, state: DraftState) -> bool:
-        return state.n_drafted < self.sl
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
         if n_drafted == 0:

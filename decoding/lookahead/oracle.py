@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .base import DraftState, LaneContext, LookaheadPolicy
+from .base import LaneContext, PlannedPolicy
 from .spec import Argument, PolicySpec
 
 
-class Oracle(LookaheadPolicy):
+class Oracle(PlannedPolicy):
     """Drafts up to the first mismatch and no further (DISCO, section 3: the oracle).
 
     With ``cap`` at most that many tokens per iteration. The time of the pre-pass is not part of any lane's time.
@@ -28,9 +28,6 @@ class Oracle(LookaheadPolicy):
 
     def planned(self, start: int) -> int:
         return self._holds(start)
-
-    def should_draft(self, state: DraftState) -> bool:
-        return state.n_drafted < self.planned(state.start)
 
 
 class BestOracle(Oracle):

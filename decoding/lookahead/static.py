@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .base import SL_CAP, DraftState, LookaheadPolicy
+from .base import SL_CAP, PlannedPolicy
 from .spec import Argument, PolicySpec
 
 
-class Static(LookaheadPolicy):
+class Static(PlannedPolicy):
     """Always drafts ``sl`` tokens, then checks."""
 
     name = "static"
@@ -16,9 +16,6 @@ class Static(LookaheadPolicy):
 
     def planned(self, start: int) -> int:
         return self.sl
-
-    def should_draft(self, state: DraftState) -> bool:
-        return state.n_drafted < self.sl
 
 
 SPEC = PolicySpec(

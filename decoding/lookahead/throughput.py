@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .base import SL_CAP, LaneContext, PlannedPolicy
 from .spec import PolicySpec
 
 WINDOW = 20  # iterations; SGLang's default window_size
@@ -25,7 +25,7 @@ PRIOR = 4.0  # weight of both priors, in guesses
 START = 0.8  # prior share of guesses that hold
 
 
-class Throughput(LookaheadPolicy):
+class Throughput(PlannedPolicy):
     """Plans each iteration from the outcomes of earlier ones."""
 
     name = "throughput"
@@ -43,9 +43,6 @@ class Throughput(LookaheadPolicy):
             if expected / self._cost[n] > most:
                 best, most = n, expected / self._cost[n]
         return best
-
-    def should_draft(self, state: DraftState) -> bool:
-        return state.n_drafted < self.planned(state.start)
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
         if n_drafted:  # else the limit left no room to draft: nothing to learn

@@ -62,13 +62,10 @@ class FeatureReader:
         """ln p(token) - ln p(its strongest rival), in nats.
 
         It is inf without a rival. It needs no normalisation and predicts the target's agreement better than the
-        probability does. ``row`` as for :meth:`read`; it is modified and restored, which avoids a copy.
+        probability does. ``row`` as for :meth:`read`.
         """
-        own = row[token]
-        row[token] = -inf
-        rival = row.max()
-        row[token] = own
-        return float(own) - float(rival)
+        rival = max(row[:token].max(initial=-inf), row[token + 1 :].max(initial=-inf))  # two views, no copy
+        return float(row[token]) - float(rival)
 
     def _entropy(self, row: np.ndarray, probabilities: np.ndarray, token: int) -> float:
         """H = log Z - sum(p l) for logits l, where log Z = l_i - log p_i at any likely i."""

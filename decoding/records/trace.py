@@ -23,7 +23,6 @@ MAX_LANES = 16
 MAX_TOKENS = 8192
 
 Fate = Literal["accepted", "rejected", "dropped", "correction", "bonus", "plain"]
-DRAFTED_FATES = ("accepted", "rejected", "dropped")
 StopReason = Literal["policy", "cap", "limit", "context", "eos", "exhausted"]
 Finish = Literal["length", "eos", "stop", "context", "cancelled"]
 

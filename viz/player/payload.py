@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from decoding.analysis import metrics
+from decoding.analysis.lane_figures import Figure, lane_figures
 from decoding.analysis.steadiness import contradictions
 from decoding.analysis.whatif import Replay, ending, static_sweep
 from decoding.records.text import pieces
@@ -49,13 +50,11 @@ class Strings:
         return list(self.index)
 
 
-def player_payload(
-    run: Run, *, origin: Origin = "live", recorded: bool = False, shows: str = "", point: str = ""
-) -> dict[str, Any]:
+def player_payload(run: Run, *, origin: Origin = "live", shows: str = "", point: str = "") -> dict[str, Any]:
     """The JSON-ready data that ``player.load`` needs for ``run``.
 
     Args:
-        origin: what the badge says; ``recorded=True`` is short for "recorded".
+        origin: what the badge says.
         shows: an example's sentence on what to notice. point: the lane of the first sentence; "" for the fastest one.
     """
     strings, doubtful = Strings(), contradictions(run)
@@ -64,7 +63,7 @@ def player_payload(
     return {
         "id": run.id,
         "badge": {
-            "kind": "recorded" if recorded else origin,
+            "kind": origin,
             "text": sentences.badge_text(run),
             "place": sentences.badge_place(run),
         },
@@ -92,7 +91,7 @@ def _prompt_end(run: Run) -> str:
 
 
 def _lane(run: Run, trace: Trace, strings: Strings, doubtful: list[str]) -> dict[str, Any]:
-    figures = [figure for figure in metrics.lane_figures(run, trace) if figure.key in COLUMN_FIGURES]
+    figures = [figure for figure in lane_figures(run, trace) if figure.key in COLUMN_FIGURES]
     return {
         "lane": trace.lane,
         "name": lane_name(trace.lane),
@@ -121,7 +120,7 @@ def _tokens(iteration) -> list:
     return iteration.drafted + ([iteration.emitted] if iteration.emitted else [])
 
 
-def _figure(figure: metrics.Figure) -> dict[str, str]:
+def _figure(figure: Figure) -> dict[str, str]:
     return {
         "key": figure.key,
         "label": figure.label,
@@ -130,7 +129,7 @@ def _figure(figure: metrics.Figure) -> dict[str, str]:
     }
 
 
-def _speedup_figure(run: Run, trace: Trace, figure: metrics.Figure) -> dict[str, str]:
+def _speedup_figure(run: Run, trace: Trace, figure: Figure) -> dict[str, str]:
     """The median over the repeats, labelled as such: the strip shows a single repeat."""
     shown = _figure(figure)
     if len(trace.repeats) > 1:
@@ -272,7 +271,7 @@ def _time_table(run: Run) -> dict[str, Any]:
         prefill = parts.pop("prefill")
         decode = sum(parts.values())
         shares = [f"{_ms(x)} ({x / decode:.0%})" if decode else _ms(x) for x in parts.values()]
-        others = [_figure(f) for f in metrics.lane_figures(run, trace) if f.key not in COLUMN_FIGURES]
+        others = [_figure(f) for f in lane_figures(run, trace) if f.key not in COLUMN_FIGURES]
         rows.append([lane_name(trace.lane), _ms(prefill), _ms(decode), _ms(prefill + decode), *shares, others])
     return {
         "title": "Time in detail, prefill included",

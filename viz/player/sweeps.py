@@ -82,9 +82,6 @@ class _ChainHead:
         self.name = name
         self.tuned: dict[str, Any] = {"sl_max": longest}
 
-    def score(self, state: DraftState, index: int) -> float:
-        return state.scores[self.name][index]
-
 
 def threshold_panels(run: Run) -> list[dict[str, Any]]:
     """One panel per lane of ``run`` whose policy compares a score with a threshold, at most MOST."""
