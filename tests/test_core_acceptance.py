@@ -132,16 +132,12 @@ class DropsUnlikely(ModelDraft):
     """Mutant: withdraws a proposal that the draft itself finds unlikely, instead of having it checked."""
 
     def step(self, text, state):
-        super().step(text, state)
-        if self._rule._proposals[-1].of_choice < 0.3:
-            state.tokens.pop()
-            self._rule._proposals.pop()
-            return False
-        return True
-
-    def chain(self, text, state, n, ends):
-        while n > len(state.tokens) and self.step(text, state):
-            pass
+        proposal = super().step(text, state)
+        if self._rule._proposals[-1].of_choice >= 0.3:
+            return proposal
+        state.tokens.pop()
+        self._rule._proposals.pop()
+        return None
 
 
 def exact(pair: ToyPair, shaping: Shaping, prompt: list[int]) -> dict[tuple[int, ...], float]:

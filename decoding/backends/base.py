@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import UserError
-from ..records.events import Event
-from ..records.request import CompareRequest
+from ..records.events import Event, Numbering
+from ..records.request import CompareRequest, Grant, check_granted, check_long_job, check_request
 
 if TYPE_CHECKING:
     from ..records.pairs import PairDescription
@@ -49,6 +51,35 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class GrantedBackend(ABC):
+    """A backend that runs what ``grant`` allows; the rest is refused with a sentence before it enters the queue."""
+
+    def __init__(self, grant: Grant) -> None:
+        self._grant = grant
+
+    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
+        try:
+            options = asdict(check_granted(check_request(request), self._grant))
+        except UserError as error:
+            yield Numbering(run_id)("failed", message=str(error))
+            return
+        yield from self._run("compare", options, cancel, run_id)
+
+    def run_job(
+        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
+    ) -> Iterator[Event]:
+        try:
+            check_long_job(self._grant)
+        except UserError as error:
+            yield Numbering(run_id)("failed", message=str(error))
+            return
+        yield from self._run(kind, options, cancel, run_id)
+
+    @abstractmethod
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None) -> Iterator[Event]:
+        """The events of a job that is allowed, from ``queued`` on."""
 
 
 def check_token(token: str) -> str:

@@ -9,14 +9,14 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UserError
 from ..records.events import LAST_KINDS, Event, Kind, Numbering
 from ..records.pairs import PairDescription, describe_pairs, is_public
-from ..records.request import PUBLIC, CompareRequest, Grant, check_granted, check_long_job, check_request
-from .base import CLOSED
+from ..records.request import PUBLIC, Grant
+from .base import CLOSED, GrantedBackend
 from .process import WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class _Job:
             self.abandoned = True
 
 
-class LocalBackend:
+class LocalBackend(GrantedBackend):
     """A first-come queue before one worker process.
 
     ``runner`` is the class that does the work inside the worker (importable by name); it is made once per
@@ -63,7 +63,7 @@ class LocalBackend:
     def __init__(
         self, runner: Callable[[], Any] | None = None, max_waiting: int = MAX_WAITING, grant: Grant | None = None
     ) -> None:
-        self._grant = grant or (PUBLIC if is_public() else Grant())
+        super().__init__(grant or (PUBLIC if is_public() else Grant()))
         self._target = f"{runner.__module__}:{runner.__qualname__}" if runner else "decoding.backends.jobs:Jobs"
         self._max_waiting = max_waiting
         self._lock = threading.Lock()
@@ -74,24 +74,6 @@ class LocalBackend:
         self._numbers = itertools.count()
         self._closed = False
         atexit.register(self.close)
-
-    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        try:
-            options = asdict(check_granted(check_request(request), self._grant))
-        except UserError as error:
-            yield Numbering(run_id)("failed", message=str(error))
-            return
-        yield from self._run("compare", options, cancel, run_id)
-
-    def run_job(
-        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
-        try:
-            check_long_job(self._grant)
-        except UserError as error:
-            yield Numbering(run_id)("failed", message=str(error))
-            return
-        yield from self._run(kind, options, cancel, run_id)
 
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None) -> Iterator[Event]:
         event = Numbering(run_id)

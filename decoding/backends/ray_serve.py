@@ -26,7 +26,8 @@ from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 from ..errors import UserError
 from ..records.events import LAST_KINDS, Event, Numbering, event_from_json, event_to_json
 from ..records.pairs import describe_pairs
-from ..records.request import CompareRequest, Grant, check_granted, check_long_job, check_request
+from ..records.request import CompareRequest, Grant
+from .base import GrantedBackend
 from .local import LocalBackend
 from .server import Limits, create_app
 
@@ -95,36 +96,18 @@ class Device:
         self._backend.close()
 
 
-class RayBackend:
+class RayBackend(GrantedBackend):
     """A :class:`~decoding.backends.base.Backend` over the replicas of ``Device``; Ray chooses which one runs what."""
 
     name, live = "ray", True
 
     def __init__(self, devices: DeploymentHandle, grant: Grant) -> None:
+        super().__init__(grant)
         self._work = devices.options(method_name="work", stream=True)
-        self._grant = grant
         self._lock = threading.Lock()
         self._numbers = itertools.count()
         self._waiting: list[int] = []  # runs without a device, in the order in which they came
         self._running = 0
-
-    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        try:
-            options = asdict(check_granted(check_request(request), self._grant))
-        except UserError as error:
-            yield Numbering(run_id)("failed", message=str(error))
-            return
-        yield from self._run("compare", options, cancel, run_id)
-
-    def run_job(
-        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
-        try:
-            check_long_job(self._grant)
-        except UserError as error:
-            yield Numbering(run_id)("failed", message=str(error))
-            return
-        yield from self._run(kind, options, cancel, run_id)
 
     def pairs(self) -> list[PairDescription]:
         return describe_pairs()

@@ -128,9 +128,10 @@ def _guess_until_wrong(
     while wrong < longest and len(state.tokens) < room:
         position = state.position
         last = max_new_tokens - (2 if wrong else 1)  # after a mistake the last token of a text is never drafted
-        if position > last or not source.step(text, state):
+        proposal = source.step(text, state) if position <= last else None
+        if proposal is None:
             break
-        source.read_features(state)
+        source.read_features(state, proposal)
         if not wrong and position < len(output) and state.tokens[-1] == output[position]:
             right += 1
         else:

@@ -195,7 +195,7 @@ class _Schedule(PlannedPolicy):
         return self.left.pop()
 
 
-class _Echo:
+class _Echo(DraftSource):
     """A stand-in draft that proposes the last token repeatedly and costs no time."""
 
     name = "echo"
@@ -205,12 +205,9 @@ class _Echo:
     def start(self, prompt: list[int]) -> None:
         pass
 
-    def step(self, text: list[int], state: DraftState) -> bool:
+    def step(self, text: list[int], state: DraftState) -> int:
         state.tokens.append(text[-1])
-        return True
-
-    def read_features(self, state: DraftState) -> None:
-        pass
+        return text[-1]
 
     def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
         state.tokens += [text[-1]] * n

@@ -26,7 +26,7 @@ class LaneRun:
         self._prepared = prepared
         draft = prepared.draft_of(lane)
         self._policy = prepared.policy(lane)
-        self._source = prepared.source(draft, self._policy.needs)
+        self.source = prepared.source(draft, self._policy.needs)
         self._context = LaneContext(draft, costs, prepared.limits.max_new_tokens, prompt=prepared.prompt)
         if chain is not None:
             self._context.holds = chain.holds
@@ -51,7 +51,7 @@ class LaneRun:
         self.prefill_s = self._prefill()
         yield from speculative_decode(
             prepared.pair.target,
-            self._source,
+            self.source,
             self._policy,
             prepared.rule,
             prepared.prompt,
@@ -90,8 +90,8 @@ class LaneRun:
         target = self._prepared.pair.target
         before = perf_counter()
         prefill(target, self._prepared.prompt)
-        if self._source is not None:
-            self._source.start(self._prepared.prompt)
+        if self.source is not None:
+            self.source.start(self._prepared.prompt)
         if target.info.device.startswith("cuda"):
             import torch
 

@@ -54,7 +54,8 @@ class DeviceChecker:
 
 
 def make_checker(target: CachedModel, draft: DraftSource | None, rule: AcceptanceRule) -> Checker:
-    """The checker for the target's engine and the rule."""
-    if works_on_device(target, rule):
+    """The checker for the target's engine and the rule; a draft that asks for hidden states needs the host's."""
+    keeps_states = draft is not None and draft.abilities.wants_hidden_states
+    if works_on_device(target, rule) and not keeps_states:
         return DeviceChecker(target, draft, rule.vocab_size)
     return HostChecker(target, rule)

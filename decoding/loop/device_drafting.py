@@ -41,17 +41,17 @@ class DeviceDraft(ModelDraft):
         self._vocab_size = rule.vocab_size
         self._waiting: Waiting | None = None
 
-    def step(self, text: list[int], state: DraftState) -> bool:
+    def step(self, text: list[int], state: DraftState) -> Any:  # a decoding.engines.cuda.DraftStep
         unseen = self._unseen(text, state)
         if len(unseen) > LONGEST_READ:
             self._model.extend(unseen[:-1])
             unseen = unseen[-1:]
-        self._found = self._model.draft_step(unseen, self._vocab_size)
-        state.tokens.append(self._found.token)
-        return True
+        found = self._model.draft_step(unseen, self._vocab_size)
+        state.tokens.append(found.token)
+        return found
 
-    def read_features(self, state: DraftState) -> None:
-        needs, found = self._needs, self._found
+    def read_features(self, state: DraftState, found: Any) -> None:
+        needs = self._needs
         if needs & {"p", "entropy", "top10"}:
             state.p.append(found.p)
         if "entropy" in needs:

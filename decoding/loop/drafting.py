@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,48 +20,81 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DraftAbilities:
-    """What a draft declares of itself, so that nobody asks for its name.
+    """What a draft declares of itself, so that no code has to know its name.
 
     ``certain``: its proposals have probability 1, so that no policy can decide by them. ``may_decline``: it may have
     nothing to propose. ``text_only``: its guess depends on the text alone and not on where the iteration began; only
-    then can a chain be recorded, and only then may oracle and what-if speak of it.
+    then can a chain be recorded, and only then are oracle and what-if defined for it. ``wants_hidden_states``: after
+    each check it receives the target's hidden states (as EAGLE's and Medusa's heads do); such a guess depends on where
+    the last check ended. Raises ValueError for a contradiction.
     """
 
     certain: bool = False
     may_decline: bool = False
     text_only: bool = True
+    wants_hidden_states: bool = False
+
+    def __post_init__(self) -> None:
+        if self.text_only and self.wants_hidden_states:
+            raise ValueError("a draft that reads the target's hidden states does not depend on the text alone")
 
 
-class DraftSource(Protocol):
+class DraftSource(ABC):
     """Proposes tokens one by one; ``text`` is always the prompt and the output so far, as ids."""
 
     name: str
-    abilities: DraftAbilities
+    abilities = DraftAbilities()
     max_length: int  # the longest text after which it can propose
 
+    @abstractmethod
     def start(self, prompt: list[int]) -> None:
         """Reads the prompt (prefill)."""
 
-    def step(self, text: list[int], state: DraftState) -> bool:
-        """Appends one proposal to ``state.tokens``; False if there is nothing to propose."""
+    @abstractmethod
+    def step(self, text: list[int], state: DraftState) -> Any:
+        """Appends one proposal to ``state.tokens``.
 
-    def read_features(self, state: DraftState) -> None:
-        """Fills in the features of the last proposal that the policy needs."""
+        Returns what :meth:`read_features` needs of it, which is not None; None if there is nothing to propose.
+        """
+
+    def read_features(self, state: DraftState, proposal: Any) -> None:
+        """Appends the features of the last ``proposal`` that the policy needs."""
 
     def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
         """Proposes ``n`` tokens, fewer if one of ``ends`` is among them; False if there was nothing left to propose.
 
         A source on a device (:mod:`decoding.loop.device_drafting`) leaves it to the check to fill ``state.tokens``.
         """
+        for _ in range(n):
+            if self.step(text, state) is None:
+                return False
+            if state.tokens[-1] in ends:
+                break
+        return True
 
+    def observe(self, n_accepted: int, hidden: np.ndarray | None) -> None:
+        """Receives the result of the check, before :meth:`forget`.
+
+        n_accepted: how many of the proposals the target accepted. hidden: None, or with ``wants_hidden_states`` the
+        target's last hidden states, the input of its LM head, [n_accepted + 1, hidden_size] float32: of the text's last
+        token before the iteration, then of each accepted token. The array is valid during the call.
+        """
+
+    @abstractmethod
     def forget(self, length: int) -> None:
         """Discards everything after the first ``length`` tokens of the text."""
 
 
-class ModelDraft:
-    """A language model that proposes by ``rule`` and computes the features that a policy ``needs``."""
+@dataclass(slots=True)
+class ModelProposal:
+    """A choice of a model: an index into ``row``, its logits after the rule's shaping."""
 
-    abilities = DraftAbilities()
+    choice: int
+    row: np.ndarray
+
+
+class ModelDraft(DraftSource):
+    """A language model that proposes by ``rule`` and computes the features that a policy ``needs``."""
 
     def __init__(
         self, name: str, model: CachedModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()
@@ -80,16 +114,16 @@ class ModelDraft:
         self._model.keep_hidden = self._needs_states
         prefill(self._model, prompt)
 
-    def step(self, text: list[int], state: DraftState) -> bool:
+    def step(self, text: list[int], state: DraftState) -> ModelProposal | None:
         """One pass over the tokens that the model has not read."""
         ids, unseen, position = self._head_ids, self._unseen(text, state), state.start + len(state.tokens)
         if ids is None:
             row = as_rows(self._model.extend(unseen))[-1]
         else:
             row = as_rows(self._model.extend_reduced(unseen))[-1, : len(ids)]
-        self._choice, self._shaped = self._rule.propose(row, position, ids)
-        state.tokens.append(self._choice if ids is None else int(ids[self._choice]))
-        return True
+        proposal = ModelProposal(*self._rule.propose(row, position, ids))
+        state.tokens.append(proposal.choice if ids is None else int(ids[proposal.choice]))
+        return proposal
 
     def _unseen(self, text: list[int], state: DraftState) -> list[int]:
         """The tokens that the model has not read yet: the last proposal or, at first, the end of the text.
@@ -99,19 +133,19 @@ class ModelDraft:
         """
         return [state.tokens[-1]] if state.tokens else text[self._model.length :]
 
-    def read_features(self, state: DraftState) -> None:
+    def read_features(self, state: DraftState, proposal: ModelProposal) -> None:
         needs = self._needs
         if not needs:
             return
         if needs & {"p", "entropy", "top10"}:
-            p, entropy, top10 = self._reader.read(self._shaped, self._choice, needs, state.sure)
+            p, entropy, top10 = self._reader.read(proposal.row, proposal.choice, needs, state.sure)
             state.p.append(p)
             if "entropy" in needs:
                 state.entropy.append(entropy)
             if top10 is not None:
                 state.top10.append(top10)
         if "margin" in needs:
-            state.margin.append(self._reader.margin(self._shaped, self._choice))
+            state.margin.append(self._reader.margin(proposal.row, proposal.choice))
         if self._needs_states:
             self._read_states(state)
 
@@ -120,13 +154,6 @@ class ModelDraft:
         if len(state.tokens) > 1:  # the input of this pass was the token before
             state.hidden.append(hidden)
         state.proposer.append(hidden)
-
-    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
-        for _ in range(n):
-            self.step(text, state)
-            if state.tokens[-1] in ends:
-                break
-        return True
 
     def forget(self, length: int) -> None:
         if self._model.length > length:
@@ -139,7 +166,16 @@ def known_ids(model: CachedModel, rule: AcceptanceRule) -> np.ndarray | None:
     return None if ids is None else ids[ids < rule.vocab_size]
 
 
-class NgramDraft:
+class ModelFreeDraft(DraftSource):
+    """A draft without a model, which every pair has; it is made for a lane's ``rule``."""
+
+    max_length = 2**31
+
+    def __init__(self, rule: AcceptanceRule) -> None:
+        self._rule = rule
+
+
+class NgramDraft(ModelFreeDraft):
     """Prompt lookup: proposes the token that followed the last occurrence of the longest matching suffix of the text.
 
     Suffixes of 3, 2 and 1 tokens are tried, in prompt, output and proposals (Saxena 2023, prompt lookup decoding, here
@@ -148,11 +184,7 @@ class NgramDraft:
 
     name = PROMPT_LOOKUP.name
     abilities = DraftAbilities(certain=True, may_decline=True)
-    max_length = 2**31
     longest = 3
-
-    def __init__(self, rule: AcceptanceRule) -> None:
-        self._rule = rule
 
     def start(self, prompt: list[int]) -> None:
         self._seen: list[int] = []
@@ -160,29 +192,21 @@ class NgramDraft:
         for token in prompt:
             self._push(token)
 
-    def step(self, text: list[int], state: DraftState) -> bool:
+    def step(self, text: list[int], state: DraftState) -> int | None:
         for token in text[len(self._seen) :]:
             self._push(token)
         token = self._look_up()
         if token is None:
-            return False
+            return None
         self._push(token)
         self._rule.propose_certain(token)
         state.tokens.append(token)
-        return True
+        return token
 
-    def read_features(self, state: DraftState) -> None:
+    def read_features(self, state: DraftState, proposal: int) -> None:
         state.p.append(1.0)
         state.entropy.append(0.0)
         state.margin.append(math.inf)
-
-    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
-        for _ in range(n):
-            if not self.step(text, state):
-                return False
-            if state.tokens[-1] in ends:
-                break
-        return True
 
     def forget(self, length: int) -> None:
         while len(self._seen) > length:
@@ -209,7 +233,7 @@ class NgramDraft:
         return [tuple(self._seen[-n:]) for n in range(most, 0, -1)]
 
 
-MODEL_FREE: dict[str, type[NgramDraft]] = {PROMPT_LOOKUP.name: NgramDraft}  # every pair has them
+MODEL_FREE: dict[str, type[ModelFreeDraft]] = {PROMPT_LOOKUP.name: NgramDraft}
 
 
 def abilities_of(draft: str) -> DraftAbilities:

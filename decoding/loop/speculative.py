@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..lookahead.base import DraftState, LookaheadPolicy
 from ..records.trace import Finish, StopReason
 from .acceptance import AcceptanceRule
 from .checking import make_checker
 from .clock import CHECK, DRAFT, POLICY, Clock, Times
 from .drafting import DraftSource
+from .features import as_rows
 from .limits import Limits
 
 if TYPE_CHECKING:
@@ -63,6 +66,7 @@ def speculative_decode(
     """
     text = list(prompt)
     state = DraftState(text=text)
+    target.keep_hidden = draft is not None and draft.abilities.wants_hidden_states
     checker = make_checker(target, draft, rule)
     finish: Finish | None = None
     while finish is None and not cancelled():
@@ -84,6 +88,7 @@ def speculative_decode(
         text += new[:n_kept]
         target.rewind(len(text) - 1)
         if draft is not None:
+            draft.observe(n_accepted, _hidden_states(target, draft, n_accepted))
             draft.forget(len(text) - 1)
         policy.observe(len(state.tokens), n_accepted)
 
@@ -98,6 +103,13 @@ def speculative_decode(
             times=clock.end(),
             finish=finish,
         )
+
+
+def _hidden_states(target: CachedModel, draft: DraftSource, n_accepted: int) -> np.ndarray | None:
+    """What the target's last pass leaves for a draft that asks for it; the rows of rejected tokens are void."""
+    if not draft.abilities.wants_hidden_states:
+        return None
+    return as_rows(target.last_hidden)[: n_accepted + 1]
 
 
 def _most(policy: LookaheadPolicy, draft: DraftSource | None, wanted: int, n_text: int) -> tuple[int, StopReason]:
@@ -134,17 +146,18 @@ def _propose(
         return stop, []
 
     decisions: list[Decision] = []
+    proposal = None
     while len(state.tokens) < most:
-        if state.tokens and policy.looks(state):
-            draft.read_features(state)
+        if proposal is not None and policy.looks(state):
+            draft.read_features(state, proposal)
         more = policy.should_draft(state)
         decisions.append((policy.score, policy.threshold))
         clock.lap(POLICY)
         if not more:
             return "policy", decisions
-        proposed = draft.step(text, state)
+        proposal = draft.step(text, state)
         clock.lap(DRAFT)
-        if not proposed:
+        if proposal is None:
             return "exhausted", decisions
         if state.tokens[-1] in ends:
             return "eos", decisions
