@@ -33,21 +33,35 @@ def own_cache(tmp_path_factory):
 
 
 def pytest_configure(config):
-    config.addinivalue_line(
-        "markers", "gpu: runs real CUDA kernels; not run where there is no GPU, and counted as such"
-    )
+    for marker, (_, why) in NEEDS.items():
+        config.addinivalue_line("markers", f"{marker}: {why}")
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def has_bf16() -> bool:
+    from decoding.engines.loading import has_bf16_instructions
+
+    return has_bf16_instructions()
+
+
+NEEDS = {  # marker: what the machine must have, and what is not run without it
+    "gpu": (has_gpu, "needs a CUDA GPU: real kernels were not run"),
+    "bf16": (has_bf16, "needs a CPU with bfloat16 instructions: its packed products were not run"),
+}
 
 
 def pytest_collection_modifyitems(items):
-    """Tests of real kernels are reported as skipped on a machine without a GPU."""
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if not marked:
-        return
-    import torch
-
-    if not torch.cuda.is_available():
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU: real kernels were not run"))
+    """What this machine cannot run is reported as not run, with the reason. No test has another condition."""
+    for marker, (available, why) in NEEDS.items():
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and not available():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=f"not run: {why}"))
 
 
 @pytest.fixture(scope="session")

@@ -252,22 +252,24 @@ def make_trace(
 
 def _iteration(replay, policy, start, n, accepted, random_, alternatives, rule) -> Iteration:
     drafted, chain = [], replay.chain
-    for index, guess in enumerate(replay.guesses(start, n)):
+    for index in range(min(n, replay.reach[start])):
+        guesses, at = replay.guess(start, index)
+        said, p, entropy = guesses.choice[at], guesses.p[at], guesses.entropy[at]
         fate = "accepted" if index < accepted else "rejected" if index == accepted else "dropped"
         scored = policy.name in ("disco", "confidence")
         choice = chain.target[start + index] if index <= accepted else random_.randrange(len(PIECES))
         drafted.append(
             Token(
-                id=guess.id,
+                id=said,
                 fate=fate,
-                draft_choice=guess.id,
+                draft_choice=said,
                 target_choice=choice,
-                p_draft=guess.p,
+                p_draft=p,
                 p_target=round(random_.random(), 4),
-                entropy=guess.entropy,
-                score=(guess.scores["disco"] if policy.name == "disco" else guess.p) if scored else None,
+                entropy=entropy,
+                score=(guesses.scores["disco"][at] if policy.name == "disco" else p) if scored else None,
                 threshold=policy.threshold if scored else None,
-                draft_top=_top(guess.id, guess.p, random_, alternatives),
+                draft_top=_top(said, p, random_, alternatives),
                 target_top=_top(choice, 0.8, random_, alternatives),
             )
         )

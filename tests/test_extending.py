@@ -12,13 +12,17 @@ from gradio_client import Client
 
 from decoding.comparison.compare import finished_run
 from decoding.engines.pair import load_pair
+from decoding.loop import drafting
+from decoding.records import model_free
 from decoding.records import pairs as pairs_module
+from decoding.records.model_free import ModelFree
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import load_run
 
 from .page_fakes import ScriptedBackend
 from .page_server import page_at, write_recordings
 from .tiny_pair import make_tiny_pair
+from .toy import ToyPair
 
 RECIPES = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 
@@ -45,6 +49,17 @@ def test_a_pair_is_a_folder_with_a_description(my_pair):
     pair = load_pair("my-pair", device="cpu")
     run = finished_run(CompareRequest("def f():", lanes=["autoregressive", "static:3"], max_new_tokens=8), pair)
     assert run.pair.name == "my-pair" and run.lane("static:3").verdict.same
+
+
+def test_a_draft_is_a_class_and_two_rows(monkeypatch):
+    found: dict = {}
+    exec(compile(block("python", "Add a draft"), "extending.md", "exec"), found)  # our own documentation
+    monkeypatch.setitem(drafting.MODEL_FREE, "repeating", found["Repeating"])
+    monkeypatch.setitem(model_free.MODEL_FREE, "repeating", ModelFree("repeating", "repetition", "it repeats"))
+    lanes = ["autoregressive", "repeating/static:3", "repeating/oracle"]
+    run = finished_run(CompareRequest("abcdabcd", lanes=lanes, max_new_tokens=40, repeats=1), ToyPair())
+    assert all(trace.verdict.same for trace in run.lanes) and set(run.chains) == {"repeating"}
+    assert run.lane("repeating/static:3").iterations[0].n_drafted == 3
 
 
 def test_a_backend_is_a_class_that_yields_events(tmp_path):

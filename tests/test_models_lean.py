@@ -10,7 +10,7 @@ from decoding.engines.base import OUTSIDE, CachedModel
 from decoding.engines.cuda import CudaModel
 from decoding.engines.lean import LeanModel, is_lean
 from decoding.engines.linears import Int8Head
-from decoding.engines.loading import describe_model, has_bf16_instructions
+from decoding.engines.loading import describe_model
 from decoding.engines.transformers_engine import TransformersModel, refusal
 from decoding.errors import UserError
 
@@ -110,11 +110,11 @@ def test_last_hidden_is_the_input_of_the_head(hf_model):
         assert model.last_hidden.shape == (3, 64)
 
 
-@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(
+    "weights", ["float32", *(pytest.param(form, marks=pytest.mark.bf16) for form in ("bfloat16", "int8"))]
+)
 @pytest.mark.parametrize("name", ["llama", "llama-grouped", "llama-one-kv-head", "qwen3"])
 def test_a_row_does_not_depend_on_how_many_rows_are_read_with_it(name, weights):
-    if weights != "float32" and not has_bf16_instructions():
-        pytest.skip("this CPU has no bfloat16 instructions, so the packed path is not used on it")
     model = lean(random_model(CONFIGS[name]), weights)
     text = ids(80, seed=3)
     for start in (1, 60, 64, 130):

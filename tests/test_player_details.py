@@ -15,7 +15,8 @@ from viz import assets as page_assets
 from viz.player import assets
 from viz.player.assets import SECTIONS, player_css, player_js
 from viz.player.details import token_details
-from viz.player.export import export_html, json_for_script
+from viz.player.document import json_for_script
+from viz.player.export import export_html
 
 
 def first(run, fate, lane=1):

@@ -256,7 +256,8 @@ def test_guesses_follow_the_text_and_then_the_tail():
     replay = whatif.Replay(chain)
     start = next(at for at in range(len(chain.target)) if 0 < chain.holds(at) < 5 and at < 50)
     held = chain.holds(start)
-    said = [guess.id for guess in replay.guesses(start, held + 4)]
+    places = [replay.guess(start, index) for index in range(min(held + 4, replay.reach[start]))]
+    said = [guesses.choice[at] for guesses, at in places]
     assert said[:held] == chain.target[start : start + held]
     assert said[held] == chain.along.choice[start + held] != chain.target[start + held]
     assert said[held + 1 :] == chain.tails[start + held].choice[:3]

@@ -4,8 +4,6 @@ import platform
 import subprocess
 import sys
 
-import pytest
-
 FAULTS = """
 import resource, torch
 from training.allocator import keep_freed_memory
@@ -29,8 +27,7 @@ def faults(keep: bool) -> tuple[bool, int]:
     return kept == "1", int(n)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's mallopt that this is about")
-def test_freed_memory_is_kept():
+def test_glibc_keeps_freed_memory_and_others_say_that_they_do_not():
     (_, without), (kept, with_it) = faults(False), faults(True)
-    assert kept
-    assert with_it < without / 5
+    assert kept == (platform.libc_ver()[0] == "glibc")
+    assert with_it < without / 5 or not kept

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from html import escape
 from typing import Any
 
 from decoding.records.trace import Run
@@ -11,32 +9,23 @@ from decoding.records.trace import Run
 from .appendix import appendix
 from .assets import player_css, player_js
 from .details import token_details
+from .document import document
 from .payload import Origin, player_payload
 
 MAX_DETAILED_TOKENS = 6000  # above it the file leaves out the tokens' alternatives
 
 
 def export_html(run: Run, *, origin: Origin = "recorded") -> str:
-    """The page. Texts occur only inside a JSON block that no character can end."""
+    """The page."""
     payload = player_payload(run, origin=origin)
-    title = f"Speculoscope: {payload['sentence']}"
-    return _PAGE.format(
-        title=escape(title),
-        policy=_CONTENT_POLICY,
+    return document(
+        title=f"Speculoscope: {payload['sentence']}",
         css=player_css(),
         js=player_js(),
-        payload=json_for_script(payload),
-        details=json_for_script(_all_details(run)),
-        appendix=appendix(run),
+        body=f'<div id="player"></div>\n<section class="speculoscope speculoscope-appendix">{appendix(run)}</section>',
+        data={"payload": payload, "details": _all_details(run)},
+        start=_START,
     )
-
-
-def json_for_script(data: Any) -> str:
-    """JSON that is safe inside a script element: nothing in it can be read as a tag or a line end."""
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
 
 
 def _all_details(run: Run) -> list[list[list[dict[str, Any]]]]:
@@ -52,45 +41,11 @@ def _all_details(run: Run) -> list[list[list[dict[str, Any]]]]:
     return everything
 
 
-_CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="referrer" content="no-referrer">
-<title>{title}</title>
-<style>
-{css}
-</style>
-</head>
-<body class="speculoscope-page">
-<main>
-<header class="speculoscope-head"><h1>Speculoscope</h1>
-<p>A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass.
-Same text, sooner.</p>
-</header>
-<div id="player"></div>
-<section class="speculoscope speculoscope-appendix">{appendix}</section>
-</main>
-<script type="application/json" id="payload">{payload}</script>
-<script type="application/json" id="details">{details}</script>
-<script>
-{js}
-</script>
-<script>
-(function () {{
-  const read = (id) => JSON.parse(document.getElementById(id).textContent);
+_START = """\
   const details = read("details");
-  const player = Speculoscope.mount(document.getElementById("player"), {{
+  const player = Speculoscope.mount(document.getElementById("player"), {
     globalKeys: true,
     details: async (lane, iteration, index) => details[lane][iteration][index],
-  }});
+  });
   player.load(read("payload"));
-  window.player = player;
-}})();
-</script>
-</body>
-</html>
-"""
+  window.player = player;"""
