@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config, Qwen3Config
 
+from decoding.engines.attention import BagAttention, CacheShape
 from decoding.engines.base import OUTSIDE, CachedModel
 from decoding.engines.cuda import CudaModel
 from decoding.engines.lean import LeanModel, is_lean
@@ -164,6 +168,21 @@ def test_forks_share_weights_and_no_cache():
             assert torch.equal(reader.extend([ids[step]])[0], rows[step - 3])
     other.rewind(1)
     assert (model.length, other.length) == (6, 1)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_long_context_takes_memory_only_where_it_is_written():
+    shape = CacheShape(8, 4, 4, 64, 65_536, torch.bfloat16, torch.device("cpu"))
+    whole = 2 * shape.n_layers * shape.n_kv_heads * shape.head_dim * shape.max_length * 2
+    before = resident_bytes()
+    attention = BagAttention(shape, 8)
+    assert resident_bytes() - before < whole / 4  # the causal band takes most of it
+    rows = torch.ones(5, 4, 64, dtype=torch.bfloat16)
+    seen = attention.attend(3, rows, rows, 2 * rows, attention.plan(0, 5))
+    assert seen.shape == (5, 256) and torch.all(seen == 2)
 
 
 def test_limits_are_told_in_a_sentence():
