@@ -19,6 +19,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "speculoscope"
 
 
+def costs_folder() -> Path:
+    """The folder for what was measured of models on this machine: SPECULOSCOPE_COSTS, or one in the cache folder."""
+    return Path(os.environ.get("SPECULOSCOPE_COSTS") or cache_folder() / "costs")
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Writes ``path`` atomically: a temporary file, then a rename. Text is UTF-8. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -167,7 +167,15 @@ def test_a_misfit_is_measured_again_in_idle_time(known, monkeypatch):
     bent = lambda kept, prepared, plain_s: replace(kept, measured=None)  # noqa: E731
     monkeypatch.setattr(compare_module, "adjusted", bent)
     run_of(known)
-    assert known.tasks == [Task("small", bucket(6 + 15))]
+    assert known.tasks == [Task("small", bucket(6 + 15))] and known.misfits
+    tried = []
+    monkeypatch.setattr("decoding.comparison.kept_costs.try_again", tried.append)
+    measure_asked(known, lambda: True)
+    assert tried == []
+    measure_asked(known, lambda: False)
+    assert tried[0] is known.pair.target and not known.misfits and not known.tasks
+    measure_asked(known, lambda: False)
+    assert len(tried) == len(set(map(id, tried)))
 
 
 def test_idle_time_ends_as_soon_as_somebody_wants_something(known):

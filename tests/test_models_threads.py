@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
-from decoding.engines import loading
+from decoding.engines import kept_threads
 from decoding.engines import threads as threads_module
+from decoding.engines.kept_threads import try_again, usual_threads
 from decoding.engines.pair import load_pair
 from decoding.engines.threads import choose_threads, fixed_threads, thread_choices
 from tests.test_models_lean import CONFIGS, general, lean, random_model
@@ -69,7 +72,8 @@ def test_a_number_that_was_asked_for_stays(monkeypatch):
 def test_each_model_of_a_pair_has_its_own_number(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     found = {64: 2, 32: 1}
-    monkeypatch.setattr(loading, "choose_threads", lambda model, rows: found[model.hidden_size])
+    monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path / "costs"))
+    monkeypatch.setattr(kept_threads, "choose_threads", lambda model, rows: found[model.hidden_size])
     folders = make_model(tmp_path / "big", hidden=64), make_model(tmp_path / "small")
     pair = load_pair(target=str(folders[0]), draft=str(folders[1]), dtype="float32", device="cpu")
     assert (pair.target.info.threads, pair.draft().info.threads) == (2, 1)
@@ -77,6 +81,69 @@ def test_each_model_of_a_pair_has_its_own_number(tmp_path, monkeypatch):
     assert torch.get_num_threads() == 2
     pair.draft().prefill([1, 2, 3])
     assert torch.get_num_threads() == 1
+
+
+@pytest.fixture
+def trials(tmp_path, monkeypatch):
+    """Numbers that trials find, the next one first; what they find is kept in a folder of the test's own."""
+    monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path / "costs"))
+    monkeypatch.setattr(kept_threads, "thread_choices", lambda: (1, 2, 4))
+    numbers: list[int] = []
+    monkeypatch.setattr(kept_threads, "choose_threads", lambda model, rows: numbers.pop(0))
+    return numbers
+
+
+def files_of(tmp_path):
+    return sorted((tmp_path / "costs").glob("threads-*.json"))
+
+
+def test_what_a_trial_found_is_kept_for_the_next_start(trials, tmp_path):
+    trials += [4, 2]
+    target, draft = lean(random_model(CONFIGS["llama"])), lean(random_model(CONFIGS["qwen2"]))
+    draft.info.name = "draft"
+    assert (usual_threads(target, (1, 6)), usual_threads(draft, (1, 2))) == (4, 2)
+    again = lean(random_model(CONFIGS["llama"]))
+    again.info.threads = 3  # whatever it runs on now
+    assert usual_threads(again, (1, 6)) == 4 and usual_threads(draft, (1, 2)) == 2 and trials == []
+    assert len(files_of(tmp_path)) == 2
+
+
+def test_other_rows_formats_and_machines_are_tried_for_themselves(trials, monkeypatch):
+    trials += [4, 2, 1, 4]
+    model = lean(random_model(CONFIGS["llama"]))
+    assert usual_threads(model, (1, 6)) == 4 and usual_threads(model, (1, 2)) == 2
+    model.info.dtype = "int4"
+    assert usual_threads(model, (1, 2)) == 1
+    monkeypatch.setattr(kept_threads, "thread_choices", lambda: (1, 4))
+    assert usual_threads(model, (1, 2)) == 4
+
+
+@pytest.mark.parametrize("change", [{"found": "2020-01-01T00:00:00+00:00"}, {"found": "once"}, {"threads": 64}, None])
+def test_what_is_old_or_broken_is_tried_again(trials, tmp_path, change):
+    trials += [4, 2]
+    model = lean(random_model(CONFIGS["llama"]))
+    usual_threads(model, (1, 6))
+    (path,) = files_of(tmp_path)
+    path.write_text("{" if change is None else json.dumps(json.loads(path.read_text()) | change))
+    assert usual_threads(model, (1, 6)) == 2
+
+
+def test_only_a_number_that_a_trial_found_is_tried_again(trials):
+    model = lean(random_model(CONFIGS["llama"]))
+    try_again(model)  # its number was asked for
+    trials += [1, 2]
+    model.set_threads(usual_threads(model, (1, 6)))
+    model.prefill([1, 2])
+    try_again(model)
+    assert model.info.threads == 2 and trials == [] and model.note is None
+
+
+def test_a_disk_that_takes_nothing_costs_the_next_start_a_trial(trials, tmp_path, monkeypatch):
+    trials += [4, 2]
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path / "file"))
+    model = lean(random_model(CONFIGS["llama"]))
+    assert usual_threads(model, (1, 6)) == 4 and usual_threads(model, (1, 6)) == 2
 
 
 @pytest.mark.parametrize("engine", [lean, general])

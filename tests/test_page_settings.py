@@ -26,6 +26,7 @@ REQUESTS = st.builds(
     rule=st.sampled_from(["coupling", "sampling"]),
     seed=st.integers(0, 2**31 - 1),
     ignore_eos=st.booleans(),
+    weights=st.sampled_from(["auto", "int4"]),
     stop=st.lists(st.sampled_from(["\t", "END", "a b"]), max_size=2),
 )
 
@@ -60,7 +61,8 @@ def test_hostile_values_stay_text_or_are_left_out_with_a_sentence(text):
     read, faults = read_settings(values, Settings(), "link")
     assert read.prompt == text
     named = " ".join(faults)
-    for name in ("max_new_tokens", "temperature", "rule", "seed", "repeats", "top_k", "top_p", "dtype", "ignore_eos"):
+    checked = "max_new_tokens temperature rule seed repeats top_k top_p dtype weights ignore_eos"
+    for name in checked.split():
         assert f"The link's {name} was left out" in named
         assert getattr(read, name) == getattr(Settings(), name)
 

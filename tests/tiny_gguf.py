@@ -24,8 +24,8 @@ _NAMES = {
 }
 
 
-def write_gguf(path: Path) -> LlamaForCausalLM:
-    """Write a random Llama, its matrices in blocks of Q8_0; returns the model before it was quantised."""
+def write_gguf(path: Path, kind: str = "Q8_0") -> LlamaForCausalLM:
+    """Write a random Llama, its matrices in blocks of ``kind``; returns the model before it was quantised."""
     tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", "<|end|>"]
     model = _random_model(len(tokens))
     writer = gguf.GGUFWriter(path, "llama")
@@ -49,8 +49,8 @@ def write_gguf(path: Path) -> LlamaForCausalLM:
         if weight.ndim == 1:
             writer.add_tensor(name, weight)
         else:
-            kind = gguf.GGMLQuantizationType.Q8_0
-            writer.add_tensor(name, quantize(weight, kind), raw_dtype=kind)
+            form = gguf.GGMLQuantizationType[kind]
+            writer.add_tensor(name, quantize(weight, form), raw_dtype=form)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def make_tiny_pair(folder: Path) -> tuple[str, str]:
+def make_tiny_pair(folder: Path, intermediate: int = 48) -> tuple[str, str]:
     """Write a target (2 layers) and a draft (its first layer) with a byte tokenizer; returns both folders."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -14,7 +14,7 @@ def make_tiny_pair(folder: Path) -> tuple[str, str]:
     shape = dict(
         vocab_size=257,
         hidden_size=32,
-        intermediate_size=48,
+        intermediate_size=intermediate,
         num_attention_heads=2,
         num_key_value_heads=2,
         max_position_embeddings=2048,

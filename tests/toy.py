@@ -122,6 +122,7 @@ class ToyPair:
             "weak": ToyModel("weak", vocab, seed, agree / 3),
         }
         self.draft_names = list(self._drafts)
+        self.loaded_drafts = dict(self._drafts)
         self.draft_folders: dict = {}
 
     def draft(self, name: str = "") -> ToyModel:

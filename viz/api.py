@@ -78,6 +78,7 @@ def make_compare(
         repeats: int = 3,
         chat: Literal["", "ask", "continue"] = "",
         system: str = "",
+        weights: Literal["auto", "int4"] = "auto",
     ) -> AsyncIterator[dict]:
         session = visitor.session_hash or ""
         try:
@@ -93,6 +94,7 @@ def make_compare(
                     "repeats": repeats,
                     "chat": CHAT.get(chat),
                     "system": system,
+                    "weights": weights,
                 }
             )
             feed = Feed(lambda cancel: backend.compare(request, cancel))

@@ -26,6 +26,7 @@ CHAT_LABELS = [
     ("a question to the model (chat template)", "ask"),
     ("a text to continue", "continue"),
 ]
+WEIGHTS_LABELS = [("in that format (auto)", "auto"), ("four bits (int4, on a CPU)", "int4")]
 ASK = ("Ask the model", "Ask a question, or say what to write")
 CONTINUE = ("Continue this text", "Type the beginning of a text; the models continue it")
 
@@ -120,6 +121,9 @@ def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
         top_k = gr.Number(first.top_k, label="Top-k (0: off)", precision=0, min_width=110)
         top_p = gr.Slider(MIN_TOP_P, 1, value=first.top_p, step=0.01, label="Top-p (1: off)")
         dtype = gr.Dropdown(list(DTYPES), value=first.dtype, label="Number format (dtype)", min_width=130)
+        weights = gr.Dropdown(
+            WEIGHTS_LABELS, value=first.weights, label="Weights of the target", min_width=130, elem_id="weights"
+        )
     with gr.Row():
         pair = gr.Dropdown(choices, value=first.pair, label="Pair of models", elem_id="pair")
         target = gr.Textbox(first.target, label="or your own target (folder or Hub id)", max_lines=1)
@@ -147,6 +151,7 @@ def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
         "top_k": top_k,
         "top_p": top_p,
         "dtype": dtype,
+        "weights": weights,
         "pair": pair,
         "target": target,
         "draft": draft,

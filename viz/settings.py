@@ -28,6 +28,7 @@ from decoding.records.trace import Run
 
 RULES = ("greedy", "coupling", "sampling")
 DTYPES = ("auto", "float32", "bfloat16")
+WEIGHTS = ("auto", "int4")
 CHAT = {"": None, "ask": True, "continue": False}  # the pair's default; with the chat template; as plain text
 MAX_TEMPERATURE = 2.0  # of the form; the command line accepts more
 MAX_FORM_REPEATS = min(9, MAX_REPEATS)
@@ -50,6 +51,7 @@ class Settings:
     top_k: int = 0
     top_p: float = 1.0
     dtype: str = "auto"
+    weights: str = "auto"
     stop: str = ""  # one stop string per line
     ignore_eos: bool = False
     target: str = ""
@@ -123,7 +125,7 @@ def command_line(request: CompareRequest) -> str:
     words = ["python", "-m", "decoding", "compare", f"--prompt={request.prompt}"]
     words += [f"--lanes={','.join(request.lanes)}", f"--max-new-tokens={request.max_new_tokens}"]
     words.append(f"--repeats={request.repeats}")
-    for name in ("pair", "target", "draft", "temperature", "top_k", "top_p", "rule", "seed", "dtype"):
+    for name in ("pair", "target", "draft", "temperature", "top_k", "top_p", "rule", "seed", "dtype", "weights"):
         value = getattr(request, name)
         if value != getattr(default, name):
             words.append(f"--{name.replace('_', '-')}={value}")
@@ -228,6 +230,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "top_k": _number(0, 1_000_000, whole=True),
     "top_p": _number(MIN_TOP_P, 1, whole=False),
     "dtype": _one_of(DTYPES),
+    "weights": _one_of(WEIGHTS),
     "stop": _text(2000),
     "ignore_eos": _flag,
     "target": _text(400),

@@ -124,7 +124,7 @@ class Jobs:
 
     @staticmethod
     def _key_of(request: CompareRequest | EvaluationOptions) -> Key:
-        return request.pair, request.target, request.draft, request.dtype
+        return request.pair, request.target, request.draft, request.dtype, request.weights
 
     def _load(self, request: CompareRequest | EvaluationOptions, cancel: Cancel) -> Told:
         """Make the pair asked for the loaded one, telling how it goes. Raises UserError, Cancelled."""

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 POLL_S = 0.1
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 CHAT = {None: "", True: "ask", False: "continue"}  # as the endpoint names them
-CARRIED = ("prompt", "lanes", "max_new_tokens", "pair", "temperature", "rule", "seed", "repeats", "system")
+CARRIED = ("prompt", "lanes", "max_new_tokens", "pair", "temperature", "rule", "seed", "repeats", "system", "weights")
 QUOTA = re.compile(r"quota|GPU (duration|task)|credits", re.IGNORECASE)
 
 

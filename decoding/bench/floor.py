@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..engines.int4 import BYTES_PER_WEIGHT
+
 if TYPE_CHECKING:
     from ..engines.base import CachedModel
     from ..engines.pair import Pair
 
-_ITEM = {"float32": 4, "bfloat16": 2, "int8": 1}
+_ITEM = {"float32": (4, 4), "bfloat16": (2, 2), "int8": (1, 1), "int4": (BYTES_PER_WEIGHT, 2)}
+"""Bytes of a weight in the layers and in the head."""
 ROUNDS = 30  # per pass
 CHAIN = 8  # draft steps in a row
 _PROBE_BYTES = {"cpu": 2**28, "cuda": 2**31}
@@ -51,12 +54,13 @@ def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:
 def floor_bytes(model: CachedModel, context: int) -> int:
     """Bytes that a pass over one token reads: its weights (one row of the embedding), keys and values."""
     info = model.info
-    item = _ITEM.get(info.dtype, 2)
     rows = info.vocab_size if model.tied else 0  # of the embedding, where it serves as the head, too
     if model.tied and model.head_ids is not None:
         rows = len(model.head_ids)
     parameters = info.parameters - (info.vocab_size - rows) * info.hidden_size
-    return parameters * item + model.cache_bytes_per_token * context
+    head = (rows or info.vocab_size) * info.hidden_size
+    item, head_item = _ITEM.get(info.dtype, (2, 2))
+    return int((parameters - head) * item + head * head_item) + model.cache_bytes_per_token * context
 
 
 def _pass_s(model: CachedModel, context: int, rounds: int) -> float:

@@ -73,7 +73,7 @@ def check_lossless(
     """Decodes every prompt with every policy and SL cap and compares with the reference's text.
 
     Args:
-        pair: loaded in float32. reference: prompt ids, token limit -> the expected text.
+        pair: loaded in the reference's number format. reference: prompt ids, token limit -> the expected text.
 
     Yields the same Counts after each prompt.
     """
@@ -156,6 +156,24 @@ class _Checker:
 
 def _costs(draft: str) -> Costs:
     return Costs(COSTS.target_s, COSTS.v, {draft: 0.1}, COSTS.o)
+
+
+def plain_reference(pair: Pair) -> Callable[[list[int], int], Text]:
+    """The target's own text, token by token: the reference for a number format that transformers does not have."""
+    vocab, ends = shared_vocabulary(pair, [pair.default_draft]), frozenset(pair.tokenizer.eos_ids)
+
+    def write(prompt: list[int], max_new_tokens: int) -> Text:
+        text = Text([], [])
+        prefill(pair.target, prompt)
+        last = prompt[-1]
+        while len(text.tokens) < max_new_tokens and (not text.tokens or last not in ends):
+            row = pair.target.extend([last])[0, :vocab].numpy()
+            last = int(row.argmax())
+            text.tokens.append(last)
+            text.gaps.append(_gap(row))
+        return text
+
+    return write
 
 
 def transformers_reference(folder) -> Callable[[list[int], int], Text]:

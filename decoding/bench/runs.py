@@ -31,21 +31,22 @@ def bench_all(
     max_new_tokens: int,
     device: str,
     dtype: str,
+    weights: str = "auto",
     cores: int,
     progress: Progress,
 ) -> list[Report]:
     """A report on the named pair ("" is the default), and on CUDA also on the shaped pairs."""
     device = choose_device(device)
-    weights = choose_weights(dtype, device)
+    form = choose_weights(dtype, device)
     described = name_pair(target, draft) if target or draft else find_pair(pair)
-    loaded = load_pair(pair, target, draft, dtype=weights, device=device, progress=progress)
+    loaded = load_pair(pair, target, draft, dtype=form, weights=weights, device=device, progress=progress)
     room = loaded.target.max_length - max_new_tokens - 1
     prompts = [
         loaded.encode_prompt(one.prompt)[-room:] for one in load_suite(suites_for("all", loaded.chat), "test", limit)
     ]
     report = bench_pair(
         loaded,
-        *_transformers_models(described, weights, device, progress),
+        *_transformers_models(described, form, device, progress),
         prompts,
         max_new_tokens=max_new_tokens,
         repeats=repeats,
@@ -57,7 +58,7 @@ def bench_all(
     shapes = SHAPES if device.startswith("cuda") and not target else ()
     return [
         report,
-        *(bench_shape(shape, device, weights, limit, repeats, max_new_tokens, progress) for shape in shapes),
+        *(bench_shape(shape, device, form, limit, repeats, max_new_tokens, progress) for shape in shapes),
     ]
 
 

@@ -26,6 +26,7 @@ def bench(
     max_new_tokens: Annotated[int, typer.Option(help="Tokens per text.")] = 128,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="The dtype of all models: auto, float32 or bfloat16.")] = "auto",
+    weights: Annotated[str, typer.Option(help="Of our target: auto, or int4; transformers' keeps the dtype.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
     """Tokens per second of our lanes and of transformers, interleaved: medians, spreads, ratios."""
@@ -50,6 +51,7 @@ def bench(
             max_new_tokens=max_new_tokens,
             device=device,
             dtype=dtype,
+            weights=weights,
             cores=os.cpu_count() or 1,
             progress=progress,
         )

@@ -36,6 +36,7 @@ def compare(
     seed: Annotated[int, typer.Option(help="Seed of the noise, above temperature 0.")] = 0,
     repeats: Annotated[int, typer.Option(help="Timed runs of each lane.")] = 3,
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    weights: Annotated[str, typer.Option(help="The target's: auto, or int4 (four bits, on a CPU).")] = "auto",
     stop: Annotated[list[str] | None, typer.Option(help="A text that ends the output; may be repeated.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue after the end-of-text token.")] = False,
     chat: Annotated[
@@ -60,6 +61,7 @@ def compare(
         seed=seed,
         repeats=repeats,
         dtype=dtype,
+        weights=weights,
         stop=stop or [],
         ignore_eos=ignore_eos,
         chat=chat,

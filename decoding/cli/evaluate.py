@@ -31,6 +31,7 @@ def evaluate(
     draft: Annotated[str, typer.Option(help="With --target: its draft. Without: a draft of the pair.")] = "",
     drafts: Annotated[str, typer.Option(help="all: compare all drafts of the pair.")] = "",
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    weights: Annotated[str, typer.Option(help="The target's: auto, or int4 (four bits).")] = "auto",
     max_new_tokens: Annotated[int, typer.Option(help="The token limit.")] = 128,
     clock_prompts: Annotated[int, typer.Option(help="Number of prompts that are also timed.")] = 40,
     repeats: Annotated[int, typer.Option(help="Timed runs of each of them.")] = 2,
@@ -51,6 +52,7 @@ def evaluate(
             target=target,
             draft=draft if target else "",
             dtype=dtype,
+            weights=weights,
             suite=suite,
             split=split,
             limit=limit,
@@ -91,7 +93,7 @@ def _run(
 
     with progress_bar() as progress:
         bar = progress.add_task("Loading the models", total=None)
-        pair = load_pair(options.pair, options.target, options.draft, options.dtype)
+        pair = load_pair(options.pair, options.target, options.draft, options.dtype, options.weights)
         folder = folder or WORK / work_name(options, pair)
         for step in run_evaluation(options, pair, folder, cancelled):
             if not isinstance(step, Progress):

@@ -24,14 +24,18 @@ def lossless(
     longest: Annotated[int, typer.Option(help="SL caps from 1 up to this one.", min=1, max=20)] = 16,
     minutes: Annotated[float | None, typer.Option(help="Start no further prompt after this many minutes.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto; the reference runs on the CPU.")] = "cpu",
+    weights: Annotated[
+        str, typer.Option(help="int4: the target in four bits; the reference is then its own plain decoding.")
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON only.")] = False,
 ) -> None:
     """Compare every policy with SL 1..16 with transformers' generate(do_sample=False), in float32."""
-    from ..bench.lossless import Counts, check_lossless, transformers_reference
+    from ..bench.lossless import Counts, check_lossless, plain_reference, transformers_reference
     from ..engines.pair import load_pair
     from ..records.suites import load_suite, suites_for
 
-    loaded = load_pair(pair, target, draft, dtype="float32", device=device)
+    dtype = "float32" if weights == "auto" else "auto"
+    loaded = load_pair(pair, target, draft, dtype=dtype, weights=weights, device=device)
     texts = [prompt.prompt for prompt in load_suite(suites_for(suite, loaded.chat), "test", limit)[skip:]]
     if not texts:
         raise UserError(f"No prompt is left: {limit} at most, and {skip} left out. Skip fewer.")
@@ -40,7 +44,8 @@ def lossless(
     deadline = monotonic() + 60 * minutes if minutes is not None else inf
     with progress_bar() as progress:
         bar = progress.add_task("Comparing", total=len(prompts))
-        reference = transformers_reference(loaded.target_folder)
+        alike = loaded.target.info.dtype == "float32"
+        reference = transformers_reference(loaded.target_folder) if alike else plain_reference(loaded)
         for counts in check_lossless(loaded, reference, prompts, max_new_tokens, range(1, longest + 1)):
             status = f"{counts.equal} of {counts.compared} texts equal"
             progress.update(bar, completed=counts.prompts, description=status)

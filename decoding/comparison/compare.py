@@ -181,8 +181,7 @@ class Comparison:
         yield "progress", _progress("measuring", CHECKING)
         found = adjusted(kept, self.prepared, self._plain_seconds())
         if found.measured is None:  # they no longer fit
-            for draft in drafts:
-                known.ask_for(draft, self._context)
+            known.misfit(drafts, self._context)
         self._decoded.costs = found
         self._check_cancel()
 

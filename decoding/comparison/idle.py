@@ -34,6 +34,8 @@ def prepare_usual(known: KnownCosts, busy: Busy) -> None:
 
 def measure_asked(known: KnownCosts, busy: Busy) -> None:
     """Measure the curves that were asked for and keep them; when ``busy()`` the rest is left for another time."""
+    if not busy():
+        known.try_threads_again()
     while known.tasks and (measured := _measure(known, known.tasks[0], busy)) is not None:
         task = known.tasks[0]
         known.keep([task.draft] if task.draft else [], task.context, measured)

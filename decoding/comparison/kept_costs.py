@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
+from ..engines.kept_threads import MAX_AGE, try_again
 from ..engines.loading import gpu_name
-from ..files import cache_folder, digest_of, write_whole
+from ..files import costs_folder, digest_of, write_whole
 from ..records.machine import describe_machine
 from ..records.trace import Costs, Machine, ModelInfo
 from .prepare import model_info
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONTEXTS = tuple(2**n for n in range(6, 18))  # tokens; what lies in between costs alike
-MAX_AGE = timedelta(days=7)
 DOUBTFUL = 0.1  # readings that contradict each other by more
 
 
@@ -58,7 +57,7 @@ class Shelf:
     """The files, in the program's cache folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder or Path(os.environ.get("SPECULOSCOPE_COSTS") or cache_folder() / "costs")
+        self._folder = folder or costs_folder()
 
     def read(self, setting: Setting) -> Costs | None:
         """The curves kept for ``setting``; None where there are none, or no sound ones."""
@@ -106,6 +105,7 @@ class KnownCosts:
     shelf: Shelf = field(default_factory=Shelf)
     warm: set[str] = field(default_factory=set)  # lanes that have run in this process
     tasks: list[Task] = field(default_factory=list)
+    misfits: bool = False  # passes took another time than the curves say: the numbers of threads are tried again, too
 
     def find(self, drafts: Sequence[str], context: int) -> Costs | None:
         """The curves with all of ``drafts``, at ``context`` or the nearest one known; None where one draft has none.
@@ -150,6 +150,19 @@ class KnownCosts:
         task = Task(draft, bucket(context))
         if task not in self.tasks:
             self.tasks.append(task)
+
+    def misfit(self, drafts: Sequence[str], context: int) -> None:
+        """A few passes did not agree with these curves: have threads and curves measured again."""
+        self.misfits = True
+        for draft in drafts:
+            self.ask_for(draft, context)
+
+    def try_threads_again(self) -> None:
+        """Try the numbers of threads of all loaded models again, if curves did not fit. Empties their caches."""
+        if self.misfits:
+            self.misfits = False
+            for model in (self.pair.target, *self.pair.loaded_drafts.values()):
+                try_again(model)
 
     def _setting(self, draft: str | None, context: int) -> Setting:
         target = self.pair.target.info

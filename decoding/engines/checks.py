@@ -14,7 +14,7 @@ from ..errors import UserError
 from .tokenizer import Tokenizer
 
 _PROBE = 'def f(x):\n    return  x ** 2  # naïve — 漢字 🙂\n\nThe quick brown fox, 1,234.5 times; it\'s "done"!\t'
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int4": 1}  # int4 at most: its head is in bfloat16
 _SIZES = (
     "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "intermediate_size", "head_dim",
     "vocab_size", "max_position_embeddings", "n_layer", "n_head", "n_embd", "n_positions",
@@ -90,7 +90,7 @@ def estimate_memory(config: dict[str, Any], stored_bytes: int, weights: str, dev
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
     parameters = stored_bytes / _BYTES.get(stored, 4)
     size = int(parameters * _BYTES[weights])
-    loaded = int(parameters * (4 if weights == "float32" else 2))  # int8 is made from bfloat16
+    loaded = int(parameters * (4 if weights == "float32" else 2))  # int8 and int4 are made from bfloat16
     cache = _cache_bytes(config, 4 if weights == "float32" else 2, max_length)
     peak = int(SPARE * ((loaded + size if device == "cpu" else size) + cache))
     return Estimate(size, cache, peak)

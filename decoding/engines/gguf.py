@@ -60,8 +60,7 @@ def unpack(record: GgufRecord, hub: Hub, tell: Tell, file: Path | None = None) -
         return folder
     if importlib.util.find_spec("gguf") is None:
         raise UserError("To read a GGUF file, install the gguf package: pip install gguf")
-    path = file or record.packaged() or _download(record, hub, tell)
-    check_file(path, record)
+    path = file_of(record, hub, tell, file)
     check_memory(record.name, PEAK_PER_BYTE * path.stat().st_size, free_memory("cpu"), "cpu")
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -76,6 +75,13 @@ def unpack(record: GgufRecord, hub: Hub, tell: Tell, file: Path | None = None) -
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     return folder
+
+
+def file_of(record: GgufRecord, hub: Hub, tell: Tell, file: Path | None = None) -> Path:
+    """The GGUF file of ``record``: ``file``, or in its package, or downloaded. Raises UserError."""
+    path = file or record.packaged() or _download(record, hub, tell)
+    check_file(path, record)
+    return path
 
 
 def check_file(path: Path, record: GgufRecord) -> None:

@@ -10,7 +10,7 @@ Batch-invariance: on the CPU a row's bits should not depend on the number of row
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from ..records.trace import ModelInfo
 from .attention import Attention, BagAttention, CacheShape, Plan
 from .base import DEFAULT_MAX_LENGTH, OUTSIDE, ReducedModel, check_prompt, check_rewind, check_room
-from .invariance import pad_lone_rows
+from .int4 import Groups, Int4Linear, check_shape, joined, round_to_groups
+from .invariance import PARTS, keeps_bits, pad_lone_rows
 from .linears import DenseLinear, FloatHead, Int8Head, Int8Linear, Linear, PackedLinear, make_head
 from .threads import use_threads
 
@@ -60,10 +61,12 @@ def has_window(config: Any) -> bool:
 
 
 class LeanModel(ReducedModel):
-    """A Llama-shaped :class:`~decoding.engines.base.CachedModel` (float32, packed bfloat16 or int8 weights).
+    """A Llama-shaped :class:`~decoding.engines.base.CachedModel` (float32, packed bfloat16, int8 or int4 weights).
 
-    ``weights``: "float32", "bfloat16" or "int8", the last two on a CPU with bfloat16 instructions. ``head_ids``: the
-    only tokens that a draft may propose, sorted; its head then has only their rows.
+    ``weights``: "float32", "bfloat16", "int8" or "int4", the last two on a CPU only; the head of "int4" is in bfloat16.
+    ``head_ids``: the only tokens that a draft may propose, sorted; its head then has only their rows. ``groups``: for
+    "int4", the matrices that a file holds in four bits, by module; the others are rounded. Raises UserError for "int4"
+    if a layer's shape does not divide into groups.
     """
 
     can_fork = True
@@ -78,6 +81,7 @@ class LeanModel(ReducedModel):
         device: str = "cpu",
         max_length: int = DEFAULT_MAX_LENGTH,
         head_ids: torch.Tensor | None = None,
+        groups: Mapping[str, Groups] | None = None,
     ) -> None:
         config = hf_model.config
         self.info = info
@@ -98,7 +102,7 @@ class LeanModel(ReducedModel):
         self._head_epsilon = torch.tensor((self.head_dim * config.rms_norm_eps) ** 0.5, device=self.device)
         with self._building():
             form = _linear_form(weights, self.device)
-            self._take_weights(hf_model, form, self._head_form(form))
+            self._take_weights(hf_model, form, self._head_form(form), groups or {})
             pad_lone_rows(self._packed_linears())
             self._make_tables(hf_model)
             self._attention: Attention = self._make_attention()
@@ -126,17 +130,28 @@ class LeanModel(ReducedModel):
             len(self.blocks), self.n_heads, self.n_kv_heads, self.head_dim, self.max_length, self.dtype, self.device
         )
 
-    def _take_weights(self, hf_model: Any, form: Callable[..., Linear], head_form: Callable[..., Any]) -> None:
+    def _take_weights(
+        self, hf_model: Any, form: Callable[..., Linear], head_form: Callable[..., Any], groups: Mapping[str, Groups]
+    ) -> None:
+        names = {module: name for name, module in hf_model.named_modules()}
+
         def cast(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.detach().to(self.device, self.dtype)
 
         def norm(module: Any) -> torch.Tensor:
             return self._norm_weight(cast(module.weight))
 
+        def groups_of(module: Any) -> Groups:
+            check_shape(self.info.name, module.weight)
+            found = groups.get(names[module])
+            return round_to_groups(module.weight) if found is None else found
+
         def linear(*modules: Any, form: Callable[..., Any] = form, rows: torch.Tensor | None = None) -> Any:
-            weight = torch.cat([cast(module.weight) for module in modules])
             biases = [module.bias for module in modules]
             bias = None if biases[0] is None else torch.cat([cast(one) for one in biases])
+            if form is Int4Linear:
+                return Int4Linear(joined([groups_of(module) for module in modules]), bias)
+            weight = torch.cat([cast(module.weight) for module in modules])
             if rows is not None:
                 weight, bias = weight[rows], None if bias is None else bias[rows]
             return form(weight, bias)
@@ -184,11 +199,14 @@ class LeanModel(ReducedModel):
         self.sin = sin[0, :, None].to(self.device, self.dtype).contiguous()
 
     def set_threads(self, threads: int) -> None:
-        """Take so many CPU threads from now on; which kernels are used may depend on it."""
+        """Take so many CPU threads from now on. Which kernels are used may depend on it, so what is claimed of rows is
+        tested again. Empties the cache.
+        """
         self.info.threads = threads
         use_threads(threads)
         with self._building():
             pad_lone_rows(self._packed_linears())
+        self.note = None if keeps_bits(self) else PARTS
 
     def fork(self) -> LeanModel:
         """The same weights with a separate, empty cache."""
@@ -299,8 +317,8 @@ class LeanModel(ReducedModel):
 
 
 def _linear_form(weights: str, device: torch.device) -> Callable[..., Linear]:
-    if weights == "int8":
-        return Int8Linear
+    if weights in ("int8", "int4"):
+        return Int8Linear if weights == "int8" else Int4Linear
     packs = device.type == "cpu" and torch.backends.mkldnn.is_available()
     if packs and weights == "bfloat16":  # requested on a CPU that cannot multiply it: slow, but it runs
         packs = torch.ops.mkldnn._is_mkldnn_bf16_supported()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ import torch
 
 from ..errors import UserError, is_out_of_memory
 from ..records.fingerprint import fingerprint
+from ..records.request import check_weights
 from ..records.trace import ModelInfo
 from .base import CachedModel
 from .checks import check_config, check_index
 from .cuda import CudaModel
-from .invariance import PARTS, keeps_bits
+from .gguf_groups import read_groups
+from .kept_threads import usual_threads
 from .lean import LeanModel, is_lean
 from .slim import read_head_ids
-from .threads import choose_threads
 from .transformers_engine import TransformersModel, refusal
 
 TARGET_ROWS, DRAFT_ROWS = (1, 6), (1, 2)  # of usual passes: plain decoding and a check; a step and the first one
@@ -58,6 +60,16 @@ def choose_weights(dtype: str, device: str) -> str:
     return "bfloat16" if device != "cpu" or has_bf16_instructions() else "float32"
 
 
+def choose_target_weights(weights: str, dtype: str, device: str) -> str:
+    """How the target's weights are held: "int4" if asked for, else as ``choose_weights`` says. Raises UserError."""
+    check_weights(weights, dtype)
+    if weights == "auto":
+        return choose_weights(dtype, device)
+    if device != "cpu":
+        raise UserError(f"Four-bit weights run on a CPU only, not on {device}: leave the weights at auto here.")
+    return weights
+
+
 def weight_bytes(folder: Path) -> int:
     """Size of the safetensors files in ``folder``, in bytes."""
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
@@ -90,18 +102,22 @@ def load_model(
     rows: tuple[int, ...] = TARGET_ROWS,
     mark: str = "",
     spread: bool = False,
+    gguf: Callable[[], Path] | None = None,
 ) -> CachedModel:
     """Loads the model in ``folder`` on the fastest engine that supports it.
 
-    ``weights``: "float32", "bfloat16" or "int8" (lean engine on the CPU only; bfloat16 elsewhere); ``threads``: None
-    finds the best number for passes over ``rows`` tokens; ``mark``: its fingerprint, if known; ``spread``: over all
-    GPUs, through transformers' modules. Raises UserError.
+    ``weights``: "float32", "bfloat16", "int8" (lean engine on the CPU only; bfloat16 elsewhere) or "int4" (there only);
+    ``threads``: None finds the best number for passes over ``rows`` tokens; ``mark``: its fingerprint, if known;
+    ``spread``: over all GPUs, through transformers' modules; ``gguf()``: the file that may hold its four-bit weights.
+    Raises UserError.
     """
     read_config(folder)
     hf_model = load_hf_model(folder, torch.float32 if weights == "float32" else torch.bfloat16, spread)
     lean = is_lean(hf_model.config) and not spread
     if weights == "int8" and not (lean and device == "cpu"):
         weights = "bfloat16"
+    if weights == "int4" and not lean:
+        raise UserError(f"{name} cannot run with four-bit weights: only Llama-shaped models can. Leave them at auto.")
     head_ids = read_head_ids(folder)
     info = describe_model(hf_model, name, source, mark or fingerprint(folder))
     info.engine, info.dtype, info.device, info.threads = (
@@ -115,15 +131,14 @@ def load_model(
     if not lean:
         model = TransformersModel(hf_model if spread else hf_model.to(device), info)
         if device == "cpu" and not spread and threads is None:
-            info.threads = choose_threads(model, rows)
+            info.threads = usual_threads(model, rows)
         return model
-    return _settled(LeanModel(hf_model, info, weights, head_ids=head_ids), threads, rows)
-
-
-def _settled(model: LeanModel, threads: int | None, rows: tuple[int, ...]) -> LeanModel:
-    """``model`` on the CPU with its number of threads, and tried for what it claims under that number."""
-    model.set_threads(threads or choose_threads(model, rows))
-    model.note = None if keeps_bits(model) else PARTS
+    groups = None
+    if weights == "int4" and gguf is not None:
+        config = hf_model.config
+        groups = read_groups(gguf(), config.num_attention_heads, config.num_key_value_heads)
+    model = LeanModel(hf_model, info, weights, head_ids=head_ids, groups=groups)
+    model.set_threads(threads or usual_threads(model, rows))
     return model
 
 

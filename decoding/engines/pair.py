@@ -14,6 +14,7 @@ from .loading import (
     DRAFT_ROWS,
     TARGET_ROWS,
     choose_device,
+    choose_target_weights,
     choose_weights,
     gpu_count,
     load_model,
@@ -104,6 +105,7 @@ def load_pair(
     target: str = "",
     draft: str = "",
     dtype: str = "auto",
+    weights: str = "auto",
     device: str = "auto",
     threads: int | None = None,
     progress: Tell | None = None,
@@ -112,19 +114,21 @@ def load_pair(
     """Loads a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
 
     ``dtype``: "auto", "float32", "bfloat16"; "auto" gives int8 weights to the drafts that the pair marks so (CPU).
+    ``weights``: "auto", as ``dtype`` says, or "int4": four bits for the target's, on a CPU.
     ``threads``: CPU threads of every model; None: as OMP_NUM_THREADS says, else the best number for each, by trying.
     ``progress(message, fraction)`` is called while loading; ``hub`` gives access to the Hub. Raises UserError.
     """
     described = name_pair(target, draft) if target or draft else find_pair(name)
     tell = progress or (lambda message, fraction: None)
     device = choose_device(device)
-    weights = choose_weights(dtype, device)
+    form = choose_weights(dtype, device)
+    target_form = choose_target_weights(weights, dtype, device)
     sources = Sources(described, hub or HuggingFaceHub(), tell)
     places = described.target, described.drafts[described.default_draft]
-    check_fit(described.name, sources.known_sizes(places), weights, device)  # before a byte of weights is downloaded
+    check_fit(described.name, sources.known_sizes(places), form, device)  # before a byte of weights is downloaded
     first, default = map(sources.fetch, places)
     threads = fixed_threads(threads)
-    spread = check_fit(described.name, [size_of(first.folder), size_of(default.folder)], weights, device)
+    spread = check_fit(described.name, [size_of(first.folder), size_of(default.folder)], form, device)
 
     def load(which: str, place: Place, form: str, rows: tuple[int, ...], spread: bool = False) -> CachedModel:
         tell(f"Loading {which}", None)
@@ -138,14 +142,15 @@ def load_pair(
             rows=rows,
             mark=place.mark,
             spread=spread,
+            gguf=place.gguf,
         )
 
     def load_draft(which: str) -> CachedModel:
-        form = "int8" if dtype == "auto" and weights == "bfloat16" and described.is_int8(which) else weights
-        return load(which, sources.fetch(described.drafts[which]), form, DRAFT_ROWS)
+        own = "int8" if dtype == "auto" and form == "bfloat16" and described.is_int8(which) else form
+        return load(which, sources.fetch(described.drafts[which]), own, DRAFT_ROWS)
 
     tokenizer = load_tokenizer(first.folder)
-    model = load(first.name, first, weights, TARGET_ROWS, spread)
+    model = load(first.name, first, target_form, TARGET_ROWS, spread)
     pair = Pair(
         described.name,
         tokenizer,

@@ -6,7 +6,7 @@ fetched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from ..records.fingerprint import fingerprint
 from ..records.gguf_record import GgufRecord, read_record
 from ..records.pairs import PairDescription
 from .checks import check_same_tokenizer
-from .gguf import record_of, unpack
+from .gguf import file_of, record_of, unpack
 from .hub import Found, Hub, Tell, download, inspect, is_hub_id
 from .loading import read_config
 from .slim import is_slim, materialise
@@ -29,13 +29,14 @@ class Place:
     """A model on this machine.
 
     ``source``: where it came from, without this machine's paths. ``mark``: its fingerprint, if known without hashing
-    the folder.
+    the folder. ``gguf()``: the file that it was unpacked from, fetched again if necessary.
     """
 
     folder: Path
     name: str
     source: str
     mark: str = ""
+    gguf: Callable[[], Path] | None = None
 
 
 class Source(Protocol):
@@ -102,7 +103,11 @@ class GgufSource:
         return self._folder
 
     def fetch(self, tell: Tell) -> Place:
-        return Place(self.inspect(tell), self._record.name, self._record.shown, self._record.mark)
+        record = self._record
+        folder = self.inspect(tell)
+        return Place(
+            folder, record.name, record.shown, record.mark, lambda: file_of(record, self._hub, tell, self._file)
+        )
 
 
 class SlimSource:

@@ -59,6 +59,10 @@ class TransformersModel(CachedModel):
         check_room(self.length, len(ids), self.max_length)
         return self._forward(ids, keep=len(ids))
 
+    def set_threads(self, threads: int) -> None:
+        """Take so many CPU threads from now on."""
+        self.info.threads = threads
+
     def rewind(self, length: int) -> None:
         """Discards everything after the first ``length`` tokens."""
         check_rewind(length, self.length)

@@ -46,8 +46,8 @@ class GgufRecord:
 
     @property
     def shown(self) -> str:
-        """The model that runs, in words."""
-        return f"{self.name}, from {self.quantisation}, bfloat16"
+        """The model that runs, in words; its number format stands beside it."""
+        return f"{self.name}, from {self.quantisation}"
 
     @property
     def mark(self) -> str:

@@ -12,6 +12,7 @@ from ..errors import UserError
 
 Rule = Literal["greedy", "coupling", "sampling"]
 Dtype = Literal["auto", "float32", "bfloat16"]
+Weights = Literal["auto", "int4"]
 
 MAX_PROMPT_CHARS = 100_000
 MAX_SYSTEM_CHARS = 8_000
@@ -28,7 +29,8 @@ class CompareRequest:
     ``pair`` names an embedded pair or a preset ("" is the default one); ``target`` and ``draft`` (a folder or a Hub id
     each) replace it. ``rule``: greedy for temperature 0; coupling or sampling above it. ``chat``: the prompt is a
     message to the model, under its chat template, with ``system`` before it ("" is the template's own); False: a text
-    to continue; None: as the pair is meant.
+    to continue; None: as the pair is meant. ``weights``: how the target's are held: "auto" is as ``dtype`` says, "int4"
+    in four bits, on a CPU.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -47,6 +49,7 @@ class CompareRequest:
     seed: int = 0
     repeats: int = 3
     dtype: Dtype = "auto"
+    weights: Weights = "auto"
     stop: list[Annotated[str, Field(max_length=200)]] = field(default_factory=list)
     ignore_eos: bool = False
     chat: bool | None = None
@@ -126,9 +129,18 @@ def check_request(request: CompareRequest) -> CompareRequest:
     _check_whole("the seed", request.seed, 0, 2**31 - 1)
     _check_whole("top-k", request.top_k, 0, 1_000_000)
     _check_sampling(request)
+    check_weights(request.weights, request.dtype)
     if any(not stop for stop in request.stop) or len(request.stop) > 8:
         raise UserError("Give at most 8 stop strings, none of them empty.")
     return request
+
+
+def check_weights(weights: str, dtype: str) -> None:
+    """Raises UserError for weights that are not known, or that do not go with ``dtype``."""
+    if weights not in ("auto", "int4"):
+        raise UserError(f"The weights must be auto or int4, not {weights[:40]}.")
+    if weights == "int4" and dtype == "float32":
+        raise UserError("Four-bit weights are multiplied in bfloat16, not in float32: leave the dtype at auto.")
 
 
 def _is_whole_text(text: str) -> bool:

@@ -1,0 +1,95 @@
+"""Linear layers of four-bit weights, for a target on a CPU.
+
+A row's inputs are cut into groups of 32; a group has sixteen evenly spaced values, ``scale * (level - 8) + zero`` with
+levels 0..15 (asymmetric rounding, llama.cpp's Q4_1: ``d * level + m`` is scale = d, zero = m + 8 d). Scale and zero are
+bfloat16, so a weight takes five bits. Activations stay bfloat16 and sums float32.
+
+A pass over one token reads a third of what bfloat16 weights take, but every further row costs nearly as much again:
+the levels are unpacked anew for each few rows. So plain decoding gets faster and checking guesses does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from ..errors import UserError
+
+GROUP = 32  # inputs that share a scale and a zero
+LEVELS = 16
+MIDDLE = 8  # the level whose value is the zero
+BYTES_PER_WEIGHT = 0.5 + 2 * 2 / GROUP
+_ROWS = 16  # the packed layout takes outputs by so many
+_INNER_TILES = 1  # required by the operation, without effect on a CPU
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A matrix [out, in] in four bits: levels [out, in], uint8; scale and zero [out, in / 32], float32."""
+
+    levels: torch.Tensor
+    scale: torch.Tensor
+    zero: torch.Tensor
+
+    def dequantised(self) -> torch.Tensor:
+        """The weights, [out, in], float32."""
+        steps = (self.levels.float() - MIDDLE).view(*self.scale.shape, GROUP)
+        return (steps * self.scale[..., None] + self.zero[..., None]).view(self.levels.shape)
+
+    def rounded(self) -> Groups:
+        """The same with scale and zero as :class:`Int4Linear` holds them, in bfloat16."""
+        return Groups(self.levels, self.scale.bfloat16().float(), self.zero.bfloat16().float())
+
+
+def round_to_groups(weight: torch.Tensor) -> Groups:
+    """``weight`` [out, in] rounded to the sixteen values between each group's least and largest, as Q4_1 does."""
+    grouped = weight.detach().float().view(weight.shape[0], -1, GROUP)
+    least, largest = grouped.amin(-1), grouped.amax(-1)
+    scale = (largest - least) / (LEVELS - 1)
+    steps = (grouped - least[..., None]) / scale.clamp_min(1e-12)[..., None]
+    levels = steps.round().clamp(0, LEVELS - 1).to(torch.uint8)
+    return Groups(levels.view(weight.shape), scale, least + MIDDLE * scale)
+
+
+def joined(parts: Sequence[Groups]) -> Groups:
+    """The matrices below each other."""
+    levels, scales, zeros = zip(*((part.levels, part.scale, part.zero) for part in parts))
+    return Groups(torch.cat(levels), torch.cat(scales), torch.cat(zeros))
+
+
+def check_shape(name: str, weight: torch.Tensor) -> None:
+    """Raises UserError where a layer [out, in] cannot be held in groups of four-bit weights."""
+    n_out, n_in = weight.shape
+    if n_in % GROUP or n_out % _ROWS:
+        raise UserError(
+            f"{name} cannot run with four-bit weights: a layer of {n_in} inputs and {n_out} outputs does not divide "
+            f"into groups of {GROUP} inputs and {_ROWS} outputs. Leave the weights as they are (weights auto)."
+        )
+
+
+class Int4Linear:
+    """y = x W^T + b with W in groups; the interface of :class:`decoding.engines.linears.Linear`."""
+
+    def __init__(self, groups: Groups, bias: torch.Tensor | None = None) -> None:
+        self.n_out = groups.levels.shape[0]
+        self.bias = None if bias is None else bias.bfloat16()
+        self._weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(groups.levels.int(), _INNER_TILES)
+        both = torch.stack([groups.scale, groups.zero], dim=-1)  # [out, groups, 2]
+        self._scales = both.transpose(0, 1).bfloat16().contiguous()
+        self._matmul = torch.ops.aten._weight_int4pack_mm_for_cpu.default
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        y = self._matmul(x, self._weight, GROUP, self._scales)
+        return y if self.bias is None else y.add_(self.bias)
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        return F.silu(self(x), inplace=True)
+
+    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self(x).mul_(other)
+
+    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self(x).add_(other)

@@ -1,0 +1,94 @@
+"""The thread counts that trials found, kept beside the cost curves: per model as it runs, and machine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from ..files import costs_folder, digest_of, write_whole
+from ..records.machine import describe_machine
+from ..records.trace import Machine, ModelInfo
+from .base import CachedModel
+from .threads import choose_threads, thread_choices
+
+log = logging.getLogger(__name__)
+
+MAX_AGE = timedelta(days=7)
+
+
+@dataclass(slots=True)
+class Trial:
+    """What a trial depended on and found. ``rows``: of its passes; ``found``: ISO 8601, UTC."""
+
+    model: ModelInfo
+    machine: Machine
+    choices: tuple[int, ...]
+    rows: tuple[int, ...]
+    threads: int
+    found: str
+
+
+_ADAPTER = TypeAdapter(Trial)
+
+
+def usual_threads(model: CachedModel, rows: Sequence[int]) -> int:
+    """The number kept for ``model`` on this machine, else the best one by trying, which is then kept."""
+    kept = _read(model)
+    if kept is not None and kept.rows == tuple(rows) and _age(kept) <= MAX_AGE:
+        return kept.threads
+    return _try(model, tuple(rows))
+
+
+def try_again(model: CachedModel) -> None:
+    """Gives ``model`` the number that a new trial finds; without effect if its number was not found by one."""
+    kept = _read(model)
+    if kept is None:
+        return
+    threads = _try(model, kept.rows)
+    if threads != model.info.threads:
+        model.set_threads(threads)
+
+
+def _try(model: CachedModel, rows: tuple[int, ...]) -> int:
+    threads = choose_threads(model, rows)
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    trial = Trial(_alike(model), describe_machine(), thread_choices(), rows, threads, now)
+    try:
+        write_whole(_path(model), _ADAPTER.dump_json(trial))
+    except OSError as error:  # the next start tries again, no more
+        log.warning("the number of threads could not be kept: %s", error)
+    return threads
+
+
+def _read(model: CachedModel) -> Trial | None:
+    try:
+        kept = _ADAPTER.validate_json(_path(model).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        log.warning("a kept number of threads cannot be read and is found again: %s", str(error)[:200])
+        return None
+    same = (kept.model, kept.machine, kept.choices) == (_alike(model), describe_machine(), thread_choices())
+    return kept if same and kept.threads in kept.choices else None
+
+
+def _path(model: CachedModel) -> Path:
+    setting = repr((_alike(model), describe_machine(), thread_choices()))
+    return costs_folder() / f"threads-{digest_of(setting.encode())}.json"
+
+
+def _alike(model: CachedModel) -> ModelInfo:
+    """The model whatever its threads are now."""
+    return replace(model.info, threads=0)
+
+
+def _age(trial: Trial) -> timedelta:
+    try:
+        return datetime.now(timezone.utc) - datetime.fromisoformat(trial.found)
+    except (ValueError, TypeError):
+        return timedelta.max

@@ -1,0 +1,215 @@
+"""Four-bit weights: exactly the file's own, lossless in their format, refused in a sentence where they cannot be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import gguf
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config
+
+from decoding.backends.jobs import Jobs
+from decoding.bench.floor import floor_bytes
+from decoding.bench.lossless import check_lossless, plain_reference
+from decoding.comparison.kept_costs import KnownCosts, Shelf
+from decoding.comparison.kept_texts import KeptTexts
+from decoding.engines.gguf_groups import read_groups
+from decoding.engines.int4 import GROUP, Groups, Int4Linear, joined, round_to_groups
+from decoding.engines.invariance import keeps_bits
+from decoding.engines.loading import choose_target_weights
+from decoding.engines.pair import load_pair
+from decoding.errors import UserError
+from decoding.evaluation.options import options_from_dict
+from decoding.records.gguf_record import read_record
+from decoding.records.pairs import find_pair
+from decoding.records.request import CompareRequest
+from decoding.records.run_file import run_from_json
+from tests.test_models_lean import ids, lean, random_model
+from tests.tiny_gguf import HEADS, HIDDEN, LAYERS, write_gguf
+from tests.tiny_pair import make_tiny_pair
+from viz.settings import asked, command_line
+
+from .test_models_invariance import WIDE
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECULOSCOPE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("four") / "tiny.Q4_1.gguf"
+    write_gguf(path, "Q4_1")
+    return path
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return make_tiny_pair(tmp_path_factory.mktemp("pair"), intermediate=64)
+
+
+def load(folders, **options):
+    return load_pair(target=folders[0], draft=folders[1], device="cpu", threads=1, **{"weights": "int4", **options})
+
+
+def llama_cpp_matrix(tensor: gguf.ReaderTensor, heads: int | None) -> torch.Tensor:
+    """llama.cpp's own dequantisation, rows of queries and keys in transformers' order."""
+    weight = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type))
+    if heads is None:
+        return weight
+    half = weight.shape[0] // heads // 2
+    order = [head * 2 * half + 2 * i + side for head in range(heads) for side in (0, 1) for i in range(half)]
+    return weight[order]
+
+
+def test_the_chat_models_file_is_held_as_it_is(monkeypatch):
+    path = read_record(find_pair("smollm2-135m").target).packaged()
+    reader = gguf.GGUFReader(path)
+    monkeypatch.setattr(gguf, "GGUFReader", {path: reader}.get)  # read once: its list of tokens takes seconds
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    found = read_groups(path, 9, 3)
+    assert len(found) == 7 * 30
+    for layer, short, module, heads in (
+        (0, "attn_q", "self_attn.q_proj", 9),
+        (29, "attn_k", "self_attn.k_proj", 3),
+        (17, "attn_v", "self_attn.v_proj", None),
+        (29, "ffn_down", "mlp.down_proj", None),
+    ):
+        groups = found[f"model.layers.{layer}.{module}"]
+        expected = llama_cpp_matrix(tensors[f"blk.{layer}.{short}.weight"], heads)
+        torch.testing.assert_close(groups.dequantised(), expected, atol=1e-6, rtol=1e-6)
+        linear = Int4Linear(groups)
+        held = linear(torch.eye(expected.shape[1], dtype=torch.bfloat16)).T
+        assert torch.equal(held, groups.rounded().dequantised().bfloat16())  # nothing but scale and zero is rounded
+        near = expected.abs().amax() * 2**-7
+        assert (groups.rounded().dequantised() - expected).abs().max() < near
+
+
+def test_a_whole_model_from_a_file_computes_with_the_files_weights(file):
+    pair = load((str(file), str(file)))
+    assert (pair.target.info.dtype, pair.target.info.source) == ("int4", "tiny, from Q4_1")
+    assert pair.target.note is None and pair.draft().info.dtype != "int4"
+    groups = read_groups(file, HEADS, HEADS)
+    assert len(groups) == 7 * LAYERS
+    hf_model = AutoModelForCausalLM.from_pretrained(pair.target_folder, dtype=torch.float32)
+    for name, held in groups.items():
+        hf_model.get_submodule(name).weight.data.copy_(held.rounded().dequantised())
+    text = list(range(20, 50))
+    with torch.inference_mode():
+        expected = hf_model(torch.tensor([text])).logits[0, -1]
+    torch.testing.assert_close(pair.target.prefill(text)[0], expected, atol=0.03 * float(expected.abs().max()), rtol=0)
+
+
+def test_rounding_takes_the_nearest_of_sixteen_values():
+    weight = torch.randn(16, 2 * GROUP, generator=torch.Generator().manual_seed(0))
+    groups = round_to_groups(weight)
+    off = (groups.dequantised() - weight).abs().view(16, 2, GROUP).amax(-1)
+    assert (off <= groups.scale / 2 * 1.001).all() and groups.levels.max() == 15 and groups.levels.min() == 0
+    again = round_to_groups(groups.dequantised())
+    assert torch.equal(again.levels, groups.levels)
+    flat = round_to_groups(torch.full((16, GROUP), 0.25))  # a group of one value
+    assert torch.equal(flat.dequantised(), torch.full((16, GROUP), 0.25))
+    below = joined([groups, groups])
+    assert below.levels.shape == (32, 2 * GROUP) and isinstance(below, Groups)
+
+
+def test_fused_operations_and_biases_are_those_of_the_plain_product():
+    generator = torch.Generator().manual_seed(1)
+    weight, bias = torch.randn(32, 64, generator=generator), torch.randn(32, generator=generator)
+    x = torch.randn(5, 64, generator=generator).bfloat16()
+    other = torch.randn(5, 32, generator=generator).bfloat16()
+    linear = Int4Linear(round_to_groups(weight), bias)
+    y = linear(x)
+    assert torch.equal(linear.silu(x), torch.nn.functional.silu(y))
+    assert torch.equal(linear.times(x, other), y * other) and torch.equal(linear.plus(x, other), y + other)
+    exact = x.float() @ round_to_groups(weight).rounded().dequantised().T + bias
+    torch.testing.assert_close(y.float(), exact, atol=0.1, rtol=0.02)
+
+
+def test_a_rows_bits_do_not_depend_on_its_company():
+    model = lean(random_model(WIDE), "int4")
+    assert keeps_bits(model)
+    model.prefill(ids(30))
+    together = model.extend(ids(17, seed=4))
+    model.rewind(30)
+    assert torch.equal(torch.cat([model.extend([token]) for token in ids(17, seed=4)]), together)
+
+
+def test_every_lane_writes_the_plain_text_of_the_format(folders):
+    pair = load(folders)
+    prompts = [pair.tokenizer.encode(text) for text in ("def f(x):", "ababab")]
+    *_, counts = check_lossless(pair, plain_reference(pair), prompts, 12, range(1, 4))
+    assert counts.compared == counts.equal > 20
+    text = plain_reference(pair)(prompts[0], 12)
+    assert len(text.tokens) == len(text.gaps) and min(text.gaps) >= 0
+
+
+def test_the_lossless_command_takes_them(folders):
+    from typer.testing import CliRunner
+
+    from decoding.cli import _application
+
+    words = ["--target", folders[0], "--draft", folders[1], "--limit=1", "--max-new-tokens=5", "--longest=1"]
+    result = CliRunner().invoke(_application(["lossless"]), ["lossless", *words, "--weights=int4", "--json"])
+    found = json.loads(result.stdout[result.stdout.index("{") :])
+    assert result.exit_code == 0 and found["equal"] == found["compared"] > 1
+
+
+def test_a_run_records_them_and_its_command_repeats_them(folders):
+    request = CompareRequest(
+        "hello", target=folders[0], draft=folders[1], weights="int4", max_new_tokens=12, repeats=1,
+        lanes=["autoregressive", "static:3", "oracle"],
+    )  # fmt: skip
+    *_, (kind, data) = Jobs("cpu").run("compare", asdict(request), "r", lambda: False)
+    run = run_from_json(json.dumps(data["run"]))
+    assert kind == "finished" and run.settings.weights == "int4" and run.pair.target.dtype == "int4"
+    assert all(trace.verdict.same for trace in run.lanes)
+    assert "--weights=int4" in command_line(asked(run))
+
+
+def test_texts_and_costs_are_kept_apart_from_those_of_other_formats(folders, tmp_path):
+    four, sixteen = load(folders), load(folders, weights="auto", dtype="bfloat16")
+    kept = KeptTexts(four, 8)
+    kept.add([1, 2], [3])
+    kept.close()
+    assert KeptTexts(four, 8).get([1, 2]) == [3] and KeptTexts(sixteen, 8).get([1, 2]) is None
+    names = {KnownCosts(pair, Shelf(tmp_path))._setting(None, 100).name for pair in (four, sixteen)}
+    assert len(names) == 2
+    assert floor_bytes(four.target, 0) < 0.7 * floor_bytes(sixteen.target, 0)
+
+
+def test_without_a_way_they_are_refused_in_a_sentence(folders, tmp_path):
+    odd = make_tiny_pair(tmp_path, intermediate=48)
+    with pytest.raises(UserError, match="48 inputs and 32 outputs does not divide into groups of 32"):
+        load(odd)
+    with pytest.raises(UserError, match="multiplied in bfloat16, not in float32"):
+        load(folders, dtype="float32")
+    with pytest.raises(UserError, match="must be auto or int4, not int3"):
+        load(folders, weights="int3")
+    with pytest.raises(UserError, match="run on a CPU only, not on cuda:0"):
+        choose_target_weights("int4", "auto", "cuda:0")
+    with pytest.raises(UserError, match="multiplied in bfloat16"):
+        options_from_dict({"weights": "int4", "dtype": "float32"})
+    assert options_from_dict({"weights": "int4"}).weights == "int4"
+
+
+def test_other_families_are_refused_in_a_sentence(folders, tmp_path):
+    config = GPT2Config(n_layer=1, n_head=2, n_embd=32, vocab_size=257, n_positions=64)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "gpt")
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(folders[0]).save_pretrained(tmp_path / "gpt")
+    with pytest.raises(UserError, match="gpt cannot run with four-bit weights: only Llama-shaped models can"):
+        load((str(tmp_path / "gpt"), folders[1]))
+
+
+def test_only_the_sizes_of_a_llama_are_read_from_a_file(file, monkeypatch):
+    monkeypatch.setattr("decoding.engines.gguf_groups._NAMES", {"ffn_up": "mlp.up_proj"})
+    found = read_groups(file, HEADS, HEADS)
+    sizes = {name: groups.levels.shape[1] for name, groups in found.items()}
+    assert sizes == {"model.layers.0.mlp.up_proj": HIDDEN}
