@@ -5,7 +5,7 @@ import json
 import pytest
 
 from decoding.cli import main
-from decoding.evaluation import policies as policies_module
+from decoding.evaluation import stages
 from decoding.evaluation.results import load_evaluation
 from decoding.records.run_file import save_run
 from decoding.records.suites import Prompt
@@ -78,7 +78,7 @@ def toy(monkeypatch):
         return [Prompt(f"{split}-{i}", "code", split or "test", f"{split} {i}", "toy") for i in range(3)][:limit]
 
     monkeypatch.setattr(pair, "load_pair", lambda *arguments, **options: ToyPair(agree=0.85))
-    monkeypatch.setattr(policies_module, "load_suite", load_suite)
+    monkeypatch.setattr(stages, "load_suite", load_suite)
 
 
 def test_evaluate_writes_its_reports_and_goes_on(capsys, tmp_path, toy):

@@ -9,9 +9,7 @@ import pytest
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.errors import UserError
-from decoding.evaluation import drafts as drafts_module
-from decoding.evaluation import policies as policies_module
-from decoding.evaluation import visits
+from decoding.evaluation import stages, visits
 from decoding.evaluation.drafts import evaluate_drafts
 from decoding.evaluation.options import EvaluationOptions
 from decoding.evaluation.policies import evaluate
@@ -47,8 +45,7 @@ def prompts(monkeypatch):
         ]
         return found[:limit]
 
-    monkeypatch.setattr(policies_module, "load_suite", load_suite)
-    monkeypatch.setattr(drafts_module, "load_suite", load_suite)
+    monkeypatch.setattr(stages, "load_suite", load_suite)
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,9 @@ import pytest
 import decoding.lookahead
 from decoding.backends.recorded import RecordedBackend
 from decoding.cli import main
-from decoding.evaluation import policies as evaluation_module
+from decoding.evaluation import stages
 from decoding.evaluation.options import EvaluationOptions, default_lanes
+from decoding.evaluation.policies import evaluate
 from decoding.evaluation.results import EvaluationResult
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.specs import all_specs
@@ -125,10 +126,10 @@ def test_the_page_offers_it_and_names_it(run_file, tmp_path):
 
 def test_an_evaluation_has_its_row_and_its_figures(tmp_path, monkeypatch):
     prompts = [Prompt(f"p{n}", "code", "test", f"text number {n}", "toy") for n in range(3)]
-    monkeypatch.setattr(evaluation_module, "load_suite", lambda name, split=None, limit=None: prompts[:limit])
+    monkeypatch.setattr(stages, "load_suite", lambda name, split=None, limit=None: prompts[:limit])
     assert "alternate" in default_lanes()
     options = EvaluationOptions(limit=3, validation_limit=2, max_new_tokens=16, clock_prompts=1, repeats=1)
-    result = list(evaluation_module.evaluate(options, ToyPair(agree=0.85), tmp_path))[-1]
+    result = list(evaluate(options, ToyPair(agree=0.85), tmp_path))[-1]
     assert isinstance(result, EvaluationResult)
     labels = [row.label for row in result.policies]
     unlearned = {name for name, spec in all_specs().items() if not spec.learned}

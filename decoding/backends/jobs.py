@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Cancel = Callable[[], bool]
+PART = "part"  # the kind of a job that is a part of an evaluation; not for clients over HTTP
 
 
 class Jobs:
@@ -39,7 +40,7 @@ class Jobs:
         self._loading: Loading | None = None
 
     def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
-        jobs = {"compare": self._compare, "evaluate": self._evaluate, "drafts": self._evaluate}
+        jobs = {"compare": self._compare, "evaluate": self._evaluate, "drafts": self._evaluate, PART: self._part}
         job = jobs.get(kind)
         if job is None:
             raise UserError(f"There is no job '{kind[:40]}': choose one of {', '.join(jobs)}.")
@@ -105,22 +106,24 @@ class Jobs:
 
     def _evaluate(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
         """Policies with one draft, or all drafts where the options ask for them."""
-        from ..evaluation.drafts import evaluate_drafts
+        from ..evaluation.job import run_evaluation
         from ..evaluation.options import options_from_dict
-        from ..evaluation.policies import evaluate
-        from ..evaluation.progress import Progress
 
         asked = options_from_dict(options)
         yield from self._load(asked, cancel)
-        run = evaluate_drafts if asked.drafts else evaluate
         with TemporaryDirectory(prefix="speculoscope-") as folder:
-            for told in run(asked, self._pair, Path(folder), cancel):
-                if isinstance(told, Progress):
-                    yield "progress", asdict(told)
-                else:
-                    yield "finished", {"result": asdict(told)}
-                    return
-        raise Cancelled
+            yield from _told(run_evaluation(asked, self._pair, Path(folder), cancel))
+
+    def _part(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
+        """A part of an evaluation that is spread over several devices."""
+        from ..evaluation.options import options_from_dict
+        from ..evaluation.part_run import run_part
+        from ..evaluation.parts import Part
+
+        asked = options_from_dict(options["evaluation"])
+        yield from self._load(asked, cancel)
+        with TemporaryDirectory(prefix="speculoscope-") as folder:
+            yield from _told(run_part(asked, Part(**options["part"]), self._pair, Path(folder), cancel))
 
     @staticmethod
     def _key_of(request: CompareRequest | EvaluationOptions) -> Key:
@@ -158,3 +161,15 @@ class Jobs:
         self._pair, self._key = loading.pair(), loading.key
         self._known = KnownCosts(self._pair)
         torch.set_num_threads(self._pair.target.info.threads)  # torch keeps it per thread: for the one that decodes
+
+
+def _told(steps: Iterator[Any]) -> Told:
+    """Progress of an evaluation as events, its result as the last one. Raises Cancelled if there is none."""
+    from ..evaluation.progress import Progress
+
+    for step in steps:
+        if not isinstance(step, Progress):
+            yield "finished", {"result": asdict(step)}
+            return
+        yield "progress", asdict(step)
+    raise Cancelled

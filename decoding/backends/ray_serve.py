@@ -34,7 +34,7 @@ from .server import Limits, create_app
 if TYPE_CHECKING:
     from ..records.pairs import PairDescription
 
-APPLICATION = "speculoscope"
+APPLICATION, DEVICE = "speculoscope", "Device"
 ROOT = Path(__file__).resolve().parents[2]
 POLL_S = 0.1  # how often a waiting run looks at its cancel flag and at its place
 MOST_STREAMS = 1000  # connections that the face serves at a time
@@ -243,23 +243,61 @@ def application(args: dict[str, Any]) -> serve.Application:
 
 def start(options: Options, host: str, port: int, address: str = "") -> None:
     """Start the application on the cluster at ``address`` ("": one of this machine's own), on ``host``:``port``."""
+    _join(address or "local", include_dashboard=False if not address else None)
+    serve.start(http_options={"host": host, "port": port})
+    serve.run(application(asdict(options)), name=APPLICATION, route_prefix="/")
+
+
+def cluster_address() -> str:
+    """Where other processes reach the cluster that this one has joined."""
+    import ray
+
+    return ray.get_runtime_context().gcs_address
+
+
+class Replicas:
+    """The devices of the application that runs on the cluster at ``address``, for work other than visitors' runs.
+
+    ``backend`` hands them jobs, in one line with the visitors'. Raises UserError where there is no such application.
+    """
+
+    def __init__(self, address: str) -> None:
+        _join(address)
+        try:
+            if self.running() == 0:
+                raise UserError(f"No replica runs on the Ray cluster at {address} yet: try again in a moment.")
+            self.backend = RayBackend(serve.get_deployment_handle(DEVICE, APPLICATION), Grant())
+        except (KeyError, RayServeException) as error:
+            raise UserError(
+                f"Speculoscope does not run on the Ray cluster at {address}: start it with "
+                "python -m decoding serve --ray."
+            ) from error
+
+    def running(self) -> int:
+        """How many run now. Raises KeyError where the application is not there."""
+        states = serve.status().applications[APPLICATION].deployments[DEVICE].replica_states
+        return sum(n for state, n in states.items() if state == "RUNNING")
+
+    def close(self) -> None:
+        """Leave the cluster, which goes on."""
+        import ray
+
+        ray.shutdown()
+
+
+def _join(address: str, **options: Any) -> None:
+    """Make this process one of the cluster's. Raises UserError."""
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     variables = {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}
+    runtime_env = {"env_vars": variables}
     try:
-        ray.init(
-            address=address or "local",
-            include_dashboard=False if not address else None,
-            log_to_driver=False,
-            runtime_env={"env_vars": variables},
-            configure_logging=False,
-        )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        ray.init(address=address, log_to_driver=False, runtime_env=runtime_env, configure_logging=False, **options)
+    except Exception as error:  # of any kind: one that does not start in time raises a bare Exception
         why = (str(error).splitlines() or [""])[0][:200]
-        raise UserError(f"No Ray cluster answers at {address or 'this machine'} ({why}).") from error
-    serve.start(http_options={"host": host, "port": port})
-    serve.run(application(asdict(options)), name=APPLICATION, route_prefix="/")
+        where = "this machine" if address == "local" else address
+        raise UserError(f"No Ray cluster answers at {where} ({why}).") from error
 
 
 def stop() -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
+from ..evaluation.files import WORK, spread_name, tables_of, write_report
 from ..evaluation.files import ship as ship_result
-from ..evaluation.files import tables_of, write_report
 from ..evaluation.options import EvaluationOptions, check_options, default_lanes
 from ..evaluation.progress import Progress
 from ..evaluation.report import advice_markdown, setting_lines
-from ..evaluation.results import DraftsResult, EvaluationResult
+from ..evaluation.results import DraftsResult, Result
 from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
+from .serve import need_ray
 from .tables import show_table
 
 
@@ -42,6 +45,9 @@ def evaluate(
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for working files and reports; an existing one is continued.")
     ] = None,
+    ray: Annotated[
+        str, typer.Option("--ray", metavar="ADDRESS", help="Spread the prompts over the replicas of this Ray cluster.")
+    ] = "",
     ship: Annotated[bool, typer.Option("--ship", help="Also write results/<pair>.json, which the page shows.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON only.")] = False,
 ) -> None:
@@ -68,7 +74,10 @@ def evaluate(
         )
     )
     with cancel_on_interrupt() as cancel:
-        result, folder = _run(options, out_folder, cancel.is_set)
+        if ray:
+            result, folder = _run_on_cluster(options, out_folder, ray, cancel)
+        else:
+            result, folder = _run(options, out_folder, cancel.is_set)
     if result is None:
         err.print(Text(f"Stopped. What was collected is kept in {folder}: the same command continues from there."))
         raise typer.Exit(CANCELLED)
@@ -84,25 +93,45 @@ def evaluate(
     err.print(Text(f"Figures as a page: python -m viz.reports {written[2]}"))
 
 
-def _run(
-    options: EvaluationOptions, folder: Path | None, cancelled
-) -> tuple[EvaluationResult | DraftsResult | None, Path]:
+def _run(options: EvaluationOptions, folder: Path | None, cancelled: Callable[[], bool]) -> tuple[Result | None, Path]:
     """Runs it with progress on stderr; None if it was cancelled. Raises UserError."""
     from ..engines.pair import load_pair
-    from ..evaluation.job import WORK, run_evaluation, work_name
+    from ..evaluation.job import run_evaluation, work_name
 
     with progress_bar() as progress:
         bar = progress.add_task("Loading the models", total=None)
         pair = load_pair(options.pair, options.target, options.draft, options.dtype, options.weights)
         folder = folder or WORK / work_name(options, pair)
-        for step in run_evaluation(options, pair, folder, cancelled):
-            if not isinstance(step, Progress):
-                return step, folder
-            progress.update(bar, description=visible(step.message), total=1.0, completed=step.fraction)
-    return None, folder
+        return _follow(run_evaluation(options, pair, folder, cancelled), progress, bar), folder
 
 
-def show_result(result: EvaluationResult | DraftsResult) -> None:
+def _run_on_cluster(
+    options: EvaluationOptions, folder: Path | None, address: str, cancel: threading.Event
+) -> tuple[Result | None, Path]:
+    """As :func:`_run`, on the replicas of a Ray cluster; no model is loaded here. Raises UserError."""
+    from ..backends.spread import evaluate_spread
+
+    ray_serve = need_ray()
+    folder = folder or WORK / spread_name(options)
+    with progress_bar() as progress:
+        bar = progress.add_task("Joining the cluster", total=None)
+        replicas = ray_serve.Replicas(address)
+        try:
+            steps = evaluate_spread(replicas.backend, replicas.running, options, folder, cancel)
+            return _follow(steps, progress, bar), folder
+        finally:
+            replicas.close()
+
+
+def _follow(steps: Iterator[Progress | Result], progress: Any, bar: Any) -> Result | None:
+    for step in steps:
+        if not isinstance(step, Progress):
+            return step
+        progress.update(bar, description=visible(step.message), total=1.0, completed=step.fraction)
+    return None
+
+
+def show_result(result: Result) -> None:
     """Tables on the terminal."""
     for line in setting_lines(result.setting):
         out.print(Text(visible(line)))

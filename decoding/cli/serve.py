@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from dataclasses import asdict
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -70,19 +71,26 @@ def serve(
 
 def _serve_on_cluster(options: dict[str, Any], host: str, port: int, address: str, front_ends: str) -> None:
     """Start the replicas, say where they are, and wait for a signal. Raises UserError."""
-    try:
-        from ..backends import ray_serve
-    except ModuleNotFoundError as error:
-        raise UserError("--ray needs the package ray: pip install -r requirements-ray.txt.") from error
+    ray_serve = need_ray()
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     try:
         ray_serve.start(ray_serve.Options(**options), host, port, address)
-        err.print(Text(f"Serving on http://{host}:{port}, on a Ray cluster. {front_ends}"))
+        where = ray_serve.cluster_address()
+        err.print(Text(f"Serving on http://{host}:{port}, on the Ray cluster at {where}. {front_ends}"))
         ended.wait()
     finally:
         ray_serve.stop()
+
+
+def need_ray() -> ModuleType:
+    """:mod:`decoding.backends.ray_serve`. Raises UserError where ray is not installed."""
+    try:
+        from ..backends import ray_serve
+    except ModuleNotFoundError as error:
+        raise UserError("--ray needs the package ray: pip install -r requirements-ray.txt.") from error
+    return ray_serve
 
 
 def check_replicas(text: str) -> int | None:

@@ -10,22 +10,22 @@ import numpy as np
 
 from ..analysis import theory
 from ..comparison.prepare import model_info
-from ..errors import Cancelled, UserError
+from ..errors import UserError
 from ..lookahead.base import SL_CAP
 from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import PolicySpec
 from ..lookahead.specs import all_specs, evaluated_lanes, learned_policies
 from ..loop.drafting import MODEL_FREE, abilities_of
-from ..records.suites import Prompt, load_suite, suites_for
+from ..records.suites import Prompt
 from ..records.trace import Costs
 from .advice import recommend
 from .collect import Collector
 from .options import EvaluationOptions, check_options
-from .policies import collect
 from .progress import Progress
 from .results import ALL, Clocked, DraftResult, DraftsResult, Interval, SlPoint
 from .samples import Replayed, Sample, best_of, replay_lane, static_lanes
 from .setting import describe_setting
+from .stages import Evaluation, Told
 from .statistics import Bootstrap
 from .tables import groups, match_rates
 
@@ -43,50 +43,45 @@ def evaluate_drafts(
     As :func:`decoding.evaluation.policies.evaluate`: validation picks each draft's best SL and policy, the test split
     reports; it resumes from the data in ``folder``. Raises UserError.
     """
-    options = check_options(options)
-    drafts = [*pair.draft_names, *MODEL_FREE]
-    suite = suites_for(options.suite, pair.chat)
-    test = load_suite(suite, options.split, options.limit)
-    validation = load_suite(suite, "validation", options.validation_limit or options.limit)
-    collector = Collector(pair, drafts, [*validation, *test], options.max_new_tokens, folder, cancel)
-    usable = {prompt.id for prompt in collector.prompts}
-    try:
-        yield from _evaluate(
-            options,
-            collector,
-            [prompt for prompt in validation if prompt.id in usable],
-            [prompt for prompt in test if prompt.id in usable],
+    yield from DraftsEvaluation(options, pair, folder, cancel).run()
+
+
+class DraftsEvaluation(Evaluation):
+    """The stages of :func:`evaluate_drafts`."""
+
+    clock_name = "clock-drafts"
+
+    def __init__(
+        self, options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool] = lambda: False
+    ) -> None:
+        super().__init__(check_options(options), pair, [*pair.draft_names, *MODEL_FREE], folder, cancel)
+
+    def costs(self) -> Told:
+        decided = [lane for lane in evaluated_lanes() if _decides(parse_lane(lane).spec)]
+        lanes = [*decided, *_learned(self.collector, self.collector.pair.default_draft)]
+        yield from self.collector.measure(lanes, "costs-drafts")
+
+    def clocked_lanes(self) -> list[str]:
+        return ["autoregressive", *(f"{draft}/static:{sl}" for draft in self.collector.drafts for sl in CLOCKED_SLS)]
+
+    def tables(self) -> Iterator[Progress | DraftsResult]:
+        collector = self.collector
+        validation, test = collector.ready(self.validation), collector.ready(self.test)
+        readings = collector.readings(self.clocked_lanes(), self.clock_name)
+        found = []
+        for number, draft in enumerate(collector.drafts):
+            yield Progress("tables", f"Computing the tables of {draft}", number / len(collector.drafts))
+            found.append(_draft_result(collector, draft, validation, test, readings))
+        default = collector.pair.default_draft
+        samples = collector.samples(test, default)
+        if not samples:
+            raise UserError("The target wrote nothing on these prompts: there is nothing to evaluate.")
+        found.sort(key=lambda one: one.c)
+        yield DraftsResult(
+            setting=describe_setting(self.options, collector, default, samples, len(validation), []),
+            drafts=found,
+            recommendation=recommend(found, collector.pair.target.info.source, collector.costs),
         )
-    except Cancelled:
-        return
-    finally:
-        collector.close()
-
-
-def _evaluate(
-    options: EvaluationOptions, collector: Collector, validation: list[Prompt], test: list[Prompt]
-) -> Iterator[Progress | DraftsResult]:
-    decided = [lane for lane in evaluated_lanes() if _decides(parse_lane(lane).spec)]
-    yield from collector.measure([*decided, *_learned(collector, collector.pair.default_draft)], "costs-drafts")
-    yield from collect(options, collector, validation, test)
-    validation, test = collector.ready(validation), collector.ready(test)
-    lanes = ["autoregressive", *(f"{draft}/static:{sl}" for draft in collector.drafts for sl in CLOCKED_SLS)]
-    clocked = test[: options.clock_prompts]
-    yield from collector.clock(clocked, lanes, options.repeats, "clock-drafts", options.minutes)
-    readings = collector.readings(lanes, "clock-drafts")
-    found = []
-    for number, draft in enumerate(collector.drafts):
-        yield Progress("tables", f"Computing the tables of {draft}", number / len(collector.drafts))
-        found.append(_draft_result(collector, draft, validation, test, readings))
-    samples = collector.samples(test, collector.pair.default_draft)
-    if not samples:
-        raise UserError("The target wrote nothing on these prompts: there is nothing to evaluate.")
-    found.sort(key=lambda one: one.c)
-    yield DraftsResult(
-        setting=describe_setting(options, collector, collector.pair.default_draft, samples, len(validation), []),
-        drafts=found,
-        recommendation=recommend(found, collector.pair.target.info.source, collector.costs),
-    )
 
 
 def _learned(collector: Collector, draft: str) -> list[str]:

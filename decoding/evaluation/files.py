@@ -6,9 +6,11 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..files import safe_name, write_whole
+from .options import EvaluationOptions
 from .report import Table, advice_markdown, drafts_tables, evaluation_tables, setting_lines, to_csv, to_markdown
 from .results import DraftsResult, EvaluationResult, save_result
 
+WORK = Path("build") / "evaluation"  # what evaluations collect
 SHIPPED = Path(__file__).resolve().parents[2] / "results"
 
 
@@ -16,6 +18,12 @@ def result_name(pair: str, drafts: bool) -> str:
     """File name of a pair's shipped results: ``<pair>.json`` or ``<pair>-drafts.json``."""
     safe = safe_name(pair)
     return f"{safe}-drafts.json" if drafts else f"{safe}.json"
+
+
+def spread_name(options: EvaluationOptions) -> str:
+    """Name of the working folder of an evaluation over several devices, before it is known what they run."""
+    pair = options.pair or options.target or "default"
+    return f"{safe_name(pair)}-{safe_name(options.dtype)}-{options.max_new_tokens}-spread"
 
 
 def write_report(result: EvaluationResult | DraftsResult, folder: Path) -> list[Path]:

@@ -7,26 +7,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..files import safe_name
-from .drafts import evaluate_drafts
+from .drafts import DraftsEvaluation
 from .options import EvaluationOptions
-from .policies import evaluate
+from .policies import PolicyEvaluation
 from .progress import Progress
 from .results import DraftsResult, EvaluationResult
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
 
-WORK = Path("build") / "evaluation"
+
+def open_evaluation(
+    options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool]
+) -> PolicyEvaluation | DraftsEvaluation:
+    """The evaluation that ``options`` describe. Raises UserError."""
+    kind = DraftsEvaluation if options.drafts == "all" else PolicyEvaluation
+    return kind(options, pair, folder, cancel)
 
 
 def run_evaluation(
     options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool]
 ) -> Iterator[Progress | EvaluationResult | DraftsResult]:
     """Runs the evaluation that ``options`` describe; ends without a result if ``cancel()`` is true."""
-    if options.drafts == "all":
-        yield from evaluate_drafts(options, pair, folder, cancel)
-    else:
-        yield from evaluate(options, pair, folder, cancel)
+    yield from open_evaluation(options, pair, folder, cancel).run()
 
 
 def work_name(options: EvaluationOptions, pair: Pair) -> str:

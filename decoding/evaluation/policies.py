@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import Cancelled, UserError
+from ..errors import UserError
 from ..lookahead.fitted import need_head
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.specs import all_specs
-from ..records.suites import Prompt, load_suite, suites_for
 from .classify import best_f1
 from .collect import Collector
 from .corrections import correct_all
@@ -22,6 +22,7 @@ from .progress import Progress
 from .results import EvaluationResult
 from .samples import Sample, best_of, static_lanes
 from .setting import describe_setting
+from .stages import Evaluation, Told
 from .tables import (
     STATIC_OPT,
     ClockTable,
@@ -50,47 +51,51 @@ def evaluate(
     Raises:
         UserError: options that cannot be, no usable prompt, a folder of another evaluation.
     """
-    options = check_options(options)
-    draft = options.draft_name or pair.default_draft
-    suite = suites_for(options.suite, pair.chat)
-    test = load_suite(suite, options.split, options.limit)
-    validation = load_suite(suite, "validation", options.validation_limit or options.limit)
-    collector = Collector(pair, [draft], [*validation, *test], options.max_new_tokens, folder, cancel)
-    try:
-        yield from _evaluate(options, collector, draft, _kept(validation, collector), _kept(test, collector))
-    except Cancelled:
-        return
-    finally:
-        collector.close()
+    yield from PolicyEvaluation(options, pair, folder, cancel).run()
 
 
-def _evaluate(
-    options: EvaluationOptions, collector: Collector, draft: str, validation: list[Prompt], test: list[Prompt]
-) -> Iterator[Progress | EvaluationResult]:
-    lanes, notes = usable_lanes(options.lanes, collector, draft)
-    yield from collector.measure([lane for lane in lanes if lane != STATIC_OPT], "costs")
-    yield from collect(options, collector, validation, test)
-    validation, test = collector.ready(validation), collector.ready(test)
-    yield Progress("tables", "Tuning static-opt on the validation prompts", 0.0)
-    static_opt = best_of(static_lanes(), collector.samples(validation, draft), collector.costs)
-    entries = name_entries(lanes, static_opt)
-    clocked = test[: options.clock_prompts]
-    yield from collector.clock(clocked, _clock_lanes(entries), options.repeats, "clock", options.minutes)
-    yield Progress("tables", "Computing the tables", 0.5)
-    samples = collector.samples(test, draft)
-    if not samples:
-        raise UserError("The target wrote nothing on these prompts: there is nothing to evaluate.")
-    yield _result(options, collector, draft, entries, samples, len(validation), notes, int(static_opt.split(":")[1]))
+class PolicyEvaluation(Evaluation):
+    """The stages of :func:`evaluate`."""
 
+    clock_name = "clock"
 
-def collect(
-    options: EvaluationOptions, collector: Collector, validation: Sequence[Prompt], test: Sequence[Prompt]
-) -> Iterator[Progress]:
-    """Texts and chains of both splits; of ``chain_minutes`` a third is for validation."""
-    minutes = options.chain_minutes
-    parts = (None, None) if minutes is None else (minutes / 3, minutes * 2 / 3)
-    yield from collector.collect_chains(validation, "Validation", parts[0])
-    yield from collector.collect_chains(test, options.split.capitalize(), parts[1])
+    def __init__(
+        self, options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool] = lambda: False
+    ) -> None:
+        options = check_options(options)
+        self._draft = options.draft_name or pair.default_draft
+        super().__init__(options, pair, [self._draft], folder, cancel)
+        self._lanes, self._notes = usable_lanes(options.lanes, self.collector, self._draft)
+
+    def costs(self) -> Told:
+        yield from self.collector.measure([lane for lane in self._lanes if lane != STATIC_OPT], "costs")
+
+    def clocked_lanes(self) -> list[str]:
+        return _clock_lanes(name_entries(self._lanes, self._static_opt))
+
+    @cached_property
+    def _static_opt(self) -> str:
+        """The static lane that validation chooses."""
+        validation = self.collector.samples(self.collector.ready(self.validation), self._draft)
+        return best_of(static_lanes(), validation, self.collector.costs)
+
+    def tables(self) -> Iterator[Progress | EvaluationResult]:
+        yield Progress("tables", "Tuning static-opt on the validation prompts", 0.0)
+        static_opt = self._static_opt
+        yield Progress("tables", "Computing the tables", 0.5)
+        samples = self.collector.samples(self.collector.ready(self.test), self._draft)
+        if not samples:
+            raise UserError("The target wrote nothing on these prompts: there is nothing to evaluate.")
+        yield _result(
+            self.options,
+            self.collector,
+            self._draft,
+            name_entries(self._lanes, static_opt),
+            samples,
+            len(self.collector.ready(self.validation)),
+            self._notes,
+            int(static_opt.split(":")[1]),
+        )
 
 
 def usable_lanes(asked: Sequence[str], collector: Collector, draft: str) -> tuple[list[str], list[str]]:
@@ -180,8 +185,3 @@ def _families(heads: Mapping[str, Head]) -> dict[str, list[str]]:
         for name, spec in all_specs().items()
         if spec.argument is not None and spec.argument.sweep and (not spec.learned or name in heads)
     }
-
-
-def _kept(prompts: Sequence[Prompt], collector: Collector) -> list[Prompt]:
-    usable = {prompt.id for prompt in collector.prompts}
-    return [prompt for prompt in prompts if prompt.id in usable]

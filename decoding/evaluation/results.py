@@ -271,6 +271,7 @@ class DraftsResult:
     schema: Literal["speculoscope.evaluation-drafts/1"] = "speculoscope.evaluation-drafts/1"
 
 
+Result = EvaluationResult | DraftsResult
 _KINDS = {EvaluationResult: TypeAdapter(EvaluationResult), DraftsResult: TypeAdapter(DraftsResult)}
 
 

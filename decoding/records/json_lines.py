@@ -20,7 +20,7 @@ class Lines:
 
     def __init__(self, path: Path, key: dict[str, Any], stale: str = "refuse") -> None:
         self.path = path
-        self._key = json.loads(json.dumps(key))
+        self.key = json.loads(json.dumps(key))
         self.records = list(self._open(stale))
         self._file = path.open("a", encoding="utf-8")
 
@@ -39,33 +39,35 @@ class Lines:
     def _open(self, stale: str) -> Iterator[dict[str, Any]]:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            lines = self._whole_lines()
+            lines = read_lines(self.path)
         except OSError as error:
             raise UserError(f"Cannot use {self.path}: {error.strerror or error}.") from error
-        if lines and lines[0] != self._key:
+        if lines and lines[0] != self.key:
             if stale == "refuse":
-                different = [name for name in self._key if lines[0].get(name) != self._key[name]]
+                different = [name for name in self.key if lines[0].get(name) != self.key[name]]
                 raise UserError(
                     f"{self.path.parent} holds other work (other {', '.join(different) or 'version'}): "
                     "name another folder, or delete that one."
                 )
             lines = []
-        self._rewrite([self._key, *lines[1:]])
+        self._rewrite([self.key, *lines[1:]])
         return iter(lines[1:])
-
-    def _whole_lines(self) -> list[dict[str, Any]]:
-        if not self.path.exists():
-            return []
-        found = []
-        for line in self.path.read_text(encoding="utf-8", errors="replace").split("\n"):
-            try:
-                record = json.loads(line)
-            except ValueError:
-                break  # cut short: what follows, if anything, cannot be trusted
-            if not isinstance(record, dict):
-                break
-            found.append(record)
-        return found
 
     def _rewrite(self, records: list[dict[str, Any]]) -> None:
         write_whole(self.path, "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in records))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file, the key first; [] where there is none. Raises OSError."""
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            break  # cut short: what follows, if anything, cannot be trusted
+        if not isinstance(record, dict):
+            break
+        found.append(record)
+    return found

@@ -1,0 +1,231 @@
+"""An evaluation over the replicas of a backend: each takes some prompts, all lanes of a prompt stay on one device.
+
+The costs are measured first, by one replica. Then the prompts' texts and chains are collected, and at last the clock
+runs; what the replicas tell is kept in the evaluation's folder in the files that an evaluation on one machine keeps,
+and a replica computes the tables from them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from ..errors import Cancelled, UserError
+from ..evaluation.options import EvaluationOptions
+from ..evaluation.parts import CHAINS, CLOCK, COSTS, PLAN, TABLES, Files, Part, PartResult
+from ..evaluation.progress import Progress
+from ..evaluation.results import Result, drafts_from_dict, evaluation_from_dict
+from ..records.json_lines import Lines, read_lines
+from .base import Backend
+from .jobs import PART
+
+TEXTS = "texts.jsonl"
+MOST_PROMPTS = 8  # of one part: what is lost with a replica, and how unevenly the work can end
+PARTS_EACH = 4  # parts per replica, at least
+MIXED = (
+    "The replicas run on different machines ({}), and times of one do not belong in a table with times of the other: "
+    "evaluate on replicas of one kind."
+)
+Told = Iterator[Progress]
+
+
+def evaluate_spread(
+    backend: Backend,
+    replicas: Callable[[], int],
+    options: EvaluationOptions,
+    folder: Path,
+    cancel: threading.Event | None = None,
+) -> Iterator[Progress | Result]:
+    """Runs the evaluation of ``options`` on the replicas behind ``backend``; the last item is the result.
+
+    ``replicas()``: how many there are now; so many parts are asked for at a time. ``folder`` keeps what was
+    collected, and the same evaluation goes on from there. Setting ``cancel`` ends it without a result.
+
+    Raises UserError where a replica does, and for replicas on different machines.
+    """
+    spread = _Spread(backend, replicas, options, folder, cancel or threading.Event())
+    try:
+        yield from spread.run()
+    except Cancelled:
+        return
+    finally:
+        spread.close()
+
+
+@dataclass(slots=True)
+class _Devices:
+    """Who took part. Raises UserError for a machine unlike the first."""
+
+    machine: dict[str, Any] = field(default_factory=dict)
+    names: dict[str, set[str]] = field(default_factory=dict)  # host -> its devices
+
+    def add(self, one: PartResult) -> None:
+        self.machine = self.machine or one.machine
+        if _kind(one.machine) != _kind(self.machine):
+            raise UserError(MIXED.format("; ".join(_describe(machine) for machine in (self.machine, one.machine))))
+        self.names.setdefault(one.host, set()).add(one.device)
+
+    def note(self) -> str:
+        hosts = ", ".join(f"{host} ({len(devices)})" for host, devices in sorted(self.names.items()))
+        shared = not self.machine["gpu"] and any(len(devices) > 1 for devices in self.names.values())
+        return f"Spread over replicas on these machines, all of one kind: {hosts}." + (
+            " Replicas on one machine shared its processor and slowed each other." if shared else ""
+        )
+
+
+class _Spread:
+    """The stages of one evaluation, and the files that they fill."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        replicas: Callable[[], int],
+        options: EvaluationOptions,
+        folder: Path,
+        cancel: threading.Event,
+    ) -> None:
+        self._backend, self._replicas, self._options = backend, replicas, options
+        self._folder, self._cancel = folder, cancel
+        self._files: dict[str, Lines] = {}
+        self._devices = _Devices()
+
+    def run(self) -> Iterator[Progress | Result]:
+        yield Progress(COSTS, "Measuring the costs on one replica", 0.0)
+        first = self._alone(Part(COSTS, files=self._kept_costs()))
+        yield from self._collect(first)
+        yield Progress(CLOCK, "Tuning static-opt on the validation prompts", 0.0)
+        plan = self._alone(Part(PLAN, files=self._all()))
+        yield from self._clock(plan)
+        yield Progress(TABLES, "Computing the tables", 0.0)
+        tables = self._alone(Part(TABLES, files=self._all()))
+        read = drafts_from_dict if self._options.drafts else evaluation_from_dict
+        result = read(tables.result or {})
+        result.setting.notes.append(self._devices.note())
+        yield result
+
+    def close(self) -> None:
+        for lines in self._files.values():
+            lines.close()
+
+    # -- stages
+
+    def _collect(self, first: PartResult) -> Told:
+        """Texts and chains of both splits; of ``chain_minutes`` a third is for validation."""
+        minutes = self._options.chain_minutes
+        for label, ids, share in (("Validation", first.validation, 1 / 3), ("Test", first.test, 2 / 3)):
+            done = self._with_chains()
+            missing = [one for one in ids if one not in done]
+            parts = [Part(CHAINS, some, self._kept(some)) for some in self._divide(missing)]
+            yield from self._share(parts, f"{label}: texts and chains", minutes and minutes * share)
+
+    def _clock(self, plan: PartResult) -> Told:
+        """Times all lanes of every prompt, a prompt and its repeats always on one device."""
+        timed = {
+            (one["prompt"], one["repeat"])
+            for name, lines in self._files.items()
+            if name.startswith("clock")
+            for one in lines.records
+        }
+        repeats = range(self._options.repeats)
+        missing = [one for one in plan.clocked if any((one, repeat) not in timed for repeat in repeats)]
+        parts = [Part(CLOCK, some, self._kept(some), plan.lanes) for some in self._divide(missing)]
+        yield from self._share(parts, "On the clock", self._options.minutes)
+
+    def _divide(self, ids: Sequence[str]) -> list[list[str]]:
+        """``ids`` in parts of equal size, such that every replica gets several."""
+        size = max(1, min(MOST_PROMPTS, len(ids) // (PARTS_EACH * max(1, self._replicas()))))
+        return [list(ids[start : start + size]) for start in range(0, len(ids), size)]
+
+    # -- parts
+
+    def _share(self, parts: Sequence[Part], label: str, minutes: float | None) -> Told:
+        """Hands out ``parts``, as many at a time as there are replicas, until ``minutes`` are over."""
+        end = None if minutes is None else monotonic() + 60 * minutes
+        waiting, done = list(parts), 0
+        running: set[Future[PartResult]] = set()
+        stop = threading.Event()  # of the parts under way: the whole was cancelled, or one of them failed
+        with ThreadPoolExecutor(max(1, len(parts)), thread_name_prefix="part") as pool:
+            try:
+                while waiting or running:
+                    if self._cancel.is_set():
+                        raise Cancelled
+                    if end is not None and monotonic() >= end and done + len(running) > 0:
+                        waiting.clear()
+                    while waiting and len(running) < max(1, self._replicas()):
+                        part = waiting.pop(0)
+                        part.minutes = end and max(0.0, (end - monotonic()) / 60)
+                        running.add(pool.submit(self._ask, part, stop))
+                    yield Progress(parts[0].stage, f"{label}: part {done + 1} of {len(parts)}", done / len(parts))
+                    ended, running = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
+                    for future in ended:
+                        self._keep(future.result())
+                        done += 1
+            finally:
+                stop.set()
+
+    def _alone(self, part: Part) -> PartResult:
+        """Runs ``part`` while nothing else runs."""
+        result = self._ask(part, self._cancel)
+        self._keep(result)
+        return result
+
+    def _ask(self, part: Part, cancel: threading.Event) -> PartResult:
+        """Has a replica run ``part``. Raises UserError, Cancelled."""
+        job = {"evaluation": asdict(self._options), "part": asdict(part)}
+        *_, last = self._backend.run_job(PART, job, cancel)
+        if last.kind == "cancelled":
+            raise Cancelled
+        if last.kind == "failed":
+            raise UserError(last.data["message"])
+        return PartResult(**last.data["result"])
+
+    # -- files
+
+    def _keep(self, one: PartResult) -> None:
+        """Add what a replica has told to the folder's files. Raises UserError if it does not belong there."""
+        self._devices.add(one)
+        for name, (key, *records) in one.files.items():
+            if name not in self._files:
+                stale = "refuse" if name == TEXTS else "restart"
+                self._files[name] = Lines(self._folder / name, key, stale)
+            lines = self._files[name]
+            if lines.key != key:
+                raise UserError("The replicas have other engines or fitted policies than each other: start them alike.")
+            for record in records:
+                lines.add(record)
+
+    def _kept_costs(self) -> Files:
+        """What an evaluation in this folder has measured before; the replica that gets it says whether it holds."""
+        return {path.name: list(read_lines(path)) for path in self._folder.glob("costs*.jsonl")}
+
+    def _all(self) -> Files:
+        return {name: [lines.key, *lines.records] for name, lines in self._files.items()}
+
+    def _kept(self, prompts: Sequence[str]) -> Files:
+        """The costs, and what is known of ``prompts``."""
+        return {
+            name: [lines.key, *(one for one in lines.records if "costs" in one or one.get("prompt") in prompts)]
+            for name, lines in self._files.items()
+        }
+
+    def _with_chains(self) -> set[str]:
+        """The prompts that have the chains of all drafts."""
+        found = [
+            {one["prompt"] for one in lines.records} for name, lines in self._files.items() if name.startswith("chain-")
+        ]
+        return set.intersection(*found) if found else set()
+
+
+def _kind(machine: dict[str, Any]) -> dict[str, Any]:
+    """What must be the same. Memory may differ a little between machines of one kind."""
+    return {name: value for name, value in machine.items() if name != "memory_gb"}
+
+
+def _describe(machine: dict[str, Any]) -> str:
+    where = machine["gpu"] or f"{machine['processor']}, {machine['cores']} cores"
+    return f"{where}, torch {machine['torch']}, Python {machine['python']}"

@@ -1,0 +1,157 @@
+"""An evaluation spread over several devices: what one machine finds, each prompt's lanes on one device."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from decoding.backends import spread
+from decoding.backends.spread import evaluate_spread
+from decoding.errors import Cancelled, UserError
+from decoding.evaluation.options import options_from_dict
+from decoding.evaluation.part_run import run_part
+from decoding.evaluation.parts import Part
+from decoding.evaluation.progress import Progress
+from decoding.evaluation.results import ALL, DraftsResult, EvaluationResult
+from decoding.records.events import Numbering, guarded
+from tests.test_evaluate_run import OPTIONS, _timeless, prompts, quick_costs, run  # noqa: F401
+from tests.toy import ToyPair
+
+
+class Devices:
+    """A backend of ``n`` devices with toy models, each of which runs one part at a time."""
+
+    def __init__(self, n: int = 2, pair=lambda: ToyPair(agree=0.85), fail=lambda part: None, **machines) -> None:
+        self.n, self._fail, self._machines = n, fail, machines
+        self._pairs = [pair() for _ in range(n)]
+        self._free = list(range(n))
+        self._lock = threading.Semaphore(n)
+        self.ran: list[tuple[int, Part]] = []
+
+    def run_job(self, kind, options, cancel, run_id=None):
+        assert kind == "part"
+        event = Numbering(run_id)
+        with self._lock:
+            device = self._free.pop(0)  # an index that is in use twice would fail here
+            try:
+                for told, data in guarded(lambda: self._work(device, json.loads(json.dumps(options)), cancel)):
+                    yield event(told, **data)
+            finally:
+                self._free.append(device)
+
+    def _work(self, device, options, cancel):
+        part = Part(**options["part"])
+        self.ran.append((device, part))
+        self._fail(part)
+        with TemporaryDirectory() as folder:
+            asked = options_from_dict(options["evaluation"])
+            for step in run_part(asked, part, self._pairs[device], Path(folder), cancel.is_set):
+                if not isinstance(step, Progress):
+                    step.device, step.host = f"device {device}", f"host {device}"
+                    step.machine = step.machine | self._machines.get(f"machine_{device}", {})
+                    yield "finished", {"result": asdict(step)}
+                    return
+        raise Cancelled
+
+
+def spread_over(devices: Devices, folder, options=OPTIONS, cancel=None):
+    told = list(evaluate_spread(devices, lambda: devices.n, options, folder, cancel))
+    return told[:-1], told[-1]
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch):
+    monkeypatch.setattr(spread, "MOST_PROMPTS", 1)
+
+
+def test_it_finds_what_one_machine_finds_and_names_the_machines(tmp_path):
+    alone = run(tmp_path / "alone")[1]
+    devices = Devices(2)
+    steps, result = spread_over(devices, tmp_path / "spread")
+    assert isinstance(result, EvaluationResult) and all(0 <= step.fraction <= 1 for step in steps)
+    assert _timeless(result) == _timeless(alone) and result.texts_equal == alone.texts_equal
+    assert result.entry("static:5").rows[ALL].clock.prompts == 2
+    assert any("host 0 (1), host 1 (1)" in note for note in result.setting.notes)
+    assert {device for device, part in devices.ran if part.stage == "chains"} == {0, 1}
+
+
+def test_all_lanes_and_repeats_of_a_prompt_run_on_one_device(tmp_path):
+    devices = Devices(2)
+    spread_over(devices, tmp_path)
+    clocked = [(device, prompt) for device, part in devices.ran if part.stage == "clock" for prompt in part.prompts]
+    assert max(Counter(prompt for _, prompt in clocked).values()) == 1 and len(clocked) == 2
+    readings = [json.loads(line) for line in (tmp_path / "clock.jsonl").read_text().splitlines()[1:]]
+    assert len(readings) == 4 and all("oracle" in visit["lanes"] and len(visit["lanes"]) > 4 for visit in readings)
+    assert [part.stage for _, part in devices.ran].count("costs") == 1
+
+
+def test_drafts_can_be_spread_too(tmp_path):
+    _, result = spread_over(Devices(2), tmp_path, replace(OPTIONS, drafts="all", clock_prompts=1, repeats=1))
+    assert isinstance(result, DraftsResult) and {one.name for one in result.drafts} == {"small", "weak", "ngram"}
+
+
+@pytest.mark.parametrize("other", [{"gpu": "Another GPU"}, {"cores": 999}, {"torch": "1.0"}])
+def test_different_machines_are_refused(tmp_path, other):
+    devices = Devices(2, machine_1=other)
+    with pytest.raises(UserError, match="run on different machines .*do not belong in a table"):
+        spread_over(devices, tmp_path)
+
+
+def test_a_little_less_memory_is_no_other_machine(tmp_path):
+    assert isinstance(spread_over(Devices(2, machine_1={"memory_gb": 0.5}), tmp_path)[1], EvaluationResult)
+
+
+def test_replicas_with_other_models_are_refused(tmp_path):
+    pairs = iter([ToyPair(agree=0.85), ToyPair(agree=0.85)])
+    devices = Devices(2, pair=lambda: next(pairs))
+    devices._pairs[1].target.info = replace(devices._pairs[1].target.info, fingerprint="other")
+    with pytest.raises(UserError, match="other models"):
+        spread_over(devices, tmp_path)
+
+
+def test_what_was_collected_before_a_replica_was_lost_is_kept(tmp_path):
+    lost = []
+
+    def lose(part: Part) -> None:
+        lost.append(part)
+        if len(lost) == 5:
+            raise UserError("The replica that ran this was lost.")
+
+    with pytest.raises(UserError, match="was lost"):
+        spread_over(Devices(2, fail=lose), tmp_path)
+    again = Devices(2)
+    _, result = spread_over(again, tmp_path)
+    assert _timeless(result) == _timeless(run(tmp_path / "alone")[1])
+    assert 0 < [part.stage for _, part in again.ran].count("chains") < 7
+
+
+def test_a_finished_evaluation_is_not_collected_again(tmp_path):
+    first = spread_over(Devices(2), tmp_path)[1]
+    again = Devices(1)
+    assert _timeless(spread_over(again, tmp_path)[1]) == _timeless(first)
+    assert [part.stage for _, part in again.ran] == ["costs", "plan", "tables"]
+
+
+def test_one_machine_goes_on_with_what_was_spread(tmp_path):
+    spread_over(Devices(2), tmp_path)
+    pair = ToyPair(agree=0.85)
+    pair.target.passes.clear()
+    assert isinstance(run(tmp_path, pair=pair)[1], EvaluationResult) and not pair.target.passes
+
+
+def test_cancel_ends_it_without_a_result(tmp_path):
+    cancel = threading.Event()
+    devices = Devices(2, fail=lambda part: cancel.set() if part.stage == "chains" else None)
+    told = list(evaluate_spread(devices, lambda: 2, OPTIONS, tmp_path, cancel))
+    assert told and all(isinstance(step, Progress) for step in told)
+
+
+def test_no_time_leaves_the_simulation(tmp_path):
+    _, result = spread_over(Devices(2), tmp_path, replace(OPTIONS, minutes=0.0, chain_minutes=0.0))
+    assert result.texts_equal == (0, 0) and result.setting.validation_prompts >= 1
