@@ -5,7 +5,7 @@ Needs ray, which the other tests do without (requirements-ray.txt): where it is 
 
 from __future__ import annotations
 
-import random
+import itertools
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from decoding.backends.remote import RemoteBackend
+from decoding.backends.spread import evaluate_spread
+from decoding.cli.serve import free_port
 from decoding.errors import UserError
+from decoding.evaluation.options import EvaluationOptions
 from decoding.records.request import CompareRequest
 
 from .fakes import check_stream
@@ -34,17 +37,6 @@ def cluster(tmp_path_factory):
     ray_serve.start(ray_serve.Options(replicas=2, most=2, max_waiting=3, any_model=True), "127.0.0.1", port)
     yield f"http://127.0.0.1:{port}", target, draft
     ray_serve.stop()
-
-
-def free_port() -> int:
-    """One below those that Ray's own processes take while they start."""
-    for port in random.sample(range(20_000, 30_000), 50):
-        try:
-            with socket.create_server(("127.0.0.1", port)):
-                return port
-        except OSError:
-            continue
-    raise AssertionError("no port is free")
 
 
 def ask(cluster, number: int = 0, cancel: threading.Event | None = None, **changes) -> list:
@@ -83,23 +75,41 @@ def test_too_many_are_told_and_the_line_is_told_its_places(cluster):
 
 
 def test_a_lost_replica_is_a_sentence_and_the_next_run_works(cluster):
-    from ray import serve
-    from ray.util.state import list_actors
-
-    assert serve.status().applications["speculoscope"].status == "RUNNING"
     url, target, draft = cluster
     remote = RemoteBackend(url, patience_s=120)
     request = CompareRequest("x", target=target, draft=draft, lanes=["autoregressive"], max_new_tokens=1500, repeats=20)
     stream = remote.compare(request, threading.Event())
-    while next(stream).kind != "iterations":
-        pass
-    for actor in list_actors(filters=[("state", "=", "ALIVE")]):
-        if "Device" in actor.class_name:
-            ray.kill(ray.get_actor(actor.name, namespace="serve"))
-    last = list(stream)[-1]
-    assert last.kind == "failed" and "was lost" in last.data["message"]
+    events = list(itertools.takewhile(lambda event: event.kind != "iterations", stream))
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        if "#Device#" in actor["name"]:
+            ray.kill(ray.get_actor(**actor))
+    events += stream
+    assert events[-1].kind == "failed" and "was lost" in events[-1].data["message"]
+    assert "started" in [event.kind for event in events]  # what had arrived
     wait_until(lambda: ask(cluster)[-1].kind == "finished", 240)
     remote.close()
+
+
+def test_an_evaluation_spreads_over_the_replicas(cluster, tmp_path):
+    from decoding.backends.ray_serve import Replicas, cluster_address
+
+    _, target, draft = cluster
+    replicas = Replicas(cluster_address())
+    wait_until(lambda: replicas.running() == 2, 240)
+    options = EvaluationOptions(
+        target=target,
+        draft=draft,
+        suite="code",
+        limit=4,
+        validation_limit=2,
+        lanes=["static:3"],
+        max_new_tokens=8,
+        clock_prompts=4,
+        repeats=1,
+    )
+    *_, result = evaluate_spread(replicas.backend, replicas.running, options, tmp_path)
+    assert sum(result.setting.prompts.values()) == 4 and result.texts_equal[0] == result.texts_equal[1] > 4
+    assert f"{socket.gethostname()} (2)" in result.setting.notes[-1]
 
 
 @pytest.mark.parametrize("args", [{"replicas": 0}, {"least": 3, "most": 2}, {"nonsense": 1}])

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 APPLICATION, DEVICE = "speculoscope", "Device"
 ROOT = Path(__file__).resolve().parents[2]
+ATTEMPTS = 3  # at starting a cluster of this machine
 POLL_S = 0.1  # how often a waiting run looks at its cancel flag and at its place
 MOST_STREAMS = 1000  # connections that the face serves at a time
 LOST = "The replica that ran this was lost. What had arrived is shown; start the run again, and another one takes it."
@@ -243,9 +244,22 @@ def application(args: dict[str, Any]) -> serve.Application:
 
 def start(options: Options, host: str, port: int, address: str = "") -> None:
     """Start the application on the cluster at ``address`` ("": one of this machine's own), on ``host``:``port``."""
-    _join(address or "local", include_dashboard=False if not address else None)
+    open_cluster(host, port, address)
+    deploy(options)
+
+
+def open_cluster(host: str, port: int, address: str = "") -> None:
+    """Join or start a cluster whose applications are reached at ``host``:``port``. Raises UserError."""
+    if address:
+        _join(address)
+    else:
+        _start_own()
     serve.start(http_options={"host": host, "port": port})
-    serve.run(application(asdict(options)), name=APPLICATION, route_prefix="/")
+
+
+def deploy(options: Options, name: str = APPLICATION, route: str = "/") -> None:
+    """Run the application, under the path ``route``; returns when its replicas are there. Raises UserError."""
+    serve.run(application(asdict(options)), name=name, route_prefix=route)
 
 
 def cluster_address() -> str:
@@ -285,10 +299,22 @@ class Replicas:
         ray.shutdown()
 
 
+def _start_own() -> None:
+    """Start a cluster of this machine. Ray gives up after 30 s, within which a busy machine may not do it."""
+    for left in reversed(range(ATTEMPTS)):
+        try:
+            return _join("local", include_dashboard=False)
+        except UserError:
+            if not left:
+                raise
+
+
 def _join(address: str, **options: Any) -> None:
-    """Make this process one of the cluster's. Raises UserError."""
+    """Make this process one of the cluster's, unless it is one. Raises UserError."""
     import ray
 
+    if ray.is_initialized():
+        return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     variables = {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}
     runtime_env = {"env_vars": variables}

@@ -155,7 +155,7 @@ class _Follower:
         heard = False
         with self._client.stream("GET", f"/runs/{self._run}/events", params={"from": self._at}) as response:
             _check(response)
-            for line in response.iter_lines():
+            for line in _whole_lines(response):
                 self._failing_since, self._pause_s, heard = None, 0.1, True
                 event = self._event(line)
                 if event.kind != "heartbeat":
@@ -204,6 +204,18 @@ class _Follower:
             f"The connection to {self._where} was lost and did not come back. What had arrived is shown; start the "
             "run again when the other machine answers."
         )
+
+
+def _whole_lines(response: httpx.Response) -> Iterator[str]:
+    """The lines of ``response``. Raises TransportError for a last one without its end: a proxy in between may finish
+    an answer properly although what it passes on broke off, or end it with a sentence of its own.
+    """
+    rest = ""
+    for text in response.iter_text():
+        *lines, rest = (rest + text).split("\n")
+        yield from lines
+    if rest:
+        raise httpx.RemoteProtocolError("an answer that ends in the midst of a line")
 
 
 def _host_and_port(url: str) -> str:

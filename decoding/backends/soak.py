@@ -67,20 +67,39 @@ def soak(
     nothing (see :class:`_Lives`). The prompts must differ from each other. Setting ``cancel`` ends it early; runs that
     were cut short by that do not count.
     """
-    cancel = cancel or threading.Event()
-    result, adding = SoakResult(), threading.Lock()
     limits = Limits(max_runs=clients + 1, any_model=True, grace_s=PATIENCE_S)
     witness = Witness(backend)
+    with served(witness, limits) as port:
+        return soak_served(port, requests, clients, cut_after_s, seed, cancel, told, witness)
+
+
+def soak_served(
+    port: int,
+    requests: list[CompareRequest],
+    clients: int = 4,
+    cut_after_s: tuple[float, float] = (0.01, 0.4),
+    seed: int = 0,
+    cancel: threading.Event | None = None,
+    told: Callable[[SoakResult], None] = lambda result: None,
+    witness: Witness | None = None,
+) -> SoakResult:
+    """As :func:`soak`, for a backend that is served already, at ``port`` of this machine.
+
+    Without a ``witness`` of what the backend told, a run counts as whole if its events have all numbers and its live
+    tokens are the texts of all lanes and repeats.
+    """
+    cancel = cancel or threading.Event()
+    result, adding = SoakResult(), threading.Lock()
 
     def follow(request: CompareRequest) -> None:
         events = [] if cancel.is_set() else list(remote.compare(request, cancel))
         if cancel.is_set():
             return
         with adding:
-            judge(events, witness.told.pop(events[0].run, []), request, result)
+            judge(events, witness and witness.told.pop(events[0].run, []), request, result)
             told(result)
 
-    with served(witness, limits) as port, _cutting_proxy(port, cut_after_s, seed, result) as cut:
+    with _cutting_proxy(port, cut_after_s, seed, result) as cut:
         remote = RemoteBackend(f"http://127.0.0.1:{cut}", patience_s=PATIENCE_S)
         with ThreadPoolExecutor(clients) as pool:
             list(pool.map(follow, requests))
@@ -104,13 +123,16 @@ class Witness:
         return getattr(self._backend, name)
 
 
-def judge(events: list[Event], told: list[str], request: CompareRequest, result: SoakResult) -> None:
-    """Add one run to ``result``: the ``events`` that arrived, and what the backend ``told`` (lines of JSON)."""
+def judge(events: list[Event], told: list[str] | None, request: CompareRequest, result: SoakResult) -> None:
+    """Add one run to ``result``: the ``events`` that arrived, and what the backend ``told`` (lines of JSON) if that is
+    known.
+    """
     last = events[-1]
     result.runs += 1
     result.events += len(events)
     result.ends[last.kind] += 1
     arrived = [event_to_json(event) for event in events]
+    told = arrived if told is None else told
     result.lost += len(set(told) - set(arrived))
     result.mixed += (last.kind == "finished" and arrived != told) or not _is_own(events, request)
     if last.kind == "failed":
@@ -118,15 +140,19 @@ def judge(events: list[Event], told: list[str], request: CompareRequest, result:
 
 
 def _is_own(events: list[Event], request: CompareRequest) -> bool:
-    """Does the finished run answer ``request``, and do the live tokens make its texts?"""
+    """Does the finished run answer ``request``, and do the live tokens make the texts of all its lanes and repeats?"""
     last = events[-1]
     if last.kind != "finished":
         return True
     run = last.data["run"]
-    texts = _live_texts(events)
-    return run["settings"]["prompt"] == request.prompt and all(
-        text == run["lanes"][lane]["output"] for (lane, _), text in texts.items()
-    )
+    expected = {
+        (number, repeat): lane["output"]
+        for number, lane in enumerate(run["lanes"])
+        for repeat in range(request.repeats)
+        if lane["output"]
+    }
+    numbered = [event.seq for event in events] == list(range(len(events)))
+    return numbered and run["settings"]["prompt"] == request.prompt and _live_texts(events) == expected
 
 
 def _live_texts(events: list[Event]) -> dict[tuple[int, int], list[int]]:

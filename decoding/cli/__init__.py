@@ -20,6 +20,7 @@ COMMANDS = (
     "suites",
     "serve",
     "soak",
+    "throughput",
     "gpu-day",
 )
 BAD_INPUT = 2

@@ -1,0 +1,98 @@
+"""How many visitors several replicas serve in the time in which one serves one."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from ..errors import Cancelled
+from ..records.request import CompareRequest
+from .remote import RemoteBackend
+from .soak import SoakResult, judge
+
+PATIENCE_S = 120.0
+
+
+@dataclass(slots=True)
+class Throughput:
+    """Seconds until all visitors had their runs, by round; the two sides of a round follow each other."""
+
+    one_s: list[float] = field(default_factory=list)
+    many_s: list[float] = field(default_factory=list)
+    ends: Counter[str] = field(default_factory=Counter)  # last event -> runs
+    mixed: int = 0  # runs that are not their visitor's own
+    sentences: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def ratios(self) -> list[float]:
+        return [one / many for one, many in zip(self.one_s, self.many_s)]
+
+    @property
+    def is_clean(self) -> bool:
+        return bool(self.ratios) and not self.mixed and set(self.ends) == {"finished"}
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "one_s": self.one_s,
+            "many_s": self.many_s,
+            "ratios": self.ratios,
+            "ratio": median(self.ratios) if self.ratios else None,
+            "ends": dict(self.ends),
+            "mixed": self.mixed,
+            "sentences": dict(self.sentences),
+            "clean": self.is_clean,
+        }
+
+
+def compare_throughput(
+    one: str,
+    many: str,
+    requests: Sequence[CompareRequest],
+    rounds: int,
+    cancel: threading.Event | None = None,
+    told: Callable[[int], None] = lambda crowds: None,
+) -> Throughput:
+    """Send ``requests`` at once, each by a visitor of its own, to the served backends ``one`` and ``many`` in turn.
+
+    ``one``, ``many``: their addresses. One crowd that does not count goes to each before. ``told`` hears how many
+    crowds have been served. Raises Cancelled.
+    """
+    cancel, result = cancel or threading.Event(), Throughput()
+    for number in range(2 * (1 + rounds)):
+        url, seconds = (one, result.one_s) if number % 2 == 0 else (many, result.many_s)
+        counts = SoakResult()
+        spent = _serve_crowd(url, requests, cancel, counts)
+        if cancel.is_set():
+            raise Cancelled
+        if number >= 2:
+            seconds.append(spent)
+        result.ends += counts.ends
+        result.mixed += counts.mixed
+        result.sentences += counts.sentences
+        told(number + 1)
+    return result
+
+
+def _serve_crowd(url: str, requests: Sequence[CompareRequest], cancel: threading.Event, result: SoakResult) -> float:
+    """Seconds until all ``requests`` were answered; the runs are judged in ``result``."""
+
+    def visit(request: CompareRequest) -> list:
+        remote = RemoteBackend(url, patience_s=PATIENCE_S)
+        try:
+            return list(remote.compare(request, cancel))
+        finally:
+            remote.close()
+
+    with ThreadPoolExecutor(len(requests)) as pool:
+        begin = perf_counter()
+        answers = list(pool.map(visit, requests))
+        spent = perf_counter() - begin
+    for request, events in zip(requests, answers):
+        judge(events, None, request, result)
+    return spent
