@@ -321,6 +321,7 @@ def _join(address: str, **options: Any) -> None:
     try:
         ray.init(address=address, log_to_driver=False, runtime_env=runtime_env, configure_logging=False, **options)
     except Exception as error:  # of any kind: one that does not start in time raises a bare Exception
+        ray.shutdown()  # what has started
         why = (str(error).splitlines() or [""])[0][:200]
         where = "this machine" if address == "local" else address
         raise UserError(f"No Ray cluster answers at {where} ({why}).") from error
