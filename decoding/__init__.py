@@ -2,7 +2,7 @@
 
 import os
 
-# Idle OpenMP threads must sleep, not spin: beside any other busy process, spinning makes small forward passes a hundred
+# Idle OpenMP threads must sleep, not spin: with another busy process, spinning makes small forward passes a hundred
 # times slower. The variable is read when torch loads OpenMP, so it is set before any import of torch.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # The heads' matrices are small: a second BLAS thread costs more to wake than it helps. Read when numpy is loaded.

@@ -9,7 +9,7 @@ import tempfile
 import pytest
 from hypothesis import settings
 
-settings.register_profile("speculoscope", deadline=None)  # a busy machine is no fault
+settings.register_profile("speculoscope", deadline=None)  # a busy machine is not a failure
 settings.load_profile("speculoscope")
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -20,7 +20,7 @@ os.environ.setdefault("SPECULOSCOPE_COSTS", tempfile.mkdtemp(prefix="speculoscop
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
-    """A cache folder of the tests' own; only unpacked models, which take long to make, are shared with the user's."""
+    """A separate cache folder for the tests; only unpacked models, which are slow to make, come from the user's."""
     from decoding.files import cache_folder
 
     models = cache_folder() / "models"

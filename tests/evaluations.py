@@ -36,7 +36,7 @@ def make_samples(n: int, seed: int = 0, match: float = 0.85, draft: str = "shall
 
 
 def sample(right: str, p: list[float] | None = None) -> Sample:
-    """A chain from letters: y, the guess holds; n, it does not (and goes on wrongly for 20 tokens)."""
+    """A chain from letters: y, the guess holds; n, it does not (and 20 wrong tokens follow)."""
     n = len(right)
     along = Guesses([7 if c == "y" else 3 for c in right], p or [0.9] * n, [0.1] * n)
     tails = {at: Guesses([3] * 20, [0.9] * 20, [0.1] * 20) for at, c in enumerate(right) if c == "n"}
@@ -88,7 +88,7 @@ def make_evaluation() -> EvaluationResult:
 
 
 def make_drafts(c: float = 0.1) -> DraftsResult:
-    """Three drafts: better ones cost more; "wide" and "deep" have equal parameters and opposite shapes."""
+    """Three drafts: better ones cost more; "wide" and "deep" have equal numbers of parameters and opposite shapes."""
     shapes = {
         "tiny": (1, 128, 1_200_000, 0.6, 0.5),
         "wide": (1, 384, 4_000_000, 0.75, 1.0),

@@ -1,4 +1,4 @@
-"""CUDA without a GPU: streams, events and above all graphs that record and replay, over tensors of the CPU.
+"""CUDA without a GPU: streams, events and above all graphs that record and replay, on CPU tensors.
 
 A recording notes every operation with the very tensors and numbers that it was given, and a replay does the same
 operations into the same tensors. So a length, a place or a threshold that was baked into a graph, a buffer that moved,
@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# They bring a number to the host, make a shape of data, or bring new data to the device.
+# They copy a number to the host, derive a shape from data, or copy new data to the device.
 FORBIDDEN = (
     "aten.item",
     "aten._local_scalar_dense",
@@ -37,7 +37,7 @@ def tensors_in(tree) -> list[torch.Tensor]:
 
 
 def is_new(tensor: torch.Tensor, given) -> bool:
-    """Has ``tensor`` memory of its own, and is not a view of what was ``given``, or that very thing?"""
+    """Whether ``tensor`` has its own memory: it is neither ``given`` itself nor a view of it."""
     return tensor.untyped_storage().data_ptr() not in {one.untyped_storage().data_ptr() for one in tensors_in(given)}
 
 
@@ -57,13 +57,13 @@ class Recording(TorchDispatchMode):
 
 
 class FakeGraph:
-    """A CUDA graph: ``replay`` does the recorded work again, and what other graphs of its pool returned is gone."""
+    """A CUDA graph: ``replay`` repeats the recorded work, and overwrites what other graphs of its pool returned."""
 
     def __init__(self) -> None:
         self.work: list = []
         self.replays = 0
         self.pool: list[FakeGraph] = []
-        self.whole = True  # nothing ran since that may have taken its memory
+        self.whole = True  # nothing has run since that could have reused its memory
 
     def replay(self) -> None:
         self.replays += 1
@@ -79,7 +79,7 @@ class FakeGraph:
                         tensor.copy_(new)
 
     def spoil(self) -> None:
-        """All memory that the recording took may be another one's scratch memory."""
+        """All memory of the recording may be scratch memory of another graph."""
         self.whole = False
         for *_, kept in self.work:
             for tensor in kept:
@@ -88,13 +88,13 @@ class FakeGraph:
 
 
 class FakeCuda:
-    """Stands in for ``torch.cuda``; ``graphs`` holds what was recorded, ``current`` the stream that is current."""
+    """Stands in for ``torch.cuda``; ``graphs`` are the recorded graphs, ``current`` is the current stream."""
 
     def __init__(self) -> None:
         self.graphs: list[FakeGraph] = []
         self.events = self.waits = 0
-        self.workspaces = 0  # that lie outside of the graphs' pools
-        self.fail: RuntimeError | None = None  # what the end of a recording raises, as CUDA does
+        self.workspaces = 0  # that are outside the graphs' pools
+        self.fail: RuntimeError | None = None  # raised at the end of a recording, as by CUDA
         self.default = self.current = self.Stream()
         self.lost = False  # a fault after which CUDA refuses everything
         self._pools: dict[object, list[FakeGraph]] = {}
@@ -111,7 +111,7 @@ class FakeCuda:
     @contextmanager
     def stream(self, stream):
         before, self.current = self.current, stream
-        self.workspaces += 1  # cuBLAS makes one for the products that run there
+        self.workspaces += 1  # cuBLAS allocates one for the products that run there
         yield
         self.current = before
 
@@ -130,7 +130,7 @@ class FakeCuda:
     def graph(self, graph, pool, stream, capture_error_mode):
         assert capture_error_mode == "thread_local" and stream is not self.default
         assert not self.workspaces, "a recording would hold the address of a workspace that others may clear"
-        self.current = stream  # as torch: not given back where the recording fails
+        self.current = stream  # as in torch: not restored if the recording fails
         with Recording(graph.work):
             yield
         if self.fail:
@@ -178,7 +178,7 @@ class FakeEvent:
 
 @contextmanager
 def fake_cuda(monkeypatch):
-    """Put a FakeCuda in the place of ``torch.cuda``'s streams, graphs and events."""
+    """Replaces the streams, graphs and events of ``torch.cuda`` with a FakeCuda."""
     cuda = FakeCuda()
     for name in (
         "Stream",
@@ -200,7 +200,7 @@ def fake_cuda(monkeypatch):
 
 
 class OnTheCpu(TorchFunctionMode):
-    """Makes on the CPU what is asked for on CUDA. ``fills``: of each copy from pinned memory, whether it waits not."""
+    """Creates on the CPU what CUDA would create. ``fills``: for each copy from pinned memory, whether it is async."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class OnTheCpu(TorchFunctionMode):
         self.fills: list[bool] = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is torch.device:  # a name only; what is made there is made here
+        if func is torch.device:  # only a name; tensors are created on the CPU
             return func(*args, **(kwargs or {}))
         kwargs = {name: _here(value) for name, value in (kwargs or {}).items()}
         pins = kwargs.pop("pin_memory", False)
@@ -227,7 +227,7 @@ def _here(value):
 
 @contextmanager
 def fake_gpu(monkeypatch, free_bytes: int = 2**40):
-    """A machine with one such GPU: what is loaded on "cuda" runs through the whole CUDA engine, on the CPU."""
+    """A machine with one such GPU: models loaded on "cuda" run through the whole CUDA engine, on the CPU."""
     with fake_cuda(monkeypatch) as cuda, OnTheCpu() as cuda.memory:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device=None: (free_bytes, free_bytes))

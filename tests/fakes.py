@@ -1,4 +1,4 @@
-"""Stand-ins for the owners of models: they emit realistic events of a synthetic run, without torch.
+"""Stand-ins for processes with models: they emit realistic events of a synthetic run, without torch.
 
 The prompt steers :class:`ScriptedRunner`: ``#crash`` kills its process in the midst of the first lane, ``#fail``
 raises there, ``#refuse`` raises a UserError, ``#slow`` takes 20 ms an iteration, ``#deaf`` ignores cancel,
@@ -34,7 +34,7 @@ def small_request(prompt: str = "def f(x):\n", **changes: Any) -> CompareRequest
 
 
 def scripted_events(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What ``compare`` would have told while ``run`` was made, one event per iteration."""
+    """The events that ``compare`` would have emitted for ``run``, one per iteration."""
     lanes = [trace.lane for trace in run.lanes]
     yield "started", {"settings": asdict(run.settings), "pair": run.pair.name, "lanes": lanes}
     yield "progress", {"stage": "measuring", "message": "Measuring the costs", "fraction": 0.5}
@@ -124,7 +124,7 @@ class ScriptedRunner:
             time.sleep(0.02)
 
     def _count(self, options, cancel) -> Iterator[tuple[str, dict[str, Any]]]:
-        """A long job of another kind: counts to ``n``."""
+        """A long job of a different kind, which counts to ``n``."""
         for i in range(options["n"]):
             if cancel():
                 yield "cancelled", {}
@@ -135,23 +135,23 @@ class ScriptedRunner:
 
 
 class OutOfMemoryError(RuntimeError):
-    """As torch's, which is known by its name."""
+    """Named like torch's exception, which is recognised by its name."""
 
 
 def order_of_service(streams: list[list[Event]]) -> list[int]:
-    """The how manieth each of these runs was that a ScriptedRunner served."""
+    """For each of these runs, its number among those that a ScriptedRunner served."""
     return [event.data["served"] for events in streams for event in events if event.kind == "started"]
 
 
 class NeverStarts:
-    """A runner whose process ends before it has begun, as where its models break the interpreter."""
+    """A runner whose process ends while it starts, as with models that crash the interpreter."""
 
     def __init__(self) -> None:
         raise SystemExit(3)
 
 
 class FakeBackend:
-    """A Backend without a process: every stream runs by itself where it is read."""
+    """A Backend without a process: every stream runs where it is read."""
 
     name = "fake"
     live = True
@@ -184,7 +184,7 @@ class FakeBackend:
 
 
 def tokens_told(events: list[Event]) -> dict[tuple[int, int], list[int]]:
-    """The text of every (lane, repeat) as the ``iterations`` events told it."""
+    """The text of every (lane, repeat) according to the ``iterations`` events."""
     told: dict[tuple[int, int], list[int]] = {}
     for event in events:
         if event.kind == "iterations":
@@ -196,7 +196,7 @@ def tokens_told(events: list[Event]) -> dict[tuple[int, int], list[int]]:
 
 
 def check_stream(events: list[Event]) -> None:
-    """What holds for every whole stream: one run, no gap, one last event, and texts as in the run."""
+    """The invariants of every whole stream: one run, no gap, one last event, and texts as in the run."""
     assert len({event.run for event in events}) == 1
     assert [event.seq for event in events] == list(range(len(events)))
     assert [event.kind in LAST_KINDS for event in events] == [False] * (len(events) - 1) + [True]

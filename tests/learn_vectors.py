@@ -1,4 +1,4 @@
-"""Chains and costs over which the browser's replay must equal the what-if module, lane for lane."""
+"""Chains and costs for which the browser's replay must equal the what-if module, lane for lane."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _vector(random_: random.Random) -> dict[str, Any]:
 
 
 def make_chain(random_: random.Random, n: int, match: float) -> Chain:
-    """A text of ``n`` tokens, guesses that hold with probability ``match``, and drafts that fall silent at times."""
+    """A text of ``n`` tokens, guesses that hold with probability ``match``, and drafts that may stop proposing."""
     target = [random_.randrange(50) for _ in range(n)]
     along, tails = _guesses(), {}
     for at, token in enumerate(target):
@@ -89,7 +89,7 @@ def make_costs(random_: random.Random) -> Costs:
 
 
 def make_tuned(random_: random.Random) -> dict[str, dict[str, Any]]:
-    """What fitting chooses for the learned policies, drawn at random."""
+    """Fitted parameters of the learned policies, drawn at random."""
     ledger = [[t / 10, 1000, [random_.randrange(40) for _ in range(1, 24)]] for t in range(1, 10)]
     return {
         "disco": {"threshold": 0.55, "sl_max": random_.choice((8, 30)), "sure": random_.choice((0.9, 2.0))},

@@ -11,7 +11,7 @@ from decoding.lookahead.policy_files import PolicyFile
 from decoding.lookahead.repetition import LONGEST, N_EVIDENCE
 from decoding.lookahead.specdecpp import HINGES, SpecDecHead
 
-FLAT_FROM = 3  # repetitions of so many tokens need no margin
+FLAT_FROM = 3  # repetitions of this many tokens need no margin
 LEDGER = rows_to_json(
     [
         Row(0.2, 100, (0, 0, 2, 4, 6, 8)),
@@ -54,7 +54,7 @@ def make_weights(policy: str, seed: int = 0, hidden_size: int = 4) -> dict[str, 
 
 
 def make_head(policy: str, seed: int = 0, hidden_size: int = 4, plain: bool = False):
-    """``plain``: DISCO's reads probabilities, not logarithms, and SpecDec++'s no margin."""
+    """``plain``: DISCO's head reads probabilities, not logarithms, and SpecDec++'s head no margin."""
     w = make_weights(policy, seed, hidden_size)
     if policy == "disco":
         return DiscoHead(w["first"], w["second"], TUNED[policy], not plain)

@@ -1,4 +1,4 @@
-"""A backend without models for tests of the page: tells a synthetic run as a real one would be told."""
+"""A backend without models for tests of the page: it emits the events of a synthetic run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fake_pair() -> PairDescription:
 
 
 class ScriptedBackend:
-    """One comparison at a time, first come first served; every ``pause_s`` an iteration. ``options`` go to make_run."""
+    """One comparison at a time, in order of arrival; an iteration every ``pause_s``. ``options``: of make_run."""
 
     name, live = "scripted", True
 

@@ -1,4 +1,4 @@
-"""The page on a port of its own, for the tests that talk to it as a browser or a program would."""
+"""The page on its own port, for tests that use it as a browser or a program would."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LANES = ("autoregressive", "static:5", "confidence:0.5", "oracle")
 
 
 def write_recordings(folder: Path, *runs: Run) -> Path:
-    """A recordings folder with ``runs`` in it; without any, one plain and one hostile run."""
+    """A recordings folder with ``runs``; by default one plain and one hostile run."""
     for run in runs or (first_run(), make_run(identifier="hostile", hostile=True, lanes=LANES)):
         save_run(run, folder / f"{run.id}.json")
     return folder
@@ -40,8 +40,8 @@ def page_at(backend: Backend, recordings: Path) -> Iterator[str]:
 
 
 def close(page) -> None:
-    """Gradio sets an asyncio event of the server's thread from this one; where its waiters change meanwhile, it
-    raises with the event set, and a second call goes on from there."""
+    """Gradio sets an asyncio event of the server's thread from this one; if its waiters change meanwhile, it
+    raises with the event set, and a second call completes."""
     try:
         page.close(verbose=False)
     except RuntimeError as error:

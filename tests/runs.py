@@ -137,7 +137,7 @@ def make_costs(c: float = 0.11, target_s: float = 0.0085) -> Costs:
 def make_chain(
     random_: random.Random, n_tokens: int, n_vocab: int, match: float, draft: str = "shallow", tail: int = 20
 ) -> Chain:
-    """Easy and hard stretches alternate; the draft's confidence tells right guesses from wrong ones, not perfectly."""
+    """Easy and hard parts alternate; the draft's confidence separates right guesses from wrong ones, imperfectly."""
     target = [random_.randrange(n_vocab) for _ in range(n_tokens)]
     along, tails, easy = _empty_guesses(), {}, True
     for at in range(n_tokens):
@@ -200,7 +200,7 @@ class _Oracle(PlannedPolicy):
 
 
 class _Threshold(LookaheadPolicy):
-    """Stops once the last token's confidence (or disco score) is under the threshold."""
+    """Stops when the last token's confidence (or disco score) is below the threshold."""
 
     def __init__(self, name: str, threshold: float) -> None:
         self.name, self.threshold = name, threshold

@@ -1,4 +1,4 @@
-"""What goes wrong on this machine: the worker, the GPU, memory, broken recordings. Every fault is a sentence."""
+"""Failures on this machine: the worker, the GPU, memory, broken recordings. Each ends with a clear sentence."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_every_fault_is_told_in_a_sentence(error, words):
 def test_a_gpu_that_is_full_is_told_and_the_next_run_works(backend):
     events = run(backend, "#memory")
     assert "The GPU ran out of memory: choose" in last_sentence(events)
-    assert "iterations" in {event.kind for event in events}  # what had arrived stays
+    assert "iterations" in {event.kind for event in events}  # the part that had arrived stays
     worker = backend._worker.pid
     assert run(backend)[-1].kind == "finished" and backend._worker.pid == worker
 
 
 def test_after_a_fault_of_the_gpu_the_next_run_gets_a_new_process():
-    """CUDA refuses all further work of a process that made an illegal access: to keep it would fail every run."""
+    """CUDA refuses all further work of a process after an illegal access: if it were kept, every run would fail."""
     backend = LocalBackend(ScriptedRunner)
     try:
         waiting = None
@@ -74,7 +74,7 @@ def test_after_a_fault_of_the_gpu_the_next_run_gets_a_new_process():
                 next(waiting)
             last = event
         assert last.kind == "failed" and "the GPU refuses further work after a fault" in last.data["message"]
-        assert list(stream) == [] and list(waiting)[-1].kind == "finished"  # it stood in line meanwhile
+        assert list(stream) == [] and list(waiting)[-1].kind == "finished"  # it waited in the queue meanwhile
     finally:
         backend.close()
 
@@ -113,7 +113,7 @@ def test_a_job_that_there_is_not():
 
 
 def test_a_stop_deep_in_a_job_ends_it_as_stopped_and_not_as_broken(monkeypatch):
-    """A chain is recorded far below the job that wants it; its Cancelled is the job's own."""
+    """A chain is recorded deep below the job that needs it; its Cancelled must be the job's."""
     from decoding.comparison import chain
     from tests.toy import ToyPair
 
@@ -152,14 +152,14 @@ def test_a_recording_that_is_broken_is_a_sentence(tmp_path):
     told = last_sentence(events)
     assert told.startswith("The recording first cannot be shown. ") and told.endswith("python -m decoding recordings.")
     (tmp_path / INDEX).write_text("[1]")
-    with pytest.raises(UserError, match="is broken: make it anew by python -m decoding recordings"):
+    with pytest.raises(UserError, match="is broken: write it again with python -m decoding recordings"):
         read_index(tmp_path)
     long_job = list(backend.run_job("evaluate", {}, threading.Event()))
     assert "without --recorded" in last_sentence(long_job)
 
 
 class PreparedRunner(ScriptedRunner):
-    """Tells what it was asked to do while nobody wanted anything."""
+    """Reports what it was asked to do in idle time."""
 
     asked: list[str] = []
 
@@ -229,7 +229,7 @@ def test_a_run_takes_over_what_is_being_loaded(monkeypatch):
     monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
     jobs = Jobs("cpu")
     jobs.prepare()
-    jobs.idle(lambda: True)  # somebody wants something at once
+    jobs.idle(lambda: True)  # a job arrives immediately
     options = {"prompt": "abc", "lanes": ["static:2"], "max_new_tokens": 5, "repeats": 1}
     told = jobs.run("compare", options, "run", lambda: False)
     assert next(told) == ("progress", {"stage": "loading", "message": "Loading the models", "fraction": None})

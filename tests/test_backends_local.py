@@ -1,4 +1,4 @@
-"""The worker process and the line before it."""
+"""The worker process and its queue."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_crash_is_a_sentence_and_the_next_run_works(backend):
     events = run(backend, "#crash")
     check_stream(events)
     assert events[-1].kind == "failed" and "signal 9" in events[-1].data["message"]
-    assert "iterations" in kinds(events)  # what had arrived is kept
+    assert "iterations" in kinds(events)  # the part that had arrived is kept
     assert run(backend)[-1].kind == "finished"
 
 
@@ -169,7 +169,7 @@ def test_a_full_line_refuses_with_a_sentence():
         streams = [backend.compare(small_request("#slow"), threading.Event()) for _ in range(3)]
         first = [next(stream) for stream in streams]
         assert kinds(first) == ["queued", "queued", "failed"]
-        assert "waiting already" in first[2].data["message"]
+        assert "already waiting" in first[2].data["message"]
     finally:
         backend.close()
 
@@ -249,7 +249,7 @@ def test_a_run_that_takes_longer_than_is_granted_is_ended(monkeypatch, prompt):
         events = run(backend, prompt, max_new_tokens=4000)
         check_stream(events)
         assert events[-1].kind == "failed" and "longer than 1.5 seconds" in events[-1].data["message"]
-        backend._grant = Grant()  # for the slowest machine's start of a process
+        backend._grant = Grant()  # starting a process on the slowest machine
         assert run(backend)[-1].kind == "finished"
     finally:
         backend.close()
@@ -260,7 +260,7 @@ def test_a_worker_s_temporary_files_go_with_it(monkeypatch, tmp_path):
     backend = LocalBackend(ScriptedRunner)
     events = run(backend, "#crash")
     assert events[-1].kind == "failed" and run(backend)[-1].kind == "finished"
-    assert len(list(tmp_path.iterdir())) == 1  # the new worker's own
+    assert len(list(tmp_path.iterdir())) == 1  # of the new worker
     backend.close()
     wait_until(lambda: not list(tmp_path.iterdir()))
 
@@ -271,7 +271,7 @@ def test_a_reader_that_does_not_read_is_given_up(monkeypatch):
     try:
         idle = backend.compare(small_request("#flood"), threading.Event())
         next(idle)
-        assert run(backend)[-1].kind == "finished"  # the next visitor is served all the same
+        assert run(backend)[-1].kind == "finished"  # the next visitor is served nevertheless
         events = list(idle)
         assert events[-1].kind == "failed" and "not read" in events[-1].data["message"]
         assert len(events) <= local.INBOX_SIZE + 2

@@ -1,4 +1,4 @@
-"""Recorded runs: the list, loading, replay, and telling what is stale."""
+"""Recorded runs: the list, loading, replay, and detection of stale ones."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_the_backend_follows_arguments_and_environment(monkeypatch):
     assert [type(backend) for backend in chosen] == [LocalBackend, RemoteBackend, RecordedBackend]
     monkeypatch.setenv("SPECULOSCOPE_BACKEND", "http://gpu:2")
     assert isinstance(choose_backend(), RemoteBackend)
-    with pytest.raises(UserError, match="no address"):
+    with pytest.raises(UserError, match="not the address"):
         choose_backend(url="gpu:1")
 
 

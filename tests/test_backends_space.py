@@ -1,4 +1,4 @@
-"""A page elsewhere as the backend, through gradio_client; the page is served here."""
+"""A page elsewhere as the backend, through gradio_client; the tests serve that page."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_refusal_there_is_its_own_sentence(space):
 @pytest.mark.parametrize("setting", [{"top_k": 5}, {"stop": ["x"]}, {"ignore_eos": True}, {"dtype": "float32"}])
 def test_a_setting_that_the_endpoint_does_not_take_is_refused_here(space, setting):
     events = list(space.compare(small_request(**setting), threading.Event()))
-    assert len(events) == 1 and f"takes no {next(iter(setting)).replace('_', ' ')}" in events[0].data["message"]
+    assert len(events) == 1 and f"no setting {next(iter(setting)).replace('_', ' ')}" in events[0].data["message"]
 
 
 def test_all_other_settings_are_carried():

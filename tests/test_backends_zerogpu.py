@@ -17,7 +17,7 @@ from tests.fakes import FakeBackend, ScriptedRunner, check_stream, small_request
 
 
 class GradioError(Exception):
-    """As gradio's: spaces raises it with a title."""
+    """Like Gradio's error, which spaces raises with a title."""
 
     def __init__(self, title, message):
         super().__init__(message)
@@ -25,7 +25,7 @@ class GradioError(Exception):
 
 
 class FakeSpaces:
-    """Notes what was asked for, pickles what crosses the border to the GPU's process, raises what it is told to."""
+    """Records the requests, pickles what passes to the GPU's process, and raises what it is set to raise."""
 
     def __init__(self):
         self.durations, self.closed, self.error, self.take_back_after = [], 0, None, None
@@ -153,7 +153,7 @@ def test_it_is_chosen_on_zerogpu_with_the_models_loaded_at_the_start(zerogpu, mo
 
 
 def test_the_models_are_loaded_in_the_thread_that_started(monkeypatch):
-    """The stand-in for CUDA of a Space's main process is there for one thread only."""
+    """The stand-in for CUDA in a Space's main process works in one thread only."""
     from decoding.backends.jobs import Jobs
     from decoding.engines import pair
 
@@ -171,7 +171,7 @@ def test_the_models_are_loaded_in_the_thread_that_started(monkeypatch):
 
 
 def test_the_page_of_a_space_end_to_end(backend, spaces, tmp_path):
-    """The page as app.py builds it around this backend, asked by a program; then a visitor without quota."""
+    """The page as app.py builds it over this backend, called by a program; then a visitor without quota."""
     from gradio_client import Client
 
     from .page_server import page_at, write_recordings

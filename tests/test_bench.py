@@ -1,4 +1,4 @@
-"""The benchmark: what it times, what it sets, what it concludes. No figure is asserted."""
+"""The benchmark: what it times, its settings and its conclusions. No timing is asserted."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def reading(speed: float) -> Reading:
 
 
 class Scripted:
-    """A contender whose speeds are given."""
+    """A contender with given speeds."""
 
     threads = 1
 
@@ -227,7 +227,7 @@ def test_without_a_gpu_the_benchmark_on_one_is_refused_in_a_sentence(capsys):
 
 @pytest.mark.timeout(600)
 def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, capsys, tmp_path):
-    """The command as on a GPU: the named pair and both shapes at reduced sizes, every contender, the floor, growth."""
+    """The command as on a GPU: the named pair and both shapes at reduced sizes, all contenders, the floor, growth."""
     target, draft = make_tiny_pair(tmp_path)
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
     reduced = dict(hidden=64, intermediate=96, heads=4, kv_heads=1, layers=2, vocab=300, context=256)

@@ -1,4 +1,4 @@
-"""Prompts as messages to a chat model: the request, the template, what ends a text, and what is shown of it."""
+"""Prompts as messages to a chat model: the request, the template, the ends of texts, and what is shown."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_prompt_goes_through_the_template_where_asked_for(pair):
     def shown(*args):
         return pair.tokenizer.decode(pair.encode_prompt(*args))
 
-    assert not pair.chat  # a pair that was only named is meant for plain texts
+    assert not pair.chat  # a pair without a description is for plain texts
     assert shown("hi") == shown("hi", False) == "hi"
     assert shown("hi", True) == "<be kind><user:hi><assistant:"
     assert shown("hi", True, "Answer in rhyme.") == "<system:Answer in rhyme.><user:hi><assistant:"
@@ -65,7 +65,7 @@ def test_what_a_visitor_types_never_becomes_a_special_token(pair, typed):
     assert pair.tokenizer.decode(pair.encode_prompt(typed, True)) == f"<be kind><user:{typed}><assistant:"
     told = pair.tokenizer.decode(pair.encode_prompt(typed, True, typed))
     assert told == f"<system:{typed}><user:{typed}><assistant:"
-    assert pair.tokenizer.eos_ids & set(pair.tokenizer.encode("<s>"))  # it is one where a template writes it
+    assert pair.tokenizer.eos_ids & set(pair.tokenizer.encode("<s>"))  # it is a special token if a template writes it
 
 
 def test_what_cannot_be_is_a_sentence(pair, tmp_path):

@@ -75,7 +75,7 @@ def test_compare_shows_fates_figures_and_times_and_writes_the_run(capsys, pair, 
     assert status == 0, err
     for part in ("static:2", "ngram/static:3", "predicted speedup", "Where the time goes", "Same text in all 4"):
         assert part in out
-    assert not out.isascii() and "\x1b" not in out  # marks for fates, and no colours where it is no terminal
+    assert not out.isascii() and "\x1b" not in out  # marks for fates, and no colours outside a terminal
     run = load_run(tmp_path / "run.json")
     assert [trace.lane for trace in run.lanes] == ["autoregressive", "static:2", "ngram/static:3", "oracle"]
     assert len(run.lanes[0].output) == 12

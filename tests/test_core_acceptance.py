@@ -121,7 +121,7 @@ class WrongBonus(Sampling):
 
 
 class AlwaysAccepts(Sampling):
-    """Mutant: accepts what the ratio would reject half of the time."""
+    """Mutant: accepts half of the tokens that the ratio would reject."""
 
     def check(self, logits, drafted, start):
         n, emitted = super().check(logits, drafted, start)

@@ -1,4 +1,4 @@
-"""The main job on a toy pair: its events, its run file, its sentences."""
+"""A comparison on a toy pair: its events, its run file, its sentences."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def request(**more) -> CompareRequest:
 
 
 def compare_pair(request: CompareRequest, pair: ToyPair, cancel=lambda: False) -> Iterator[Event]:
-    """What a backend tells of it."""
+    """The events that a backend sends."""
     event = Numbering("run")
     for kind, data in guarded(lambda: compare(request, pair, cancel)):
         yield event(kind, **data)
@@ -40,7 +40,7 @@ def compare_pair(request: CompareRequest, pair: ToyPair, cancel=lambda: False) -
 
 @pytest.fixture(scope="module", autouse=True)
 def few_readings():
-    """What passes cost does not matter here."""
+    """The costs of passes do not matter here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
         yield
@@ -217,7 +217,7 @@ def test_without_an_autoregressive_lane_texts_are_still_compared():
 
 
 def test_a_difference_names_its_place_and_gap():
-    """A target whose passes over several tokens disagree with those over one: broken, and told so."""
+    """A target whose passes over several tokens disagree with those over one: it is broken, and a sentence says so."""
     pair = ToyPair(agree=0.9)
     honest = pair.target.extend
 
@@ -272,7 +272,7 @@ STAGES = [
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage[1] or stage[0])
 def test_a_stop_is_heeded_wherever_it_comes(stage):
-    """What was told before the stop stays; nothing is told after it."""
+    """Events before the stop stay; there are none after it."""
     seen = []
     for event in compare_pair(request(), ToyPair(), cancel=lambda: stage in seen):
         seen.append((event.kind, event.data.get("stage")))
@@ -280,7 +280,7 @@ def test_a_stop_is_heeded_wherever_it_comes(stage):
 
 
 def test_the_plain_lane_comes_first_and_waits_for_nothing():
-    """Its tokens appear before anything is measured, wherever it stands among the lanes."""
+    """Its tokens appear before anything is measured, whatever its place among the lanes."""
     lanes = ["static:4", "autoregressive", "oracle"]
     events = list(compare_pair(request(lanes=lanes, repeats=2), ToyPair()))
     assert [event.kind for event in events[:3]] == ["started", "lane_started", "iterations"]
@@ -291,7 +291,7 @@ def test_the_plain_lane_comes_first_and_waits_for_nothing():
 
 
 def test_the_plain_lane_is_the_reference(monkeypatch):
-    """The target writes its text once for each repeat of each lane, and never for the sake of the others."""
+    """The target writes its text once for each repeat of each lane, and never additionally as a reference."""
     decoded = []
     real = LaneRun.decode
     monkeypatch.setattr(LaneRun, "decode", lambda self, *rest: decoded.append(self.lane.text) or real(self, *rest))
@@ -373,7 +373,7 @@ def test_bad_requests_end_with_a_sentence(more, says):
 
 
 def test_a_repeat_that_went_otherwise_is_left_out_and_noted():
-    """Some GPUs do not repeat themselves to the bit."""
+    """Some GPUs are not bitwise reproducible."""
     prepared = prepare(request(lanes=["static:4"], repeats=3), ToyPair())
     comparison = Comparison(prepared, lambda: False, "x")
     for kind, data in comparison.events():

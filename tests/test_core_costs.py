@@ -51,7 +51,7 @@ def test_a_draft_that_never_proposes_costs_nothing():
 
 
 def log_passes(pair: ToyPair) -> list[str]:
-    """Who makes a pass, in order."""
+    """The models that make passes, in order."""
     log: list[str] = []
 
     def logged(name, extend):
@@ -67,7 +67,7 @@ def log_passes(pair: ToyPair) -> list[str]:
 
 
 def test_a_check_is_timed_after_the_draft_steps_that_it_checks():
-    """A target pass after drafts meets other caches than one after a target pass: each must be timed in its place."""
+    """CPU caches differ after draft steps and after a target pass: a target pass must be timed after each of them."""
     pair = ToyPair(agree=0.9)
     log = log_passes(pair)
     measure_costs(pair, ["small"], [1, 2, 3])

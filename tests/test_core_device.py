@@ -31,7 +31,7 @@ PROMPT = "def f(x):\n    return"
 
 @pytest.fixture(autouse=True)
 def few_measurements(monkeypatch):
-    """What passes cost does not matter here."""
+    """The costs of passes do not matter here."""
     monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
 
 
@@ -137,7 +137,7 @@ def test_a_comparison_on_recorded_graphs(pairs, graph_pair):
 
 
 def test_graphs_are_recorded_off_the_clock(graph_pair):
-    """A lane that is timed finds all its graphs there, however far its text grows."""
+    """A timed lane has all its graphs already, however long its text grows."""
     pair, cuda = graph_pair
     prepared = prepare(CompareRequest("x" * 230, lanes=["static:3"], max_new_tokens=40), pair)
     costs = Costs(target_s=1.0, v=[1.0] * 21, c={"draft": 0.1}, o=0.0)

@@ -1,4 +1,4 @@
-"""A draft of another kind: one class, and what it declares decides what may be said of it."""
+"""A new kind of draft is one class; its declared abilities decide which figures it has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.toy import ToyPair
 
 
 class Counting(NgramDraft):
-    """Guesses the number of tokens that it has proposed in this iteration: not by the text alone."""
+    """Guesses the number of tokens that it has proposed in this iteration, so not by the text alone."""
 
     name = "counting"
     abilities = DraftAbilities(certain=True, text_only=False)

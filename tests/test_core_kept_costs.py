@@ -1,4 +1,4 @@
-"""Cost curves that are kept: found again, checked, measured again where they no longer fit or are old."""
+"""Kept cost curves: they are found again, checked, and measured again if they no longer fit or are old."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def request(**changes) -> CompareRequest:
 
 
 def run_of(known: KnownCosts, **changes):
-    """(the run, the stages that were told on the way)."""
+    """(the run, the stages of its progress events)."""
     comparison = Comparison(prepare(request(**changes), known.pair), lambda: False, "run", known)
     stages = [data["stage"] for kind, data in comparison.events() if kind == "progress"]
     return comparison.run, stages
@@ -136,7 +136,7 @@ def test_curves_read_on_a_busy_machine_are_asked_for_again(known):
 
 
 def reads(monkeypatch, *, check: float, draft: float) -> None:
-    """What the few passes of a check take, whatever the machine does."""
+    """Fixes the times of the check's passes."""
 
     def read(self, name, lengths):
         self.checks[name][CHECKED_SL], self.drafts[name][CHECKED_SL] = [check], [draft]

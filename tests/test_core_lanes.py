@@ -1,4 +1,4 @@
-"""Lane strings and what they become."""
+"""Lane strings and how they are parsed."""
 
 from __future__ import annotations
 

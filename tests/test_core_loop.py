@@ -70,7 +70,7 @@ def test_every_policy_emits_the_target_own_text(agree, seed, lane, n, eos, stop,
 
 
 def test_accepted_rejected_and_the_rest():
-    """By hand: the draft is right twice, then wrong, then says one more thing."""
+    """By hand: the draft is right twice, then wrong, then makes one more guess."""
     pair = ToyPair(agree=0.6)
     run = decode(prepared_for(pair, n=60))
     for it in run.iterations:
@@ -150,7 +150,7 @@ def test_a_draft_with_a_smaller_context_stops_guessing():
 
 
 class LapClock:
-    """Counts model passes instead of seconds: what passed since the last lap belongs to its phase."""
+    """Counts model passes instead of seconds: those since the last lap belong to its phase."""
 
     def __init__(self, pair: ToyPair) -> None:
         self._models = [pair.target, pair.draft()]
@@ -296,7 +296,7 @@ def test_ngram_equals_its_plain_definition(text, n):
 
 
 def test_the_loop_reads_as_the_algorithm_says():
-    """Straight through speculative_decode, with nothing around it."""
+    """Calls speculative_decode directly."""
     pair = ToyPair(agree=0.7)
     prepared = prepared_for(pair, n=20)
     source = prepared.source("small")

@@ -13,14 +13,14 @@ from decoding.records.request import CompareRequest
 
 from .tiny_pair import make_tiny_pair
 
-LIVELY = 0.6  # spread of the random weights with which the text does not repeat itself at once
+LIVELY = 0.6  # spread of the random weights with which the text does not repeat itself immediately
 
 PROMPTS = ["def f(x):\n    return", "aaaa bbbb aaaa", "é"]
 
 
 @pytest.fixture(autouse=True)
 def few_measurements(monkeypatch):
-    """What passes cost does not matter here."""
+    """The costs of passes do not matter here."""
     monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
 
 
@@ -67,7 +67,7 @@ def test_every_policy_writes_the_text_of_generate(pair):
 
 
 def test_the_slice_means_something(pair):
-    """Its text is varied, and the draft both holds and fails in it."""
+    """Its text is varied, and its draft is sometimes right and sometimes wrong."""
     request = CompareRequest(PROMPTS[0], lanes=["static:4"], max_new_tokens=40, repeats=1)
     trace = finished_run(request, pair).lanes[0]
     fates = [token.fate for it in trace.iterations for token in it.drafted]

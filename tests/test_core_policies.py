@@ -1,4 +1,4 @@
-"""The lookahead policies by themselves."""
+"""The lookahead policies in isolation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The what-if's iterations are the live lane's, one by one."""
+"""What-if's iterations equal those of the live lane, one by one."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, stop,
     chain = chain_of(prepared, prepared.draft_of(prepared.lanes[0]), reference.output)
     live = LaneRun(prepared, prepared.lanes[0], COSTS, chain).run()
     assert live.output == reference.output
-    limit = prepared.limits.max_new_tokens  # n, or what the context leaves of it
+    limit = prepared.limits.max_new_tokens  # n, or fewer if the context is full
     simulated = simulate(chain, COSTS, make_policy(prepared.lanes[0]), max_new_tokens=limit, finish=reference.finish)
     assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
 
 
 @pytest.mark.parametrize("seed, eos", [(4, 7), (11, 3), (15, 3), (26, 3)])
 def test_a_run_remembers_the_limit_that_the_context_left(seed, eos):
-    """The text ends with its end-of-sequence token right where the context ends it too: nothing is drafted there."""
+    """The end-of-sequence token is exactly at the end of the context: nothing is drafted there."""
     lanes = ["autoregressive", "static:1", "static:4", "oracle", "oracle:best"]
     request = CompareRequest("abcdabc", lanes=lanes, max_new_tokens=60, repeats=1)
     prepared = prepare(request, ToyPair(0.6, seed=seed, eos=eos))

@@ -1,4 +1,4 @@
-"""The commands whatif and evaluate, as a user types them."""
+"""The commands whatif and evaluate, as typed by a user."""
 
 import json
 
@@ -14,7 +14,7 @@ from tests.toy import ToyPair
 
 
 def command(capsys, *arguments: str) -> tuple[int, str, str]:
-    """Exit status, stdout, stderr (its line breaks undone)."""
+    """Exit status, stdout, stderr (without line breaks)."""
     with pytest.raises(SystemExit) as ended:
         main(list(arguments))
     told = capsys.readouterr()

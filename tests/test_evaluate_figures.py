@@ -1,4 +1,4 @@
-"""Figures of evaluations: computed sentences, sound JSON, inert texts, the library beside the page."""
+"""Figures of evaluations: computed sentences, valid JSON, inert texts, the library next to the page."""
 
 import json
 import subprocess
@@ -61,7 +61,7 @@ def test_draft_curves_are_the_results_own_points():
     drawing = draw_drafts(result)[0]
     assert "Timed: only 1 prompt, too few to compare" in drawing.sentence
     assert list(drawing.figure.data[2].error_y.array) == [0.0, 0.0]
-    points[2].clocked = None  # as older results have it
+    points[2].clocked = None  # as in older results
     assert "on how many prompts is not recorded" in draw_drafts(result)[0].sentence
 
 
@@ -85,10 +85,10 @@ def test_sentences_follow_the_result():
         timing.prompts = 40
         other.rows[ALL].clock = replace(timing)
     row.clock.cut = Interval(-0.01, -0.03, 0.01)  # the clock does not say so
-    unsure = draw_evaluation(result)[1].sentence.split("not to be told apart from it:")
+    unsure = draw_evaluation(result)[1].sentence.split("not distinguishable from it:")
     assert "over 40 simulated prompts and over 40 on the clock" in unsure[0]
     assert "Confidence 0.4" not in unsure[0] and "Confidence 0.4" in unsure[1]
-    result.entry("oracle:best").rows[ALL].clock = None  # it cannot be timed, and it is not among the compared
+    result.entry("oracle:best").rows[ALL].clock = None  # it cannot be timed and is not compared
     assert "over 40 on the clock" in draw_evaluation(result)[1].sentence
     row.clock.cut = Interval(-0.2, -0.3, -0.1)
     slower = draw_evaluation(result)[1].sentence.split("slower:")[1].split(";")[0]

@@ -1,4 +1,4 @@
-"""Where a policy's simulated time goes, and what its errors cost."""
+"""The parts of a policy's simulated time, and the cost of its errors."""
 
 from dataclasses import replace
 

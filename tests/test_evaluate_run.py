@@ -1,4 +1,4 @@
-"""Whole evaluations on toy models: texts, chains, clock, tables; stopped, killed and gone on with."""
+"""Whole evaluations on toy models: texts, chains, clock, tables; stopped, killed and resumed."""
 
 import gc
 import json
@@ -50,7 +50,7 @@ def prompts(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def quick_costs(monkeypatch):
-    """Costs are measured on one prompt only, and are the same in every test."""
+    """Costs are measured on one prompt only, and are equal in every test."""
     from decoding.evaluation import collect
     from decoding.records.trace import Costs
 
@@ -94,7 +94,7 @@ def test_an_evaluation_ends_with_its_result(tmp_path):
 def test_every_clocked_text_is_the_autoregressive_one(tmp_path):
     _, result = run(tmp_path)
     same, total = result.texts_equal
-    lanes = len({entry.lane for entry in result.policies} - {"oracle:best"})  # the oracle stands for it
+    lanes = len({entry.lane for entry in result.policies} - {"oracle:best"})  # the oracle represents it
     assert same == total == 2 * 2 * lanes
 
 
@@ -118,7 +118,7 @@ def test_lanes_that_take_turns_write_what_they_write_alone(monkeypatch, seconds)
 
 
 def test_turns_go_to_the_shortest_text(monkeypatch):
-    """So lanes are at the same place of the text at the same moment, and share that moment's troubles."""
+    """Lanes are then at the same place of the text at the same time, and other load affects all of them."""
     monkeypatch.setattr(visits, "SLICE_S", 0.0)
     order = []
 
@@ -210,7 +210,7 @@ def test_with_no_time_for_chains_one_prompt_of_each_split_is_done(tmp_path):
 
 
 def test_the_test_split_picks_nothing(tmp_path, monkeypatch):
-    """With other test prompts static-opt stays what validation chose."""
+    """With other test prompts, static-opt stays the SL that validation chose."""
     chosen = run(tmp_path / "a", replace(OPTIONS, clock_prompts=0))[1].static_opt
     other = run(tmp_path / "b", replace(OPTIONS, clock_prompts=0, limit=1))[1].static_opt
     assert chosen == other

@@ -1,4 +1,4 @@
-"""The shipped evaluations belong to the shipped weights: whoever changes one must make the other anew."""
+"""The shipped evaluations belong to the shipped weights: after a change of the weights they must be repeated."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription, embedded_pairs
 from tests.evaluations import make_drafts, make_evaluation
 
-STALE = "make it anew with python -m decoding evaluate --ship (and --drafts all)"
+STALE = "repeat it with python -m decoding evaluate --ship (and --drafts all)"
 
 
 def shipped() -> list[tuple[PairDescription, EvaluationResult | DraftsResult]]:

@@ -31,7 +31,7 @@ COSTS = make_costs()
 
 
 def test_static_rules_predict_drafted_to_hold_and_the_bonus_position_to_fail():
-    """yyyynyyy under static:2, three tokens an iteration: starts 0, 3 and 5; the last has room for two drafts.
+    """yyyynyyy under static:2, at most three tokens per iteration: starts 0, 3 and 5; the last can draft two.
 
     0: y y drafted and held, bonus position 2 predicted to fail but held.
     3: y held, n (position 4) drafted and failed.
@@ -45,7 +45,7 @@ def test_static_rules_predict_drafted_to_hold_and_the_bonus_position_to_fail():
 
 
 def test_scored_rules_predict_the_token_they_stopped_on_to_fail():
-    """ynyyyyyy with the draft unsure exactly at the miss: confidence predicts everything that is decided on."""
+    """ynyyyyyy with the draft unsure exactly at the wrong guess: confidence predicts every decided token right."""
     sure = [0.9, 0.1, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]
     found = predict(replay_lane("confidence:0.5", [sample("ynyyyyyy", sure)], COSTS), [sample("ynyyyyyy", sure)])
     assert (found.f1, found.auc) == (1.0, 1.0)

@@ -1,4 +1,4 @@
-"""The recipes of docs/extending.md, followed to the letter."""
+"""The recipes of docs/extending.md, followed exactly."""
 
 from __future__ import annotations
 

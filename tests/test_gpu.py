@@ -38,7 +38,7 @@ def test_the_text_is_that_of_generate(folders):
 def test_all_lanes_write_the_same_text(folders, dtype):
     pair = load_pair(target=folders[0], draft=folders[1], dtype=dtype, device="cuda")
     run = finished_run(CompareRequest(PROMPTS[0], lanes=LANES, max_new_tokens=40, repeats=1), pair)
-    for trace in run.lanes:  # in bfloat16 the number of rows may move a near tie: its gap is then reported
+    for trace in run.lanes:  # in bfloat16 the number of rows may decide a near tie: its gap is then reported
         assert trace.verdict.same or trace.verdict.gap is not None
         assert trace.verdict.same or dtype == "bfloat16" or trace.verdict.near_tie
 

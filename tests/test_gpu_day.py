@@ -1,4 +1,4 @@
-"""The GPU day: order, time, going on where it ended, and goals beside figures; its commands run on the stand-in."""
+"""The GPU day: order, time, resuming, and figures compared with goals; its commands run on the stand-in."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def answer(words, minutes):
 
 
 class Inline:
-    """A pool whose work is done at once: the stand-in for CUDA serves one thread."""
+    """A pool that does its work immediately: the stand-in for CUDA works in one thread only."""
 
     def __init__(self, workers, **options):
         pass
@@ -61,11 +61,11 @@ def test_steps_are_written_as_they_end_and_not_run_again(tmp_path):
     assert read_step(tmp_path, "bench")["data"] == [REPORT]
     asked.clear()
     again = list(run_day(tmp_path, 10.0, run))
-    assert asked == ["evaluate"] and again[0] == "tests: done before."  # what failed is tried again
+    assert asked == ["evaluate"] and again[0] == "tests: done before."  # failed steps are tried again
 
 
 def test_no_step_begins_without_time(tmp_path):
-    clock = iter(range(0, 10_000, 240))  # every look at the clock costs four minutes
+    clock = iter(range(0, 10_000, 240))  # every reading of the clock takes four minutes
     told = list(run_day(tmp_path, 10.0, answer, now=lambda: next(clock)))
     assert [sentence.split(",")[0].split(": ")[1] for sentence in told[:2]] == ["running", "running"]
     assert told[2] == "bench: no time was left. Run the command again to go on."
@@ -112,7 +112,7 @@ def test_without_a_gpu_it_is_refused_in_a_sentence(capsys):
 
 @pytest.mark.timeout(600)
 def test_its_commands_run_on_a_stand_in(monkeypatch, capfd, tmp_path):
-    """Lossless and the recording as the day asks for them, smaller; bench runs there in tests/test_bench.py."""
+    """Smaller versions of the day's lossless check and recording; tests/test_bench.py runs bench on the stand-in."""
     target, draft = make_tiny_pair(tmp_path)
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)

@@ -1,4 +1,4 @@
-"""What the Learn place asks of the server."""
+"""The Learn tab's requests to the server."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_run_without_a_plain_lane_has_no_speedups():
 
 
 def ask(desk, name, query):
-    """The answer of one of the server's functions; those that wait for the visitor run in a thread of their own."""
+    """The answer of one of the server's functions; those that wait for the visitor run in a separate thread."""
     if name != "learn_open":
         return desk[name](query)
     with ThreadPoolExecutor(1) as thread:

@@ -1,4 +1,4 @@
-"""Lessons as data: the shipped ones are sound, others are refused with a sentence."""
+"""Lessons as data: the shipped ones are valid, invalid ones are refused with a sentence."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def scripted(monkeypatch):
 
 
 def run_cell(source: str, scope: dict[str, Any]) -> Any:
-    """As a notebook does: the value of the last line is what the cell shows."""
+    """As in a notebook: a cell shows the value of its last line."""
     tree = ast.parse(source)
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, "cell", "exec"), scope)
@@ -56,6 +56,6 @@ def test_what_cannot_be_is_said():
 
 def test_a_frame_can_be_saved_and_lets_nothing_out_of_its_attribute(tmp_path):
     frame = viz.notebook.player(make_run(hostile=True))
-    assert frame._repr_html_().count('"') == 8  # four attributes, whatever the texts hold
+    assert frame._repr_html_().count('"') == 8  # four attributes, whatever the texts are
     frame.save(tmp_path / "run.html")
     assert (tmp_path / "run.html").read_text(encoding="utf-8") == frame.html

@@ -1,4 +1,4 @@
-"""Fitted policies on disk: round trip, and a sentence for each way in which they cannot be used."""
+"""Fitted policies on disk: round trip, and a sentence for each reason why they cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fit: data, training, calibration, tuning, from prompts to files that load; and its sentences."""
+"""fit: data, training, calibration and tuning, from prompts to loadable files; and its sentences."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPTIONS = FitOptions("code", n_train=30, n_validation=6, max_new_tokens=24, epoc
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
-    """Texts are kept nowhere but here."""
+    """Texts are kept only in this folder."""
     monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path))
 
 
@@ -52,7 +52,7 @@ def pair(places):
 
 @pytest.fixture
 def prompts(monkeypatch):
-    """A suite of made-up prompts; a test may change what it gives."""
+    """A suite of invented prompts, which a test may change."""
     found = {"text": lambda n: f"def f{n}(x): return x + {n * 7}"}
 
     def load_suite(name, split=None, limit=None):

@@ -1,4 +1,4 @@
-"""The learned policies: their rules, and the same decisions live and in what-if."""
+"""The learned policies: their decisions, which are the same live and in what-if."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def known(policy: str, scores: list[float]) -> DraftState:
     return DraftState(tokens=list(range(len(scores))), p=[0.5] * len(scores), scores={policy: scores})
 
 
-# -- the rules
+# -- the decisions
 
 
 def test_disco_drafts_while_the_classifier_reaches_the_threshold():
@@ -57,7 +57,7 @@ def test_specdecpp_scores_only_tokens_that_have_been_an_input():
     policy = SpecDecPlusPlus(make_head("specdecpp"), 0.5)
     policy.reset(CONTEXT)
     assert policy.should_draft(known("specdecpp", []))
-    assert policy.should_draft(known("specdecpp", [0.0]))  # Y_1 was no input yet, and two is the least SL
+    assert policy.should_draft(known("specdecpp", [0.0]))  # Y_1 was not an input yet, and the SL is at least two
     assert policy.score is None
     assert policy.should_draft(known("specdecpp", [0.8, 0.0]))  # 1 - 0.8, whatever the last token's score
     assert policy.score == pytest.approx(0.2)
@@ -127,7 +127,7 @@ def test_costaware_never_drafts_where_plain_decoding_is_cheaper():
 
 
 def test_a_dear_start_is_no_reason_to_check_at_once():
-    """The step from v(1) to v(2) and the first draft step are paid for all that follow, not for the first token."""
+    """The cost of v(2) over v(1) and of the first draft step counts for the iteration, not for the first token."""
     rows = rows_from_json(LEDGER, "costaware")
     steep = replace(COSTS, v=[1.0, *(v + 0.2 for v in COSTS.v[1:])], first={"small": 0.1})
     policy = CostAware(make_head("costaware"))

@@ -70,7 +70,7 @@ def test_it_agrees_with_the_lean_engine(family, kv_heads):
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_rejected_entries_never_leak(models, data):
-    """Random lengths, accepted prefixes and rewinds; all that lies beyond the kept text is overwritten with noise."""
+    """Random lengths, accepted prefixes and rewinds; everything after the kept text is overwritten with noise."""
     fixed, lean = models
     text = ids(data.draw(st.integers(1, 40)))
     fixed.prefill(text)
@@ -131,7 +131,7 @@ def test_a_step_brings_its_features(models):
 def test_the_end_of_the_context(models):
     fixed, _ = models
     fixed.prefill(ids(LIMIT - 3))
-    assert fixed.extend(ids(3)).isfinite().all()  # the bucket's padding lies beyond the context
+    assert fixed.extend(ids(3)).isfinite().all()  # the bucket's padding is beyond the context
     for call in (
         lambda: fixed.extend([1]),
         lambda: fixed.draft_step([1], VOCAB),
@@ -162,12 +162,12 @@ def recording(model: CudaModel) -> CudaModel:
 
 
 def test_replayed_graphs_do_what_single_steps_do(cuda):
-    """Random accept patterns on graphs that were recorded elsewhere in the text: nothing is baked in, nothing leaks."""
+    """Random acceptances on graphs recorded elsewhere in the text: they contain no position and leak no state."""
     draft, target = (recording(make(CudaModel, layers=1)) for _ in range(2))
     lean = make(LeanModel, layers=1)
     draft.keep_hidden = lean.keep_hidden = True
     draw = random.Random(0)
-    for n_prompt in (1, 20, 235):  # the last one grows out of the first bucket of keys
+    for n_prompt in (1, 20, 235):  # the last one exceeds the first bucket of keys
         text = ids(n_prompt, seed=n_prompt)
         for model in (draft, target):
             prefill(model, text)
@@ -178,7 +178,7 @@ def test_replayed_graphs_do_what_single_steps_do(cuda):
 
 
 def one_iteration(draw, text, draft, target, lean):
-    """Draft step by step or in a chain, spoil a proposal, check, keep what held: each against the lean engine."""
+    """Drafting by steps or in one launch, a spoilt proposal, the check, the rewind: each against the lean engine."""
     n = draw.choice((1, 3, 5, 9))
     prefill(lean, text)
     expected, token = [], text[-1]
@@ -223,7 +223,7 @@ def test_a_long_reading_outlasts_the_launches_that_it_takes(cuda):
 
 
 def test_graphs_are_few(cuda):
-    """One a bucket, whatever the place in the text and the number of unread tokens."""
+    """One per bucket, whatever the place in the text and the number of unread tokens."""
     model = recording(make(CudaModel))
     for place in (5, 60, 130):
         for n in (1, 2, 7):
@@ -234,7 +234,7 @@ def test_graphs_are_few(cuda):
 
 
 def test_a_check_is_launched_while_its_chain_may_still_run(monkeypatch):
-    """What fills the input buffers comes from pinned memory and is not waited for; each fill has memory of its own."""
+    """Input buffers are filled from pinned memory without waiting; each fill has its own memory."""
     with fake_gpu(monkeypatch) as cuda:
         draft, target = (make(CudaModel, layers=1, device="cuda") for _ in range(2))
         assert draft.records_graphs
@@ -260,7 +260,7 @@ def test_a_capture_that_fails_falls_back_with_a_sentence(cuda):
 
 
 def test_what_reads_a_number_back_cannot_be_recorded(cuda):
-    """The stand-in is as strict as CUDA: this is what the engine's own passes must never do."""
+    """The stand-in is as strict as CUDA: the engine's passes must never do this."""
     runner = GraphRunner(torch.device("cpu"))
     assert not runner.records
     runner.records = True  # as on a GPU
@@ -285,7 +285,7 @@ def test_a_head_that_is_the_embedding_takes_its_memory_once():
 
 
 def test_its_tensors_can_be_exchanged_later():
-    """ZeroGPU loads on a stand-in for CUDA and puts the real memory in afterwards, in a fork."""
+    """ZeroGPU loads models on a stand-in for CUDA and replaces the memory by real one later, in a fork."""
     model = make(CudaModel)
     tensors = [model.embedding, model.cos, model._input, *model._attention.layers, model.blocks[0].attention_norm]
     assert not any(tensor.is_inference() for tensor in tensors)

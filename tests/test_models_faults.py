@@ -1,4 +1,4 @@
-"""Models that are broken, do not fit or cannot be rewound, GPUs that fill up or fault: messages and consequences."""
+"""Models that are broken, do not fit or cannot be rewound; GPUs that run out of memory or fault: the messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shipped(tmp_path_factory):
 
 @pytest.fixture
 def folder(shipped, tmp_path):
-    """A model of one's own to break."""
+    """A copy of a model, for tests that break it."""
     return shutil.copytree(shipped, tmp_path / "small")
 
 
@@ -115,7 +115,7 @@ def load(jobs, request):
 
 def test_a_gpu_that_faulted_is_lost_and_one_that_is_well_is_not(monkeypatch):
     with fake_cuda(monkeypatch) as cuda:
-        assert not Jobs().has_lost_device()  # nothing was asked of it yet
+        assert not Jobs().has_lost_device()  # it has not been used yet
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
         assert not Jobs().has_lost_device()
         cuda.lost = True
@@ -124,7 +124,7 @@ def test_a_gpu_that_faulted_is_lost_and_one_that_is_well_is_not(monkeypatch):
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory. Tried"), RuntimeError()])
 def test_recordings_that_fail_in_whichever_way_leave_plain_calls(monkeypatch, error):
-    """Where memory ends in the warm-up, or a kernel that cannot be recorded; once, and not again for each new shape."""
+    """Memory runs out in the warm-up, or a kernel cannot be recorded: once, and not again for each new shape."""
     calls = []
 
     def work():

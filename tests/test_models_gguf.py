@@ -1,4 +1,4 @@
-"""GGUF files as sources: found, checked, unpacked once; what is missing or damaged is told in a sentence."""
+"""GGUF files as sources: found, checked, unpacked once; a sentence for missing or damaged ones."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ FILE = "tiny.Q8_0.gguf"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A GGUF file and the model that it was made from."""
+    """A GGUF file and the model from which it was made."""
     path = tmp_path_factory.mktemp("package") / FILE
     return path, write_gguf(path)
 
 
 @pytest.fixture
 def record(made, tmp_path, monkeypatch):
-    """A record of that file, as if it lay in a pip package."""
+    """A record of that file, as if it were in a pip package."""
     monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path / "cache"))
     path, _ = made
     package = tmp_path / "site" / "tiny_package"
@@ -154,7 +154,7 @@ def test_the_shipped_record_is_that_of_the_package():
 
 
 def describe(folder: Path, name: str, record: GgufRecord | None = None) -> None:
-    """A description of a pair; its target is what ``record`` says, else a folder of its own."""
+    """A description of a pair; its target is that of ``record``, or a folder."""
     (folder / name / "target").mkdir(parents=True)
     if record:
         (folder / name / "target" / SOURCE_FILE).write_text(json.dumps(asdict(record)))

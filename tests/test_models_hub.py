@@ -1,4 +1,4 @@
-"""Models from the Hub: what is refused before a byte of weights is fetched, and in which words."""
+"""Models from the Hub: what is refused before any weights are fetched, and the messages."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ FETCH = 'hub.fetch(Repository("org/model", "0" * 40, {}), "config.json", print)'
     [("http://127.0.0.1:1", "0", LOOK), ("nonsense", "0", LOOK), ("", "1", LOOK), ("", "1", FETCH)],
 )
 def test_the_real_library_without_a_hub_is_a_sentence(address, offline, question):
-    """In a process of its own: the library reads its settings when it is imported."""
+    """In a separate process, because the library reads its settings when it is imported."""
     script = f"""
 from decoding.engines.hub import HuggingFaceHub, Repository
 from decoding.errors import UserError

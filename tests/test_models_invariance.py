@@ -1,4 +1,4 @@
-"""Rows keep their bits in any company, logits are float32, and neither is claimed where it does not hold."""
+"""A row's bits do not depend on the other rows, logits are float32, and neither is claimed if it does not hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.test_models_lean import ids, lean, random_model
 WIDE = LlamaConfig(
     vocab_size=128,
     hidden_size=64,
-    intermediate_size=2048,  # many inputs to the last product of a layer: there oneDNN sums a lone row otherwise
+    intermediate_size=2048,  # many inputs to a layer's last product: oneDNN then sums a single row in another order
     num_hidden_layers=4,
     num_attention_heads=4,
     num_key_value_heads=2,
@@ -38,7 +38,7 @@ def test_padding_is_given_where_bits_differ_and_nowhere_else():
     generator = torch.Generator().manual_seed(0)
     wide, narrow = (PackedLinear(torch.randn(64, n, generator=generator)) for n in (2048, 64))
     lone = torch.randn(17, 2048, generator=generator)
-    agree = torch.equal(wide(lone[:1]), wide(lone)[:1])  # where this machine's kernels agree, there is nothing to mend
+    agree = torch.equal(wide(lone[:1]), wide(lone)[:1])  # if this machine's kernels agree, nothing needs correction
     pad_lone_rows([wide, narrow])
     assert (wide.least_rows, narrow.least_rows) == (1 if agree else 2, 1)
     other = torch.randn(17, 64, generator=generator)
@@ -63,7 +63,7 @@ def test_logits_leave_the_head_in_float32(weights):
     model.keep_hidden = True
     logits = model.prefill(ids(40))
     assert logits.dtype == torch.float32
-    assert (logits != logits.bfloat16()).float().mean() > 0.9  # finer than bfloat16 can say
+    assert (logits != logits.bfloat16()).float().mean() > 0.9  # finer than bfloat16's resolution
     weight = random_model(WIDE).lm_head.weight.detach()
     weight = weight if weights == "float32" else weight.bfloat16().float()
     with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""The lean engine against transformers' own modules, and the independence of a row from its company."""
+"""The lean engine against transformers' modules, and the independence of a row from the other rows."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_smaller_weights_stay_close_to_float32(weights):
 def test_the_int8_head_rounds_each_row_for_itself():
     generator = torch.Generator().manual_seed(5)
     weight, x = torch.randn(300, 64, generator=generator), torch.randn(9, 64, generator=generator) * 3
-    x[4] *= 100.0  # a loud row must not make its neighbours coarse
+    x[4] *= 100.0  # a row of large values must not make other rows less precise
     x[7] = 0.0
     head = Int8Head(weight.bfloat16(), bias=torch.arange(300.0))
     logits = head(x.bfloat16())

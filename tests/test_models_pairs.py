@@ -1,4 +1,4 @@
-"""The pairs command, chat prompts, the real Hub's errors, and what happens where one GPU is too small."""
+"""The pairs command, chat prompts, the real Hub's errors, and pairs that are too large for one GPU."""
 
 from __future__ import annotations
 

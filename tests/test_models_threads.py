@@ -1,4 +1,4 @@
-"""The number of CPU threads is found by trying, for each model, and every pass takes the model's own."""
+"""The number of CPU threads is found by trial for each model, and every pass uses its model's number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def own_threads():
 
 
 def timed_by(monkeypatch, seconds_of) -> list[int]:
-    """Passes take ``seconds_of(threads)`` by the clock; returns the numbers as they were tried."""
+    """Passes take ``seconds_of(threads)``; returns the numbers in the order in which they were tried."""
     now, tried = [0.0], []
     monkeypatch.setattr(threads_module, "perf_counter", lambda: now[0])
 

@@ -1,4 +1,4 @@
-"""app.py as a user starts it."""
+"""app.py as started by a user."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ def test_a_taken_port_and_a_wrong_address_are_sentences():
 
 
 def test_without_torch_the_page_still_starts():
-    """The models live in the worker: the process that serves the page never imports torch."""
+    """The models are in the worker: the process that serves the page never imports torch."""
     code = "import sys, app; assert 'torch' not in sys.modules, 'torch was imported'"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)

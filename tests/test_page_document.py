@@ -1,4 +1,4 @@
-"""Our parts in the page's document: in it once, packed where the browser can unpack, everything else untouched."""
+"""This project's parts of the page's document: included once, compressed if the browser can decompress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The race's figures show what the run holds."""
+"""The race's figures show the run's data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page's server takes in, and how much one visitor may have under way."""
+"""What the page's server accepts, and how much one visitor may run at a time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_large_body_is_refused_while_it_comes(url):
         assert response.status_code == 413
     except httpx.WriteError:
         pass  # the server hung up on the rest
-    assert next(chunks, None) is not None  # it was not read to its end
+    assert next(chunks, None) is not None  # it was not read completely
 
 
 @pytest.mark.parametrize("route", ["upload", "process_recording", "upload_progress?upload_id=x", "vibe-code/"])
@@ -140,7 +140,7 @@ def test_an_address_on_the_internet_has_its_share(monkeypatch):
         ("127.0.0.1", "", ""),
         ("10.1.2.3", "", ""),
         ("93.184.216.34", "", "93.184.216.34"),
-        ("93.184.216.34", "1.1.1.1", "93.184.216.34"),  # who is not behind a proxy cannot claim to be another
+        ("93.184.216.34", "1.1.1.1", "93.184.216.34"),  # without a proxy nobody can claim another address
         ("10.1.2.3", "1.1.1.1, 93.184.216.34", "93.184.216.34"),
         ("10.1.2.3", "nonsense", ""),
         ("", "", ""),
@@ -159,7 +159,7 @@ def test_a_run_whose_events_nobody_fetches_is_ended(tmp_path, monkeypatch):
         data = ["x", ["autoregressive"], 4000, "", 0.0, "greedy", 0, 1, "", ""]
         event = httpx.post(f"{url}gradio_api/call/compare", json={"data": data}, timeout=20).json()["event_id"]
         deadline = time.monotonic() + 30
-        while not backend.requests or backend._waiting:  # until the run began and was ended
+        while not backend.requests or backend._waiting:  # until the run had begun and was ended
             assert time.monotonic() < deadline
             time.sleep(0.05)
         told = httpx.get(f"{url}gradio_api/call/compare/{event}", timeout=20).text

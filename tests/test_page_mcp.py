@@ -35,7 +35,7 @@ def url(tmp_path_factory):
 
 
 def ask(url: str, *calls: tuple[str, dict]) -> list:
-    """The results of tool ``calls`` in one session; None as a call lists the tools."""
+    """The results of tool ``calls`` in one session; a call None lists the tools."""
 
     async def talk() -> list:
         async with (

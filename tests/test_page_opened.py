@@ -1,4 +1,4 @@
-"""Run files that strangers bring: read apart from the page, within limits of time, memory and place in the line."""
+"""Run files from strangers: parsed in a separate process, within limits of time, memory and queue length."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LANES = ("autoregressive", "static:5", "oracle")
 
 
 def crafted_run(n_tokens: int) -> Run:
-    """Small as a file and much work to draw: every lane asks for a panel of thresholds, and none has run at all."""
+    """A small file that is much work to draw: every lane needs a panel of thresholds, and none has run."""
     run = make_run(n_tokens=20, lanes=("autoregressive", "confidence:0.5"), repeats=1, alternatives=0)
     guesses = Guesses(choice=[1] * n_tokens, p=[1] * n_tokens, entropy=[0] * n_tokens, scores={})
     plain, rule = (replace(lane, output=[], iterations=[], repeats=[]) for lane in run.lanes)
@@ -145,7 +145,7 @@ def test_a_visitor_who_leaves_ends_the_work():
 
 
 def test_many_crafted_files_at_once_leave_the_page_answering(tmp_path):
-    """Each of these took the page's own threads before; 45 at once took the whole page for minutes."""
+    """If each of these used the page's own threads, 45 at the same time would block the whole page for minutes."""
     text = run_to_json(crafted_run(1000))
     with page_at(ScriptedBackend(), write_recordings(tmp_path)) as url:
         config = httpx.get(f"{url}config", timeout=30).json()
@@ -159,7 +159,7 @@ def test_many_crafted_files_at_once_leave_the_page_answering(tmp_path):
         threads = [threading.Thread(target=send) for _ in range(9)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: len(answers) >= 3)  # those for whom the line was too long
+        wait_until(lambda: len(answers) >= 3)  # those for which the queue was too long
         began = time.monotonic()
         assert httpx.get(url, timeout=30).status_code == 200
         assert len(answers) < 9, f"the page answered after {time.monotonic() - began:.1f} s, when all was done"

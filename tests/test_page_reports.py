@@ -1,4 +1,4 @@
-"""What the Evaluation and Drafts tabs say of a result."""
+"""The content of the Evaluation and Drafts tabs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_tab_opens_with_the_shipped_file(tmp_path, kind, make):
 
 def test_figures_of_other_weights_say_so(tmp_path):
     pair, setting = fake_pair(), make_evaluation().setting
-    assert not is_stale(setting, pair)  # no weights lie here, so nothing is known
+    assert not is_stale(setting, pair)  # there are no weights here, so nothing is known
     pair.target = str(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     assert is_stale(setting, pair)

@@ -1,4 +1,4 @@
-"""From a backend's events to the page's deltas: merged, numbered, kept for those who missed some, and stoppable."""
+"""From a backend's events to the page's deltas: merged, numbered, kept for pages that missed some, stoppable."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_neighbouring_iterations_of_a_lane_become_one_event():
     assert [event["kind"] for event in batch] == ["iterations", "lane_finished", "iterations"]
     assert [item["e"][0] for item in batch[0]["data"]["items"]] == [5, 6, 7]
     assert set(batch[0]["data"]["texts"]) == {"5", "6", "7"}
-    assert len(events[0].data["items"]) == 2  # what the backend holds is left alone
+    assert len(events[0].data["items"]) == 2  # the backend's data are not changed
 
 
 def test_later_repeats_and_heartbeats_are_not_sent():
@@ -79,7 +79,7 @@ def test_a_race_is_told_in_numbered_deltas_and_ends_with_its_payload(tmp_path):
 def test_deltas_come_at_most_some_fifteen_times_a_second(tmp_path):
     deltas = collect(race_feed(ScriptedBackend(pause_s=0.0005), store(tmp_path), REQUEST))
     told_iterations = sum(event["kind"] == "iterations" for delta in deltas for event in delta["events"])
-    assert told_iterations < 40  # the backend told more than 100
+    assert told_iterations < 40  # the backend sent more than 100
 
 
 def test_what_was_missed_can_be_asked_for_while_the_race_goes_on(tmp_path):
@@ -141,7 +141,7 @@ def test_faults_become_sentences(tmp_path):
 
 
 def test_a_backend_that_tells_of_its_start_in_another_way_is_a_sentence(tmp_path):
-    """As one of another version on another machine may."""
+    """As a backend of another version on another machine may do."""
     backend = type("Other", (), {"compare": lambda self, request, cancel: iter([Event("r", 0, "started", {})])})()
     last = collect(race_feed(backend, store(tmp_path), REQUEST))[-1]["events"][-1]
     assert last["kind"] == "failed" and last["data"]["message"] == BROKEN

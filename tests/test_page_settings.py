@@ -1,4 +1,4 @@
-"""The form's other shapes: links and command lines, and what is left out of hostile ones."""
+"""The form as a link and as a command line, and what is left out of hostile ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kept runs, the table of a run, and what the browser may ask the server."""
+"""Kept runs, the table of a run, and the browser's requests to the server."""
 
 from __future__ import annotations
 

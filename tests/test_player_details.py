@@ -1,4 +1,4 @@
-"""What the pop-up says of a token, under each rule; and that no text can leave the exported page's JSON."""
+"""The pop-up's explanation of a token under each rule; and that no text can escape the exported page's JSON."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_the_player_is_one_script_that_holds_every_section():
     assert written == set(SECTIONS)
     assert player_js().count("global.Speculoscope =") == 1
     assert not re.search(r"^\s*(import|export)\b|\brequire\(", player_js(), flags=re.M)
-    assert player_js() in page_assets.head() and player_css() in page_assets.head()  # the dashboard's are the same
+    assert player_js() in page_assets.head() and player_css() in page_assets.head()  # the same as the dashboard's
 
 
 def test_the_export_is_one_file_that_asks_for_nothing_else():

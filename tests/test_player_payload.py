@@ -1,4 +1,4 @@
-"""The player's payload: what it says must be what the run says, and small."""
+"""The player's payload: it must agree with the run, and be small."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_threshold_panels_replay_the_lane_as_it_ran(run, payload):
 
 @pytest.fixture
 def cost_aware(monkeypatch):
-    """A run with a costaware lane, whose head is installed."""
+    """A run with a costaware lane and its head installed."""
     heads = make_heads()
     made = make_run(lanes=("autoregressive", "static:5"))
     chain = made.chains["shallow"]
@@ -124,7 +124,7 @@ def test_the_cost_aware_rule_is_replayed_at_multiples_of_its_threshold(cost_awar
         assert all(line == pytest.approx(min(one, 1000), rel=0.1, abs=2) for _, line in asked)
         assert len(asked) <= sum(option["sl"]) and all(score is not None for score, _ in asked)
     drafted = [sum(option["sl"]) for option in panel["options"]]
-    assert drafted[0] > sum(as_run["sl"]) > drafted[-1]  # a lower bar lets more guesses pass
+    assert drafted[0] > sum(as_run["sl"]) > drafted[-1]  # a lower threshold lets more guesses pass
     assert panel["options"][panel["best"]]["speedup"] == max(option["speedup"] for option in panel["options"])
 
 
@@ -136,7 +136,7 @@ def test_no_panel_where_the_cost_aware_rule_has_been_fitted_anew(cost_aware, mon
 
 
 def test_no_panel_where_the_pair_of_the_cost_aware_rule_is_not_here(cost_aware, monkeypatch):
-    monkeypatch.undo()  # the pair "synthetic" is installed nowhere
+    monkeypatch.undo()  # the pair "synthetic" is not installed
     assert player_payload(cost_aware)["thresholds"] == []
 
 
@@ -160,7 +160,7 @@ def test_the_first_sentence_is_the_runs(run):
     assert opening(run) == f"Here: the same 88 tokens, {ratio:.2f}× faster with {lane_name(name)}."
     other = next(trace for trace in run.lanes[1:4] if trace.lane != name)
     point = f"{metrics.replayed_speedup(run, other):.2f}× faster with {lane_name(other.lane)}"
-    assert opening(run, point=other.lane) == (  # an example speaks of its point
+    assert opening(run, point=other.lane) == (  # an example's sentence is about its point
         f"Here: the same 88 tokens, {point}, {ratio:.2f}× faster with {lane_name(name)}."
     )
     assert f"takes {run.costs.check(6):.2f} and" in check_fact(run)
@@ -232,7 +232,7 @@ def test_repeats_that_are_far_apart_are_told():
     assert doubt(run) == "" and doubt(make_run(lanes=("static:5",))) == ""
     times = run.lanes[1].repeats
     times[0].check_s = [3 * second for second in times[0].check_s]
-    assert doubt(run) == ""  # one of five may be off
+    assert doubt(run) == ""  # one of five may deviate
     times[1].check_s = [3 * second for second in times[1].check_s]
     found = metrics.speedup(run, run.lanes[1])
     assert f"vary ({found.low:.2f}× to {found.high:.2f}× over the repeats)" in doubt(run)

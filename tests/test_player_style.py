@@ -18,7 +18,7 @@ FATES, LANES, PASSES = ("acc", "rej", "cor", "bon"), tuple(f"l{n}" for n in rang
 
 
 def themes():
-    """Every block of colour variables, by its number: light, dark by class, dark by the system's wish."""
+    """Every block of colour variables, by its number: light, dark by class, dark by the system's preference."""
     blocks = re.findall(r"\{([^{}]*--sd-bg:[^{}]*)\}", player_css())
     return [dict(re.findall(r"--sd-([\w-]+):\s*(#[0-9a-f]{6})", block)) for block in blocks]
 

@@ -51,7 +51,7 @@ def test_where_the_cap_ended_the_drafting_the_threshold_stays():
 
 
 def test_the_wanted_rate_is_what_the_loop_settles_at():
-    """A draft whose guesses hold with the bound's own chance: a higher wanted rate drafts less."""
+    """A draft whose guesses hold with the bound's probability: a higher target rate drafts less."""
 
     def settled(wanted: float) -> float:
         made = policy(wanted)

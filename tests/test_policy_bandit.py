@@ -1,4 +1,4 @@
-"""The bandit: exponential weights over all SLs, with what each would have brought."""
+"""The bandit: exponential weights over all SLs, updated with the loss that each would have had."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_it_drafts_more_where_guesses_hold_and_fewer_where_they_fail():
 
 
 def test_it_finds_the_best_static_sl_of_random_text():
-    """Each guess holds with chance 0.8: in the long run it takes the best static SL's time per token, within 5%."""
+    """Each guess holds with probability 0.8: in the long run the time per token is the best static SL's, within 5%."""
     rng = random.Random(3)
     made, spent, tokens, stays = policy(), 0.0, 0, []
     for _ in range(1500):

@@ -1,4 +1,4 @@
-"""A policy is one file: written into the package's path, it is on the page, in every command and in an evaluation."""
+"""A policy is one file: put on the package's path, it is on the page, in every command and in an evaluation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from viz.player.payload import player_payload
 from .tiny_pair import make_tiny_pair
 from .toy import ToyPair
 
-SOURCE = '''"""Long and short iterations in turn."""
+SOURCE = '''"""Long and short iterations alternate."""
 
 from .base import LaneContext, PlannedPolicy
 from .spec import Argument, PolicySpec
@@ -64,7 +64,7 @@ SPEC = PolicySpec(
 
 @pytest.fixture(scope="module", autouse=True)
 def alternate(tmp_path_factory):
-    """The new policy's one file, for as long as these tests run."""
+    """The new policy's one file, while these tests run."""
     folder = tmp_path_factory.mktemp("policy")
     (folder / "alternate.py").write_text(SOURCE)
     decoding.lookahead.__path__.append(str(folder))

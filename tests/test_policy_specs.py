@@ -1,4 +1,4 @@
-"""What all policies have in common, and what the README says of them."""
+"""The common properties of all policies, and the README's table of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_spec_is_whole(spec):
 @pytest.mark.parametrize("lane", DECIDING)
 @given(outcomes=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=12))
 def test_a_policy_stands_whatever_it_is_told(lane, outcomes):
-    """Also of more guesses than its cap, as when an evaluation undoes its stops."""
+    """Also with more guesses than its cap, as when an evaluation removes its stops."""
     policy = make_policy(parse_lane(lane))
     policy.reset(LaneContext("shallow", COSTS, 200))
     for n_drafted, n_accepted in outcomes:

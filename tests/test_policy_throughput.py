@@ -1,4 +1,4 @@
-"""The throughput policy: history of acceptance by place, times measured costs."""
+"""The throughput policy: history of acceptance by place, and measured costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real comparisons (of toy models): their files come back equal, and what-if reproduces every lane from them."""
+"""Real comparisons of toy models: their files are read back equal, and what-if reproduces every lane from them."""
 
 import pytest
 

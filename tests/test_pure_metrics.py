@@ -93,7 +93,7 @@ def test_all_lanes_are_replayed_from_one_repeat_the_one_nearest_to_the_medians()
     chosen = metrics.replayed_repeat(run)
     for repeat in run.lanes[1].repeats[:chosen] + run.lanes[1].repeats[chosen + 1 :]:
         repeat.check_s = [4 * second for second in repeat.check_s]
-    assert metrics.replayed_repeat(run) != chosen  # it has become the odd one out
+    assert metrics.replayed_repeat(run) != chosen  # it is now the exception
     for trace in run.lanes:
         shown = metrics.replayed_speedup(run, trace)
         repeat = metrics.replayed_repeat(run)

@@ -1,4 +1,4 @@
-"""Display text: lossless, also where characters are split over tokens."""
+"""Display text: lossless, also if characters are split over tokens."""
 
 from hypothesis import given
 from hypothesis import strategies as st

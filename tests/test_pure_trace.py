@@ -1,4 +1,4 @@
-"""Run files: they come back equal, and hostile ones are refused with a sentence."""
+"""Run files: they are read back equal, and hostile ones are refused with a sentence."""
 
 import json
 import math
@@ -165,7 +165,7 @@ def test_hostile_files_are_refused_with_a_sentence(name):
 
 
 def test_the_unchanged_file_is_accepted():
-    """The counterpart of the test above: it is the changes that are refused."""
+    """The counterpart of the test above: the unchanged file is accepted."""
     assert run_from_json(json.dumps(plain()))
 
 
@@ -219,6 +219,6 @@ def test_hostile_texts_survive_as_they_are():
 
 @pytest.mark.parametrize("changes", [{"prompt": "x\ud800"}, {"stop": ["\udfff"]}])
 def test_half_characters_are_refused_before_anything_runs(changes):
-    """A run with one in it could be written and never be read again."""
+    """A run with one could be written but not read again."""
     with pytest.raises(UserError, match="half of a character"):
         check_request(CompareRequest(**{"prompt": "x", **changes}))

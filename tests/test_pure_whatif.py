@@ -1,4 +1,4 @@
-"""What-if against a naive loop that runs two toy models, iteration by iteration."""
+"""What-if against a naive loop with two toy models, iteration by iteration."""
 
 from dataclasses import replace
 from itertools import product
@@ -36,7 +36,7 @@ LANES = (
 
 
 class ToyPair:
-    """Two 'models' as functions of the last three tokens; the draft agrees with the target now and then."""
+    """Two 'models' as functions of the last three tokens; the draft sometimes agrees with the target."""
 
     def __init__(self, seed: int, agreement: float, silence: float, eos: bool) -> None:
         self.seed, self.agreement, self.silence, self.eos = seed, agreement, silence, eos
@@ -59,7 +59,7 @@ class ToyPair:
 
 
 def write_text(pair: ToyPair, limit: int, stop: tuple[int, int] | None) -> tuple[list[int], str]:
-    """The autoregressive text and how it finishes; ``stop``: two tokens that end it, as a stop string would."""
+    """The autoregressive text and its finish reason; ``stop``: two tokens that end it, like a stop string."""
     text: list[int] = []
     while len(text) < limit:
         text.append(pair.target(text))
@@ -264,7 +264,7 @@ def test_guesses_follow_the_text_and_then_the_tail():
 
 
 def test_policies_that_plan_are_not_asked_step_by_step(monkeypatch):
-    """What keeps forty lanes on 256 tokens at some 15 ms: static lanes do no work per drafted token."""
+    """Forty lanes on 256 tokens take about 15 ms because static lanes do no work per drafted token."""
     monkeypatch.setattr(Static, "should_draft", lambda self, state: pytest.fail("asked step by step"))
     found = whatif.sweep(make_run(n_tokens=256), "static:1..20,confidence:0.05..1.0/0.05")
     assert len(found) == 40

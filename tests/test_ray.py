@@ -1,4 +1,4 @@
-"""Ray Serve over two replicas of the tiny pair, on a cluster of this machine's own.
+"""Ray Serve over two replicas of the tiny pair, on a local cluster.
 
 Needs ray, which the other tests do without (requirements-ray.txt): where it is missing, these are counted as not run.
 """
@@ -64,7 +64,7 @@ def test_too_many_are_told_and_the_line_is_told_its_places(cluster):
     cancel = threading.Event()
     with ThreadPoolExecutor(8) as visitors:
         asked = [visitors.submit(ask, cluster, i, cancel, max_new_tokens=1500, repeats=20) for i in range(8)]
-        wait_until(lambda: any(one.done() for one in asked), 120)  # those for whom there was no place
+        wait_until(lambda: any(one.done() for one in asked), 120)  # those for which there was no place
         cancel.set()
         results = [one.result(120) for one in asked]
     ends = [events[-1] for events in results]

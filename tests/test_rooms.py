@@ -27,7 +27,7 @@ WITHOUT_TORCH = ("decoding", "decoding.records", "decoding.lookahead", "decoding
 NOT_FOR_PAGES = ("decoding.engines", "decoding.loop", "decoding.fit", "decoding.bench", "decoding.cli", "training")
 """What ``viz`` must not import: it draws records and asks a backend."""
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-STARTERS = {"decoding.__main__": "decoding.cli"}  # a file that only starts what lies in another room
+STARTERS = {"decoding.__main__": "decoding.cli"}  # a file that only starts something in another room
 
 
 def sources() -> list[tuple[str, Path]]:
@@ -41,7 +41,7 @@ def sources() -> list[tuple[str, Path]]:
 
 
 def room_of(module: str) -> str:
-    """The deepest room that ``module`` lies in."""
+    """The innermost room that contains ``module``."""
     if module in STARTERS:
         return STARTERS[module]
     parts = module.split(".")
@@ -50,7 +50,7 @@ def room_of(module: str) -> str:
 
 
 def imports(module: str, source: str, is_package: bool = False) -> Iterator[tuple[int, str]]:
-    """(line, imported module or name) of all imports, wherever they stand."""
+    """(line, imported module or name) of all imports, at any level."""
     package = module.split(".") if is_package else module.split(".")[:-1]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -62,7 +62,7 @@ def imports(module: str, source: str, is_package: bool = False) -> Iterator[tupl
 
 
 def faults(module: str, source: str, is_package: bool = False) -> list[str]:
-    """What ``module`` must not import, a sentence each."""
+    """A sentence for each import that ``module`` must not have."""
     own, found = room_of(module), []
     for line, name in imports(module, source, is_package):
         top = name.split(".")[0]
@@ -93,7 +93,7 @@ def test_no_circle_of_imports():
         names = {name for _, name in imports(module, path.read_text(encoding="utf-8"), path.name == "__init__.py")}
         found = {name if name in modules else name.rpartition(".")[0] for name in names}
         below[module] = {name for name in found if name in modules and name != module}
-    while ends := {module for module, used in below.items() if not used}:  # take away what imports nothing that is left
+    while ends := {module for module, used in below.items() if not used}:  # remove what imports nothing that remains
         below = {module: used - ends for module, used in below.items() if module not in ends}
     assert below == {}, "these import each other in a circle, or import one that does"
 

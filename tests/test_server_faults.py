@@ -1,4 +1,4 @@
-"""What goes wrong between a front end and a served backend, over real sockets: every fault is a sentence."""
+"""Failures between a front end and a served backend, over real sockets: each ends with a clear sentence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 @contextmanager
 def program(answer):
-    """Some program on a loopback port: ``answer(connection, what it was sent)``. Gives a RemoteBackend for it."""
+    """A program on a loopback port: ``answer(connection, received)``. Yields a RemoteBackend for it."""
     listener = socket.create_server(("127.0.0.1", 0))
     asked: list[bytes] = []
 
@@ -75,10 +75,10 @@ def program(answer):
 )
 def test_another_program_on_that_port_is_named_so(answer):
     with program(answer) as remote:
-        assert "it is no Speculoscope backend" in last_sentence(compare(remote))
-        assert "it is no Speculoscope backend" in remote.status()
+        assert "it is not a Speculoscope backend" in last_sentence(compare(remote))
+        assert "it is not a Speculoscope backend" in remote.status()
         assert remote.pairs() == []
-        assert len(remote.asked) < 40  # and it is not hammered
+        assert len(remote.asked) < 40  # and it is not overloaded with requests
 
 
 def test_a_server_whose_heartbeat_stops_is_given_up():
@@ -99,7 +99,7 @@ def test_a_server_whose_heartbeat_stops_is_given_up():
         events = compare(remote)
         silent.set()
     assert "was lost and did not come back" in last_sentence(events)
-    assert [event.kind for event in events] == ["queued", "failed"]  # what had arrived stays
+    assert [event.kind for event in events] == ["queued", "failed"]  # the part that had arrived stays
 
 
 def test_after_a_restart_the_server_says_that_it_does_not_know_the_run():
@@ -127,7 +127,7 @@ def test_unknown_runs_are_sentences():
         list(httpx.get(f"{url}/events").iter_lines())
         httpx.get(f"{url}/events", params={"from": 2})
         assert "no longer kept" in httpx.get(f"{url}/events", params={"from": 0}).json()["message"]
-        assert "is not there yet: ask for" in httpx.get(f"{url}/events", params={"from": 999}).json()["message"]
+        assert "does not exist yet: request" in httpx.get(f"{url}/events", params={"from": 999}).json()["message"]
         assert "number of an event" in httpx.get(f"{url}/events", params={"from": "x"}).json()["message"]
         other = httpx.put(url, json={**BODY, "kind": "evaluate"})
         assert other.status_code == 409 and "with other settings" in other.json()["message"]

@@ -1,4 +1,4 @@
-"""What a served backend tells Prometheus, held against the run files of the runs that it counted."""
+"""The Prometheus metrics of a served backend, compared with the run files of the runs that it counted."""
 
 from __future__ import annotations
 

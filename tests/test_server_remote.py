@@ -222,7 +222,7 @@ def test_nobody_there_is_a_sentence():
     ],
 )
 def test_bad_addresses_are_refused(url):
-    with pytest.raises(UserError, match="no address"):
+    with pytest.raises(UserError, match="not the address"):
         RemoteBackend(url)
 
 
@@ -231,7 +231,7 @@ def test_something_else_at_the_address_is_a_sentence():
     assert "HTTP status 404" in last_sentence(compare(RemoteBackend("http://x", transport=page)))
     nonsense = httpx.MockTransport(lambda request: httpx.Response(200, text="hello\n"))
     assert "no event" in last_sentence(compare(RemoteBackend("http://x", transport=nonsense)))
-    assert "no Speculoscope backend" in RemoteBackend("http://x", transport=nonsense).status()
+    assert "not a Speculoscope backend" in RemoteBackend("http://x", transport=nonsense).status()
 
 
 def test_events_of_another_run_are_never_shown():
@@ -275,7 +275,7 @@ def test_sixteen_clients_at_once_get_their_own_results_in_order_of_arrival():
     with served(LocalBackend(ScriptedRunner), Limits(max_runs=16)) as port:
         remote = RemoteBackend(f"http://127.0.0.1:{port}")
         streams = []
-        for i in range(16):  # each stands in line before the next one comes
+        for i in range(16):  # each is queued before the next one arrives
             request = small_request(f"client {i} #slow", lanes=["autoregressive"], max_new_tokens=8, repeats=1)
             streams.append(remote.compare(request, threading.Event()))
             assert next(streams[-1]).data["place"] <= i
@@ -315,7 +315,7 @@ def test_nothing_is_lost_or_mixed_when_connections_are_cut():
 
 
 def test_on_a_busy_machine_the_cuts_let_something_through():
-    """No life within the span is long enough for an answer, and still all runs come to their ends."""
+    """No lifetime in the range is long enough for an answer, and still all runs end."""
     requests = [small_request(f"run {i}", max_new_tokens=4, repeats=1) for i in range(2)]
     result = soak(LocalBackend(ScriptedRunner), requests, clients=2, cut_after_s=(0.001, 0.002))
     assert result.is_clean and result.cuts > 2, result
@@ -336,7 +336,7 @@ def test_the_soak_notices_what_goes_wrong():
 
     assert judged(events).is_clean
     assert judged(events[:5] + events[6:], events).lost == 1
-    assert judged(events[:5] + events[4:], events).mixed == 1  # one came twice
+    assert judged(events[:5] + events[4:], events).mixed == 1  # one arrived twice
     assert judged([*events[:5], replace(events[5], data={}), *events[6:]], events).mixed == 1
     assert judged(compare(FakeBackend(), "another prompt")).mixed == 1
     swapped = compare(FakeBackend(), seed=3)

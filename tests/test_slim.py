@@ -1,4 +1,4 @@
-"""Slim drafts: what is stored is what the draft has of its own, and the whole draft comes back from it."""
+"""Slim drafts: only weights that are not the target's are stored, and the whole draft is restored from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a Space: whole, starts by itself, and asks for what its hardware offers."""
+"""The folder of a Space: complete, able to start, and with requirements that fit its hardware."""
 
 from __future__ import annotations
 

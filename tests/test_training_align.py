@@ -25,7 +25,7 @@ from training.align.teacher import ChatModel, Teacher, turns_of
 from .tiny_chat import make_tiny_chat
 
 ANSWER = 16
-"""Tokens of an answer at most."""
+"""Maximum number of tokens of an answer."""
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def written(chat, tmp_path_factory) -> Path:
 
 @torch.no_grad()
 def test_rows_give_the_models_own_logits_wherever_each_stands(chat, monkeypatch):
-    """Rows begin anew at different times, and are put in another order on the way."""
+    """Rows restart at different times and are reordered meanwhile."""
     monkeypatch.setattr(rows, "STRIDE", 4)
     monkeypatch.setattr(rows, "CHUNK", 2)
     model = chat.load(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Losses over a reduced head, and the figures along kept-back answers."""
+"""Losses over a reduced head, and the figures on held-out answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOP, HEAD, N = 8, 24, 12
 
 
 def known_of(p: torch.Tensor, inside: torch.Tensor | None = None) -> Known:
-    """The TOP best places of p (n, HEAD), all positions of equal weight."""
+    """The TOP most probable tokens of p (n, HEAD), all positions with equal weight."""
     logp, places = p.log().topk(TOP)
     there = torch.ones_like(places, dtype=torch.bool) if inside is None else inside
     return Known(places.masked_fill(~there, 0), there, logp, torch.full((len(p),), 1 / len(p)))
@@ -41,7 +41,7 @@ def test_a_draft_that_equals_its_target_has_nothing_to_learn(name, logits):
 
 @pytest.mark.parametrize("name", list(LOSSES))
 def test_a_step_down_a_loss_brings_the_draft_nearer(name, logits):
-    """In total variation, over many steps: for the sampled loss, too, a step is right on average."""
+    """In total variation, over many steps: a step of the sampled loss is right only on average."""
     torch.manual_seed(1)
     known = known_of((torch.randn(N, HEAD) * 2).softmax(-1))
     draft = logits.clone().requires_grad_()
@@ -64,7 +64,7 @@ def test_kl_is_the_one_of_the_known_classes(logits):
 
 def test_what_the_head_cannot_propose_is_not_spread_over_the_rest(logits):
     inside = torch.ones(N, TOP, dtype=torch.bool)
-    inside[:, 0] = False  # the target's best token has no place in the head
+    inside[:, 0] = False  # the target's best token is not in the head
     known = known_of(logits.softmax(-1), inside)
     assert (draft_q(logits, known)[:, 0] == 0).all()
     assert (known.p[:, 0] == 0).all()

@@ -1,4 +1,4 @@
-"""``python -m training all`` in a copy of the project, with small models: killed in the middle, it goes on."""
+"""``python -m training all`` in a copy of the project, with small models: killed in the middle, it resumes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ main()
 
 
 def make_packages(folder):
-    """A permissive package of modules, tests and English prose, none like another."""
+    """A package under a permissive licence with modules, tests and English prose, all different."""
     info = folder / "words-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: words\nVersion: 1.0\nLicense: MIT\n")
@@ -88,7 +88,7 @@ def run_all(project, folder, **environment):
 
 @pytest.fixture
 def project(tmp_path):
-    """The project's code and showcase in a folder of its own, without weights and build outputs."""
+    """The project's code and showcase in a separate folder, without weights and build outputs."""
     for name in ("training", "decoding", "prompts"):
         shutil.copytree(ROOT / name, tmp_path / "clone" / name, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "clone" / "models").mkdir()

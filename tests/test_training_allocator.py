@@ -1,4 +1,4 @@
-"""What glibc does with freed memory, each time in a process of its own: it cannot be taken back."""
+"""How glibc treats freed memory, in a separate process each time: the setting cannot be undone."""
 
 import platform
 import subprocess
@@ -20,7 +20,7 @@ print(int(kept), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(keep: bool) -> tuple[bool, int]:
-    """Was it said to be kept; page faults of ten steps."""
+    """(whether the setting was accepted, page faults of ten steps)."""
     code = FAULTS.format(keep=keep)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     kept, n = out.split()

@@ -1,4 +1,4 @@
-"""Corpus, tokenizer and token windows, on a made-up package and on random text."""
+"""Corpus, tokenizer and token windows, on an invented package and on random text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Installation of a trained pair: all of it or nothing, and only what belongs together. On tiny models."""
+"""Installation of a trained pair: atomic, and only of parts that belong together. On tiny models."""
 
 from __future__ import annotations
 

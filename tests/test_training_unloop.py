@@ -1,4 +1,4 @@
-"""The target's lesson against loops: what counts as repeated, the loss, and a short run that works."""
+"""The target's training against loops: what counts as repeated, the loss, and a short run."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_run_leaves_its_weights_and_goes_on(tmp_path, monkeypatch, model):
     saved = []
 
     class Tiny:
-        """Stands for the corpus: random windows."""
+        """Stands in for the corpus: random windows."""
 
         def __init__(self, minutes):
             self.short, self.long, self.held_out = Random(31), Random(63), torch.randint(VOCABULARY, (2, 32))

@@ -31,7 +31,7 @@ DEFAULT_LANES = "autoregressive,static:5,costaware,oracle"
 
 
 def check_installed() -> None:
-    """Raises UserError where the package that speaks MCP is missing."""
+    """Raises UserError if the package for MCP is missing."""
     if importlib.util.find_spec("mcp") is None:
         raise UserError("The package mcp is missing: pip install -r requirements-mcp.txt, or start without --mcp.")
 
@@ -67,11 +67,11 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
         pair: str = "",
         repeats: int = 2,
     ) -> str:
-        """Decode a prompt under several lookahead policies of speculative decoding and compare their speed.
+        """Decode a prompt with several lookahead policies of speculative decoding and compare their speed.
 
         Parameters:
             prompt: the text to continue.
-            lanes: policies with commas between, such as autoregressive,static:5,disco,costaware,oracle.
+            lanes: policies separated by commas, such as autoregressive,static:5,disco,costaware,oracle.
             max_new_tokens: how many tokens to decode, at most 256.
             pair: a pair of models by its name (see list_pairs); empty for the default one.
             repeats: how often each lane is timed.
@@ -100,10 +100,10 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
             return _written({**_about(run, visitor), **best_length(run)})
 
     async def explain_token(run: str, lane: str, position: int) -> str:
-        """Why does a token stand where it stands: which model proposed it, what decided its fate, what else was likely?
+        """Why is a token there: which model proposed it, what decided its fate, and which tokens were also likely?
 
         Parameters:
-            run: the id of a run, as compare_policies gives it.
+            run: the id of a run from compare_policies.
             lane: one of its lanes, such as static:5.
             position: the token's position in the new text, from 0.
         """
@@ -136,7 +136,7 @@ def told_as_errors() -> Iterator[None]:
 
 
 def lane_summary(run: Run, trace: Trace) -> dict[str, Any]:
-    """One lane in a few figures; None where a figure does not apply."""
+    """The main figures of a lane; None for figures that do not apply."""
     measured = speedup(run, trace)
     return {
         "lane": trace.lane,
@@ -166,7 +166,7 @@ def best_length(run: Run) -> dict[str, Any]:
 
 
 def explain(run: Run, lane: str, position: int) -> dict[str, Any]:
-    """The token at output ``position`` of ``lane``. Raises UserError where there is none."""
+    """The token at output ``position`` of ``lane``. Raises UserError if there is none."""
     numbers = {trace.lane: number for number, trace in enumerate(run.lanes)}
     if lane not in numbers:
         raise UserError(f"This run has no lane {lane[:60]}: it has {', '.join(numbers)}.")
@@ -182,7 +182,7 @@ def explain(run: Run, lane: str, position: int) -> dict[str, Any]:
 
 
 def _about(run: Run, visitor: gr.Request | None) -> dict[str, Any]:
-    """Where the figures come from, and where the whole run can be seen while it is kept."""
+    """The origin of the figures, and a link to the whole run while it is kept."""
     url = getattr(visitor, "url", None)
     base = f"{url.scheme}://{url.netloc}" if url is not None else ""
     where = run.machine.gpu or f"{run.machine.processor}, {run.machine.cores} cores"

@@ -64,7 +64,7 @@ class Replay:
         return held + 1 + _said(self.chain.tails.get(end))
 
     def guess(self, start: int, index: int) -> tuple[Guesses, int]:
-        """Where the ``index``-th guess of an iteration at ``start`` stands: (its list, its place there)."""
+        """The place of the ``index``-th guess of an iteration at ``start``: (its list, its index there)."""
         held = self.holds[start]
         if start + held == self.n_tokens:
             held -= 1

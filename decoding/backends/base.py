@@ -23,7 +23,7 @@ class Backend(Protocol):
     """Runs comparisons and other long jobs, here or elsewhere.
 
     The streams never raise for bad input or a broken machine. They begin with ``queued`` unless the request is refused
-    at once, are numbered from 0 without gaps, contain JSON-ready data, and end with exactly one of ``finished``,
+    immediately, are numbered from 0 without gaps, contain JSON-ready data, and end with exactly one of ``finished``,
     ``cancelled`` and ``failed`` (a sentence). Setting ``cancel`` ends the run between two iterations; closing the
     stream does so as well and frees its place in the queue.
     """
@@ -42,7 +42,7 @@ class Backend(Protocol):
         ...
 
     def prepare(self) -> None:
-        """A run will be asked for before long: what can be loaded and measured before is begun, where there is such."""
+        """A run will soon be requested: start whatever can be loaded and measured before it, if anything."""
 
     def pairs(self) -> list[PairDescription]: ...
 
@@ -87,5 +87,5 @@ def check_token(token: str) -> str:
     required.
     """
     if not re.fullmatch(r"[!-~]*", token):
-        raise UserError("A token may hold only ASCII letters, digits and signs, and no spaces: choose another.")
+        raise UserError("A token may contain only ASCII letters, digits and punctuation, no spaces: choose another.")
     return token

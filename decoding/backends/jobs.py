@@ -47,11 +47,11 @@ class Jobs:
         yield from job(options, run_id, cancel)
 
     def prepare(self) -> None:
-        """Begin to load the default pair, before anybody has asked for a run."""
+        """Begin to load the default pair, before the first run is requested."""
         self._begin(self._key_of(CompareRequest(prompt="")))
 
     def idle(self, busy: Callable[[], bool]) -> None:
-        """Use the time in which nobody wants anything: finish loading, measure cost curves that are missing or old.
+        """Use idle time: finish loading, measure cost curves that are missing or old.
 
         Returns when there is nothing left to do, or as soon as ``busy()``.
         """
@@ -65,10 +65,10 @@ class Jobs:
                 prepare_usual(self._known, busy)
             if self._known is not None:
                 measure_asked(self._known, busy)
-        except UserError as error:  # whoever asks for a run next is told the same
+        except UserError as error:  # the next run reports the same error
             log.warning("%s", error)
         except Exception:
-            log.exception("what was to be done in idle time failed")
+            log.exception("the work in idle time failed")
 
     def has_lost_device(self) -> bool:
         """Whether the GPU has faulted, after which CUDA refuses all further work of this process. Lack of memory is no
@@ -105,7 +105,7 @@ class Jobs:
         yield from compare(request, self._pair, cancel, run_id, self._known)
 
     def _evaluate(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
-        """Policies with one draft, or all drafts where the options ask for them."""
+        """Evaluates policies with one draft, or all drafts if the options say so."""
         from ..evaluation.job import run_evaluation
         from ..evaluation.options import options_from_dict
 
@@ -130,7 +130,7 @@ class Jobs:
         return request.pair, request.target, request.draft, request.dtype, request.weights
 
     def _load(self, request: CompareRequest | EvaluationOptions, cancel: Cancel) -> Told:
-        """Make the pair asked for the loaded one, telling how it goes. Raises UserError, Cancelled."""
+        """Load the requested pair unless it is loaded, yielding progress. Raises UserError, Cancelled."""
         key = self._key_of(request)
         if self._pair is not None and key == self._key:
             return
@@ -143,16 +143,16 @@ class Jobs:
         self._take_loaded()
 
     def _begin(self, key: Key) -> None:
-        """Begin to load, after whatever is being loaded has ended."""
+        """Begin to load, after any current loading has ended."""
         if self._loading is not None:
             self._loading.end()
         self._pair = self._key = self._known = (
-            None  # frees the memory of the last pair before the next one takes its own
+            None  # frees the memory of the last pair before the next one is allocated
         )
         self._loading = Loading(key, self._device)
 
     def _take_loaded(self) -> None:
-        """Make the pair that was being loaded the loaded one. Raises what loading raised."""
+        """Take over the pair that was being loaded. Raises what loading raised."""
         import torch
 
         from ..comparison.kept_costs import KnownCosts
@@ -160,7 +160,7 @@ class Jobs:
         loading, self._loading = self._loading, None
         self._pair, self._key = loading.pair(), loading.key
         self._known = KnownCosts(self._pair)
-        torch.set_num_threads(self._pair.target.info.threads)  # torch keeps it per thread: for the one that decodes
+        torch.set_num_threads(self._pair.target.info.threads)  # torch keeps it per thread; this one decodes
 
 
 def _told(steps: Iterator[Any]) -> Told:

@@ -1,4 +1,4 @@
-"""A pair that is being loaded in a thread of its own, so that a long download can be told of and stopped."""
+"""Loads a pair in a separate thread, so that a long download can report progress and be stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Key = tuple[str, str, str, str, str]  # pair, target, draft, dtype, weights
 
 
 class Loading:
-    """Begins at once. ``told``: (message, share done or None) as they come, None at the end."""
+    """Begins immediately. ``told``: a queue of (message, share done or None), with None at the end."""
 
     def __init__(self, key: Key, device: str) -> None:
         from ..engines.pair import load_pair
@@ -49,7 +49,7 @@ class Loading:
         return True
 
     def end(self) -> None:
-        """Nobody wants this pair any more: it is loaded no further than to the next thing it tells."""
+        """The pair is no longer needed: loading stops at its next progress message."""
         self.cancelled = lambda: True
         self._future.exception()
 

@@ -36,7 +36,7 @@ class _Job:
     options: dict[str, Any]
     run_id: str
     inbox: queue.Queue[tuple[Kind, dict[str, Any]]] = field(default_factory=lambda: queue.Queue(INBOX_SIZE))
-    abandoned: bool = False  # it has no reader any more
+    abandoned: bool = False  # it no longer has a reader
     cancelled: bool = False  # its reader has cancelled it
     overdue: bool = False  # it exceeded its time limit
     over: bool = False  # its last event has come
@@ -53,8 +53,8 @@ class LocalBackend(GrantedBackend):
     """A first-come queue before one worker process.
 
     ``runner`` is the class that does the work inside the worker (importable by name); it is made once per
-    process and keeps the last pair loaded. The process starts with the first job, and anew after a crash.
-    ``grant``: the most that a job may ask for; on a public deployment less than elsewhere.
+    process and keeps the last pair loaded. The process starts with the first job, and again after a crash.
+    ``grant``: the most that a job may request; a public deployment grants less.
     """
 
     name = "local"
@@ -146,8 +146,8 @@ class LocalBackend(GrantedBackend):
         limit = self._grant.max_seconds
         most = f"{limit / 60:,.0f} minutes" if limit >= 120 else f"{limit:,.3g} seconds"
         return (
-            f"The run took longer than {most}, the most that is granted here, and was ended. What had arrived is "
-            "shown; ask for fewer new tokens, lanes or repeats."
+            f"The run took longer than {most}, the limit here, and was ended. The part that was decoded is "
+            "shown; choose fewer new tokens, lanes or repeats."
         )
 
     def _enter(self, job: _Job) -> int:
@@ -156,7 +156,7 @@ class LocalBackend(GrantedBackend):
             if self._closed:
                 raise UserError(CLOSED)
             if len(self._line) >= self._max_waiting:
-                raise UserError(f"{self._max_waiting} runs are waiting already, the most allowed: try again soon.")
+                raise UserError(f"{self._max_waiting} runs are already waiting, the maximum: try again soon.")
             place = len(self._line) + (self._running is not None)
             self._line.append(job)
             self._advance()
@@ -211,7 +211,7 @@ class LocalBackend(GrantedBackend):
             self._worker = self._start_worker(job)
             if self._worker is None:
                 return self._next()
-            self._worker.send(message)  # if it is gone already, _on_end tells
+            self._worker.send(message)  # if it has already ended, _on_end reports that
         self._deadline = _later(self._grant.max_seconds, lambda: self._end_overdue(job))
         self._tell_places()
 
@@ -264,7 +264,7 @@ class LocalBackend(GrantedBackend):
             self._next()
 
     def _next(self) -> None:
-        """The running job is over: on with the line (lock held)."""
+        """The running job has ended: start the next one (lock held)."""
         self._running = None
         if self._deadline is not None:
             self._deadline.cancel()
@@ -280,6 +280,6 @@ def _later(seconds: float, act: Callable[[], None]) -> threading.Timer:
 
 def _crash_sentence(worker: WorkerProcess) -> str:
     return (
-        f"The process that runs the models {worker.why_it_ended()}. What had arrived is shown; "
+        f"The process that runs the models {worker.why_it_ended()}. The part that was decoded is shown; "
         "a new process starts with the next run."
     )

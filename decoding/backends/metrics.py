@@ -1,6 +1,6 @@
-"""What ``serve`` tells Prometheus of its runs, under vLLM's names where vLLM has one for the same thing.
+"""The Prometheus metrics of ``serve``, under vLLM's names where vLLM has a metric for the same thing.
 
-vLLM's request is here a lane's repeat: one decoding of one prompt. What has no counterpart there begins with
+vLLM's request corresponds to a lane's repeat: one decoding of one prompt. Metrics without a counterpart begin with
 ``speculoscope:``. https://docs.vllm.ai/en/latest/usage/metrics.html
 """
 
@@ -18,12 +18,12 @@ from ..lookahead.lanes import parse_lane
 from ..records.events import Event
 
 SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-PLACES = 20  # positions of an iteration whose acceptance is told one by one
+PLACES = 20  # positions of an iteration whose acceptance is counted separately
 LANE = ("model_name", "draft", "policy")
 
 
 class Metrics:
-    """Counts what the events of runs tell. Safe to use from several threads."""
+    """Counts the events of runs. Safe to use from several threads."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -35,10 +35,10 @@ class Metrics:
         def histogram(name: str, text: str, *labels: str) -> Histogram:
             return Histogram(name, text, labels, buckets=SECONDS, registry=registry)
 
-        self.waiting = Gauge("vllm:num_requests_waiting", "Runs that stand in line.", registry=registry)
-        self.running = Gauge("vllm:num_requests_running", "Runs that have begun.", registry=registry)
-        self.queue_s = histogram("vllm:request_queue_time_seconds", "Seconds that a run stood in line.")
-        self.run_s = histogram("vllm:e2e_request_latency_seconds", "Seconds of a whole run, the line included.")
+        self.waiting = Gauge("vllm:num_requests_waiting", "Runs that wait in the queue.", registry=registry)
+        self.running = Gauge("vllm:num_requests_running", "Runs that have started.", registry=registry)
+        self.queue_s = histogram("vllm:request_queue_time_seconds", "Seconds that a run waited in the queue.")
+        self.run_s = histogram("vllm:e2e_request_latency_seconds", "Seconds of a whole run, the queue included.")
         self.decode_s = histogram("vllm:request_decode_time_seconds", "Decode time of one repeat of a lane.", *LANE)
         self.tokens = counter("vllm:generation_tokens", "Tokens emitted.", *LANE)
         self.drafts = counter("vllm:spec_decode_num_drafts", "Iterations that drafted anything.", *LANE)
@@ -59,7 +59,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def refuse(self) -> None:
-        """A run was refused before it stood in line."""
+        """A run was refused before it was queued."""
         self.outcomes.labels("refused").inc()
 
     def watched(self, events: Iterator[Event]) -> Iterator[Event]:
@@ -84,7 +84,7 @@ class _Watch:
     begun: float = 0.0
     since: float = 0.0  # when the stage began
     stage: str = ""  # "": no event yet
-    outcome: str = "abandoned"  # nobody read it to its end
+    outcome: str = "abandoned"  # unless its events are read to the end
     over: bool = False
     lanes: list[tuple[str, str, str]] = field(default_factory=list)  # labels by lane
 

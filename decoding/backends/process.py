@@ -66,9 +66,9 @@ class WorkerProcess:
         """A clause on the exit status: "was killed by signal 9 (SIGKILL)"."""
         code = self._process.wait()
         if code == GPU_LOST:
-            return "had to end, for the GPU refuses further work after a fault (the program's log tells which)"
+            return "had to end, because the GPU refuses further work after a fault (the program's log names it)"
         if code >= 0:
-            return f"ended with status {code}; the program's log tells why"
+            return f"ended with status {code}; the program's log has the reason"
         hint = ", often for lack of memory" if -code == signal.SIGKILL else ""
         return f"was killed by signal {-code} ({_name_of(-code)}{hint})"
 

@@ -37,36 +37,36 @@ if TYPE_CHECKING:
 APPLICATION, DEVICE = "speculoscope", "Device"
 ROOT = Path(__file__).resolve().parents[2]
 ATTEMPTS = 3  # at starting a cluster of this machine
-POLL_S = 0.1  # how often a waiting run looks at its cancel flag and at its place
+POLL_S = 0.1  # interval at which a waiting run checks its cancel flag and its place
 MOST_STREAMS = 1000  # connections that the face serves at a time
-LOST = "The replica that ran this was lost. What had arrived is shown; start the run again, and another one takes it."
-FULL = "All replicas are busy and as many runs are waiting as are allowed: try again soon."
+LOST = "The replica of this run was lost. The part that was decoded is shown; start the run again on another replica."
+FULL = "All replicas are busy, and the queue is full: try again soon."
 
 
 @dataclass(slots=True)
 class Options:
-    """What a cluster is to be; also the ``args`` of a configuration file (see docs/cluster.yaml)."""
+    """The options of a cluster; also the ``args`` of a configuration file (see docs/cluster.yaml)."""
 
-    replicas: int | None = None  # None: between least and most, as many as are asked for
+    replicas: int | None = None  # None: between least and most, as the load requires
     least: int = 1
     most: int = 4
     gpus: float = 0.0  # per replica
     cpus: float = 1.0
     max_waiting: int = 24
-    token: str = ""  # or SPECULOSCOPE_TOKEN, which does not stand in a file
+    token: str = ""  # or SPECULOSCOPE_TOKEN, which keeps it out of the file
     any_model: bool = False
     grant: dict[str, Any] = field(default_factory=dict)  # fields of Grant
 
 
 @serve.deployment
 class Device:
-    """One quiet device: one comparison at a time (``max_ongoing_requests=1``), in a worker process of its own."""
+    """One quiet device: one comparison at a time (``max_ongoing_requests=1``), in a separate worker process."""
 
     def __init__(self, grant: dict[str, Any]) -> None:
         self._backend = LocalBackend(max_waiting=1, grant=Grant(**grant))
 
     async def work(self, kind: str, options: dict[str, Any], run: str) -> AsyncIterator[str]:
-        """The events of one run, as lines of JSON. Who stops reading ends the run."""
+        """The events of one run, as lines of JSON. The run ends when its reader stops reading."""
         loop, told = asyncio.get_running_loop(), asyncio.Queue()
         cancel, over = threading.Event(), asyncio.Event()
 
@@ -138,10 +138,10 @@ class RayBackend(GrantedBackend):
         finally:
             self._has_begun(number, ended=True)
             if told is not None:
-                told.cancel()  # nothing where it has ended
+                told.cancel()  # no effect if it has ended
 
     def _told(self, reader: _Reader, number: int, cancel: threading.Event) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """What the device tells, its place in the line before; up to the last event."""
+        """The device's events up to the last one, preceded by the run's place in the queue."""
         place = None
         while True:
             if cancel.is_set():
@@ -175,7 +175,7 @@ class RayBackend(GrantedBackend):
 
 
 class _Reader:
-    """Reads a device's stream in a thread of its own, so that whoever follows it can look around meanwhile."""
+    """Reads a device's stream in a separate thread, so that its consumer is not blocked."""
 
     def __init__(self, told: DeploymentResponseGenerator) -> None:
         self._lines: queue.SimpleQueue[str | BaseException] = queue.SimpleQueue()
@@ -196,7 +196,7 @@ class _Reader:
             for line in told:
                 self._lines.put(line)
             self._lines.put(RayServeException("the stream ended without a last event"))
-        except BaseException as error:  # an asyncio.CancelledError among others: it belongs to whoever follows
+        except BaseException as error:  # including asyncio.CancelledError: the consumer must handle it
             self._lines.put(error if isinstance(error, Exception) else RayServeException(str(error)))
 
 
@@ -219,12 +219,12 @@ class Face:
 def application(args: dict[str, Any]) -> serve.Application:
     """The Serve application; ``import_path: decoding.backends.ray_serve:application`` of a configuration file.
 
-    ``args`` are fields of Options. Raises UserError for what cannot be.
+    ``args`` are fields of Options. Raises UserError for invalid options.
     """
     try:
         options = Options(**args)
     except TypeError as error:
-        raise UserError(f"These are no options of a cluster: {error}.") from error
+        raise UserError(f"These are not the options of a cluster: {error}.") from error
     if options.replicas is not None and options.replicas < 1 or not 1 <= options.least <= options.most:
         raise UserError("A cluster needs at least one replica, and --most at least as many as --least.")
     number: dict[str, Any] = {"num_replicas": options.replicas}
@@ -328,7 +328,7 @@ def _join(address: str, **options: Any) -> None:
 
 
 def stop() -> None:
-    """End what :func:`start` started."""
+    """Stop the application that :func:`start` started."""
     import ray
 
     serve.shutdown()

@@ -1,4 +1,4 @@
-"""Recorded runs, shown at once without a model."""
+"""Recorded runs, which are shown without a model."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 RECORDINGS = Path(__file__).resolve().parent.parent.parent / "recordings"
 INDEX = "index.json"
-NOTHING_LIVE = "Only recorded results are shown here: start the program without --recorded to measure anew."
+NOTHING_LIVE = "Only recorded results are shown here: start the program without --recorded to measure new ones."
 
 
 @dataclass(slots=True)
 class RecordingInfo:
-    """What a list of recordings shows; ``shows`` says in a line what to look for."""
+    """An entry of a list of recordings; ``shows`` says in one line what to look for."""
 
     id: str
     title: str
@@ -43,7 +43,7 @@ class RecordingInfo:
     machine: str
     dtype: str
     lanes: list[str] = field(default_factory=list)
-    point: str = ""  # the lane that its first sentence is to be about; "": the fastest
+    point: str = ""  # the lane of its first sentence; "": the fastest
 
 
 _INDEX = TypeAdapter(list[RecordingInfo])
@@ -144,9 +144,9 @@ class RecordedBackend:
         try:
             run = load_run(self._path(identifier))
         except UserError as error:
-            again = "Make it anew by python -m decoding recordings."
+            again = "Record it again with python -m decoding recordings."
             raise UserError(f"The recording {identifier} cannot be shown. {error} {again}") from error
-        run.id = identifier  # the file's name is what it is asked for by
+        run.id = identifier  # requests use the file's name
         return run
 
     def _list(self) -> list[RecordingInfo]:
@@ -166,13 +166,15 @@ class RecordedBackend:
 
 
 def read_index(folder: Path) -> list[RecordingInfo]:
-    """The list in ``folder``; empty where there is none. Raises UserError where it is broken."""
+    """The list in ``folder``; empty if there is none. Raises UserError if it is broken."""
     try:
         return _INDEX.validate_json((folder / INDEX).read_bytes())
     except FileNotFoundError:
         return []
     except (OSError, ValidationError) as error:
-        raise UserError(f"{folder.name}/{INDEX} is broken: make it anew by python -m decoding recordings.") from error
+        raise UserError(
+            f"{folder.name}/{INDEX} is broken: write it again with python -m decoding recordings."
+        ) from error
 
 
 def write_index(folder: Path, infos: list[RecordingInfo]) -> None:

@@ -28,7 +28,7 @@ LONGEST_PAUSE_S = 2.0
 
 
 class RemoteBackend:
-    """Follows runs on a served backend; resumes a broken connection where it broke.
+    """Follows runs on a served backend; resumes after a broken connection without losing events.
 
     ``patience_s``: how long to retry without an answer. Raises UserError for an invalid address or token.
     """
@@ -90,7 +90,7 @@ class RemoteBackend:
         except UserError as error:
             log.warning("%s", error)
         except (ValidationError, httpx.DecodingError):
-            log.warning("what %s says of its pairs cannot be read: is it of the same version?", self._where)
+            log.warning("the list of pairs of %s cannot be read: is it of the same version?", self._where)
         return []
 
     def status(self) -> str:
@@ -173,7 +173,7 @@ class _Follower:
         try:
             return event_from_json(line)
         except UserError as error:
-            sentence = f"What {self._where} sent is no event of a comparison: is it a backend of the same version?"
+            sentence = f"What {self._where} sent is not an event of a comparison: is it a backend of the same version?"
             raise UserError(sentence) from error
 
     def _check_place(self, event: Event) -> None:
@@ -201,8 +201,8 @@ class _Follower:
         if not self._started:
             return _unreachable(self._where)
         return (
-            f"The connection to {self._where} was lost and did not come back. What had arrived is shown; start the "
-            "run again when the other machine answers."
+            f"The connection to {self._where} was lost and did not come back. The part that was decoded is shown; "
+            "start the run again when the other machine answers."
         )
 
 
@@ -223,12 +223,12 @@ def _host_and_port(url: str) -> str:
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme, parts.hostname or "", parts.port
-        host.encode("idna")  # this and the next line refuse what no connection could be made to
+        host.encode("idna")  # this and the next line refuse addresses to which no connection is possible
         httpx.URL(url)
     except (ValueError, httpx.InvalidURL):
         scheme = ""
     if scheme not in ("http", "https") or not host:
-        raise UserError(f"'{url[:100]}' is no address of a backend: write for instance http://gpu-machine:8700.")
+        raise UserError(f"'{url[:100]}' is not the address of a backend: write for example http://gpu-machine:8700.")
     return host + (f":{port}" if port else "")
 
 
@@ -237,7 +237,7 @@ def _unreachable(where: str) -> str:
 
 
 def _no_backend(where: str) -> str:
-    return f"Something answers at {where}, but it is no Speculoscope backend: is the address right?"
+    return f"Something answers at {where}, but it is not a Speculoscope backend: is the address right?"
 
 
 def _check(response: httpx.Response) -> None:

@@ -107,7 +107,7 @@ class Session:
             if start < self._first:
                 raise Refusal(410, f"Event {start} was read before and is no longer kept: start the run again.")
             if start > self._first + len(self._lines):
-                raise Refusal(400, f"Event {start} is not there yet: ask for number {self._first + len(self._lines)}.")
+                raise Refusal(400, f"Event {start} does not exist yet: request {self._first + len(self._lines)}.")
             while self._first < start:
                 self._lines.popleft()
                 self._first += 1
@@ -184,20 +184,20 @@ class Sessions:
 
     async def _start(self, run: str, body: bytes) -> None:
         if not RUN_ID.fullmatch(run):
-            raise Refusal(400, "A run's id has 8 to 64 letters, digits, - and _.")
+            raise Refusal(400, "A run's id consists of 8 to 64 letters, digits, - and _.")
         async with self._starting:
             if run in self._known:
                 if self._bodies[run] != body:
-                    raise Refusal(409, "A run of this id is there already, with other settings.")
+                    raise Refusal(409, "There is already a run with this id and other settings.")
                 return
             if sum(not session.ended for session in self._known.values()) >= self._limits.max_runs:
-                sentence = f"{self._limits.max_runs} runs are under way or waiting, the most allowed: try again soon."
+                sentence = f"{self._limits.max_runs} runs are under way or waiting, the maximum: try again soon."
                 raise Refusal(503, sentence)
             kind, options = _read_body(body, self._limits)
             session = Session(run, self._limits, self._forget)
             self._known[run], self._bodies[run] = session, body
             events = self._metrics.watched(self._events(kind, options, session))
-            first = await asyncio.to_thread(next, events)  # it stands in line now
+            first = await asyncio.to_thread(next, events)  # it is in the queue now
             threading.Thread(target=session.pump, args=(chain((first,), events),), daemon=True).start()
 
     def get(self, run: str) -> Session:
@@ -222,7 +222,7 @@ class Sessions:
 
 def _whole(run: str, events: Callable[[], Iterator[Event]]) -> Iterator[Event]:
     """All events; the run ends with a sentence even if a backend raises or ends without a last event."""
-    seq, message = -1, "The run ended without a result. Start it again; the server's log may tell more."
+    seq, message = -1, "The run ended without a result. Start it again; the server's log may have the reason."
     try:
         for event in events():
             yield event
@@ -256,7 +256,7 @@ def _read_body(body: bytes, limits: Limits) -> tuple[str, CompareRequest | dict[
 def _check_known(options: dict[str, Any]) -> None:
     unknown = sorted(options.keys() - SETTINGS)
     if unknown:
-        sentence = f"This server knows no setting {unknown[0][:40]}: are it and the front end of the same version?"
+        sentence = f"This server does not know the setting {unknown[0][:40]}: is the front end of the same version?"
         raise UserError(sentence)
 
 
@@ -309,7 +309,7 @@ def _guard(token: str) -> Callable[[Request], None]:
         given = request.headers.get("authorization", "").encode()
         if token and not hmac.compare_digest(given, expected):
             sentence = (
-                "This server asks for a token, and the one given is missing or wrong: "
+                "This server requires a token, and the one given is missing or wrong: "
                 "start the front end with SPECULOSCOPE_TOKEN set to the server's."
             )
             raise Refusal(401, sentence)
@@ -362,5 +362,5 @@ async def _limited_body(request: Request, most: int) -> bytes:
     async for chunk in request.stream():
         body += chunk
         if len(body) > most:
-            raise Refusal(413, f"The body is larger than {most // 1024} KB, the most that is read.")
+            raise Refusal(413, f"The body is larger than {most // 1024} KB, the limit.")
     return bytes(body)

@@ -19,7 +19,7 @@ MAX_BYTES = 600_000
 
 
 def plan_recording(prompt: Prompt, pair: PairDescription, max_new_tokens: int, repeats: int) -> CompareRequest:
-    """The comparison that shows what ``prompt`` shows, with the policies that were fitted for ``pair``."""
+    """The comparison to record for ``prompt``, with the policies that were fitted for ``pair``."""
     lanes = [parse_lane(text) for text in prompt.lanes or DEFAULT_LANES]
     texts = [lane.text if _is_there(lane, pair) else _stand_in(lane) for lane in lanes]
     return CompareRequest(

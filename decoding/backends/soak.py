@@ -32,7 +32,7 @@ class SoakResult:
     cuts: int = 0
     ends: Counter[str] = field(default_factory=Counter)  # last event -> runs
     lost: int = 0  # events that never arrived
-    mixed: int = 0  # runs whose events are not, one by one, those that the backend told, or of another run's text
+    mixed: int = 0  # runs whose events differ from those that the backend sent, or are of another run's text
     sentences: Counter[str] = field(default_factory=Counter)  # of runs that failed
 
     @property
@@ -64,8 +64,8 @@ def soak(
     """Run ``requests`` through ``backend`` served on loopback, ``clients`` at a time, behind a proxy that cuts.
 
     Every connection lives a random time within ``cut_after_s``, longer on a machine so busy that shorter ones carry
-    nothing (see :class:`_Lives`). The prompts must differ from each other. Setting ``cancel`` ends it early; runs that
-    were cut short by that do not count.
+    nothing (see :class:`_Lives`). The prompts must differ from each other. Setting ``cancel`` ends the test early; runs
+    that this interrupts do not count.
     """
     limits = Limits(max_runs=clients + 1, any_model=True, grace_s=PATIENCE_S)
     witness = Witness(backend)
@@ -83,9 +83,9 @@ def soak_served(
     told: Callable[[SoakResult], None] = lambda result: None,
     witness: Witness | None = None,
 ) -> SoakResult:
-    """As :func:`soak`, for a backend that is served already, at ``port`` of this machine.
+    """As :func:`soak`, for a backend that is already served, at ``port`` of this machine.
 
-    Without a ``witness`` of what the backend told, a run counts as whole if its events have all numbers and its live
+    Without a ``witness`` of what the backend sent, a run counts as whole if its events have all numbers and its live
     tokens are the texts of all lanes and repeats.
     """
     cancel = cancel or threading.Event()

@@ -30,17 +30,17 @@ QUOTA = re.compile(r"quota|GPU (duration|task)|credits", re.IGNORECASE)
 
 
 class SpaceBackend:
-    """Runs each comparison through a client of its own, whose end the Space sees.
+    """Runs each comparison through a separate client, so that the Space notices when it ends.
 
-    ``place``: OWNER/NAME of a Space, or the address of a page. The user's Hub token (``hf auth login``) goes along, so
-    that a ZeroGPU Space charges the user's own quota. Raises UserError for a place that is none.
+    ``place``: OWNER/NAME of a Space, or the address of a page. The user's Hub token (``hf auth login``) is sent, so
+    that a ZeroGPU Space charges the user's quota. Raises UserError for an invalid place.
     """
 
     name, live = "space", True
 
     def __init__(self, place: str) -> None:
         if not (_NAME.fullmatch(place) or place.startswith(("http://", "https://"))):
-            raise UserError(f"'{place[:100]}' is no Space: write space:OWNER/NAME, as in its address on the Hub.")
+            raise UserError(f"'{place[:100]}' is not a Space: write space:OWNER/NAME, as in its address on the Hub.")
         self._place = place
         self._closed = False
 
@@ -64,11 +64,11 @@ class SpaceBackend:
     def run_job(
         self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
     ) -> Iterator[Event]:
-        message = "A Space runs comparisons only: evaluate on a machine of your own."
+        message = "A Space only runs comparisons: evaluate on your own machine."
         yield Numbering(run_id)("failed", message=message)
 
     def pairs(self) -> list[PairDescription]:
-        return []  # a page does not tell programs; its default pair has no name here
+        return []  # the endpoint does not list its pairs; its default pair has no name here
 
     def status(self) -> str:
         return f"Runs on the Space {self._place}."
@@ -79,7 +79,7 @@ class SpaceBackend:
     def _told(
         self, told: queue.SimpleQueue[dict[str, Any] | Exception], cancel: threading.Event, run: str
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """What the Space tells, up to the last event; one that it leaves out is made here."""
+        """The Space's events up to the last one, which is added here if the Space leaves it out."""
         while not (cancel.is_set() or self._closed):
             try:
                 event = told.get(timeout=POLL_S)
@@ -98,7 +98,7 @@ class SpaceBackend:
         yield "cancelled", {}
 
     def _read(self, arguments: dict[str, Any], told: queue.SimpleQueue, gone: threading.Event) -> None:
-        """In a thread of its own: gradio_client blocks until the Space answers."""
+        """Runs in a separate thread, because gradio_client blocks until the Space answers."""
         try:
             client = self._connect()
             job = client.submit(**arguments, api_name="/compare")
@@ -106,7 +106,7 @@ class SpaceBackend:
             for event in job:
                 told.put(event)
             told.put(job.exception() or UserError("The Space ended the run without a result: start it again."))
-        except Exception as error:  # whatever the client's libraries raise becomes a sentence
+        except Exception as error:  # every exception of the client's libraries becomes a sentence
             told.put(error)
         finally:
             gone.set()
@@ -121,11 +121,11 @@ class SpaceBackend:
             return str(error)
         kind, message = type(error).__name__, re.sub(r"<[^>]*>", "", str(error)).strip()
         if QUOTA.search(message):
-            return f"{self._place} has no GPU for this run: {message[:200]}. Its recorded runs play all the same."
+            return f"{self._place} has no GPU for this run: {message[:200]}. Its recorded runs still play."
         if kind in ("TooManyRequestsError", "QueueError"):
-            return f"{self._place} has too many visitors just now: try again soon."
+            return f"{self._place} has too many visitors at the moment: try again soon."
         if "invalid state" in message or "PAUSED" in message or "SLEEPING" in message:
-            return f"{self._place} is asleep or has stopped: open it once in a browser, wait for it, and try again."
+            return f"{self._place} is asleep or has stopped: open it in a browser, wait until it runs, and try again."
         if kind == "RepositoryNotFoundError":
             return f"There is no Space {self._place} (or it is private and you are not logged in): check its spelling."
         if kind in ("AppError", "InvalidAPIEndpointError") or isinstance(error, KeyError | TypeError):
@@ -138,17 +138,17 @@ class SpaceBackend:
 
 
 def carried(request: CompareRequest) -> dict[str, Any]:
-    """``request`` as arguments of the endpoint. Raises UserError for a setting that it does not take."""
+    """``request`` as arguments of the endpoint. Raises UserError for a setting that the endpoint lacks."""
     default = CompareRequest(prompt="")
     left_out = replace(request, chat=None, **{name: getattr(default, name) for name in CARRIED})
     for name in CompareRequest.__slots__:
         if getattr(left_out, name) != getattr(default, name):
-            raise UserError(f"A Space takes no {name.replace('_', ' ')}: leave it at its default, or run it here.")
+            raise UserError(f"A Space has no setting {name.replace('_', ' ')}: keep its default, or run it here.")
     return {name: getattr(request, name) for name in CARRIED} | {"chat": CHAT[request.chat]}
 
 
 def _as_told(kind: str, data: dict[str, Any], run: str) -> dict[str, Any]:
-    """The endpoint's ``data`` as a backend tells it: iterations as a list, the run under its name here."""
+    """The endpoint's ``data`` in a backend's form: iterations as a list, the run with its id here."""
     if kind == "iterations" and isinstance(data.get("items"), dict):
         return {**data, "items": [data["items"][at] for at in sorted(data["items"], key=int)]}
     if kind == "finished" and isinstance(data.get("run"), dict):

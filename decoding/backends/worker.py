@@ -2,7 +2,7 @@
 
 Started by :mod:`.process` as ``python -m decoding.backends.worker FD MODULE:NAME``. Messages are JSON, both ways:
 ``{"job", "kind", "options", "run"}``, ``{"cancel": job}`` and ``{"prepare": true}`` come in, ``{"job", "kind",
-"data"}`` go out. The end of the pipe (the front end closed it or died) ends the worker at once.
+"data"}`` go out. The end of the pipe (the front end closed it or died) ends the worker immediately.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class JobRunner(Protocol):
     def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Callable[[], bool]) -> Told: ...
 
     def prepare(self) -> None:
-        """A run will be asked for before long: begin what can be begun for it."""
+        """A run will soon be requested: begin to prepare for it."""
 
     def idle(self, busy: Callable[[], bool]) -> None:
-        """Nothing is asked for: use the time until ``busy()``, or return."""
+        """There is no job: use the time until ``busy()``, or return."""
 
     def has_lost_device(self) -> bool:
         """Whether this process is unusable after a failure; it is then ended."""
@@ -68,7 +68,7 @@ def _read(connection: Connection, inbox: queue.SimpleQueue, cancelled: set[int])
         try:
             message = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
-            os._exit(0)  # there is no front end any more; the main thread may be in a forward pass
+            os._exit(0)  # the front end is gone; the main thread may be in a forward pass
         if "cancel" in message:
             cancelled.add(message["cancel"])
         else:
@@ -87,7 +87,7 @@ def _serve(connection: Connection, runner: JobRunner, message: dict[str, Any], c
     for kind, data in guarded(events):
         if kind == "failed" and runner.has_lost_device():
             log.error("%s: this process ends, a new one starts with the next job", data["message"])
-            os._exit(GPU_LOST)  # not before the front end hears of it by the end of the pipe: no job comes in between
+            os._exit(GPU_LOST)  # the front end learns of it by the end of the pipe, so no job comes in between
         text = json.dumps({"job": job, "kind": kind, "data": data}, allow_nan=False, separators=(",", ":"))
         connection.send_bytes(text.encode("ascii"))
         if kind in LAST_KINDS:

@@ -30,7 +30,7 @@ SECONDS_PER_TOKEN = 0.012  # of the slowest lane, generously: less is returned, 
 EXTRA_PASSES = 2  # the reference text and the chains, on top of the repeats
 LONGEST_S = 120.0
 ASK_FOR_LESS = "Ask for fewer tokens, lanes or repeats."
-RECORDED = "The recorded runs play all the same."
+RECORDED = "The recorded runs still play."
 
 
 class ZeroGPUBackend:

@@ -1,7 +1,7 @@
-"""All that waits for a GPU, in one go: what to run, most important first, and what it showed beside its goals.
+"""All measurements on a GPU in one command: the steps, the most important first, and their results next to the goals.
 
-Every step is a command of its own, so that a fault in one leaves the others alone. Its output is written as it ends; a
-step whose output is there is not run again.
+Every step is a separate command, so that a failure does not affect the others. Its output is written when it ends; a
+step that has an output is not run again.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 from ..files import write_whole
 from ..records.run_file import load_run
 
-LEAST_MINUTES = 0.5  # with less time left no step is begun
+LEAST_MINUTES = 0.5  # with less time left no step is started
 LANES = "autoregressive,static:3,static:5,heuristic,confidence:0.4,oracle"
 PROMPT = "Explain in three sentences why the sky is blue."
 
 Run = Callable[[list[str], float], tuple[int, str]]
-"""``run(words, minutes)``: runs ``python -m`` with ``words`` for at most so long; exit status and what was printed."""
+"""``run(words, minutes)``: runs ``python -m`` with ``words`` for at most ``minutes``; exit status and printed text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``share`` of the time that is left when it begins is the most that it takes."""
+    """``share``: the step's time limit, as a share of the time left when it starts."""
 
     name: str
     words: tuple[str, ...]
@@ -35,10 +35,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """``reads`` finds the figure in a report of ``bench``; None where the report has none."""
+    """``reads`` finds the figure in a report of ``bench``; None if the report has none."""
 
     text: str
-    pairs: tuple[str, ...]  # beginnings of the names of the pairs it is set for; "" is any
+    pairs: tuple[str, ...]  # prefixes of the names of the pairs that have this goal; "" matches all
     holds: Callable[[float], bool]
     reads: Callable[[dict[str, Any]], float | None]
 
@@ -63,7 +63,7 @@ def plan(out: Path, minutes: float, pair: str = "") -> list[Step]:
 
 
 def run_day(out: Path, minutes: float, run: Run, pair: str = "", now: Callable[[], float] = monotonic) -> Iterator[str]:
-    """Runs what is not done yet and writes ``out``/<step>.json and summary.md; yields a sentence for each step."""
+    """Runs the steps that are not done, writes ``out``/<step>.json and summary.md; yields a sentence for each step."""
     out.mkdir(parents=True, exist_ok=True)
     end = now() + 60 * minutes
     for step in plan(out, minutes, pair):
@@ -71,7 +71,7 @@ def run_day(out: Path, minutes: float, run: Run, pair: str = "", now: Callable[[
         if (done := read_step(out, step.name)) is not None and done["status"] == 0:
             yield f"{step.name}: done before."
         elif left < LEAST_MINUTES:
-            yield f"{step.name}: no time was left. Run the command again to go on."
+            yield f"{step.name}: no time was left. Run the command again to continue."
         else:
             yield f"{step.name}: running, for at most {step.share * left:.1f} minutes."
             status, text = run(list(step.words), step.share * left)
@@ -80,7 +80,7 @@ def run_day(out: Path, minutes: float, run: Run, pair: str = "", now: Callable[[
 
 
 def _result(step: Step, status: int, text: str) -> dict[str, Any]:
-    """``data`` is what the command printed as JSON; without any, ``text`` is the end of what it printed."""
+    """``data`` is the JSON that the command printed; if there is none, ``text`` is the end of its output."""
     start = min((at for at in (text.find("{"), text.find("[")) if at >= 0), default=-1)
     try:
         data = json.loads(text[start:]) if start >= 0 else None
@@ -98,7 +98,7 @@ def read_step(out: Path, name: str) -> dict[str, Any] | None:
 
 
 def summary(out: Path) -> str:
-    """Markdown: each step's outcome, and each goal beside its figure."""
+    """Markdown: each step's outcome, and each goal with its figure."""
     lines = ["# A day on a GPU", "", "| step | outcome |", "|---|---|"]
     for step in plan(out, 1.0):
         lines.append(f"| {step.name} | {_outcome(out, step.name)} |")

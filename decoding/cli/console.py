@@ -54,14 +54,14 @@ def progress_bar() -> Iterator[Progress]:
 
 @contextmanager
 def cancel_on_interrupt() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets; a second one interrupts at once."""
+    """An event that the first Ctrl-C sets; a second one interrupts immediately."""
     cancel = threading.Event()
 
     def stop(number: int, frame: object) -> None:
         if cancel.is_set():
             raise KeyboardInterrupt
         cancel.set()
-        err.print("Stopping after this step; press Ctrl-C again to leave at once.")
+        err.print("Stopping after this step; press Ctrl-C again to leave immediately.")
 
     before = signal.signal(signal.SIGINT, stop)
     try:

@@ -32,7 +32,7 @@ def gpu_day(
 
 
 def run_module(words: list[str], minutes: float) -> tuple[int, str]:
-    """``python -m`` with ``words`` in a process of its own: its exit status and output, errors only if it failed."""
+    """``python -m`` with ``words`` in a separate process: its exit status and output, with errors only if it failed."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", *words], capture_output=True, text=True, timeout=60 * minutes, check=False

@@ -27,7 +27,7 @@ def policies(
         print_json([_plain(spec) for spec in all_specs().values()])
     else:
         out.print(_table())
-        out.print("Before any lane a draft may stand: ngram/static:8 copies from the text so far.")
+        out.print("A draft may precede any lane: ngram/static:8 copies from the text so far.")
 
 
 def markdown_lines() -> list[str]:

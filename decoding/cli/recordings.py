@@ -30,7 +30,7 @@ def recordings(
     described = find_pair(pair)
     prompts = load_showcase(described.chat)
     if described.kind != "embedded":
-        raise UserError("Recordings are made with a pair whose weights lie under models/: train one, or name it.")
+        raise UserError("Recordings need a pair whose weights are in models/: train one, or name one with --pair.")
     if check:
         raise typer.Exit(_check(folder, prompts, described))
     chosen = _choose(prompts, only)

@@ -39,7 +39,7 @@ def serve(
     ray: Annotated[bool, typer.Option("--ray", help="Run on many devices, through Ray Serve.")] = False,
     address: Annotated[str, typer.Option(help="With --ray: a running cluster. Without: this machine alone.")] = "",
     replicas: Annotated[str, typer.Option(help="With --ray: how many devices; auto: as visitors need.")] = "auto",
-    most_replicas: Annotated[int, typer.Option(help="With --replicas auto: at most so many.")] = 4,
+    most_replicas: Annotated[int, typer.Option(help="With --replicas auto: the largest number.")] = 4,
     gpus_per_replica: Annotated[float, typer.Option(help="With --ray: GPUs of each.")] = 0.0,
 ) -> None:
     """Serve comparisons to front ends on other machines (python app.py --backend http://HOST:PORT)."""
@@ -121,7 +121,7 @@ def check_guarded(host: str, token: str, insecure: bool) -> None:
     """Raises UserError for serving to other machines without a token, unless that is requested."""
     if not (token or insecure or is_loopback(host)):
         raise UserError(
-            f"Anyone who reaches {host} could run comparisons here: ask for a token with --token or {TOKEN_VARIABLE}, "
+            f"Anyone who reaches {host} could run comparisons here: require a token with --token or {TOKEN_VARIABLE}, "
             "or say --insecure if that is meant."
         )
 

@@ -182,7 +182,7 @@ def verdict(run: Run) -> str:
 
 def _difference(run: Run, trace: Trace) -> str:
     found = trace.verdict
-    gap = f", where the target's two best logits lie {found.gap:.2g} apart" if found.gap is not None else ""
+    gap = f", where the target's two best logits are {found.gap:.2g} apart" if found.gap is not None else ""
     tie = " (a near tie)" if found.near_tie else ""
     return f"{trace.lane} differs from output position {found.first_difference} on{gap}{tie}, {run.pair.target.dtype}"
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 Cancel = Callable[[], bool]
 
-FLUSH_S = 0.05  # live iterations are sent in batches of so many seconds
-MANY_REPEATS = 5  # a run repeated so often is made to be kept: its cost curves are read READINGS times
+FLUSH_S = 0.05  # live iterations are sent in batches of this many seconds
+MANY_REPEATS = 5  # a run with this many repeats is made to be kept: its cost curves are read READINGS times
 READINGS = 3
 MEASURING = "Timing single passes of both models: the simulated lane and policies that weigh costs need it"
 CHECKING = "Comparing a few passes with the kept cost curves"
@@ -50,10 +50,10 @@ def compare(
     run_id: str | None = None,
     known: KnownCosts | None = None,
 ) -> Told:
-    """Run ``request`` on ``pair`` and tell what happens; the last of it is ``finished``, with the run.
+    """Run ``request`` on ``pair``; yields its events, of which the last is ``finished``, with the run.
 
     ``known``: what this process knows of the pair's costs; without it they are measured for this run.
-    Raises UserError for bad input, Cancelled where ``cancel()`` says so.
+    Raises UserError for bad input, Cancelled once ``cancel()`` is true.
     """
     yield from Comparison(prepare(request, pair), cancel, run_id or new_id(), known).events()
 
@@ -73,10 +73,10 @@ def _progress(stage: str, message: str, fraction: float | None = None) -> dict[s
 class Comparison:
     """One comparison, from a prepared request to a run.
 
-    The plain lane comes first and weighs nothing, so it starts at once, and its text is the reference for all
-    others. Then what they need is found off the clock: cost curves, and for oracles the draft's guesses along that
-    text. With every lane's first repeat the replay is there; the other repeats refine its times, round robin. Last,
-    both models read the texts once more, for the what-if and for what decided each fate.
+    The plain lane comes first: it needs no costs, so it starts immediately, and its text is the reference for all
+    others. Then everything that they need is measured off the clock: cost curves, and for oracles the draft's guesses
+    along that text. After every lane's first repeat there is a replay; the other repeats refine its times, round
+    robin. Finally both models read the texts again, for what-if and for the reasons of each fate.
     """
 
     def __init__(self, prepared: Prepared, cancel: Cancel, run_id: str, known: KnownCosts | None = None) -> None:
@@ -87,7 +87,7 @@ class Comparison:
         self._warm: set[str] = known.warm if known else set()
         self._decoded = Decoded(UNKNOWN, [[] for _ in prepared.lanes], [[] for _ in prepared.lanes])
         self._foreseen: dict[str, Chain] = {}
-        self._sent: set[int] = set()  # token ids whose texts were told
+        self._sent: set[int] = set()  # token ids whose texts were sent
         self.run: Run
 
     def events(self) -> Told:
@@ -138,7 +138,7 @@ class Comparison:
         self._check_cancel()
 
     def _look_ahead(self) -> Told:
-        """What the drafts of oracle lanes guess along the reference."""
+        """The guesses of the oracle lanes' drafts along the reference."""
         prepared, reference = self.prepared, self._decoded.reference
         asked = dict.fromkeys(prepared.draft_of(lane) for lane in prepared.lanes if lane.is_oracle)
         for draft in asked:
@@ -147,7 +147,7 @@ class Comparison:
             self._check_cancel()
 
     def _warm_up(self) -> Told:
-        """The first passes of a lane in a process are slow; what its decisions cost is read from them, too."""
+        """Warms up the lanes, whose first passes in a process are slow, and measures the cost of their decisions."""
         found: dict[str, list[float]] = {}
         for lane in self.prepared.lanes:
             if lane.text in self._warm and lane.policy in self._decoded.costs.decision:
@@ -166,11 +166,11 @@ class Comparison:
 
     @property
     def _context(self) -> int:
-        """How long the text is, about, where costs are read."""
+        """The approximate context length at which costs are measured."""
         return len(self.prepared.prompt) + self.prepared.limits.max_new_tokens // 2
 
     def _find_costs(self) -> Told:
-        """Those kept, if a few passes agree with them; else measured now."""
+        """The kept costs, if a few passes agree with them; else newly measured ones."""
         drafts, known = self.prepared.drafts, self._known
         kept = known.find(drafts, self._context) if known and self.prepared.request.repeats < MANY_REPEATS else None
         if kept is None:
@@ -199,7 +199,7 @@ class Comparison:
         self._decoded.costs = readings[0] if len(readings) == 1 else smooth_costs(readings)
 
     def _measured(self, fraction: float) -> tuple[Kind, dict[str, Any]] | None:
-        """Progress, told in steps of a tenth."""
+        """Progress events in steps of a tenth."""
         self._check_cancel()
         if fraction < self._measured_share + 0.1:
             return None
@@ -207,7 +207,7 @@ class Comparison:
         return "progress", _progress("measuring", MEASURING, fraction)
 
     def _plain_seconds(self) -> float | None:
-        """What a target pass over one token takes in this run, where the plain lane has told."""
+        """Seconds of a target pass over one token in this run, if the plain lane has been decoded."""
         runs = [self._decoded.lanes[i] for i, lane in enumerate(self.prepared.lanes) if lane.is_plain]
         passes = [iteration.times[CHECK] for run in runs for iteration in run[0].iterations]
         return median(passes) if passes else None
@@ -225,7 +225,7 @@ class Comparison:
         yield "lane_finished", {"lane": index, "repeat": repeat, "decode_s": run.decode_s}
 
     def _live(self, index: int, repeat: int, run: LaneRun) -> Told:
-        """Decode, and tell the iterations in batches between which the clock stands still; the first one at once."""
+        """Decode, and yield the iterations in batches, during which the clock is stopped; the first one immediately."""
         sent, last = 0, 0.0
         for iteration in run.decode(self._cancel):
             if perf_counter() - last < FLUSH_S and iteration.finish is None:
@@ -246,10 +246,10 @@ class Comparison:
         }
 
     def _keep(self, index: int, run: LaneRun) -> None:
-        """Keep a repeat where it took the very iterations of the first one; what did not is told in a note."""
+        """Keep a repeat if it has the same iterations as the first one; otherwise add a note."""
         kept = self._decoded.lanes[index]
         if kept and _shape(kept[0]) != _shape(run):
-            self._decoded.notes[index].append("A repeat took other iterations than the first one and was left out.")
+            self._decoded.notes[index].append("A repeat had other iterations than the first one and was left out.")
             return
         kept.append(run)
 
@@ -261,13 +261,13 @@ class Comparison:
     # -- off the clock, after
 
     def _read_again(self) -> Told:
-        """What the drafts would have guessed after each mistake, and what decided each token's fate."""
+        """The drafts' guesses after each mistake, and the reason for each token's fate."""
         decoded = self._decoded
         foreseeable = [draft for draft in self.prepared.drafts if abilities_of(draft).text_only]
         for draft in foreseeable if decoded.reference else []:
             yield "progress", _progress("chain", f"Off the clock: all that {draft} would guess, for the what-if")
             decoded.chains[draft] = chain_of(self.prepared, draft, decoded.reference.output, self._cancel)
-        yield "progress", _progress("explaining", "Reading the texts once more to explain each token's fate")
+        yield "progress", _progress("explaining", "Reading the texts again to explain each token's fate")
         self.run = assemble(self.prepared, decoded, self._run_id, explained=True)
 
     def _check_cancel(self) -> None:

@@ -225,9 +225,9 @@ def _repeat_to(prompt: list[int], length: int, most: int) -> list[int]:
 
 
 def adjusted(kept: Costs, prepared: Prepared, plain_s: float | None = None) -> Costs:
-    """``kept`` where a few iterations take what it says; else bent through them, and no longer ``measured``.
+    """``kept`` if a few iterations agree with it; else scaled to them, and no longer marked as ``measured``.
 
-    ``plain_s``: what a target pass over one token takes now, if that is known; seconds are given in it.
+    ``plain_s``: the current time of a target pass over one token, if known; times are relative to it.
     """
     leader = next((name for name in prepared.drafts if not abilities_of(name).may_decline), None)
     if leader is None:
@@ -249,7 +249,7 @@ def adjusted(kept: Costs, prepared: Prepared, plain_s: float | None = None) -> C
 
 
 def _bent(costs: Costs, draft: str, steps: float, checks: float) -> Costs:
-    """``costs`` with steps of ``draft`` dearer by one factor, and what a check takes beyond plain by another."""
+    """``costs`` with the steps of ``draft`` scaled by one factor, and a check's time beyond a plain pass by another."""
     return replace(
         costs,
         c={**costs.c, draft: costs.c[draft] * steps},

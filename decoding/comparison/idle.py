@@ -1,4 +1,4 @@
-"""What a process with a loaded pair does while nobody wants anything: measure the costs that runs will ask for."""
+"""The idle work of a process with a loaded pair: it measures the costs that later runs will need."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USUAL = CompareRequest(TEXT, lanes=list(DEFAULT_LANES))
 
 
 def prepare_usual(known: KnownCosts, busy: Busy) -> None:
-    """Have at hand what a run as the page offers it will need: cost curves, and lanes that have run before."""
+    """Prepare for the page's default run: measure cost curves and warm up its lanes."""
     draft = known.pair.default_draft
     context = len(known.pair.encode_prompt(USUAL.prompt)) + USUAL.max_new_tokens // 2
     if known.find([draft], context) is None:
@@ -33,7 +33,7 @@ def prepare_usual(known: KnownCosts, busy: Busy) -> None:
 
 
 def measure_asked(known: KnownCosts, busy: Busy) -> None:
-    """Measure the curves that were asked for and keep them; when ``busy()`` the rest is left for another time."""
+    """Measure the requested curves and keep them; stops when ``busy()``, leaving the rest for later."""
     if not busy():
         known.try_threads_again()
     while known.tasks and (measured := _measure(known, known.tasks[0], busy)) is not None:
@@ -54,7 +54,7 @@ def _measure(known: KnownCosts, task: Task, busy: Busy) -> Costs | None:
 
 
 def _warm_up(known: KnownCosts, text: str, context: int, costs: Costs) -> None:
-    """Let a lane decode a few tokens; what its decisions cost is kept. A lane that this pair has not is left out."""
+    """Let a lane decode a few tokens, and keep the cost of its decisions. Lanes that this pair lacks are skipped."""
     try:
         prepared = prepare(replace(USUAL, lanes=[text]), known.pair)
     except UserError:

@@ -1,4 +1,4 @@
-"""Cost curves that were measured before: kept per pair, engine and machine, so that a run need not wait for them."""
+"""Cost curves from earlier measurements, kept per pair, engine and machine, so that runs need not wait for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CONTEXTS = tuple(2**n for n in range(6, 18))  # tokens; what lies in between costs alike
+CONTEXTS = tuple(2**n for n in range(6, 18))  # tokens; costs in between are similar
 DOUBTFUL = 0.1  # readings that contradict each other by more
 
 
@@ -60,7 +60,7 @@ class Shelf:
         self._folder = folder or costs_folder()
 
     def read(self, setting: Setting) -> Costs | None:
-        """The curves kept for ``setting``; None where there are none, or no sound ones."""
+        """The curves kept for ``setting``; None if there are none, or only unsound ones."""
         try:
             kept = _ADAPTER.validate_json(self._path(setting).read_bytes())
         except FileNotFoundError:
@@ -71,7 +71,7 @@ class Shelf:
         return kept.costs if kept.setting == setting else None
 
     def write(self, setting: Setting, costs: Costs) -> None:
-        """Keep ``costs``. A disk that is full or not ours costs the next run a measurement, no more."""
+        """Keep ``costs``. If they cannot be written, the next run measures them again."""
         try:
             write_whole(self._path(setting), _ADAPTER.dump_json(Kept(setting, costs)))
         except OSError as error:
@@ -91,7 +91,7 @@ class Found:
 
 @dataclass(slots=True)
 class Task:
-    """Curves to measure when nothing else is to be done."""
+    """Curves to measure in idle time."""
 
     draft: str | None
     context: int
@@ -110,7 +110,7 @@ class KnownCosts:
     def find(self, drafts: Sequence[str], context: int) -> Costs | None:
         """The curves with all of ``drafts``, at ``context`` or the nearest one known; None where one draft has none.
 
-        What was measured at another context, too long ago or on a busy machine serves once more, and is asked for.
+        Curves from another context, from too long ago or from a busy machine are used once more, and requested anew.
         """
         costs = []
         for draft in drafts or [None]:
@@ -138,7 +138,7 @@ class KnownCosts:
             self.tasks = [task for task in self.tasks if task != Task(draft, bucket(context))]
 
     def add_decisions(self, drafts: Sequence[str], context: int, decision: dict[str, float]) -> None:
-        """Keep what decisions cost beside the curves; the curves stay as old as they are."""
+        """Keep the cost of decisions with the curves; the curves keep their date."""
         for draft in drafts or [None]:
             setting = self._setting(draft, context)
             costs = self.shelf.read(setting)
@@ -146,7 +146,7 @@ class KnownCosts:
                 self.shelf.write(setting, replace(costs, decision={**costs.decision, **decision}))
 
     def ask_for(self, draft: str | None, context: int) -> None:
-        """Have these curves measured again when nothing else is to be done."""
+        """Have these curves measured again in idle time."""
         task = Task(draft, bucket(context))
         if task not in self.tasks:
             self.tasks.append(task)
@@ -177,7 +177,7 @@ def bucket(context: int) -> int:
 
 
 def age_of(costs: Costs) -> timedelta:
-    """How long ago ``costs`` were measured; a date that cannot be read is very old."""
+    """The age of ``costs``; a date that cannot be read counts as very old."""
     try:
         then = datetime.fromisoformat(costs.measured or "")
         return datetime.now(timezone.utc) - then

@@ -1,7 +1,7 @@
-"""The target's own greedy texts, kept in the cache folder for whatever asks for them again.
+"""The target's greedy texts, kept in the cache folder for later use.
 
-A text is the target's alone, whatever draft helped to write it: a fit that was stopped, one for another draft, and an
-evaluation go on with the same ones. Another engine or number format may part at a near tie, so each has its own file.
+A text depends only on the target, not on the draft that helped to write it: a resumed fit, a fit for another draft and
+an evaluation all use the same texts. Engines and number formats may differ at near ties, so each has its own file.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class KeptTexts:
         self._texts = {tuple(record["prompt"]): record["text"] for record in self._lines.records}
 
     def get(self, prompt: list[int]) -> list[int] | None:
-        """The text after ``prompt``, None where it is not known yet."""
+        """The text after ``prompt``; None if it is not kept yet."""
         return self._texts.get(tuple(prompt))
 
     def add(self, prompt: list[int], text: list[int]) -> None:
-        """Keep ``text``. Raises UserError where the cache folder cannot be written."""
+        """Keep ``text``. Raises UserError if the cache folder cannot be written."""
         self._texts[tuple(prompt)] = text
         self._lines.add({"prompt": prompt, "text": text})
 

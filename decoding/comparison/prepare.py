@@ -74,7 +74,7 @@ def shared_vocabulary(pair: Pair, drafts: list[str]) -> int:
 
 
 def models_of(pair: Pair, drafts: Iterable[str | None]) -> list[CachedModel]:
-    """The target, and the models behind ``drafts`` where there are any."""
+    """The target, and the models of those ``drafts`` that have one."""
     return [pair.target, *(pair.draft(name) for name in drafts if name is not None and name not in MODEL_FREE)]
 
 
@@ -99,7 +99,7 @@ def check_lanes(request: CompareRequest) -> list[Lane]:
     for lane in lanes:
         if lane.is_oracle and request.rule == "sampling":
             raise UserError(
-                "The oracle is not defined under plain speculative sampling: to peek at a draw before deciding "
+                "The oracle is not defined with speculative sampling: looking at a draw before deciding "
                 "would bias the text. Choose the coupling rule, or leave the oracle out."
             )
     return lanes
@@ -176,5 +176,5 @@ def _check_features(prepared: Prepared, lane: Lane) -> None:
     if lane.is_oracle and draft is not None and not abilities_of(draft).text_only:
         raise UserError(
             f"The lane {lane.text} is not defined: what {draft} guesses depends on where an iteration begins. "
-            "Nobody can know beforehand how far its guesses hold: leave the oracle out."
+            "It cannot be known in advance how far its guesses hold: leave the oracle out."
         )

@@ -89,7 +89,7 @@ class Pair:
 
         ``chat``: as a message under the target's chat template, after the ``system`` message ("" is the template's
         own); None: where the pair is meant for that. The name of a special token in ``text`` or ``system`` is read as
-        letters, so that nobody ends the message or begins another one. Raises UserError where there is no template.
+        letters, so that no prompt can end the message or begin another. Raises UserError if there is no template.
         """
         if not (self.chat if chat is None else chat):
             if system:

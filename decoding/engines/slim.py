@@ -116,7 +116,7 @@ def whole_weights(draft: Path, target: Path) -> dict[str, Tensor]:
 
 
 def own_weights(draft: Path) -> dict[str, Tensor]:
-    """What a slim draft has of its own, by name."""
+    """The weights that a slim draft does not share with its target, by name."""
     from safetensors.torch import load_file
 
     own: dict[str, Tensor] = {}

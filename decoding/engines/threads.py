@@ -23,13 +23,13 @@ _CONTEXT = 32
 
 
 def use_threads(threads: int) -> None:
-    """Let this thread's passes take so many. torch keeps the number for each calling thread."""
+    """Sets the number of threads for passes of the calling thread; torch keeps it per calling thread."""
     if torch.get_num_threads() != threads:
         torch.set_num_threads(threads)
 
 
 def fixed_threads(threads: int | None) -> int | None:
-    """The number that was asked for, by argument or OMP_NUM_THREADS; None where it is to be found by trying."""
+    """The number requested by argument or OMP_NUM_THREADS; None if it is to be found by trial."""
     if threads is None and os.environ.get("OMP_NUM_THREADS"):
         return torch.get_num_threads()
     return threads

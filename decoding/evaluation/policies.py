@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def evaluate(
     options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool] = lambda: False
 ) -> Iterator[Progress | EvaluationResult]:
-    """Evaluate the policies of ``options`` with one draft of ``pair``; the last thing told is the result.
+    """Evaluate the policies of ``options`` with one draft of ``pair``; yields progress and, last, the result.
 
     ``folder`` keeps what was collected: an evaluation that was stopped goes on from there. Where ``cancel()`` says
     so it ends without a result. Validation picks (static-opt; what ``fit`` tuned was tuned there too), the
@@ -126,7 +126,7 @@ def _lanes_of(entries: Sequence[Entry]) -> list[str]:
 
 
 def _clock_lanes(entries: Sequence[Entry]) -> list[str]:
-    """The lanes that run on the clock: not oracle:best beside the oracle, from which it hardly differs while a draft
+    """The lanes that run on the clock: without oracle:best, which hardly differs from the oracle while a draft
     step costs little."""
     lanes = _lanes_of(entries)
     return [lane for lane in lanes if lane != "oracle:best" or "oracle" not in lanes]

@@ -117,7 +117,7 @@ def _expand(part: str) -> list[str]:
     step = float(match[3]) if match[3] else (1.0 if whole else 0.05)
     if step <= 0 or high < low:
         raise UserError(
-            f"The range '{_short(part)}' is empty: its end must not lie below its start, its step not at 0."
+            f"The range '{_short(part)}' is empty: its end must not be below its start, and its step must not be 0."
         )
     count = int((high - low) / step + 1e-6) + 1
     if count > MAX_EXPANDED:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DraftAbilities:
-    """What a draft declares of itself, so that no code has to know its name.
+    """The abilities that a draft declares, so that no code depends on its name.
 
     ``certain``: its proposals have probability 1, so that no policy can decide by them. ``may_decline``: it may have
     nothing to propose. ``text_only``: its guess depends on the text alone and not on where the iteration began; only

@@ -1,4 +1,4 @@
-"""JSON Lines that killed work goes on from."""
+"""JSON Lines files from which interrupted work resumes."""
 
 from __future__ import annotations
 

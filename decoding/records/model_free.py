@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ModelFree:
-    """``source`` says what guesses, ``caption`` the same to someone who sees it for the first time."""
+    """``source`` names what guesses; ``caption`` explains it to newcomers."""
 
     name: str
     source: str

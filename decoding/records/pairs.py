@@ -34,7 +34,7 @@ class PairDescription:
     note: str = ""  # a sentence: why this pair replaces the default one
     card: str = ""  # address of the target's model card
     licence: str = ""  # of the target
-    about: str = ""  # what the target can do, in a few words that stand beside its name
+    about: str = ""  # what the target can do, in a few words shown next to its name
 
     def is_int8(self, draft: str) -> bool:
         return self.int8_drafts if isinstance(self.int8_drafts, bool) else draft in self.int8_drafts

@@ -29,7 +29,7 @@ class CompareRequest:
     ``pair`` names an embedded pair or a preset ("" is the default one); ``target`` and ``draft`` (a folder or a Hub id
     each) replace it. ``rule``: greedy for temperature 0; coupling or sampling above it. ``chat``: the prompt is a
     message to the model, under its chat template, with ``system`` before it ("" is the template's own); False: a text
-    to continue; None: as the pair is meant. ``weights``: how the target's are held: "auto" is as ``dtype`` says, "int4"
+    to continue; None: the pair's default. ``weights``: how the target's are held: "auto" is as ``dtype`` says, "int4"
     in four bits, on a CPU.
     """
 

@@ -85,7 +85,7 @@ def test_query_parameters(visit, url):
     for query in ("&".join(f"{name}={text}" for name in names), "&".join(f"{name}={text}" for name in names[3:])):
         page = visit(f"{url}?{query}")
         expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
-        named = "run=" in query  # a run that cannot be is what the visitor reads first
+        named = "run=" in query  # the visitor first reads why the run is refused
         sentence = "This link does not name a run" if named else "The link's rule was left out"
         expect(page.locator(".sp-fault")).to_contain_text(sentence, timeout=WAIT)
         unharmed(page)

@@ -61,7 +61,7 @@ def test_a_phone_needs_no_sideways_scrolling(visit, page_url):
     page = opened(visit, page_url, **PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("document.querySelector('.sd-strips').getBoundingClientRect().bottom + scrollY") < 844
-    assert not page.locator("#prompt").is_visible()  # the form is folded: the first screen shows the race
+    assert not page.locator("#prompt").is_visible()  # the form is collapsed: the first screen shows the race
     page.locator(".sp-unfold").click()
     expect(page.locator("#prompt")).to_be_visible()
     for summary in page.locator(".sd-panel summary").all():
@@ -96,7 +96,7 @@ def test_keyboard_only_a_visitor_reaches_run_and_the_player(visit, page_url):
     expect(page.locator("#run")).to_be_visible(timeout=WAIT)  # the form comes after the strips of the first paint
     page.locator("#prompt textarea").focus()
     reached = set()
-    for _ in range(120):  # words that explain themselves are stops, too
+    for _ in range(120):  # glossary words are tab stops, too
         page.keyboard.press("Tab")
         reached.add(
             page.evaluate(

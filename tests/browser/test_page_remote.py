@@ -98,5 +98,5 @@ def test_a_wrong_token_is_a_sentence(visit, server, tmp_path):
         page = visit(url)
         expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
         run(page, "let me in")
-        expect(page.locator(".sp-fault")).to_contain_text("asks for a token", timeout=WAIT)
+        expect(page.locator(".sp-fault")).to_contain_text("requires a token", timeout=WAIT)
         expect(page.locator(".sd-badge")).to_contain_text("recorded")

@@ -51,7 +51,7 @@ def test_the_first_repeat_plays_while_the_others_are_timed(page, served):
     expect(page.locator(".sd-status")).to_be_hidden()
     expect(page.locator("#run")).to_be_visible(timeout=WAIT)
     assert page.locator(".sd-clock").first.inner_text().split()[0] != "0" and at
-    assert abs(float(rail.input_value()) - 500) < 200  # where it stood, if the replayed repeat took about as long
+    assert abs(float(rail.input_value()) - 500) < 200  # at the same time, if the replayed repeat took about as long
     expect(page.locator(".sd-row .sd-name").nth(2)).to_have_attribute("aria-pressed", "true")
     expect(page.locator(".sd-row .sd-name").nth(2)).to_be_focused()
     whole = run_from_json(download(page, "Run file (JSON)"))

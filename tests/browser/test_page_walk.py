@@ -175,7 +175,7 @@ def test_a_run_can_be_taken_along_and_brought_back(page, tmp_path):
     page.locator(".sp-file").set_input_files(path)
     expect(page.locator(".sd-badge")).to_contain_text("imported", timeout=WAIT)
     expect(page.locator(".sd-sentence")).to_contain_text("41 tokens")
-    expect(page.locator("#max-new-tokens input")).to_have_value("41", timeout=WAIT)  # the form makes it again
+    expect(page.locator("#max-new-tokens input")).to_have_value("41", timeout=WAIT)  # the form repeats it
     expect(page.locator("#lanes .token")).to_have_count(2)
     page.get_by_role("button", name="Copy link").click()
     link = page.get_by_label("Link")
@@ -213,7 +213,7 @@ def test_command_and_link_are_of_the_run_on_screen(page):
 def test_a_link_opens_a_recording_at_its_moment(visit, page_url):
     page = visit(f"{page_url}?run=hostile&t=0.2")
     expect(page.locator(".sd-clock").first).to_have_text("0.20 s", timeout=WAIT)
-    expect(page.locator("#prompt textarea")).to_have_value(re.compile("^<script>"), timeout=WAIT)  # and what made it
+    expect(page.locator("#prompt textarea")).to_have_value(re.compile("^<script>"), timeout=WAIT)  # and its settings
     expect(page.locator("#max-new-tokens input")).to_have_value("88")
     assert page.faults == []
 
@@ -223,7 +223,7 @@ def test_a_link_restores_the_settings_and_the_browser_keeps_them(visit, page_url
     page = visit(f"{page_url}?{query}")
     expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
     expect(page.locator(".sp-status")).to_contain_text("press Run", timeout=WAIT)
-    expect(page.locator(".sd-race")).to_be_hidden()  # no unrelated run plays beside it
+    expect(page.locator(".sd-race")).to_be_hidden()  # no unrelated run plays meanwhile
     expect(page.locator("#lanes .token")).to_have_text(["autoregressive", "static:3"])
     expect(page.locator("#max-new-tokens input")).to_have_value("33")
     page.wait_for_function("(localStorage.getItem('speculoscope-settings') || '').length > 20", timeout=WAIT)
@@ -231,7 +231,7 @@ def test_a_link_restores_the_settings_and_the_browser_keeps_them(visit, page_url
     page.goto(page_url)
     expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
     expect(page.locator("#max-new-tokens input")).to_have_value("33")
-    page.goto(f"{page_url}?prompt=Twice")  # a link's settings are whole: the kept ones do not mix in
+    page.goto(f"{page_url}?prompt=Twice")  # a link's settings are complete: kept ones are not mixed in
     expect(page.locator("#prompt textarea")).to_have_value("Twice", timeout=WAIT)
     expect(page.locator("#max-new-tokens input")).to_have_value("128")
     assert page.faults == []

@@ -78,7 +78,7 @@ def test_what_is_drawn_is_what_is_written(page, run):
     ends = page.evaluate("player.lanes.map((lane) => lane.end)")
     flags = page.locator(".sd-row .sd-flag b").all_inner_texts()
     assert flags[: len(ends)] == [f"{ends[0] / end:.2f}×" for end in ends]
-    first = min((1, 2), key=lambda lane: ends[lane])  # the oracle is no rule to use
+    first = min((1, 2), key=lambda lane: ends[lane])  # the oracle cannot be used in practice
     assert f"{flags[first]} faster with {lane_name(run.lanes[first].lane)}" in page.locator(".sd-sentence").inner_text()
     card = page.locator(".sd-col").nth(1).locator(".sd-fig").first
     card.focus()
@@ -92,7 +92,7 @@ def test_the_words_explain_themselves_and_the_guide_has_all_of_them(page):
     assert "The big model, whose text we want" in page.locator(".sd-pop").inner_text()
     page.locator(".sd-legend .sd-term", has_text="dropped").first.click()
     assert "its check is void" in page.locator(".sd-pop").inner_text()
-    page.mouse.move(2, 2)  # or the page scrolls something else under it
+    page.mouse.move(2, 2)  # otherwise the page scrolls something else under the pointer
     page.locator(".sd-col:visible .sd-fig", has_text="first-guess hit rate").first.focus()
     assert "How often the first guess of an iteration is accepted" in page.locator(".sd-pop").inner_text()
     page.get_by_role("button", name="Guide").click()
@@ -315,7 +315,7 @@ def test_texts_can_be_chosen(page):
     assert page.locator(".sd-col:visible").count() == 4
     for number in range(4):
         chips.nth(number).click()
-    assert page.locator(".sd-col:visible").count() == 1  # the last one stays
+    assert page.locator(".sd-col:visible").count() == 1  # the last one stays selected
     shown = page.evaluate("player.columns.findIndex((column) => !column.hidden)")
     assert page.evaluate("player.selected") == shown  # which the arrow keys then step
 

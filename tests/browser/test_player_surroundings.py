@@ -37,7 +37,7 @@ def test_a_live_run_shows_who_is_on_the_clock_and_then_races(opened):
     assert page.locator(".sd-onclock").inner_text().startswith("Static 5")
     assert page.evaluate("player.lanes.map((lane) => lane.iterations.length)") == [40, 3, 0, 0]
     plain, static, *others = [flag.inner_text() for flag in page.locator(".sd-row:not(.sd-sim) .sd-flag").all()]
-    assert plain.endswith("ms") and static == "on the clock" and others == ["", ""]  # no speedup before it is true
+    assert plain.endswith("ms") and static == "on the clock" and others == ["", ""]  # no speedup before it is measured
     drafted = sum(it.n_drafted for it in run.lanes[1].iterations[:3])
     assert f"draft passes {drafted}" in page.locator(".sd-col").nth(1).inner_text().replace("\n", " ")
     assert page.locator(".sd-col:visible .sd-prompt").last.is_visible()
@@ -94,7 +94,9 @@ def test_what_a_stopped_run_had_decoded_can_be_replayed(opened, kind, how):
     assert "passes" not in column and f"Unfinished: {tokens} tokens were decoded." in column
     page.locator(".sd-rail").focus()
     page.keyboard.press("Home")
-    page.keyboard.press("ArrowRight")  # to the end of the chosen lane's first iteration: the last one begun
+    page.keyboard.press(
+        "ArrowRight"
+    )  # to the end of the first iteration of the selected lane: the last one that started
     assert page.evaluate("player.t - player.lanes[1].iterations[0].end") == pytest.approx(0)
     page.get_by_role("button", name="Play (space)").click()
     wait_until(page, "player.t >= player.total")

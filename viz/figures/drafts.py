@@ -81,7 +81,7 @@ def draw_by_sl(result: DraftsResult) -> Drawing:
 
 
 def _clock_error(points: list[SlPoint], colour: str) -> dict[str, Any]:
-    """95% intervals over prompts, none where there are too few prompts for one."""
+    """95% intervals over prompts; none if there are too few prompts."""
     known = [point.clocked.speedup if point.clocked and point.clocked.prompts >= ENOUGH else None for point in points]
     return {
         "type": "data",
@@ -104,7 +104,7 @@ def _clock_facts(point: SlPoint) -> str:
 
 
 def clock_sentence(result: DraftsResult) -> str:
-    """How far the clock and the simulation are apart: on the prompts that were timed, where the result holds that."""
+    """How far the clock and the simulation are apart; on the timed prompts, if the result contains them."""
     points = [(draft, point) for draft in result.drafts for point in draft.by_sl if point.clock is not None]
     if not points:
         return "Nothing was timed here: all points are simulated."
@@ -131,7 +131,7 @@ def _prompts(result: DraftsResult) -> int:
 
 
 def _beside_clock(point: SlPoint) -> float:
-    """The simulated speedup that belongs beside the clock's."""
+    """The simulated speedup to compare with the clock's."""
     return point.clocked.simulated if point.clocked else point.simulated
 
 
@@ -145,7 +145,7 @@ def too_long_sentence(drafts: list[DraftResult]) -> str:
         turning = f"The draft {best.name} still gains at SL {last.sl}"
     else:
         turning = f"The draft {best.name} is fastest at SL {peak.sl} ({peak.simulated:.2f} times)"
-        turning += f" and down to {last.simulated:.2f} at {last.sl}: a draft can be too long"
+        turning += f" and reaches only {last.simulated:.2f} at SL {last.sl}: one can guess too far ahead"
     return (
         f"{turning}. The throughput model, for which all guesses are equally likely to hold, "
         f"predicts {foreseen.predicted:.2f} times at SL {foreseen.sl}."
@@ -183,7 +183,7 @@ def draw_by_cost(result: DraftsResult) -> Drawing:
     figure.update_xaxes(title_text="c: cost of a draft step (target passes)", range=[-0.02 * dearest, 1.2 * dearest])
     figure.update_yaxes(title_text="speedup at the best static SL (times)", rangemode="tozero")
     figure.update_layout(height=380, **BASE)
-    title = "What a draft costs and what it brings"
+    title = "Cost and benefit of each draft"
     return Drawing("drafts-cost", title, shape_sentence(result.drafts), figure)
 
 

@@ -163,7 +163,7 @@ def cuts_sentence(result: EvaluationResult) -> str:
             f"at least {ENOUGH} of each are needed. {right}"
         )
     parts = [f"faster than static-opt: {_named(compared, 1)}", f"slower: {_named(compared, -1)}"]
-    parts.append(f"not to be told apart from it: {_named(compared, 0)}")
+    parts.append(f"not distinguishable from it: {_named(compared, 0)}")
     return (
         f"Where the 95% intervals over {simulated} simulated prompts and over {clocked} on the clock agree: "
         f"{'; '.join(parts)}. {right}"
@@ -297,8 +297,8 @@ def pareto_sentence(result: EvaluationResult) -> str:
         return text
     best = min(known, key=known.__getitem__)
     return (
-        f"{text} Throwing away no more than static-opt does ({row.discard_rate:.2f} per token), {policy_title(best)} "
-        f"needs {known[best]:.2f} target passes per token; static-opt {row.verification_rate:.2f}."
+        f"{text} Throwing away at most as many guesses as static-opt ({row.discard_rate:.2f} per token), "
+        f"{policy_title(best)} needs {known[best]:.2f} target passes per token; static-opt {row.verification_rate:.2f}."
     )
 
 
@@ -325,7 +325,7 @@ def draw_histogram(result: EvaluationResult) -> Drawing:
     figure.update_layout(height=300, **BASE)
     sentence = (
         f"The number of guesses that hold is {lengths.mean:.1f} on average but varies by {lengths.sd:.1f} (standard "
-        f"deviation): {shares[0]:.0%} of the iterations fail at once. No fixed SL fits all of them."
+        f"deviation): in {shares[0]:.0%} of the iterations no guess holds. No fixed SL fits all of them."
     )
     return Drawing("eval-histogram", "How many guesses in a row hold", sentence, figure)
 

@@ -1,8 +1,8 @@
-"""How soon does a run answer? ``python -m viz.tools.latency``: Run on the page, with real models in a real worker.
+"""Measures how soon a run answers: ``python -m viz.tools.latency``, by Run on the page with real models in a worker.
 
-Printed are, from the click on Run: the first token on the page, the replay of the first repeat, and the whole run;
-beside the replay what the lanes themselves decoded for. The first run after a start is told apart. Needs playwright, a
-Chromium and a quiet machine; ``--pair`` names the pair (default: the page's own).
+Prints the times from the click on Run until the first token is on the page, the first repeat is replayed (with the
+time of the lanes' own decoding), and the run has ended. The first run after a start is reported separately. Needs
+playwright, a Chromium and a quiet machine; ``--pair`` names the pair (default: the page's).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from decoding.records.request import DEFAULT_LANES
 from ..page import build_page, serve
 
 WAIT_MS = 300_000
-FIRST_TOKEN_S = 0.5  # what is asked for, warm
+FIRST_TOKEN_S = 0.5  # the goal for warm runs
 AFTER_DECODING_S = 1.0  # from the end of the lanes' own decoding to the replay
-# What is seen of a run, in seconds since the click. Two frames after a thing stands in the document it is painted.
+# Times of what is visible of a run, since the click. An element is painted two frames after it was added.
 WATCH = """() => {
   const seen = window.runSeen = { clicked: performance.now() };
   const note = (name) => { seen[name] ??= requestAnimationFrame(() => requestAnimationFrame(() => {
@@ -46,7 +46,7 @@ DONE = "window.runSeen && window.runSeen.whole > 0 && Number.isFinite(window.run
 
 @contextmanager
 def served(warm_s: float):
-    """A page over a worker process that has been told to prepare; (its address, seconds until the worker idled)."""
+    """A page over a worker process that has prepared; (its address, seconds until the worker was idle)."""
     with closing(LocalBackend()) as backend:
         page = build_page(backend)
         _, url, _ = serve(page, prevent_thread_lock=True, quiet=True)
@@ -59,7 +59,7 @@ def served(warm_s: float):
 
 
 def open_page(browser, url: str, pair: str, tokens: int):
-    """A page whose form holds the run to be measured."""
+    """A page whose form is set to the run to be measured."""
     query = {"max_new_tokens": tokens, "lanes": ",".join(DEFAULT_LANES), "repeats": 3}
     if pair:
         query["pair"] = pair
@@ -94,7 +94,7 @@ def measure(pair: str, rounds: int, tokens: int, warm_s: float) -> list[dict[str
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m viz.tools.latency", description=__doc__.splitlines()[0])
-    parser.add_argument("--pair", default="", help="a pair by its name; without it the default one")
+    parser.add_argument("--pair", default="", help="name of a pair (default: the default pair)")
     parser.add_argument("--rounds", type=int, default=5, help="warm runs, after the first one")
     parser.add_argument("--tokens", type=int, default=96, help="new tokens of each lane")
     parser.add_argument("--warm", type=float, default=20.0, help="seconds between the start and the first run")
