@@ -22,6 +22,7 @@ from ..loop.drafting import MODEL_FREE, DraftSource, prefill
 from ..loop.limits import Limits
 from ..loop.speculative import speculative_decode
 from ..records.trace import Chain, Costs
+from .remembering import remembering
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
@@ -69,17 +70,19 @@ def check_lossless(
     prompts: list[list[int]],
     max_new_tokens: int,
     caps: range = CAPS,
+    so_far: Counts | None = None,
 ) -> Iterator[Counts]:
     """Decodes every prompt with every policy and SL cap and compares with the reference's text.
 
     Args:
         pair: loaded in the reference's number format. reference: prompt ids, token limit -> the expected text.
+        so_far: counts of an earlier call, whose prompts are skipped.
 
-    Yields the same Counts after each prompt.
+    Yields the same Counts after each prompt. Passes that are the same to the last token are computed once.
     """
-    checker = _Checker(pair, max_new_tokens)
-    counts = Counts()
-    for number, prompt in enumerate(prompts):
+    checker = _Checker(remembering(pair), max_new_tokens)
+    counts = Counts() if so_far is None else so_far
+    for number, prompt in enumerate(prompts[counts.prompts :], counts.prompts):
         expected = reference(prompt, max_new_tokens)
         checker.start(prompt)
         counts.add(number, "autoregressive", 0, checker.decode("autoregressive", None), expected)
