@@ -113,3 +113,22 @@ def test_the_command_prints_counts(folders):
     assert result.exit_code == 0 and found["compared"] == 1 + n_lanes * 2 and found["different"] == []
     nothing = CliRunner().invoke(_application(["lossless"]), ["lossless", *arguments, "2"])
     assert "Skip fewer" in str(nothing.exception)
+
+
+def test_the_command_goes_on_from_its_file(folders, tmp_path):
+    from typer.testing import CliRunner
+
+    from decoding.cli import _application
+
+    arguments = ["lossless", "--target", folders[0], "--draft", folders[1], "--max-new-tokens", "4"]
+    arguments += ["--longest", "1", "--json", "--out", str(tmp_path / "counts.jsonl"), "--limit"]
+
+    def counts(*words):
+        printed = CliRunner().invoke(_application(["lossless"]), [*arguments, *words]).stdout
+        return json.loads(printed[printed.index("{") :])
+
+    first, second = counts("1"), counts("2")
+    assert (first["prompts"], second["prompts"]) == (1, 2) and second["equal"] == 2 * first["equal"]
+    assert counts("2") == second and len((tmp_path / "counts.jsonl").read_text().splitlines()) == 3
+    refused = CliRunner().invoke(_application(["lossless"]), [*arguments, "2", "--skip", "1"])
+    assert "other skip" in str(refused.exception)

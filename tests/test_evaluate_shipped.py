@@ -11,11 +11,15 @@ from tests.evaluations import make_drafts, make_evaluation
 STALE = "repeat it with python -m decoding evaluate --ship (and --drafts all)"
 
 
+def names_of(pair: PairDescription) -> list[str]:
+    return [result_name(pair.name, drafts, papers) for drafts in (False, True) for papers in (False, True)]
+
+
 def shipped() -> list[tuple[PairDescription, EvaluationResult | DraftsResult]]:
     found = []
     for pair in embedded_pairs():
-        for drafts, load in ((False, load_evaluation), (True, load_drafts)):
-            path = SHIPPED / result_name(pair.name, drafts)
+        for name in names_of(pair):
+            path, load = SHIPPED / name, load_drafts if "-drafts" in name else load_evaluation
             if path.exists():
                 found.append((pair, load(path)))
     return found
@@ -37,7 +41,7 @@ def test_shipped_results_were_made_with_the_shipped_weights():
 
 
 def test_every_shipped_file_belongs_to_a_pair():
-    names = {result_name(pair.name, drafts) for pair in embedded_pairs() for drafts in (False, True)}
+    names = {name for pair in embedded_pairs() for name in names_of(pair)}
     assert {path.name for path in SHIPPED.glob("*.json")} <= names
 
 

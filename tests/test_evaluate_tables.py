@@ -178,6 +178,23 @@ def test_the_clock_is_kept_apart_from_the_simulation():
     assert oracle.rows[ALL].clock is None and static.rows["tests"].clock is None
 
 
+def test_the_clock_is_compared_with_the_simulation_of_the_same_prompts():
+    """The clock takes a fifth less than simulated for drafting, on the two prompts that it timed."""
+    samples = make_samples(6)
+    replayed = replay_lane("static:4", samples[:2], COSTS)
+    clock = ClockTable(
+        ["p0", "p1"],
+        ["code", "prose"],
+        replayed.tokens,
+        {"autoregressive": replayed.plain * 0.01, "static:4": replayed.cost * 0.008},
+    )
+    entries = [Entry("autoregressive", "autoregressive"), Entry("static-opt", "static:4")]
+    result = replace(make_evaluation(), policies=policy_results(entries, samples, COSTS, clock=clock))
+    plain, static = (one.rows[ALL].clock.over_simulated for one in result.policies)
+    assert plain.value == pytest.approx(0.0) and static.value == static.low == pytest.approx(0.25)
+    assert "+25.0% [+25.0%, +25.0%]" in markdown(result)
+
+
 def test_validation_picks_the_best_static():
     samples = make_samples(6)
     best = best_of(static_lanes(), samples, COSTS)
@@ -308,6 +325,13 @@ def test_shipped_results_are_named_after_their_pair(tmp_path):
     path, report = ship(result, tmp_path)
     assert path.name == "synthetic.json" and report.name == "synthetic.md"
     assert load_evaluation(path) == result
+
+
+def test_results_on_the_papers_data_sets_ship_beside_the_pairs_own(tmp_path):
+    result = make_evaluation()
+    result.setting.prompts = {"humaneval": 2, "gsm8k": 1}
+    assert ship(result, tmp_path)[0].name == "synthetic-papers.json"
+    assert shipped_evaluation("synthetic", tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["", "null", "[1]", "[" * 100_000, '{"schema": "speculoscope.evaluation/1"}', "NaN"])

@@ -76,12 +76,12 @@ def check_lossless(
 
     Args:
         pair: loaded in the reference's number format. reference: prompt ids, token limit -> the expected text.
-        so_far: counts of an earlier call, whose prompts are skipped.
+        so_far: counts of earlier prompts, which are skipped; the others are added to it.
 
     Yields the same Counts after each prompt. Passes that are the same to the last token are computed once.
     """
     checker = _Checker(remembering(pair), max_new_tokens)
-    counts = Counts() if so_far is None else so_far
+    counts = so_far or Counts()
     for number, prompt in enumerate(prompts[counts.prompts :], counts.prompts):
         expected = reference(prompt, max_new_tokens)
         checker.start(prompt)

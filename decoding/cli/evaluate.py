@@ -22,7 +22,7 @@ from .tables import show_table
 
 
 def evaluate(
-    suite: Annotated[str, typer.Option(help="Suites, joined by commas (see `suites list`), or all.")] = "all",
+    suite: Annotated[str, typer.Option(help="Suites, joined by commas (see `suites list`), all, or papers.")] = "all",
     split: Annotated[str, typer.Option(help="The reported split.")] = "test",
     limit: Annotated[
         int | None, typer.Option(help="Prompts of the split, interleaved over the suites; default: all.")
@@ -48,7 +48,10 @@ def evaluate(
     ray: Annotated[
         str, typer.Option("--ray", metavar="ADDRESS", help="Spread the prompts over the replicas of this Ray cluster.")
     ] = "",
-    ship: Annotated[bool, typer.Option("--ship", help="Also write results/<pair>.json, which the page shows.")] = False,
+    ship: Annotated[
+        bool,
+        typer.Option("--ship", help="Also write results/<pair>.json, which the page shows (suite papers: beside it)."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON only.")] = False,
 ) -> None:
     """Measure the lookahead policies (or all drafts) over a prompt suite: tables, figures, intervals."""

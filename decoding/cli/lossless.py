@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from math import inf
+from pathlib import Path
 from time import monotonic
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import UserError
 from .console import err, out, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from ..bench.lossless import Counts
+    from ..engines.pair import Pair
+    from ..records.json_lines import Lines
 
 
 def lossless(
@@ -23,6 +29,9 @@ def lossless(
     max_new_tokens: Annotated[int, typer.Option(help="The token limit.", min=1)] = 32,
     longest: Annotated[int, typer.Option(help="SL caps from 1 up to this one.", min=1, max=20)] = 16,
     minutes: Annotated[float | None, typer.Option(help="Start no further prompt after this many minutes.")] = None,
+    kept: Annotated[
+        Path | None, typer.Option("--out", help="Keep the counts in this file; the same command continues from it.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto; the reference runs on the CPU.")] = "cpu",
     weights: Annotated[
         str, typer.Option(help="int4: the target in four bits; the reference is then its own plain decoding.")
@@ -30,25 +39,29 @@ def lossless(
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON only.")] = False,
 ) -> None:
     """Compare every policy with SL 1..16 with transformers' generate(do_sample=False), in float32."""
-    from ..bench.lossless import Counts, check_lossless, plain_reference, transformers_reference
+    from ..bench.lossless import check_lossless, plain_reference, transformers_reference
     from ..engines.pair import load_pair
     from ..records.suites import load_suite, suites_for
 
     dtype = "float32" if weights == "auto" else "auto"
     loaded = load_pair(pair, target, draft, dtype=dtype, weights=weights, device=device)
-    texts = [prompt.prompt for prompt in load_suite(suites_for(suite, loaded.chat), "test", limit)[skip:]]
+    suite = suites_for(suite, loaded.chat)
+    texts = [prompt.prompt for prompt in load_suite(suite, "test", limit)[skip:]]
     if not texts:
         raise UserError(f"No prompt is left: {limit} at most, and {skip} left out. Skip fewer.")
     prompts = [loaded.encode_prompt(text) for text in texts]
-    counts = Counts()
+    lines = _lines(kept, loaded, {"suite": suite, "skip": skip, "tokens": max_new_tokens, "longest": longest})
+    counts = _kept_counts(lines)
     deadline = monotonic() + 60 * minutes if minutes is not None else inf
     with progress_bar() as progress:
-        bar = progress.add_task("Comparing", total=len(prompts))
+        bar = progress.add_task("Comparing", total=len(prompts), completed=counts.prompts)
         alike = loaded.target.info.dtype == "float32"
         reference = transformers_reference(loaded.target_folder) if alike else plain_reference(loaded)
-        for counts in check_lossless(loaded, reference, prompts, max_new_tokens, range(1, longest + 1)):
+        for _ in check_lossless(loaded, reference, prompts, max_new_tokens, range(1, longest + 1), counts):
             status = f"{counts.equal} of {counts.compared} texts equal"
             progress.update(bar, completed=counts.prompts, description=status)
+            if lines is not None:
+                lines.add(asdict(counts))
             if monotonic() > deadline:
                 break
     if as_json:
@@ -61,3 +74,23 @@ def lossless(
     for number, policy, cap, at, gap in counts.different:
         err.print(f"prompt {number}, {policy}, SL up to {cap}: first difference at {at}, top-2 gap {gap:.2g}")
     raise typer.Exit(1 if counts.different else 0)
+
+
+def _lines(path: Path | None, pair: Pair, setting: dict[str, object]) -> Lines | None:
+    """The file of an earlier part of the same check, or a new one. Raises UserError for one of another check."""
+    from ..records.json_lines import Lines
+
+    if path is None:
+        return None
+    models = {name: [m.info.fingerprint, m.info.dtype] for name, m in (("target", pair.target), ("draft", pair.draft()))}
+    return Lines(path, models | setting)
+
+
+def _kept_counts(lines: Lines | None) -> Counts:
+    """The counts over all prompts that an earlier part compared."""
+    from ..bench.lossless import Counts
+
+    if lines is None or not lines.records:
+        return Counts()
+    last = lines.records[-1]
+    return Counts(**last | {"different": [tuple(one) for one in last["different"]]})

@@ -97,7 +97,7 @@ class Collector:
 
     def _write_text(self, prompt: Prompt, prepared: Prepared) -> dict[str, Any]:
         """Plain decoding's text. On the lean engine a static lane writes the same text faster (its passes are
-        row-invariant); the timed stage compares it with plain decoding's. A text that a fit has kept is taken as it is.
+        row-invariant); the timed stage compares it with plain decoding's. A text written before comes from the cache.
         """
         output = self._kept.get(prepared.prompt)
         if output is None:
@@ -105,6 +105,8 @@ class Collector:
             lane = parse_lane("static:5" if quick else "autoregressive")
             output = LaneRun(prepared, lane, _free_costs(self.drafts)).run(self._cancel).output
             self._check_cancel()
+            if self.pair.fingerprint:  # toys have none, and would take each other's texts
+                self._kept.add(prepared.prompt, output)
         record = {"prompt": prompt.id, "output": output, "finish": prepared.limits.cut([], output)[1]}
         self._texts.add(record)
         self._by_prompt[prompt.id] = record

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..files import safe_name, write_whole
+from ..records.suites import PAPERS
 from .options import EvaluationOptions
 from .report import Table, advice_markdown, drafts_tables, evaluation_tables, setting_lines, to_csv, to_markdown
 from .results import DraftsResult, EvaluationResult, save_result
@@ -14,10 +15,17 @@ WORK = Path("build") / "evaluation"  # what evaluations collect
 SHIPPED = Path(__file__).resolve().parents[2] / "results"
 
 
-def result_name(pair: str, drafts: bool) -> str:
-    """File name of a pair's shipped results: ``<pair>.json`` or ``<pair>-drafts.json``."""
-    safe = safe_name(pair)
-    return f"{safe}-drafts.json" if drafts else f"{safe}.json"
+def result_name(pair: str, drafts: bool = False, papers: bool = False) -> str:
+    """File name of a pair's shipped results: ``<pair>.json``, ``<pair>-drafts.json`` or, on the papers' data sets,
+    ``<pair>-papers.json`` and ``<pair>-drafts-papers.json``.
+    """
+    return safe_name(pair) + "-drafts" * drafts + "-papers" * papers + ".json"
+
+
+def shipped_name(result: EvaluationResult | DraftsResult) -> str:
+    """File name under which ``result`` ships."""
+    papers = set(result.setting.prompts) <= set(PAPERS)
+    return result_name(result.setting.pair, isinstance(result, DraftsResult), papers)
 
 
 def spread_name(options: EvaluationOptions) -> str:
@@ -38,7 +46,7 @@ def write_report(result: EvaluationResult | DraftsResult, folder: Path) -> list[
 
 def ship(result: EvaluationResult | DraftsResult, folder: Path | None = None) -> list[Path]:
     """Writes the shipped result, which the page shows first, and its Markdown report. Raises UserError."""
-    path = (folder or SHIPPED) / result_name(result.setting.pair, isinstance(result, DraftsResult))
+    path = (folder or SHIPPED) / shipped_name(result)
     save_result(result, path)
     _write(path.with_suffix(".md"), markdown(result))
     return [path, path.with_suffix(".md")]

@@ -54,6 +54,10 @@ def _latency_table(result: EvaluationResult, clock: bool) -> Table:
         )
         columns.append("timing")
         rows = [[*row, _noise_cell(timing)] for row, timing in zip(rows, (one for _, one in timings if one))]
+    if any(timing.over_simulated for _, timing in timings if timing):
+        note += " Over simulated: the speedup over that simulated on the same prompts."
+        columns.append("over simulated")
+        rows = [[*row, _excess_cell(timing)] for row, timing in zip(rows, (one for _, one in timings if one))]
     return Table(title, note, columns, rows)
 
 
@@ -65,6 +69,10 @@ def _timing_cells(timing: Timing, oracle: Timing | None) -> list[str]:
 
 def _noise_cell(timing: Timing) -> str:
     return "" if timing.cut_noise is None else f"\u00b1 {timing.cut_noise:.1%}"
+
+
+def _excess_cell(timing: Timing) -> str:
+    return "" if timing.over_simulated is None else percent_interval(timing.over_simulated)
 
 
 def _suite_table(result: EvaluationResult, suites: Sequence[str], clock: bool) -> Table:

@@ -41,7 +41,8 @@ class Timing:
 
     ``p95_token_s``: the 95th percentile over prompts of the time per token. ``cut``: see the module;
     None for static-opt itself and where static-opt was not timed. ``cut_noise``: half of the 95% interval that the
-    clock's noise alone leaves to ``cut``, given these prompts.
+    clock's noise alone leaves to ``cut``, given these prompts. ``over_simulated``: for the clock, the speedup over that
+    simulated on the same prompts, minus one.
     """
 
     __pydantic_config__ = _STRICT
@@ -52,6 +53,7 @@ class Timing:
     speedup: Interval
     cut: Interval | None = None
     cut_noise: float | None = None
+    over_simulated: Interval | None = None
 
 
 @dataclass(slots=True)

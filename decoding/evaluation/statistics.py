@@ -11,6 +11,7 @@ import numpy as np
 from .results import Interval
 
 DRAWS = 2000
+Ratio = tuple[np.ndarray, np.ndarray]  # by prompt: above and below the line of a ratio
 
 
 class Bootstrap:
@@ -28,11 +29,25 @@ class Bootstrap:
         """``1 - sum(ours) / sum(theirs)``, paired by prompt."""
         return self._interval(ours, theirs, lambda ratio: 1.0 - ratio)
 
+    def excess(self, seconds: Ratio, simulated: Ratio) -> Interval:
+        """A ratio of sums in ``seconds`` over the same ratio in ``simulated``, minus one, all paired by prompt."""
+        drawn = _ratios(self._counts, seconds) / _ratios(self._counts, simulated) - 1.0
+        ones = np.ones_like(self._counts[:1])
+        value = _ratios(ones, seconds) / _ratios(ones, simulated) - 1.0
+        low, high = np.percentile(drawn, [2.5, 97.5])
+        return Interval(float(value[0]), float(low), float(high))
+
     def _interval(self, above: np.ndarray, below: np.ndarray, shape) -> Interval:
         above, below = np.asarray(above, dtype=float), np.asarray(below, dtype=float)
         drawn = shape((self._counts @ above) / (self._counts @ below))
         low, high = np.percentile(drawn, [2.5, 97.5])
         return Interval(float(shape(above.sum() / below.sum())), float(low), float(high))
+
+
+def _ratios(counts: np.ndarray, ratio: Ratio) -> np.ndarray:
+    """The ratio of sums of ``ratio`` for each draw [draws, prompts]."""
+    above, below = (np.asarray(part, dtype=float) for part in ratio)
+    return (counts @ above) / (counts @ below)
 
 
 def clock_noise(

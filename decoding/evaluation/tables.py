@@ -60,8 +60,8 @@ def policy_results(
     reference = _reference(entries)
     simulated = _simulated_timings(replayed, samples, costs, reference)
     clocked = _clock_timings(clock, entries, reference) if clock else {}
-    if clocked and reference:
-        _add_noise(clocked, clock, replayed, samples, reference)
+    if clocked:
+        _beside_simulation(clocked, clock, replayed, samples, reference)
     rows = {lane: _rows(one, samples, costs, simulated[lane], clocked.get(lane, {})) for lane, one in replayed.items()}
     return [PolicyResult(entry.label, entry.lane, rows[entry.lane]) for entry in entries]
 
@@ -157,25 +157,28 @@ def _clock_timings(clock: ClockTable, entries: Sequence[Entry], reference: str |
     return _timings(seconds, clock.tokens, clock.suites, clock.seconds["autoregressive"], reference)
 
 
-def _add_noise(
+def _beside_simulation(
     clocked: Mapping[str, Mapping[str, Timing]],
     clock: ClockTable,
     replayed: Mapping[str, Replayed],
     samples: Sequence[Sample],
-    reference: str,
+    reference: str | None,
 ) -> None:
-    """Fills in ``cut_noise`` of every timing that has a ``cut``."""
+    """Fills in ``over_simulated`` of every timing, and ``cut_noise`` of those that have a ``cut``."""
     place = {sample.prompt: index for index, sample in enumerate(samples)}
     rows = [place[prompt] for prompt in clock.prompts]
     simulated = {lane: replayed[lane].cost[rows] for lane in clocked}
+    simulated_plain, plain = next(iter(replayed.values())).plain[rows], clock.seconds["autoregressive"]
     for suite, indices in groups(clock.suites).items():
+        bootstrap = Bootstrap(len(indices))
         for lane, timings in clocked.items():
+            ours, ours_simulated = clock.seconds[lane][indices], simulated[lane][indices]
+            timings[suite].over_simulated = bootstrap.excess(
+                (plain[indices], ours), (simulated_plain[indices], ours_simulated)
+            )
             if timings[suite].cut is not None:
                 timings[suite].cut_noise = clock_noise(
-                    clock.seconds[lane][indices],
-                    clock.seconds[reference][indices],
-                    simulated[lane][indices],
-                    simulated[reference][indices],
+                    ours, clock.seconds[reference][indices], ours_simulated, simulated[reference][indices]
                 )
 
 

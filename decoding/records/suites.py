@@ -64,12 +64,16 @@ def load_suite(name: str, split: str | None = None, limit: int | None = None) ->
 
 
 def suite_names(name: str) -> tuple[str, ...]:
-    """The suites that ``name`` stands for: ``all``, or names joined by commas. Raises UserError for an unknown one."""
-    names = SUITES if name == "all" else tuple(dict.fromkeys(part.strip() for part in name.split(",")))
+    """The suites that ``name`` stands for: ``all``, ``papers`` (PAPERS), or names joined by commas.
+
+    Raises UserError for an unknown one.
+    """
+    sets = {"all": SUITES, "papers": PAPERS}
+    names = sets.get(name) or tuple(dict.fromkeys(part.strip() for part in name.split(",")))
     for one in names:
         if one not in (*SUITES, *CHAT, *PAPERS, SHOWCASE, SHOWCASE_CHAT):
             known = ", ".join((*SUITES, *CHAT, *PAPERS, SHOWCASE, SHOWCASE_CHAT))
-            raise UserError(f"There is no prompt suite {one[:40]!r}. Suites: {known}, all.")
+            raise UserError(f"There is no prompt suite {one[:40]!r}. Suites: {known}, all, papers.")
     return names
 
 
