@@ -25,9 +25,9 @@ refresh: .venv/.run
 	for pair in smollm2-135m codepair-15M; do \
 		$(BIN)/python -m decoding fit --pair $$pair && \
 		$(BIN)/python -m decoding evaluate --pair $$pair --ship && \
-		$(BIN)/python -m decoding evaluate --pair $$pair --drafts all --ship && \
 		$(BIN)/python -m decoding recordings --pair $$pair || exit 1; \
 	done
+	$(BIN)/python -m decoding evaluate --pair smollm2-135m --drafts all --ship
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

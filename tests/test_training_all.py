@@ -25,12 +25,7 @@ target.Plan.__init__.__defaults__ = (Shape(1, 64, 96), 2, 0.78, 0.4, 1024)
 generate.BATCH, generate.LENGTH, generate.generate.__defaults__ = 112, 48, (112,)
 unloop.TEXTS, unloop.LENGTH, unloop.PREFIXES = 2, 24, (8,)
 generate.PREFIXES = {"sampled": (32,), "greedy": (32,), "corpus": (48,)}
-draft.RECIPES = {
-    "default-2x256": draft.Recipe(Shape(1, 64, 96), (0,)),
-    "deep-3x192": draft.Recipe(Shape(1, 64, 96)),
-    "wide-1x256": draft.Recipe(Shape(1, 64, 96), as_long_as="deep-3x192"),
-}
-draft.LADDER = ("wide-1x256", "deep-3x192")
+draft.RECIPES = {"default-2x256": draft.Recipe(Shape(1, 64, 96), (0,))}
 report.COST_ROUNDS, measure.NEW_TOKENS = 2, 12
 from training import cards, install
 cards.RECIPES = install.RECIPES = draft.RECIPES
@@ -104,7 +99,7 @@ def test_a_folder_with_nothing_usable_ends_it_with_a_sentence(project, tmp_path)
 @pytest.mark.timeout(600)
 def test_everything_from_the_corpus_to_the_cards_after_a_kill(project, tmp_path):
     make_packages(tmp_path / "packages")
-    killed = run_all(project, tmp_path / "packages", KILL_AT="draft-deep-3x192")
+    killed = run_all(project, tmp_path / "packages", KILL_AT="draft-default-2x256")
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-3000:]
     assert not list((project / "models").iterdir())
     target = (project / "build/checkpoints/target-deepened.pt").stat().st_mtime_ns
@@ -112,9 +107,8 @@ def test_everything_from_the_corpus_to_the_cards_after_a_kill(project, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (project / "build/checkpoints/target-deepened.pt").stat().st_mtime_ns == target
     pair = next(path for path in (project / "models").iterdir() if path.is_dir())
-    assert sorted(path.name for path in (pair / "drafts").iterdir()) == ["deep-3x192", "default-2x256", "wide-1x256"]
-    facts = json.loads((pair / "training.json").read_text())["drafts"]
-    assert facts["wide-1x256"]["tokens"] == facts["deep-3x192"]["tokens"] > 0
+    assert [path.name for path in (pair / "drafts").iterdir()] == ["default-2x256"]
+    assert json.loads((pair / "training.json").read_text())["drafts"]["default-2x256"]["tokens"] > 0
     marks = json.loads((pair / "report.json").read_text())["fingerprints"]
     cards = {"target": marks["target"]} | {f"drafts/{name}": mark for name, mark in marks["drafts"].items()}
     for place, mark in cards.items():

@@ -10,13 +10,12 @@ import torch
 
 from decoding.errors import UserError
 from training import generate
-from training.architecture import Shape, parameter_count
+from training.architecture import Shape
 from training.batch_decoder import BatchDecoder
 from training.distillation import LOSSES, cross_entropy, forward_kl, sharp_kl, total_variation
 from training.draft import (
     DEFAULT,
     KEPT_BACK,
-    LADDER,
     RECIPES,
     Batches,
     earlier_stages,
@@ -143,12 +142,6 @@ def test_narrower_embeddings_keep_what_varies_most():
     narrow = fit_width(embeddings, 4)
     assert torch.allclose(narrow @ narrow.T, embeddings @ embeddings.T, atol=1e-2)
     assert fit_width(embeddings, 40).shape == (200, 40)
-
-
-def test_the_ladder_has_five_and_a_pair_of_equal_parameters():
-    assert len(LADDER) == 5 and DEFAULT not in LADDER
-    wide, deep = (parameter_count(RECIPES[name].shape.build()) for name in ("wide-1x256", "deep-3x192"))
-    assert abs(wide - deep) < 0.01 * wide
 
 
 def test_what_was_learned_in_another_way_is_an_earlier_stage(tmp_path, monkeypatch):

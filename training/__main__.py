@@ -102,14 +102,6 @@ def draft(
 
 
 @app.command()
-def ladder(minutes: float = MINUTES, inherit: bool = INHERIT) -> None:
-    """Distil the five drafts for comparison, each for the given minutes."""
-    from training.draft import train_ladder
-
-    train_ladder(minutes, inherit)
-
-
-@app.command()
 def losses(minutes: float = MINUTES) -> None:
     """Compare the distillation losses on the default draft, each for the given minutes."""
     from training.draft import compare_losses
@@ -161,7 +153,7 @@ def measure_trainer(steps: int = typer.Option(12, min=2)) -> None:
 @app.command(name="all")
 def all_steps(minutes: float = MINUTES, folders: list[Path] = FOLDERS) -> None:
     """Run every step from the corpus to the cards: the given minutes of training, plus preparation and measurement."""
-    from training.draft import DEFAULT, train_draft, train_ladder
+    from training.draft import DEFAULT, train_draft
     from training.places import CORPUS
     from training.target import encode_corpus
     from training.tokenizer import train_tokenizer
@@ -177,8 +169,7 @@ def all_steps(minutes: float = MINUTES, folders: list[Path] = FOLDERS) -> None:
     target(0.45 * minutes)
     unloop(0.15 * minutes)
     generate(0.08 * minutes)
-    train_draft(DEFAULT, 0.17 * minutes, loss="sharp")  # as the shipped one
-    train_ladder(0.03 * minutes)
+    train_draft(DEFAULT, 0.32 * minutes, loss="sharp")  # as the shipped one
     install()
     report(write_cards=True, limit=80)
 

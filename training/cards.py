@@ -61,7 +61,7 @@ def pair_card(report: dict) -> str:
     return "\n".join(
         [
             f"# {PAIR_NAME}\n",
-            "A target and its drafts for showing speculative decoding on a CPU. Each folder has a model card.\n",
+            "A target and its draft for showing speculative decoding on a CPU. Each folder has a model card.\n",
             "| " + " | ".join(head) + " |",
             "| --- " * len(head) + "|",
             *rows,

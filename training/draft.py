@@ -1,4 +1,4 @@
-"""The drafts: their shapes, their initialisation, and their distillation from text that the target wrote."""
+"""The draft: its shape, its initialisation, and its distillation from text that the target wrote."""
 
 from __future__ import annotations
 
@@ -40,28 +40,18 @@ KEPT_BACK = 96
 
 @dataclass(frozen=True)
 class Recipe:
-    """A draft: its shape and the target layers that it starts from (none: random layers).
-
-    ``as_long_as`` names a draft; this one trains on the same number of tokens, for a fair comparison.
-    """
+    """A draft: its shape and the target layers that it starts from (none: random layers)."""
 
     shape: Shape
     layers: tuple[int, ...] = ()
     note: str = ""
-    as_long_as: str = ""
 
 
 # The target's odd layers are the copies that deepened it; most of its knowledge is in the even ones.
 RECIPES: dict[str, Recipe] = {
     "default-2x256": Recipe(Shape(2, 256, 704), (0, 14), "the default: two of the target's own layers"),
-    "tiny-1x128": Recipe(Shape(1, 128, 352), note="the cheapest that is still useful"),
-    "small-1x192": Recipe(Shape(1, 192, 528), note="one narrow layer"),
-    "wide-1x256": Recipe(Shape(1, 256, 704), (14,), "as many parameters as deep-3x192, in one layer", "deep-3x192"),
-    "deep-3x192": Recipe(Shape(3, 192, 512), note="as many parameters as wide-1x256, in three layers"),
-    "half-6x256": Recipe(Shape(6, 256, 704), (0, 2, 6, 8, 12, 14), "about half of the target's cost"),
 }
 DEFAULT = "default-2x256"
-LADDER = tuple(name for name in RECIPES if name != DEFAULT)
 
 
 def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> LlamaForCausalLM:
@@ -219,13 +209,6 @@ def earlier_stages(name: str) -> list[dict]:
 
 def _stages_file(name: str) -> Path:
     return LOGS / f"draft-{name}-earlier.json"
-
-
-def train_ladder(minutes: float, inherit: bool = False) -> None:
-    """Trains the five drafts for comparison for ``minutes`` each, or on as many tokens as another draft."""
-    for name in sorted(LADDER, key=lambda name: bool(RECIPES[name].as_long_as)):
-        other = RECIPES[name].as_long_as
-        train_draft(name, minutes, tokens=last_of_log(f"draft-{other}")["tokens"] if other else None, inherit=inherit)
 
 
 def compare_losses(minutes: float) -> dict[str, float]:

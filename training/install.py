@@ -18,9 +18,6 @@ from training.loop import CHECKPOINTS, last_of_log, read_checkpoint
 from training.places import CORPUS, MODELS, PAIR, PAIR_NAME
 from training.target import TARGET
 
-BF16_DRAFTS = ("half-6x256",)
-"""Drafts that stay in bf16: this one represents a draft of about half the target's cost."""
-
 
 def copy_model(source: Path, target: Path) -> None:
     """Copies a model's files unless the same weights are there. The card stays; policies of other weights go."""
@@ -88,7 +85,8 @@ def install() -> Path:
         write_json(pair / "pair.json", describe(drafts))
         write_json(pair / "training.json", training_facts())
         shutil.copyfile(CORPUS / "manifest.json", pair / "corpus.json")
-    write_json(MODELS / "index.json", {"default": PAIR_NAME})
+    if not (MODELS / "index.json").is_file():
+        write_json(MODELS / "index.json", {"default": PAIR_NAME})
     return PAIR
 
 
@@ -111,10 +109,10 @@ def describe(drafts: list[str]) -> dict:
     return {
         "name": PAIR_NAME,
         "title": "Codepair 15M: Python and the prose in it",
-        "description": "A Llama of 16 layers trained from nothing on permissive Python packages, and drafts "
+        "description": "A Llama of 16 layers trained from nothing on permissive Python packages, and a draft "
         "distilled from what it writes. Small enough for a CPU; knows little.",
         "target": "target",
         "drafts": {name: f"drafts/{name}" for name in drafts},
         "default_draft": DEFAULT if DEFAULT in drafts else drafts[0],
-        "int8_drafts": [name for name in drafts if name not in BF16_DRAFTS],
+        "int8_drafts": True,
     }
