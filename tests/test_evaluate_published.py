@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from decoding.evaluation.published import PUBLISHED, TITLE, papers_table
+from decoding.evaluation.published import COLUMNS, ELSEWHERE, PUBLISHED, TITLE, papers_table
 from decoding.evaluation.report import evaluation_tables
 from tests.evaluations import make_evaluation
 
@@ -28,23 +28,31 @@ def test_each_data_set_has_the_papers_rows_and_ours():
     table = next(one for one in evaluation_tables(result) if one.title == TITLE)
     sources = [(row[0], row[1]) for row in table.rows]
     assert sources.count(("humaneval", "measured here")) == 1 and sources.count(("gsm8k", "measured here")) == 1
-    assert len([one for one in sources if one[1] != "measured here"]) == 3  # two papers and one
+    assert len([one for one in sources if one[0] in ("humaneval", "gsm8k")]) == 5  # two papers, one, and two of ours
+    assert {one[0] for one in sources} == {"humaneval", "gsm8k", *ELSEWHERE}
     assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def own_figures(result) -> dict[str, str]:
+    """By policy, the cells of the row that was measured."""
+    row = next(row for row in papers_table(result).rows if row[1] == "measured here")
+    return dict(zip(COLUMNS, row[3:], strict=True))
 
 
 def test_our_figures_are_the_result_s():
     result = of_papers({"code": "mbpp"})
-    own = papers_table(result).rows[-1]
+    own = own_figures(result)
     opt = next(one for one in result.policies if one.label == "static-opt").rows["mbpp"].simulated
-    assert own[3].startswith(f"{opt.speedup.value:.2f}x") and f"{opt.prompts} prompts, s)" in own[3]
-    assert own[4] == ""  # no such policy was evaluated
+    assert own["static-opt"].startswith(f"{opt.speedup.value:.2f}x")
+    assert f"{opt.prompts} prompts, s)" in own["static-opt"]
+    assert own["disco"] == ""  # no such policy was evaluated
 
 
 def test_a_clocked_figure_goes_before_a_simulated_one():
     result = of_papers({"code": "mbpp"})
     oracle = next(one for one in result.policies if one.label == "oracle").rows["mbpp"]
     oracle.clock = replace(oracle.simulated, prompts=3)
-    assert "(3 prompts)" in papers_table(result).rows[-1][6]
+    assert "(3 prompts)" in own_figures(result)["oracle"]
 
 
 def test_published_figures_name_their_source():

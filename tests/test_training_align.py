@@ -20,6 +20,7 @@ from training.align.recipes import Recipe
 from training.align.rows import RowDecoder
 from training.align.shards import all_texts, shard_files
 from training.align.suite import suite_of
+from training.align.table import Interval, LossRow
 from training.align.teacher import ChatModel, Teacher, turns_of
 
 from .tiny_chat import make_tiny_chat
@@ -256,3 +257,19 @@ def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
 def test_install_without_a_default_draft_tells_what_to_do(tiny_places):
     result = CliRunner().invoke(app, ["install"])
     assert isinstance(result.exception, UserError) and "align draft" in str(result.exception)
+
+
+def test_rows_of_losses_are_added_to_those_of_the_same_run(tiny_places):
+    def row(loss, rate):
+        one = Interval(rate, rate, rate)
+        return LossRow(loss, 100, one, one, one, one)
+
+    def kept():
+        return [row["loss"] for row in json.loads((tiny_places / install.LOSSES_FILE).read_text())]
+
+    tiny_places.mkdir(parents=True)
+    install.write_losses([row("kl", 0.5), row("sharp", 0.6)])
+    install.write_losses([row("kl", 0.5), row("tvd", 0.4)])
+    assert kept() == ["kl", "tvd", "sharp"]
+    install.write_losses([row("kl", 0.7), row("tvd", 0.4)])
+    assert kept() == ["kl", "tvd"]

@@ -16,6 +16,7 @@ from training.files import replacing_file, replacing_folder
 
 from .card import write_card
 from .distil import facts_of
+from .losses import LOSSES
 from .places import DRAFTS, PAIR, TEXTS, model
 from .recipes import DEFAULT, RECIPES
 from .report import facts_of_texts, measure_drafts
@@ -72,8 +73,15 @@ def describe(names: Sequence[str]) -> dict:
 
 
 def write_losses(rows: Sequence[LossRow]) -> None:
-    """Writes the table of losses into the pair's folder, for its card."""
-    write_json(PAIR / LOSSES_FILE, [asdict(row) for row in rows])
+    """Saves the comparison of losses next to the pair, for its card.
+
+    Earlier rows of other losses stay if they were compared with the same run of forward KL.
+    """
+    new = {row.loss: asdict(row) for row in rows}
+    path = PAIR / LOSSES_FILE
+    old = {row["loss"]: row for row in json.loads(path.read_text())} if path.is_file() else {}
+    found = (old if old.get("kl") == new.get("kl") else {}) | new
+    write_json(path, [found[loss] for loss in LOSSES if loss in found])
 
 
 def write_json(path: Path, content: object) -> None:
