@@ -332,7 +332,6 @@ def test_results_on_the_papers_data_sets_ship_beside_the_pairs_own(tmp_path):
     result = make_evaluation()
     result.setting.prompts = {"humaneval": 2, "gsm8k": 1}
     assert ship(result, tmp_path)[0].name == "synthetic-papers.json"
-    assert shipped_evaluation("synthetic", tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["", "null", "[1]", "[" * 100_000, '{"schema": "speculoscope.evaluation/1"}', "NaN"])

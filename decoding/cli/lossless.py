@@ -82,7 +82,8 @@ def _lines(path: Path | None, pair: Pair, setting: dict[str, object]) -> Lines |
 
     if path is None:
         return None
-    models = {name: [m.info.fingerprint, m.info.dtype] for name, m in (("target", pair.target), ("draft", pair.draft()))}
+    target, draft = pair.target.info, pair.draft().info
+    models = {"target": [target.fingerprint, target.dtype], "draft": [draft.fingerprint, draft.dtype]}
     return Lines(path, models | setting)
 
 

@@ -105,7 +105,7 @@ class Collector:
             lane = parse_lane("static:5" if quick else "autoregressive")
             output = LaneRun(prepared, lane, _free_costs(self.drafts)).run(self._cancel).output
             self._check_cancel()
-            if self.pair.fingerprint:  # toys have none, and would take each other's texts
+            if self.pair.target.info.fingerprint:  # toys have none, and would take each other's texts
                 self._kept.add(prepared.prompt, output)
         record = {"prompt": prompt.id, "output": output, "finish": prepared.limits.cut([], output)[1]}
         self._texts.add(record)
