@@ -89,7 +89,7 @@ def test_the_error_of_a_match_rate_is_that_over_texts():
     assert error_outside(alone[:1]) is None
 
 
-@pytest.mark.parametrize(("error", "verdict"), [(0.01, "more than chance"), (0.1, "which chance may explain")])
+@pytest.mark.parametrize(("error", "verdict"), [(0.01, "more than chance explains"), (0.1, "which chance may explain")])
 def test_the_card_tells_whether_suites_differ(error, verdict):
     rows = {
         suite: {
@@ -102,8 +102,8 @@ def test_the_card_tells_whether_suites_differ(error, verdict):
         for suite, rate, share in (("code", 0.8, 0.5), ("prose", 0.7, 0.9))
     }
     text = suite_lines(rows)
-    assert f", {verdict} explains" in text and "from 0.700 (prose) to 0.800 (code)" in text
-    assert "50% (code) to 90% (prose)" in text
+    assert f", {verdict}. " in text and "from 0.700 (prose) to 0.800 (code)" in text
+    assert "Between 50% (code) and 90% (prose)" in text
 
 
 def test_the_report_and_the_cards_belong_to_the_shipped_weights():
