@@ -20,6 +20,9 @@ from decoding.lookahead.specs import all_specs
 from decoding.records.run_file import load_run
 from decoding.records.suites import Prompt
 from viz.figures.evaluation import draw_evaluation
+from viz.learn.export import export_lesson
+from viz.learn.lessons import read_lesson, shipped_lessons
+from viz.learn.payload import learn_payload
 from viz.page import build_page
 from viz.player.payload import player_payload
 
@@ -122,6 +125,31 @@ def test_the_page_offers_it_and_names_it(run_file, tmp_path):
     assert "alternate:6" in [value for _, value in lanes.choices]
     shown = player_payload(load_run(run_file))["lanes"][1]
     assert (shown["name"], shown["caption"]) == ("Alternating 3", "one guess and 3 guesses in turn")
+
+
+def test_the_lessons_show_it_by_its_record_and_say_what_they_cannot_simulate(run_file, browser, tmp_path):
+    """No JavaScript is written for it: what it did is there, what it would do elsewhere is not made up."""
+    lesson = json.loads(json.dumps(shipped_lessons()[0]))
+    show = {"view": "steps", "find": "rejection"}
+    lesson["steps"] = [
+        {"title": lane, "text": ["-"], "show": {**show, "lane": lane}} for lane in ("alternate:3", "alternate:5")
+    ]
+    file = tmp_path / "lesson.html"
+    file.write_text(export_lesson(read_lesson(json.dumps(lesson)), learn_payload(load_run(run_file))), encoding="utf-8")
+    page, faults = browser.new_page(), []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto(file.as_uri())
+    shown = page.locator(".sl-steps select").first
+    assert shown.evaluate("node => node.selectedOptions[0].text") == "Alternating 3"
+    assert "Alternating 5" not in page.locator(".sl-lesson-text").inner_text()
+    page.locator(".sl-turn .sl-main").click()
+    assert "Alternating 5 did not run here and cannot be simulated" in page.locator(".sl-missing").inner_text()
+    page.evaluate("learn.goTo({ place: 'whatif' })")
+    assert page.locator(".sl-whatif .sl-bars li", has_text="Alternating 3").count() == 1
+    page.evaluate("learn.goTo({ place: 'play' })")
+    page.locator("#sl-start").click()
+    assert faults == []
+    page.close()
 
 
 def test_an_evaluation_has_its_row_and_its_figures(tmp_path, monkeypatch):

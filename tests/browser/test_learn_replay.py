@@ -27,9 +27,11 @@ def page(browser):
     page.close()
 
 
-def test_every_policy_is_among_the_vectors_and_in_the_browser(page):
-    assert {lane.partition(":")[0] for lane in LANES} == set(all_specs())
-    assert set(page.evaluate("Object.keys(SpeculoscopeLearn.POLICIES)")) == set(all_specs())
+def test_every_policy_of_the_browser_is_among_the_vectors(page):
+    """A policy need not be written in JavaScript, but what is must be held to the Python one."""
+    ported = set(page.evaluate("Object.keys(SpeculoscopeLearn.POLICIES)"))
+    assert ported == {lane.partition(":")[0] for lane in LANES}
+    assert ported <= set(all_specs())
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -21,7 +21,7 @@ from ..store import RunStore, check_text, new_name
 from .export import export_lesson
 from .lessons import LESSONS, read_lesson, shipped_lessons
 from .payload import learn_payload
-from .roles import find_roles
+from .roles import find_roles, readable_runs, wanted_by
 
 OWN_RECORDINGS = LESSONS / "recordings"  # runs that lessons need and the showcase does not contain
 
@@ -44,7 +44,8 @@ class Shelf:
         """Kind of run -> recording. Reading all recordings takes a second, so it happens once, at the first request."""
         with self._reading:
             if self._roles is None:
-                self._roles = {**find_roles(self.own), **find_roles(self.store.recorded)}
+                runs = [*readable_runs(self.store.recorded), *readable_runs(self.own)]
+                self._roles = find_roles(runs, wanted_by(shipped_lessons()))
             return self._roles
 
     def run(self, identifier: Any) -> Run:

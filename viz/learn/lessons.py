@@ -76,11 +76,12 @@ class Question(_Strict):
 class Show(_Strict):
     """What is shown next to the text.
 
-    steps: the first iteration of ``lane`` (a lane text, or one of LANE_WORDS) of the kind ``find``, at the step ``at``.
-    whatif: the sliders at a ``preset``. calculator: with these values. lanes: all speedups as bars.
+    steps: the clearest iteration of ``lane`` (a lane text, or one of LANE_WORDS) of the kind ``find``, at the step
+    ``at``. whatif: the sliders at a ``preset``. calculator: with these values. lanes: all speedups as bars. checks: the
+    cost of a pass over several tokens.
     """
 
-    view: Literal["steps", "whatif", "calculator", "lanes"]
+    view: Literal["steps", "whatif", "calculator", "lanes", "checks"]
     lane: Annotated[str, Field(max_length=100)] = "static:5"
     find: Literal["rejection", "burst", "full", "short", "wasted"] | None = None
     iteration: Annotated[int, Field(ge=0, le=8192)] = 0  # offset from the iteration found

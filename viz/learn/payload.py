@@ -10,6 +10,7 @@ from decoding.analysis.whatif import ending
 from decoding.errors import UserError
 from decoding.lookahead.fitted import heads_of
 from decoding.lookahead.specs import all_specs
+from decoding.records.pairs import describe_pairs
 from decoding.records.trace import Run, Trace
 
 from ..player import sentences
@@ -31,6 +32,7 @@ def learn_payload(run: Run, *, title: str = "", origin: str = "live") -> dict[st
         "doubt": sentences.doubt(run),
         "badge": sentences.badge_text(run),
         "prompt": run.settings.prompt[-PROMPT_CHARS:],
+        "chat": _is_chat(run),
         "rule": run.settings.rule,
         "temperature": run.settings.temperature,
         "seed": run.settings.seed,
@@ -45,6 +47,12 @@ def learn_payload(run: Run, *, title: str = "", origin: str = "live") -> dict[st
         "vocab": {str(token): [entry.text, entry.bytes] for token, entry in run.vocab.items()},
         "tuned": {draft: _tuned(run, draft) for draft in run.chains},
     }
+
+
+def _is_chat(run: Run) -> bool:
+    """Whether the text answers the prompt; otherwise it continues it."""
+    named = next((pair.chat for pair in describe_pairs() if pair.name == run.pair.name), False)
+    return named if run.settings.chat is None else run.settings.chat
 
 
 def _first_line(run: Run) -> str:

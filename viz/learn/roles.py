@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 
 from decoding.analysis.metrics import speedup
+from decoding.analysis.whatif import Replay, simulate_lane
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
+from decoding.lookahead.lanes import parse_lane
 from decoding.records.trace import Run
 
+from .lessons import LANE_WORDS
+
 log = logging.getLogger(__name__)
+
+Sight = tuple[str, str]  # what a lesson looks for in a run: an iteration of this kind, in this lane
+
+# Kinds of iteration as in KINDS of js/lanes.js, by how many guesses were drafted, were accepted and would have held.
+KINDS: dict[str, Callable[[int, int, int], bool]] = {
+    "rejection": lambda n, accepted, holds: n > accepted,
+    "burst": lambda n, accepted, holds: accepted >= 4,
+    "full": lambda n, accepted, holds: n > 1 and accepted == n,
+    "short": lambda n, accepted, holds: 0 < n == accepted < holds,
+    "wasted": lambda n, accepted, holds: n - accepted >= 3,
+}
 
 
 def usable_speedups(run: Run) -> list[float]:
@@ -20,35 +35,107 @@ def usable_speedups(run: Run) -> list[float]:
     return [spread.median for spread in (speedup(run, trace) for trace in lanes) if spread]
 
 
-def find_roles(backend: RecordedBackend) -> dict[str, str]:
-    """Kind of run -> id of the recording that shows it best; kinds without a recording are left out.
-
-    everyday: the speedup nearest to the median; burst: the largest speedup; loses: a lane slower than plain decoding;
-    drafts: two drafts, each with a chain; sampling, coupling: recorded with that acceptance rule.
-    """
-    runs = [run for run in (_load(backend, info.id) for info in backend.recordings()) if run is not None]
-    roles: dict[str, str] = {}
-    greedy = [run for run in runs if run.settings.rule == "greedy" and run.chains and usable_speedups(run)]
-    if greedy:
-        middle = median(max(usable_speedups(run)) for run in greedy)
-        roles["everyday"] = min(greedy, key=lambda run: abs(max(usable_speedups(run)) - middle)).id
-        roles["burst"] = max(greedy, key=lambda run: max(usable_speedups(run))).id
-    kinds: dict[str, Callable[[Run], bool]] = {
-        "loses": lambda run: min(usable_speedups(run), default=1.0) < 0.97,
-        "drafts": lambda run: sum(bool(chain.target) for chain in run.chains.values()) > 1,
-        "sampling": lambda run: run.settings.rule == "sampling",
-        "coupling": lambda run: run.settings.rule == "coupling",
-    }
-    for role, fits in kinds.items():
-        found = next((run.id for run in runs if fits(run)), None)
-        if found:
-            roles[role] = found
-    return roles
+def readable_runs(backend: RecordedBackend) -> list[Run]:
+    """The recorded runs in display order; one broken file must not disable all lessons."""
+    return [run for run in (_load(backend, info.id) for info in backend.recordings()) if run is not None]
 
 
 def _load(backend: RecordedBackend, identifier: str) -> Run | None:
     try:
         return backend.load(identifier)
-    except UserError as error:  # one broken file must not disable all lessons
+    except UserError as error:
         log.warning("%s", error)
         return None
+
+
+# What a run of each kind is.
+ROLES: dict[str, Callable[[Run], bool]] = {
+    "everyday": lambda run: run.settings.rule == "greedy" and bool(run.chains) and bool(usable_speedups(run)),
+    "burst": lambda run: run.settings.rule == "greedy" and bool(run.chains) and bool(usable_speedups(run)),
+    "loses": lambda run: min(usable_speedups(run), default=1.0) < 0.97,
+    "drafts": lambda run: sum(bool(chain.target) for chain in run.chains.values()) > 1,
+    "sampling": lambda run: run.settings.rule == "sampling" and _keeps_by_chance(run),
+    "coupling": lambda run: run.settings.rule == "coupling",
+}
+
+
+def _keeps_by_chance(run: Run) -> bool:
+    """Whether some guess was kept or rejected with a probability below 1."""
+    tokens = (token for trace in run.lanes for iteration in trace.iterations for token in iteration.drafted)
+    return any(token.accept_probability is not None and token.accept_probability < 1 for token in tokens)
+
+
+def find_roles(runs: list[Run], wanted: Mapping[str, Iterable[Sight]] | None = None) -> dict[str, str]:
+    """Kind of run -> id of the run that shows it best; a kind that none shows is left out.
+
+    ``runs`` in display order. Of those of a kind, the ones that show most of what is ``wanted`` of it come first, then
+    those of the first run's pair, so that all lessons speak of one pair where they can. Of what remains: everyday takes
+    the middle one by speedup, burst the largest speedup, all others the first one.
+    """
+    found = {}
+    for role, fits in ROLES.items():
+        candidates = [run for run in runs if fits(run)]
+        if not candidates:
+            continue
+        ranks = {run.id: _rank(run, runs[0].pair.name, (wanted or {}).get(role, ())) for run in candidates}
+        best = max(ranks.values())
+        found[role] = _choose(role, [run for run in candidates if ranks[run.id] == best]).id
+    return found
+
+
+def _rank(run: Run, pair: str, wanted: Iterable[Sight]) -> tuple[int, bool]:
+    return sum(shows(run, *sight) for sight in wanted), run.pair.name == pair
+
+
+def _choose(role: str, runs: list[Run]) -> Run:
+    if role not in ("everyday", "burst"):
+        return runs[0]
+    speeds = {run.id: max(usable_speedups(run)) for run in runs}
+    if role == "burst":
+        return max(runs, key=lambda run: speeds[run.id])
+    middle = median(speeds.values())
+    return min(runs, key=lambda run: abs(speeds[run.id] - middle))
+
+
+def shows(run: Run, lane: str, kind: str) -> bool:
+    """Whether ``lane``, as it ran or simulated, has an iteration of this kind. A learned policy must have run."""
+    trace = next((trace for trace in run.lanes if trace.lane == lane), None)
+    draft = parse_lane(lane).draft or run.pair.default_draft
+    replay = Replay(run.chains[draft]) if draft in run.chains else None
+    try:
+        iterations = (
+            [(it.start, it.n_drafted, it.n_accepted) for it in trace.iterations]
+            if trace
+            else simulate_lane(run, lane).iterations
+        )
+    except UserError:  # no chain of this draft, or a policy that needs its fitted head
+        return False
+    return any(KINDS[kind](n, held, replay.holds[start] if replay else 0) for start, n, held in iterations)
+
+
+def wanted_by(lessons: Iterable[dict]) -> dict[str, set[Sight]]:
+    """What the lessons look for in each kind of run."""
+    wanted: dict[str, set[Sight]] = {}
+    for lesson in lessons:
+        for step in lesson["steps"]:
+            show = step.get("show", {})
+            if "find" in show and show["lane"] not in LANE_WORDS:
+                wanted.setdefault(step.get("recording", lesson["recording"]), set()).add((show["lane"], show["find"]))
+    return wanted
+
+
+def missing_sights(runs: list[Run], lessons: Iterable[dict]) -> list[str]:
+    """A sentence for each thing that a lesson speaks of and that no run of its kind shows."""
+    wanted = wanted_by(lessons)
+    roles, by_id = find_roles(runs, wanted), {run.id: run for run in runs}
+    kinds = {step.get("recording", lesson["recording"]) for lesson in lessons for step in lesson["steps"]}
+    absent = sorted(kinds - set(roles) - set(by_id))
+    said = [f"No recording is of the kind {kind}." for kind in absent]
+    for kind in sorted(kinds - set(absent)):
+        run = by_id[roles.get(kind, kind)]
+        said += [
+            f"{run.id} ({kind}) has no iteration of the kind {sight} in its lane {lane}."
+            for lane, sight in sorted(wanted.get(kind, ()))
+            if not shows(run, lane, sight)
+        ]
+    return said

@@ -27,7 +27,7 @@ function lineChart({ label, x, y, series, marks = [] }) {
   for (let value = Math.ceil(x.min); value <= x.max; value += Math.ceil((x.max - x.min) / (width > 400 ? 10 : 6))) chart.append(svg("text", { x: sx(value), y: height - bottom + 16, class: "sl-tick sl-middle" }, String(value)));
   chart.append(svg("text", { x: (left + width - right) / 2, y: height - 4, class: "sl-tick sl-middle" }, x.label));
   for (const one of series) chart.append(...drawSeries(one, sx, sy));
-  for (const mark of marks) chart.append(svg("circle", { cx: sx(mark.x), cy: sy(mark.y), r: 8, class: "sl-optimum" }), svg("text", { x: clamp(sx(mark.x), left + 60, width - 90), y: Math.max(12, sy(mark.y) - 13), class: "sl-tick sl-middle sl-strong" }, mark.text));
+  for (const mark of marks) chart.append(svg("circle", { cx: sx(mark.x), cy: sy(mark.y), r: 8, class: "sl-optimum" }), svg("text", { x: clamp(sx(mark.x), left + 60, width - 90), y: Math.min(height - bottom - 8, sy(mark.y) + 27), class: "sl-tick sl-middle sl-strong" }, mark.text));
   const legend = el("p", "sl-legend", ...series.filter((one) => one.points.length).map((one) => el("span", `sl-legend-${one.kind} ${one.cls}`, one.name)));
   return el("figure", "sl-figure", chart, legend);
 }
@@ -79,7 +79,7 @@ class HeatMap {
     }));
     this.outline.setAttribute("x", this.x(i));
     this.outline.setAttribute("y", this.y(j));
-    this.resting = `Outlined (the sliders' values): ${this.say(i, j)}`;
+    this.resting = `Outlined (next to the sliders' values): ${this.say(i, j)}`;
     this.readout.textContent = this.resting;
   }
 
@@ -111,4 +111,17 @@ function lanesChart(model) {
   const wrong = model.alwaysWrong(5);
   if (wrong) rows.push({ name: wrong.name, speedup: wrong.speedup.shown, note: `${wrong.iterations.length} passes; an invented draft, simulated`, cls: "sl-simulated" });
   return speedBars(rows, { caption: "Speed relative to plain decoding (the line), as measured and as the race replays it" });
+}
+
+/** What a pass over several tokens costs, as measured, against as many passes over one. */
+function checksChart(model) {
+  const { costs } = model, sizes = [1, 2, 4, 6, 11, 21], list = el("ol", "sl-bars sl-checks"), most = sizes[sizes.length - 1];
+  for (const n of sizes) {
+    const one = el("i", "sl-simulated"), all = el("i", "sl-part-check");
+    one.style.width = `${100 * n / most}%`;
+    all.style.width = `${100 * checkCost(costs, n) / most}%`;
+    list.append(el("li", "", el("span", "sl-bar-name", count(n, "token")), el("span", "sl-bar-track", one, all), el("b", "", fixed(checkCost(costs, n))),
+      el("span", "sl-mute", n === 1 ? "the unit: one pass over one token" : `in one pass; one by one: ${n} passes (striped)`)));
+  }
+  return el("figure", "sl-figure", el("figcaption", "", "What one pass over several tokens costs, by the cost curve of this run"), list);
 }

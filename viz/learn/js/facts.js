@@ -8,7 +8,7 @@ const FACTS = {
   tokens: "tokens of the text", plain_passes: "passes of plain decoding", rule: "acceptance rule", draft: "name of the draft",
   fast_name: "fastest lane (the oracle excluded)", fast_speedup: "its speedup", fast_passes: "its passes of the target",
   slow_name: "slowest lane", slow_speedup: "its speedup", oracle_speedup: "speedup of the oracle",
-  c: "cost of a guess", check6: "cost of checking 6 tokens", check2: "cost of checking 2 tokens", check21: "cost of checking 21 tokens",
+  c: "cost of a guess", first: "additional cost of the first guess of an iteration", check6: "cost of checking 6 tokens", check2: "cost of checking 2 tokens", check21: "cost of checking 21 tokens",
   match: "match rate: share of positions at which the draft's guess is the target's token, percent",
   best_sl: "best static SL, simulated", best_speedup: "its speedup", one_speedup: "speedup of SL 1, simulated", long_speedup: "speedup of SL 20, simulated",
   dynamic_speedup: "speedup of the cheapest split into iterations, simulated", break_even: "cost of a guess above which no static SL gains",
@@ -16,17 +16,19 @@ const FACTS = {
   sl: "SL of the iteration on screen", held: "its guesses that held", gives: "tokens that it gives", thrown: "guesses that it threw away",
   cost: "its cost in passes", saved: "passes that it saved", check: "cost of its check", iteration: "its number", lane_name: "its lane",
   acceptance_short: "acceptance rate of SL 1, percent", acceptance_long: "acceptance rate of SL 10, percent", longest_run: "most guesses in a row that would hold",
-  p_first: "p of the first sampled guess that was not certain to be kept", q_first: "q of the same guess", keep_first: "probability that it is kept",
+  p_first: "p of the first guess that was not certain to be kept, of the iteration on screen if it has one", q_first: "q of the same guess", keep_first: "probability that it is kept",
   temperature: "temperature", match_draft2: "match rate of the other draft, percent", c_draft2: "its cost of a guess", draft2: "its name",
   best_speedup_draft2: "its best static speedup",
 };
+
+const RULES = { sampling: "speculative sampling" };
 
 function factsOf(model) {
   const facts = Object.fromEntries(Object.keys(FACTS).map((name) => [name, null]));
   if (!model) return facts;
   const draft = model.draft, replay = model.replay();
-  Object.assign(facts, { tokens: model.text.ids.length, plain_passes: model.text.ids.length, rule: model.rule, draft, temperature: model.temperature,
-    c: draft ? model.costs.c[draft] : null, check2: checkCost(model.costs, 2), check6: checkCost(model.costs, 6), check21: checkCost(model.costs, 21) });
+  Object.assign(facts, { tokens: model.text.ids.length, plain_passes: model.text.ids.length, rule: RULES[model.rule] || model.rule, draft, temperature: model.temperature,
+    c: draft ? model.costs.c[draft] : null, first: draft ? (model.costs.first || {})[draft] || 0 : null, check2: checkCost(model.costs, 2), check6: checkCost(model.costs, 6), check21: checkCost(model.costs, 21) });
   laneFacts(model, facts);
   if (replay) chainFacts(model, facts, replay, draft);
   samplingFacts(model, facts);
@@ -64,22 +66,26 @@ function acceptance(model, sl) {
 }
 
 function samplingFacts(model, facts) {
-  for (const lane of model.measured) for (const it of lane.iterations) for (const guess of it.guesses) {
-    if (guess.accept_probability == null || guess.accept_probability >= 1) continue;
-    Object.assign(facts, { p_first: guess.p_target, q_first: guess.p_draft, keep_first: guess.accept_probability });
-    return;
-  }
+  const found = model.measured.flatMap((lane) => lane.iterations).map(keptByChance).find(Boolean);
+  Object.assign(facts, found);
+}
+
+/** p, q and min(1, p/q) of the first guess of an iteration that is not sure to be kept; null where there is none. */
+function keptByChance(it) {
+  const guess = it.guesses.find((one) => one.accept_probability != null && one.accept_probability < 1);
+  return guess ? { p_first: guess.p_target, q_first: guess.p_draft, keep_first: guess.accept_probability } : null;
 }
 
 /** The facts of the iteration on screen. */
 function iterationFacts(lane, i) {
   const it = lane && lane.iterations[i];
   if (!it) return {};
-  return { lane_name: lane.name, iteration: i + 1, sl: it.n, held: it.accepted, gives: it.gives, thrown: it.n - it.accepted, cost: it.cost.total, saved: it.cost.gained, check: it.cost.check };
+  return { lane_name: lane.name, iteration: i + 1, sl: it.n, held: it.accepted, gives: it.gives, thrown: it.n - it.accepted, cost: it.cost.total, saved: it.cost.gained, check: it.cost.check, ...keptByChance(it) };
 }
 
 const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown", "iteration", "longest_run"]);
 const SHARES = new Set(["match", "match_draft2", "acceptance_short", "acceptance_long"]);
+const COSTS_OF_GUESSES = new Set(["c", "c_draft2", "first", "break_even"]);
 const SPEEDUPS = /speedup/;
 
 function factText(name, value) {
@@ -87,6 +93,7 @@ function factText(name, value) {
   if (typeof value === "string") return value;
   if (WHOLE.has(name)) return String(Math.round(value));
   if (SHARES.has(name)) return `${Math.round(value)}%`;
+  if (COSTS_OF_GUESSES.has(name)) return small(value);
   return SPEEDUPS.test(name) ? times(value) : fixed(value);
 }
 

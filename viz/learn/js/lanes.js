@@ -158,9 +158,10 @@ class RunModel {
     return `${this.titles[policy] || policy}${argument ? ` ${argument}` : ""}${draft ? ` · ${draft}` : ""}`;
   }
 
-  policy(text) {
-    const lane = parseLane(text), draft = lane && (lane.draft || this.default_draft);
-    return lane && makePolicy(lane, this.tuned[draft]);
+  /** A lane by its text, simulated; null where the run has no chain for it, or its policy is not written for the browser. */
+  simulatedLane(text) {
+    const lane = parseLane(text), draft = lane && (lane.draft || this.draft);
+    return lane && this.simulated(this.nameOf(text), makePolicy(lane, this.tuned[draft]), { draft });
   }
 
   /** Static SLs from 1 on, simulated, also under other costs: [{sl, speedup}]. */
@@ -183,13 +184,21 @@ class RunModel {
 }
 
 const KINDS = {
-  rejection: { label: "a rejection", title: "the next iteration in which a guess failed", fits: (it) => it.n > it.accepted && it.own },
+  rejection: { label: "a rejection", title: "the next iteration in which a guess failed", fits: (it) => it.n > it.accepted && it.own,
+    clear: (it) => it.accepted > 0 && it.n - it.accepted > 1 },
   burst: { label: "a burst", title: "the next iteration in which four or more guesses held", fits: (it) => it.accepted >= 4 },
   full: { label: "all held", title: "the next iteration in which all of two or more guesses held", fits: (it) => it.n > 1 && it.accepted === it.n && it.own },
   short: { label: "a stop too early", title: "the next iteration that checked although more guesses would have held",
     fits: (it, holds) => it.n > 0 && it.accepted === it.n && holds(it.start) > it.n },
-  wasted: { label: "a waste", title: "the next iteration in which three or more guesses were thrown away", fits: (it) => it.n - it.accepted >= 3 },
+  wasted: { label: "a waste", title: "the next iteration in which three or more guesses were thrown away", fits: (it) => it.n - it.accepted >= 3,
+    clear: (it) => it.cost.gained < 0 },
 };
+
+/** The iteration that shows the kind best: the first clear one, else the first one; -1 if there is none. */
+function exampleOf(model, lane, kind) {
+  const { fits, clear } = KINDS[kind], found = clear ? lane.iterations.findIndex((it) => fits(it) && clear(it)) : -1;
+  return found >= 0 ? found : findIteration(model, lane, kind);
+}
 
 /** The first iteration of that kind after `from` in this direction; -1 if there is none. */
 function findIteration(model, lane, kind, from = -1, direction = 1) {

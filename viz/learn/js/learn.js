@@ -148,6 +148,7 @@ class Learn {
     if (["play", "whatif"].includes(place) && this.model && room.model !== this.model) room.open(this.model);
     if (place === "lessons" && this.places.steps.node.parentNode !== this.body) room.refresh();
     if (place === "words") room.build();
+    if (place === "steps") room.refresh();
     const needsRun = !["lessons", "words"].includes(place);
     this.body.replaceChildren(needsRun && !this.model ? el("p", "sl-empty", "Choose a run above.") : room.node);
   }
@@ -259,6 +260,7 @@ async function packRun(text) {
 }
 
 async function unpackRun(packed) {
+  if (packed.length > MAX_PACKED) throw new Error("The run in this link is larger than any that this page puts into one: ask for its file.");
   try {
     const letters = atob(packed.replace(/-/g, "+").replace(/_/g, "/"));
     const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));

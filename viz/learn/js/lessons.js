@@ -170,10 +170,10 @@ class Lessons {
     const missing = (step.needs || []).filter((name) => facts[name] == null);
     if (missing.length) text.append(el("p", "sl-note sl-missing", `This run does not contain what this step shows (${missing.map((name) => FACTS[name]).join("; ")}). Choose another run above, or continue.`));
     if (this.missed) text.append(el("p", "sl-note sl-missing", this.missed));
-    if (step.question) text.append(this.ask(step.question, facts));
-    text.append(el("div", "sl-bar sl-turn", button("← Back", () => this.move(-1), { title: "Previous step of the lesson (page up)" }),
+    const rest = el("div", "sl-lesson-rest", step.question ? this.ask(step.question, facts) : null);
+    rest.append(el("div", "sl-bar sl-turn", button("← Back", () => this.move(-1), { title: "Previous step of the lesson (page up)" }),
       button(last ? "Finish" : "Next step →", () => this.move(1), { cls: "sl-button sl-main", title: "Next step of the lesson (page down)" })), this.dots, this.tools());
-    return el("div", `sl-lesson${stage ? "" : " sl-alone"}`, text, stage ? el("div", "sl-stage", stage) : null);
+    return el("div", `sl-lesson${stage ? "" : " sl-alone"}`, text, stage ? el("div", "sl-stage", stage) : null, rest);
   }
 
   tools() {
@@ -202,6 +202,7 @@ class Lessons {
     if (!show || (!this.model && show.view !== "calculator")) return null;
     if (show.view === "calculator") return new Calculator(show).node;
     if (show.view === "lanes") return lanesChart(this.model);
+    if (show.view === "checks") return checksChart(this.model);
     if (show.view === "whatif") {
       const room = this.learn.places.whatif;
       if (room.model !== this.model) room.open(this.model);
@@ -210,8 +211,12 @@ class Lessons {
     }
     this.placing = true;
     const lane = this.laneFor(show.lane), { steps } = this.learn.places;
-    const found = show.find && lane ? findIteration(this.model, lane, show.find) : 0;
-    this.missed = found < 0 ? `This run has no such iteration (${KINDS[show.find].label}): its first one is shown.` : "";
+    const found = show.find && lane ? exampleOf(this.model, lane, show.find) : 0;
+    const another = lane && !lane.simulated && lane.lane !== show.lane && !LANE_WORDS[show.lane];
+    this.missed = [
+      another && `The lane ${this.model.nameOf(show.lane)} did not run here and cannot be simulated in the browser: ${lane.name} is shown instead.`,
+      found < 0 && `This run has no such iteration (${KINDS[show.find].label}): its first one is shown.`,
+    ].filter(Boolean).join(" ");
     steps.hides = Boolean(show.hide);
     steps.goTo({ lane, iteration: Math.max(0, found) + (show.iteration || 0), step: show.at || 0 });
     this.placing = false;
@@ -223,7 +228,7 @@ class Lessons {
     const { model } = this;
     if (LANE_WORDS[text]) return LANE_WORDS[text](model) || model.measured[0];
     const measured = model.measured.find((lane) => lane.lane === text);
-    return measured || model.simulated(model.nameOf(text), model.policy(text)) || model.measured[model.measured.length - 1];
+    return measured || model.simulatedLane(text) || model.measured[model.measured.length - 1];
   }
 
   // -------------------------------------------------------------- saving and printing
@@ -243,7 +248,7 @@ class Lessons {
     lesson.steps.forEach((step, i) => {
       const part = el("section", "", el("h2", "", `${i + 1}. ${step.title}`));
       const lane = step.show && step.show.view === "steps" ? this.laneFor(step.show.lane) : null;
-      const found = lane && step.show.find ? Math.max(0, findIteration(this.model, lane, step.show.find)) : 0;
+      const found = lane && step.show.find ? Math.max(0, exampleOf(this.model, lane, step.show.find)) : 0;
       const facts = { ...known, ...iterationFacts(lane, found) };
       part.append(...step.text.map((one) => el("p", "", fill(one, facts))));
       if (lane && lane.iterations[found]) part.append(printedIteration(lane, found));

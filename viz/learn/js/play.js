@@ -78,7 +78,7 @@ class Play {
     const cost = this.model.costs, draft = this.model.draft, lengths = this.lengths();
     const best = memory.read(`best/${this.model.id}/${Math.min(this.wanted, this.model.replay().n)}`, 0);
     return el("div", "sl-card", el("h2", "", "You decide: guess on, or check now?"),
-      el("p", "", `The draft shows one guess at a time and how sure it is of it. A guess costs ${fixed(cost.c[draft])} passes of the target, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little, and the target is called too often; guess too much, and the guesses after the first wrong one are wasted.`),
+      el("p", "", `The draft shows one guess at a time and how sure it is of it. A guess costs ${small(cost.c[draft])} passes of the target, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little, and the target is called too often; guess too much, and the guesses after the first wrong one are wasted.`),
       el("p", "", "Keys: → or g guesses on, ↓ or c checks now."),
       el("p", "sl-bar", lengths, Object.assign(button("Start", () => this.start(), { cls: "sl-button sl-main" }), { id: "sl-start" }), best ? el("span", "sl-mute", `Your best here: ${times(best)}`) : null));
   }
@@ -92,7 +92,7 @@ class Play {
     on.dataset.key = "on";
     check.dataset.key = "check";
     on.disabled = !game.mayGuess;
-    const text = el("div", "sl-text", el("span", "sl-prompt", this.model.prompt.slice(-160)), el("span", "", game.shown.slice(0, game.start).join("")), el("span", "sl-present", seen.map((_, k) => game.wordOf(k)).join("")));
+    const text = el("div", "sl-text", promptBefore(this.model, 160), el("span", "", game.shown.slice(0, game.start).join("")), el("span", "sl-present", seen.map((_, k) => game.wordOf(k)).join("")));
     const said = el("p", "sl-sentence", last ? last.sentence : "There is no guess yet. Guess on, or check now?");
     said.setAttribute("role", "status");
     requestAnimationFrame(() => { text.scrollTop = text.scrollHeight; });
@@ -170,8 +170,8 @@ class Game {
     const run = (name, policy, note) => policy && { name, speedup: simulate(this.replay, model.costs, policy).speedup, note, cls: "sl-simulated" };
     const statics = Array.from({ length: SL_CAP }, (_, i) => run(`Static ${i + 1}`, new Static(i + 1), "the best static SL, with hindsight"));
     const best = statics.reduce((a, b) => (b.speedup > a.speedup ? b : a));
-    const learned = Object.entries({ disco: "DISCO", specdecpp: "SpecDec++", costaware: "Cost-aware" })
-      .map(([name, title]) => run(title, makePolicy({ policy: name, argument: null }, model.tuned[this.replay.chain.draft] || {}), "the best learned policy"))
+    const tuned = model.tuned[this.replay.chain.draft] || {};
+    const learned = Object.keys(tuned).map((name) => run(model.titles[name] || name, makePolicy({ policy: name, argument: null }, tuned), "the best learned policy"))
       .filter(Boolean).sort((a, b) => b.speedup - a.speedup).slice(0, 1);
     return [{ name: "Plain", speedup: 1, note: "the target alone", cls: "sl-simulated" }, run("Confidence 0.4", new Confidence(), "stops under 40%"), best, ...learned, run("Oracle", new Oracle(), "knows the text in advance; not usable")];
   }

@@ -3,6 +3,7 @@
 const count = (n, one, many = `${one}s`) => `${n === 0 ? "no" : n.toLocaleString("en")} ${n === 1 ? one : many}`;
 const percent = (p) => (p >= 0.995 && p < 1 ? "over 99%" : p < 0.005 ? "under 1%" : `${Math.round(100 * p)}%`);
 const fixed = (x, digits = 2) => Number(x).toFixed(digits);
+const small = (x) => fixed(x, x > 0 && x < 0.1 ? 3 : 2);
 const times = (x) => `${fixed(x)}×`;
 
 const STOPPED = {
@@ -113,6 +114,6 @@ function rewindStep(it) {
   const lost = dropped && it.guesses.some((guess) => guess.fate === "rejected")
     ? `${dropped === 1 ? "The guess" : `The ${dropped} guesses`} after the rejected one followed a wrong token: dropped.`
     : dropped ? "The text ended before the last guesses: dropped." : "Nothing was guessed after the rejected token.";
-  return { sentence: `${lost} Both models' caches are cut back to ${count(end, "token")} of new text.`,
+  return { sentence: `${lost} Both models' caches are cut back to ${end ? `the first ${count(end, "token")} of the new text` : "the prompt"}.`,
     more: "The models' memory of the thrown-away tokens is discarded; the next iteration continues after the correction." };
 }

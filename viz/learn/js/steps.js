@@ -24,6 +24,9 @@ class Steps {
     this.build();
   }
 
+  /** Outside a lesson nothing is pointed at. */
+  refresh() { delete this.node.dataset.highlight; }
+
   get lanes() { return [...this.model.measured, ...this.extra]; }
 
   /** Show a lane (object, lane text or number) at an iteration and a step (number or kind). */
@@ -139,19 +142,20 @@ class Steps {
     const { kind, at } = step, it = this.it;
     const guesses = kind === "guess" ? at + 1 : it.n;
     const verdicts = kind === "verdict" ? at + 1 : ["own", "rewind", "cost"].includes(kind) ? it.n : 0;
-    return { guesses, verdicts, own: ["own", "rewind", "cost"].includes(kind), thrown: ["rewind", "cost"].includes(kind) };
+    const own = ["own", "rewind", "cost"].includes(kind);
+    return { guesses, verdicts, own, refused: verdicts > it.accepted, thrown: own, over: kind === "cost" || kind === "rewind" };
   }
 
   fateOf(k, told) {
     const { fate } = this.it.guesses[k];
-    if (fate === "dropped") return told.thrown ? "dropped" : "waiting";
+    if (fate === "dropped") return told.refused || told.own ? "dropped" : "waiting";
     return k < told.verdicts ? fate : "waiting";
   }
 
   text(step) {
     const told = this.told(step), it = this.it, box = el("div", "sl-text");
     box.setAttribute("aria-label", "The text so far");
-    if (it.start < TEXT_BEFORE && this.model.prompt) box.append(el("span", "sl-prompt", this.model.prompt.slice(-240)));
+    if (it.start < TEXT_BEFORE && this.model.prompt) box.append(promptBefore(this.model, 240));
     this.lane.iterations.slice(0, this.at.iteration).forEach((past, i) => {
       if (past.start + past.gives < it.start - TEXT_BEFORE) return;
       const group = el("span", "sl-past", el("sup", "", String(i + 1)));
@@ -203,10 +207,10 @@ class Steps {
     for (let k = 0; k < told.guesses; k++) part(bar, cost.guessing / n, "sl-part-guess", `guess ${k + 1}: ${fixed(cost.guessing / n)}`);
     if (checked) part(bar, cost.check, "sl-part-check", `check: ${fixed(cost.check)}`);
     if (checked && cost.rest) part(bar, cost.rest, "sl-part-rest", `the rest: ${fixed(cost.rest)}`);
-    for (let k = 0; told.thrown && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check", `token ${k + 1}: ${fixed(cost.plain / gives)}`);
+    for (let k = 0; told.over && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check", `token ${k + 1}: ${fixed(cost.plain / gives)}`);
     const spent = (n ? cost.guessing * told.guesses / n : 0) + (checked ? cost.check + cost.rest : 0);
     const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sl-mute", name), holder, el("span", "sl-value", value));
-    const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, told.thrown ? fixed(cost.plain) : "…"),
+    const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, told.over ? fixed(cost.plain) : "…"),
       el("p", "sl-note", "In passes of the target over one token, by the cost curves of this run." + this.clock()));
     return box;
   }
@@ -226,6 +230,12 @@ class Steps {
     if (big.length && step.kind !== "guess") box.append(topList("The target would say", big));
     return box;
   }
+}
+
+/** The end of the prompt: above the text where that answers it, else joined to it. */
+function promptBefore(model, letters) {
+  const { prompt, chat } = model, shown = prompt.length > letters ? `…${prompt.slice(-letters)}` : prompt;
+  return el("span", `sl-prompt${chat ? " sl-asked" : ""}`, chat ? `Prompt: ${shown}` : shown);
 }
 
 function meter(p, name) {

@@ -13,7 +13,7 @@ const PRESETS = {
   free: ["checks are free", (c) => ({ c, checks: "free" })],
   costly: ["checks are not free", (c) => ({ c, checks: "quarter" })],
 };
-const LONGEST = 20, MATCHES = Array.from({ length: 20 }, (_, i) => 0.05 * (i + 1)), COSTS = Array.from({ length: 21 }, (_, i) => 0.05 * i);
+const LONGEST = 20, MATCHES = Array.from({ length: 20 }, (_, i) => 0.05 * (i + 1)), COSTS = [0, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]; // closer where drafts are
 
 class WhatIf {
   constructor(learn) {
@@ -32,7 +32,7 @@ class WhatIf {
     this.measured = model.costs.c[this.draft];
     const redraw = () => this.draw();
     this.cost = this.measured; // exact; the slider has steps
-    this.c = slider("Cost of a guess, c", { min: 0, max: Math.max(1.2, Math.ceil(1.2 * this.measured * 10) / 10), step: 0.005, value: this.measured, shown: fixed },
+    this.c = slider("Cost of a guess, c", { min: 0, max: Math.max(1.2, Math.ceil(1.2 * this.measured * 10) / 10), step: 0.001, value: this.measured, shown: small },
       (c) => { this.cost = c; this.draw(); });
     this.sl = slider("SL (guesses per check)", { min: 1, max: LONGEST, step: 1, value: 5 }, redraw);
     this.threshold = slider("Confidence threshold", { min: 0, max: 1, step: 0.01, value: 0.4, shown: fixed }, redraw);
@@ -59,7 +59,7 @@ class WhatIf {
       if (Number.isFinite(value)) one.set(value);
     }
     const c = parseFloat(query.get("c"));
-    this.cost = Math.abs(c - this.measured) < 0.0001 ? this.measured : this.c.value;
+    this.cost = !Number.isFinite(c) || Math.abs(c - this.measured) < 0.0001 ? this.measured : this.c.value;
     if (CHECKS[query.get("checks")]) this.checks.value = query.get("checks");
     this.draw();
   }
@@ -100,12 +100,23 @@ class WhatIf {
         { name: "measured on the clock, at the measured costs", kind: "dots", cls: "sl-s2", points },
         { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sl-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.shown, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.shown)}`]] }],
       marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }] });
-    const said = el("p", "sl-sentence", `SL ${sl} at c = ${fixed(this.cost)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
+    const said = el("p", "sl-sentence", `SL ${sl} at c = ${small(this.cost)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
       + (best.speedup > 1 ? `The best SL would be ${best.sl}, ${times(best.speedup)}.` : "No SL gains anything: plain decoding is best."));
     said.setAttribute("role", "status");
-    this.out.replaceChildren(said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would reach ${times(confidence.speedup.shown)} with ${fixed(mean, 1)} guesses on average. On this text the draft's guess is right at ${percent(alpha)} of the places; its measured c is ${fixed(this.measured)}.`), chart);
+    this.out.replaceChildren(...[said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would reach ${times(confidence.speedup.shown)} with ${fixed(mean, 1)} guesses on average. On this text the draft's guess is right at ${percent(alpha)} of the places; its measured c is ${small(this.measured)}.`), chart, this.recorded(costs)].filter(Boolean));
     cancelAnimationFrame(this.later);
     this.later = requestAnimationFrame(() => this.drawMaps(alpha, costs, sl));
+  }
+
+  /** The run's own lanes at these costs, with their recorded decisions: so every policy is here, with or without JavaScript. */
+  recorded(costs) {
+    const { model, draft } = this, plain = iterationCost(costs, 0, null);
+    const rows = model.measured.filter((lane) => lane.policy !== "autoregressive" && lane.draft === draft).map((lane) => {
+      const cost = lane.iterations.reduce((sum, it) => sum + iterationCost(costs, it.n, draft, lane.policy), 0);
+      return { name: lane.name, speedup: lane.output.length * plain / cost, cls: "sl-simulated" };
+    });
+    if (!rows.length) return null;
+    return speedBars(rows, { caption: "This run's lanes at these costs, with their recorded SLs (a policy that reads the costs might choose others)" });
   }
 
   /** Closed form over (match rate, SL) and (c, SL); the cell of the sliders' values is outlined. */

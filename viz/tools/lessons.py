@@ -1,0 +1,151 @@
+"""Records the runs that lessons need and the showcase does not hold: ``python -m viz.tools.lessons``.
+
+Each is tried with a few seeds or prompts until it shows what its lesson speaks of; if none does, it is named, its old
+recording stays, and the exit status is 1. Then, or alone with ``--check``, what a lesson looks for and no recording
+shows is printed. It needs nobody beside it, but a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from decoding.backends.base import Backend
+from decoding.backends.local import LocalBackend
+from decoding.backends.recorded import RecordedBackend
+from decoding.backends.showcase import order_index, store_recording
+from decoding.errors import UserError
+from decoding.records.pairs import PairDescription, find_pair
+from decoding.records.request import CompareRequest
+from decoding.records.run_file import run_from_json
+from decoding.records.suites import Prompt
+from decoding.records.trace import Run
+
+from ..learn.desk import OWN_RECORDINGS
+from ..learn.lessons import shipped_lessons
+from ..learn.roles import ROLES, missing_sights, readable_runs, shows, wanted_by
+
+STORY = "Tell me a short story about a fox and the moon."
+DICE: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 40, "repeats": 3}
+SEEDS = range(1, 6)
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A recording: its name, the kind that it must be of, and how it is made; ``tries`` replace settings in turn."""
+
+    id: str
+    role: str
+    title: str
+    shows: str
+    settings: dict[str, Any]
+    tries: list[dict[str, Any]] = field(default_factory=lambda: [{}])
+
+
+NEEDED = (
+    Needed(
+        "lesson-drafts",
+        "drafts",
+        "Two drafts",
+        "A small draft and a larger, slower one on the same text.",
+        {
+            "lanes": ["autoregressive", "static:5", "early-exit/static:5", "early-exit/static:20", "oracle"],
+            "max_new_tokens": 48,
+            "repeats": 5,
+        },
+        [
+            {"prompt": "What should I pack for a weekend in the mountains?"},
+            {"prompt": "How do I make a cup of tea? Give me numbered steps."},
+        ],
+    ),
+    Needed(
+        "lesson-sampling",
+        "sampling",
+        "With dice: speculative sampling",
+        "Temperature 0.8: a guess is kept with probability min(1, p/q).",
+        {"prompt": STORY, "rule": "sampling", "lanes": ["autoregressive", "static:5", "confidence:0.4"], **DICE},
+        [{"seed": seed} for seed in SEEDS],
+    ),
+    Needed(
+        "lesson-coupling",
+        "coupling",
+        "With dice: coupling",
+        "Temperature 0.8, the same random numbers for both models: all lanes write the same text.",
+        {
+            "prompt": STORY,
+            "rule": "coupling",
+            "lanes": ["autoregressive", "static:5", "confidence:0.4", "oracle"],
+            **DICE,
+        },
+        [{"seed": seed} for seed in SEEDS],
+    ),
+)
+
+
+def requests_for(needed: Needed, pair: str) -> list[CompareRequest]:
+    """The comparisons to try, in this order."""
+    return [CompareRequest(pair=pair, **(needed.settings | change)) for change in needed.tries]
+
+
+def record(needed: Needed, pair: PairDescription, backend: Backend, folder: Path, lessons: tuple[dict, ...]) -> str:
+    """Make and keep the first recording that shows what the lessons speak of; a sentence on it. Raises UserError."""
+    wanted = wanted_by(lessons).get(needed.role, set())
+    for request in requests_for(needed, pair.name):
+        run = run_to_the_end(backend, request, needed.id)
+        if ROLES[needed.role](run) and all(shows(run, *sight) for sight in wanted):
+            prompt = Prompt(needed.id, "lessons", "showcase", request.prompt, "", needed.title, needed.shows)
+            size = store_recording(run, prompt, pair, folder)
+            return f"{needed.id}: {size // 1000} kB, seed {request.seed}, {request.prompt!r}"
+    raise UserError(
+        f"{needed.id}: none of {len(needed.tries)} runs shows what the lessons speak of; nothing was changed."
+    )
+
+
+def run_to_the_end(backend: Backend, request: CompareRequest, identifier: str) -> Run:
+    """The finished run of ``request``, under this id. Raises UserError if it fails."""
+    for event in backend.compare(request, threading.Event(), identifier):
+        if event.kind == "failed":
+            raise UserError(event.data["message"])
+        if event.kind == "finished":
+            return replace(run_from_json(json.dumps(event.data["run"])), id=identifier)
+    raise UserError(f"{identifier}: the run was not finished.")
+
+
+def check(folder: Path, lessons: tuple[dict, ...]) -> list[str]:
+    """What lessons speak of and neither the showcase nor ``folder`` shows, as sentences."""
+    return missing_sights([*readable_runs(RecordedBackend()), *readable_runs(RecordedBackend(folder))], lessons)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m viz.tools.lessons", description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="record nothing, only hold the lessons to the recordings")
+    parser.add_argument("--only", action="append", choices=[one.id for one in NEEDED], help="record this one alone")
+    parser.add_argument("--pair", default="", help="a pair by its name; without it the default one")
+    parser.add_argument("--folder", type=Path, default=OWN_RECORDINGS, help="the folder of the recordings")
+    options = parser.parse_args()
+    lessons, failed = shipped_lessons(), False
+    if not options.check:
+        pair = find_pair(options.pair)
+        with closing(LocalBackend()) as backend:
+            for needed in NEEDED:
+                if options.only and needed.id not in options.only:
+                    continue
+                try:
+                    print(record(needed, pair, backend, options.folder, lessons), flush=True)
+                except UserError as error:
+                    print(error, file=sys.stderr, flush=True)
+                    failed = True
+        order_index(options.folder, [Prompt(one.id, "lessons", "showcase", "", "") for one in NEEDED])
+    missing = check(options.folder, lessons)
+    print("\n".join(missing) or "Every lesson finds what it speaks of.")
+    return int(failed or bool(missing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
