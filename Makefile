@@ -1,5 +1,6 @@
 # make run    start the dashboard (builds .venv the first time)
 # make test   all tests, in a browser too (installs what they need the first time)
+# make test-ray  those that need Ray (installs it the first time; elsewhere they count as not run)
 # make lint   ruff
 # make refresh  rebuild all that is derived from the shipped weights: policies, cards, recordings, tables
 
@@ -7,7 +8,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: run test lint refresh clean
+.PHONY: run test test-ray lint refresh clean
 
 run: .venv/.run
 	$(BIN)/python app.py $(ARGS)
@@ -15,6 +16,9 @@ run: .venv/.run
 test: .venv/.dev
 	scripts/chromium.sh
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+test-ray: .venv/.ray
+	$(BIN)/python -m pytest tests/test_ray.py $(ARGS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -40,6 +44,10 @@ refresh: .venv/.run
 
 .venv/.dev: requirements-dev.txt .venv/.run
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt -c constraints.txt
+	touch $@
+
+.venv/.ray: requirements-ray.txt .venv/.dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-ray.txt -c constraints.txt
 	touch $@
 
 clean:

@@ -36,6 +36,8 @@ def rehearse(folder: Path, hardware: str, torch: str, python: str, say: Say = pr
     interpreter = install(space, folder, torch, python, say)
     with started(space, folder, interpreter, hardware, say) as url:
         faults = visit(url, folder, hardware, say)
+    if "Traceback" in (folder / "server.log").read_text(encoding="utf-8"):
+        faults.append(f"the server's log holds a traceback: {folder / 'server.log'}")
     for fault in faults:
         say(f"FAULT: {fault}")
     say("The Space would start and run." if not faults else "The Space has faults.")
@@ -43,7 +45,7 @@ def rehearse(folder: Path, hardware: str, torch: str, python: str, say: Say = pr
 
 
 def install(space: Path, folder: Path, torch: str, python: str, say: Say) -> Path:
-    """A virtual environment with what the Hub installs: Gradio in the version of README.md, and requirements.txt.
+    """A virtual environment with what the Hub installs: Gradio in the version of README.md, spaces, requirements.txt.
 
     ``torch`` replaces the line of torch where that cannot be had here. Returns the interpreter.
     """
@@ -52,13 +54,13 @@ def install(space: Path, folder: Path, torch: str, python: str, say: Say) -> Pat
         say(f"torch: {torch} in place of the Space's own line, {TORCH}.")
         wanted = wanted.replace(f"{CPU_WHEELS}\n", "").replace(TORCH, torch)
     asked = folder / "requirements.txt"
-    asked.write_text("".join(f"{line}\n" for line in wanted.splitlines() if line != "spaces"), encoding="utf-8")
+    asked.write_text(wanted, encoding="utf-8")
     sdk = re.search(r"^sdk_version: (\S+)", (space / "README.md").read_text(encoding="utf-8"), re.MULTILINE)[1]
     begin = time.monotonic()
     subprocess.run([python, "-m", "venv", folder / "venv"], check=True)
     interpreter = folder / "venv" / "bin" / "python"
     pip = [interpreter, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--quiet", f"gradio[oauth,mcp]=={sdk}", "-r", asked], check=True)
+    subprocess.run([*pip, "install", "--quiet", f"gradio[oauth,mcp]=={sdk}", "spaces", "-r", asked], check=True)
     listed = subprocess.run([*pip, "freeze"], check=True, capture_output=True, text=True).stdout
     (folder / "packages.txt").write_text(listed, encoding="utf-8")
     size = sum(path.stat().st_size for path in (folder / "venv").rglob("*") if path.is_file() and not path.is_symlink())
@@ -153,7 +155,7 @@ def _look(page, url: str, picture: Path, name: str, say: Say) -> None:
     page.goto(url, timeout=WAIT_MS)
     page.locator("#race .sd-strip").first.wait_for(timeout=WAIT_MS)
     say(f"First paint, {name}: a {page.locator('.sd-badge').inner_text()} run after {time.monotonic() - begin:.1f} s.")
-    page.screenshot(path=picture)
+    page.screenshot(path=picture, timeout=WAIT_MS)
 
 
 def _run(page, folder: Path, hardware: str, say: Say, faults: list[str]) -> None:
@@ -168,7 +170,7 @@ def _run(page, folder: Path, hardware: str, say: Say, faults: list[str]) -> None
     button.click()
     page.locator(".sd-badge", has_text="live").wait_for(timeout=WAIT_MS)
     button.wait_for(timeout=WAIT_MS)
-    page.screenshot(path=folder / "run.png")
+    page.screenshot(path=folder / "run.png", timeout=WAIT_MS)
     if fault.is_visible():
         faults.append(f"the first run failed: {fault.inner_text()}")
         return
