@@ -13,9 +13,9 @@ COPY --chown=user prompts prompts
 COPY --chown=user recordings recordings
 COPY --chown=user results results
 COPY --chown=user lessons lessons
-USER user
+USER 1000
 ENV GRADIO_SERVER_NAME=0.0.0.0 PYTHONUNBUFFERED=1 OMP_WAIT_POLICY=PASSIVE
 EXPOSE 7860
 HEALTHCHECK --interval=30s --timeout=10s --start-period=120s \
-    CMD python -c "import urllib.request; urllib.request.urlopen('http://127.0.0.1:7860/', timeout=9)"
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:7860/', timeout=9)"]
 CMD ["python", "app.py", "--port", "7860"]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -57,9 +62,37 @@ def test_the_folder_starts_by_itself(folder):
     assert told.stdout.strip().endswith("built"), told.stderr
 
 
+def test_git_treats_every_large_file_as_the_hub_asks(folder, tmp_path):
+    """As a push to the Hub would: what is over its limit for plain files goes to large file storage."""
+    copy = shutil.copytree(folder, tmp_path / "copy", copy_function=os.link)
+    subprocess.run(["git", "init", "--quiet", copy], check=True)
+    large = [str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file() and path.stat().st_size > 10**6]
+    told = subprocess.run(["git", "check-attr", "filter", *large, "docs/race.png"], cwd=copy, capture_output=True)
+    assert large and [line.rpartition(b": ")[2] for line in told.stdout.splitlines()] == [b"lfs"] * (1 + len(large))
+
+
+def test_the_card_of_the_space_is_one():
+    from huggingface_hub import SpaceCard
+
+    card = SpaceCard.load(ROOT / "README.md").data.to_dict()
+    assert card["sdk"] == "gradio" and (ROOT / card["app_file"]).exists() and len(card["short_description"]) <= 60
+    assert card["python_version"] in ("3.10.13", "3.12.12")  # ZeroGPU has no others
+
+
 def test_the_container_copies_what_is_there_and_runs_as_a_user():
     text = (ROOT / "Dockerfile").read_text()
     copied = [name for line in re.findall(r"^COPY (?:--chown=user )?(.+)$", text, re.MULTILINE)
               for name in line.split()[:-1]]  # fmt: skip
     assert {"app.py", "decoding", "viz", "models"} <= set(copied) and all((ROOT / name).exists() for name in copied)
-    assert re.search(r"^USER user$", text, re.MULTILINE) and "HEALTHCHECK" in text
+    assert re.search(r"^USER 1000$", text, re.MULTILINE) and "--uid 1000" in text
+
+
+def test_the_health_check_of_the_container_tells_a_page_from_none():
+    text = (ROOT / "Dockerfile").read_text()
+    _, option, script = json.loads(re.search(r"HEALTHCHECK.*?CMD (\[.*?\])$", text, re.MULTILINE | re.DOTALL)[1])
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        check = [sys.executable, option, script.replace("7860", str(server.server_port))]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert subprocess.run(check, capture_output=True, timeout=100).returncode == 0
+        server.shutdown()
+    assert subprocess.run(check, capture_output=True, timeout=100).returncode != 0

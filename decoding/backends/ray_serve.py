@@ -300,7 +300,11 @@ class Replicas:
 
 
 def _start_own() -> None:
-    """Start a cluster of this machine. Ray gives up after 30 s, within which a busy machine may not do it."""
+    """Start a cluster of this machine. Ray gives up after 30 s, within which a busy machine may not do it.
+
+    Its workers get the usual priority, not Ray's low one: other programs would show in the times.
+    """
+    os.environ.setdefault("RAY_worker_niceness", "0")
     for left in reversed(range(ATTEMPTS)):
         try:
             return _join("local", include_dashboard=False)

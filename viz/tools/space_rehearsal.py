@@ -154,7 +154,8 @@ def _look(page, url: str, picture: Path, name: str, say: Say) -> None:
     begin = time.monotonic()
     page.goto(url, timeout=WAIT_MS)
     page.locator("#race .sd-strip").first.wait_for(timeout=WAIT_MS)
-    say(f"First paint, {name}: a {page.locator('.sd-badge').inner_text()} run after {time.monotonic() - begin:.1f} s.")
+    kind = page.locator(".sd-badge").inner_text().split("\n")[0]
+    say(f"First paint, {name}: {kind}, after {time.monotonic() - begin:.1f} s.")
     page.screenshot(path=picture, timeout=WAIT_MS)
 
 
