@@ -79,7 +79,7 @@ def test_sentences_follow_the_result():
     entry = result.entry("confidence:0.4").rows[ALL].simulated
     entry.cut.low, entry.cut.value, entry.cut.high = -0.3, -0.2, -0.1
     row = result.entry("confidence:0.4").rows[ALL]
-    assert "Too few prompts to say which policy is faster" in draw_evaluation(result)[1].sentence
+    assert "Too few prompts to decide which policy is faster" in draw_evaluation(result)[1].sentence
     for other in result.policies:
         timing = other.rows[ALL].simulated
         timing.prompts = 40

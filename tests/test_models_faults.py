@@ -202,7 +202,7 @@ def test_a_prompt_without_tokens():
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("[]", "does not hold a JSON object"),
+        ("[]", "does not contain a JSON object"),
         ('{"target": "t"}', "does not describe a pair: 'drafts' is missing or wrong"),
         ('{"target": "t", "drafts": [], "default_draft": "d"}', "does not describe a pair"),
     ],

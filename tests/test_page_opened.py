@@ -176,5 +176,5 @@ def test_kept_runs_stay_within_a_size(tmp_path):
     store.keep("opened-a", "x" * 600)
     store.keep("opened-b", "y" * 600)
     assert store.text("opened-b") == "y" * 600
-    with pytest.raises(UserError, match="not kept here"):
+    with pytest.raises(UserError, match="no longer, kept here"):
         store.text("opened-a")

@@ -205,11 +205,11 @@ def test_a_server_of_another_version_is_told_so(caplog):
 def test_pairs_that_the_server_cannot_list_are_a_sentence_in_the_log(caplog):
     class Broken(FakeBackend):
         def pairs(self):
-            raise UserError("x/pair.json does not hold a JSON object.")
+            raise UserError("x/pair.json does not contain a JSON object.")
 
     with served(Broken(), Limits()) as port:
         assert RemoteBackend(f"http://127.0.0.1:{port}").pairs() == []
-    assert "does not hold a JSON object" in caplog.text
+    assert "does not contain a JSON object" in caplog.text
 
 
 def raises_at_once(event):

@@ -184,7 +184,7 @@ def test_a_full_server_refuses_with_a_sentence():
         remote = RemoteBackend(f"http://127.0.0.1:{port}")
         stream = remote.compare(small_request("#slow"), threading.Event())
         next(stream)
-        assert "most allowed" in last_sentence(compare(remote))
+        assert "the maximum" in last_sentence(compare(remote))
         stream.close()
 
 

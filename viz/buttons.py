@@ -1,4 +1,4 @@
-"""The Run and Stop buttons, one of which is visible. Stop responds at once, even if the work ends a little later."""
+"""The Run and Stop buttons, one of which is visible. Stop responds immediately, even if the work ends a bit later."""
 
 from __future__ import annotations
 

@@ -66,12 +66,12 @@ class BodyLimits:
         while more:
             message = await receive()
             if message["type"] != "http.request":
-                raise TooMuch(400, "The connection was closed before the body had come.")
+                raise TooMuch(400, "The connection was closed before the body was complete.")
             chunk, more = message.get("body", b""), message.get("more_body", False)
             if len(held) + len(chunk) > most:
                 raise TooMuch(413, too_large)
             if self._held + len(chunk) > self._most_held:
-                raise TooMuch(503, "Many files are being read here just now: try again in a moment.")
+                raise TooMuch(503, "Many files are being read here at the moment: try again soon.")
             held += chunk
             self._held += len(chunk)
 

@@ -4,8 +4,8 @@
     run = viz.compare("def mean(values):")
     viz.player(run)
 
-What is shown stands in a frame of its own (the self-contained page that the dashboard exports), so that neither the
-notebook's styles nor its scripts meet the player's.
+The output is in its own frame (the self-contained page that the dashboard exports), so that the notebook's styles and
+scripts do not affect the player's.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Frame:
 
 
 def compare(prompt: str, lanes: Sequence[str] | None = None, *, backend: Backend | None = None, **settings: Any) -> Run:
-    """Decode ``prompt`` under several policies and return the run.
+    """Decode ``prompt`` with several policies and return the run.
 
     Args:
         lanes: lane strings; the usual four if not given.
@@ -63,7 +63,7 @@ def compare(prompt: str, lanes: Sequence[str] | None = None, *, backend: Backend
         settings: further fields of :class:`~decoding.records.request.CompareRequest` (max_new_tokens, pair, rule, ...).
 
     Raises:
-        UserError: something that was asked for cannot be.
+        UserError: the run is not possible; the message says why.
     """
     request = CompareRequest(prompt=prompt, **({"lanes": list(lanes)} if lanes else {}), **settings)
     for event in (backend or _default_backend()).compare(request, threading.Event()):
@@ -92,7 +92,7 @@ def plots(run: Run) -> list[go.Figure]:
 
 
 def _inked(value: Any, colours: dict[str, str]) -> Any:
-    """``value`` with each "var(--x)" replaced by its colour: a notebook has no theme of ours to follow."""
+    """``value`` with each "var(--x)" replaced by its colour, because a notebook does not have the page's themes."""
     if isinstance(value, str):
         return colours.get(value[4:-1], "#808080") if value.startswith("var(--") else value
     if isinstance(value, list):

@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TOO_LONG = "This file takes longer to draw than this page gives to one: record a shorter run, or one with fewer lanes."
 TOO_LARGE = "This file takes more memory to draw than this page gives to one: record a shorter run."
 BROKEN = "This file cannot be drawn: the process that read it ended without an answer."
-BUSY = "Other visitors' files are being read just now: try again in a moment."
+BUSY = "Other visitors' files are being read at the moment: try again soon."
 LEFT = "The visitor left before the file was read."
 
 

@@ -76,7 +76,7 @@ class RunStore:
     def get(self, identifier: str) -> Run:
         """The run of that id. Raises UserError."""
         if not isinstance(identifier, str) or not IDENTIFIER.fullmatch(identifier):
-            raise UserError("This is not the name of a run: names have letters, digits, - and _, at most 64.")
+            raise UserError("This is not the name of a run: names consist of at most 64 letters, digits, - and _.")
         with self._lock:
             if identifier in self._warm:
                 self._warm.move_to_end(identifier)
@@ -111,9 +111,9 @@ def new_name() -> str:
 def check_text(text: object) -> str:
     """``text``, if its size allows it to be a run file. Raises UserError."""
     if not isinstance(text, str) or len(text.encode("utf-8", "surrogatepass")) > MAX_UPLOAD_BYTES:
-        raise UserError(f"This file is larger than {MAX_UPLOAD_BYTES // 2**20} MB, the most that this page opens.")
+        raise UserError(f"This file is larger than {MAX_UPLOAD_BYTES // 2**20} MB, the limit of this page.")
     return text
 
 
 def _gone(identifier: str) -> str:
-    return f"The run {identifier} is not kept here (any more): run it again, or open its file."
+    return f"The run {identifier} is not, or no longer, kept here: run it again, or open its file."

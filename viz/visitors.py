@@ -37,6 +37,6 @@ def _is_public(host: str) -> bool:
 def check_share(of_session: int, of_address: int) -> None:
     """Raises UserError if the visitor has too many runs under way."""
     if of_session >= PER_SESSION:
-        raise UserError(f"You have {of_session} runs under way, the most allowed: wait for one to end, or stop it.")
+        raise UserError(f"You have {of_session} runs under way, the maximum: wait for one to end, or stop it.")
     if of_address >= PER_ADDRESS:
-        raise UserError(f"{of_address} runs from your address are under way, the most allowed: try again soon.")
+        raise UserError(f"{of_address} runs from your address are under way, the maximum: try again soon.")

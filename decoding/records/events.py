@@ -25,7 +25,7 @@ Kind = Literal[
     "lane_started",  # {lane: index, repeat}
     "iterations",  # {lane, repeat, first: iteration index, items: [see live_iteration]}
     "lane_finished",  # {lane, repeat, decode_s}
-    "replay",  # {run: the run as far as it is decoded, timings: repeats so far, of: repeats asked for}
+    "replay",  # {run: the run as far as it is decoded, timings: repeats so far, of: all repeats}
     "finished",  # {run: the whole run as JSON-ready dict}; of other jobs {result: dict}
     "cancelled",  # {}
     "failed",  # {message}: a sentence for the user
@@ -84,7 +84,7 @@ def event_to_json(event: Event) -> str:
 
 
 def event_from_json(line: str | bytes) -> Event:
-    """Reads and checks one line. Raises UserError if it is no event."""
+    """Reads and checks one line. Raises UserError if it is not an event."""
     try:
         return _ADAPTER.validate_json(line)
     except (ValidationError, RecursionError) as error:

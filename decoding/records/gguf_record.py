@@ -46,7 +46,7 @@ class GgufRecord:
 
     @property
     def shown(self) -> str:
-        """The model that runs, in words; its number format stands beside it."""
+        """The model's name for display; its number format is shown next to it."""
         return f"{self.name}, from {self.quantisation}"
 
     @property

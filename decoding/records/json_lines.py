@@ -15,7 +15,7 @@ class Lines:
     """One JSON Lines file whose first line says under which ``key`` it was made.
 
     A last line that a kill cut short is dropped. Where the key differs, ``stale`` decides: "refuse" raises
-    UserError, "restart" begins the file anew (for what follows from other files at hand).
+    UserError, "restart" begins a new file (for data that can be computed again from other files).
     """
 
     def __init__(self, path: Path, key: dict[str, Any], stale: str = "refuse") -> None:
@@ -46,7 +46,7 @@ class Lines:
             if stale == "refuse":
                 different = [name for name in self.key if lines[0].get(name) != self.key[name]]
                 raise UserError(
-                    f"{self.path.parent} holds other work (other {', '.join(different) or 'version'}): "
+                    f"{self.path.parent} contains other work (other {', '.join(different) or 'version'}): "
                     "name another folder, or delete that one."
                 )
             lines = []
@@ -58,7 +58,7 @@ class Lines:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file, the key first; [] where there is none. Raises OSError."""
+    """The whole lines of a file, the key first; [] if there is no file. Raises OSError."""
     if not path.exists():
         return []
     found = []

@@ -1,6 +1,6 @@
 """Drafts that every pair has because they need no model: names and words. Imports no torch.
 
-What guesses by these names is in ``decoding.loop.drafting``.
+The code that guesses is in ``decoding.loop.drafting``.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ class ModelFree:
     caption: str
 
 
-PROMPT_LOOKUP = ModelFree("ngram", "prompt lookup", "no small model, it copies from the text so far")
+PROMPT_LOOKUP = ModelFree("ngram", "prompt lookup", "no small model: it copies from the text so far")
 MODEL_FREE = {one.name: one for one in (PROMPT_LOOKUP,)}

@@ -75,7 +75,7 @@ PRESETS: tuple[PairDescription, ...] = (
         "SmolLM2 1.7B with 135M",
         "HuggingFaceTB/SmolLM2-1.7B-Instruct",
         "HuggingFaceTB/SmolLM2-135M-Instruct",
-        "The smallest usual pair; runs on a CPU.",
+        "The smallest common pair; runs on a CPU.",
         chat=True,
     ),
     _preset(
@@ -83,7 +83,7 @@ PRESETS: tuple[PairDescription, ...] = (
         "Qwen2.5 7B with 0.5B",
         "Qwen/Qwen2.5-7B-Instruct",
         "Qwen/Qwen2.5-0.5B-Instruct",
-        "A common pair of today.",
+        "A common pair.",
         chat=True,
     ),
     _preset(
@@ -91,7 +91,7 @@ PRESETS: tuple[PairDescription, ...] = (
         "Qwen2.5-Coder 7B with 0.5B",
         "Qwen/Qwen2.5-Coder-7B-Instruct",
         "Qwen/Qwen2.5-Coder-0.5B-Instruct",
-        "A common pair of today, for code.",
+        "A common pair for code.",
         chat=True,
     ),
     _preset(
@@ -99,7 +99,7 @@ PRESETS: tuple[PairDescription, ...] = (
         "Llama 3.1 8B with Llama 3.2 1B",
         "meta-llama/Llama-3.1-8B-Instruct",
         "meta-llama/Llama-3.2-1B-Instruct",
-        "A common pair of today.",
+        "A common pair.",
         gated=True,
         chat=True,
     ),
@@ -163,7 +163,7 @@ def name_pair(target: str, draft: str) -> PairDescription:
 
 
 def embedded_pairs(models: Path | None = None) -> list[PairDescription]:
-    """The pairs that ``models`` describes (models/*/pair.json): the one that serves by default first.
+    """The pairs that ``models`` describes (models/*/pair.json): the one that is used by default first.
 
     That is the default pair or, if its target is not available here, another one with a note that says so.
     """
@@ -173,7 +173,7 @@ def embedded_pairs(models: Path | None = None) -> list[PairDescription]:
     pairs.sort(key=lambda pair: (not pair.loadable, pair.name != default))
     missing = next((pair for pair in pairs if pair.name == default and not pair.loadable), None)
     if missing and pairs[0].loadable:
-        pairs[0].note = f"{missing.reason} Until then {pairs[0].title} serves in its place."
+        pairs[0].note = f"{missing.reason} Until then {pairs[0].title} is used instead."
     return pairs
 
 
@@ -250,5 +250,5 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"Cannot read {path.parent.name}/{path.name}: {error}.") from error
     if not isinstance(data, dict):
-        raise UserError(f"{path.parent.name}/{path.name} does not hold a JSON object.")
+        raise UserError(f"{path.parent.name}/{path.name} does not contain a JSON object.")
     return data

@@ -28,7 +28,7 @@ class CompareRequest:
 
     ``pair`` names an embedded pair or a preset ("" is the default one); ``target`` and ``draft`` (a folder or a Hub id
     each) replace it. ``rule``: greedy for temperature 0; coupling or sampling above it. ``chat``: the prompt is a
-    message to the model, under its chat template, with ``system`` before it ("" is the template's own); False: a text
+    message to the model, in its chat template, with ``system`` before it ("" is the template's own); False: a text
     to continue; None: the pair's default. ``weights``: how the target's are held: "auto" is as ``dtype`` says, "int4"
     in four bits, on a CPU.
     """
@@ -82,7 +82,7 @@ def check_granted(request: CompareRequest, grant: Grant) -> CompareRequest:
     if total > grant.max_total_tokens:
         raise UserError(
             f"All lanes and repeats together would decode {total:,} tokens; here at most {grant.max_total_tokens:,}: "
-            "ask for fewer new tokens, repeats or lanes."
+            "choose fewer new tokens, repeats or lanes."
         )
     return request
 
@@ -90,7 +90,7 @@ def check_granted(request: CompareRequest, grant: Grant) -> CompareRequest:
 def check_long_job(grant: Grant) -> None:
     """Raises UserError with a sentence if ``grant`` allows no evaluations."""
     if not grant.long_jobs:
-        raise UserError("Evaluations take minutes and this machine is shared: run them on a machine of your own.")
+        raise UserError("Evaluations take minutes and this machine is shared: run them on your own machine.")
 
 
 def request_from_dict(data: Any) -> CompareRequest:
@@ -109,15 +109,15 @@ def check_request(request: CompareRequest) -> CompareRequest:
     if len(request.prompt) > MAX_PROMPT_CHARS:
         raise UserError(f"The prompt has {len(request.prompt):,} characters; at most {MAX_PROMPT_CHARS:,} are read.")
     if any(not _is_whole_text(text) for text in (request.prompt, request.system, *request.stop)):
-        raise UserError("The prompt holds half of a character (a lone surrogate): paste the text again.")
+        raise UserError("The prompt contains half of a character (a lone surrogate): paste the text again.")
     if "\x00" in request.prompt:
-        raise UserError("The prompt holds NUL bytes, so it looks like a binary file: paste text instead.")
+        raise UserError("The prompt contains NUL bytes, so it looks like a binary file: paste text instead.")
     if len(request.system) > MAX_SYSTEM_CHARS:
         raise UserError(f"The system message is too long: at most {MAX_SYSTEM_CHARS:,} characters are read.")
     if request.system and request.chat is False:
         raise UserError("A system message is part of a chat: ask the model (chat), or leave the message out.")
     if not request.lanes:
-        raise UserError("No lane was chosen: pick at least one, for instance autoregressive and static:5.")
+        raise UserError("No lane was chosen: pick at least one, for example autoregressive and static:5.")
     if len(request.lanes) > MAX_LANES:
         raise UserError(f"{len(request.lanes)} lanes are too many for one run: choose at most {MAX_LANES}.")
     if len(set(request.lanes)) < len(request.lanes):
@@ -136,7 +136,7 @@ def check_request(request: CompareRequest) -> CompareRequest:
 
 
 def check_weights(weights: str, dtype: str) -> None:
-    """Raises UserError for weights that are not known, or that do not go with ``dtype``."""
+    """Raises UserError for unknown weights, or for weights that do not fit ``dtype``."""
     if weights not in ("auto", "int4"):
         raise UserError(f"The weights must be auto or int4, not {weights[:40]}.")
     if weights == "int4" and dtype == "float32":

@@ -28,9 +28,9 @@ def run_to_json(run: Run) -> str:
 
 
 def run_from_json(text: str | bytes) -> Run:
-    """Reads and checks a run. Raises UserError with the first fault."""
+    """Reads and checks a run. Raises UserError with the first error."""
     if len(text) > MAX_FILE_BYTES:
-        raise UserError(f"This run file is larger than {MAX_FILE_BYTES // 2**20} MB, the most that is read.")
+        raise UserError(f"This run file is larger than {MAX_FILE_BYTES // 2**20} MB, the limit.")
     try:
         run = _ADAPTER.validate_json(text)
     except (ValidationError, RecursionError) as error:
@@ -44,7 +44,7 @@ def load_run(path: str | Path) -> Run:
     path = Path(path)
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise UserError(f"{path.name} is larger than {MAX_FILE_BYTES // 2**20} MB, the most that is read.")
+            raise UserError(f"{path.name} is larger than {MAX_FILE_BYTES // 2**20} MB, the limit.")
         return run_from_json(path.read_bytes())
     except OSError as error:
         raise UserError(f"Cannot read the run file {path.name}: {error.strerror or error}.") from error
@@ -64,5 +64,5 @@ def _explain(error: Exception) -> str:
         return "This file is nested too deeply to be a Speculoscope run."
     first = error.errors(include_input=False, include_url=False)[0]
     where = ".".join(str(part)[:60] for part in first["loc"])[:200] or "the file"
-    more = f" ({error.error_count() - 1} more faults)" if error.error_count() > 1 else ""
+    more = f" ({error.error_count() - 1} more errors)" if error.error_count() > 1 else ""
     return f"This is not a Speculoscope run file of schema {SCHEMA}: at {where}: {first['msg'][:200]}{more}."

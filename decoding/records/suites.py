@@ -16,7 +16,7 @@ from ..files import cache_folder
 
 FOLDER = Path(__file__).resolve().parents[2] / "prompts"
 SUITES = ("code", "prose", "tests", "structured")  # of the small pair, which continues text
-CHAT = ("chat",)  # questions of the kind that the chat pair's target writes itself
+CHAT = ("chat",)  # questions that the chat pair's target wrote
 PAPERS = ("humaneval", "gsm8k", "mbpp", "mtbench")
 SPLITS = ("train", "validation", "test")
 SHOWCASE, SHOWCASE_CHAT = "showcase", "showcase-chat"  # of the small pair; of the chat pair

@@ -228,7 +228,7 @@ def test_a_lesson_file_is_opened_from_disk_and_a_hostile_one_refused(there, tmp_
     [
         ("?lesson=nothing", "There is no lesson"),
         ("?learn=steps&run=../../etc", "does not name a run"),
-        ("?learn=steps&run=gone", "not kept here"),
+        ("?learn=steps&run=gone", "no longer, kept here"),
         ("?learn=steps&lane=99&iteration=9999&step=9999", ""),
         ("?learn=whatif&c=NaN&sl=1e9&checks=<b>", ""),
     ],

@@ -1,4 +1,4 @@
-"""What the browser gets besides Gradio's own files: our scripts and styles in the document, Plotly on demand."""
+"""The files that the browser gets in addition to Gradio's: this page's scripts and styles, and Plotly on demand."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ BEGIN = "<script>window.SpeculoscopePage.early.begin();</script>"
 
 
 def head() -> str:
-    """Styles and scripts for the document's ``<head>``, whole: the first paint waits for no further request."""
+    """Styles and scripts for the document's ``<head>``, so that the first paint needs no further request."""
     styles = player_css() + (HERE / "page.css").read_text(encoding="utf-8")
     scripts = "\n".join([player_js(), *((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)])
     if re.search(r"</(script|style)", styles + scripts, re.IGNORECASE):
-        raise ValueError("A style or script holds a closing tag that would end its element early.")
+        raise ValueError("A style or script contains a closing tag that would end its element early.")
     description = f'<meta name="description" content="{TAGLINE}">'
     return f"{description}\n<style id='speculoscope-style'>{styles}</style>\n<script>{scripts}</script>"
 
 
 def middleware() -> list[Middleware]:
-    """What puts all of it into the document that the server sends."""
+    """The middleware that inserts all of it into the document that the server sends."""
     return [Middleware(Document, head=head(), body=BEGIN)]
 
 
 def routes() -> list[Route | Mount]:
-    """Plotly's own bundle from the installed package, and the Learn place's script: nothing comes from a CDN."""
+    """Plotly's bundle from the installed package, and the Learn tab's script: nothing comes from a CDN."""
     return [
         Mount("/speculoscope", StaticFiles(directory=Path(plotly.__file__).parent / "package_data")),
         Route("/speculoscope-learn/learn.js", _served(learn_js(), "text/javascript")),
@@ -51,7 +51,7 @@ def routes() -> list[Route | Mount]:
 
 
 def _served(text: str, mime: str) -> Callable[[Request], Response]:
-    """An endpoint that answers with ``text``, packed where the browser takes that."""
+    """An endpoint that answers with ``text``, compressed if the browser accepts that."""
     plain, packed = text.encode(), gzip.compress(text.encode(), 9)
 
     def answer(request: Request) -> Response:

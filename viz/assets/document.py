@@ -1,4 +1,4 @@
-"""Our scripts in the page's document itself, so that the first paint waits neither for Gradio nor for a further file.
+"""Inserts the page's scripts into its document, so that the first paint waits neither for Gradio nor for other files.
 
 Gradio's own ``head`` option reaches the browser as one of the settings that its scripts read when they have all been
 loaded, about a second later.
@@ -18,7 +18,7 @@ BODY = b"<gradio-app"  # the element in which Gradio builds the page: there is n
 
 
 class Document:
-    """ASGI middleware: puts ``head`` and ``body`` (HTML) into every page of ``app``, and packs it."""
+    """ASGI middleware: inserts ``head`` and ``body`` (HTML) into every page of ``app``, and compresses it."""
 
     def __init__(self, app: Callable, head: str, body: str) -> None:
         self._app, self._head, self._body = app, head.encode(), body.encode()
@@ -30,7 +30,7 @@ class Document:
         await self._app(scope, receive, send)
 
     def written(self, page: bytes) -> bytes:
-        """``page`` with our parts; what is no page of Gradio's stays as it is."""
+        """``page`` with both parts inserted; other documents than Gradio's pages are unchanged."""
         if BODY not in page:
             return page
         page = page.replace(b"</head>", self._head + b"</head>", 1)
@@ -38,7 +38,7 @@ class Document:
 
 
 class _Response:
-    """Holds an HTML response back until it is whole; lets everything else through."""
+    """Buffers an HTML response until it is complete; passes on everything else."""
 
     def __init__(self, send: Send, write: Callable[[bytes], bytes], packed: bool) -> None:
         self._send, self._write, self._packed = send, write, packed

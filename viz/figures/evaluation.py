@@ -26,7 +26,7 @@ BASE = {
 }
 
 
-SUITE_COLOURS = (INK, "#5b8fd6", "#3aa0a0", "#b08a2e", "#b5577b")  # all suites together, then one a suite
+SUITE_COLOURS = (INK, "#5b8fd6", "#3aa0a0", "#b08a2e", "#b5577b")  # all suites together, then one per suite
 
 
 def draw_evaluation(result: EvaluationResult) -> list[Drawing]:
@@ -153,13 +153,13 @@ ENOUGH = 20  # prompts, under which an interval over them says nothing
 
 
 def cuts_sentence(result: EvaluationResult) -> str:
-    """Which usable policies are faster than static-opt, which slower, as far as simulation and clock both say so."""
+    """Which usable policies are faster or slower than static-opt according to both simulation and clock."""
     compared = [entry for entry in result.policies if _is_compared(entry) and is_usable(entry.lane)]
     right = "Every point right of the dotted line saves time."
     simulated, clocked = prompts_of(result)
     if min(simulated, clocked) < ENOUGH:
         return (
-            f"Too few prompts to say which policy is faster: {simulated} simulated and {clocked} on the clock, where "
+            f"Too few prompts to decide which policy is faster: {simulated} simulated and {clocked} on the clock; "
             f"at least {ENOUGH} of each are needed. {right}"
         )
     parts = [f"faster than static-opt: {_named(compared, 1)}", f"slower: {_named(compared, -1)}"]
@@ -178,7 +178,7 @@ def prompts_of(result: EvaluationResult) -> tuple[int, int]:
 
 
 def sure_side(entry: PolicyResult) -> int:
-    """1 where simulation and clock both have the policy ahead of static-opt with whole intervals, -1 behind; 0 else."""
+    """1 if the whole intervals of both simulation and clock are ahead of static-opt, -1 if both are behind, else 0."""
     row = entry.rows[ALL]
     cuts = [row.simulated.cut, row.clock.cut if row.clock else None]
     if all(cut and cut.low > 0 for cut in cuts):
@@ -272,7 +272,7 @@ def draw_pareto(result: EvaluationResult) -> Drawing:
     figure.update_xaxes(title_text="discard rate: drafts thrown away per token", rangemode="tozero")
     figure.update_yaxes(title_text="verification rate: target passes per token", rangemode="tozero")
     figure.update_layout(height=420, **BASE)
-    return Drawing("eval-pareto", "What each threshold trades", pareto_sentence(result), figure)
+    return Drawing("eval-pareto", "The trade-off of each threshold", pareto_sentence(result), figure)
 
 
 def _has_no_sweep(entry: PolicyResult, result: EvaluationResult) -> bool:

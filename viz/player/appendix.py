@@ -1,6 +1,6 @@
 """The part of an exported file below the player: how the run was made, and how fast every static SL would be.
 
-Plain HTML and SVG that need no script; everything that a run file may hold is escaped.
+Plain HTML and SVG that need no script; everything from the run file is escaped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def settings_table(run: Run) -> list[list[str]]:
         ["rule", asked.rule + (f", temperature {asked.temperature:g}, seed {asked.seed}" if asked.temperature else "")],
         ["lanes", ", ".join(trace.lane for trace in run.lanes)],
         ["new tokens", f"at most {asked.max_new_tokens}"],
-        ["repeats of the timing", str(asked.repeats)],
+        ["timing repeats", str(asked.repeats)],
     ]
     if asked.top_k:
         rows.append(["top-k", str(asked.top_k)])

@@ -47,7 +47,7 @@ def _known(text: str) -> Lane | None:
 
 _RUNNING = {
     "tokens_per_target_pass": ("tokens per target pass", "tokens so far / target passes so far"),
-    "target_passes": ("target passes", "passes of the big model so far, one per round"),
+    "target_passes": ("target passes", "passes of the big model so far, one per iteration"),
     "draft_passes": ("draft passes", "guesses of the small model so far"),
     "thrown_away": ("thrown away", "rejected and dropped guesses so far"),
 }
