@@ -18,6 +18,7 @@ from decoding.backends.local import LocalBackend
 from decoding.backends.remote import RemoteBackend
 from decoding.backends.server import Limits
 from decoding.backends.soak import SoakResult, _Lives, judge, served, soak
+from decoding.backends.throughput import compare_throughput
 from decoding.errors import UserError
 from decoding.records.events import event_to_json
 from decoding.records.request import Grant
@@ -230,7 +231,7 @@ def test_something_else_at_the_address_is_a_sentence():
     page = httpx.MockTransport(lambda request: httpx.Response(404, text="<html>"))
     assert "HTTP status 404" in last_sentence(compare(RemoteBackend("http://x", transport=page)))
     nonsense = httpx.MockTransport(lambda request: httpx.Response(200, text="hello\n"))
-    assert "no event" in last_sentence(compare(RemoteBackend("http://x", transport=nonsense)))
+    assert "not an event" in last_sentence(compare(RemoteBackend("http://x", transport=nonsense)))
     assert "not a Speculoscope backend" in RemoteBackend("http://x", transport=nonsense).status()
 
 
@@ -341,6 +342,34 @@ def test_the_soak_notices_what_goes_wrong():
     assert judged(compare(FakeBackend(), "another prompt")).mixed == 1
     swapped = compare(FakeBackend(), seed=3)
     assert judged(events[:-1] + swapped[-1:]).mixed == 1
+
+
+@pytest.mark.parametrize("ending", ["", "Internal Server Error"])
+def test_an_answer_that_ends_within_a_line_is_a_broken_connection(ending):
+    """A proxy in between may end an answer properly although what it passes on broke off."""
+    told = compare(FakeBackend())
+    lines = [event_to_json(event) + "\n" for event in told]
+    answers = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method != "GET":
+            return httpx.Response(204)
+        answers.append("".join(lines[int(request.url.params["from"]) :]))
+        return httpx.Response(200, text=answers[0][:700] + ending if len(answers) == 1 else answers[-1])
+
+    remote = RemoteBackend("http://elsewhere:1", transport=httpx.MockTransport(answer))
+    events = list(remote.compare(small_request(), threading.Event(), told[0].run))
+    assert [event_to_json(event) + "\n" for event in events] == lines and len(answers) == 2
+
+
+def test_a_crowd_of_visitors_is_timed_at_both_addresses_in_turn():
+    requests = [small_request(f"visitor {i}", max_new_tokens=8, repeats=1) for i in range(4)]
+    order = []
+    with served(LocalBackend(ScriptedRunner), Limits()) as one, served(LocalBackend(ScriptedRunner), Limits()) as many:
+        urls = [f"http://127.0.0.1:{port}" for port in (one, many)]
+        result = compare_throughput(*urls, requests, rounds=2, told=order.append)
+    assert result.is_clean and len(result.ratios) == 2 and result.ends["finished"] == 4 * 6, result
+    assert order == [1, 2, 3, 4, 5, 6] and all(ratio > 0 for ratio in result.ratios)
 
 
 def test_the_front_end_of_a_remote_backend_needs_no_torch(port):

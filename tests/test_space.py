@@ -12,10 +12,12 @@ import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 from packaging.requirements import Requirement
 
 from viz.tools.space import CPU_WHEELS, HARDWARE, ROOT, build
+from viz.tools.space_rehearsal import STANDIN, started
 
 ZEROGPU_TORCH = ("2.8.0", "2.9.1", "2.10.0", "2.11.0")
 
@@ -53,13 +55,26 @@ def test_every_binary_file_goes_to_large_file_storage(folder):
     assert binary and {path.suffix for path in binary} <= set(endings)
 
 
-def test_the_folder_starts_by_itself(folder):
+def test_the_space_starts_by_itself_under_its_variables(folder, tmp_path):
+    """A slice of the rehearsal (viz/tools/space_rehearsal.py), with this interpreter."""
+    said = []
+    with started(folder, tmp_path, Path(sys.executable), "cpu", said.append) as url:
+        config = httpx.get(f"{url}/config", timeout=100).json()
+    assert config["space_id"] == "someone/speculoscope"
+    assert said[0].startswith("Answers ") and "Speculoscope is at" in (tmp_path / "server.log").read_text()
+
+
+def test_the_stand_in_for_zerogpu_runs_and_then_has_no_quota(tmp_path):
     script = (
-        "import app; from viz.page import build_page; from decoding.backends.recorded import RecordedBackend; "
-        "build_page(RecordedBackend()); print('built')"
+        "import spaces; lent = spaces.GPU(duration=lambda *_: 7)(generate := (lambda: (yield 1)))\n"
+        "print(list(lent()))\ntry: list(lent())\nexcept Exception as error: print(error.title, error.message)"
     )
-    told = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=170)
-    assert told.stdout.strip().endswith("built"), told.stderr
+    environment = {**os.environ, "PYTHONPATH": str(STANDIN)}
+    told = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, timeout=170)
+    assert told.stdout.decode().splitlines() == [
+        "[1]",
+        "ZeroGPU quota exceeded You have exceeded your quota (7s requested).",
+    ]
 
 
 def test_git_treats_every_large_file_as_the_hub_asks(folder, tmp_path):

@@ -55,6 +55,7 @@ class Options:
     max_waiting: int = 24
     token: str = ""  # or SPECULOSCOPE_TOKEN, which keeps it out of the file
     any_model: bool = False
+    grace_s: float = 20.0  # how long a run continues without a reader
     grant: dict[str, Any] = field(default_factory=dict)  # fields of Grant
 
 
@@ -211,7 +212,12 @@ class Face:
     def __serve_build_asgi_app__(self) -> Any:
         options = self._options
         grant = Grant(**options.grant)
-        limits = Limits(max_runs=options.max_waiting + options.most, grant=grant, any_model=options.any_model)
+        limits = Limits(
+            max_runs=options.max_waiting + options.most,
+            grant=grant,
+            any_model=options.any_model,
+            grace_s=options.grace_s,
+        )
         token = options.token or os.environ.get("SPECULOSCOPE_TOKEN", "")
         return create_app(RayBackend(self._devices, grant), token, limits)
 

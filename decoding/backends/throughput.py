@@ -14,9 +14,7 @@ from typing import Any
 from ..errors import Cancelled
 from ..records.request import CompareRequest
 from .remote import RemoteBackend
-from .soak import SoakResult, judge
-
-PATIENCE_S = 120.0
+from .soak import PATIENCE_S, SoakResult, judge
 
 
 @dataclass(slots=True)

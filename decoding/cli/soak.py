@@ -99,10 +99,10 @@ def _soak_replicas(
     told: Callable[[SoakResult], None],
     replicas: int,
 ) -> SoakResult:
-    from ..backends.soak import soak_served
+    from ..backends.soak import PATIENCE_S, soak_served
 
     ray_serve, port = need_ray(), free_port()
-    options = ray_serve.Options(replicas=replicas, most=replicas, max_waiting=clients + 1, any_model=True)
+    options = ray_serve.Options(replicas, most=replicas, max_waiting=clients + 1, any_model=True, grace_s=PATIENCE_S)
     try:
         ray_serve.start(options, "127.0.0.1", port)
         return soak_served(port, requests, clients, lives, seed, cancel, told)
