@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from decoding.bench import against, floor, runs
 from decoding.bench.against import bench_pair, figures_of, interleave, ratio_of, ratios_of
 from decoding.bench.contenders import GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 from decoding.bench.floor import floor_bytes
+from decoding.bench.goals import CPU_GOALS, verdicts
+from decoding.bench.llamacpp import LlamaCppContender
+from decoding.bench.markdown import as_markdown
 from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 from decoding.cli import main
 from decoding.comparison.costs import measure_costs
 from decoding.engines.loading import load_hf_model
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
+from decoding.records.machine import describe_machine
 from decoding.records.pairs import PairDescription
 from tests.fake_cuda import fake_gpu
+from tests.tiny_gguf import write_gguf
 from tests.tiny_models import make_model
 from tests.tiny_pair import make_tiny_pair
 
@@ -142,15 +152,144 @@ def test_the_command_prints_json(models, monkeypatch, tmp_path):
     pair, hf_target, hf_draft = models
     monkeypatch.setattr(runs, "load_pair", lambda *args, **kwargs: pair)
     monkeypatch.setattr(runs, "_transformers_models", lambda *args: (hf_target, hf_draft))
-    monkeypatch.setattr(runs, "find_pair", lambda name: None)
+    described = [
+        PairDescription(name, name, "embedded", "t", {"d": "d"}, "d") for name in ("codepair-1", "smollm2-135m")
+    ]
+    monkeypatch.setattr(runs, "embedded_pairs", lambda: described[:1])
+    monkeypatch.setattr(pair, "name", "codepair-1")
     application = typer.Typer()
     application.command()(command.bench)
     result = CliRunner().invoke(application, ["--limit", "1", "--repeats", "1", "--max-new-tokens", "8", "--json"])
     assert result.exit_code == 0, result.output
     (report,) = json.loads(result.stdout)
     assert len(report["figures"]) == 7 and report["same_text"] == 1
-    result = CliRunner().invoke(application, ["--limit", "1", "--repeats", "1", "--max-new-tokens", "8"])
-    assert "same text on 1 of 1" in result.output
+    monkeypatch.setattr(runs, "embedded_pairs", lambda: described)
+    out_folder = tmp_path / "bench"
+    words = ["--limit", "1", "--repeats", "1", "--max-new-tokens", "8", "--out", str(out_folder)]
+    result = CliRunner().invoke(application, words)
+    assert result.output.count("same text on 1 of 1") == 2  # every embedded pair in one command
+    text = (out_folder / "bench.md").read_text()
+    assert len(json.loads((out_folder / "bench.json").read_text())) == 2
+    for goal in CPU_GOALS:
+        assert text.count(f"| codepair-1 | {goal.text} | ") == 2
+    assert result.output.count("codepair-1 ") >= 2 * len(CPU_GOALS)
+    assert "| static:5 / hf assisted 5 | " in text and "One target pass takes " in text
+    words[-1] = str(out_folder / "bench.md" / "none")
+    assert "could not be written" in str(CliRunner().invoke(application, words).exception)
+
+
+GROWTH = {"lane": "static:5", "short_ms": 2.0, "long_ms": 2.5, "ratio": 1.25, "low": 1.2, "high": 1.6}
+FIGURE = {"name": "static:5", "tokens_per_s": 9.0, "low": 8.0, "high": 10.0, "end_to_end": 5.0, "threads": 1}
+CPU_REPORT = {
+    "pair": "smollm2-135m",
+    "dtype": "bfloat16",
+    "device": "cpu",
+    "figures": [FIGURE | {"shares": [0.3, 0.66, 0.01, 0.03]}],
+    "ratios": [{"ours": "autoregressive", "theirs": "hf generate", "median": 2.6, "low": 1.9, "high": 3.0}],
+    "passes": [{"name": "target", "ms": 16.0, "floor_ms": 10.0, "low_ms": 15.0, "high_ms": 20.0}],
+    "growth": [GROWTH],
+    "n_prompts": 0,
+    "notes": ["A note."],
+}
+
+
+def test_every_goal_of_a_cpu_stands_beside_its_figure_with_its_spread():
+    assert [verdict.row()[1:] for verdict in verdicts(CPU_REPORT)] == [
+        ["autoregressive at least 2.5x generate", "2.60 (1.90 to 3.00)", "reached"],
+        ["static:5 at least 2.5x assisted generation, same draft", "not measured", ""],
+        ["a target pass at most 2.0x the time of its bytes", "1.60 (1.50 to 2.00)", "reached"],
+        ["context 900 at most 1.3x context 100, autoregressive", "not measured", ""],
+        ["context 900 at most 1.3x context 100, static:5", "1.25 (1.20 to 1.60)", "reached"],
+        ["the loop at most 3% of static:5's time, percent", "4.00", "missed"],
+    ]
+    assert verdicts(CPU_REPORT | {"pair": "a pair of my own"}) == []
+    text = as_markdown([CPU_REPORT], "python -m decoding bench", describe_machine())
+    assert "`python -m decoding bench` on " in text and "- A note." in text
+    assert "| smollm2-135m | the loop at most 3% of static:5's time, percent | 4.00 | missed |" in text
+
+
+class FakeLlama:
+    """llama-cpp-python's model, as far as it is used: it counts upwards."""
+
+    made: list[FakeLlama] = []
+
+    def __init__(self, path: str, **options) -> None:
+        if not path.endswith(".gguf"):
+            raise ValueError("Failed to load model from file")
+        self.path, self.options, self.resets = path, options, 0
+        self.made.append(self)
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def generate(self, tokens: list[int], **options):
+        assert options == {"temp": 0.0, "repeat_penalty": 1.0} and tokens
+        for token in itertools.count():
+            yield token % 7
+
+
+@pytest.fixture
+def llama_cpp(monkeypatch):
+    """llama-cpp-python's stand-in."""
+    module = ModuleType("llama_cpp")
+    module.Llama = FakeLlama
+    module.__spec__ = ModuleSpec("llama_cpp", None)
+    monkeypatch.setitem(sys.modules, "llama_cpp", module)
+    monkeypatch.setattr(FakeLlama, "made", [])
+    return module
+
+
+def llamacpp_command(*words: str) -> Result:
+    import typer
+
+    from decoding.cli import bench as command
+
+    application = typer.Typer()
+    application.command()(command.bench)
+    small = ["--limit", "1", "--repeats", "2", "--max-new-tokens", "8"]
+    return CliRunner().invoke(application, ["--against", "llamacpp", *small, *words])
+
+
+def test_llama_cpp_takes_turns_with_our_lanes_on_the_same_file(llama_cpp, tmp_path, monkeypatch):
+    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
+    monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "tiny.Q4_1.gguf"
+    write_gguf(file, "Q4_1")
+    result = llamacpp_command("--target", str(file), "--draft", str(file), "--json")
+    assert result.exit_code == 0, result.exception
+    (report,) = json.loads(result.stdout)
+    names = ["autoregressive", "static:5", "autoregressive int4", "static:5 int4", "llama.cpp"]
+    assert [figure["name"] for figure in report["figures"]] == names
+    assert {figure["threads"] for figure in report["figures"]} == {1}
+    ratios = [(one["ours"], one["theirs"]) for one in report["ratios"]]
+    assert ("autoregressive", "llama.cpp") in ratios and ("autoregressive int4", "autoregressive") in ratios
+    (model,) = FakeLlama.made
+    assert model.path == str(file) and model.resets == 3  # one to warm up, then one a repeat
+    assert model.options["n_threads"] == model.options["n_threads_batch"] == 1
+    assert "eight bits" in report["notes"][-1]
+
+
+def test_llama_cpp_is_refused_in_a_sentence_where_it_cannot_run(llama_cpp, models, monkeypatch, tmp_path):
+    words = ["--target", str(tmp_path), "--draft", str(tmp_path)]
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "choose_device", lambda device: "cuda")
+        assert "one thread each: use --device cpu" in str(llamacpp_command(*words).exception)
+    folder = str(make_model(tmp_path / "plain"))
+    refused = llamacpp_command("--target", folder, "--draft", folder)
+    assert "is not from a GGUF file" in str(refused.exception)
+    with pytest.raises(UserError, match="llama.cpp cannot load model.bin"):
+        LlamaCppContender(tmp_path / "model.bin", 8)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "pip install -r requirements-llamacpp.txt" in str(llamacpp_command(*words).exception)
+
+
+def test_llama_cpp_is_imported_by_its_contender_only():
+    root = Path(__file__).resolve().parents[1]
+    sources = [path for top in ("decoding", "viz", "training") for path in (root / top).rglob("*.py")]
+    naming = [path.name for path in sources if "llama_cpp" in path.read_text(encoding="utf-8")]
+    assert naming == ["llamacpp.py"]
+    for name in ("requirements.txt", "requirements-dev.txt"):
+        assert "llama-cpp" not in (root / name).read_text()
 
 
 def test_shaped_pairs_agree_until_noise_parts_them():
@@ -231,8 +370,8 @@ def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, capsys, tmp_path):
     target, draft = make_tiny_pair(tmp_path)
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
     reduced = dict(hidden=64, intermediate=96, heads=4, kv_heads=1, layers=2, vocab=300, context=256)
-    for module in ("decoding.bench.runs", "decoding.engines.pair"):
-        monkeypatch.setattr(f"{module}.find_pair", lambda name: described)
+    monkeypatch.setattr(runs, "embedded_pairs", lambda: [described])
+    monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
     monkeypatch.setattr(runs, "SHAPES", [replace(shape, draft_layers=1, **reduced) for shape in SHAPES])
     monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
     monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)

@@ -7,16 +7,19 @@ from concurrent.futures import Future
 
 import pytest
 
-from decoding.bench import gpu_day
-from decoding.bench.gpu_day import GOALS, plan, read_step, run_day, summary
+from decoding.bench import against, floor, gpu_day, runs
+from decoding.bench.goals import GPU_GOALS
+from decoding.bench.gpu_day import plan, read_step, run_day, summary
 from decoding.cli import main
 from decoding.records.pairs import PairDescription
+from tests import test_gpu
 from tests.fake_cuda import fake_gpu
-from tests.test_bench import make_tiny_pair
+from tests.tiny_pair import make_tiny_pair
 
-COUNTS = {"equal": 3, "compared": 4, "near_ties": 1}
+COUNTS = {"equal": 3, "compared": 4, "near_ties": 1, "different": []}
 REPORT = {
     "pair": "8B/1B-shaped",
+    "figures": [],
     "ratios": [{"ours": "static:5", "theirs": "hf assisted 5", "median": 2.5}],
     "passes": [{"name": "target", "ms": 5.0, "floor_ms": 3.0}, {"name": "chained draft", "ms": 0.05, "floor_ms": 0.1}],
 }
@@ -57,7 +60,7 @@ def test_steps_are_written_as_they_end_and_not_run_again(tmp_path):
         return answer(words, minutes)
 
     told = list(run_day(tmp_path, 10.0, run))
-    assert asked == ["-q", "lossless", "bench", "compare", "evaluate"] and len(told) == 5
+    assert asked == ["-q", "lossless", "lossless", "bench", "compare", "evaluate"] and len(told) == 6
     assert read_step(tmp_path, "bench")["data"] == [REPORT]
     asked.clear()
     again = list(run_day(tmp_path, 10.0, run))
@@ -68,14 +71,15 @@ def test_no_step_begins_without_time(tmp_path):
     clock = iter(range(0, 10_000, 240))  # every reading of the clock takes four minutes
     told = list(run_day(tmp_path, 10.0, answer, now=lambda: next(clock)))
     assert [sentence.split(",")[0].split(": ")[1] for sentence in told[:2]] == ["running", "running"]
-    assert told[2] == "bench: no time was left. Run the command again to go on."
+    assert told[2] == "lossless-bfloat16: no time was left. Run the command again to go on."
     assert "not run" in (tmp_path / "summary.md").read_text()
 
 
 @pytest.mark.parametrize(
     "step, row",
     [
-        ("lossless", {"data": {"equal": 3, "compared": 4, "near_ties": 1}, "text": "", "status": 0}),
+        ("lossless", {"data": COUNTS, "text": "", "status": 0}),
+        ("lossless-bfloat16", {"data": COUNTS | {"equal": 2, "different": [1]}, "text": "", "status": 1}),
         ("tests", {"data": None, "text": "..\n== 9 passed in 3s ==\n", "status": 0}),
         ("bench", {"data": None, "text": "Error: out | of memory", "status": 1}),
     ],
@@ -83,7 +87,8 @@ def test_no_step_begins_without_time(tmp_path):
 def test_outcomes_in_words(tmp_path, step, row):
     (tmp_path / f"{step}.json").write_text(json.dumps(row))
     expected = {
-        "lossless": "| lossless | 3 of 4 texts equal to generate's, 1 near ties |",
+        "lossless": "| lossless | 3 of 4 texts equal to generate's, 1 near ties, 0 differ |",
+        "lossless-bfloat16": "| lossless-bfloat16 | 2 of 4 texts equal to plain decoding's, 1 near ties, 1 differ |",
         "tests": "| tests | 9 passed in 3s |",
         "bench": "| bench | failed with status 1: Error: out / of memory |",
     }
@@ -91,7 +96,7 @@ def test_outcomes_in_words(tmp_path, step, row):
 
 
 def test_goals_stand_beside_their_figures(tmp_path):
-    small = {"pair": "codepair-15M", "ratios": [], "passes": []}
+    small = {"pair": "codepair-15M", "figures": [], "ratios": [], "passes": []}
     (tmp_path / "bench.json").write_text(json.dumps({"status": 0, "data": [REPORT, small], "text": ""}))
     text = summary(tmp_path)
     for row in (
@@ -101,7 +106,7 @@ def test_goals_stand_beside_their_figures(tmp_path):
         "| codepair-15M | static:5 at least 8x assisted generation | not measured |  |",
     ):
         assert row in text
-    assert len(GOALS) == 4
+    assert len(GPU_GOALS) == 5 and "| the loop's share of static:5's time, percent | not measured |" in text
 
 
 def test_without_a_gpu_it_is_refused_in_a_sentence(capsys):
@@ -110,30 +115,50 @@ def test_without_a_gpu_it_is_refused_in_a_sentence(capsys):
     assert ended.value.code == 2 and "There is no CUDA device here" in capsys.readouterr().err
 
 
+SMALL = {
+    "lossless": ["--limit=1", "--longest=1", "--max-new-tokens=4"],
+    "bench": ["--limit=1", "--repeats=1", "--max-new-tokens=8", "--dtype=float32"],
+    "compare": ["--max-new-tokens=8", "--repeats=1"],
+    "evaluate": ["--limit=1", "--validation-limit=1", "--clock-prompts=1", "--repeats=1", "--max-new-tokens=8"],
+}
+
+
 @pytest.mark.timeout(600)
-def test_its_commands_run_on_a_stand_in(monkeypatch, capfd, tmp_path):
-    """Smaller versions of the day's lossless check and recording; tests/test_bench.py runs bench on the stand-in."""
+def test_every_step_runs_on_a_stand_in(monkeypatch, capfd, tmp_path):
+    """The commands as the day asks for them, on smaller work; the shaped pairs are in tests/test_bench.py."""
     target, draft = make_tiny_pair(tmp_path)
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
+    monkeypatch.setattr(runs, "embedded_pairs", lambda: [described])
+    monkeypatch.setattr(runs, "SHAPES", ())
+    monkeypatch.setattr(against, "POLICIES", ())
+    for name, value in (("GROWTH_SHORT", 30), ("GROWTH_LONG", 60), ("GROWTH_TOKENS", 8)):
+        monkeypatch.setattr(against, name, value)
+    monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
+    monkeypatch.setattr(floor, "ROUNDS", 2)
     monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
     monkeypatch.setattr("decoding.backends.loading.ThreadPoolExecutor", Inline)
     monkeypatch.setattr(gpu_day, "LANES", "autoregressive,static:3")
-    small = {
-        "lossless": ["--limit=1", "--longest=1", "--max-new-tokens=4"],
-        "compare": ["--max-new-tokens=8", "--repeats=1"],
-    }
+    asked = []
 
     def run(words, minutes):
-        if words[1] not in small:
-            return 1, "not run here"
         capfd.readouterr()
+        asked.append(words)
+        if words[0] == "pytest":  # a day on a GPU starts it as a process of its own
+            test_gpu.test_passes_are_recorded_as_graphs((target, draft))
+            return 0, "1 passed"
         with pytest.raises(SystemExit) as ended:
-            main([*words[1:], *small[words[1]]])
+            main([*words[1:], *SMALL[words[1]]])
         return int(ended.value.code or 0), capfd.readouterr().out
 
     with fake_gpu(monkeypatch) as cuda:
         list(run_day(tmp_path / "day", 30.0, run))
+    steps = ["tests", "lossless", "lossless-bfloat16", "bench", "recording", "evaluation"]
+    assert [step.name for step in plan(tmp_path, 25.0)] == steps and len(asked) == len(steps)
     text = (tmp_path / "day" / "summary.md").read_text()
-    assert cuda.graphs and "texts equal to generate's" in text and "2 of 2 lanes wrote the same text" in text
-    assert [step.name for step in plan(tmp_path, 25.0)] == ["tests", "lossless", "bench", "recording", "evaluation"]
+    assert cuda.graphs and "failed" not in text and "not run" not in text
+    assert "texts equal to generate's" in text and "texts equal to plain decoding's" in text
+    assert "2 of 2 lanes wrote the same text" in text and "| evaluation | done |" in text
+    (report,) = read_step(tmp_path / "day", "bench")["data"]
+    assert "hf generate static" in [figure["name"] for figure in report["figures"]]
+    assert list(run_day(tmp_path / "day", 30.0, run)) == [f"{step}: done before." for step in steps]

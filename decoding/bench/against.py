@@ -50,15 +50,16 @@ class Ratio:
 
 @dataclass(slots=True)
 class Growth:
-    """Milliseconds per iteration of ``lane`` near two context lengths."""
+    """Milliseconds per iteration of ``lane`` near two context lengths, and their ratio: medians over rounds, and the
+    ratio's range.
+    """
 
     lane: str
     short_ms: float
     long_ms: float
-
-    @property
-    def ratio(self) -> float:
-        return self.long_ms / self.short_ms
+    ratio: float
+    low: float
+    high: float
 
 
 @dataclass(slots=True)
@@ -106,6 +107,32 @@ def bench_pair(
     report.passes = pass_times(pair, len(prompts[0]) + max_new_tokens // 2, measure_bandwidth(info.device))
     models = (pair.target, pair.draft())
     report.notes = [*left_out, *(model.note for model in models if model.note)]
+    return report
+
+
+def bench_llamacpp(
+    sixteen: Pair,
+    four: Pair,
+    theirs: Contender,
+    prompts: list[list[int]],
+    *,
+    max_new_tokens: int,
+    repeats: int,
+    progress: Progress = lambda message, fraction: None,
+) -> Report:
+    """Our lanes with 16-bit and with four-bit weights against llama.cpp's plain decoding of the same GGUF file."""
+    ours: list[Contender] = []
+    for pair, suffix in ((sixteen, ""), (four, " int4")):
+        costs = measure_costs(pair, [pair.default_draft], prompts[0])
+        threads = pair.target.info.threads
+        ours += [LaneContender(lane, pair, costs, threads, lane + suffix) for lane in (PLAIN, STATIC)]
+    info = sixteen.target.info
+    readings = interleave([*ours, theirs], prompts, max_new_tokens, repeats, progress)
+    report = Report(sixteen.name, info.dtype, info.device, figures_of([*ours, theirs], readings))
+    report.ratios = [ratio_of(one.name, theirs.name, readings) for one in ours]
+    report.ratios += [ratio_of(f"{lane} int4", lane, readings) for lane in (PLAIN, STATIC)]
+    report.n_prompts = len(prompts)
+    report.same_text = sum(_same(readings, index) for index in range(len(prompts)))
     return report
 
 
@@ -242,5 +269,7 @@ def measure_growth(pair: Pair, text: list[int], repeats: int, lanes: tuple[str, 
             for length, found_s in times.items():
                 reading = contender.run(text[: length - GROWTH_TOKENS // 2], GROWTH_TOKENS)
                 found_s.append(reading.decode_s / reading.n_iterations * 1e3)
-        found.append(Growth(lane, *(median(one[1:]) for one in times.values())))
+        short, long = (one[1:] for one in times.values())
+        ratios = [after / before for before, after in zip(short, long)]
+        found.append(Growth(lane, median(short), median(long), median(ratios), min(ratios), max(ratios)))
     return found

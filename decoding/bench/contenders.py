@@ -48,16 +48,16 @@ class Contender(Protocol):
 
 @dataclass
 class LaneContender:
-    """One of our lanes on a loaded pair, on ``threads`` CPU threads."""
+    """One of our lanes on a loaded pair, on ``threads`` CPU threads; ``name`` is the lane's by default."""
 
     lane: str
     pair: Pair
     costs: Costs
     threads: int
-    name: str = field(init=False)
+    name: str = ""
 
     def __post_init__(self) -> None:
-        self.name = self.lane
+        self.name = self.name or self.lane
 
     def run(self, prompt: list[int], n: int) -> Reading:
         use_threads(self.threads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median
+from statistics import quantiles
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -24,11 +24,13 @@ _PROBE_BYTES = {"cpu": 2**28, "cuda": 2**31}
 
 @dataclass(slots=True)
 class PassTime:
-    """One pass over one token: its time, and the time to read its weights and KV cache once."""
+    """One pass over one token: its time (median and quartiles), and the time to read its weights and KV cache once."""
 
     name: str
     ms: float
     floor_ms: float
+    low_ms: float | None = None
+    high_ms: float | None = None
 
 
 def measure_bandwidth(device: str, rounds: int = 5) -> float:
@@ -45,10 +47,11 @@ def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:
     measured = [("target", pair.target, _pass_s), ("draft", draft, _pass_s)]
     if draft.works_on_device:
         measured.append(("chained draft", draft, _chained_s))
-    return [
-        PassTime(name, time_s(model, context, ROUNDS) * 1e3, floor_bytes(model, context) / bandwidth * 1e3)
-        for name, model, time_s in measured
-    ]
+    found = []
+    for name, model, times_of in measured:
+        low, middle, high = (1e3 * one for one in quantiles(times_of(model, context, ROUNDS), method="inclusive"))
+        found.append(PassTime(name, middle, floor_bytes(model, context) / bandwidth * 1e3, low, high))
+    return found
 
 
 def floor_bytes(model: CachedModel, context: int) -> int:
@@ -63,17 +66,17 @@ def floor_bytes(model: CachedModel, context: int) -> int:
     return int((parameters - head) * item + head * head_item) + model.cache_bytes_per_token * context
 
 
-def _pass_s(model: CachedModel, context: int, rounds: int) -> float:
+def _pass_s(model: CachedModel, context: int, rounds: int) -> list[float]:
     text = [1] * min(context, model.max_length - 2)
     model.prefill(text)
     times = []
     for _ in range(rounds):
         times.append(_time(lambda: model.extend([1]), model.info.device))
         model.rewind(len(text))
-    return median(times)
+    return times
 
 
-def _chained_s(model: CachedModel, context: int, rounds: int) -> float:
+def _chained_s(model: CachedModel, context: int, rounds: int) -> list[float]:
     """Seconds per step of CHAIN steps launched together."""
     text = [1] * min(context, model.max_length - CHAIN - 1)
     model.prefill(text)
@@ -81,7 +84,7 @@ def _chained_s(model: CachedModel, context: int, rounds: int) -> float:
     for _ in range(rounds + 1):  # the first round records the graph
         times.append(_time(lambda: model.draft_chain([1], CHAIN, model.vocab_size), model.info.device))
         model.rewind(len(text))
-    return median(times[1:]) / CHAIN
+    return [spent / CHAIN for spent in times[1:]]
 
 
 def _time(work, device: str) -> float:

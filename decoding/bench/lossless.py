@@ -162,7 +162,7 @@ def _costs(draft: str) -> Costs:
 
 
 def plain_reference(pair: Pair) -> Callable[[list[int], int], Text]:
-    """The target's own text, token by token: the reference for a number format that transformers does not have."""
+    """The target's own text, token by token: the reference where transformers' kernels would round otherwise."""
     vocab, ends = shared_vocabulary(pair, [pair.default_draft]), frozenset(pair.tokenizer.eos_ids)
 
     def write(prompt: list[int], max_new_tokens: int) -> Text:
@@ -170,7 +170,7 @@ def plain_reference(pair: Pair) -> Callable[[list[int], int], Text]:
         prefill(pair.target, prompt)
         last = prompt[-1]
         while len(text.tokens) < max_new_tokens and (not text.tokens or last not in ends):
-            row = pair.target.extend([last])[0, :vocab].numpy()
+            row = pair.target.extend([last])[0, :vocab].cpu().numpy()
             last = int(row.argmax())
             text.tokens.append(last)
             text.gaps.append(_gap(row))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,54 +13,92 @@ from ..engines.loading import choose_device, choose_weights, load_hf_model
 from ..engines.pair import load_pair
 from ..engines.sources import Sources
 from ..errors import UserError, is_out_of_memory, sentence_of
-from ..records.pairs import PairDescription, find_pair, name_pair
+from ..records.pairs import PairDescription, embedded_pairs, find_pair, name_pair
 from ..records.suites import load_suite, suites_for
-from .against import Progress, Report, bench_pair, measure_growth
+from .against import Progress, Report, bench_llamacpp, bench_pair, measure_growth
+from .llamacpp import NOTE, LlamaCppContender, check_installed
 from .shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
 
 
-def bench_all(
-    pair: str,
-    target: str,
-    draft: str,
-    *,
-    limit: int,
-    repeats: int,
-    max_new_tokens: int,
-    device: str,
-    dtype: str,
-    weights: str = "auto",
-    cores: int,
-    progress: Progress,
-) -> list[Report]:
-    """A report on the named pair ("" is the default), and on CUDA also on the shaped pairs."""
-    device = choose_device(device)
-    form = choose_weights(dtype, device)
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a benchmark is to do: ``limit`` prompts, ``repeats`` runs of each contender, so many CPU ``cores``."""
+
+    limit: int
+    repeats: int
+    max_new_tokens: int
+    device: str = "cpu"
+    dtype: str = "auto"
+    weights: str = "auto"  # of our target
+    cores: int = 1
+
+
+def bench_all(pair: str, target: str, draft: str, work: Work, progress: Progress) -> list[Report]:
+    """Reports against transformers: on the named pair ("": on all embedded ones), on CUDA also on the shaped pairs."""
+    device = choose_device(work.device)
+    reports = [_bench_described(one, device, work, progress) for one in _described(pair, target, draft)]
+    form = choose_weights(work.dtype, device)
+    for shape in SHAPES if device.startswith("cuda") and not target else ():
+        reports.append(bench_shape(shape, device, form, work.limit, work.repeats, work.max_new_tokens, progress))
+    return reports
+
+
+def bench_against_llamacpp(pair: str, target: str, draft: str, work: Work, progress: Progress) -> list[Report]:
+    """A report against llama.cpp on the named pair ("": the default one), whose target must be from a GGUF file."""
+    check_installed()
+    if choose_device(work.device) != "cpu":
+        raise UserError("llama.cpp is compared on a CPU, one thread each: use --device cpu.")
     described = name_pair(target, draft) if target or draft else find_pair(pair)
-    loaded = load_pair(pair, target, draft, dtype=form, weights=weights, device=device, progress=progress)
-    room = loaded.target.max_length - max_new_tokens - 1
-    prompts = [
-        loaded.encode_prompt(one.prompt)[-room:] for one in load_suite(suites_for("all", loaded.chat), "test", limit)
-    ]
+    find_file = Sources(described, HuggingFaceHub(), progress).fetch(described.target).gguf
+    if find_file is None:
+        raise UserError(f"The target of {described.name} is not from a GGUF file: use --pair smollm2-135m.")
+    names = {"target": target, "draft": draft} if target else {"name": described.name}
+    sixteen, four = (
+        load_pair(**names, weights=weights, device="cpu", threads=1, progress=progress) for weights in ("auto", "int4")
+    )
+    prompts = _prompts(sixteen, work)
+    theirs = LlamaCppContender(find_file(), max(map(len, prompts)) + work.max_new_tokens + 1)
+    report = bench_llamacpp(
+        sixteen, four, theirs, prompts, max_new_tokens=work.max_new_tokens, repeats=work.repeats, progress=progress
+    )
+    report.notes.append(NOTE)
+    return [report]
+
+
+def _described(pair: str, target: str, draft: str) -> list[PairDescription]:
+    if target or draft:
+        return [name_pair(target, draft)]
+    here = [] if pair else [one for one in embedded_pairs() if one.loadable]
+    return here or [find_pair(pair)]
+
+
+def _bench_described(described: PairDescription, device: str, work: Work, progress: Progress) -> Report:
+    form = choose_weights(work.dtype, device)
+    places = described.target, described.drafts[described.default_draft]
+    names = {"target": places[0], "draft": places[1]} if described.kind == "named" else {"name": described.name}
+    loaded = load_pair(**names, dtype=form, weights=work.weights, device=device, progress=progress)
     report = bench_pair(
         loaded,
         *_transformers_models(described, form, device, progress),
-        prompts,
-        max_new_tokens=max_new_tokens,
-        repeats=repeats,
-        cores=cores,
+        _prompts(loaded, work),
+        max_new_tokens=work.max_new_tokens,
+        repeats=work.repeats,
+        cores=work.cores,
         progress=progress,
     )
     progress("Measuring how time grows with the context", None)
-    report.growth = measure_growth(loaded, _long_text(loaded), repeats)
-    shapes = SHAPES if device.startswith("cuda") and not target else ()
-    return [
-        report,
-        *(bench_shape(shape, device, form, limit, repeats, max_new_tokens, progress) for shape in shapes),
-    ]
+    report.growth = measure_growth(loaded, _long_text(loaded), work.repeats)
+    return report
+
+
+def _prompts(pair: Pair, work: Work) -> list[list[int]]:
+    """Token ids of test prompts, cut to what the target's context leaves room for."""
+    room = pair.target.max_length - work.max_new_tokens - 1
+    suite = load_suite(suites_for("all", pair.chat), "test", work.limit)
+    return [pair.encode_prompt(one.prompt)[-room:] for one in suite]
 
 
 def bench_shape(

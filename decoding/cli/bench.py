@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
+import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from ..errors import UserError
-from .console import out, print_json, progress_bar
+from ..files import write_whole
+from ..records.machine import describe_machine
+from .console import err, out, print_json, progress_bar
 
 if TYPE_CHECKING:
     from ..bench.against import Figure, Report
 
 
+ENGINES = ("transformers", "llamacpp")
+
+
 def bench(
-    against: Annotated[str, typer.Option(help="The other engine; only transformers is supported.")] = "transformers",
-    pair: Annotated[str, typer.Option(help="A pair by its name.")] = "",
+    against: Annotated[str, typer.Option(help="The other engine: transformers or llamacpp.")] = "transformers",
+    pair: Annotated[str, typer.Option(help="A pair by its name; default: every embedded pair.")] = "",
     target: Annotated[str, typer.Option(help="A target: a folder or a Hub id; needs --draft.")] = "",
     draft: Annotated[str, typer.Option(help="Its draft: a folder or a Hub id.")] = "",
     limit: Annotated[int, typer.Option(help="Number of prompts.")] = 4,
@@ -27,46 +37,71 @@ def bench(
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
     dtype: Annotated[str, typer.Option(help="The dtype of all models: auto, float32 or bfloat16.")] = "auto",
     weights: Annotated[str, typer.Option(help="Of our target: auto, or int4; transformers' keeps the dtype.")] = "auto",
+    out_folder: Annotated[Path | None, typer.Option("--out", help="Write bench.json and bench.md here.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
 ) -> None:
-    """Tokens per second of our lanes and of transformers, interleaved: medians, spreads, ratios."""
-    if against != "transformers":
-        raise UserError(f"There is no engine {against} to compare with: the only one is transformers.")
+    """Tokens per second of our lanes and of another engine, interleaved: medians, spreads, ratios, goals."""
+    if against not in ENGINES:
+        raise UserError(f"There is no engine {against} to compare with: choose one of {', '.join(ENGINES)}.")
     if min(limit, repeats) < 1 or max_new_tokens < 8:
         raise UserError("Ask for at least one prompt, one repeat and 8 new tokens.")
-    from ..bench.runs import bench_all
+    from ..bench.runs import Work, bench_against_llamacpp, bench_all
 
+    work = Work(limit, repeats, max_new_tokens, device, dtype, weights, os.cpu_count() or 1)
+    run = bench_all if against == "transformers" else bench_against_llamacpp
     with progress_bar() as bar:
         task = bar.add_task("Starting", total=None)
 
         def progress(message: str, fraction: float | None) -> None:
             bar.update(task, description=message, completed=fraction or 0.0, total=None if fraction is None else 1.0)
 
-        reports = bench_all(
-            pair,
-            target,
-            draft,
-            limit=limit,
-            repeats=repeats,
-            max_new_tokens=max_new_tokens,
-            device=device,
-            dtype=dtype,
-            weights=weights,
-            cores=os.cpu_count() or 1,
-            progress=progress,
-        )
+        reports = run(pair, target, draft, work, progress)
+    data = [asdict(report) for report in reports]
+    if out_folder is not None:
+        _write(data, out_folder)
     if as_json:
-        print_json([_plain(report) for report in reports])
+        print_json(data)
         return
     for report in reports:
         _show(report)
+    if against == "transformers":
+        _show_goals(data)
 
 
-def _plain(report: Report) -> dict[str, Any]:
-    data = asdict(report)
-    for row, growth in zip(data["growth"], report.growth):
-        row["ratio"] = growth.ratio
-    return data
+def _write(data: list[dict[str, Any]], folder: Path) -> None:
+    """bench.json, and bench.md with the machine and the command. Raises UserError."""
+    from ..bench.markdown import as_markdown
+
+    command = shlex.join(["python", "-m", "decoding", *sys.argv[1:]])
+    machine = describe_machine(_gpu_of(data))
+    try:
+        write_whole(folder / "bench.json", json.dumps(data, indent=1) + "\n")
+        write_whole(folder / "bench.md", as_markdown(data, command, machine))
+    except OSError as error:
+        raise UserError(f"The report could not be written into {folder}: {error.strerror or error}.") from error
+    err.print(Text(f"Wrote {folder / 'bench.json'}, {folder / 'bench.md'}"))
+
+
+def _gpu_of(data: list[dict[str, Any]]) -> str | None:
+    """The GPU that the reports ran on, or None."""
+    from ..engines.loading import gpu_name
+
+    return gpu_name(data[0]["device"])
+
+
+def _show_goals(data: list[dict[str, Any]]) -> None:
+    """Every goal beside its figure."""
+    from ..bench.goals import verdicts
+
+    rows = [verdict.row() for report in data for verdict in verdicts(report)]
+    if not rows:
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("pair", "goal", "measured", ""):
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    out.print(table)
 
 
 def _show(report: Report) -> None:
@@ -86,7 +121,7 @@ def _show(report: Report) -> None:
     for growth in report.growth:
         out.print(
             f"{growth.lane}: {growth.short_ms:.2f} ms per iteration at context 100, {growth.long_ms:.2f} at 900: "
-            f"[bold]{growth.ratio:.2f}x[/bold]"
+            f"[bold]{growth.ratio:.2f}x[/bold] ({growth.low:.2f} to {growth.high:.2f})"
         )
     for one in report.passes:
         out.print(

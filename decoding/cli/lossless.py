@@ -33,17 +33,23 @@ def lossless(
         Path | None, typer.Option("--out", help="Keep the counts in this file; the same command continues from it.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto; the reference runs on the CPU.")] = "cpu",
+    dtype: Annotated[
+        str, typer.Option(help="float32: against generate. bfloat16: against the target's own plain decoding.")
+    ] = "float32",
     weights: Annotated[
-        str, typer.Option(help="int4: the target in four bits; the reference is then its own plain decoding.")
+        str, typer.Option(help="int4: the target in four bits, against its own plain decoding.")
     ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON only.")] = False,
 ) -> None:
-    """Compare every policy with SL 1..16 with transformers' generate(do_sample=False), in float32."""
+    """Compare every policy with SL 1..16 with transformers' generate(do_sample=False), in float32.
+
+    In another number format transformers' kernels round otherwise: there the reference is the target's plain decoding.
+    """
     from ..bench.lossless import check_lossless, plain_reference, transformers_reference
     from ..engines.pair import load_pair
     from ..records.suites import load_suite, suites_for
 
-    dtype = "float32" if weights == "auto" else "auto"
+    dtype = dtype if weights == "auto" else "auto"
     loaded = load_pair(pair, target, draft, dtype=dtype, weights=weights, device=device)
     suite = suites_for(suite, loaded.chat)
     texts = [prompt.prompt for prompt in load_suite(suite, "test", limit)[skip:]]
