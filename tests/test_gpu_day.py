@@ -71,7 +71,7 @@ def test_no_step_begins_without_time(tmp_path):
     clock = iter(range(0, 10_000, 240))  # every reading of the clock takes four minutes
     told = list(run_day(tmp_path, 10.0, answer, now=lambda: next(clock)))
     assert [sentence.split(",")[0].split(": ")[1] for sentence in told[:2]] == ["running", "running"]
-    assert told[2] == "lossless-bfloat16: no time was left. Run the command again to go on."
+    assert told[2] == "lossless-bfloat16: no time was left. Run the command again to continue."
     assert "not run" in (tmp_path / "summary.md").read_text()
 
 
