@@ -11,12 +11,14 @@ from decoding.comparison.compare import finished_run
 from decoding.engines.pair import Pair, load_pair
 from decoding.engines.tokenizer import Tokenizer
 from decoding.errors import UserError
+from decoding.records.pairs import is_asked
 from decoding.records.request import CompareRequest, request_from_dict
 from decoding.records.run_file import run_from_json, run_to_dict
 from decoding.records.text import pieces, whole_text
 from decoding.records.trace import TokenText
 from tests.tiny_models import make_model
 from tests.toy import ToyPair
+from viz.player.payload import player_payload
 from viz.race_form import ASK, CONTINUE, words_of_prompt
 from viz.settings import Settings, command_line, settings_of
 
@@ -123,10 +125,25 @@ def test_special_tokens_are_left_out_of_texts_and_shown_on_demand(pair):
     assert not pair.tokenizer.token_text(pair.encode_prompt("x")[0]).special
 
 
+def test_the_page_shows_the_template_on_demand_and_begins_the_answer_on_a_line_of_its_own(pair):
+    end = next(iter(pair.tokenizer.eos_ids))
+    name = pair.tokenizer.token_text(end).text
+    pair.tokenizer._hf.chat_template = f"{name}{TEMPLATE}"  # as many templates begin
+    try:
+        asked = player_payload(finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1, chat=True), pair))
+    finally:
+        pair.tokenizer._hf.chat_template = TEMPLATE
+    assert asked["read"] == [[name, True], ["<be kind><user:hi><assistant:", False]] and asked["prompt"] == "hi\n"
+    plain = player_payload(finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1), pair))
+    assert (plain["read"], plain["prompt"]) == ([], "hi")
+    assert is_asked(None, "smollm2") and not is_asked(None, "nobody knows") and not is_asked(None, "../models")
+
+
 def test_the_text_ends_with_the_message(pair):
     pair.tokenizer.eos_ids = frozenset(range(pair.target.vocab_size))  # whatever it says ends it
     run = finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1, chat=True), pair)
     assert run.lanes[0].finish == "eos" and len(run.lanes[0].output) == 1
+    assert player_payload(run)["lanes"][0]["ends"]
 
 
 def test_the_form_says_why_another_pair_serves_and_names_cards():

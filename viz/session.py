@@ -21,11 +21,12 @@ from typing import Any
 from decoding.backends.base import Backend
 from decoding.errors import UserError
 from decoding.records.events import LAST_KINDS, Event
+from decoding.records.pairs import is_asked
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json
 
 from .player.names import lane_heading
-from .player.payload import PROMPT_CHARS, player_payload
+from .player.payload import player_payload, prompt_end
 from .store import RunStore
 from .visitors import check_share
 
@@ -216,7 +217,8 @@ class Live:
 def _headed(event: Event) -> Event:
     """ "started" with each lane's heading and the prompt's end, which the player shows."""
     settings, lanes = event.data["settings"], [lane_heading(lane) for lane in event.data["lanes"]]
-    known = {"lanes": lanes, "prompt": settings["prompt"][-PROMPT_CHARS:], "repeats": settings["repeats"]}
+    prompt = prompt_end(settings["prompt"], is_asked(settings["chat"], event.data["pair"]["name"]))
+    known = {"lanes": lanes, "prompt": prompt, "repeats": settings["repeats"]}
     return Event(event.run, event.seq, "started", known)
 
 

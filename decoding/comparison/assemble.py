@@ -53,7 +53,7 @@ def assemble(prepared: Prepared, decoded: Decoded, run_id: str, explained: bool)
         costs=decoded.costs,
         chains=decoded.chains,
         lanes=lanes,
-        vocab=_vocabulary(lanes, decoded.chains, prepared.pair.tokenizer.token_text),
+        vocab=_vocabulary(prepared.prompt, lanes, decoded.chains, prepared.pair.tokenizer.token_text),
         token_limit=prepared.limits.max_new_tokens,
     )
 
@@ -122,10 +122,10 @@ def _repeat(run: LaneRun) -> Repeat:
 
 
 def _vocabulary(
-    lanes: list[Trace], chains: dict[str, Chain], token_text: Callable[[int], TokenText]
+    prompt: list[int], lanes: list[Trace], chains: dict[str, Chain], token_text: Callable[[int], TokenText]
 ) -> dict[int, TokenText]:
     """The text of every token id that the run mentions."""
-    ids: set[int] = set()
+    ids = set(prompt)
     for trace in lanes:
         for iteration in trace.iterations:
             for token in [*iteration.drafted, *([iteration.emitted] if iteration.emitted else [])]:

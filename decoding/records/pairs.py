@@ -224,6 +224,20 @@ def about_pair(name: str, models: Path | None = None) -> str:
     return str(_read_json(path).get("about", ""))
 
 
+@functools.lru_cache(maxsize=64)
+def is_asked(chat: bool | None, pair: str, models: Path | None = None) -> bool:
+    """Whether a run's prompt is a message under the chat template; ``chat`` as in its request, None: as ``pair`` is meant.
+
+    A pair that is unknown here is taken as one that continues texts.
+    """
+    if chat is not None:
+        return chat
+    path = (models or MODELS) / pair / "pair.json"
+    if Path(pair).name == pair and path.is_file():
+        return bool(_read_json(path).get("chat", False))
+    return any(preset.chat for preset in PRESETS if preset.name == pair)
+
+
 def _fitted(draft: Path) -> list[str]:
     return sorted(path.stem for path in (draft / "policies").glob("*.json"))
 

@@ -14,6 +14,7 @@ from decoding.analysis import metrics
 from decoding.analysis.lane_figures import Figure, lane_figures
 from decoding.analysis.steadiness import contradictions
 from decoding.analysis.whatif import Replay, ending, static_sweep
+from decoding.records.pairs import is_asked
 from decoding.records.text import pieces
 from decoding.records.trace import Chain, Run, Trace
 
@@ -25,6 +26,7 @@ from .sweeps import threshold_panels
 TICKS_PER_SECOND = 10_000_000
 NEAR = 3  # tokens before a position that may have left a character incomplete
 PROMPT_CHARS = 400  # length of the prompt's end that is shown before each text
+READ_CHARS = 600  # of a long message, at either end, in the account of what the target read
 LETTERS = {"accepted": "a", "rejected": "r", "dropped": "d", "correction": "c", "bonus": "b", "plain": "p"}
 COLUMN_FIGURES = (
     "speedup",
@@ -73,7 +75,8 @@ def player_payload(run: Run, *, origin: Origin = "live", shows: str = "", point:
         "fact": sentences.check_fact(run, doubtful) + sentences.doubt(run, point),
         "verdict": sentences.verdict(run),
         "lead": sentences.lead_lane(run, point),
-        "prompt": _prompt_end(run),
+        "prompt": prompt_end(run.settings.prompt, is_asked(run.settings.chat, run.pair.name)),
+        "read": _read(run),
         "lanes": lanes,
         "simulations": simulations,
         "thresholds": threshold_panels(run) if simulations else [],
@@ -82,9 +85,31 @@ def player_payload(run: Run, *, origin: Origin = "live", shows: str = "", point:
     }
 
 
-def _prompt_end(run: Run) -> str:
-    prompt = run.settings.prompt
-    return prompt if len(prompt) <= PROMPT_CHARS else "…" + prompt[-PROMPT_CHARS:]
+def prompt_end(prompt: str, asked: bool) -> str:
+    """What stands before each text: the prompt's end; after a question (``asked``) the answer begins a new line."""
+    shown = prompt if len(prompt) <= PROMPT_CHARS else "…" + prompt[-PROMPT_CHARS:]
+    return f"{shown}\n" if asked else shown
+
+
+def _read(run: Run) -> list[list]:
+    """[text, whether it is a special token] of what the target read, if that is more than the prompt; else [].
+
+    Older runs do not hold the text of their prompt's tokens.
+    """
+    known = [run.vocab.get(token) for token in run.prompt_ids]
+    if None in known or not any(token.special for token in known):
+        return []
+    parts: list[list] = []
+    for text, token in zip(pieces(run.prompt_ids, run.vocab, special=True), known):
+        if parts and not token.special and not parts[-1][1]:
+            parts[-1][0] += text
+        else:
+            parts.append([text, token.special])
+    return [[_shortened(text), special] for text, special in parts]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 2 * READ_CHARS else f"{text[:READ_CHARS]} … {text[-READ_CHARS:]}"
 
 
 # -- measured lanes ------------------------------------------------------------------------------------
@@ -97,6 +122,7 @@ def _lane(run: Run, trace: Trace, strings: Strings, doubtful: list[str]) -> dict
         "name": lane_name(trace.lane),
         "caption": lane_caption(trace.lane),
         "policy": trace.policy,
+        "ends": trace.finish == "eos",
         "look": lane_look(trace.lane)._asdict(),
         "note": "" if doubtful else sentences.best_static_note(run, trace),
         "speedup": _speedup(run, trace),

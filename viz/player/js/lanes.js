@@ -77,6 +77,8 @@ function laneFromPayload(data, strings) {
     const [draft, check, policy, rest] = data.times.slice(4 * i, 4 * i + 4).map((x) => x * TICK);
     lane.add(fates, data.texts[i].map((k) => strings[k]), data.starts[i], draft, check, policy, rest);
   });
+  const last = lane.tokens[lane.keptAt[lane.keptAt.length - 1]];
+  if (data.ends && last) last.ends = true; // a token without a text
   return lane;
 }
 

@@ -50,6 +50,16 @@ function tablePanel(table) {
   return panel;
 }
 
+/** The prompt as the target read it: [text, is it a special token]. */
+function readPanel(parts) {
+  const panel = el("details", "sd-card sd-panel"), text = el("p", "sd-read");
+  panel.append(el("summary", "", "What the target read"));
+  for (const [part, special] of parts) text.append(special ? el("code", "sd-special", part) : part);
+  panel.append(text, el("p", "sd-mute", "Framed: special tokens, which say where a message begins and ends. They have no text of "
+    + "their own, and one that a visitor types is read as letters."));
+  return panel;
+}
+
 const CROSS = "m-3.4-3.4l6.8 6.8m0-6.8l-6.8 6.8";
 const RING = "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0";
 

@@ -105,6 +105,7 @@ class Player {
     this.thresholds = (this.payload.thresholds || []).map((data) => new ThresholdPanel(data, this));
     for (const panel of this.thresholds) this.panels.append(panel.node);
     if (this.payload.time_table) this.panels.append(tablePanel(this.payload.time_table));
+    if ((this.payload.read || []).length) this.panels.append(readPanel(this.payload.read));
   }
 
   // ------------------------------------------------------------ clock

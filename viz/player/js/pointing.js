@@ -281,12 +281,12 @@ const Pointing = {
     const lane = this.laneAt(Number(scroller.dataset.lane));
     const from = event.target.sdToken ?? -1;
     for (let k = from + direction; k >= 0 && k < lane.tokens.length; k += direction) {
-      const { node, text, fate } = lane.tokens[k];
+      const { node, text, fate, ends } = lane.tokens[k];
       if (k >= this.views[Number(scroller.dataset.lane)].visible) break;
       if (node.offsetParent === null) continue; // final text only
       node.tabIndex = -1;
       node.setAttribute("role", "button");
-      node.setAttribute("aria-label", `${blanksVisible(text)}, ${FATES[fate]}`);
+      node.setAttribute("aria-label", `${ends ? "end of the text" : blanksVisible(text)}, ${FATES[fate]}`);
       node.setAttribute("aria-describedby", this.popup.node.id);
       node.focus({ preventScroll: false });
       break;

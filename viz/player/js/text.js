@@ -86,6 +86,7 @@ class TextView {
         const token = this.lane.tokens[k];
         const nodes = (this.finalOnly ? plainNodes : tokenNodes)(token.text, token.fate, k);
         token.node = nodes[1];
+        if (token.ends && !this.finalOnly) token.node.classList.add("sd-end");
         node.append(...nodes);
       }
     }
