@@ -21,7 +21,8 @@ from .reports.tab import DRAFTS, EVALUATE, build_report_tab
 from .session import Visits
 from .store import RunStore
 
-HEADER = f"<header class='speculoscope sp-header'><h1>Speculoscope</h1><p>{assets.TAGLINE}</p></header>"
+SKIP = "<a class='sp-skip' href='#race'>Skip to the race</a>"
+HEADER = f"{SKIP}<header class='speculoscope sp-header'><h1>Speculoscope</h1><p>{assets.TAGLINE}</p></header>"
 QUEUE_SIZE = 32  # events that wait or run; on ZeroGPU Gradio's own default would be 1
 IDLE_S = 0.02  # how long Gradio's idle queue sleeps; by default it wakes 1,000 times a second
 

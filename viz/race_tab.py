@@ -56,10 +56,10 @@ def build_race_tab(
     examples = find_examples(recorded)
     pairs = backend.pairs()
     first = Settings(prompt=examples[0].prompt if examples else "", lanes=default_lanes(pairs))
-    form = build_form(first, examples, pairs)
+    names = [pair.name for pair in pairs if pair.loadable]
+    form = build_form(_shown_first(first, examples, store, names), examples, pairs)
     view = race_view(_first_value(store, examples), answers(store, visits))
     fields = list(form.fields.values())
-    names = [pair.name for pair in pairs]
     _wire_run(form, fields, view, visits, backend, store)
     _wire_examples(form, fields, view, store, examples, names)
     _wire_opened(form, fields, view, store, names)
@@ -87,6 +87,13 @@ def _made_by(run: Run, names_of_pairs: list[str]) -> list:
     """The form's values that repeat ``run``; fields that cannot show a setting keep their defaults."""
     settings, _ = read_settings(asdict(settings_of(asked(run))), Settings(), "run", names_of_pairs)
     return list(asdict(settings).values())
+
+
+def _shown_first(first: Settings, examples: list[Example], store: RunStore, names_of_pairs: list[str]) -> Settings:
+    """The form's values when the page opens: those that made the run on screen, else ``first``."""
+    if not examples or not examples[0].recording:
+        return first
+    return Settings(*_made_by(store.get(examples[0].recording), names_of_pairs))
 
 
 # -- wires -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from decoding.records.text import whole_text
+from decoding.records.trace import TokenText
 from tests.browser.player_pages import LANES, apply_events, lane_text, live_events, open_export, stop_at, wait_until
 from tests.runs import make_run
 
@@ -175,3 +176,49 @@ def test_the_dark_class_of_an_ancestor_darkens(opened):
     light = page.evaluate(ground)
     page.evaluate("document.body.classList.add('dark')")
     assert page.evaluate(ground) != light
+
+
+STOPS = """() => [...document.querySelectorAll('.speculoscope :is(a[href], button, input, select, summary, [tabindex])')]
+  .filter((node) => node.tabIndex >= 0 && node.checkVisibility({visibilityProperty: true}) && !node.closest('dialog'))"""
+
+
+def test_buttons_of_one_place_share_a_tab_stop_and_arrow_keys_lead_through_them(opened):
+    page = opened(make_run(lanes=LANES, n_tokens=40))
+    stop_at(page, 1.0)
+    assert page.evaluate(f"({STOPS})().length") < 35
+    assert page.evaluate(f"({STOPS})().filter((node) => node.matches('.sd-legend .sd-term')).length") == 1
+    page.locator(".sd-race .sd-legend .sd-term").first.focus()
+    words = page.locator(".sd-race .sd-legend .sd-term").all_inner_texts()
+    reached = [page.evaluate("document.activeElement.innerText")]
+    for _ in words[1:]:
+        page.keyboard.press("ArrowRight")
+        reached.append(page.evaluate("document.activeElement.innerText"))
+    assert reached == words and len(words) > 6
+    assert page.evaluate("player.t === player.total")  # the arrows did not step the lane
+    page.locator("button.sd-name[tabindex='0']").focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("player.t > 0 && player.t < player.total")  # here they do
+    page.locator("button.sd-name").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert page.evaluate("player.selected") == 1
+    assert page.locator("button.sd-name[tabindex='0']").count() == 1
+
+
+def test_the_end_of_a_text_is_marked_and_what_the_target_read_is_shown_on_demand(opened):
+    run = make_run(lanes=LANES, n_tokens=40)
+    end = max(run.vocab) + 1
+    run.vocab[end] = TokenText("<|im_end|>", special=True)
+    run.prompt_ids = [end, *run.lanes[0].output[:3], end]
+    for trace in run.lanes:
+        trace.finish = "eos"
+    page = opened(run)
+    stop_at(page, 1.0)
+    assert page.locator(".sd-col:visible .sd-end").count() == page.locator(".sd-col:visible").count()
+    panel = page.locator(".sd-panel", has_text="What the target read")
+    assert not panel.locator(".sd-special").first.is_visible()
+    panel.locator("summary").click()
+    assert panel.locator(".sd-special").all_inner_texts() == ["<|im_end|>"] * 2
+    page.keyboard.press("f")
+    assert page.locator(".sd-end").count() == 0  # the text alone

@@ -55,12 +55,23 @@
 
   const LEGEND_ROW = 20; // px
 
+  const TITLE_CHARS = 36; // that fit under a plot on a phone
+
+  /** Breaks a long axis title into two lines. */
+  function shortTitle(title) {
+    const text = (title && title.text) || "";
+    if (text.length <= TITLE_CHARS || text.includes("<br>")) return;
+    const at = text.lastIndexOf(" ", TITLE_CHARS);
+    if (at > 0) Object.assign(title, { text: `${text.slice(0, at)}<br>${text.slice(at + 1)}`, standoff: 4 });
+  }
+
   /** On phones the legend is below the plot, one entry per row: above, it would cover the first lane's name. */
   function narrowed(data, layout) {
     const entries = data.filter((trace) => trace.showlegend !== false && trace.name).length;
     const rows = layout.showlegend === false || entries < 2 ? 0 : entries * LEGEND_ROW;
     const margin = layout.margin || {};
     layout.margin = { ...margin, l: 44, r: 6, b: (margin.b ?? 44) + rows };
+    for (const key of Object.keys(layout).filter((name) => /^xaxis\d*$/.test(name))) shortTitle(layout[key].title);
     layout.legend = { orientation: "v", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom" };
     if (layout.height) layout.height += rows;
   }

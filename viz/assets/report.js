@@ -21,7 +21,7 @@
     for (const cells of rows) {
       const row = el("tr");
       cells.forEach((text, i) => {
-        const cell = el(i ? "td" : "th", "", text);
+        const cell = i ? el("td", "", text) : say("th", "", text);
         if (!i) cell.scope = "row";
         row.append(cell);
       });
@@ -89,7 +89,17 @@
       this.id = report.id ?? null;
       if (report.id) localStorage.setItem(this.memory, report.id);
       this.content.replaceChildren(el("p", "sp-note sp-stamp", report.stamp), this.takeAlong(), ...report.sections.map((one) => this.section(one)));
+      this.shareStops();
       this.drawAll();
+    }
+
+    /** A word that comes again can still be tapped, but is no further Tab stop. */
+    shareStops() {
+      const seen = new Set();
+      for (const term of this.content.querySelectorAll(".sd-term")) {
+        term.tabIndex = seen.has(term.sdTerm) ? -1 : 0;
+        seen.add(term.sdTerm);
+      }
     }
 
     takeAlong() {

@@ -25,6 +25,7 @@ SECTIONS = (
     "lookahead",
     "simulation",
     "pointing",
+    "roving",
     "live",
 )
 OFFERED = "mount: (root, options) => new Player(root, options), termed, explainTerms"

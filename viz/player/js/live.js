@@ -111,6 +111,7 @@ const Live = {
     this.race.classList.add("sd-live");
     this.buildLanes(data.prompt || "");
     this.select(0);
+    this.shareStops();
   },
 
   startLane({ lane, repeat }) {

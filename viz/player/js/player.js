@@ -64,6 +64,7 @@ class Player {
     this.setTotal();
     say(this.verdict, payload.verdict.text);
     this.verdict.className = `sd-verdict sd-verdict-${payload.verdict.kind}`;
+    this.shareStops();
   }
 
   buildLanes(prompt) {

@@ -4,7 +4,11 @@ const Pointing = {
   select(number) {
     this.selected = number;
     this.told = null;
-    this.rows.forEach((row, i) => row.querySelector(".sd-name").setAttribute("aria-pressed", String(i === number)));
+    this.rows.forEach((row, i) => {
+      const name = row.querySelector(".sd-name");
+      name.setAttribute("aria-pressed", String(i === number));
+      name.tabIndex = i === number ? 0 : -1;
+    });
   },
 
   laneNumber(lane) {
@@ -241,6 +245,7 @@ const Pointing = {
     const here = this.root.contains(target);
     if (!here && !(this.options.globalKeys && target === document.body)) return;
     if (event.key === "Escape") { this.unpin(); return; }
+    if (here && this.rove(event)) { event.preventDefault(); return; }
     if (this.guide.open) return;
     if (target.closest && target.closest(".sd-text") && this.walk(event)) { event.preventDefault(); return; }
     const tag = target.tagName;

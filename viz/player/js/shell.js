@@ -28,7 +28,9 @@ const Shell = {
     this.texts = el("div", "sd-texts");
     this.panels = el("div", "sd-panels");
     this.guide = guide(this.buildLegend(true));
-    this.root.replaceChildren(head, this.shows, this.fact, this.race, bar, this.texts, this.panels, this.guide);
+    const words = el("div", "sd-words");
+    words.append(head, this.shows, this.fact);
+    this.root.replaceChildren(words, this.race, bar, this.texts, this.panels, this.guide);
   },
 
   buildTransport() {

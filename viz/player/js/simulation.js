@@ -80,6 +80,7 @@ const Simulation = {
     sim.chip.textContent = sim.lane.name;
     sim.slider.setAttribute("aria-valuetext", `SL ${option.value}, simulated ${this.simulatedTimes(option.speedup)}`);
     say(sim.note, this.simulatedNote(option, choice));
+    this.shareStops(sim.under);
     sim.stale = true;
     this.setTotal();
     this.refreshSimulatedText();
@@ -122,6 +123,7 @@ const Simulation = {
     view.build();
     this.views[sim.number] = view;
     this.fillColumn(this.columns[sim.number], sim.lane, view, this.sls[sim.number]);
+    this.shareStops();
   },
 };
 
