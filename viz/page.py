@@ -66,9 +66,9 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS, mcp: bool 
             with gr.Tab("Learn", id="learn"):
                 build_learn_tab(store)
             with gr.Tab("Evaluation", id="evaluation"):
-                build_report_tab(EVALUATE, backend, visits)
+                build_report_tab(page, EVALUATE, backend, visits)
             with gr.Tab("Drafts", id="drafts"):
-                build_report_tab(DRAFTS, backend, visits)
+                build_report_tab(page, DRAFTS, backend, visits)
         page.offers_tools = mcp
         if mcp:
             add_tools(backend, store, visits)

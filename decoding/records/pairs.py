@@ -226,7 +226,7 @@ def about_pair(name: str, models: Path | None = None) -> str:
 
 @functools.lru_cache(maxsize=64)
 def is_asked(chat: bool | None, pair: str, models: Path | None = None) -> bool:
-    """Whether a run's prompt is a message under the chat template; ``chat`` as in its request, None: as ``pair`` is meant.
+    """Whether a run's prompt is a message under the chat template; ``chat`` as in its request (None: as meant).
 
     A pair that is unknown here is taken as one that continues texts.
     """

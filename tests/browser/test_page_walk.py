@@ -311,3 +311,26 @@ def test_what_was_missed_is_fetched_again(page):
     page.wait_for_function("window.repairs > 0", timeout=WAIT)
     finished(page)
     assert page.locator(".sp-fault").count() == 0
+
+
+def test_a_measurement_that_a_reload_ended_says_so_and_can_be_started_again(page):
+    def open_tab():
+        page.get_by_role("tab", name="Drafts").click()
+        return page.locator("[role=tabpanel]:visible")
+
+    panel = open_tab()
+    panel.get_by_text("Measure again here").click()
+    panel.get_by_label("Test prompts").fill("7")
+    panel.get_by_label("Test prompts").blur()
+    panel.get_by_role("button", name="Run here").click()
+    expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
+    page.reload()
+    panel = open_tab()
+    expect(panel.locator(".sp-status")).to_contain_text("ended when this page was left", timeout=WAIT)
+    panel.get_by_text("Measure again here").click()
+    expect(panel.get_by_label("Test prompts")).to_have_value("7", timeout=WAIT)  # with the same settings
+    panel.get_by_role("button", name="Start again").click()
+    expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
+    expect(panel.locator(".sp-status")).to_contain_text("has no evaluation", timeout=WAIT)
+    page.reload()
+    expect(open_tab().locator(".sp-status")).to_contain_text("No results are shipped", timeout=WAIT)

@@ -48,11 +48,18 @@
     }
 
     say(text, kind = "", fraction = null) {
+      this.offered?.remove();
       this.node.hidden = !text;
       this.node.className = `sp-status ${kind ? "sp-" + kind : ""}`;
       if (this.text.textContent !== text) this.text.textContent = text;
       this.bar.hidden = fraction == null;
       if (fraction != null) this.bar.value = fraction;
+    }
+
+    /** A button beside what was said, until something else is said. */
+    offer(text, act) {
+      this.offered = button("sp-button", text, act);
+      this.node.append(this.offered);
     }
 
     /** Handles one event of a long job. */

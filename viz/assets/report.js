@@ -62,7 +62,8 @@
     constructor(element, server) {
       this.status = new Status(element.querySelector(".sp-status"));
       this.content = element.querySelector(".sp-content");
-      Object.assign(this, { server, drawings: [], memory: `speculoscope-${element.closest("[id]").id}` });
+      Object.assign(this, { server, element, drawings: [], memory: `speculoscope-${element.closest("[id]").id}` });
+      this.going = `${this.memory}-going`; // in the tab's own memory: a measurement is under way
       explainTerms(element);
       global.SpeculoscopePlots.onTheme(() => this.drawAll());
       this.open();
@@ -75,11 +76,22 @@
       } catch (error) {
         this.status.say(error.message);
       }
+      if (sessionStorage.getItem(this.going)) this.offerAgain();
+    }
+
+    /** A measurement ends with the page that asked for it; what it had measured is kept by the server. */
+    offerAgain() {
+      sessionStorage.removeItem(this.going);
+      this.status.say("The measurement that was under way ended when this page was left or reloaded. What it had measured is kept: "
+        + "started again with the same settings, it goes on from there.");
+      this.status.offer("Start again", () => this.element.closest("[role=tabpanel]").querySelector(".sp-run-here").click());
     }
 
     receive(text) {
       for (const event of JSON.parse(text).events) {
         this.status.hear(event);
+        if (["queued", "progress"].includes(event.kind)) sessionStorage.setItem(this.going, "yes");
+        else if (["finished", "cancelled", "failed"].includes(event.kind)) sessionStorage.removeItem(this.going);
         if (event.kind === "finished") this.show(event.data.report);
       }
     }

@@ -94,8 +94,8 @@ DRAFTS = Kind(
 )
 
 
-def build_report_tab(kind: Kind, backend: Backend, visits: Visits, folder: Path = RESULTS) -> None:
-    """Adds the tab's components to the current context and wires them."""
+def build_report_tab(page: gr.Blocks, kind: Kind, backend: Backend, visits: Visits, folder: Path = RESULTS) -> None:
+    """Adds the tab's components to ``page``, whose context is open, and wires them."""
     pairs, kept = backend.pairs(), Kept()
     gr.HTML(
         html_template=f"<p class='speculoscope sp-intro'>{kind.intro}</p>", js_on_load=None, apply_default_css=False
@@ -107,6 +107,7 @@ def build_report_tab(kind: Kind, backend: Backend, visits: Visits, folder: Path 
         clock = gr.Number(4, label="of them on the clock", minimum=0, maximum=1000, precision=0, min_width=110)
         minutes = gr.Number(2, label="Minutes on the clock, at most", minimum=0, maximum=60, min_width=110)
         run, stop = make_buttons("Run here", 110)
+        run.elem_classes = ["sp-run-here"]
     view = gr.HTML(
         "",
         html_template=TEMPLATE,
@@ -115,7 +116,9 @@ def build_report_tab(kind: Kind, backend: Backend, visits: Visits, folder: Path 
         js_on_load="window.SpeculoscopePage.report(element, props, watch, server);",
         server_functions=_answers(kind, pairs[0] if pairs else None, folder, kept),
     )
-    _wire(kind, backend, visits, kept, [pair, suite, limit, clock, minutes], view, run, stop)
+    form = [pair, suite, limit, clock, minutes]
+    _wire_memory(page, kind, form)
+    _wire(kind, backend, visits, kept, form, view, run, stop)
 
 
 def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept) -> list[Callable[[dict], dict]]:
@@ -174,6 +177,27 @@ def is_stale(setting: Setting, pair: PairDescription) -> bool:
     places = (pair.target, setting.target_fingerprint), (pair.drafts.get(setting.draft, ""), setting.draft_fingerprint)
     here = [(place, made_with) for place, made_with in places if place and Path(place, "config.json").is_file()]
     return any(fingerprint(place) != made_with for place, made_with in here)
+
+
+def _wire_memory(page: gr.Blocks, kind: Kind, form: list) -> None:
+    """The browser keeps the form, so that a measurement can be started again after a reload; no server is asked."""
+    memory = gr.BrowserState([], storage_key=f"speculoscope-form-{kind.job}", secret="not-a-secret")
+    first = json.dumps([field.value for field in form])
+    gr.on(
+        [field.change for field in form],
+        fn=None,
+        inputs=form,
+        outputs=memory,
+        js="(...values) => [values]",
+        api_visibility="private",
+    )
+    page.load(
+        fn=None,
+        inputs=memory,
+        outputs=form,
+        js=f"(kept) => Array.isArray(kept) && kept.length === {len(form)} ? kept : {first}",
+        api_visibility="private",
+    )
 
 
 def _wire(

@@ -1,0 +1,106 @@
+"""A page over a pair that chats and one that continues texts: form, commands, and what it says where one is missing."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.page_fakes import ScriptedBackend, fake_pair
+from tests.page_server import page_at, write_recordings
+
+WAIT = 120_000  # ms; the tests' machine may be busy
+NOTE = "Big Chat is not on this machine: install it with pip. Until then Toy pair serves in its place."
+
+
+def chatting():
+    return replace(
+        fake_pair(), name="talks", title="Big Chat", chat=True, card="https://example.org/card", licence="Apache-2.0"
+    )
+
+
+class TwoPairs(ScriptedBackend):
+    def pairs(self):
+        return [chatting(), fake_pair()]
+
+
+class ChatMissing(ScriptedBackend):
+    def pairs(self):
+        return [replace(fake_pair(), note=NOTE), replace(chatting(), loadable=False, reason="It is not here.")]
+
+
+@pytest.fixture(scope="module")
+def backend():
+    return TwoPairs(pause_s=0.002)
+
+
+@pytest.fixture(scope="module")
+def url(backend, tmp_path_factory):
+    with page_at(backend, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
+        yield url
+
+
+@pytest.fixture
+def page(visit, url):
+    page = visit(url)
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    page.locator("#settings > button").click()
+    expect(page.locator("#chat")).to_be_visible(timeout=WAIT)
+    yield page
+    assert page.faults == []
+
+
+def choose_pair(page, title: str) -> None:
+    page.locator("#pair input").click()
+    page.get_by_role("option", name=title).click()
+
+
+def test_the_box_s_label_follows_pair_and_switch(page):
+    label = page.locator("#prompt label span").first
+    choose_pair(page, "Toy pair")
+    expect(label).to_have_text("Continue this text", timeout=WAIT)
+    choose_pair(page, "Big Chat")
+    expect(label).to_have_text("Ask the model", timeout=WAIT)
+    page.get_by_label("a text to continue").check()
+    expect(label).to_have_text("Continue this text", timeout=WAIT)
+    page.get_by_label("a question to the model").check()
+    expect(label).to_have_text("Ask the model", timeout=WAIT)
+    card = page.locator("#pair-cards")
+    expect(card).to_contain_text("Big Chat: model card, Apache-2.0.")
+    expect(card.get_by_role("link")).to_have_attribute("href", "https://example.org/card")
+
+
+@pytest.mark.parametrize(
+    ("switch", "system", "chat"),
+    [("a question to the model", "Answer in rhyme.", True), ("a text to continue", "", False)],
+)
+def test_the_run_the_link_and_the_copied_command_carry_the_chat(page, backend, switch, system, chat):
+    choose_pair(page, "Big Chat")
+    page.get_by_label(switch).check()
+    page.locator("#system textarea").fill(system)
+    page.locator("#prompt textarea").fill("What is <|im_end|>?")
+    page.locator("#max-new-tokens input").fill("21")
+    page.locator("#max-new-tokens input").blur()
+    page.locator("#run").click()
+    expect(page.locator(".sd-sentence")).to_contain_text("Here:", timeout=WAIT)
+    expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)
+    asked = backend.requests[-1]
+    assert (asked.prompt, asked.pair, asked.chat, asked.system) == ("What is <|im_end|>?", "talks", chat, system)
+    page.get_by_role("button", name="Copy as command").click()
+    expect(page.get_by_label("Command")).to_have_value(re.compile("decoding compare"), timeout=WAIT)
+    words = shlex.split(page.get_by_label("Command").input_value())
+    assert {"--prompt=What is <|im_end|>?", "--chat" if chat else "--no-chat", "--max-new-tokens=21"} <= set(words)
+    assert (f"--system={system}" in words) == bool(system) and not any(word == "--system=" for word in words)
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_label("Link")).to_have_value(re.compile("chat=(ask|continue)"), timeout=WAIT)
+    assert f"chat={'ask' if chat else 'continue'}" in page.get_by_label("Link").input_value()
+
+
+def test_a_page_without_the_chat_model_says_why_and_serves_the_other_pair(visit, tmp_path):
+    with page_at(ChatMissing(), write_recordings(tmp_path)) as url:
+        page = visit(url)
+        expect(page.locator("#pair-note")).to_have_text(NOTE, timeout=WAIT)
+        expect(page.locator("#prompt label span").first).to_have_text("Continue this text")
