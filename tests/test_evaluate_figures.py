@@ -56,6 +56,8 @@ def test_draft_curves_are_the_results_own_points():
     assert list(drawing.figure.data[2].error_y.array) == pytest.approx([0.1, 0.1])
     assert "6 prompts that were timed, 1 of 2 points agree" in drawing.sentence
     assert f"{result.drafts[0].name} at SL 5: 0.80 on the clock, 1.00 simulated" in drawing.sentence
+    result.plain_clock = 1.15
+    assert "took 1.15 times what its cost curve says, so all points" in draw_drafts(result)[0].sentence
     for point in (points[2], points[4]):
         point.clocked.prompts = 1
     drawing = draw_drafts(result)[0]

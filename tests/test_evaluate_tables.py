@@ -11,7 +11,7 @@ from decoding.comparison.cost_curves import smooth_costs
 from decoding.errors import UserError
 from decoding.evaluation.advice import recommend, transformers_settings, vllm_settings
 from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
-from decoding.evaluation.drafts import break_even_c, candidates, clocked_sls
+from decoding.evaluation.drafts import break_even_c, candidates, clocked_sls, plain_on_clock
 from decoding.evaluation.files import markdown, ship, tables_of, write_report
 from decoding.evaluation.options import EvaluationOptions, check_options, options_from_dict
 from decoding.evaluation.report import evaluation_tables, to_csv, to_markdown
@@ -224,6 +224,13 @@ def test_smoothed_costs_grow_and_are_medians():
 
 
 # -- drafts --------------------------------------------------------------------------------------------
+
+
+def test_plain_decoding_on_the_clock_stands_beside_its_cost_curve():
+    costs = replace(COSTS, target_s=0.02, o=0.25)
+    visits = [{"lanes": {"autoregressive": {"decode_s": s, "tokens": n}}} for s, n in ((0.6, 20), (0.9, 20))]
+    assert plain_on_clock(visits, costs) == pytest.approx(1.5 / (40 * 0.025))
+    assert plain_on_clock([], costs) is None
 
 
 def test_at_the_break_even_cost_the_best_static_gains_nothing():

@@ -81,6 +81,7 @@ class DraftsEvaluation(Evaluation):
             setting=describe_setting(self.options, collector, default, samples, len(validation), []),
             drafts=found,
             recommendation=recommend(found, collector.pair.target.info.source, collector.costs),
+            plain_clock=plain_on_clock(readings, collector.costs),
         )
 
 
@@ -200,6 +201,17 @@ def seconds_on(lane: str, prompts: Sequence[str], visits: Sequence[dict[str, Any
     for visit in visits:
         totals[visit["prompt"]] += visit["lanes"][lane]["decode_s"]
     return np.array(list(totals.values()))
+
+
+def plain_on_clock(visits: Sequence[dict[str, Any]], costs: Costs) -> float | None:
+    """What plain decoding took on the clock over what its cost curve says, ``tokens (v(1) + o)``; None if never timed.
+
+    Every speedup has plain decoding's time in it, so where this is not 1, all points on the clock differ from the
+    simulated ones by that factor, whatever their draft and SL.
+    """
+    runs = [visit["lanes"]["autoregressive"] for visit in visits]
+    expected = sum(run["tokens"] for run in runs) * (costs.check(1) + costs.o) * costs.target_s
+    return sum(run["decode_s"] for run in runs) / expected if expected else None
 
 
 def break_even_c(sweep: Sequence[Replayed], costs: Costs, draft: str) -> float:

@@ -270,6 +270,7 @@ class DraftsResult:
     setting: Setting
     drafts: list[DraftResult]  # cheapest first
     recommendation: Recommendation
+    plain_clock: float | None = None  # plain decoding on the clock over what its cost curve says
     schema: Literal["speculoscope.evaluation-drafts/1"] = "speculoscope.evaluation-drafts/1"
 
 

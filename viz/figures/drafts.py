@@ -15,6 +15,7 @@ from .race import INK, MUTED, Drawing, plain
 
 # One colour and one symbol per draft, cheapest first.
 COLOURS = ("#7a869a", "#5b8fd6", "#3aa0a0", "#5a9e4b", "#b08a2e", "#c2703d", "#9a6fc0", "#b5577b")
+SHARED = 0.02  # a difference of plain decoding from its cost curve that is told
 ENOUGH = 5  # timed prompts, under which an interval over them says nothing
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon")
 
@@ -121,8 +122,19 @@ def clock_sentence(result: DraftsResult) -> str:
         )
     agreeing = sum(one.speedup.low <= one.simulated <= one.speedup.high for one in clocked)
     return (
-        f"On the {n} prompts that were timed, {agreeing} of {len(clocked)} points agree with the "
+        f"{_of_plain(result)}On the {n} prompts that were timed, {agreeing} of {len(clocked)} points agree with the "
         f"simulation within their 95% intervals; they differ most for {farthest}."
+    )
+
+
+def _of_plain(result: DraftsResult) -> str:
+    """The part of the difference that all points share: plain decoding's own."""
+    factor = result.plain_clock
+    if factor is None or abs(factor - 1) < SHARED:
+        return ""
+    return (
+        f"Plain decoding took {factor:.2f} times what its cost curve says, so all points on the clock stand that much "
+        f"{'higher' if factor > 1 else 'lower'} than the lines. "
     )
 
 
