@@ -15,7 +15,7 @@ from decoding.cli import main
 from decoding.errors import UserError
 from decoding.evaluation import papers
 from decoding.evaluation.papers import DATASETS, TEST_PROMPTS, VALIDATION_PROMPTS, fetch_suite
-from decoding.records.suites import PAPERS, available_suites, load_suite
+from decoding.records.suites import PAPERS, available_suites, load_suite, suite_names
 
 ROWS = {
     "humaneval": lambda i: {"task_id": f"HumanEval/{i}", "prompt": f"def f{i}():\n    '''Give {i}.'''\n"},
@@ -50,7 +50,7 @@ def packages(tmp_path, monkeypatch):
 
 
 def test_the_data_sets_are_those_that_suites_knows():
-    assert tuple(DATASETS) == PAPERS
+    assert tuple(DATASETS) == PAPERS == suite_names("papers")
 
 
 @pytest.mark.parametrize("name", PAPERS)
