@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +22,7 @@ from decoding.evaluation.parts import Part
 from decoding.evaluation.progress import Progress
 from decoding.evaluation.results import ALL, DraftsResult, EvaluationResult
 from decoding.records.events import Numbering, guarded
+from tests.test_evaluate_cli import command
 from tests.test_evaluate_run import OPTIONS, _timeless, prompts, quick_costs, run  # noqa: F401
 from tests.toy import ToyPair
 
@@ -155,3 +158,24 @@ def test_cancel_ends_it_without_a_result(tmp_path):
 def test_no_time_leaves_the_simulation(tmp_path):
     _, result = spread_over(Devices(2), tmp_path, replace(OPTIONS, minutes=0.0, chain_minutes=0.0))
     assert result.texts_equal == (0, 0) and result.setting.validation_prompts >= 1
+
+
+def test_the_command_spreads_and_writes_its_reports(capsys, tmp_path, monkeypatch):
+    from decoding.cli import evaluate as command_module
+
+    devices, left = Devices(2), []
+    replicas = SimpleNamespace(backend=devices, running=lambda: 2, close=lambda: left.append(True))
+    cluster = SimpleNamespace(Replicas=lambda address: replicas if address == "head:6379" else None)
+    monkeypatch.setattr(command_module, "need_ray", lambda: cluster)
+    asked = "--limit 2 --max-new-tokens 12 --lanes static:5 --clock-prompts 1 --repeats 1"
+    status, out, err = command(capsys, "evaluate", "--ray", "head:6379", *asked.split(), "--out", str(tmp_path))
+    assert status == 0 and "Spread over replicas on these machines" in " ".join(out.split()) and "Wrote" in err
+    assert left == [True] and (tmp_path / "result.json").exists()
+
+
+def test_without_ray_the_commands_say_what_to_install(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "decoding.backends.ray_serve", raising=False)
+    for arguments in (["evaluate", "--ray", "auto"], ["soak", "--ray"], ["throughput"]):
+        status, _, err = command(capsys, *arguments)
+        assert status == 2 and "pip install -r requirements-ray.txt" in err

@@ -138,6 +138,7 @@ def visit(url: str, folder: Path, hardware: str, say: Say) -> list[str]:
         browser = playwright.chromium.launch(args=["--no-sandbox", "--disable-dev-shm-usage"], **options)
         for name, size in VIEWS.items():
             page = browser.new_page(viewport=size)
+            page.set_default_timeout(WAIT_MS)
             page.on("pageerror", lambda error: faults.append(f"an error in the page: {error}"))
             page.on("request", lambda one: asked.update([urlsplit(one.url).netloc]))
             _look(page, url, folder / f"{name}.png", name, say)
@@ -153,11 +154,11 @@ def visit(url: str, folder: Path, hardware: str, say: Say) -> list[str]:
 
 def _look(page, url: str, picture: Path, name: str, say: Say) -> None:
     begin = time.monotonic()
-    page.goto(url, timeout=WAIT_MS)
-    page.locator("#race .sd-strip").first.wait_for(timeout=WAIT_MS)
+    page.goto(url)
+    page.locator("#race .sd-strip").first.wait_for()
     kind = page.locator(".sd-badge").inner_text().split("\n")[0]
     say(f"First paint, {name}: {kind}, after {time.monotonic() - begin:.1f} s.")
-    page.screenshot(path=picture, timeout=WAIT_MS)
+    page.screenshot(path=picture)
 
 
 def _run(page, folder: Path, hardware: str, say: Say, faults: list[str]) -> None:
@@ -165,21 +166,21 @@ def _run(page, folder: Path, hardware: str, say: Say, faults: list[str]) -> None
     fault, prompt, button = page.locator(".sp-fault"), page.locator("#prompt textarea"), page.locator("#run")
     prompt.fill("")
     button.click()
-    fault.wait_for(timeout=WAIT_MS)
+    fault.wait_for()
     say(f"Without a prompt it says: {fault.inner_text()}")
     prompt.fill("Why is the sky blue?")
     begin = time.monotonic()
     button.click()
-    page.locator(".sd-badge", has_text="live").wait_for(timeout=WAIT_MS)
-    button.wait_for(timeout=WAIT_MS)
-    page.screenshot(path=folder / "run.png", timeout=WAIT_MS)
+    page.locator(".sd-badge", has_text="live").wait_for()
+    button.wait_for()
+    page.screenshot(path=folder / "run.png")
     if fault.is_visible():
         faults.append(f"the first run failed: {fault.inner_text()}")
         return
     say(f"The first run took {time.monotonic() - begin:.0f} s: {page.locator('.sd-sentence').inner_text()}")
     if hardware == "zerogpu":
         button.click()
-        fault.wait_for(timeout=WAIT_MS)
+        fault.wait_for()
         say(f"Without quota it says: {fault.inner_text()}")
 
 
