@@ -74,10 +74,10 @@ def _serve_on_cluster(options: dict[str, Any], host: str, port: int, address: st
     """Start the replicas, say where they are, and wait for a signal. Raises UserError."""
     ray_serve = need_ray()
     ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
     try:
         ray_serve.start(ray_serve.Options(**options), host, port, address)
+        for number in (signal.SIGINT, signal.SIGTERM):  # not before: Ray sets a handler that aborts the process
+            signal.signal(number, lambda *_: ended.set())
         where = ray_serve.cluster_address()
         err.print(Text(f"Serving on http://{host}:{port}, on the Ray cluster at {where}. {front_ends}"))
         ended.wait()
