@@ -210,7 +210,7 @@ def test_what_was_loaded_before_anybody_asked_serves_the_first_run(monkeypatch):
     assert jobs._known.find(["small"], 128) is not None
     options = {"prompt": "abc", "lanes": ["autoregressive", "static:2"], "max_new_tokens": 5, "repeats": 1}
     told = list(jobs.run("compare", options, "run", lambda: False))
-    assert told[-1][0] == "finished" and loaded == [("", "", "", "auto")]
+    assert told[-1][0] == "finished" and loaded == [("", "", "", "auto", "auto")]
     assert [kind for kind, _ in told[:3]] == ["started", "lane_started", "iterations"]
 
 

@@ -152,6 +152,9 @@ def test_the_command_prints_json(models, monkeypatch, tmp_path):
     pair, hf_target, hf_draft = models
     monkeypatch.setattr(runs, "load_pair", lambda *args, **kwargs: pair)
     monkeypatch.setattr(runs, "_transformers_models", lambda *args: (hf_target, hf_draft))
+    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
+    monkeypatch.setitem(floor._PROBE_BYTES, "cpu", 2**16)
+    monkeypatch.setattr(floor, "ROUNDS", 2)
     described = [
         PairDescription(name, name, "embedded", "t", {"d": "d"}, "d") for name in ("codepair-1", "smollm2-135m")
     ]
@@ -175,7 +178,7 @@ def test_the_command_prints_json(models, monkeypatch, tmp_path):
     assert result.output.count("codepair-1 ") >= 2 * len(CPU_GOALS)
     assert "| static:5 / hf assisted 5 | " in text and "One target pass takes " in text
     words[-1] = str(out_folder / "bench.md" / "none")
-    assert "could not be written" in str(CliRunner().invoke(application, words).exception)
+    assert "cannot be written" in str(CliRunner().invoke(application, words).exception)
 
 
 GROWTH = {"lane": "static:5", "short_ms": 2.0, "long_ms": 2.5, "ratio": 1.25, "low": 1.2, "high": 1.6}

@@ -47,6 +47,8 @@ def bench(
         raise UserError("Ask for at least one prompt, one repeat and 8 new tokens.")
     from ..bench.runs import Work, bench_against_llamacpp, bench_all
 
+    if out_folder is not None:
+        _make(out_folder)
     work = Work(limit, repeats, max_new_tokens, device, dtype, weights, os.cpu_count() or 1)
     run = bench_all if against == "transformers" else bench_against_llamacpp
     with progress_bar() as bar:
@@ -66,6 +68,14 @@ def bench(
         _show(report)
     if against == "transformers":
         _show_goals(data)
+
+
+def _make(folder: Path) -> None:
+    """Before minutes of measuring: raises UserError if ``folder`` cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"The reports cannot be written into {folder}: {error.strerror or error}.") from error
 
 
 def _write(data: list[dict[str, Any]], folder: Path) -> None:
