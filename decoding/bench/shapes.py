@@ -114,6 +114,9 @@ class NoText:
     def encode(self, text: str) -> list[int]:
         return [1]
 
+    def encode_typed(self, text: str) -> list[int]:
+        return self.encode(text)
+
     def decode(self, ids: list[int]) -> str:
         return " ".join(map(str, ids))
 
