@@ -139,6 +139,6 @@ def test_two_tabs_with_two_best_sls_say_which_to_take():
     assert beside_evaluation(drafts, evaluation) == ""
     evaluation.static_opt = one.best_sl + 1
     evaluation.setting.validation_prompts, drafts.setting.validation_prompts = 160, 20
-    assert f"chosen on 20: take {one.best_sl + 1}" in beside_evaluation(drafts, evaluation)
+    assert f"chosen on 20: use {one.best_sl + 1}" in beside_evaluation(drafts, evaluation)
     drafts.setting.validation_prompts = 400
-    assert f"take {one.best_sl}" in beside_evaluation(drafts, evaluation)
+    assert f"use {one.best_sl}" in beside_evaluation(drafts, evaluation)

@@ -27,7 +27,7 @@ def visit(browser) -> Callable[..., Any]:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         contexts.append(context)
         context.grant_permissions(["clipboard-read", "clipboard-write"])
-        context.set_default_navigation_timeout(120_000)
+        context.set_default_timeout(120_000)
         page = context.new_page()
         page.faults, page.elsewhere = [], []
         page.on("pageerror", lambda error: page.faults.append(str(error)))
