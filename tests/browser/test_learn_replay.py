@@ -100,7 +100,7 @@ def test_a_written_policy_decides_as_the_rule_it_spells_out(page, source, lane):
         ("p = 3\np > 1", "is already defined"),
         ("x = 3", "last line must be the condition"),
         ("min(1) > p", "min takes 2 values"),
-        ("(" * 60 + "p", "too many brackets"),
+        ("(" * 60 + "p", "nested too deeply"),
         ("p > 0.4 )", "unexpected"),
         ("p" * 700, "At most 600"),
     ],
