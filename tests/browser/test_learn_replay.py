@@ -102,7 +102,7 @@ def test_a_written_policy_decides_as_the_rule_it_spells_out(page, source, lane):
         ("min(1) > p", "min takes 2 values"),
         ("(" * 60 + "p", "nested too deeply"),
         ("p > 0.4 )", "unexpected"),
-        ("p" * 700, "At most 600"),
+        ("p" * 700, "at most 600"),
     ],
 )
 def test_what_is_no_expression_is_refused_with_a_sentence(page, source, sentence):
