@@ -2,7 +2,7 @@
 
 A recording notes every operation with the very tensors and numbers that it was given, and a replay does the same
 operations into the same tensors. So a length, a place or a threshold that was baked into a graph, a buffer that moved,
-or a result that somebody kept too long shows here as a wrong text. What recordings forbid raises as it does on a GPU.
+or a result that is kept too long becomes visible as a wrong text. What recordings forbid raises as on a GPU.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The prompt steers :class:`ScriptedRunner`: ``#crash`` kills its process in the midst of the first lane, ``#fail``
 raises there, ``#refuse`` raises a UserError, ``#slow`` takes 20 ms an iteration, ``#deaf`` ignores cancel,
-``#flood`` tells 20,000 events, ``#gpufault`` raises and says that the device is lost, ``#memory`` raises as torch does
-where a GPU is full. Its ``started`` tells the how manieth run of its process it is (``served``).
+``#flood`` emits 20,000 events, ``#gpufault`` raises and says that the device is lost, ``#memory`` raises as torch does
+for a full GPU. Its ``started`` contains the number of the run in its process (``served``).
 """
 
 from __future__ import annotations

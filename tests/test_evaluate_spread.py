@@ -114,7 +114,7 @@ def test_replicas_with_other_models_are_refused(tmp_path):
     pairs = iter([ToyPair(agree=0.85), ToyPair(agree=0.85)])
     devices = Devices(2, pair=lambda: next(pairs))
     devices._pairs[1].target.info = replace(devices._pairs[1].target.info, fingerprint="other")
-    with pytest.raises(UserError, match="other models"):
+    with pytest.raises(UserError, match="different models"):
         spread_over(devices, tmp_path)
 
 

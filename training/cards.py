@@ -99,7 +99,7 @@ def data_lines(facts: dict) -> str:
         f"{corpus['train']['characters'] / 1e6:.0f} million characters. "
         f"{corpus['held_out']['documents']} files "
         "were held out by a hash of their names before training. Packages, versions and licences: "
-        "`corpus.json` beside this pair. The weights are under the Apache License 2.0."
+        "`corpus.json` in this pair's folder.  The weights are under the Apache License 2.0."
     )
 
 

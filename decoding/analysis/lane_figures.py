@@ -39,9 +39,9 @@ class Figure:
 
 
 def lane_figures(run: Run, trace: Trace) -> list[Figure]:
-    """All figures of a lane in the order in which they are shown; those that do not apply are left out."""
+    """All figures of a lane, in display order; those that do not apply are left out."""
     figures = [
-        _speedup_figure("speedup", "speedup", speedup(run, trace), "decode time, prefill apart"),
+        _speedup_figure("speedup", "speedup", speedup(run, trace), "decode time, without prefill"),
         _speedup_figure("end_to_end", "end to end", end_to_end_speedup(run, trace), "prefill and decode time"),
         _predicted_figure(run, trace),
         _per_token_figure(trace),
@@ -88,7 +88,7 @@ def _pass_figures(trace: Trace) -> list[Figure]:
     per_pass, efficiency = tokens_per_target_pass(trace), block_efficiency(trace)
     formula = (
         f"1 + accepted / iterations = 1 + {accepted(trace)} / {n}; "
-        f"tokens / iterations with the truncated last one as it came: {efficiency:.2f}"
+        f"tokens / iterations with the truncated last one as it is: {efficiency:.2f}"
     )
     return [Figure("tokens_per_target_pass", "tokens per target pass", per_pass, f"{per_pass:.2f}", formula), passes]
 

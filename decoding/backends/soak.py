@@ -124,7 +124,7 @@ class Witness:
 
 
 def judge(events: list[Event], told: list[str] | None, request: CompareRequest, result: SoakResult) -> None:
-    """Add one run to ``result``: the ``events`` that arrived, and what the backend ``told`` (lines of JSON) if that is
+    """Add one run to ``result``: the ``events`` that arrived and ``told``, those that the backend sent (JSON), if
     known.
     """
     last = events[-1]
@@ -140,7 +140,7 @@ def judge(events: list[Event], told: list[str] | None, request: CompareRequest, 
 
 
 def _is_own(events: list[Event], request: CompareRequest) -> bool:
-    """Does the finished run answer ``request``, and do the live tokens make the texts of all its lanes and repeats?"""
+    """Whether the finished run answers ``request`` and the live tokens are the texts of all its lanes and repeats."""
     last = events[-1]
     if last.kind != "finished":
         return True
@@ -186,7 +186,7 @@ def served(backend: Backend, limits: Limits, token: str = "", port: int = 0) -> 
 
 @contextmanager
 def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, result: SoakResult) -> Iterator[int]:
-    """A TCP proxy before ``port`` that cuts each connection after a random time, in the midst of a line or not."""
+    """A TCP proxy before ``port`` that cuts each connection after a random time, possibly within a line."""
     loop, ready = asyncio.new_event_loop(), threading.Event()
     lives = _Lives(*cut_after_s, seed)
     ports: list[int] = []

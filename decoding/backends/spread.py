@@ -1,7 +1,7 @@
-"""An evaluation over the replicas of a backend: each takes some prompts, all lanes of a prompt stay on one device.
+"""An evaluation over the replicas of a backend: each takes some prompts; all lanes of a prompt stay on one device.
 
-The costs are measured first, by one replica. Then the prompts' texts and chains are collected, and at last the clock
-runs; what the replicas tell is kept in the evaluation's folder in the files that an evaluation on one machine keeps,
+The costs are measured first, by one replica. Then the prompts' texts and chains are collected, and finally the clock
+runs. The replicas' results are kept in the evaluation's folder, in the same files as for an evaluation on one machine,
 and a replica computes the tables from them.
 """
 
@@ -25,12 +25,9 @@ from .base import Backend
 from .jobs import PART
 
 TEXTS = "texts.jsonl"
-MOST_PROMPTS = 8  # of one part: what is lost with a replica, and how unevenly the work can end
+MOST_PROMPTS = 8  # per part: bounds the work that is lost with a replica, and how unevenly the work can end
 PARTS_EACH = 4  # parts per replica, at least
-MIXED = (
-    "The replicas run on different machines ({}), and times of one do not belong in a table with times of the other: "
-    "evaluate on replicas of one kind."
-)
+MIXED = "The replicas run on different machines ({}), whose times cannot be compared: evaluate on replicas of one kind."
 Told = Iterator[Progress]
 
 
@@ -43,10 +40,10 @@ def evaluate_spread(
 ) -> Iterator[Progress | Result]:
     """Runs the evaluation of ``options`` on the replicas behind ``backend``; the last item is the result.
 
-    ``replicas()``: how many there are now; so many parts are asked for at a time. ``folder`` keeps what was
-    collected, and the same evaluation goes on from there. Setting ``cancel`` ends it without a result.
+    ``replicas()``: their current number, which is also the number of concurrent parts. ``folder`` keeps what was
+    collected, and the same evaluation resumes from there. Setting ``cancel`` ends it without a result.
 
-    Raises UserError where a replica does, and for replicas on different machines.
+    Raises UserError if a replica does, and for replicas on different machines.
     """
     spread = _Spread(backend, replicas, options, folder, cancel or threading.Event())
     try:
@@ -59,7 +56,7 @@ def evaluate_spread(
 
 @dataclass(slots=True)
 class _Devices:
-    """Who took part. Raises UserError for a machine unlike the first."""
+    """The participating machines. Raises UserError for a machine unlike the first."""
 
     machine: dict[str, Any] = field(default_factory=dict)
     names: dict[str, set[str]] = field(default_factory=dict)  # host -> its devices
@@ -144,7 +141,7 @@ class _Spread:
     # -- parts
 
     def _share(self, parts: Sequence[Part], label: str, minutes: float | None) -> Told:
-        """Hands out ``parts``, as many at a time as there are replicas, until ``minutes`` are over."""
+        """Distributes ``parts``, as many at a time as there are replicas, until ``minutes`` are over."""
         end = None if minutes is None else monotonic() + 60 * minutes
         waiting, done = list(parts), 0
         running: set[Future[PartResult]] = set()
@@ -187,7 +184,7 @@ class _Spread:
     # -- files
 
     def _keep(self, one: PartResult) -> None:
-        """Add what a replica has told to the folder's files. Raises UserError if it does not belong there."""
+        """Add a replica's results to the folder's files. Raises UserError if they do not belong there."""
         self._devices.add(one)
         for name, (key, *records) in one.files.items():
             if name not in self._files:
@@ -195,19 +192,19 @@ class _Spread:
                 self._files[name] = Lines(self._folder / name, key, stale)
             lines = self._files[name]
             if lines.key != key:
-                raise UserError("The replicas have other engines or fitted policies than each other: start them alike.")
+                raise UserError("The replicas have different engines or fitted policies: start all of them alike.")
             for record in records:
                 lines.add(record)
 
     def _kept_costs(self) -> Files:
-        """What an evaluation in this folder has measured before; the replica that gets it says whether it holds."""
+        """What an evaluation in this folder has already measured; the replica that gets it checks its validity."""
         return {path.name: list(read_lines(path)) for path in self._folder.glob("costs*.jsonl")}
 
     def _all(self) -> Files:
         return {name: [lines.key, *lines.records] for name, lines in self._files.items()}
 
     def _kept(self, prompts: Sequence[str]) -> Files:
-        """The costs, and what is known of ``prompts``."""
+        """The costs, and the records of ``prompts``."""
         return {
             name: [lines.key, *(one for one in lines.records if "costs" in one or one.get("prompt") in prompts)]
             for name, lines in self._files.items()

@@ -1,4 +1,4 @@
-"""How many visitors several replicas serve in the time in which one serves one."""
+"""The throughput of several replicas, compared with that of one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .soak import PATIENCE_S, SoakResult, judge
 
 @dataclass(slots=True)
 class Throughput:
-    """Seconds until all visitors had their runs, by round; the two sides of a round follow each other."""
+    """Seconds until all visitors had their runs, by round; in each round the two sides are measured in sequence."""
 
     one_s: list[float] = field(default_factory=list)
     many_s: list[float] = field(default_factory=list)
     ends: Counter[str] = field(default_factory=Counter)  # last event -> runs
-    mixed: int = 0  # runs that are not their visitor's own
+    mixed: int = 0  # runs that answer another visitor's request
     sentences: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -56,9 +56,9 @@ def compare_throughput(
     cancel: threading.Event | None = None,
     told: Callable[[int], None] = lambda crowds: None,
 ) -> Throughput:
-    """Send ``requests`` at once, each by a visitor of its own, to the served backends ``one`` and ``many`` in turn.
+    """Send ``requests`` simultaneously, each from a separate visitor, to the backends ``one`` and ``many`` in turn.
 
-    ``one``, ``many``: their addresses. One crowd that does not count goes to each before. ``told`` hears how many
+    ``one``, ``many``: their addresses. Each first gets one crowd that does not count. ``told`` is called with how many
     crowds have been served. Raises Cancelled.
     """
     cancel, result = cancel or threading.Event(), Throughput()

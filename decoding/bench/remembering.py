@@ -1,4 +1,4 @@
-"""Models that compute a pass only once, for the lossless check: it decodes a prompt some 200 times, often alike."""
+"""Models that compute equal passes only once, for the lossless check, which decodes each prompt about 200 times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Pass:
 
 
 class RememberingModel(CachedModel):
-    """Answers a pass from memory if exactly the same one was done before.
+    """Answers a pass from memory if exactly the same pass was computed before.
 
     The content of a cache follows from the passes that wrote it. If they are the same, tokens rejected on the way
     included, then the next pass has the same result to the bit and is not computed again. The same text written by
@@ -83,7 +83,7 @@ class RememberingModel(CachedModel):
         return self._kept(logits), None if hidden is None else hidden.clone()
 
     def _catch_up(self) -> None:
-        """Brings ``_model`` to where the caller is, by the passes that memory answered."""
+        """Brings ``_model`` to the caller's position, with the passes that were answered from memory."""
         common, length = self._common()
         self._model.rewind(length)
         for one in self._passes[common:]:
@@ -111,7 +111,7 @@ class RememberingModel(CachedModel):
 
 
 class RememberingTarget(RememberingModel):
-    """Keeps each row's first choice instead of its logits, a fifth of a megabyte: a greedy rule asks for no more."""
+    """Keeps each row's first choice instead of its logits (a fifth of a megabyte): a greedy rule needs no more."""
 
     def __init__(self, model: CachedModel, shared_vocabulary: int) -> None:
         super().__init__(model)
@@ -126,7 +126,7 @@ class RememberingTarget(RememberingModel):
 
 
 def remembering(pair: Pair) -> Pair:
-    """The same pair with a memory for target and default draft; itself where their greedy work stays on a device."""
+    """The same pair with a memory for target and default draft; unchanged if their greedy work stays on a device."""
     if pair.target.works_on_device:
         return pair
     shared = shared_vocabulary(pair, [pair.default_draft])

@@ -44,7 +44,7 @@ def bench(
     if against not in ENGINES:
         raise UserError(f"There is no engine {against} to compare with: choose one of {', '.join(ENGINES)}.")
     if min(limit, repeats) < 1 or max_new_tokens < 8:
-        raise UserError("Ask for at least one prompt, one repeat and 8 new tokens.")
+        raise UserError("Choose at least one prompt, one repeat and 8 new tokens.")
     from ..bench.runs import Work, bench_against_llamacpp, bench_all
 
     if out_folder is not None:

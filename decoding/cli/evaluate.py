@@ -50,7 +50,9 @@ def evaluate(
     ] = "",
     ship: Annotated[
         bool,
-        typer.Option("--ship", help="Also write results/<pair>.json, which the page shows (suite papers: beside it)."),
+        typer.Option(
+            "--ship", help="Also write results/<pair>.json, which the page shows (suite papers: a file next to it)."
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON only.")] = False,
 ) -> None:

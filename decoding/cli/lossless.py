@@ -54,7 +54,7 @@ def lossless(
     suite = suites_for(suite, loaded.chat)
     texts = [prompt.prompt for prompt in load_suite(suite, "test", limit)[skip:]]
     if not texts:
-        raise UserError(f"No prompt is left: {limit} at most, and {skip} left out. Skip fewer.")
+        raise UserError(f"No prompt is left: at most {limit}, of which {skip} are skipped. Skip fewer.")
     prompts = [loaded.encode_prompt(text) for text in texts]
     lines = _lines(kept, loaded, {"suite": suite, "skip": skip, "tokens": max_new_tokens, "longest": longest})
     counts = _kept_counts(lines)

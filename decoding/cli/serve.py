@@ -86,7 +86,7 @@ def _serve_on_cluster(options: dict[str, Any], host: str, port: int, address: st
 
 
 def need_ray() -> ModuleType:
-    """:mod:`decoding.backends.ray_serve`. Raises UserError where ray is not installed."""
+    """:mod:`decoding.backends.ray_serve`. Raises UserError if ray is not installed."""
     try:
         from ..backends import ray_serve
     except ModuleNotFoundError as error:
@@ -113,7 +113,7 @@ def check_replicas(text: str) -> int | None:
     if text == "auto":
         return None
     if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
-        raise UserError(f"--replicas is a number from 1 on, or auto, not {text[:20]}.")
+        raise UserError(f"--replicas must be a whole number of at least 1, or auto, not {text[:20]}.")
     return int(text)
 
 
@@ -122,7 +122,7 @@ def check_guarded(host: str, token: str, insecure: bool) -> None:
     if not (token or insecure or is_loopback(host)):
         raise UserError(
             f"Anyone who reaches {host} could run comparisons here: require a token with --token or {TOKEN_VARIABLE}, "
-            "or say --insecure if that is meant."
+            "or add --insecure if that is intended."
         )
 
 

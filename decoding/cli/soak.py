@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 def soak(
     runs: Annotated[int, typer.Option(help="Number of comparisons.")] = 200,
     clients: Annotated[int, typer.Option(help="Number of concurrent clients.")] = 4,
-    target: Annotated[str, typer.Option(help="A target (folder or Hub id) in place of the default pair.")] = "",
+    target: Annotated[str, typer.Option(help="A target (folder or Hub id) instead of the default pair.")] = "",
     draft: Annotated[str, typer.Option(help="Its draft.")] = "",
     lanes: Annotated[str, typer.Option(help="Comma-separated lanes.")] = "autoregressive,static:5",
     max_new_tokens: Annotated[int, typer.Option(help="The token limit of each run.")] = 16,
     cut_after: Annotated[float, typer.Option(help="Maximum lifetime of a connection, in seconds.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the cuts.")] = 0,
-    ray: Annotated[bool, typer.Option("--ray", help="Through Ray Serve, on a cluster of this machine's own.")] = False,
+    ray: Annotated[bool, typer.Option("--ray", help="Through Ray Serve, on a local cluster.")] = False,
     replicas: Annotated[int, typer.Option(help="With --ray: how many devices.")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
     """Run comparisons through a backend served on loopback whose connections are cut at random moments."""
     if min(runs, clients, max_new_tokens, replicas) < 1 or not cut_after > 0.01:
         raise UserError(
-            "Ask for at least one run, one client, one new token and one replica, and let connections live over 0.01 s."
+            "Choose at least one run, client, new token and replica, and lifetimes of connections above 0.01 s."
         )
     requests = make_requests(runs, target, draft, lanes, max_new_tokens)
     run = _soak_replicas if ray else _soak_local

@@ -1,4 +1,4 @@
-"""``python -m decoding throughput``: visitors served by several replicas in the time that one takes."""
+"""``python -m decoding throughput``: the throughput of several replicas, compared with that of one."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from .soak import make_requests
 
 
 def throughput(
-    visitors: Annotated[int, typer.Option(help="Number of visitors who come at once.")] = 16,
-    replicas: Annotated[int, typer.Option(help="Number of replicas, to be compared with one.")] = 2,
-    rounds: Annotated[int, typer.Option(help="How often both are tried, in turn.")] = 3,
-    target: Annotated[str, typer.Option(help="A target (folder or Hub id) in place of the default pair.")] = "",
+    visitors: Annotated[int, typer.Option(help="Number of simultaneous visitors.")] = 16,
+    replicas: Annotated[int, typer.Option(help="Number of replicas to compare with one.")] = 2,
+    rounds: Annotated[int, typer.Option(help="Number of rounds; in each, both are measured in turn.")] = 3,
+    target: Annotated[str, typer.Option(help="A target (folder or Hub id) instead of the default pair.")] = "",
     draft: Annotated[str, typer.Option(help="Its draft.")] = "",
     lanes: Annotated[str, typer.Option(help="Comma-separated lanes.")] = "autoregressive,static:5",
     max_new_tokens: Annotated[int, typer.Option(help="The token limit of each run.")] = 64,
     gpus_per_replica: Annotated[float, typer.Option(help="GPUs of each replica.")] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Compare the throughput of several replicas with one's, on a Ray cluster of this machine's own."""
+    """Compare the throughput of several replicas with that of one, on a local Ray cluster."""
     from ..backends.throughput import compare_throughput
 
     if min(visitors, rounds, max_new_tokens) < 1 or replicas < 2:
-        raise UserError("Ask for at least one visitor, one round, one new token and two replicas.")
+        raise UserError("Choose at least one visitor, one round, one new token and two replicas.")
     ray_serve, port = need_ray(), free_port()
     requests = make_requests(visitors, target, draft, lanes, max_new_tokens)
     with cancel_on_interrupt() as cancel, progress_bar() as progress:
@@ -36,7 +36,7 @@ def throughput(
         try:
             ray_serve.open_cluster("127.0.0.1", port)
             for name, number in (("one", 1), ("many", replicas)):
-                # All of them stand on this machine, those of one side idle: less than a CPU of Ray's count each.
+                # All are on this machine, and one side is always idle: each needs less than one of Ray's CPUs.
                 options = ray_serve.Options(number, most=number, gpus=gpus_per_replica, cpus=0.1, any_model=True)
                 ray_serve.deploy(options, name, f"/{name}")
             progress.update(bar, description="Crowds of visitors")

@@ -110,7 +110,7 @@ class KnownCosts:
     def find(self, drafts: Sequence[str], context: int) -> Costs | None:
         """The curves with all of ``drafts``, at ``context`` or the nearest one known; None where one draft has none.
 
-        Curves from another context, from too long ago or from a busy machine are used once more, and requested anew.
+        Curves from another context, from too long ago or from a busy machine are used, but measured again later.
         """
         costs = []
         for draft in drafts or [None]:

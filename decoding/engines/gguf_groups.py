@@ -1,4 +1,4 @@
-"""The four-bit weights of a GGUF file as they are, without a detour over bfloat16."""
+"""The four-bit weights of a GGUF file, read without conversion to bfloat16."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BLOCK_BYTES = 4 + GROUP // 2  # of Q4_1: d and m in float16, then two levels a 
 def read_groups(file: Path, n_heads: int, n_kv_heads: int) -> dict[str, Groups]:
     """The Q4_1 matrices of a Llama's layers in ``file``, by the names of transformers' modules.
 
-    Whatever is stored otherwise is left out, as is every other architecture: those weights are rounded from bfloat16.
+    Other formats and other architectures are left out: their weights are rounded from bfloat16.
     """
     from gguf import GGMLQuantizationType, GGUFReader
 

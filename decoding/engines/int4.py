@@ -5,7 +5,7 @@ levels 0..15 (asymmetric rounding, llama.cpp's Q4_1: ``d * level + m`` is scale 
 bfloat16, so a weight takes five bits. Activations stay bfloat16 and sums float32.
 
 A pass over one token reads a third of what bfloat16 weights take, but every further row costs nearly as much again:
-the levels are unpacked anew for each few rows. So plain decoding gets faster and checking guesses does not.
+the levels are unpacked again for every few rows. So plain decoding becomes faster, but checking guesses does not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ GROUP = 32  # inputs that share a scale and a zero
 LEVELS = 16
 MIDDLE = 8  # the level whose value is the zero
 BYTES_PER_WEIGHT = 0.5 + 2 * 2 / GROUP
-_ROWS = 16  # the packed layout takes outputs by so many
+_ROWS = 16  # the packed layout takes outputs in groups of this size
 _INNER_TILES = 1  # required by the operation, without effect on a CPU
 
 
@@ -61,7 +61,7 @@ def joined(parts: Sequence[Groups]) -> Groups:
 
 
 def check_shape(name: str, weight: torch.Tensor) -> None:
-    """Raises UserError where a layer [out, in] cannot be held in groups of four-bit weights."""
+    """Raises UserError if a layer [out, in] does not divide into groups of four-bit weights."""
     n_out, n_in = weight.shape
     if n_in % GROUP or n_out % _ROWS:
         raise UserError(

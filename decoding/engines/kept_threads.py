@@ -1,4 +1,4 @@
-"""The thread counts that trials found, kept beside the cost curves: per model as it runs, and machine."""
+"""Thread counts found by trials, kept next to the cost curves, per loaded model and machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_AGE = timedelta(days=7)
 
 @dataclass(slots=True)
 class Trial:
-    """What a trial depended on and found. ``rows``: of its passes; ``found``: ISO 8601, UTC."""
+    """The conditions and the result of a trial. ``rows``: of its passes; ``found``: ISO 8601, UTC."""
 
     model: ModelInfo
     machine: Machine
@@ -37,7 +37,7 @@ _ADAPTER = TypeAdapter(Trial)
 
 
 def usual_threads(model: CachedModel, rows: Sequence[int]) -> int:
-    """The number kept for ``model`` on this machine, else the best one by trying, which is then kept."""
+    """The number kept for ``model`` on this machine, else the best one by trial, which is then kept."""
     kept = _read(model)
     if kept is not None and kept.rows == tuple(rows) and _age(kept) <= MAX_AGE:
         return kept.threads
@@ -45,7 +45,7 @@ def usual_threads(model: CachedModel, rows: Sequence[int]) -> int:
 
 
 def try_again(model: CachedModel) -> None:
-    """Gives ``model`` the number that a new trial finds; without effect if its number was not found by one."""
+    """Sets ``model`` to the number that a new trial finds; no effect if its number does not come from a trial."""
     kept = _read(model)
     if kept is None:
         return
@@ -60,7 +60,7 @@ def _try(model: CachedModel, rows: tuple[int, ...]) -> int:
     trial = Trial(_alike(model), describe_machine(), thread_choices(), rows, threads, now)
     try:
         write_whole(_path(model), _ADAPTER.dump_json(trial))
-    except OSError as error:  # the next start tries again, no more
+    except OSError as error:  # only costs the next start another trial
         log.warning("the number of threads could not be kept: %s", error)
     return threads
 
@@ -83,7 +83,7 @@ def _path(model: CachedModel) -> Path:
 
 
 def _alike(model: CachedModel) -> ModelInfo:
-    """The model whatever its threads are now."""
+    """Identifies the model, independently of its current number of threads."""
     return replace(model.info, threads=0)
 
 

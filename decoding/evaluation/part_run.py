@@ -1,4 +1,4 @@
-"""Runs a part of an evaluation on the device that it was given to."""
+"""Runs a part of an evaluation on the device to which it was given."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def run_part(
 
 
 def _check_same_target(part: Part, pair: Pair) -> None:
-    """Raises UserError for files of another target. Costs of another one are measured anew by the first part."""
+    """Raises UserError for files of another target. Costs with another target are measured again by the first part."""
     keys = [] if part.stage == COSTS else [records[0] for records in part.files.values()]
     if any(key["target"] != pair.target.info.fingerprint for key in keys):
-        raise UserError("The replicas have other models than each other: start them from the same folder and version.")
+        raise UserError("The replicas have different models: start them from the same folder and version.")
 
 
 def _run_stage(evaluation: Evaluation, part: Part, result: PartResult) -> Iterator[Progress]:

@@ -20,7 +20,7 @@ LESSONS = [lesson["id"] for lesson in shipped_lessons()]
 
 
 def at(visit, page_url, query: str, **options):
-    """A new visitor who follows a link. Dear: Gradio's page is built anew."""
+    """A new visitor who follows a link. Slow: Gradio's page is built again."""
     page = visit(page_url + query, **options)
     page.wait_for_selector(".sp-learn:not([aria-busy]) .sl-body:not([aria-busy]) > *")
     return page

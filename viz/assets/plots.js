@@ -158,7 +158,7 @@
       onTheme(() => this.redraw());
     }
 
-    /** Draw `run` when its replay has ended or the plots are visible; visibility is observed anew, because the player
+    /** Draw `run` when its replay has ended or the plots are visible; visibility is observed again, because the player
      * above may have grown. null: a run that has just started. */
     show(run) {
       if (run !== this.fetched) this.forget();

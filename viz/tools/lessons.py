@@ -1,8 +1,8 @@
-"""Records the runs that lessons need and the showcase does not hold: ``python -m viz.tools.lessons``.
+"""Records the runs that lessons need and the showcase does not contain: ``python -m viz.tools.lessons``.
 
-Each is tried with a few seeds or prompts until it shows what its lesson speaks of; if none does, it is named, its old
-recording stays, and the exit status is 1. Then, or alone with ``--check``, what a lesson looks for and no recording
-shows is printed. It needs nobody beside it, but a quiet machine.
+Each is tried with a few seeds or prompts until it shows what its lesson needs; if none does, it is reported, its old
+recording stays, and the exit status is 1. Then (with ``--check``: only) it prints what a lesson needs and no
+recording shows. It needs a quiet machine.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def requests_for(needed: Needed, pair: str) -> list[CompareRequest]:
 
 
 def record(needed: Needed, pair: PairDescription, backend: Backend, folder: Path, lessons: tuple[dict, ...]) -> str:
-    """Make and keep the first recording that shows what the lessons speak of; a sentence on it. Raises UserError."""
+    """Make and keep the first recording that shows what the lessons need; a sentence on it. Raises UserError."""
     wanted = wanted_by(lessons).get(needed.role, set())
     for request in requests_for(needed, pair.name):
         run = run_to_the_end(backend, request, needed.id)
@@ -102,9 +102,7 @@ def record(needed: Needed, pair: PairDescription, backend: Backend, folder: Path
             prompt = Prompt(needed.id, "lessons", "showcase", request.prompt, "", needed.title, needed.shows)
             size = store_recording(run, prompt, pair, folder)
             return f"{needed.id}: {size // 1000} kB, seed {request.seed}, {request.prompt!r}"
-    raise UserError(
-        f"{needed.id}: none of {len(needed.tries)} runs shows what the lessons speak of; nothing was changed."
-    )
+    raise UserError(f"{needed.id}: none of {len(needed.tries)} runs shows what the lessons need; nothing was changed.")
 
 
 def run_to_the_end(backend: Backend, request: CompareRequest, identifier: str) -> Run:
@@ -118,15 +116,17 @@ def run_to_the_end(backend: Backend, request: CompareRequest, identifier: str) -
 
 
 def check(folder: Path, lessons: tuple[dict, ...]) -> list[str]:
-    """What lessons speak of and neither the showcase nor ``folder`` shows, as sentences."""
+    """What lessons need and neither the showcase nor ``folder`` shows, as sentences."""
     return missing_sights([*readable_runs(RecordedBackend()), *readable_runs(RecordedBackend(folder))], lessons)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m viz.tools.lessons", description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="record nothing, only hold the lessons to the recordings")
-    parser.add_argument("--only", action="append", choices=[one.id for one in NEEDED], help="record this one alone")
-    parser.add_argument("--pair", default="", help="a pair by its name; without it the default one")
+    parser.add_argument(
+        "--check", action="store_true", help="record nothing, only compare the lessons with the recordings"
+    )
+    parser.add_argument("--only", action="append", choices=[one.id for one in NEEDED], help="record only this one")
+    parser.add_argument("--pair", default="", help="name of a pair (default: the default pair)")
     parser.add_argument("--folder", type=Path, default=OWN_RECORDINGS, help="the folder of the recordings")
     options = parser.parse_args()
     lessons, failed = shipped_lessons(), False
@@ -143,7 +143,7 @@ def main() -> int:
                     failed = True
         order_index(options.folder, [Prompt(one.id, "lessons", "showcase", "", "") for one in NEEDED])
     missing = check(options.folder, lessons)
-    print("\n".join(missing) or "Every lesson finds what it speaks of.")
+    print("\n".join(missing) or "Every lesson finds what it needs.")
     return int(failed or bool(missing))
 
 

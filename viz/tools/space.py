@@ -1,6 +1,6 @@
 """Writes the folder of a Hugging Face Space: ``python -m viz.tools.space build/space --hardware cpu``.
 
-What a Space needs and nothing else, with requirements that fit its hardware and a .gitattributes for its binary files.
+It contains only what a Space needs, with requirements that fit its hardware and a .gitattributes for its binary files.
 Upload it with ``hf upload OWNER/NAME build/space --repo-type space``.
 """
 
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--hardware", choices=HARDWARE, default="cpu")
     options = parser.parse_args()
     if options.folder.exists():
-        parser.error(f"{options.folder} is there already: name another folder, or delete it.")
+        parser.error(f"{options.folder} already exists: name another folder, or delete it.")
     folder = build(options.folder, options.hardware)
     print(f"Wrote {folder}. Upload it: hf upload OWNER/NAME {folder} --repo-type space")
 

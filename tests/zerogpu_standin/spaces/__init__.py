@@ -12,7 +12,7 @@ import pkgutil
 
 from decoding.engines import pair
 
-__path__ = pkgutil.extend_path(__path__, __name__)  # Gradio imports modules of the real one beside it
+__path__ = pkgutil.extend_path(__path__, __name__)  # Gradio also imports modules of the real package
 RUNS = int(os.environ.get("ZEROGPU_STANDIN_RUNS", "1"))  # that a visitor's quota is enough for
 _load_pair, _calls = pair.load_pair, iter(range(10**9))
 pair.load_pair = lambda *names, device="auto", **options: _load_pair(*names, device="cpu", **options)

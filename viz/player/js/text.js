@@ -37,7 +37,7 @@ const BLOCK = 24; // tokens of a block of text, at least
 /**
  * One lane's text. It is laid out once and whole; two covers hide what has not been decoded yet. The visible tokens
  * are always the first ones of the text, so a frame moves two boxes instead of restyling thousands of tokens. The text
- * is cut into blocks at line ends, which looks the same: only the block where something changes is painted anew.
+ * is cut into blocks at line ends, which looks the same: only the block where something changes is repainted.
  */
 class TextView {
   constructor(lane, prompt, number) {
