@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from decoding.analysis.theory import expected_tokens, speedup
+from decoding.analysis import theory
 from decoding.lookahead.specs import all_specs
 from tests.learn_vectors import LANES, make_vectors
 from viz.learn.assets import learn_js
@@ -53,12 +53,12 @@ def test_costs_change_as_in_python(page):
 def test_the_closed_form_is_the_theory_module_s(page, alpha):
     costs = {"v": [1.0], "c": {"toy": 0.1}, "o": 0.0, "first": {}}
     found = page.evaluate("a => [0, 1, 7].map((n) => SpeculoscopeLearn.expectedTokens(a, n))", alpha)
-    assert found == pytest.approx([expected_tokens(alpha, n) for n in (0, 1, 7)])
+    assert found == pytest.approx([theory.expected_tokens(alpha, n) for n in (0, 1, 7)])
     speedups = page.evaluate(
         "([a, costs]) => Array.from({length: 65}, (_, n) => SpeculoscopeLearn.modelSpeedup(a, n, costs, 'toy'))",
         [alpha, costs],
     )
-    assert speedups == pytest.approx([speedup(alpha, n, 0.1) for n in range(65)])
+    assert speedups == pytest.approx([theory.speedup(alpha, n, 0.1) for n in range(65)])
 
 
 def write(page, source: str, case: dict):
