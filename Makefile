@@ -31,6 +31,7 @@ refresh: .venv/.run
 		$(BIN)/python -m decoding evaluate --pair $$pair --ship && \
 		$(BIN)/python -m decoding recordings --pair $$pair || exit 1; \
 	done
+	$(BIN)/python -m viz.tools.lessons
 	$(BIN)/python -m decoding evaluate --pair smollm2-135m --drafts all --ship
 
 .venv/bin/python:

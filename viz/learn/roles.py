@@ -110,7 +110,12 @@ def shows(run: Run, lane: str, kind: str) -> bool:
         )
     except UserError:  # no chain of this draft, or a policy that needs its fitted head
         return False
-    return any(KINDS[kind](n, held, replay.holds[start] if replay else 0) for start, n, held in iterations)
+    return any(KINDS[kind](n, held, _could_hold(replay, start)) for start, n, held in iterations)
+
+
+def _could_hold(replay: Replay | None, start: int) -> int:
+    """How many guesses at ``start`` would hold; the text's last token is the target's own in any case."""
+    return min(replay.holds[start], replay.n_tokens - start - 1) if replay else 0
 
 
 def wanted_by(lessons: Iterable[dict]) -> dict[str, set[Sight]]:

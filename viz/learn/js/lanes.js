@@ -202,7 +202,7 @@ function exampleOf(model, lane, kind) {
 
 /** The first iteration of that kind after `from` in this direction; -1 if there is none. */
 function findIteration(model, lane, kind, from = -1, direction = 1) {
-  const replay = model.replay(lane.draft || undefined), holds = (start) => (replay ? replay.holds[start] : 0);
+  const replay = model.replay(lane.draft || undefined), holds = (start) => (replay ? Math.min(replay.holds[start], replay.n - start - 1) : 0); // the last token is the target's own
   for (let i = from + direction; i >= 0 && i < lane.iterations.length; i += direction) {
     if (KINDS[kind].fits(lane.iterations[i], holds)) return i;
   }
