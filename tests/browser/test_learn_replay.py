@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
+
 import pytest
 
 from decoding.analysis import theory
@@ -59,6 +62,26 @@ def test_the_closed_form_is_the_theory_module_s(page, alpha):
         [alpha, costs],
     )
     assert speedups == pytest.approx([theory.speedup(alpha, n, 0.1) for n in range(65)])
+
+
+def packed(data: bytes) -> str:
+    """``data`` as the fragment of a link holds it."""
+    return base64.urlsafe_b64encode(zlib.compress(data, 9, -zlib.MAX_WBITS)).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    ("fragment", "sentence"),
+    [
+        (packed(b"0" * 30_000_000), "larger than a link may hold"),  # a bomb: 40 kB that unpack to 30 MB
+        ("A" * 10_000_000, "larger than a link may hold"),
+        (packed(b"text")[:-2], "cut or changed"),
+        ("AAAA", "cut or changed"),
+    ],
+    ids=["bomb", "long", "cut", "nonsense"],
+)
+def test_a_run_in_a_link_is_unpacked_within_limits(page, fragment, sentence):
+    said = page.evaluate("packed => SpeculoscopeLearn.unpackRun(packed).catch((error) => error.message)", fragment)
+    assert sentence in said
 
 
 def write(page, source: str, case: dict):

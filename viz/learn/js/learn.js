@@ -260,7 +260,8 @@ async function packRun(text) {
 }
 
 async function unpackRun(packed) {
-  if (packed.length > MAX_PACKED) throw new Error("The run in this link is larger than any that this page puts into one: ask for its file.");
+  const tooLarge = new Error("The run in this link is larger than a link may hold: ask for its file.");
+  if (packed.length > MAX_PACKED) throw tooLarge;
   try {
     const letters = atob(packed.replace(/-/g, "+").replace(/_/g, "/"));
     const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
@@ -269,11 +270,11 @@ async function unpackRun(packed) {
     for (let size = 0, part = await reader.read(); !part.done; part = await reader.read()) {
       parts.push(part.value);
       size += part.value.length;
-      if (size > MAX_UNPACKED) throw new Error("too large");
+      if (size > MAX_UNPACKED) throw tooLarge; // a small link can unpack to gigabytes
     }
     return await new Blob(parts).text();
   } catch (error) {
-    throw new Error("The run in this link cannot be read: the link was cut or changed.", { cause: error });
+    throw error === tooLarge ? error : new Error("The run in this link cannot be read: the link was cut or changed.", { cause: error });
   }
 }
 
