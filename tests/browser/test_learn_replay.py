@@ -41,9 +41,9 @@ def test_every_policy_of_the_browser_is_among_the_vectors(page):
 def test_the_replay_makes_the_iterations_that_python_makes(page, seed):
     cases = make_vectors(seed)
     for case, found in zip(cases, page.evaluate(REPLAY, cases), strict=True):
-        for lane, (iterations, cost, speedup) in case["lanes"].items():
+        for lane, (iterations, cost, gain) in case["lanes"].items():
             assert found[lane][0] == iterations, lane
-            assert found[lane][1:] == pytest.approx([cost, speedup], rel=1e-12), lane
+            assert found[lane][1:] == pytest.approx([cost, gain], rel=1e-12), lane
 
 
 def test_costs_change_as_in_python(page):
