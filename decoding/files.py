@@ -1,11 +1,13 @@
-"""Files: the cache folder, atomic writes, digests and safe names."""
+"""Files: the cache folder, atomic writes of files and folders, digests and safe names."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _BLOCK = 1 << 20
@@ -38,9 +40,43 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise
 
 
+@contextmanager
+def whole_folder(folder: Path, is_whole: Callable[[], bool]) -> Iterator[Path]:
+    """A new folder to be filled, which then becomes ``folder`` atomically; nothing is left of it after an error.
+
+    If another process was faster, its folder stays if ``is_whole()`` accepts it, and is replaced otherwise. Raises
+    OSError.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        yield beside
+        os.chmod(beside, 0o755)
+        try:
+            os.replace(beside, folder)
+        except OSError:
+            if not is_whole():
+                shutil.rmtree(folder)
+                os.replace(beside, folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def sha256_of(data: bytes | str) -> str:
+    """The SHA-256 of ``data`` in hex digits; of text in UTF-8."""
+    return hashlib.sha256(data.encode() if isinstance(data, str) else data).hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    """The SHA-256 of a file in hex digits. Raises OSError."""
+    digest = hashlib.sha256()
+    _add_content(digest, path)
+    return digest.hexdigest()
+
+
 def digest_of(data: bytes) -> str:
     """The first 16 hex digits of the SHA-256 of ``data``."""
-    return hashlib.sha256(data).hexdigest()[:16]
+    return sha256_of(data)[:16]
 
 
 def digest_of_files(paths: Iterable[Path]) -> str:
@@ -48,10 +84,14 @@ def digest_of_files(paths: Iterable[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         digest.update(path.name.encode() + b"\0")
-        with path.open("rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
+        _add_content(digest, path)
     return digest.hexdigest()[:16]
+
+
+def _add_content(digest: hashlib._Hash, path: Path) -> None:
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
 
 
 def safe_name(text: str) -> str:

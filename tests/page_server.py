@@ -11,6 +11,7 @@ from decoding.records.run_file import save_run
 from decoding.records.trace import Run
 from viz.page import build_page, serve
 
+from .page_fakes import ScriptedBackend
 from .runs import make_run
 
 LANES = ("autoregressive", "static:5", "confidence:0.5", "oracle")
@@ -37,6 +38,14 @@ def page_at(backend: Backend, recordings: Path) -> Iterator[str]:
     finally:
         close(page)
         backend.close()
+
+
+@contextmanager
+def scripted_page(folder: Path, pause_s: float) -> Iterator[tuple[ScriptedBackend, str]]:
+    """A page over a backend that waits ``pause_s`` before each event, with recordings in ``folder``: both of them."""
+    backend = ScriptedBackend(pause_s=pause_s)
+    with page_at(backend, write_recordings(folder)) as url:
+        yield backend, url
 
 
 def close(page) -> None:

@@ -13,18 +13,12 @@ from gradio_client.utils import apply_diff
 from decoding.records.run_file import run_from_json
 from viz.api import keyed_items
 
-from .page_fakes import ScriptedBackend
-from .page_server import page_at, write_recordings
+from .page_server import scripted_page
 
 
 @pytest.fixture(scope="module")
-def backend():
-    return ScriptedBackend(pause_s=0.002)
-
-
-@pytest.fixture(scope="module")
-def url(backend, tmp_path_factory):
-    with page_at(backend, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
+def url(tmp_path_factory):
+    with scripted_page(tmp_path_factory.mktemp("recordings"), pause_s=0.002) as (_, url):
         yield url
 
 
@@ -125,8 +119,7 @@ def test_ten_programs_at_once_each_get_their_own_run_in_full(url):
 
 
 def test_cancel_by_one_leaves_the_other(tmp_path):
-    slow = ScriptedBackend(pause_s=0.02)
-    with page_at(slow, write_recordings(tmp_path)) as url:
+    with scripted_page(tmp_path, pause_s=0.02) as (slow, url):
         first = connect(url).submit(prompt="first", lanes=["autoregressive"], max_new_tokens=2000, api_name="/compare")
         second = connect(url).submit(
             prompt="second", lanes=["autoregressive"], max_new_tokens=30, repeats=1, api_name="/compare"

@@ -101,9 +101,9 @@ def test_signals_without_a_name_are_told_by_number(backend):
 def test_news_for_a_reader_that_lags_too_far_behind_give_it_up():
     job = _Job(0, "compare", {}, "run")
     job.inbox.maxsize = 1
-    job.tell("queued", place=1)
+    job.post("queued", place=1)
     assert not job.abandoned
-    job.tell("queued", place=0)
+    job.post("queued", place=0)
     assert job.abandoned and job.inbox.get() == ("queued", {"place": 1})
 
 

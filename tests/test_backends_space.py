@@ -14,20 +14,19 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json
 
 from .fakes import check_stream, small_request
-from .page_fakes import ScriptedBackend
-from .page_server import page_at, write_recordings
+from .page_server import scripted_page
 from .waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def behind():
-    return ScriptedBackend(pause_s=0.005)
+def served(tmp_path_factory):
+    with scripted_page(tmp_path_factory.mktemp("recordings"), pause_s=0.005) as (behind, url):
+        yield behind, SpaceBackend(url)
 
 
 @pytest.fixture(scope="module")
-def space(behind, tmp_path_factory):
-    with page_at(behind, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
-        yield SpaceBackend(url)
+def space(served):
+    return served[1]
 
 
 def test_a_run_arrives_whole_as_from_any_backend(space):
@@ -41,7 +40,8 @@ def test_a_run_arrives_whole_as_from_any_backend(space):
     assert [item["start"] for item in items] == [iteration.start for iteration in run.lanes[1].iterations]
 
 
-def test_stopping_here_ends_the_run_there(space, behind):
+def test_stopping_here_ends_the_run_there(served):
+    behind, space = served
     cancel = threading.Event()
     stream = space.compare(small_request(max_new_tokens=2000), cancel)
     while next(stream).kind != "iterations":

@@ -25,19 +25,18 @@ from viz.limits import MAX_BODY_BYTES, MAX_FILE_BODY_BYTES, BodyLimits, limit_of
 from viz.session import Feed, Visits
 from viz.visitors import PER_ADDRESS, PER_SESSION, address_of
 
-from .page_fakes import ScriptedBackend
-from .page_server import page_at, write_recordings
+from .page_server import scripted_page
 
 
 @pytest.fixture(scope="module")
-def slow():
-    return ScriptedBackend(pause_s=0.05)
+def served(tmp_path_factory):
+    with scripted_page(tmp_path_factory.mktemp("recordings"), pause_s=0.05) as both:
+        yield both
 
 
 @pytest.fixture(scope="module")
-def url(slow, tmp_path_factory):
-    with page_at(slow, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
-        yield url
+def url(served):
+    return served[1]
 
 
 def test_a_large_body_is_refused_by_its_announced_size(url):
@@ -105,7 +104,8 @@ def test_what_strangers_send_is_not_written_to_the_log(url, capfd, caplog):
     assert mark not in out + err + caplog.text
 
 
-def test_a_program_has_so_many_runs_at_once_and_no_more(url, slow):
+def test_a_program_has_so_many_runs_at_once_and_no_more(served):
+    slow, url = served
     client = Client(url, verbose=False)
     arguments = dict(prompt="x", lanes=["autoregressive"], max_new_tokens=400, api_name="/compare")
     jobs = [client.submit(**arguments) for _ in range(PER_SESSION)]
@@ -154,8 +154,7 @@ def test_a_visitor_s_address_is_what_the_nearest_proxy_saw(host, forwarded, addr
 
 def test_a_run_whose_events_nobody_fetches_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(api.Unread.__init__, "__defaults__", (0.3,))
-    backend = ScriptedBackend(pause_s=0.02)
-    with page_at(backend, write_recordings(tmp_path)) as url:
+    with scripted_page(tmp_path, pause_s=0.02) as (backend, url):
         data = ["x", ["autoregressive"], 4000, "", 0.0, "greedy", 0, 1, "", ""]
         event = httpx.post(f"{url}gradio_api/call/compare", json={"data": data}, timeout=20).json()["event_id"]
         deadline = time.monotonic() + 30

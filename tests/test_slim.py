@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
 
 from decoding.engines.slim import is_slim, materialise, read_head_ids
 from decoding.errors import UserError
 from training.align.draft_folder import save_slim
 from training.align.recipes import Recipe, start_draft
+
+from .tiny_models import tiny_config
 
 HEAD = torch.tensor([3, 5, 8, 40])
 
@@ -19,16 +21,7 @@ HEAD = torch.tensor([3, 5, 8, 40])
 @pytest.fixture(scope="module")
 def target(tmp_path_factory) -> Path:
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        tie_word_embeddings=True,
-    )
+    config = tiny_config(64, num_hidden_layers=4, max_position_embeddings=64)
     folder = tmp_path_factory.mktemp("target")
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     (folder / "tokenizer_config.json").write_text("{}")

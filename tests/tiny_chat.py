@@ -6,9 +6,11 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from training.align.teacher import ChatModel
+
+from .tiny_models import tiny_config
 
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
 WORDS = [*SPECIAL, "user", "assistant", *(f"word{number}" for number in range(28))]
@@ -21,19 +23,7 @@ TEMPLATE = (
 def make_tiny_chat(folder: Path) -> ChatModel:
     """Writes the model, two layers of random weights, and its tokenizer."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(WORDS),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        bos_token_id=0,
-        eos_token_id=1,
-    )
-    model = LlamaForCausalLM(config)
+    model = LlamaForCausalLM(tiny_config(len(WORDS), max_position_embeddings=512, bos_token_id=0, eos_token_id=1))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.15)

@@ -10,6 +10,19 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 
+def tiny_config(vocab_size: int, **changes) -> LlamaConfig:
+    """A Llama of two small layers; ``changes`` are other fields of its configuration."""
+    shape = dict(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+    return LlamaConfig(vocab_size=vocab_size, **(shape | changes))
+
+
 def make_model(folder: Path, words: str = "", hidden: int = 32) -> Path:
     """A tiny random Llama with a byte-level tokenizer; ``words`` are further tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -17,14 +30,13 @@ def make_model(folder: Path, words: str = "", hidden: int = 32) -> Path:
     raw = RawTokenizer(models.BPE(vocab=vocab, merges=[]))
     raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="<s>").save_pretrained(folder)
-    config = LlamaConfig(
-        vocab_size=len(vocab),
+    config = tiny_config(
+        len(vocab),
         hidden_size=hidden,
-        intermediate_size=48,
         num_hidden_layers=1,
         num_attention_heads=2,
-        num_key_value_heads=2,
         max_position_embeddings=128,
+        tie_word_embeddings=False,
         bos_token_id=0,
         eos_token_id=0,
     )

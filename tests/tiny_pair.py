@@ -8,22 +8,20 @@ from pathlib import Path
 def make_tiny_pair(folder: Path, intermediate: int = 48) -> tuple[str, str]:
     """Write a target (2 layers) and a draft (its first layer) with a byte tokenizer; returns both folders."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaForCausalLM
+
+    from .tiny_models import tiny_config
 
     torch.manual_seed(0)
-    shape = dict(
-        vocab_size=257,
-        hidden_size=32,
+    changes = dict(
         intermediate_size=intermediate,
         num_attention_heads=2,
-        num_key_value_heads=2,
         max_position_embeddings=2048,
-        tie_word_embeddings=True,
         bos_token_id=256,
         eos_token_id=256,
     )
-    target = LlamaForCausalLM(LlamaConfig(**shape, num_hidden_layers=2))
-    draft = LlamaForCausalLM(LlamaConfig(**shape, num_hidden_layers=1))
+    target = LlamaForCausalLM(tiny_config(257, **changes))
+    draft = LlamaForCausalLM(tiny_config(257, **changes, num_hidden_layers=1))
     with torch.no_grad():
         for parameter in target.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)

@@ -9,7 +9,6 @@ out too.
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import random
 import re
@@ -28,6 +27,7 @@ import tomlkit
 from tqdm import tqdm
 
 from decoding.errors import UserError
+from decoding.files import sha256_of
 from training.files import replacing_file, replacing_folder
 from training.places import CORPUS, CORPUS_PACKAGES, CORPUS_TOML
 
@@ -61,8 +61,7 @@ class Document:
         """Chosen by a hash of package and file name, so that the choice does not depend on other packages or their
         order.
         """
-        digest = hashlib.sha256(f"{self.package}/{self.path}".encode()).digest()
-        return int.from_bytes(digest[:4], "big") % 100 < HELD_OUT_PERCENT
+        return int(sha256_of(f"{self.package}/{self.path}")[:8], 16) % 100 < HELD_OUT_PERCENT
 
 
 @dataclass(frozen=True)

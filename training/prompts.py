@@ -5,7 +5,6 @@ All prompts of a file are in one split, so that nothing tuned on one split has s
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import re
@@ -15,6 +14,7 @@ from dataclasses import asdict
 from transformers import PreTrainedTokenizerBase
 
 from decoding.errors import UserError
+from decoding.files import sha256_of
 from decoding.records.suites import SPLITS, SUITES, Prompt
 from training.corpus import Document, read_documents
 from training.files import replacing_file
@@ -29,7 +29,7 @@ TOKENS = (30, 250)
 
 def split_of(document: Document) -> str:
     """A held-out file's split, by a hash of its name, in the proportions of WANTED."""
-    number = int.from_bytes(hashlib.sha256(f"split {document.package}/{document.path}".encode()).digest()[:4], "big")
+    number = int(sha256_of(f"split {document.package}/{document.path}")[:8], 16)
     return "train" if number % 240 < 120 else "validation" if number % 240 < 160 else "test"
 
 
@@ -86,7 +86,7 @@ def usable_cuts(document: Document, suite: str, tokenizer: PreTrainedTokenizerBa
 
 def cut_suite(suite: str, documents: list[Document], tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
     """The suite's prompts: one of each file, then a second of each, until every split has WANTED."""
-    files = sorted((d for d in documents if d.kind == suite), key=lambda d: hashlib.sha256(d.path.encode()).digest())
+    files = sorted((d for d in documents if d.kind == suite), key=lambda d: sha256_of(d.path))
     prompts: list[Prompt] = []
     seen: set[str] = set()
     for split in SPLITS:

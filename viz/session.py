@@ -12,7 +12,6 @@ import asyncio
 import contextvars
 import json
 import logging
-import secrets
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from typing import Any
 
 from decoding.backends.base import Backend
 from decoding.errors import UserError
-from decoding.records.events import LAST_KINDS, Event
+from decoding.records.events import LAST_KINDS, Event, new_id
 from decoding.records.pairs import is_asked
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json
@@ -224,7 +223,7 @@ def _headed(event: Event) -> Event:
 
 def told(kind: str, **data: Any) -> str:
     """A delta of one event outside any job; its run name is always new, so that the page accepts it."""
-    name = f"page-{secrets.token_hex(6)}"
+    name = f"page-{new_id()}"
     return _written({"run": name, "seq": 0, "events": [{"kind": kind, "data": data}]})
 
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Cancelled, UserError
-from ..records.events import Told
+from ..records.events import RawEvents
 from ..records.request import CompareRequest, request_from_dict
 from .loading import Key, Loading
 
@@ -39,7 +39,7 @@ class Jobs:
         self._known: KnownCosts | None = None
         self._loading: Loading | None = None
 
-    def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
+    def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
         jobs = {"compare": self._compare, "evaluate": self._evaluate, "drafts": self._evaluate, PART: self._part}
         job = jobs.get(kind)
         if job is None:
@@ -97,14 +97,14 @@ class Jobs:
             pair.draft(name)
         self._pair, self._key, self._known = pair, key, KnownCosts(pair)
 
-    def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
+    def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
         from ..comparison.compare import compare
 
         request = request_from_dict(options)
         yield from self._load(request, cancel)
         yield from compare(request, self._pair, cancel, run_id, self._known)
 
-    def _evaluate(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
+    def _evaluate(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
         """Evaluates policies with one draft, or all drafts if the options say so."""
         from ..evaluation.job import run_evaluation
         from ..evaluation.options import options_from_dict
@@ -112,9 +112,9 @@ class Jobs:
         asked = options_from_dict(options)
         yield from self._load(asked, cancel)
         with TemporaryDirectory(prefix="speculoscope-") as folder:
-            yield from _told(run_evaluation(asked, self._pair, Path(folder), cancel))
+            yield from _as_events(run_evaluation(asked, self._pair, Path(folder), cancel))
 
-    def _part(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> Told:
+    def _part(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
         """A part of an evaluation that is spread over several devices."""
         from ..evaluation.options import options_from_dict
         from ..evaluation.part_run import run_part
@@ -123,13 +123,13 @@ class Jobs:
         asked = options_from_dict(options["evaluation"])
         yield from self._load(asked, cancel)
         with TemporaryDirectory(prefix="speculoscope-") as folder:
-            yield from _told(run_part(asked, Part(**options["part"]), self._pair, Path(folder), cancel))
+            yield from _as_events(run_part(asked, Part(**options["part"]), self._pair, Path(folder), cancel))
 
     @staticmethod
     def _key_of(request: CompareRequest | EvaluationOptions) -> Key:
         return request.pair, request.target, request.draft, request.dtype, request.weights
 
-    def _load(self, request: CompareRequest | EvaluationOptions, cancel: Cancel) -> Told:
+    def _load(self, request: CompareRequest | EvaluationOptions, cancel: Cancel) -> RawEvents:
         """Load the requested pair unless it is loaded, yielding progress. Raises UserError, Cancelled."""
         key = self._key_of(request)
         if self._pair is not None and key == self._key:
@@ -138,7 +138,7 @@ class Jobs:
             self._begin(key)
         loading = self._loading
         loading.cancelled = cancel
-        while (step := loading.told.get()) is not None:
+        while (step := loading.progress.get()) is not None:
             yield "progress", {"stage": "loading", "message": step[0], "fraction": step[1]}
         self._take_loaded()
 
@@ -163,7 +163,7 @@ class Jobs:
         torch.set_num_threads(self._pair.target.info.threads)  # torch keeps it per thread; this one decodes
 
 
-def _told(steps: Iterator[Any]) -> Told:
+def _as_events(steps: Iterator[Any]) -> RawEvents:
     """Progress of an evaluation as events, its result as the last one. Raises Cancelled if there is none."""
     from ..evaluation.progress import Progress
 

@@ -18,24 +18,24 @@ Key = tuple[str, str, str, str, str]  # pair, target, draft, dtype, weights
 
 
 class Loading:
-    """Begins immediately. ``told``: a queue of (message, share done or None), with None at the end."""
+    """Begins immediately. ``progress``: a queue of (message, share done or None), with None at the end."""
 
     def __init__(self, key: Key, device: str) -> None:
         from ..engines.pair import load_pair
 
         self.key = key
         self.cancelled: Callable[[], bool] = lambda: False
-        self.told: queue.SimpleQueue[tuple[str, float | None] | None] = queue.SimpleQueue()
-        self.told.put(("Loading the models", None))
+        self.progress: queue.SimpleQueue[tuple[str, float | None] | None] = queue.SimpleQueue()
+        self.progress.put(("Loading the models", None))
         pool = ThreadPoolExecutor(1, thread_name_prefix="loading")
-        self._future = pool.submit(load_pair, *key, device=device, progress=self._tell)
+        self._future = pool.submit(load_pair, *key, device=device, progress=self._report)
         pool.shutdown(wait=False)
-        self._future.add_done_callback(lambda done: self.told.put(None))
+        self._future.add_done_callback(lambda done: self.progress.put(None))
 
-    def _tell(self, message: str, fraction: float | None) -> None:
+    def _report(self, message: str, fraction: float | None) -> None:
         if self.cancelled():
             raise Cancelled
-        self.told.put((message, fraction))
+        self.progress.put((message, fraction))
 
     def wait(self, busy: Callable[[], bool]) -> bool:
         """Wait for the end (True), or until ``busy()`` (False)."""

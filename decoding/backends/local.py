@@ -41,7 +41,7 @@ class _Job:
     overdue: bool = False  # it exceeded its time limit
     over: bool = False  # its last event has come
 
-    def tell(self, kind: Kind, **data: Any) -> None:
+    def post(self, kind: Kind, **data: Any) -> None:
         """Adds an event unless the reader lags too far behind."""
         try:
             self.inbox.put_nowait((kind, data))
@@ -115,7 +115,7 @@ class LocalBackend(GrantedBackend):
         with self._lock:
             self._closed = True
             for job in self._line:
-                job.tell("failed", message=CLOSED)
+                job.post("failed", message=CLOSED)
             self._line.clear()
             if self._worker is not None:
                 self._worker.kill()
@@ -207,7 +207,7 @@ class LocalBackend(GrantedBackend):
         job = self._running = self._line.popleft()
         message = {"job": job.number, "kind": job.kind, "options": job.options, "run": job.run_id}
         if self._worker is None or not self._worker.send(message):
-            job.tell("progress", stage="loading", message="Starting the process that runs the models", fraction=None)
+            job.post("progress", stage="loading", message="Starting the process that runs the models", fraction=None)
             self._worker = self._start_worker(job)
             if self._worker is None:
                 return self._next()
@@ -222,12 +222,12 @@ class LocalBackend(GrantedBackend):
             job.over = True
             why = error.strerror or type(error).__name__
             message = f"The process that runs the models could not be started ({why}): free some memory and try again."
-            job.tell("failed", message=message)
+            job.post("failed", message=message)
             return None
 
     def _tell_places(self) -> None:
         for place, job in enumerate(self._line, start=int(self._running is not None)):
-            job.tell("queued", place=place)
+            job.post("queued", place=place)
 
     def _on_message(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
         """From the worker's reader thread."""
@@ -258,9 +258,9 @@ class LocalBackend(GrantedBackend):
             if job is None:
                 return
             if job.cancelled:
-                job.tell("cancelled")
+                job.post("cancelled")
             else:
-                job.tell("failed", message=CLOSED if self._closed else _crash_sentence(worker))
+                job.post("failed", message=CLOSED if self._closed else _crash_sentence(worker))
             self._next()
 
     def _next(self) -> None:

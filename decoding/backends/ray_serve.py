@@ -111,6 +111,9 @@ class RayBackend(GrantedBackend):
         self._waiting: list[int] = []  # runs without a device, in the order in which they came
         self._running = 0
 
+    def prepare(self) -> None:
+        pass  # each replica prepares itself
+
     def pairs(self) -> list[PairDescription]:
         return describe_pairs()
 

@@ -59,7 +59,7 @@ def soak(
     cut_after_s: tuple[float, float] = (0.01, 0.4),
     seed: int = 0,
     cancel: threading.Event | None = None,
-    told: Callable[[SoakResult], None] = lambda result: None,
+    on_result: Callable[[SoakResult], None] = lambda result: None,
 ) -> SoakResult:
     """Run ``requests`` through ``backend`` served on loopback, ``clients`` at a time, behind a proxy that cuts.
 
@@ -70,7 +70,7 @@ def soak(
     limits = Limits(max_runs=clients + 1, any_model=True, grace_s=PATIENCE_S)
     witness = Witness(backend)
     with served(witness, limits) as port:
-        return soak_served(port, requests, clients, cut_after_s, seed, cancel, told, witness)
+        return soak_served(port, requests, clients, cut_after_s, seed, cancel, on_result, witness)
 
 
 def soak_served(
@@ -80,7 +80,7 @@ def soak_served(
     cut_after_s: tuple[float, float] = (0.01, 0.4),
     seed: int = 0,
     cancel: threading.Event | None = None,
-    told: Callable[[SoakResult], None] = lambda result: None,
+    on_result: Callable[[SoakResult], None] = lambda result: None,
     witness: Witness | None = None,
 ) -> SoakResult:
     """As :func:`soak`, for a backend that is already served, at ``port`` of this machine.
@@ -96,8 +96,8 @@ def soak_served(
         if cancel.is_set():
             return
         with adding:
-            judge(events, witness and witness.told.pop(events[0].run, []), request, result)
-            told(result)
+            judge(events, witness and witness.sent.pop(events[0].run, []), request, result)
+            on_result(result)
 
     with _cutting_proxy(port, cut_after_s, seed, result) as cut:
         remote = RemoteBackend(f"http://127.0.0.1:{cut}", patience_s=PATIENCE_S)
@@ -112,19 +112,19 @@ class Witness:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self.told: dict[str, list[str]] = {}  # run -> its events
+        self.sent: dict[str, list[str]] = {}  # run -> its events
 
     def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
         for event in self._backend.compare(request, cancel, run_id):
-            self.told.setdefault(event.run, []).append(event_to_json(event))
+            self.sent.setdefault(event.run, []).append(event_to_json(event))
             yield event
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
 
-def judge(events: list[Event], told: list[str] | None, request: CompareRequest, result: SoakResult) -> None:
-    """Add one run to ``result``: the ``events`` that arrived and ``told``, those that the backend sent (JSON), if
+def judge(events: list[Event], sent: list[str] | None, request: CompareRequest, result: SoakResult) -> None:
+    """Add one run to ``result``: the ``events`` that arrived and ``sent``, those that the backend sent (JSON), if
     known.
     """
     last = events[-1]
@@ -132,9 +132,9 @@ def judge(events: list[Event], told: list[str] | None, request: CompareRequest, 
     result.events += len(events)
     result.ends[last.kind] += 1
     arrived = [event_to_json(event) for event in events]
-    told = arrived if told is None else told
-    result.lost += len(set(told) - set(arrived))
-    result.mixed += (last.kind == "finished" and arrived != told) or not _is_own(events, request)
+    sent = arrived if sent is None else sent
+    result.lost += len(set(sent) - set(arrived))
+    result.mixed += (last.kind == "finished" and arrived != sent) or not _is_own(events, request)
     if last.kind == "failed":
         result.sentences[last.data["message"]] += 1
 

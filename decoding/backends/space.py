@@ -52,11 +52,11 @@ class SpaceBackend:
             yield event("failed", message=str(error))
             return
         yield event("queued", place=0)
-        told: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
+        arrived: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
         gone = threading.Event()
-        threading.Thread(target=self._read, args=(arguments, told, gone), name="space-reader", daemon=True).start()
+        threading.Thread(target=self._read, args=(arguments, arrived, gone), name="space-reader", daemon=True).start()
         try:
-            for kind, data in self._told(told, cancel, event.run):
+            for kind, data in self._arriving(arrived, cancel, event.run):
                 yield event(kind, **data)
         finally:
             gone.set()
@@ -67,6 +67,9 @@ class SpaceBackend:
         message = "A Space only runs comparisons: evaluate on your own machine."
         yield Numbering(run_id)("failed", message=message)
 
+    def prepare(self) -> None:
+        pass  # the Space prepares itself
+
     def pairs(self) -> list[PairDescription]:
         return []  # the endpoint does not list its pairs; its default pair has no name here
 
@@ -76,13 +79,13 @@ class SpaceBackend:
     def close(self) -> None:
         self._closed = True
 
-    def _told(
-        self, told: queue.SimpleQueue[dict[str, Any] | Exception], cancel: threading.Event, run: str
+    def _arriving(
+        self, arrived: queue.SimpleQueue[dict[str, Any] | Exception], cancel: threading.Event, run: str
     ) -> Iterator[tuple[Any, dict[str, Any]]]:
         """The Space's events up to the last one, which is added here if the Space leaves it out."""
         while not (cancel.is_set() or self._closed):
             try:
-                event = told.get(timeout=POLL_S)
+                event = arrived.get(timeout=POLL_S)
             except queue.Empty:
                 continue
             if isinstance(event, Exception):
@@ -97,17 +100,17 @@ class SpaceBackend:
                 return
         yield "cancelled", {}
 
-    def _read(self, arguments: dict[str, Any], told: queue.SimpleQueue, gone: threading.Event) -> None:
+    def _read(self, arguments: dict[str, Any], arrived: queue.SimpleQueue, gone: threading.Event) -> None:
         """Runs in a separate thread, because gradio_client blocks until the Space answers."""
         try:
             client = self._connect()
             job = client.submit(**arguments, api_name="/compare")
             threading.Thread(target=_cancel_when, args=(job, gone), daemon=True).start()
             for event in job:
-                told.put(event)
-            told.put(job.exception() or UserError("The Space ended the run without a result: start it again."))
+                arrived.put(event)
+            arrived.put(job.exception() or UserError("The Space ended the run without a result: start it again."))
         except Exception as error:  # every exception of the client's libraries becomes a sentence
-            told.put(error)
+            arrived.put(error)
         finally:
             gone.set()
 

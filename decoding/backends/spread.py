@@ -28,7 +28,7 @@ TEXTS = "texts.jsonl"
 MOST_PROMPTS = 8  # per part: bounds the work that is lost with a replica, and how unevenly the work can end
 PARTS_EACH = 4  # parts per replica, at least
 MIXED = "The replicas run on different machines ({}), whose times cannot be compared: evaluate on replicas of one kind."
-Told = Iterator[Progress]
+Steps = Iterator[Progress]
 
 
 def evaluate_spread(
@@ -111,7 +111,7 @@ class _Spread:
 
     # -- stages
 
-    def _collect(self, first: PartResult) -> Told:
+    def _collect(self, first: PartResult) -> Steps:
         """Texts and chains of both splits; of ``chain_minutes`` a third is for validation."""
         minutes = self._options.chain_minutes
         for label, ids, share in (("Validation", first.validation, 1 / 3), ("Test", first.test, 2 / 3)):
@@ -120,7 +120,7 @@ class _Spread:
             parts = [Part(CHAINS, some, self._kept(some)) for some in self._divide(missing)]
             yield from self._share(parts, f"{label}: texts and chains", minutes and minutes * share)
 
-    def _clock(self, plan: PartResult) -> Told:
+    def _clock(self, plan: PartResult) -> Steps:
         """Times all lanes of every prompt, a prompt and its repeats always on one device."""
         timed = {
             (one["prompt"], one["repeat"])
@@ -140,7 +140,7 @@ class _Spread:
 
     # -- parts
 
-    def _share(self, parts: Sequence[Part], label: str, minutes: float | None) -> Told:
+    def _share(self, parts: Sequence[Part], label: str, minutes: float | None) -> Steps:
         """Distributes ``parts``, as many at a time as there are replicas, until ``minutes`` are over."""
         end = None if minutes is None else monotonic() + 60 * minutes
         waiting, done = list(parts), 0

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from ..records.events import LAST_KINDS, Told, guarded
+from ..records.events import LAST_KINDS, RawEvents, guarded
 from .process import GPU_LOST
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 class JobRunner(Protocol):
     """Does the worker's jobs; created once per process, so it may keep models."""
 
-    def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Callable[[], bool]) -> Told: ...
+    def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Callable[[], bool]) -> RawEvents: ...
 
     def prepare(self) -> None:
         """A run will soon be requested: begin to prepare for it."""
@@ -81,7 +81,7 @@ def _serve(connection: Connection, runner: JobRunner, message: dict[str, Any], c
     def is_cancelled() -> bool:
         return job in cancelled
 
-    def events() -> Told:
+    def events() -> RawEvents:
         return runner.run(message["kind"], message["options"], message["run"], is_cancelled)
 
     for kind, data in guarded(events):

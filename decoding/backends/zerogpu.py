@@ -53,8 +53,8 @@ class ZeroGPUBackend:
             """Runs in the fork, whose stream ends when it is closed. It yields JSON, as the worker process does:
             pickles would keep numeric keys, which cannot be sent to pages and programs.
             """
-            for told, data in guarded(lambda: runner.run(kind, options, run_id, lambda: False)):
-                yield told, json.dumps(data, allow_nan=False)
+            for event_kind, data in guarded(lambda: runner.run(kind, options, run_id, lambda: False)):
+                yield event_kind, json.dumps(data, allow_nan=False)
 
         self._work = spaces.GPU(duration=estimate_seconds)(work)
 
@@ -99,8 +99,8 @@ class ZeroGPUBackend:
     ) -> Iterator[tuple[Kind, dict[str, Any]]]:
         """The events of the GPU's process up to the last; a refusal by Spaces becomes a sentence."""
         try:
-            with closing(self._work(kind, options, run_id)) as told:
-                for one, text in told:
+            with closing(self._work(kind, options, run_id)) as events:
+                for one, text in events:
                     if cancel.is_set() and one not in LAST_KINDS:
                         yield "cancelled", {}
                         return

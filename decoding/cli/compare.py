@@ -14,7 +14,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from ..errors import UserError
-from ..records.events import Told, guarded, new_id
+from ..records.events import RawEvents, guarded, new_id
 from ..records.request import DEFAULT_LANES, MAX_PROMPT_CHARS, CompareRequest, request_from_dict
 from ..records.run_file import run_from_json, save_run
 from ..records.trace import Run
@@ -89,7 +89,7 @@ def run_here(request: CompareRequest, cancel: threading.Event) -> Run | None:
         return finished_run(guarded(lambda: Jobs().run("compare", asdict(request), new_id(), cancel.is_set)), progress)
 
 
-def finished_run(events: Told, progress: Progress) -> Run | None:
+def finished_run(events: RawEvents, progress: Progress) -> Run | None:
     """Follows ``events`` to their end. Raises UserError if they end in ``failed``."""
     bar = progress.add_task("Starting", total=None)
     lanes: list[str] = []

@@ -81,13 +81,13 @@ def _soak_local(
     lives: tuple[float, float],
     seed: int,
     cancel: threading.Event,
-    told: Callable[[SoakResult], None],
+    on_result: Callable[[SoakResult], None],
     replicas: int,
 ) -> SoakResult:
     from ..backends.local import LocalBackend
     from ..backends.soak import soak as run_soak
 
-    return run_soak(LocalBackend(max_waiting=clients + 1), requests, clients, lives, seed, cancel, told)
+    return run_soak(LocalBackend(max_waiting=clients + 1), requests, clients, lives, seed, cancel, on_result)
 
 
 def _soak_replicas(
@@ -96,7 +96,7 @@ def _soak_replicas(
     lives: tuple[float, float],
     seed: int,
     cancel: threading.Event,
-    told: Callable[[SoakResult], None],
+    on_result: Callable[[SoakResult], None],
     replicas: int,
 ) -> SoakResult:
     from ..backends.soak import PATIENCE_S, soak_served
@@ -105,6 +105,6 @@ def _soak_replicas(
     options = ray_serve.Options(replicas, most=replicas, max_waiting=clients + 1, any_model=True, grace_s=PATIENCE_S)
     try:
         ray_serve.start(options, "127.0.0.1", port)
-        return soak_served(port, requests, clients, lives, seed, cancel, told)
+        return soak_served(port, requests, clients, lives, seed, cancel, on_result)
     finally:
         ray_serve.stop()

@@ -13,7 +13,7 @@ from ..lookahead.lanes import Lane
 from ..loop.clock import CHECK
 from ..loop.drafting import abilities_of
 from ..loop.speculative import RawIteration
-from ..records.events import Kind, Told, new_id
+from ..records.events import Kind, RawEvents, new_id
 from ..records.request import CompareRequest
 from ..records.run_file import run_to_dict
 from ..records.trace import Chain, Costs, Run, TokenText
@@ -49,7 +49,7 @@ def compare(
     cancel: Cancel = never,
     run_id: str | None = None,
     known: KnownCosts | None = None,
-) -> Told:
+) -> RawEvents:
     """Run ``request`` on ``pair``; yields its events, of which the last is ``finished``, with the run.
 
     ``known``: what this process knows of the pair's costs; without it they are measured for this run.
@@ -90,7 +90,7 @@ class Comparison:
         self._sent: set[int] = set()  # token ids whose texts were sent
         self.run: Run
 
-    def events(self) -> Told:
+    def events(self) -> RawEvents:
         """Do it all; the last event is ``finished``. Raises Cancelled, UserError."""
         request = self.prepared.request
         lanes = [lane.text for lane in self.prepared.lanes]
@@ -107,7 +107,7 @@ class Comparison:
 
     # -- the first repeat
 
-    def _first_repeat(self) -> Told:
+    def _first_repeat(self) -> RawEvents:
         prepared = self.prepared
         plain = [index for index, lane in enumerate(prepared.lanes) if lane.is_plain]
         for index in plain:
@@ -127,7 +127,7 @@ class Comparison:
             warm_up(self.prepared, lane, UNKNOWN)
             self._warm.add(lane.text)
 
-    def _find_reference(self, plain: list[int]) -> Told:
+    def _find_reference(self, plain: list[int]) -> RawEvents:
         """The target's own text: the plain lane's, else decoded off the clock."""
         if plain:
             self._decoded.reference = self._decoded.lanes[plain[0]][0]
@@ -137,7 +137,7 @@ class Comparison:
         self._decoded.reference = LaneRun(self.prepared, lane, UNKNOWN).run(self._cancel)
         self._check_cancel()
 
-    def _look_ahead(self) -> Told:
+    def _look_ahead(self) -> RawEvents:
         """The guesses of the oracle lanes' drafts along the reference."""
         prepared, reference = self.prepared, self._decoded.reference
         asked = dict.fromkeys(prepared.draft_of(lane) for lane in prepared.lanes if lane.is_oracle)
@@ -146,7 +146,7 @@ class Comparison:
             self._foreseen[draft] = foresee(prepared, draft, reference.output)
             self._check_cancel()
 
-    def _warm_up(self) -> Told:
+    def _warm_up(self) -> RawEvents:
         """Warms up the lanes, whose first passes in a process are slow, and measures the cost of their decisions."""
         found: dict[str, list[float]] = {}
         for lane in self.prepared.lanes:
@@ -169,7 +169,7 @@ class Comparison:
         """The approximate context length at which costs are measured."""
         return len(self.prepared.prompt) + self.prepared.limits.max_new_tokens // 2
 
-    def _find_costs(self) -> Told:
+    def _find_costs(self) -> RawEvents:
         """The kept costs, if a few passes agree with them; else newly measured ones."""
         drafts, known = self.prepared.drafts, self._known
         kept = known.find(drafts, self._context) if known and self.prepared.request.repeats < MANY_REPEATS else None
@@ -185,7 +185,7 @@ class Comparison:
         self._decoded.costs = found
         self._check_cancel()
 
-    def _measure(self) -> Told:
+    def _measure(self) -> RawEvents:
         yield "progress", _progress("measuring", MEASURING, 0.0)
         prepared, readings = self.prepared, []
         self._measured_share = 0.0
@@ -214,7 +214,7 @@ class Comparison:
 
     # -- on the clock
 
-    def _time(self, index: int, repeat: int) -> Told:
+    def _time(self, index: int, repeat: int) -> RawEvents:
         """One repeat of one lane."""
         lane = self.prepared.lanes[index]
         yield "lane_started", {"lane": index, "repeat": repeat}
@@ -224,7 +224,7 @@ class Comparison:
         self._keep(index, run)
         yield "lane_finished", {"lane": index, "repeat": repeat, "decode_s": run.decode_s}
 
-    def _live(self, index: int, repeat: int, run: LaneRun) -> Told:
+    def _live(self, index: int, repeat: int, run: LaneRun) -> RawEvents:
         """Decode, and yield the iterations in batches, during which the clock is stopped; the first one immediately."""
         sent, last = 0, 0.0
         for iteration in run.decode(self._cancel):
@@ -260,7 +260,7 @@ class Comparison:
 
     # -- off the clock, after
 
-    def _read_again(self) -> Told:
+    def _read_again(self) -> RawEvents:
         """The drafts' guesses after each mistake, and the reason for each token's fate."""
         decoded = self._decoded
         foreseeable = [draft for draft in self.prepared.drafts if abilities_of(draft).text_only]

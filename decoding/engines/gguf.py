@@ -7,12 +7,10 @@ seconds.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
-import os
-import shutil
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +18,13 @@ from typing import Any
 import torch
 
 from ..errors import UserError, is_out_of_memory
+from ..files import sha256_of_file, whole_folder
 from ..records.fingerprint import fingerprint
 from ..records.gguf_record import ORIGIN_FILE, GgufRecord
 from .checks import check_memory, free_memory
-from .hub import Hub, Repository, Tell
+from .hub import Hub, Report, Repository
 
 PEAK_PER_BYTE = 11  # peak memory over file size: 4.5 bits per weight become four bytes, plus two more
-_BLOCK = 1 << 22
 _FORMAT = 1  # version of an unpacked folder: raise it when its content changes
 
 
@@ -50,7 +48,7 @@ def record_of(file: Path) -> GgufRecord:
     return GgufRecord(name or kind, file.name, hash_of(file), kind if name else "GGUF")
 
 
-def unpack(record: GgufRecord, hub: Hub, tell: Tell, file: Path | None = None) -> Path:
+def unpack(record: GgufRecord, hub: Hub, report: Report, file: Path | None = None) -> Path:
     """The folder with the weights of ``record`` in bfloat16, created if it is missing or damaged.
 
     ``file``: its path, if known. Raises UserError.
@@ -60,26 +58,21 @@ def unpack(record: GgufRecord, hub: Hub, tell: Tell, file: Path | None = None) -
         return folder
     if importlib.util.find_spec("gguf") is None:
         raise UserError("To read a GGUF file, install the gguf package: pip install gguf")
-    path = file_of(record, hub, tell, file)
+    path = file_of(record, hub, report, file)
     check_memory(record.name, PEAK_PER_BYTE * path.stat().st_size, free_memory("cpu"), "cpu")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        _write_model(path, beside, record, tell)
-        origin = Origin(record.file, record.sha256, "bfloat16", fingerprint(beside))
-        (beside / ORIGIN_FILE).write_text(json.dumps(asdict(origin), indent=1) + "\n", encoding="utf-8")
-        os.chmod(beside, 0o755)
-        _move(beside, folder, record)
+        with whole_folder(folder, lambda: _is_whole(folder, record)) as beside:
+            _write_model(path, beside, record, report)
+            origin = Origin(record.file, record.sha256, "bfloat16", fingerprint(beside))
+            (beside / ORIGIN_FILE).write_text(json.dumps(asdict(origin), indent=1) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{record.name} could not be unpacked into {folder.parent} ({error}).") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     return folder
 
 
-def file_of(record: GgufRecord, hub: Hub, tell: Tell, file: Path | None = None) -> Path:
+def file_of(record: GgufRecord, hub: Hub, report: Report, file: Path | None = None) -> Path:
     """The GGUF file of ``record``: ``file``, or in its package, or downloaded. Raises UserError."""
-    path = file or record.packaged() or _download(record, hub, tell)
+    path = file or record.packaged() or _download(record, hub, report)
     check_file(path, record)
     return path
 
@@ -95,17 +88,13 @@ def check_file(path: Path, record: GgufRecord) -> None:
 
 def hash_of(path: Path) -> str:
     """SHA-256 of a file. Raises UserError if it cannot be read."""
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
+        return sha256_of_file(path)
     except OSError as error:
         raise UserError(f"{path.name} cannot be read ({error.strerror}).") from error
-    return digest.hexdigest()
 
 
-def _download(record: GgufRecord, hub: Hub, tell: Tell) -> Path:
+def _download(record: GgufRecord, hub: Hub, report: Report) -> Path:
     if not record.repository:
         raise UserError(record.why_missing())
     done = 0
@@ -114,7 +103,7 @@ def _download(record: GgufRecord, hub: Hub, tell: Tell) -> Path:
         nonlocal done
         done += n
         share = min(1.0, done / record.size) if record.size else None
-        tell(f"Downloading {record.file}: {done / 1e6:.0f} MB", share)
+        report(f"Downloading {record.file}: {done / 1e6:.0f} MB", share)
 
     repository = Repository(record.repository, record.revision, {record.file: record.size})
     try:
@@ -133,18 +122,7 @@ def _is_whole(folder: Path, record: GgufRecord) -> bool:
     return found == asdict(written)
 
 
-def _move(beside: Path, folder: Path, record: GgufRecord) -> None:
-    """Moves the new folder into place, unless another process has done so meanwhile."""
-    try:
-        os.replace(beside, folder)
-    except OSError:
-        if _is_whole(folder, record):
-            return
-        shutil.rmtree(folder)
-        os.replace(beside, folder)
-
-
-def _write_model(path: Path, folder: Path, record: GgufRecord, tell: Tell) -> None:
+def _write_model(path: Path, folder: Path, record: GgufRecord, report: Report) -> None:
     """Tokenizer, configuration and weights of the GGUF file ``path``, as transformers reads and writes them."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
@@ -152,14 +130,27 @@ def _write_model(path: Path, folder: Path, record: GgufRecord, tell: Tell) -> No
     disable_progress_bar()
     where = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
     message = f"Unpacking {record.name} from {record.quantisation} to bfloat16 (once; later starts find it)"
-    try:
-        tell(message, 0.0)
-        AutoTokenizer.from_pretrained(path.parent, **where).save_pretrained(folder)
-        tell(message, 0.25)
+    report(message, 0.0)
+    with _readable(path):
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, **where)
+    tokenizer.save_pretrained(folder)
+    report(message, 0.25)
+    with _readable(path):
         packed = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.bfloat16, **where, **_whole_weights())
-        tell(message, 0.9)
-        _without_quantisation(packed).save_pretrained(folder)
-    except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError) as error:
+    report(message, 0.9)
+    _without_quantisation(packed).save_pretrained(folder)
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turns what transformers raises for a file that it cannot read into a UserError.
+
+    These are OSError (no tokenizer or weights in it), ValueError and KeyError (an unknown architecture or tensor),
+    NotImplementedError (an unknown quantisation) and RuntimeError (shapes that do not fit; not for lack of memory).
+    """
+    try:
+        yield
+    except (OSError, ValueError, KeyError, RuntimeError) as error:  # NotImplementedError is a RuntimeError
         if is_out_of_memory(error):
             raise
         why = (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -31,7 +31,7 @@ _SMALL_FILES = (
     "chat_template.jinja",
 )
 
-Tell = Callable[[str, float | None], None]
+Report = Callable[[str, float | None], None]
 
 
 @dataclass(slots=True)
@@ -78,11 +78,11 @@ class Found:
         return f"hub-{self.repository.revision[:16]}"
 
 
-def inspect(hub: Hub, name: str, tell: Tell) -> Found:
+def inspect(hub: Hub, name: str, report: Report) -> Found:
     """Fetches the small files of ``name``. Raises UserError for a model that cannot be loaded, before its weights are
     fetched.
     """
-    tell(f"Looking at {name}", None)
+    report(f"Looking at {name}", None)
     repository = hub.look(name)
     if not repository.weights:
         raise UserError(f"{name} has no safetensors weights, and no other kind is loaded: choose another model.")
@@ -104,7 +104,7 @@ def inspect(hub: Hub, name: str, tell: Tell) -> Found:
     return Found(repository, config, folder)
 
 
-def download(hub: Hub, found: Found, tell: Tell) -> Path:
+def download(hub: Hub, found: Found, report: Report) -> Path:
     """Fetches the weights of ``found``; returns the folder of the whole model. Raises UserError."""
     files = dict(found.repository.weights)
     if INDEX_FILE in found.repository.files:
@@ -117,7 +117,7 @@ def download(hub: Hub, found: Found, tell: Tell) -> Path:
         nonlocal done
         done += n
         share = min(done / total, 1.0)
-        tell(f"Downloading {name}: {min(done, total) / 1e9:.1f} of {total / 1e9:.1f} GB", share)
+        report(f"Downloading {name}: {min(done, total) / 1e9:.1f} of {total / 1e9:.1f} GB", share)
 
     for file in files:
         hub.fetch(found.repository, file, count)

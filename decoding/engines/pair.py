@@ -9,7 +9,7 @@ from ..errors import UserError
 from ..records.pairs import find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory
-from .hub import Hub, HuggingFaceHub, Tell
+from .hub import Hub, HuggingFaceHub, Report
 from .loading import (
     DRAFT_ROWS,
     TARGET_ROWS,
@@ -64,6 +64,11 @@ class Pair:
         return self._drafts[name]
 
     @property
+    def loaded_drafts(self) -> dict[str, CachedModel]:
+        """The drafts that have been loaded so far, by name."""
+        return dict(self._drafts)
+
+    @property
     def can_fork(self) -> bool:
         """Whether the engines of target and loaded drafts can share weights between caches (only the lean one on a CPU
         can).
@@ -108,7 +113,7 @@ def load_pair(
     weights: str = "auto",
     device: str = "auto",
     threads: int | None = None,
-    progress: Tell | None = None,
+    progress: Report | None = None,
     hub: Hub | None = None,
 ) -> Pair:
     """Loads a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
@@ -119,11 +124,11 @@ def load_pair(
     ``progress(message, fraction)`` is called while loading; ``hub`` gives access to the Hub. Raises UserError.
     """
     described = name_pair(target, draft) if target or draft else find_pair(name)
-    tell = progress or (lambda message, fraction: None)
+    report = progress or (lambda message, fraction: None)
     device = choose_device(device)
     form = choose_weights(dtype, device)
     target_form = choose_target_weights(weights, dtype, device)
-    sources = Sources(described, hub or HuggingFaceHub(), tell)
+    sources = Sources(described, hub or HuggingFaceHub(), report)
     places = described.target, described.drafts[described.default_draft]
     check_fit(described.name, sources.known_sizes(places), form, device)  # before a byte of weights is downloaded
     first, default = map(sources.fetch, places)
@@ -131,7 +136,7 @@ def load_pair(
     spread = check_fit(described.name, [size_of(first.folder), size_of(default.folder)], form, device)
 
     def load(which: str, place: Place, form: str, rows: tuple[int, ...], spread: bool = False) -> CachedModel:
-        tell(f"Loading {which}", None)
+        report(f"Loading {which}", None)
         return load_model(
             place.folder,
             name=which,

@@ -16,9 +16,7 @@ A slim draft's folder holds:
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
+from ..files import whole_folder
 
 DRAFT_FILE, HEAD_FILE, OWN_FILES = "draft.json", "head_ids.json", "own*.safetensors"
 TOKENIZER_FILES = (
@@ -61,23 +60,13 @@ def materialise(draft: Path, target: Path, folder: Path) -> Path:
     """
     if (folder / "config.json").is_file():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    try:
+    with whole_folder(folder, lambda: (folder / "config.json").is_file()) as beside:
         _write_model(draft, target, beside)
         for name in TOKENIZER_FILES:
             if (target / name).is_file():
                 shutil.copyfile(target / name, beside / name)
         if (draft / HEAD_FILE).is_file():
             shutil.copyfile(draft / HEAD_FILE, beside / HEAD_FILE)
-        os.chmod(beside, 0o755)
-        try:
-            os.replace(beside, folder)
-        except OSError:  # another process was first
-            if not (folder / "config.json").is_file():
-                raise
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
     return folder
 
 

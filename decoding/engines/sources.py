@@ -18,7 +18,7 @@ from ..records.gguf_record import GgufRecord, read_record
 from ..records.pairs import PairDescription
 from .checks import check_same_tokenizer
 from .gguf import file_of, record_of, unpack
-from .hub import Found, Hub, Tell, download, inspect, is_hub_id
+from .hub import Found, Hub, Report, download, inspect, is_hub_id
 from .loading import read_config
 from .slim import is_slim, materialise
 from .tokenizer import load_tokenizer
@@ -42,9 +42,9 @@ class Place:
 class Source(Protocol):
     """``inspect`` gives a folder with configuration and tokenizer, ``fetch`` the whole model. Both raise UserError."""
 
-    def inspect(self, tell: Tell) -> Path: ...
+    def inspect(self, report: Report) -> Path: ...
 
-    def fetch(self, tell: Tell) -> Place: ...
+    def fetch(self, report: Report) -> Place: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ class FolderSource:
     def __init__(self, folder: Path, source: str) -> None:
         self._place = Place(folder, folder.name, source)
 
-    def inspect(self, tell: Tell) -> Path:
+    def inspect(self, report: Report) -> Path:
         read_config(self._place.folder)  # refuses bad configurations before the tokenizer loads
         return self._place.folder
 
-    def fetch(self, tell: Tell) -> Place:
+    def fetch(self, report: Report) -> Place:
         return self._place
 
 
@@ -76,18 +76,18 @@ class HubSource:
         self._name, self._hub = name, hub
         self._found: Found | None = None
 
-    def inspect(self, tell: Tell) -> Path:
-        self._found = self._found or inspect(self._hub, self._name, tell)
+    def inspect(self, report: Report) -> Path:
+        self._found = self._found or inspect(self._hub, self._name, report)
         return self._found.folder
 
-    def size(self, tell: Tell) -> Size:
+    def size(self, report: Report) -> Size:
         """Known before the weights are fetched. Raises UserError."""
-        self.inspect(tell)
+        self.inspect(report)
         return Size(self._found.config, self._found.weight_bytes)
 
-    def fetch(self, tell: Tell) -> Place:
-        self.inspect(tell)
-        folder = download(self._hub, self._found, tell)
+    def fetch(self, report: Report) -> Place:
+        self.inspect(report)
+        folder = download(self._hub, self._found, report)
         return Place(folder, self._name.rsplit("/", 1)[-1], self._name, self._found.mark)
 
 
@@ -98,15 +98,15 @@ class GgufSource:
         self._record, self._hub, self._file = record, hub, file
         self._folder: Path | None = None
 
-    def inspect(self, tell: Tell) -> Path:
-        self._folder = self._folder or unpack(self._record, self._hub, tell, self._file)
+    def inspect(self, report: Report) -> Path:
+        self._folder = self._folder or unpack(self._record, self._hub, report, self._file)
         return self._folder
 
-    def fetch(self, tell: Tell) -> Place:
+    def fetch(self, report: Report) -> Place:
         record = self._record
-        folder = self.inspect(tell)
+        folder = self.inspect(report)
         return Place(
-            folder, record.name, record.shown, record.mark, lambda: file_of(record, self._hub, tell, self._file)
+            folder, record.name, record.shown, record.mark, lambda: file_of(record, self._hub, report, self._file)
         )
 
 
@@ -116,11 +116,11 @@ class SlimSource:
     def __init__(self, folder: Path, source: str, target: Source) -> None:
         self._folder, self._source, self._target = folder, source, target
 
-    def inspect(self, tell: Tell) -> Path:
-        return self._target.inspect(tell)  # it has the target's tokens
+    def inspect(self, report: Report) -> Path:
+        return self._target.inspect(report)  # it has the target's tokens
 
-    def fetch(self, tell: Tell) -> Place:
-        target, mark = self._target.fetch(tell), fingerprint(self._folder)
+    def fetch(self, report: Report) -> Place:
+        target, mark = self._target.fetch(report), fingerprint(self._folder)
         name = f"{safe_name(self._folder.name)}-{mark}-{target.mark or fingerprint(target.folder)}"
         whole = materialise(self._folder, target.folder, cache_folder() / "models" / name)
         return Place(whole, self._folder.name, self._source, mark)
@@ -149,16 +149,16 @@ def make_source(place: str, source: str, hub: Hub, target: Source | None = None)
 class Sources:
     """The sources of a pair: all are checked before any weights are fetched, then fetched one by one."""
 
-    def __init__(self, described: PairDescription, hub: Hub, tell: Tell) -> None:
+    def __init__(self, described: PairDescription, hub: Hub, report: Report) -> None:
         """Raises UserError. The drafts of an embedded pair were checked when they were made."""
-        self._tell = tell
+        self._report = report
         target = make_source(described.target, _shown(described, described.target), hub)
         self._sources = {described.target: target}
         for place in described.drafts.values():
             self._sources.setdefault(place, make_source(place, _shown(described, place), hub, target))
         for place, source in self._sources.items():
             if is_hub_id(place):
-                source.inspect(tell)
+                source.inspect(report)
         if described.kind != "embedded":
             self._check_tokenizers(described)
         self._places: dict[str, Place] = {}
@@ -166,18 +166,18 @@ class Sources:
     def known_sizes(self, places: Iterable[str]) -> list[Size]:
         """Sizes of the models at ``places`` that would have to be downloaded. Raises UserError."""
         sources = [self._sources[place] for place in places]
-        return [source.size(self._tell) for source in sources if isinstance(source, HubSource)]
+        return [source.size(self._report) for source in sources if isinstance(source, HubSource)]
 
     def fetch(self, place: str) -> Place:
         """Fetches the model of ``place`` in the description to this machine. Raises UserError."""
         if place not in self._places:
-            self._places[place] = self._sources[place].fetch(self._tell)
+            self._places[place] = self._sources[place].fetch(self._report)
         return self._places[place]
 
     def _check_tokenizers(self, described: PairDescription) -> None:
-        first = load_tokenizer(self._sources[described.target].inspect(self._tell))
+        first = load_tokenizer(self._sources[described.target].inspect(self._report))
         for place in described.drafts.values():
-            other = load_tokenizer(self._sources[place].inspect(self._tell))
+            other = load_tokenizer(self._sources[place].inspect(self._report))
             check_same_tokenizer(first, other, show(described.target), show(place))
 
 

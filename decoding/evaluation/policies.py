@@ -22,7 +22,7 @@ from .progress import Progress
 from .results import EvaluationResult
 from .samples import Sample, best_of, static_lanes
 from .setting import describe_setting
-from .stages import Evaluation, Told
+from .stages import Evaluation, RawEvents
 from .tables import (
     STATIC_OPT,
     ClockTable,
@@ -67,7 +67,7 @@ class PolicyEvaluation(Evaluation):
         super().__init__(options, pair, [self._draft], folder, cancel)
         self._lanes, self._notes = usable_lanes(options.lanes, self.collector, self._draft)
 
-    def costs(self) -> Told:
+    def costs(self) -> RawEvents:
         yield from self.collector.measure([lane for lane in self._lanes if lane != STATIC_OPT], "costs")
 
     def clocked_lanes(self) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import AliasChoices, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -17,7 +17,7 @@ from ..errors import UserError
 from ..files import write_whole
 from ..records.trace import Costs, Machine
 
-SCHEMA = "speculoscope.evaluation/1"
+SCHEMA: Final = "speculoscope.evaluation/1"
 MAX_FILE_BYTES = 8 * 2**20
 ALL = "all"  # the row over all suites
 
@@ -275,7 +275,8 @@ class DraftsResult:
 
 
 Result = EvaluationResult | DraftsResult
-_KINDS = {EvaluationResult: TypeAdapter(EvaluationResult), DraftsResult: TypeAdapter(DraftsResult)}
+_EVALUATION, _DRAFTS = TypeAdapter(EvaluationResult), TypeAdapter(DraftsResult)
+Either = TypeVar("Either", EvaluationResult, DraftsResult)
 
 
 def result_to_json(result: EvaluationResult | DraftsResult) -> str:
@@ -292,19 +293,19 @@ def save_result(result: EvaluationResult | DraftsResult, path: Path) -> None:
 
 def load_evaluation(path: Path) -> EvaluationResult:
     """Reads and checks ``results/<pair>.json``. Raises UserError."""
-    return _load(path, EvaluationResult)
+    return _load(path, _EVALUATION)
 
 
 def load_drafts(path: Path) -> DraftsResult:
     """Reads and checks ``results/<pair>-drafts.json``. Raises UserError."""
-    return _load(path, DraftsResult)
+    return _load(path, _DRAFTS)
 
 
-def _load(path: Path, kind):
+def _load(path: Path, adapter: TypeAdapter[Either]) -> Either:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UserError(f"{path.name} is too large to be an evaluation.")
-        return _KINDS[kind].validate_json(path.read_bytes())
+        return adapter.validate_json(path.read_bytes())
     except OSError as error:
         raise UserError(f"Cannot read the evaluation {path.name}: {error.strerror or error}.") from error
     except (ValidationError, RecursionError) as error:
@@ -313,16 +314,16 @@ def _load(path: Path, kind):
 
 def evaluation_from_dict(data: dict) -> EvaluationResult:
     """A result from a queue or another machine. Raises UserError."""
-    return _from_dict(data, EvaluationResult)
+    return _from_dict(data, _EVALUATION)
 
 
 def drafts_from_dict(data: dict) -> DraftsResult:
     """A result from a queue or another machine. Raises UserError."""
-    return _from_dict(data, DraftsResult)
+    return _from_dict(data, _DRAFTS)
 
 
-def _from_dict(data: dict, kind):
+def _from_dict(data: dict, adapter: TypeAdapter[Either]) -> Either:
     try:
-        return _KINDS[kind].validate_json(json.dumps(data))
+        return adapter.validate_json(json.dumps(data))
     except (ValidationError, RecursionError, TypeError, ValueError) as error:
         raise UserError("These figures are not an evaluation of this program's version.") from error

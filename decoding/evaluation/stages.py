@@ -21,7 +21,7 @@ from .results import Result
 if TYPE_CHECKING:
     from ..engines.pair import Pair
 
-Told = Iterator[Progress]
+RawEvents = Iterator[Progress]
 
 
 class Evaluation(ABC):
@@ -65,10 +65,10 @@ class Evaluation(ABC):
             self.collector.close()
 
     @abstractmethod
-    def costs(self) -> Told:
+    def costs(self) -> RawEvents:
         """The cost curves and the costs of decisions."""
 
-    def chains(self) -> Told:
+    def chains(self) -> RawEvents:
         """Texts and chains of both splits; of ``chain_minutes`` a third is for validation."""
         minutes = self.options.chain_minutes
         parts = (None, None) if minutes is None else (minutes / 3, minutes * 2 / 3)

@@ -6,7 +6,6 @@ temperature, and the fingerprints of the target and draft that it was fitted for
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ..errors import UserError
-from ..files import write_whole
+from ..files import sha256_of, write_whole
 
 SCHEMA = "speculoscope.policy/2"
 MAX_BYTES = 64 * 2**20
@@ -47,8 +46,7 @@ class PolicyFile:
     def weight(self, name: str, *shape: int | None) -> np.ndarray:
         """The float32 array of this name and shape (None: any size). Raises UserError."""
         array = self.weights.get(name)
-        fits = array is not None and array.dtype == np.float32 and len(array.shape) == len(shape)
-        if not fits or any(want not in (None, size) for want, size in zip(shape, array.shape, strict=True)):
+        if array is None or not _fits(array, shape):
             raise UserError(f"The file of the policy {self.policy} lacks fitting weights '{name}': {AGAIN}.")
         if not np.isfinite(array).all():
             raise UserError(f"The weights '{name}' of the policy {self.policy} are not finite: {AGAIN}.")
@@ -57,10 +55,14 @@ class PolicyFile:
     def chosen(self, name: str, low: float, high: float) -> float:
         """The tuned number of this name, within [low, high]. Raises UserError."""
         value = self.tuned.get(name)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not low <= value <= high:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
             raise UserError(f"The file of the policy {self.policy} has no sound '{name}': {AGAIN}.")
         return value
+
+
+def _fits(array: np.ndarray, shape: tuple[int | None, ...]) -> bool:
+    same_rank = array.dtype == np.float32 and len(array.shape) == len(shape)
+    return same_rank and all(want in (None, size) for want, size in zip(shape, array.shape))
 
 
 def exists(folder: Path, policy: str) -> bool:
@@ -72,7 +74,7 @@ def write_policy(folder: Path, policy: PolicyFile) -> None:
     _check_finite(policy)
     folder.mkdir(parents=True, exist_ok=True)
     weights = save({name: np.ascontiguousarray(array) for name, array in policy.weights.items()})
-    fields = asdict(policy) | {"schema": SCHEMA, "weights": hashlib.sha256(weights).hexdigest()}
+    fields = asdict(policy) | {"schema": SCHEMA, "weights": sha256_of(weights)}
     write_whole(folder / f"{policy.policy}.safetensors", weights)
     write_whole(folder / f"{policy.policy}.json", json.dumps(fields, indent=1, allow_nan=False).encode())
 
@@ -122,7 +124,7 @@ def _read_weights(path: Path, policy: str, digest: str) -> dict[str, np.ndarray]
         if path.stat().st_size > MAX_BYTES:
             raise UserError(f"The weights of the policy {policy} are too large: {AGAIN}.")
         data = path.read_bytes()
-        if hashlib.sha256(data).hexdigest() != digest:
+        if sha256_of(data) != digest:
             raise UserError(f"The weights of the policy {policy} are damaged or of another fit: {AGAIN}.")
         return load(data)
     except OSError as error:

@@ -40,13 +40,15 @@ class Argument:
 
     def value(self, text: str | None) -> Value:
         """``text`` as the policy's argument. Raises UserError with a sentence that says what to write instead."""
-        if text is None and not self.required:
+        if text is None:
+            if self.required:
+                raise UserError(self._sentence())
             return self.default
         if text in self.words:
             return text
         if text in self.refused:
             raise UserError(self.refused[text])
-        number = self._number(text or "")
+        number = self._number(text)
         if number is None or not self.low <= number <= self.high:  # NaN compares false, so it is refused
             raise UserError(self._sentence())
         return number

@@ -57,7 +57,7 @@ class Greedy:
     """Accepts while the draft's token is the target's first choice (temperature 0)."""
 
     name = "greedy"
-    draws = None
+    draws: list[tuple[float, float]] | None = None
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
@@ -90,7 +90,7 @@ class Coupling:
     """
 
     name = "coupling"
-    draws = None
+    draws: list[tuple[float, float]] | None = None
 
     def __init__(self, vocab_size: int, shaping: Shaping, noise: np.ndarray) -> None:
         """``noise``: [positions, vocab] from :func:`.noise.gumbel_noise`, drawn before the clock starts."""
@@ -152,7 +152,7 @@ class Sampling:
         # adaptive policy may already have reacted.
         self._uniform = np.random.default_rng(self._seed).random
         self._proposals: list[_Proposal | None] = []  # per drafted token; None: one-hot
-        self.draws: list[tuple[float, float]] = []
+        self.draws: list[tuple[float, float]] | None = []
 
     def shape(self, logits: np.ndarray) -> np.ndarray:
         return self._shaping.apply(logits[..., : self.vocab_size])

@@ -167,12 +167,17 @@ def known_ids(model: CachedModel, rule: AcceptanceRule) -> np.ndarray | None:
 
 
 class ModelFreeDraft(DraftSource):
-    """A draft without a model, which every pair has; it is made for a lane's ``rule``."""
+    """A draft without a model, which every pair has; it is made for a lane's ``rule``. Its proposals are certain."""
 
     max_length = 2**31
 
     def __init__(self, rule: AcceptanceRule) -> None:
         self._rule = rule
+
+    def read_features(self, state: DraftState, proposal: Any) -> None:
+        state.p.append(1.0)
+        state.entropy.append(0.0)
+        state.margin.append(math.inf)
 
 
 class NgramDraft(ModelFreeDraft):
@@ -202,11 +207,6 @@ class NgramDraft(ModelFreeDraft):
         self._rule.propose_certain(token)
         state.tokens.append(token)
         return token
-
-    def read_features(self, state: DraftState, proposal: int) -> None:
-        state.p.append(1.0)
-        state.entropy.append(0.0)
-        state.margin.append(math.inf)
 
     def forget(self, length: int) -> None:
         while len(self._seen) > length:

@@ -32,7 +32,7 @@ Kind = Literal[
     "heartbeat",  # {}: only sent between machines; not numbered
 ]
 LAST_KINDS = ("finished", "cancelled", "failed")
-Told = Iterator[tuple[Kind, dict[str, Any]]]  # a job's events before they are numbered
+RawEvents = Iterator[tuple[Kind, dict[str, Any]]]  # a job's events before they are numbered
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-def guarded(job: Callable[[], Told]) -> Told:
+def guarded(job: Callable[[], RawEvents]) -> RawEvents:
     """The events of ``job()``; an exception becomes a final ``failed``, a stop a final ``cancelled``."""
     try:
         yield from job()

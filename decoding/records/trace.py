@@ -11,14 +11,14 @@ over one token. Output positions count the new tokens from 0.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field
 
 from .events import IDENTIFIER
 from .request import CompareRequest
 
-SCHEMA = "speculoscope.run/1"
+SCHEMA: Final = "speculoscope.run/1"
 MAX_LANES = 16
 MAX_TOKENS = 8192
 

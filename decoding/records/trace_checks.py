@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 from ..errors import UserError
 from .request import check_request
 from .trace import Costs, Guesses, Iteration, Run, Trace
@@ -59,6 +61,6 @@ def _fates_in_order(iteration: Iteration) -> bool:
 
 
 def _check_guesses(guesses: Guesses, length: int, where: str) -> None:
-    columns = [guesses.choice, guesses.p, guesses.entropy, *guesses.scores.values()]
+    columns: list[Sized] = [guesses.choice, guesses.p, guesses.entropy, *guesses.scores.values()]
     if any(len(column) != length for column in columns):
         raise UserError(f"In {where} the lists have different lengths.")

@@ -28,7 +28,7 @@ KEPT = ("policies", "README.md")
 """What stays in the folder of a draft whose weights did not change."""
 
 
-def install(tell: Callable[[str], None]) -> Path:
+def install(report: Callable[[str], None]) -> Path:
     """Copies every trained draft to ``models/<pair>`` and measures it; returns that folder. Raises UserError."""
     names = [name for name in RECIPES if (DRAFTS / name / "config.json").is_file()]
     if DEFAULT not in names:
@@ -39,7 +39,7 @@ def install(tell: Callable[[str], None]) -> Path:
     chat_model = model()
     with TemporaryDirectory() as folder:
         whole = {name: materialise(PAIR / "drafts" / name, chat_model.folder, Path(folder, name)) for name in names}
-        figures = measure_drafts(whole, Teacher.read(chat_model, TEXTS), tell)
+        figures = measure_drafts(whole, Teacher.read(chat_model, TEXTS), report)
     rows = {name: figures[name] | facts_of(name) for name in names}
     write_json(PAIR / FACTS_FILE, {"texts": facts_of_texts(TEXTS), "drafts": rows})
     write_card(PAIR)

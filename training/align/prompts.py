@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Literal
+
+from decoding.files import sha256_of
 
 Split = Literal["train", "policies", "validation", "test"]
 """Drafts are trained on ``train`` only. Policies are fitted on ``policies``: fitted on the draft's training texts, they
@@ -49,11 +50,11 @@ def good_prompt(prompt: str) -> bool:
 def split_of(prompt: str) -> Split:
     """The split of a prompt, by a hash of its words: writing more prompts never moves one to another split."""
     words = " ".join(re.findall(r"[a-z0-9]+", prompt.casefold()))
-    place = int.from_bytes(hashlib.sha256(words.encode()).digest()[:8], "big") % 100
+    place = int(sha256_of(words)[:16], 16) % 100
     held_back: tuple[Split, ...] = ("test", "validation", "policies")
     return held_back[place // HELD_BACK] if place < len(held_back) * HELD_BACK else "train"
 
 
 def key_of(prompt: str) -> str:
     """A key that is equal for prompts that differ only in case."""
-    return hashlib.sha256(prompt.casefold().encode()).hexdigest()
+    return sha256_of(prompt.casefold())

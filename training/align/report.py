@@ -21,7 +21,7 @@ SL = 3
 """Tokens drafted per iteration in the figure that Goel et al. (2024, table 1) call block efficiency."""
 
 
-def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, tell: Callable[[str], None]) -> dict[str, dict]:
+def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callable[[str], None]) -> dict[str, dict]:
     """Figures of each draft on the answers of the validation split; ``folders``: name -> folder with all weights."""
     figures = {}
     for name, folder in folders.items():
@@ -37,7 +37,7 @@ def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, tell: Callable
             "head_rows": len(every),
             "outside": outside(teacher, every),
         }
-        tell(f"{name}: match rate {figures[name]['match']['rate']:.3f}")
+        report(f"{name}: match rate {figures[name]['match']['rate']:.3f}")
     return figures
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from safetensors import safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
+
+from decoding.files import write_whole
 
 from .stream import Text
 
@@ -24,9 +25,7 @@ def save_texts(texts: list[Text], file: Path) -> None:
         "answers": np.array([text.answer for text in texts], dtype=np.int64),
         "temperatures": np.array([text.temperature for text in texts], dtype=np.float32),
     }
-    partial = file.with_suffix(".partial")
-    save_file(tensors, partial, {"prompts": json.dumps([text.prompt for text in texts])})
-    os.replace(partial, file)
+    write_whole(file, save(tensors, {"prompts": json.dumps([text.prompt for text in texts])}))
 
 
 def shard_files(folder: Path) -> list[Path]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import secrets
 import threading
 from collections import OrderedDict
 from typing import Any
 
 from decoding.errors import UserError
+from decoding.records.events import new_id
 
 MOST = 40  # results kept; the oldest goes first
 
@@ -23,7 +23,7 @@ class Kept:
 
     def add(self, result: dict[str, Any]) -> str:
         """Keep ``result``; returns its id."""
-        identifier = secrets.token_hex(12)
+        identifier = new_id()
         with self._lock:
             self._results[identifier] = json.dumps(result)
             while len(self._results) > self._most:
