@@ -57,11 +57,8 @@ function explainTerms(root) {
 
 const KEYS = [["space", "play or pause"], ["← →", "previous, next iteration of the selected lane"], ["home end", "start, end"],
   ["+ −", "faster, slower"], ["f", "final text only"], ["?", "this guide"], ["esc", "close it"],
-<<<<<<< HEAD
+  ["on a word, figure or lane: ↑ ↓", "the next one of that place"],
   ["in a text: ← →", "token by token, each with the reason for its fate"], ["in a text: e", "explain the token step by step"]];
-=======
-  ["on a word, figure or lane: ↑ ↓", "the next one of that place"], ["in a text: ← →", "token by token, with what decided each"], ["in a text: e", "explain the token step by step"]];
->>>>>>> 1b3a3a1 (One Tab stop for the small buttons of a place, arrow keys within; a skip link; tabs of one width; names of policies explained in the tables; the form opens with what made the first run)
 
 function definitions(cls, rows) {
   const list = el("dl", cls);
