@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -62,6 +63,13 @@ def pytest_collection_modifyitems(items):
         if marked and not available():
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason=f"not run: {why}"))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Counts what this machine could not run, by reason, apart from what passed."""
+    skipped = (report.longrepr[-1] for report in terminalreporter.stats.get("skipped", []))
+    for reason, n in Counter(text.removeprefix("Skipped: ").removeprefix("not run: ") for text in skipped).items():
+        terminalreporter.write_line(f"{n} not run: {reason}")
 
 
 @pytest.fixture(scope="session")

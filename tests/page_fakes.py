@@ -53,8 +53,8 @@ class ScriptedBackend:
         except UserError as error:
             yield event("failed", message=str(error))
             return
-        self.requests.append(request)
         self._waiting += 1
+        self.requests.append(request)
         yield event("queued", place=self._waiting - 1)
         try:
             while not self._turn.acquire(timeout=0.02):
@@ -76,7 +76,8 @@ class ScriptedBackend:
             for lane, trace in enumerate(run.lanes):
                 yield event("lane_started", lane=lane, repeat=repeat)
                 for first, iteration in enumerate(trace.iterations):
-                    if cancel.wait(self.pause_s):
+                    held = "endless" in request.prompt and (lane, first) == (1, 2)  # in mid-lane until it is stopped
+                    if cancel.wait(None if held else self.pause_s):
                         yield event("cancelled")
                         return
                     yield event("iterations", **_live(run, trace, lane, repeat, first, iteration))

@@ -19,6 +19,7 @@ from decoding.backends.local import LocalBackend
 from decoding.records.request import Grant
 from decoding.records.run_file import run_from_json
 from tests.fakes import ScriptedRunner, check_stream, order_of_service, small_request
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +35,6 @@ def kinds(events):
 
 def run(backend, prompt="def f(x):\n", cancel=None, **changes):
     return list(backend.compare(small_request(prompt, **changes), cancel or threading.Event()))
-
-
-def wait_until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def test_a_comparison_arrives_whole_and_in_order(backend):
@@ -318,15 +312,3 @@ def _cpu_seconds(pid: int) -> float:
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def test_the_front_end_never_imports_torch():
-    script = textwrap.dedent("""
-        import sys, threading
-        sys.modules["torch"] = None
-        from decoding.backends.local import LocalBackend
-        from tests.fakes import ScriptedRunner, small_request
-        events = list(LocalBackend(ScriptedRunner).compare(small_request(), threading.Event()))
-        assert events[-1].kind == "finished", events[-1]
-    """)
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=150)

@@ -26,6 +26,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import load_run
 from decoding.records.suites import Prompt
 from decoding.records.trace import Verdict
+from tests import web
 from tests.fakes import FakeBackend, ScriptedRunner, check_stream
 from tests.runs import make_run
 from tests.tiny_pair import make_tiny_pair
@@ -312,7 +313,7 @@ def test_serve_serves_and_ends_on_a_signal(ending, tmp_path):
     assert f"http://127.0.0.1:{port}" in server.stderr.readline()
     health = httpx.Client(transport=httpx.HTTPTransport(retries=20)).get(f"http://127.0.0.1:{port}/health").json()
     assert health["status"] == "ok"
-    assert httpx.get(f"http://127.0.0.1:{port}/pairs").status_code == 401
+    assert web.get(f"http://127.0.0.1:{port}/pairs").status_code == 401
     server.send_signal(ending)
     server.wait(timeout=60)
     assert "Traceback" not in server.stderr.read()

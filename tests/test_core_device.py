@@ -29,10 +29,12 @@ LANES = ["autoregressive", *DRAFTING]
 PROMPT = "def f(x):\n    return"
 
 
-@pytest.fixture(autouse=True)
-def few_measurements(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def few_measurements():
     """The costs of passes do not matter here."""
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,12 @@ def pairs(tmp_path_factory):
     return lean, fixed
 
 
+@pytest.fixture(scope="module")
+def both(pairs):
+    """The runs of both pairs with all lanes."""
+    return [run(pair) for pair in pairs]
+
+
 def run(pair, **more):
     settings = {"prompt": PROMPT, "lanes": LANES, "max_new_tokens": 50, "repeats": 1, **more}
     return finished_run(CompareRequest(**settings), pair)
@@ -61,8 +69,8 @@ def shape(trace):
     return [(it.start, [token.id for token in it.drafted], it.n_accepted, it.stop) for it in trace.iterations]
 
 
-def test_the_same_iterations_as_on_the_host(pairs):
-    lean, fixed = (run(pair) for pair in pairs)
+def test_the_same_iterations_as_on_the_host(both):
+    lean, fixed = both
     for one, other in zip(lean.lanes, fixed.lanes):
         assert other.verdict.same and one.output == other.output
         assert shape(one) == shape(other), one.lane
@@ -70,15 +78,15 @@ def test_the_same_iterations_as_on_the_host(pairs):
     assert fates == {"accepted", "rejected", "dropped"}
 
 
-def test_its_what_if_equals_its_lanes(pairs):
-    found = run(pairs[1])
+def test_its_what_if_equals_its_lanes(both):
+    found = both[1]
     for trace in found.lanes[1:]:
         simulated = simulate(found.chains[trace.draft], found.costs, make_policy(parse_lane(trace.lane)))
         assert simulated.iterations == [(it.start, it.n_drafted, it.n_accepted) for it in trace.iterations]
 
 
-def test_the_end_of_sequence_within_a_chain_on_the_device(pairs):
-    text = run(pairs[1]).lanes[0].output
+def test_the_end_of_sequence_within_a_chain_on_the_device(pairs, both):
+    text = both[1].lanes[0].output
     for pair in pairs:
         pair.tokenizer.eos_ids = frozenset({text[17]})
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from http.client import HTTPConnection
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -20,12 +19,14 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from decoding.errors import UserError
+from tests import web
 from viz import api, limits
 from viz.limits import MAX_BODY_BYTES, MAX_FILE_BODY_BYTES, BodyLimits, limit_of
 from viz.session import Feed, Visits
 from viz.visitors import PER_ADDRESS, PER_SESSION, address_of
 
 from .page_server import scripted_page
+from .waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_a_large_body_is_refused_by_its_announced_size(url):
 def test_a_large_body_is_refused_while_it_comes(url):
     chunks = iter([b" " * 2**20] * 40)
     try:
-        response = httpx.post(f"{url}gradio_api/run/compare", content=chunks)
+        response = web.post(f"{url}gradio_api/run/compare", content=chunks)
         assert response.status_code == 413
     except httpx.WriteError:
         pass  # the server hung up on the rest
@@ -62,7 +63,7 @@ def test_a_large_body_is_refused_while_it_comes(url):
 
 @pytest.mark.parametrize("route", ["upload", "process_recording", "upload_progress?upload_id=x", "vibe-code/"])
 def test_nothing_can_be_uploaded(url, route):
-    assert httpx.post(f"{url}gradio_api/{route}", files={"files": b"x"}).status_code == 404
+    assert web.post(f"{url}gradio_api/{route}", files={"files": b"x"}).status_code == 404
 
 
 def test_bodies_that_are_held_at_once_are_bounded_together():
@@ -157,10 +158,7 @@ def test_a_run_whose_events_nobody_fetches_is_ended(tmp_path, monkeypatch):
     with scripted_page(tmp_path, pause_s=0.02) as (backend, url):
         data = ["x", ["autoregressive"], 4000, "", 0.0, "greedy", 0, 1, "", ""]
         event = httpx.post(f"{url}gradio_api/call/compare", json={"data": data}, timeout=20).json()["event_id"]
-        deadline = time.monotonic() + 30
-        while not backend.requests or backend._waiting:  # until the run had begun and was ended
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: backend.requests and not backend._waiting)  # the run had begun and was ended
         told = httpx.get(f"{url}gradio_api/call/compare/{event}", timeout=20).text
         last = json.loads(told.rstrip().rpartition("data: ")[2])
         assert "not read for too long" in json.dumps(last)

@@ -107,19 +107,20 @@ def test_closing_the_stream_cancels_the_job_and_forgets_it(tmp_path):
 
 def test_stop_by_one_visitor_and_task_leaves_the_others(tmp_path):
     backends = {name: ScriptedBackend(pause_s=0.01) for name in ("ann", "bob", "ann's other task")}
-    visits, runs = Visits(), store(tmp_path)
+    visits, runs, began = Visits(), store(tmp_path), {name: asyncio.Event() for name in backends}
 
     async def follow(name: str, visitor: str, task: str) -> str:
         feed = race_feed(backends[name], runs, REQUEST)
         last = ""
         async for text in visits.deltas(feed, visitor, task):
+            began[name].set()
             last = json.loads(text)["events"][-1]["kind"]
         return last
 
     async def all_of_them() -> list[str]:
         jobs = [follow("ann", "1", "race"), follow("bob", "2", "race"), follow("ann's other task", "1", "evaluate")]
         tasks = [asyncio.create_task(job) for job in jobs]
-        await asyncio.sleep(0.4)
+        await asyncio.gather(*(one.wait() for one in began.values()))
         visits.stop("1", "race")
         return await asyncio.wait_for(asyncio.gather(*tasks), 30)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,6 +15,7 @@ from decoding.backends.soak import served
 from decoding.records.events import Event
 from decoding.records.run_file import run_from_json
 from decoding.records.trace import Trace
+from tests import web
 
 from .page_fakes import ScriptedBackend
 
@@ -42,10 +42,10 @@ def told():
         remote = RemoteBackend(url, "s3cret")
         finished = [list(remote.compare(small_request(lanes=LANES), threading.Event()))[-1] for _ in range(2)]
         assert list(remote.compare(small_request(lanes=["static:x"]), threading.Event()))[-1].kind == "failed"
-        assert httpx.get(f"{url}/metrics").status_code == 401
-        answer = httpx.get(f"{url}/metrics", headers={"Authorization": "Bearer s3cret"})
-        assert httpx.put(f"{url}/runs/short", headers={"Authorization": "Bearer s3cret"}).status_code == 400
-        again = httpx.get(f"{url}/metrics", headers={"Authorization": "Bearer s3cret"})
+        assert web.get(f"{url}/metrics").status_code == 401
+        answer = web.get(f"{url}/metrics", headers={"Authorization": "Bearer s3cret"})
+        assert web.put(f"{url}/runs/short", headers={"Authorization": "Bearer s3cret"}).status_code == 400
+        again = web.get(f"{url}/metrics", headers={"Authorization": "Bearer s3cret"})
         remote.close()
     assert answer.headers["content-type"].startswith("text/plain")
     import json

@@ -22,7 +22,9 @@ from decoding.backends.throughput import compare_throughput
 from decoding.errors import UserError
 from decoding.records.events import event_to_json
 from decoding.records.request import Grant
+from tests import web
 from tests.fakes import FakeBackend, ScriptedRunner, check_stream, order_of_service, small_request
+from tests.waiting import wait_until
 
 BODY = {"kind": "compare", "options": {"prompt": "x", "lanes": ["autoregressive"], "max_new_tokens": 8}}
 
@@ -51,14 +53,7 @@ def last_sentence(events):
 
 
 def idle(port):
-    return "nothing is running" in httpx.get(f"http://127.0.0.1:{port}/health").json()["backend"]
-
-
-def wait_until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
+    return "nothing is running" in web.get(f"http://127.0.0.1:{port}/health").json()["backend"]
 
 
 def test_a_run_over_the_wire_is_whole(remote):
@@ -101,21 +96,21 @@ def test_a_reader_that_goes_away_ends_its_run(remote, port):
 def test_a_run_that_nobody_reads_ends_after_the_time_of_grace():
     body = {"kind": "compare", "options": {"prompt": "#slow", "max_new_tokens": 2000, "lanes": ["autoregressive"]}}
     with served(LocalBackend(ScriptedRunner), Limits(grace_s=0.3)) as port:
-        assert httpx.put(f"http://127.0.0.1:{port}/runs/unread-one", json=body).status_code == 201
+        assert web.put(f"http://127.0.0.1:{port}/runs/unread-one", json=body).status_code == 201
         wait_until(lambda: idle(port))
-        assert httpx.get(f"http://127.0.0.1:{port}/runs/unread-one/events").status_code == 404
+        assert web.get(f"http://127.0.0.1:{port}/runs/unread-one/events").status_code == 404
 
 
 def test_a_broken_connection_within_grace_resumes_where_it_broke(port):
     url = f"http://127.0.0.1:{port}/runs/resumed-run"
-    httpx.put(url, json=BODY)
+    web.put(url, json=BODY)
     seen = []
-    with httpx.stream("GET", f"{url}/events") as response:
+    with web.stream("GET", f"{url}/events") as response:
         for line in response.iter_lines():
             seen.append(json.loads(line))
             if seen[-1]["seq"] == 3:
                 break
-    rest = httpx.get(f"{url}/events", params={"from": 4}).text.splitlines()
+    rest = web.get(f"{url}/events", params={"from": 4}).text.splitlines()
     numbers = [e["seq"] for e in [*seen, *map(json.loads, rest)] if e["kind"] != "heartbeat"]
     assert numbers == list(range(len(numbers))) and len(numbers) > 6
     assert json.loads(rest[-1])["kind"] == "finished"
@@ -123,20 +118,20 @@ def test_a_broken_connection_within_grace_resumes_where_it_broke(port):
 
 def test_what_was_acknowledged_is_gone_and_what_is_not_there_cannot_be_asked(port):
     url = f"http://127.0.0.1:{port}/runs/acknowledged"
-    httpx.put(url, json=BODY)
-    list(httpx.get(f"{url}/events").iter_lines())
-    assert httpx.get(f"{url}/events", params={"from": 2}).status_code == 200
-    assert httpx.get(f"{url}/events", params={"from": 0}).status_code == 410
-    assert httpx.get(f"{url}/events", params={"from": 9999}).status_code == 400
-    assert httpx.get(f"{url}/events", params={"from": "-1"}).status_code == 400
+    web.put(url, json=BODY)
+    list(web.get(f"{url}/events").iter_lines())
+    assert web.get(f"{url}/events", params={"from": 2}).status_code == 200
+    assert web.get(f"{url}/events", params={"from": 0}).status_code == 410
+    assert web.get(f"{url}/events", params={"from": 9999}).status_code == 400
+    assert web.get(f"{url}/events", params={"from": "-1"}).status_code == 400
 
 
 def test_starting_again_with_the_same_id_starts_nothing(port):
     url = f"http://127.0.0.1:{port}/runs/started-twice"
-    assert [httpx.put(url, json=BODY).status_code for _ in range(2)] == [201, 201]
-    other = httpx.put(url, json={**BODY, "kind": "evaluate"})
+    assert [web.put(url, json=BODY).status_code for _ in range(2)] == [201, 201]
+    other = web.put(url, json={**BODY, "kind": "evaluate"})
     assert other.status_code == 409
-    httpx.delete(url)
+    web.delete(url)
 
 
 @pytest.mark.parametrize(
@@ -154,19 +149,19 @@ def test_starting_again_with_the_same_id_starts_nothing(port):
     ],
 )
 def test_bad_bodies_are_answered_with_a_sentence(port, body, status, part):
-    response = httpx.put(f"http://127.0.0.1:{port}/runs/bad-body", content=body)
+    response = web.put(f"http://127.0.0.1:{port}/runs/bad-body", content=body)
     assert response.status_code == status and part in response.json()["message"]
 
 
 def test_bad_ids_are_refused(port):
-    response = httpx.put(f"http://127.0.0.1:{port}/runs/a%20b", json=BODY)
+    response = web.put(f"http://127.0.0.1:{port}/runs/a%20b", json=BODY)
     assert response.status_code == 400 and "letters" in response.json()["message"]
-    assert httpx.delete(f"http://127.0.0.1:{port}/runs/unknown-run").status_code == 404
+    assert web.delete(f"http://127.0.0.1:{port}/runs/unknown-run").status_code == 404
 
 
 def test_no_pages_but_the_documented_ones(port):
     for path in ("/docs", "/openapi.json", "/redoc"):
-        assert httpx.get(f"http://127.0.0.1:{port}{path}").status_code == 404
+        assert web.get(f"http://127.0.0.1:{port}{path}").status_code == 404
 
 
 def test_limits_of_the_server_are_sentences():
@@ -197,7 +192,7 @@ def test_the_token_is_asked_for():
         assert compare(RemoteBackend(url, token="s3cret"))[-1].kind == "finished"
         assert RemoteBackend(url).pairs() == []
         assert [pair.name for pair in RemoteBackend(url, token="s3cret").pairs()] == ["toy"]
-        assert httpx.get(f"{url}/health").json()["status"] == "ok"
+        assert web.get(f"{url}/health").json()["status"] == "ok"
 
 
 def test_nobody_there_is_a_sentence():
@@ -372,14 +367,20 @@ def test_a_crowd_of_visitors_is_timed_at_both_addresses_in_turn():
     assert order == [1, 2, 3, 4, 5, 6] and all(ratio > 0 for ratio in result.ratios)
 
 
-def test_the_front_end_of_a_remote_backend_needs_no_torch(port):
+def test_the_front_end_needs_no_torch_with_a_worker_nor_with_a_server(port):
+    """The models are in the worker or on the server: the process that serves the page never imports torch."""
     script = textwrap.dedent(f"""
         import sys, threading
         for name in ("torch", "transformers"):
             sys.modules[name] = None
         import app
         from decoding.backends import choose_backend
-        from tests.fakes import small_request
+        from decoding.backends.local import LocalBackend
+        from tests.fakes import ScriptedRunner, small_request
+        worker = LocalBackend(ScriptedRunner)
+        events = list(worker.compare(small_request(), threading.Event()))
+        assert events[-1].kind == "finished", events[-1]
+        worker.close()
         backend = choose_backend(url="http://127.0.0.1:{port}")
         app.build_page(backend)
         events = list(backend.compare(small_request(), threading.Event()))

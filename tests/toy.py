@@ -24,6 +24,23 @@ def _noise(seed: int, context: tuple[int, ...], vocab: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(key=key)).normal(size=vocab + 1)
 
 
+@cache
+def _logits(
+    seed: int, context: tuple[int, ...], vocab: int, padded: int, agree: float | None, sharpness: float
+) -> np.ndarray:
+    """float32 (padded,): the row after ``context``; shared by all who ask, not to be written to."""
+    logits = _noise(seed, context, vocab)[:-1] * sharpness
+    if agree is not None:
+        other = _noise(seed + 1, context, vocab)
+        if (other[-1] % 1.0) >= agree:
+            logits = other[:-1] * sharpness
+        else:
+            logits = logits + 0.02 * other[:-1] / (1 + abs(other[:-1]))
+    row = np.full(padded, -50.0, dtype=np.float32)
+    row[:vocab] = logits
+    return row
+
+
 class ToyModel(CachedModel):
     """A CachedModel without weights. With ``agree`` it is a draft of the target of the same seed."""
 
@@ -68,29 +85,20 @@ class ToyModel(CachedModel):
         assert ids, "a pass needs tokens"
         if len(self._ids) + len(ids) > self.max_length:
             raise UserError("The toy's context is full.")
-        rows, states = [], []
+        contexts, states = [], []
         for token in ids:
             self._ids.append(token)
-            context = tuple(self._ids[-CONTEXT:])
-            rows.append(self._logits(context))
-            states.append(np.array([token, len(self._ids), *context[:2]][:4] + [0] * (2 - len(context[:2]))))
-        self.last_hidden = torch.tensor(np.array(states), dtype=torch.float32) if self.keep_hidden else None
-        return torch.from_numpy(np.stack(rows))
-
-    def _logits(self, context: tuple[int, ...]) -> np.ndarray:
-        noise = _noise(self.seed, context, self._vocab)
-        logits = noise[:-1] * self.sharpness
-        if self.agree is not None:
-            other = _noise(self.seed + 1, context, self._vocab)
-            if (other[-1] % 1.0) >= self.agree:
-                logits = other[:-1] * self.sharpness
-            else:
-                logits = logits + 0.02 * other[:-1] / (1 + abs(other[:-1]))
-        row = np.full(self.vocab_size, -50.0, dtype=np.float32)
-        row[: self._vocab] = logits
+            contexts.append(tuple(self._ids[-CONTEXT:]))
+            if self.keep_hidden:
+                states.append([token, len(self._ids), *contexts[-1][:2], 0, 0][:4])
+        self.last_hidden = torch.tensor(states, dtype=torch.float32) if self.keep_hidden else None
+        rows = np.array([self._row(context) for context in contexts])
         if self.head_ids is not None:
-            row[np.setdiff1d(np.arange(self.vocab_size), self.head_ids)] = OUTSIDE
-        return row
+            rows[:, np.setdiff1d(np.arange(self.vocab_size), self.head_ids)] = OUTSIDE
+        return torch.from_numpy(rows)
+
+    def _row(self, context: tuple[int, ...]) -> np.ndarray:
+        return _logits(self.seed, context, self._vocab, self.vocab_size, self.agree, self.sharpness)
 
 
 class ToyTokenizer:

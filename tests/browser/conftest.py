@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.page_fakes import ScriptedBackend
 from tests.page_server import page_at, write_recordings
+
+WAIT = 120_000  # ms for whatever must come: on a busy machine the page takes many times as long
+expect.set_options(timeout=WAIT)
 
 
 @pytest.fixture(scope="session")
@@ -18,32 +22,75 @@ def page_url(tmp_path_factory):
         yield url
 
 
+def new_visitor(browser, url: str, **options: Any):
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+    context.set_default_timeout(WAIT)
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.faults, page.elsewhere, page.asked = [], [], []
+    page.on("pageerror", lambda error: page.faults.append(str(error)))
+    page.on("console", lambda message: message.type == "error" and page.faults.append(message.text))
+    home = url.split("/")[2]
+
+    def note(request) -> None:
+        page.asked.append(request.url)
+        if request.url.startswith("http") and request.url.split("/")[2] != home:
+            page.elsewhere.append(request.url)
+
+    page.on("request", note)
+    page.goto(url)
+    return page
+
+
+class Visitors:
+    """One page for each address and kind of window, opened when first asked for."""
+
+    def __init__(self, browser) -> None:
+        self._browser, self._pages = browser, {}
+
+    def page(self, url: str, **options: Any):
+        key = (url, repr(options))
+        if key not in self._pages:
+            self._pages[key] = new_visitor(self._browser, url, **options)
+        return self._pages[key]
+
+    def leave(self) -> None:
+        for page in self._pages.values():
+            page.context.close()
+        self._pages = {}
+
+
 @pytest.fixture
 def visit(browser) -> Callable[..., Any]:
     """visit(url, **context options): a new visitor's page, watched for errors and requests to other hosts."""
     contexts = []
 
     def open_page(url: str, **options: Any):
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-        contexts.append(context)
-        context.grant_permissions(["clipboard-read", "clipboard-write"])
-        context.set_default_timeout(120_000)
-        page = context.new_page()
-        page.faults, page.elsewhere = [], []
-        page.on("pageerror", lambda error: page.faults.append(str(error)))
-        page.on("console", lambda message: message.type == "error" and page.faults.append(message.text))
-        home = url.split("/")[2]
-        page.on(
-            "request",
-            lambda r: (
-                r.url.split("/")[2] not in (home, "") and page.elsewhere.append(r.url)
-                if r.url.startswith("http")
-                else None
-            ),
-        )
-        page.goto(url)
+        page = new_visitor(browser, url, **options)
+        contexts.append(page.context)
         return page
 
     yield open_page
     for context in contexts:
         context.close()
+
+
+@pytest.fixture(scope="module")
+def visitors(browser) -> Iterator[Visitors]:
+    """Visitors who stay for several tests of a file."""
+    visitors = Visitors(browser)
+    yield visitors
+    visitors.leave()
+
+
+@pytest.fixture
+def shared_page(request, visitors) -> Iterator[Callable[..., Any]]:
+    """shared_page(url, **context options): the page of a visitor who stays.
+
+    To build Gradio's page takes seconds of processor time, so tests that can begin on a page that another one has used
+    share it. A test that fails leaves none behind.
+    """
+    failed_before = request.session.testsfailed
+    yield visitors.page
+    if request.session.testsfailed > failed_before:
+        visitors.leave()

@@ -40,11 +40,13 @@ def settle(page) -> None:
 
 def wait_until(page, expression: str) -> None:
     """As page.wait_for_function, which the export's content policy forbids."""
-    for _ in range(300):
-        if page.evaluate(expression):
-            return
-        page.wait_for_timeout(50)
-    raise AssertionError(f"never true: {expression}")
+    found = page.evaluate(f"""async () => {{
+      const there = () => Boolean({expression});
+      for (const end = Date.now() + 60_000; !there() && Date.now() < end; )
+        await new Promise((frame) => requestAnimationFrame(frame));
+      return there();
+    }}""")
+    assert found, f"never true: {expression}"
 
 
 def live_events(run: Run) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Pointing at a token as a visitor does: again, if the text still moved under the pointer."""
+"""What the browser tests do with a page: point at a token, wait until the page has nothing left to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TRIES = 15
 
 
 def point_at(page: Page, token: Locator) -> None:
-    """Hover ``token`` until its details are shown; a text that scrolls while a seek settles closes them."""
+    """Hover ``token`` until its details are shown, as a visitor does: a text that still scrolls closes them."""
     for _ in range(TRIES):
         token.hover()
         try:
@@ -17,3 +17,20 @@ def point_at(page: Page, token: Locator) -> None:
         except AssertionError:
             page.mouse.move(2, 2)
     raise AssertionError("Pointing at the token never showed its details.")
+
+
+def settled(page: Page) -> None:
+    """Return when all that the page had to do by now is done and drawn."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestIdleCallback(() => done())))")
+
+
+def pictures_had_their_turn(page: Page) -> None:
+    """Return when a picture that cannot be shown has failed: broken ones asked for earlier have failed by then, too."""
+    page.evaluate(
+        """() => new Promise((done) => {
+          const picture = new Image();
+          picture.onerror = () => done();
+          picture.src = "data:image/png,broken";
+        })"""
+    )
+    settled(page)

@@ -11,7 +11,9 @@ from tests.page_fakes import ScriptedBackend
 from tests.page_server import LANES, page_at, write_recordings
 from tests.runs import make_run
 
-WAIT = 30_000
+from .conftest import WAIT
+from .pointing import settled
+
 GRADIO = "**/assets/index-*.js"  # the script that loads all others
 
 
@@ -61,7 +63,7 @@ def test_the_race_tab_takes_the_playing_player_over_where_it_stands(browser, pag
     assert page.evaluate("(() => { const r = document.querySelector('.sd-rail'); return r.mine && r.value > 20; })()")
     assert page.evaluate("document.activeElement === document.querySelector('.sd-rail')")
     page.wait_for_function("document.querySelector('#run')", timeout=WAIT)
-    page.wait_for_timeout(300)
+    settled(page)
     after = page.locator(".sp-player").bounding_box()
     assert after["x"] == before["x"] and after["width"] == before["width"] and abs(after["y"] - before["y"]) < 30
     expect(page.get_by_role("button", name="Run file (JSON)")).to_be_enabled()
@@ -70,7 +72,7 @@ def test_the_race_tab_takes_the_playing_player_over_where_it_stands(browser, pag
 
 def test_a_link_to_a_run_waits_for_that_run(without_gradio, visit, page_url):
     page = without_gradio(f"{page_url}?run=hostile")
-    page.wait_for_timeout(300)
+    settled(page)
     assert page.locator(".sp-early").count() == 0
     page = visit(f"{page_url}?run=hostile")
     expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)

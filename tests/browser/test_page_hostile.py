@@ -13,9 +13,9 @@ from tests.page_fakes import ScriptedBackend
 from tests.page_server import LANES, page_at, write_recordings
 from tests.runs import HOSTILE, make_run
 
-from .pointing import point_at
+from .conftest import WAIT
+from .pointing import pictures_had_their_turn, point_at
 
-WAIT = 30_000
 SPLIT = "".join(HOSTILE)
 VISIBLE = [text for text in HOSTILE if text.isprintable()]
 
@@ -29,16 +29,24 @@ def url(tmp_path_factory):
         yield url
 
 
+@pytest.fixture
+def page(shared_page, url):
+    """The page of a visitor who stays for several tests; the first sees the recording."""
+    page = shared_page(url)
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    return page
+
+
 def unharmed(page) -> None:
-    page.wait_for_timeout(300)
+    pictures_had_their_turn(page)
     assert page.evaluate("window.hacked") is None
     assert page.locator("#race img, #race script, #race svg[onload], #race [onmouseover]").count() == 0
     assert page.faults == []
     assert page.elsewhere == []
 
 
-def test_recorded_model_output_prompt_and_title(visit, url):
-    page = visit(url)
+def test_recorded_model_output_prompt_and_title(page):
     expect(page.locator(".sd-text:visible").first).to_contain_text("<script>window.hacked=1</script>", timeout=WAIT)
     page.locator("#example input").click()
     expect(page.locator("#example [role=option], [role=listbox] [role=option]").first).to_be_visible(timeout=WAIT)
@@ -51,9 +59,7 @@ def test_recorded_model_output_prompt_and_title(visit, url):
     unharmed(page)
 
 
-def test_live_model_output_and_typed_prompt(visit, url):
-    page = visit(url)
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+def test_live_model_output_and_typed_prompt(page):
     page.locator("#prompt textarea").fill("".join(VISIBLE))
     page.locator("#max-new-tokens input").fill("60")
     page.locator("#max-new-tokens input").blur()
@@ -67,9 +73,7 @@ def test_live_model_output_and_typed_prompt(visit, url):
     unharmed(page)
 
 
-def test_typed_lanes(visit, url):
-    page = visit(url)
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+def test_typed_lanes(page):
     for lane in ("<img src=x onerror=window.hacked=1>", "${window.hacked=1}"):
         page.locator("#lanes input").fill(lane)
         page.locator("#lanes input").press("Enter")
@@ -91,9 +95,7 @@ def test_query_parameters(visit, url):
         unharmed(page)
 
 
-def test_an_opened_run(visit, url, tmp_path):
-    page = visit(url)
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+def test_an_opened_run(page, tmp_path):
     run = make_run(identifier="evil", hostile=True, lanes=("autoregressive", "static:5"))
     run.machine.processor = "<img src=x onerror=window.hacked=1>${window.hacked=1}"
     run.pair.name = "{{7*7}}<script>window.hacked=1</script>"
@@ -111,9 +113,7 @@ def test_an_opened_run(visit, url, tmp_path):
     unharmed(page)
 
 
-def test_a_prompt_of_a_hundred_thousand_characters_runs_and_a_longer_one_is_refused(visit, url):
-    page = visit(url)
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+def test_a_prompt_of_a_hundred_thousand_characters_runs_and_a_longer_one_is_refused(page):
     page.locator("#max-new-tokens input").fill("20")
     page.locator("#max-new-tokens input").blur()
     page.locator("#prompt textarea").fill("x" * 100_000)

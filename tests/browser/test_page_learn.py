@@ -15,6 +15,8 @@ from viz.learn.export import export_lesson
 from viz.learn.lessons import shipped_lessons
 from viz.learn.payload import learn_payload
 
+from .conftest import new_visitor
+
 LEARN = "document.querySelector('.sp-learn').speculoscopeLearn"
 LESSONS = [lesson["id"] for lesson in shipped_lessons()]
 
@@ -29,15 +31,10 @@ def at(visit, page_url, query: str, **options):
 @pytest.fixture(scope="module")
 def opened(browser, page_url):
     """One visitor for the tests that need no page of their own."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800})
-    page = context.new_page()
-    page.faults = []
-    page.on("pageerror", lambda error: page.faults.append(str(error)))
-    page.on("console", lambda message: message.type == "error" and page.faults.append(message.text))
-    page.goto(page_url + "?learn=lessons")
+    page = new_visitor(browser, page_url + "?learn=lessons")
     page.wait_for_selector(".sp-learn:not([aria-busy]) .sl-cards")
     yield page
-    context.close()
+    page.context.close()
 
 
 @pytest.fixture
@@ -248,10 +245,10 @@ def test_a_hostile_run_is_text_everywhere(there):
     assert page.evaluate("window.hacked") is None
 
 
-def test_a_run_of_one_s_own_travels_in_the_link(visit, page_url, tmp_path):
+def test_a_run_of_one_s_own_travels_in_the_link(there, visit, page_url, tmp_path):
     file = tmp_path / "run.json"
     file.write_text(run_to_json(make_run(n_tokens=30, prompt="my very own text")), encoding="utf-8")
-    page = at(visit, page_url, "?learn=steps")
+    page = there("?learn=steps")
     page.locator(".sl-runs input[type=file]").set_input_files(file)
     page.wait_for_function("document.querySelector('.sl-runs select').selectedOptions[0].text === 'my very own text'")
     page.get_by_role("button", name="Copy link").click()
@@ -260,8 +257,9 @@ def test_a_run_of_one_s_own_travels_in_the_link(visit, page_url, tmp_path):
     assert "#run=" in link
     other = at(visit, page_url, link[len(page_url) :] if link.startswith(page_url) else "?" + link.partition("?")[2])
     assert "my very own text" in other.locator(".sl-prompt").first.inner_text()
-    cut = at(visit, page_url, "?" + link.partition("?")[2][:-40])
-    assert "cut or changed" in cut.locator(".sl-root > .sl-status").inner_text()
+    query, _, packed = link.partition("?")[2].partition("#")
+    other.evaluate(f"([query, packed]) => {LEARN}.follow(query, packed)", ["?" + query, f"#{packed[:-40]}"])
+    assert "cut or changed" in other.locator(".sl-root > .sl-status").inner_text()
 
 
 def test_a_presenter_needs_keys_only_and_answers_wait(there):

@@ -12,11 +12,14 @@ from tests.evaluations import make_drafts, make_evaluation
 from viz.reports.drafts import drafts_report
 from viz.reports.evaluation import evaluation_report
 
-WAIT = 30_000
+from .conftest import WAIT
+from .pointing import settled
+
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
 
 def opened(visit, url: str, **options):
+    """A page with its plots; ``visit`` may be shared_page."""
     page = visit(url, **options)
     expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     page.locator(".sp-plots").scroll_into_view_if_needed()
@@ -34,31 +37,50 @@ def serious(page, scope: str) -> list[str]:
 
 
 @pytest.mark.parametrize("options", [{}, {"color_scheme": "dark"}, PHONE], ids=["light", "dark", "phone"])
-def test_axe_finds_nothing_serious_in_the_race_and_its_plots(visit, page_url, options):
-    page = opened(visit, page_url, **options)
+def test_axe_finds_nothing_serious_in_the_race_and_its_plots(shared_page, page_url, options):
+    page = opened(shared_page, page_url, **options)
     assert serious(page, "#race") == []
     assert page.faults == []
 
 
-def test_axe_finds_nothing_serious_in_the_other_tabs(visit, page_url):
-    page = opened(visit, page_url)
+def test_keyboard_only_a_visitor_reaches_run_and_the_player(shared_page, page_url):
+    page = shared_page(page_url)
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)  # the form comes after the strips of the first paint
+    page.locator("#prompt textarea").focus()
+    reached = set()
+    for _ in range(120):  # glossary words are tab stops, too
+        page.keyboard.press("Tab")
+        reached.add(
+            page.evaluate(
+                "(() => { const n = document.activeElement; return n.id || n.className || n.closest('[id]')?.id })()"
+            )
+        )
+    names = " ".join(map(str, reached))
+    for wanted in ("run", "sd-play", "sd-rail", "sp-button"):
+        assert wanted in names
+
+
+def test_axe_finds_nothing_serious_in_the_other_tabs(shared_page, page_url):
+    page = shared_page(page_url)
     for tab, place in (("Evaluation", "#report-evaluate"), ("Drafts", "#report-drafts")):
         page.get_by_role("tab", name=tab).click()
         expect(page.locator(place)).to_be_visible(timeout=WAIT)
         assert serious(page, place) == []
 
 
-def test_dark_colours_reach_the_plots(visit, page_url):
-    page = opened(visit, page_url, color_scheme="dark")
+def test_dark_colours_reach_the_plots(shared_page, page_url):
+    page = opened(shared_page, page_url, color_scheme="dark")
     expect(page.locator("body.dark")).to_be_attached()
     ink = page.evaluate("getComputedStyle(document.querySelector('.sp-canvas')).getPropertyValue('--sd-mute').trim()")
     assert page.evaluate("document.querySelector('.sp-canvas').layout.font.color") == ink
     page.evaluate("document.body.classList.remove('dark')")
     page.wait_for_function(f"document.querySelector('.sp-canvas').layout.font.color !== '{ink}'", timeout=WAIT)
+    page.evaluate("document.body.classList.add('dark')")
 
 
-def test_a_phone_needs_no_sideways_scrolling(visit, page_url):
-    page = opened(visit, page_url, **PHONE)
+def test_a_phone_needs_no_sideways_scrolling(shared_page, page_url):
+    page = opened(shared_page, page_url, **PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("document.querySelector('.sd-strips').getBoundingClientRect().bottom + scrollY") < 844
     assert not page.locator("#prompt").is_visible()  # the form is collapsed: the first screen shows the race
@@ -71,8 +93,8 @@ def test_a_phone_needs_no_sideways_scrolling(visit, page_url):
     assert page.faults == []
 
 
-def test_reports_fit_a_phone_and_their_words_explain_themselves(visit, page_url):
-    page = visit(page_url, **PHONE)
+def test_reports_fit_a_phone_and_their_words_explain_themselves(shared_page, page_url):
+    page = shared_page(page_url, **PHONE)
     reports = {"evaluate": evaluation_report(make_evaluation()), "drafts": drafts_report(make_drafts())}
     for tab, (job, report) in zip(("Evaluation", "Drafts"), reports.items()):
         page.get_by_role("tab", name=tab).click()
@@ -90,33 +112,12 @@ def test_reports_fit_a_phone_and_their_words_explain_themselves(visit, page_url)
     expect(page.locator("#report-drafts .sd-pop")).to_be_visible()
 
 
-def test_keyboard_only_a_visitor_reaches_run_and_the_player(visit, page_url):
-    page = visit(page_url)
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)  # the form comes after the strips of the first paint
-    page.locator("#prompt textarea").focus()
-    reached = set()
-    for _ in range(120):  # glossary words are tab stops, too
-        page.keyboard.press("Tab")
-        reached.add(
-            page.evaluate(
-                "(() => { const n = document.activeElement; return n.id || n.className || n.closest('[id]')?.id })()"
-            )
-        )
-    names = " ".join(map(str, reached))
-    for wanted in ("run", "sd-play", "sd-rail", "sp-button"):
-        assert wanted in names
-
-
 def test_nothing_comes_from_elsewhere_and_plotly_only_when_it_is_needed(visit, page_url):
-    asked = []
     page = visit(page_url)
-    page.on("request", lambda request: asked.append(request.url))
-    page.reload()
     expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
-    page.wait_for_timeout(500)
-    assert not any("plotly" in url for url in asked)
+    settled(page)
+    assert not any("plotly" in url for url in page.asked)
     page.locator(".sp-plots").scroll_into_view_if_needed()
     page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2", timeout=WAIT)
-    assert [url for url in asked if "plotly.min.js" in url] == [f"{page_url}speculoscope/plotly.min.js"]
+    assert [url for url in page.asked if "plotly.min.js" in url] == [f"{page_url}speculoscope/plotly.min.js"]
     assert page.elsewhere == []

@@ -13,7 +13,8 @@ from decoding.backends.remote import RemoteBackend
 from tests.page_server import page_at, write_recordings
 from tests.test_page_app import free_port
 
-WAIT = 60_000
+from .conftest import WAIT
+
 TOKEN = "s3cret"
 SERVER = textwrap.dedent("""
     import sys, uvicorn
@@ -47,7 +48,7 @@ class Server:
         self.process.stderr.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server():
     server = Server()
     yield server
@@ -67,6 +68,15 @@ def finished(page) -> None:
     expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)
     expect(page.locator(".sd-sentence")).to_contain_text("Here:", timeout=WAIT)
     expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+
+
+def test_a_wrong_token_is_a_sentence(visit, server, tmp_path):
+    with page_at(RemoteBackend(address(server), "guess"), write_recordings(tmp_path)) as url:
+        page = visit(url)
+        expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+        run(page, "let me in")
+        expect(page.locator(".sp-fault")).to_contain_text("requires a token", timeout=WAIT)
+        expect(page.locator(".sd-badge")).to_contain_text("recorded")
 
 
 @pytest.mark.timeout(300)  # it starts a server twice
@@ -91,12 +101,3 @@ def test_a_killed_server_is_a_sentence_what_had_arrived_stays_and_a_new_one_serv
         finished(page)
         assert page.locator(".sp-fault").count() == 0
         assert page.faults == []
-
-
-def test_a_wrong_token_is_a_sentence(visit, server, tmp_path):
-    with page_at(RemoteBackend(address(server), "guess"), write_recordings(tmp_path)) as url:
-        page = visit(url)
-        expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
-        run(page, "let me in")
-        expect(page.locator(".sp-fault")).to_contain_text("requires a token", timeout=WAIT)
-        expect(page.locator(".sd-badge")).to_contain_text("recorded")

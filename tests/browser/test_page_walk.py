@@ -11,9 +11,8 @@ from decoding.records.run_file import run_from_json, run_to_json
 from tests.page_server import first_run
 from tests.runs import make_run
 
-from .pointing import point_at
-
-WAIT = 30_000  # ms; the tests' machine may be busy
+from .conftest import WAIT
+from .pointing import point_at, settled
 
 
 @pytest.fixture
@@ -25,6 +24,11 @@ def page(visit, page_url):
     assert page.elsewhere == []
 
 
+def choose_the_first_example(page) -> None:
+    page.locator("#example input").click()
+    page.get_by_role("option").first.click()
+
+
 def run_box(page, prompt: str, lanes: str | None = None, tokens: int = 30) -> None:
     """Fill in the form by hand and press Run."""
     page.locator("#prompt textarea").fill(prompt)
@@ -34,8 +38,8 @@ def run_box(page, prompt: str, lanes: str | None = None, tokens: int = 30) -> No
 
 
 def finished(page) -> None:
+    expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)  # it has begun, with Stop in Run's place
     expect(page.locator("#run")).to_be_visible(timeout=WAIT)
-    expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)
     expect(page.locator(".sd-sentence")).to_contain_text("Here:", timeout=WAIT)
 
 
@@ -59,8 +63,6 @@ def test_a_recorded_run_is_there_before_anything_was_asked_for(page):
 
 def test_run_replay_step_hover(page):
     run_box(page, "def f(x):")
-    expect(page.locator("#stop")).to_be_visible(timeout=WAIT)
-    expect(page.locator(".sd-status")).to_contain_text("On the clock", timeout=WAIT)
     finished(page)
     page.get_by_role("button", name=re.compile("Pause|Play")).first.click()
     page.locator(".sd-rail").focus()
@@ -76,8 +78,9 @@ def test_run_replay_step_hover(page):
 
 
 def test_stop_leaves_a_sentence_and_a_form_that_runs_again(page):
-    run_box(page, "def slow():", tokens=400)
+    run_box(page, "def endless():")
     expect(page.locator(".sd-status")).to_contain_text("On the clock", timeout=WAIT)
+    expect(page.locator("#stop")).to_be_visible(timeout=WAIT)
     page.locator("#stop").click()
     expect(page.locator("#run")).to_be_visible(timeout=WAIT)
     expect(page.locator(".sd-sentence")).to_contain_text(re.compile(r"Stopped after \d+ tokens? in \d"))
@@ -110,7 +113,7 @@ def test_plots_of_another_run_never_stand_below_a_run(page):
     expect(page.locator(".sp-figure")).to_have_count(3, timeout=WAIT)
     recorded = page.locator(".sp-figure p").first.inner_text()
     page.locator("#run").scroll_into_view_if_needed()
-    run_box(page, "def slow():", tokens=400)
+    run_box(page, "def endless():")
     expect(page.locator(".sd-status")).to_contain_text("On the clock", timeout=WAIT)
     expect(page.locator(".sp-figure")).to_have_count(0)
     page.locator("#stop").click()
@@ -122,8 +125,7 @@ def test_plots_of_another_run_never_stand_below_a_run(page):
     expect(page.locator(".sp-figure")).to_have_count(3, timeout=WAIT)
     assert page.locator(".sp-figure p").first.inner_text() != recorded
     expect(plots).not_to_contain_text("a stopped run")
-    page.locator("#example input").click()
-    page.get_by_role("option").first.click()  # the first run's prompt and recording again
+    choose_the_first_example(page)
     expect(page.locator(".sd-badge")).to_contain_text("recorded", timeout=WAIT)
     plots.scroll_into_view_if_needed()
     expect(page.locator(".sp-figure p").first).to_have_text(recorded, timeout=WAIT)
@@ -227,7 +229,7 @@ def test_a_link_restores_the_settings_and_the_browser_keeps_them(visit, page_url
     expect(page.locator("#lanes .token")).to_have_text(["autoregressive", "static:3"])
     expect(page.locator("#max-new-tokens input")).to_have_value("33")
     page.wait_for_function("(localStorage.getItem('speculoscope-settings') || '').length > 20", timeout=WAIT)
-    page.wait_for_timeout(300)
+    settled(page)
     page.goto(page_url)
     expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
     expect(page.locator("#max-new-tokens input")).to_have_value("33")
@@ -242,7 +244,8 @@ def test_an_example_replaces_the_prompt_when_it_is_chosen_and_not_when_the_list_
     page.locator("#example input").click()
     page.keyboard.press("Escape")
     page.locator("#prompt textarea").click()
-    page.wait_for_timeout(1500)
+    run_box(page, "mine", tokens=10)  # to the server and back: whatever the list asked for has come by then, too
+    finished(page)
     expect(page.locator("#prompt textarea")).to_have_value("mine")
     page.locator("#example input").focus()
     page.keyboard.press("ArrowDown")
@@ -257,8 +260,7 @@ def test_the_example_chosen_last_can_be_chosen_again_after_typing(page):
     box.fill("")
     box.press_sequentially("mine")
     expect(example).to_have_value("", timeout=WAIT)
-    example.click()
-    page.get_by_role("option").first.click()
+    choose_the_first_example(page)
     expect(box).to_have_value(first, timeout=WAIT)
 
 
@@ -307,7 +309,6 @@ def test_what_was_missed_is_fetched_again(page):
         race.accept = (delta) => (count++ === 3 ? Promise.resolve() : accept(delta)); }"""
     )
     run_box(page, "def lost():", tokens=120)
-    expect(page.locator(".sd-status")).to_contain_text("On the clock", timeout=WAIT)
     page.wait_for_function("window.repairs > 0", timeout=WAIT)
     finished(page)
     assert page.locator(".sp-fault").count() == 0

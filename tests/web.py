@@ -1,0 +1,16 @@
+"""httpx's functions, with the patience that a busy machine needs: httpx itself gives up after 5 s of silence."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import httpx
+
+PATIENCE_S = 60.0
+
+delete = partial(httpx.delete, timeout=PATIENCE_S)
+get = partial(httpx.get, timeout=PATIENCE_S)
+post = partial(httpx.post, timeout=PATIENCE_S)
+put = partial(httpx.put, timeout=PATIENCE_S)
+request = partial(httpx.request, timeout=PATIENCE_S)
+stream = partial(httpx.stream, timeout=PATIENCE_S)
