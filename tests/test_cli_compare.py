@@ -311,7 +311,8 @@ def test_serve_serves_and_ends_on_a_signal(ending, tmp_path):
     environment = {**os.environ, "SPECULOSCOPE_TOKEN": "s3cret", "TMPDIR": str(tmp_path)}
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     assert f"http://127.0.0.1:{port}" in server.stderr.readline()
-    health = httpx.Client(transport=httpx.HTTPTransport(retries=20)).get(f"http://127.0.0.1:{port}/health").json()
+    patient = httpx.Client(transport=httpx.HTTPTransport(retries=20), timeout=web.PATIENCE_S)
+    health = patient.get(f"http://127.0.0.1:{port}/health").json()
     assert health["status"] == "ok"
     assert web.get(f"http://127.0.0.1:{port}/pairs").status_code == 401
     server.send_signal(ending)
