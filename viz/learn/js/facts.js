@@ -85,7 +85,7 @@ function iterationFacts(lane, i) {
 
 const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown", "iteration", "longest_run"]);
 const SHARES = new Set(["match", "match_draft2", "acceptance_short", "acceptance_long"]);
-const COSTS_OF_GUESSES = new Set(["c", "c_draft2", "first", "break_even"]);
+const FINE = new Set(["c", "c_draft2", "first", "break_even", "p_first", "q_first", "keep_first"]);
 const SPEEDUPS = /speedup/;
 
 function factText(name, value) {
@@ -93,7 +93,7 @@ function factText(name, value) {
   if (typeof value === "string") return value;
   if (WHOLE.has(name)) return String(Math.round(value));
   if (SHARES.has(name)) return `${Math.round(value)}%`;
-  if (COSTS_OF_GUESSES.has(name)) return small(value);
+  if (FINE.has(name)) return small(value);
   return SPEEDUPS.test(name) ? times(value) : fixed(value);
 }
 
