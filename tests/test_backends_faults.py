@@ -84,7 +84,7 @@ def test_a_process_that_ends_before_it_begins_is_a_sentence_each_time():
     try:
         for _ in range(2):
             told = last_sentence(run(backend))
-            assert "ended with status 3; the program's log tells why" in told and "a new process starts" in told
+            assert "ended with status 3; the program's log has the reason" in told and "a new process starts" in told
     finally:
         backend.close()
 
@@ -122,7 +122,7 @@ def test_a_stop_deep_in_a_job_ends_it_as_stopped_and_not_as_broken(monkeypatch):
 
     monkeypatch.setattr("decoding.comparison.chain.record_chain", stopped)
     jobs = Jobs()
-    jobs._pair, jobs._key = ToyPair(), ("", "", "", "auto")
+    jobs._pair, jobs._key = ToyPair(), ("", "", "", "auto", "auto")
     options = {"prompt": "abc", "lanes": ["autoregressive", "static:2"], "max_new_tokens": 5, "repeats": 1}
     told = list(guarded(lambda: jobs.run("compare", options, "run", lambda: False)))
     assert told[-1] == ("cancelled", {})
