@@ -69,6 +69,7 @@ def describe(names: Sequence[str]) -> dict:
         "default_draft": DEFAULT,
         "int8_drafts": True,
         "chat": True,
+        "about": "chats in English, often wrong",
     }
 
 
