@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import expect
 
 from decoding.records.run_file import run_from_json, run_to_json
-from tests.page_server import first_run
+from tests.page_fakes import ScriptedBackend
+from tests.page_server import first_run, page_at, write_recordings
 from tests.runs import make_run
 
 from .conftest import WAIT
@@ -314,7 +315,12 @@ def test_what_was_missed_is_fetched_again(page):
     assert page.locator(".sp-fault").count() == 0
 
 
-def test_a_measurement_that_a_reload_ended_says_so_and_can_be_started_again(page):
+def test_a_measurement_that_a_reload_ended_says_so_and_can_be_started_again(visit, tmp_path):
+    with page_at(ScriptedBackend(pause_s=0.1), write_recordings(tmp_path)) as url:  # 50 steps, 5 s
+        _leave_and_start_again(visit(url))  # Gradio itself reports the stream that the reload cut
+
+
+def _leave_and_start_again(page):
     def open_tab():
         page.get_by_role("tab", name="Drafts").click()
         return page.locator("[role=tabpanel]:visible")
