@@ -105,5 +105,5 @@ def test_faults_of_a_space_are_sentences(monkeypatch, error, words):
 def test_it_is_chosen_by_its_name():
     assert choose_backend(url="space:owner/name").name == "space"
     for place in ("owner", "../x", "a/b/c", ""):
-        with pytest.raises(UserError, match="is no Space"):
+        with pytest.raises(UserError, match="is not a Space"):
             choose_backend(url=f"space:{place}")

@@ -47,7 +47,7 @@ def test_a_large_body_is_refused_by_its_announced_size(url):
         connection.putheader("Content-Length", str(size))
         connection.endheaders()  # no body follows: a server that waited for one would run into the time limit
         response = connection.getresponse()
-        assert response.status == 413 and b"MB, the most" in response.read()
+        assert response.status == 413 and b"MB, the limit" in response.read()
         connection.close()
 
 
@@ -156,7 +156,7 @@ def test_a_visitor_s_address_is_what_the_nearest_proxy_saw(host, forwarded, addr
 def test_a_run_whose_events_nobody_fetches_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(api.Unread.__init__, "__defaults__", (0.3,))
     with scripted_page(tmp_path, pause_s=0.02) as (backend, url):
-        data = ["x", ["autoregressive"], 4000, "", 0.0, "greedy", 0, 1, "", ""]
+        data = ["x", ["autoregressive"], 4000, "", 0.0, "greedy", 0, 1, "", "", "auto"]
         event = httpx.post(f"{url}gradio_api/call/compare", json={"data": data}, timeout=20).json()["event_id"]
         wait_until(lambda: backend.requests and not backend._waiting)  # the run had begun and was ended
         told = httpx.get(f"{url}gradio_api/call/compare/{event}", timeout=20).text

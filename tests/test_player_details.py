@@ -67,7 +67,7 @@ def test_sampling_tells_p_q_ratio_and_draw():
     lane, i, index, token = first(run, "rejected")
     token.p_draft, token.p_target, token.accept_probability, token.draw = 0.8, 0.2, 0.25, 0.9
     details = token_details(run, lane, i, index)
-    assert details["why"] == "Kept with probability min(1, p/q) = 0.250; the draw 0.900 is not under it: rejected."
+    assert details["why"] == "Kept with probability min(1, p/q) = 0.250; the draw 0.900 is not below it: rejected."
     assert ["ratio p/q", "0.250"] in details["rows"] and ["draw", "0.900"] in details["rows"]
 
 
@@ -75,7 +75,7 @@ def test_coupling_tells_of_the_shared_noise():
     run = make_run(rule="coupling")
     lane, i, index, _ = first(run, "rejected")
     details = token_details(run, lane, i, index)
-    assert "under the same noise" in details["why"]
+    assert "with the same noise" in details["why"]
     assert details["rows"][-1][0] == "shared noise"
 
 

@@ -166,4 +166,4 @@ def test_an_evaluation_has_its_row_and_its_figures(tmp_path, monkeypatch):
     assert [point.lane for point in result.pareto["alternate"]] == ["alternate:2", "alternate:6", "alternate:12"]
     assert result.texts_equal[0] == result.texts_equal[1] > 0
     pareto = next(one for one in draw_evaluation(result) if one.name == "eval-pareto")
-    assert "alternate" in [trace.name for trace in pareto.figure.data]
+    assert "Alternating" in [trace.name for trace in pareto.figure.data]
