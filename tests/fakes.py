@@ -36,7 +36,7 @@ def small_request(prompt: str = "def f(x):\n", **changes: Any) -> CompareRequest
 def scripted_events(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
     """The events that ``compare`` would have emitted for ``run``, one per iteration."""
     lanes = [trace.lane for trace in run.lanes]
-    yield "started", {"settings": asdict(run.settings), "pair": run.pair.name, "lanes": lanes}
+    yield "started", {"settings": asdict(run.settings), "pair": asdict(run.pair), "lanes": lanes}
     yield "progress", {"stage": "measuring", "message": "Measuring the costs", "fraction": 0.5}
     known: set[int] = set()
     for repeat in range(run.settings.repeats):

@@ -368,7 +368,7 @@ def test_the_verdict_names_where_texts_differ():
     assert verdict(run) == "Same text in all 4 lanes."
     run.lanes[1].verdict = Verdict(same=False, first_difference=7, gap=0.00002, near_tie=True)
     assert verdict(run) == (
-        "static:5 differs from output position 7 on, where the target's two best logits lie 2e-05 apart "
+        "static:5 differs from output position 7 on, where the target's two best logits are 2e-05 apart "
         "(a near tie), bfloat16."
     )
     run.lanes[1].verdict = Verdict(same=None)

@@ -102,7 +102,7 @@ def test_drafts_can_be_spread_too(tmp_path):
 @pytest.mark.parametrize("other", [{"gpu": "Another GPU"}, {"cores": 999}, {"torch": "1.0"}])
 def test_different_machines_are_refused(tmp_path, other):
     devices = Devices(2, machine_1=other)
-    with pytest.raises(UserError, match="run on different machines .*do not belong in a table"):
+    with pytest.raises(UserError, match="run on different machines .*cannot be compared"):
         spread_over(devices, tmp_path)
 
 

@@ -133,7 +133,7 @@ def test_unknown_runs_are_sentences():
         assert "does not exist yet: request" in web.get(f"{url}/events", params={"from": 999}).json()["message"]
         assert "number of an event" in web.get(f"{url}/events", params={"from": "x"}).json()["message"]
         other = web.put(url, json={**BODY, "kind": "evaluate"})
-        assert other.status_code == 409 and "with other settings" in other.json()["message"]
+        assert other.status_code == 409 and "and other settings" in other.json()["message"]
 
 
 def test_a_connection_that_dies_in_the_midst_ends_its_run_after_the_time_of_grace():
@@ -194,7 +194,7 @@ def test_a_front_end_of_another_version_is_told_so():
         response = web.put(f"http://127.0.0.1:{port}/runs/newer-client", json=newer)
     assert response.status_code == 400
     assert response.json()["message"] == (
-        "This server knows no setting fancy: are it and the front end of the same version?"
+        "This server does not know the setting fancy: is the front end of the same version?"
     )
 
 

@@ -40,7 +40,7 @@ def start(page, tab: str):
         ("of them on the clock", "1"),
         ("Minutes on the clock, at most", "0.05"),
     ):
-        field = panel.get_by_label(name)
+        field = panel.get_by_role("spinbutton", name=name)
         field.fill(value)
         field.blur()
     panel.get_by_role("button", name="Run here").click()
