@@ -335,7 +335,8 @@ def _leave_and_start_again(page):
     panel = open_tab()
     expect(panel.locator(".sp-status")).to_contain_text("ended when this page was left", timeout=WAIT)
     panel.get_by_text("Measure again here").click()
-    expect(panel.get_by_role("spinbutton", name="Test prompts")).to_have_value("7", timeout=WAIT)  # with the same settings
+    prompts = panel.get_by_role("spinbutton", name="Test prompts")
+    expect(prompts).to_have_value("7", timeout=WAIT)  # with the same settings
     panel.get_by_role("button", name="Start again").click()
     expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
     expect(panel.locator(".sp-status")).to_contain_text("has no evaluation", timeout=WAIT)

@@ -62,7 +62,7 @@
     constructor(element, server) {
       this.status = new Status(element.querySelector(".sp-status"));
       this.content = element.querySelector(".sp-content");
-      Object.assign(this, { server, element, drawings: [], memory: `speculoscope-${element.closest("[id]").id}` });
+      Object.assign(this, { server, element, drawings: [], memory: `speculoscope-${element.closest("[id^='report-']").id}` });
       this.going = `${this.memory}-going`; // in the tab's own memory: a measurement is under way
       explainTerms(element);
       global.SpeculoscopePlots.onTheme(() => this.drawAll());

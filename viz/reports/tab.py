@@ -94,8 +94,17 @@ DRAFTS = Kind(
 )
 
 
-def build_report_tab(page: gr.Blocks, kind: Kind, backend: Backend, visits: Visits, folder: Path = RESULTS) -> None:
-    """Adds the tab's components to ``page``, whose context is open, and wires them."""
+def form_memory(kind: Kind) -> gr.BrowserState:
+    """The browser's memory of the tab's form. It is placed outside of the tabs: inside a tab that was not opened yet,
+    Gradio does not read it.
+    """
+    return gr.BrowserState({}, storage_key=f"speculoscope-form-{kind.job}", secret="not-a-secret")
+
+
+def build_report_tab(
+    page: gr.Blocks, kind: Kind, backend: Backend, visits: Visits, memory: gr.BrowserState, folder: Path = RESULTS
+) -> None:
+    """Adds the tab's components to ``page``, whose context is open, and wires them; ``memory``: see form_memory."""
     pairs, kept = backend.pairs(), Kept()
     gr.HTML(
         html_template=f"<p class='speculoscope sp-intro'>{kind.intro}</p>", js_on_load=None, apply_default_css=False
@@ -117,7 +126,7 @@ def build_report_tab(page: gr.Blocks, kind: Kind, backend: Backend, visits: Visi
         server_functions=_answers(kind, pairs[0] if pairs else None, folder, kept),
     )
     form = [pair, suite, limit, clock, minutes]
-    _wire_memory(page, kind, form)
+    _wire_memory(page, memory, form)
     _wire(kind, backend, visits, kept, form, view, run, stop)
 
 
@@ -179,23 +188,28 @@ def is_stale(setting: Setting, pair: PairDescription) -> bool:
     return any(fingerprint(place) != made_with for place, made_with in here)
 
 
-def _wire_memory(page: gr.Blocks, kind: Kind, form: list) -> None:
-    """The browser keeps the form, so that a measurement can be started again after a reload; no server is asked."""
-    memory = gr.BrowserState([], storage_key=f"speculoscope-form-{kind.job}", secret="not-a-secret")
-    first = json.dumps([field.value for field in form])
+def _wire_memory(page: gr.Blocks, memory: gr.BrowserState, form: list) -> None:
+    """The browser keeps the form, so that a measurement can be started again after a reload."""
     gr.on(
         [field.change for field in form],
         fn=None,
         inputs=form,
         outputs=memory,
-        js="(...values) => [values]",
+        js="(...values) => ({ values })",
         api_visibility="private",
     )
+
+    def restore(kept: Any) -> list:
+        values = kept.get("values") if isinstance(kept, dict) else None
+        return values if isinstance(values, list) and len(values) == len(form) else [gr.skip()] * len(form)
+
+    # On the server: a handler that runs in the browser alone is called before the browser's memory has been read.
     page.load(
-        fn=None,
+        restore,
         inputs=memory,
         outputs=form,
-        js=f"(kept) => Array.isArray(kept) && kept.length === {len(form)} ? kept : {first}",
+        show_progress="hidden",
+        concurrency_limit=None,
         api_visibility="private",
     )
 
