@@ -116,7 +116,7 @@ def test_nothing_comes_from_elsewhere_and_plotly_only_when_it_is_needed(visit, p
     page = visit(page_url)
     page.get_by_role("button", name="Pause (space)").click(timeout=WAIT)  # plots also come when the replay ends
     settled(page)
-    assert not any("plotly" in url for url in page.asked)
+    assert [url for url in page.asked if "plotly" in url] == []
     page.locator(".sp-plots").scroll_into_view_if_needed()
     page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2", timeout=WAIT)
     assert [url for url in page.asked if "plotly.min.js" in url] == [f"{page_url}speculoscope/plotly.min.js"]
