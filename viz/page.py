@@ -61,7 +61,7 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS, mcp: bool 
     with Page(title="Speculoscope", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(html_template=HEADER, js_on_load=None, apply_default_css=False)
         evaluations, drafts = form_memory(EVALUATE), form_memory(DRAFTS)
-        with gr.Tabs(elem_classes="sp-tabs"):
+        with gr.Tabs(elem_classes="sp-tabs", overflow_behavior="wrap"):  # a menu would hide tabs on narrow phones
             with gr.Tab("Race", id="race"):
                 build_race_tab(page, backend, recorded, store, visits)
             with gr.Tab("Learn", id="learn"):

@@ -110,11 +110,15 @@ def test_reports_fit_a_phone_and_their_words_explain_themselves(shared_page, pag
         expect(page.locator(f"#report-{job}").get_by_role("button", name="Tables (CSV)")).to_be_visible()
     page.locator("#report-drafts .sd-term").first.click()
     expect(page.locator("#report-drafts .sd-pop")).to_be_visible()
+    page.set_viewport_size({"width": 280, "height": 653})  # the tabs do not fit into one line
+    for tab in ("Race", "Learn", "Evaluation", "Drafts"):
+        expect(page.get_by_role("tab", name=tab)).to_be_in_viewport()
 
 
 def test_nothing_comes_from_elsewhere_and_plotly_only_when_it_is_needed(visit, page_url):
-    page = visit(page_url)
-    page.get_by_role("button", name="Pause (space)").click(timeout=WAIT)  # plots also come when the replay ends
+    page = visit(f"{page_url}?run=first&t=0")  # it stands at its beginning: plots also come when the replay ends
+    expect(page.get_by_role("button", name="Play (space)")).to_be_visible(timeout=WAIT)
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
     settled(page)
     assert [url for url in page.asked if "plotly" in url] == []
     page.locator(".sp-plots").scroll_into_view_if_needed()
