@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from decoding.evaluation.published import COLUMNS, ELSEWHERE, PUBLISHED, TITLE, papers_table
+from decoding.evaluation.published import COLUMNS, ELSEWHERE, PUBLISHED, TITLE, ahead_table, papers_table
 from decoding.evaluation.report import evaluation_tables
 from tests.evaluations import make_evaluation
 
@@ -53,6 +53,15 @@ def test_a_clocked_figure_goes_before_a_simulated_one():
     oracle = next(one for one in result.policies if one.label == "oracle").rows["mbpp"]
     oracle.clock = replace(oracle.simulated, prompts=3)
     assert "(3 prompts)" in own_figures(result)["oracle"]
+
+
+def test_how_far_a_policy_is_ahead_of_the_best_static_sl_there_and_here():
+    result = of_papers({"code": "mbpp"})
+    assert ahead_table(make_evaluation()) is None
+    rows = {(row[0], row[1].partition(",")[0]): row[2:] for row in ahead_table(result).rows}
+    assert rows["mbpp", "DISCO"] == ["+10.9%", "", "+28.1%"]  # 1 - 1.64 / 1.84, 1 - 1.64 / 2.28
+    cut = result.entry("oracle").rows["mbpp"].simulated.cut
+    assert rows["mbpp", "measured here"][-1].startswith(f"{cut.value:+.1%} [{cut.low:+.1%}, {cut.high:+.1%}]")
 
 
 def test_published_figures_name_their_source():

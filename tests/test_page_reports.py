@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import re
@@ -13,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from decoding.errors import UserError
-from decoding.evaluation.results import ALL, save_result
+from decoding.evaluation.files import markdown
+from decoding.evaluation.places import advise
+from decoding.evaluation.results import ALL, DraftsResult, load_evaluation, save_result
 from decoding.records.events import Event
 from decoding.records.fingerprint import fingerprint
-from decoding.records.pairs import embedded_pairs
+from decoding.records.pairs import PairDescription, embedded_pairs
 from viz.player.names import lane_name
-from viz.reports.drafts import advise, beside_evaluation, drafts_report
+from viz.reports.drafts import beside_evaluation, drafts_report
 from viz.reports.evaluation import evaluation_report
 from viz.reports.kept import Kept
 from viz.reports.tab import DRAFTS, EVALUATE, _answers, _finish, is_stale, job_options
@@ -61,6 +64,61 @@ def test_the_tab_opens_with_the_shipped_file(tmp_path, kind, make):
     assert "No results are shipped" in shipped({})["error"]
     save_result(make(), tmp_path / f"toy{kind.ending}.json")
     assert shipped({})["report"]["sections"][0]["sentences"]
+
+
+def papers_result():
+    """The synthetic evaluation as if on two of the papers' data sets, clocked in part."""
+    result, names = make_evaluation(), {"code": "humaneval", "prose": "gsm8k", "tests": "mtbench"}
+    result.setting.pair = "toy"
+    result.setting.prompts = {names[name]: n for name, n in result.setting.prompts.items()}
+    result.match_rate = {names.get(name, name): rate for name, rate in result.match_rate.items()}
+    for one in result.policies:
+        one.rows = {names.get(name, name): row for name, row in one.rows.items()}
+        one.rows[ALL].clock = replace(one.rows[ALL].simulated, prompts=3)
+    return result
+
+
+def test_without_figures_on_the_papers_data_sets_the_tab_says_how_to_measure_them(tmp_path):
+    save_result(make_evaluation(), tmp_path / "toy.json")
+    shipped, take = _answers(EVALUATE, fake_pair(), tmp_path, Kept())
+    section = shipped({})["report"]["sections"][1]
+    assert section["title"] == "The papers' data sets" and section["tables"] == []
+    assert section["sentences"][0].endswith("python -m decoding evaluate --suite papers --pair toy --ship")
+    assert not shipped({})["report"]["papers"] and "no figures" in take({"kind": "papers"})["error"]
+
+
+def test_figures_on_the_papers_data_sets_stand_beside_the_papers_own_and_in_the_exports(tmp_path):
+    save_result(make_evaluation(), tmp_path / "toy.json")
+    own = papers_result()
+    save_result(own, tmp_path / "toy-papers.json")
+    shipped, take = _answers(EVALUATE, fake_pair(), tmp_path, Kept())
+    report = shipped({})["report"]
+    section = report["sections"][1]
+    assert report["papers"] and "12 test prompts" in section["sentences"][0] and "3 of them" in section["sentences"][0]
+    first = section["tables"][0]
+    disco = next(row for row in first["rows"] if row[0] == "humaneval" and row[1].startswith("DISCO"))
+    assert "1.84x" in disco and "A100" in disco[2] and "differ in models, hardware" in first["note"]
+    here = next(row for row in first["rows"] if row[:2] == ["humaneval", "measured here"])
+    timing = own.entry("static-opt").rows["humaneval"].simulated
+    assert f"{timing.speedup.value:.2f}x [{timing.speedup.low:.2f}, {timing.speedup.high:.2f}] (4 prompts, s)" in here
+    assert load_text(take, "papers", tmp_path) == own
+    rows = list(csv.reader(io.StringIO(take({"kind": "csv"})["text"])))
+    page = take({"kind": "html"})["text"]
+    for table in section["tables"]:
+        assert [f"# {table['title']}"] in rows and html.escape(table["title"]) in page
+
+
+def load_text(take, kind: str, folder: Path):
+    """The evaluation in the file that the page offers."""
+    path = folder / "taken.json"
+    path.write_text(take({"kind": kind})["text"], encoding="utf-8")
+    return load_evaluation(path)
+
+
+def test_a_broken_file_of_the_papers_data_sets_is_a_sentence(tmp_path):
+    save_result(make_evaluation(), tmp_path / "toy.json")
+    (tmp_path / "toy-papers.json").write_text("{")
+    assert "toy-papers.json is not an evaluation" in _answers(EVALUATE, fake_pair(), tmp_path, Kept())[0]({})["error"]
 
 
 def test_figures_of_other_weights_say_so(tmp_path):
@@ -120,15 +178,32 @@ def test_only_the_last_results_are_kept():
     assert kept.get(None) is None and kept.get(["x"]) is None
 
 
-@pytest.mark.parametrize("pair", [one.name for one in embedded_pairs()])
-def test_the_snippets_name_models_that_exist(pair):
-    result, described = make_drafts(), next(one for one in embedded_pairs() if one.name == pair)
-    result.setting.pair, result.drafts[0].name = pair, described.default_draft
-    advice = advise(replace(result, drafts=result.drafts[:1]))
+def drafts_of(pair: PairDescription) -> DraftsResult:
+    """Synthetic drafts of which the best is the default draft of ``pair``."""
+    result = make_drafts()
+    result.setting.pair, result.drafts[0].name = pair.name, pair.default_draft
+    return replace(result, drafts=result.drafts[:1])
+
+
+@pytest.mark.parametrize("anywhere", [False, True])
+@pytest.mark.parametrize("pair", embedded_pairs(), ids=lambda pair: pair.name)
+def test_the_snippets_name_models_that_exist(pair, anywhere):
+    advice = advise(drafts_of(pair), anywhere)
     target, model = re.fullmatch(r"vllm serve (\S+) --speculative-config '(.*)'", advice.vllm).groups()
-    assert f"# target: {target}, assistant: {json.loads(model)['model']}" in advice.transformers
-    assert Path(json.loads(model)["model"], "config.json").is_file()
-    assert Path(target, "config.json").is_file() or described.card.endswith(target)  # not unpacked: from the Hub
+    draft = json.loads(model)["model"]
+    assert f"# target: {target}, assistant: {draft}" in advice.transformers
+    assert Path(draft, "config.json").is_file()
+    assert Path(target, "config.json").is_file() or pair.card.endswith(target)  # not unpacked: from the Hub
+    whole = any(Path(draft).glob("model*.safetensors"))  # what transformers loads
+    assert whole or "lacks the weights that the draft shares" in advice.sentences[-1]
+    if anywhere:
+        assert not Path(target).is_absolute() and not Path(draft).is_absolute()
+
+
+def test_the_written_report_names_what_exists_on_every_machine():
+    pair = embedded_pairs()[0]
+    result, advice = drafts_of(pair), advise(drafts_of(pair), anywhere=True)
+    assert advice.vllm in markdown(result) and advice.transformers in markdown(result)
 
 
 def test_two_tabs_with_two_best_sls_say_which_to_take():

@@ -13,6 +13,7 @@ from rich.text import Text
 from ..evaluation.files import WORK, spread_name, tables_of, write_report
 from ..evaluation.files import ship as ship_result
 from ..evaluation.options import EvaluationOptions, check_options, default_lanes
+from ..evaluation.places import advise
 from ..evaluation.progress import Progress
 from ..evaluation.report import advice_markdown, setting_lines
 from ..evaluation.results import DraftsResult, Result
@@ -143,4 +144,4 @@ def show_result(result: Result) -> None:
     for table in tables_of(result):
         show_table(table, out)
     if isinstance(result, DraftsResult):
-        out.print(Text(visible(advice_markdown(result))))
+        out.print(Text(visible(advice_markdown(advise(result)))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from ..records.trace import Costs
 from .advice import recommend
 from .collect import Collector
 from .options import EvaluationOptions, check_options
+from .places import advise
 from .progress import Progress
 from .results import ALL, Clocked, DraftResult, DraftsResult, Interval, SlPoint
 from .samples import Replayed, Sample, best_of, replay_lane, static_lanes
@@ -77,12 +79,13 @@ class DraftsEvaluation(Evaluation):
         if not samples:
             raise UserError("The target wrote nothing on these prompts: there is nothing to evaluate.")
         found.sort(key=lambda one: one.c)
-        yield DraftsResult(
+        result = DraftsResult(
             setting=describe_setting(self.options, collector, default, samples, len(validation), []),
             drafts=found,
             recommendation=recommend(found, collector.pair.target.info.source, collector.costs),
             plain_clock=plain_on_clock(readings, collector.costs),
         )
+        yield replace(result, recommendation=advise(result, anywhere=True))
 
 
 def _learned(collector: Collector, draft: str) -> list[str]:

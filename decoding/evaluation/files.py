@@ -8,6 +8,7 @@ from ..errors import UserError
 from ..files import safe_name, write_whole
 from ..records.suites import PAPERS
 from .options import EvaluationOptions
+from .places import advise
 from .report import Table, advice_markdown, drafts_tables, evaluation_tables, setting_lines, to_csv, to_markdown
 from .results import DraftsResult, EvaluationResult, save_result
 
@@ -56,7 +57,7 @@ def markdown(result: EvaluationResult | DraftsResult) -> str:
     """The whole report."""
     drafts = isinstance(result, DraftsResult)
     title = f"{'Drafts' if drafts else 'Lookahead policies'} on {result.setting.pair}"
-    more = advice_markdown(result) if drafts else ""
+    more = advice_markdown(advise(result, anywhere=True)) if isinstance(result, DraftsResult) else ""
     return to_markdown(title, setting_lines(result.setting), tables_of(result), more)
 
 

@@ -17,6 +17,8 @@ COLUMNS = {
     "oracle": "oracle",
 }
 TITLE = "Compared with the papers"
+AHEAD_TITLE = "Ahead of the best static SL, compared with the papers"
+_COMPARED = ("disco", "specdecpp", "oracle")  # columns of the table of that title
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ ELSEWHERE = ("CNN-DM", "Alpaca")  # data sets that `suites fetch` does not offer
 
 def papers_table(result: EvaluationResult) -> Table | None:
     """Published and measured rows for each data set that both have; None if there is none."""
-    suites = [suite for suite in result.setting.prompts if any(row.suite == suite for row in PUBLISHED)]
+    suites = _shared_suites(result)
     if not suites:
         return None
     rows = []
@@ -79,10 +81,52 @@ def papers_table(result: EvaluationResult) -> Table | None:
     note = (
         "Speedup over plain decoding. The rows differ in models, hardware and sampling, and our prompts are a sample "
         "of each data set: compare how much a policy adds to the best static SL, not the speedups themselves. "
-        "SpecDec++'s best static SL was chosen on the test data; ours on validation prompts. (s): simulated. "
-        "CNN-DM and Alpaca were not run here."
+        f"The best static SL is {result.static_opt} here, chosen on {result.setting.validation_prompts} validation "
+        "prompts; DISCO's, which is not published, was chosen on validation prompts too, SpecDec++'s on the test data. "
+        "In square brackets: 95% intervals over prompts; s: simulated. CNN-DM and Alpaca were not run here."
     )
     return Table(TITLE, note, ["data set", "source", "setting", *COLUMNS.values()], rows)
+
+
+def ahead_table(result: EvaluationResult) -> Table | None:
+    """How far each paper's policy is ahead of its best static SL, there and here; None as :func:`papers_table`."""
+    suites = _shared_suites(result)
+    if not suites:
+        return None
+    rows = []
+    for suite in suites:
+        rows += [[suite, row.source, *_cuts(row.speedups)] for row in PUBLISHED if row.suite == suite]
+        rows.append([suite, "measured here", *_own_cuts(result, suite)])
+    rows += [[row.suite, row.source, *_cuts(row.speedups)] for row in PUBLISHED if row.suite in ELSEWHERE]
+    note = (
+        "How far the time per token is below that of the best static SL on the same prompts; for the papers, computed "
+        "from the published speedups. In square brackets: 95% intervals over prompts; s: simulated."
+    )
+    return Table(AHEAD_TITLE, note, ["data set", "source", *(COLUMNS[name] for name in _COMPARED)], rows)
+
+
+def _shared_suites(result: EvaluationResult) -> list[str]:
+    """The suites of ``result`` that a paper has a row for."""
+    return [suite for suite in result.setting.prompts if any(row.suite == suite for row in PUBLISHED)]
+
+
+def _cuts(speedups: dict[str, float]) -> list[str]:
+    return [f"{1 - speedups[STATIC_OPT] / speedups[name]:+.1%}" if name in speedups else "" for name in _COMPARED]
+
+
+def _own_cuts(result: EvaluationResult, suite: str) -> list[str]:
+    by_name = _by_column(result)
+    return [_own_cut(by_name.get(name), suite) for name in _COMPARED]
+
+
+def _own_cut(entry: PolicyResult | None, suite: str) -> str:
+    row = entry.rows.get(suite) if entry else None
+    timing = (row.clock or row.simulated) if row else None
+    if row is None or timing is None or timing.cut is None:
+        return ""
+    cut = timing.cut
+    between = f" [{cut.low:+.1%}, {cut.high:+.1%}]" if timing.prompts > 1 else ""
+    return f"{cut.value:+.1%}{between} ({_counted(timing, row.clock is None)})"
 
 
 def _cells(speedups: dict[str, float]) -> list[str]:
@@ -96,10 +140,15 @@ def _own_setting(result: EvaluationResult) -> str:
 
 
 def _own_cells(result: EvaluationResult, suite: str) -> list[str]:
-    by_name: dict[str, PolicyResult] = {}
-    for one in result.policies:  # the first of a name: oracle, not oracle:best
-        by_name.setdefault(STATIC_OPT if one.label == STATIC_OPT else one.lane.partition(":")[0], one)
+    by_name = _by_column(result)
     return [_own_cell(by_name.get(name), suite) for name in COLUMNS]
+
+
+def _by_column(result: EvaluationResult) -> dict[str, PolicyResult]:
+    found: dict[str, PolicyResult] = {}
+    for one in result.policies:  # the first of a name: oracle, not oracle:best
+        found.setdefault(STATIC_OPT if one.label == STATIC_OPT else one.lane.partition(":")[0], one)
+    return found
 
 
 def _own_cell(entry: PolicyResult | None, suite: str) -> str:
@@ -108,5 +157,9 @@ def _own_cell(entry: PolicyResult | None, suite: str) -> str:
         return ""
     timing: Timing = row.clock or row.simulated
     low, high = timing.speedup.low, timing.speedup.high
-    simulated = "" if row.clock else ", s"
-    return f"{timing.speedup.value:.2f}x [{low:.2f}, {high:.2f}] ({timing.prompts} prompts{simulated})"
+    between = f" [{low:.2f}, {high:.2f}]" if timing.prompts > 1 else ""  # one prompt has no interval
+    return f"{timing.speedup.value:.2f}x{between} ({_counted(timing, row.clock is None)})"
+
+
+def _counted(timing: Timing, simulated: bool) -> str:
+    return f"{timing.prompts} prompt{'' if timing.prompts == 1 else 's'}{', s' if simulated else ''}"

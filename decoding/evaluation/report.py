@@ -7,8 +7,18 @@ import io
 from collections.abc import Iterable, Sequence
 
 from ..records.trace import Costs
-from .published import papers_table
-from .results import ALL, DraftsResult, EvaluationResult, Interval, PolicyResult, Setting, Timing, suites_of
+from .published import ahead_table, papers_table
+from .results import (
+    ALL,
+    DraftsResult,
+    EvaluationResult,
+    Interval,
+    PolicyResult,
+    Recommendation,
+    Setting,
+    Timing,
+    suites_of,
+)
 from .table import Table
 from .tables import STATIC_OPT
 
@@ -17,19 +27,30 @@ from .tables import STATIC_OPT
 
 def evaluation_tables(result: EvaluationResult) -> list[Table]:
     """The papers' tables for one pair and draft."""
-    suites = suites_of(result.setting)
-    clocks = [False, True] if _clocked(result) else [False]
-    beside_papers = papers_table(result)
     return [
-        *(_latency_table(result, clock) for clock in clocks),
-        *(_suite_table(result, suites, clock) for clock in clocks if len(suites) > 1),
-        *([beside_papers] if beside_papers else []),
+        *speedup_tables(result),
+        *papers_tables(result),
         _prediction_table(result),
         _pass_table(result),
         *([_losses_table(result)] if all(entry.rows[ALL].losses for entry in result.policies) else []),
         *([_corrections_table(result)] if result.corrections else []),
-        _oracle_table(result, suites),
+        _oracle_table(result, suites_of(result.setting)),
     ]
+
+
+def speedup_tables(result: EvaluationResult) -> list[Table]:
+    """Latency and speedup, over all suites and by suite, simulated and where there are readings on the clock."""
+    suites = suites_of(result.setting)
+    clocks = [False, True] if _clocked(result) else [False]
+    return [
+        *(_latency_table(result, clock) for clock in clocks),
+        *(_suite_table(result, suites, clock) for clock in clocks if len(suites) > 1),
+    ]
+
+
+def papers_tables(result: EvaluationResult) -> list[Table]:
+    """The papers' figures for the data sets of ``result`` next to the measured ones; none if it has none of them."""
+    return [table for table in (papers_table(result), ahead_table(result)) if table]
 
 
 def _latency_table(result: EvaluationResult, clock: bool) -> Table:
@@ -361,9 +382,8 @@ def to_csv(tables: Iterable[Table]) -> str:
     return file.getvalue()
 
 
-def advice_markdown(result: DraftsResult) -> str:
+def advice_markdown(advice: Recommendation) -> str:
     """The recommendation as the end of a Markdown report."""
-    advice = result.recommendation
     sentences = "\n".join(f"- {sentence}" for sentence in advice.sentences)
     return (
         f"## Recommended here: {advice.draft} with {advice.lane}\n\n{sentences}\n\n"

@@ -100,7 +100,7 @@
       this.drawings = [];
       this.id = report.id ?? null;
       if (report.id) localStorage.setItem(this.memory, report.id);
-      this.content.replaceChildren(el("p", "sp-note sp-stamp", report.stamp), this.takeAlong(), ...report.sections.map((one) => this.section(one)));
+      this.content.replaceChildren(el("p", "sp-note sp-stamp", report.stamp), this.takeAlong(report.papers), ...report.sections.map((one) => this.section(one)));
       this.shareStops();
       this.drawAll();
     }
@@ -114,11 +114,13 @@
       }
     }
 
-    takeAlong() {
+    takeAlong(papers) {
       const row = el("div", "sp-take"), note = el("span", "sp-note");
       note.setAttribute("role", "status");
       row.append(el("span", "sp-label", "Save"));
-      for (const [kind, text] of [["html", "Page (HTML)"], ["csv", "Tables (CSV)"], ["json", "Result (JSON)"]]) {
+      const kinds = [["html", "Page (HTML)"], ["csv", "Tables (CSV)"], ["json", "Result (JSON)"]];
+      if (papers) kinds.push(["papers", "Papers' data sets (JSON)"]);
+      for (const [kind, text] of kinds) {
         row.append(button("sp-button", text, async () => {
           try {
             note.textContent = save(await ask(this.server.take({ kind, id: this.id })));

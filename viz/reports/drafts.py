@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
-from decoding.errors import UserError
-from decoding.evaluation.advice import recommend
+from decoding.evaluation.places import advise
 from decoding.evaluation.report import drafts_tables
-from decoding.evaluation.results import DraftsResult, EvaluationResult, Recommendation
-from decoding.files import cache_folder, safe_name
-from decoding.records.fingerprint import fingerprint
-from decoding.records.gguf_record import GgufRecord, read_record
-from decoding.records.pairs import MODELS, PairDescription, embedded_pairs
+from decoding.evaluation.results import DraftsResult, EvaluationResult
 
 from ..figures.drafts import draw_drafts
 from .report import Report, Section, make_report
@@ -24,47 +16,6 @@ def drafts_report(result: DraftsResult) -> Report:
     code = [("The same in transformers", advice.transformers), ("The same in vLLM", advice.vllm)]
     first = Section("Which draft, which SL, here?", list(advice.sentences), code=[one for one in code if one[1]])
     return make_report(result.setting, first, drafts_tables(result), draw_drafts(result))
-
-
-def advise(result: DraftsResult) -> Recommendation:
-    """The recommendation of ``result``, with paths of this machine for the models of an installed pair."""
-    pair = next((one for one in embedded_pairs() if one.name == result.setting.pair), None)
-    if pair is None:
-        return result.recommendation
-    record = read_record(pair.target)
-    drafts = [replace(draft, source=_draft_place(pair, record, draft.name) or draft.source) for draft in result.drafts]
-    return recommend(drafts, _target_place(pair, record), result.setting.costs)
-
-
-def _target_place(pair: PairDescription, record: GgufRecord | None) -> str:
-    """A folder, or a Hub id if the weights have not been unpacked on this machine."""
-    if record is None:
-        return _shown(Path(pair.target))
-    return str(record.unpacked) if record.unpacked.is_dir() else record.card.removeprefix("https://huggingface.co/")
-
-
-def _draft_place(pair: PairDescription, record: GgufRecord | None, draft: str) -> str:
-    """The folder of ``draft`` that transformers can load; "" if it is not a model of the pair.
-
-    A draft that shares weights with its target lies whole in the cache, once it has run here.
-    """
-    if draft not in pair.drafts:
-        return ""
-    folder = Path(pair.drafts[draft])
-    try:
-        whole = (
-            cache_folder()
-            / "models"
-            / f"{safe_name(folder.name)}-{fingerprint(folder)}-{record.mark if record else ''}"
-        )
-    except UserError:
-        return _shown(folder)
-    return str(whole) if whole.is_dir() else _shown(folder)
-
-
-def _shown(folder: Path) -> str:
-    """``folder`` relative to the project's folder, if it is inside."""
-    return str(folder.relative_to(MODELS.parent)) if folder.is_relative_to(MODELS.parent) else str(folder)
 
 
 def beside_evaluation(drafts: DraftsResult, evaluation: EvaluationResult) -> str:

@@ -39,6 +39,6 @@ class Kept:
 
 def check_kind(kind: Any) -> str:
     """The requested kind of file. Raises UserError if there is no such kind."""
-    if kind not in ("json", "csv", "html"):
+    if kind not in ("json", "csv", "html", "papers"):
         raise UserError("A result can be saved as json, csv or html.")
     return kind

@@ -6,7 +6,7 @@ import functools
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from decoding.evaluation.results import Setting, drafts_from_dict, evaluation_fr
 from decoding.records.events import Event
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription
-from decoding.records.suites import SUITES
+from decoding.records.suites import available_suites
 
 from ..buttons import idle, make_buttons, running, stopping
 from ..choices import pair_choices
@@ -30,7 +30,8 @@ from .drafts import beside_evaluation, drafts_report
 from .evaluation import evaluation_report
 from .html import whole_page
 from .kept import Kept, check_kind
-from .report import Report, with_names
+from .papers import papers_file, papers_section
+from .report import Report, Section, with_names
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 TEMPLATE = """<div class="speculoscope sp-report">
@@ -54,6 +55,8 @@ class Kind:
     describe: Callable[[Any], Report]
     tables: Callable[[Any], list[Table]]
     beside: Callable[[Any, Path], list[str]]  # sentences that compare a shipped result with the other tab's
+    more: Callable[[str, Path], list[Section]]  # (pair, folder) -> sections from a second shipped file
+    second: Callable[[str, Path], Path | None]  # (pair, folder) -> that file, if it is there
     options: dict[str, Any]
 
     def report(self, result: Any) -> dict[str, Any]:
@@ -78,6 +81,8 @@ EVALUATE = Kind(
     evaluation_report,
     evaluation_tables,
     lambda result, folder: [],
+    lambda pair, folder: [papers_section(pair, folder)],
+    papers_file,
     {},
 )
 DRAFTS = Kind(
@@ -90,6 +95,8 @@ DRAFTS = Kind(
     drafts_report,
     drafts_tables,
     chosen_apart,
+    lambda pair, folder: [],
+    lambda pair, folder: None,
     {"drafts": "all"},
 )
 
@@ -111,7 +118,7 @@ def build_report_tab(
     )
     with gr.Accordion("Measure again here", open=False, elem_classes="sp-settings"), gr.Row(elem_classes="sp-ask"):
         pair = gr.Dropdown([("the default pair", ""), *pair_choices(pairs)], value="", label="Pair of models")
-        suite = gr.Dropdown(["all", *SUITES], value="all", label="Prompts")
+        suite = gr.Dropdown(["all", *available_suites()], value="all", label="Prompts")
         limit = gr.Number(12, label="Test prompts", minimum=1, maximum=1000, precision=0, min_width=110)
         clock = gr.Number(4, label="of them on the clock", minimum=0, maximum=1000, precision=0, min_width=110)
         minutes = gr.Number(2, label="Minutes on the clock, at most", minimum=0, maximum=60, min_width=110)
@@ -142,6 +149,12 @@ def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept)
             )
         return kind.load(path)
 
+    second = kind.second(pair.name, folder) if pair else None
+
+    @functools.cache
+    def more() -> list[Section]:
+        return kind.more(pair.name, folder) if pair else []
+
     @functools.cache
     def report() -> dict[str, Any]:
         result = read()
@@ -150,6 +163,8 @@ def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept)
         if pair and is_stale(result.setting, pair):
             content["stamp"] += " · measured with weights other than the installed ones: measure again"
         content["sections"][0]["sentences"] += kind.beside(result, folder)
+        content["sections"][1:1] = [asdict(replace(one, tables=with_names(one.tables))) for one in more()]
+        content["papers"] = second is not None
         return content
 
     @answered
@@ -160,8 +175,10 @@ def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept)
     @answered
     def take(query: dict) -> dict:
         as_kind, measured = check_kind(query.get("kind")), kept.get(query.get("id"))
+        if as_kind == "papers":
+            return _second_file(kind, second)
         result = kind.from_dict(measured) if measured else read()
-        tables = kind.tables(result)
+        tables = kind.tables(result) + ([] if measured else [table for one in more() for table in one.tables])
         writers: dict[str, Callable[[], str]] = {
             "json": lambda: json.dumps(asdict(result), indent=1),
             "csv": lambda: to_csv(tables),
@@ -171,6 +188,12 @@ def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept)
         return {"name": f"speculoscope-{kind.job}.{as_kind}", "mime": mime, "text": writers[as_kind]()}
 
     return [shipped, take]
+
+
+def _second_file(kind: Kind, path: Path | None) -> dict[str, Any]:
+    if path is None:
+        raise UserError("This tab has no figures on the papers' data sets.")
+    return {"name": f"speculoscope-{kind.job}-papers.json", "mime": "application/json", "text": path.read_text("utf-8")}
 
 
 def _measured(kind: Kind, result: dict[str, Any], identifier: str) -> dict[str, Any]:
