@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import sys
-from dataclasses import replace
-from importlib.machinery import ModuleSpec
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from decoding.bench import against, floor, runs
 from decoding.bench.against import bench_pair, figures_of, interleave, ratio_of, ratios_of
 from decoding.bench.contenders import GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 from decoding.bench.floor import floor_bytes
 from decoding.bench.goals import CPU_GOALS, verdicts
-from decoding.bench.llamacpp import LlamaCppContender
 from decoding.bench.markdown import as_markdown
-from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 from decoding.cli import main
 from decoding.comparison.costs import measure_costs
 from decoding.engines.loading import load_hf_model
@@ -29,10 +21,7 @@ from decoding.engines.pair import load_pair
 from decoding.errors import UserError
 from decoding.records.machine import describe_machine
 from decoding.records.pairs import PairDescription
-from tests.fake_cuda import fake_gpu
-from tests.tiny_gguf import write_gguf
 from tests.tiny_models import make_model
-from tests.tiny_pair import make_tiny_pair
 
 
 @pytest.fixture(scope="module")
@@ -211,144 +200,6 @@ def test_every_goal_of_a_cpu_stands_beside_its_figure_with_its_spread():
     assert "| smollm2-135m | the loop at most 3% of static:5's time, percent | 4.00 | missed |" in text
 
 
-class FakeLlama:
-    """llama-cpp-python's model, as far as it is used: it counts upwards."""
-
-    made: list[FakeLlama] = []
-
-    def __init__(self, path: str, **options) -> None:
-        if not path.endswith(".gguf"):
-            raise ValueError("Failed to load model from file")
-        self.path, self.options, self.resets = path, options, 0
-        self.made.append(self)
-
-    def reset(self) -> None:
-        self.resets += 1
-
-    def generate(self, tokens: list[int], **options):
-        assert options == {"temp": 0.0, "repeat_penalty": 1.0} and tokens
-        for token in itertools.count():
-            yield token % 7
-
-
-@pytest.fixture
-def llama_cpp(monkeypatch):
-    """llama-cpp-python's stand-in."""
-    module = ModuleType("llama_cpp")
-    module.Llama = FakeLlama
-    module.__spec__ = ModuleSpec("llama_cpp", None)
-    monkeypatch.setitem(sys.modules, "llama_cpp", module)
-    monkeypatch.setattr(FakeLlama, "made", [])
-    return module
-
-
-def llamacpp_command(*words: str) -> Result:
-    import typer
-
-    from decoding.cli import bench as command
-
-    application = typer.Typer()
-    application.command()(command.bench)
-    small = ["--limit", "1", "--repeats", "2", "--max-new-tokens", "8"]
-    return CliRunner().invoke(application, ["--against", "llamacpp", *small, *words])
-
-
-def test_llama_cpp_takes_turns_with_our_lanes_on_the_same_file(llama_cpp, tmp_path, monkeypatch):
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
-    monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path / "cache"))
-    file = tmp_path / "tiny.Q4_1.gguf"
-    write_gguf(file, "Q4_1")
-    result = llamacpp_command("--target", str(file), "--draft", str(file), "--json")
-    assert result.exit_code == 0, result.exception
-    (report,) = json.loads(result.stdout)
-    names = ["autoregressive", "static:5", "autoregressive int4", "static:5 int4", "llama.cpp"]
-    assert [figure["name"] for figure in report["figures"]] == names
-    assert {figure["threads"] for figure in report["figures"]} == {1}
-    ratios = [(one["ours"], one["theirs"]) for one in report["ratios"]]
-    assert ("autoregressive", "llama.cpp") in ratios and ("autoregressive int4", "autoregressive") in ratios
-    (model,) = FakeLlama.made
-    assert model.path == str(file) and model.resets == 3  # one to warm up, then one a repeat
-    assert model.options["n_threads"] == model.options["n_threads_batch"] == 1
-    assert "eight bits" in report["notes"][-1]
-
-
-def test_llama_cpp_is_refused_in_a_sentence_where_it_cannot_run(llama_cpp, models, monkeypatch, tmp_path):
-    words = ["--target", str(tmp_path), "--draft", str(tmp_path)]
-    with monkeypatch.context() as patch:
-        patch.setattr(runs, "choose_device", lambda device: "cuda")
-        assert "one thread each: use --device cpu" in str(llamacpp_command(*words).exception)
-    folder = str(make_model(tmp_path / "plain"))
-    refused = llamacpp_command("--target", folder, "--draft", folder)
-    assert "is not from a GGUF file" in str(refused.exception)
-    with pytest.raises(UserError, match="llama.cpp cannot load model.bin"):
-        LlamaCppContender(tmp_path / "model.bin", 8)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install -r requirements-llamacpp.txt" in str(llamacpp_command(*words).exception)
-
-
-def test_llama_cpp_is_imported_by_its_contender_only():
-    root = Path(__file__).resolve().parents[1]
-    sources = [path for top in ("decoding", "viz", "training") for path in (root / top).rglob("*.py")]
-    naming = [path.name for path in sources if "llama_cpp" in path.read_text(encoding="utf-8")]
-    assert naming == ["llamacpp.py"]
-    for name in ("requirements.txt", "requirements-dev.txt"):
-        assert "llama-cpp" not in (root / name).read_text()
-
-
-def test_shaped_pairs_agree_until_noise_parts_them():
-    shape = Shape(
-        "tiny",
-        hidden=32,
-        intermediate=48,
-        heads=2,
-        kv_heads=1,
-        layers=4,
-        draft_layers=1,
-        vocab=100,
-        context=400,
-    )
-    rates = []
-    for noise in (0.0, 0.3, 3.0):
-        hf_models = make_models(shape, "cpu", torch.float32, noise)
-        pair = make_pair(shape, *hf_models, "cpu", "float32")
-        text = random_prompts(100, 1, 200)[0]
-        with torch.no_grad():
-            choices = [model(torch.tensor([text])).logits[0].argmax(-1) for model in hf_models]
-        rates.append(float((choices[0] == choices[1]).float().mean()))
-        assert pair.target.info.layers == 4 and pair.draft().info.layers == 1
-    assert rates[0] == 1.0 > rates[1] > rates[2]
-    report = runs.bench_shape(shape, "cpu", "float32", 1, 1, 8, lambda message, fraction: None)
-    assert (
-        report.same_text == 1 and report.pair == "tiny" and [one.name for one in report.passes] == ["target", "draft"]
-    )
-
-
-def test_a_shape_that_does_not_fit_is_left_out_with_a_sentence(monkeypatch, capsys):
-    from decoding.cli.bench import _show
-
-    shape = SHAPES[1]
-    assert memory_of(shape, "bfloat16") == pytest.approx(2 * 2 * 1.1 * 10.2e9, rel=0.02)  # 8.0e9 and 1.9e9, caches
-    monkeypatch.setattr(runs, "free_memory", lambda device: 24 * 10**9)
-    report = runs.bench_shape(shape, "cuda", "bfloat16", 1, 1, 8, lambda message, fraction: None)
-    assert report.figures == [] and "needs about" in report.notes[0] and "24.0 GB are free" in report.notes[0]
-    _show(report)
-    assert "Left out: The 8B/1B-shaped pair" in capsys.readouterr().out
-
-
-def test_a_shape_for_which_memory_ends_after_all_is_left_out(monkeypatch):
-    def full(*args, **kwargs):
-        raise error
-
-    monkeypatch.setattr(runs, "free_memory", lambda device: None)
-    monkeypatch.setattr(runs, "make_models", full)
-    error = torch.OutOfMemoryError("CUDA out of memory")
-    report = runs.bench_shape(SHAPES[0], "cuda", "bfloat16", 1, 1, 8, lambda message, fraction: None)
-    assert report.figures == [] and report.notes[0].startswith("Left out: The GPU ran out of memory")
-    error = RuntimeError("a fault of the program")
-    with pytest.raises(RuntimeError, match="a fault"):
-        runs.bench_shape(SHAPES[0], "cuda", "bfloat16", 1, 1, 8, lambda message, fraction: None)
-
-
 def test_a_contender_that_cannot_run_here_costs_no_other_figure():
     class Uncompiled(Scripted):
         def choose_threads(self, prompt, n, choices):
@@ -367,71 +218,6 @@ def test_without_a_gpu_the_benchmark_on_one_is_refused_in_a_sentence(capsys):
     assert ended.value.code == 2 and "There is no CUDA device here: run on the CPU" in capsys.readouterr().err
 
 
-@pytest.mark.timeout(600)
-def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, capsys, tmp_path):
-    """The command as on a GPU: the named pair and both shapes at reduced sizes, all contenders, the floor, growth."""
-    target, draft = make_tiny_pair(tmp_path)
-    described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
-    reduced = dict(hidden=64, intermediate=96, heads=4, kv_heads=1, layers=2, vocab=300, context=256)
-    monkeypatch.setattr(runs, "embedded_pairs", lambda: [described])
-    monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
-    monkeypatch.setattr(runs, "SHAPES", [replace(shape, draft_layers=1, **reduced) for shape in SHAPES])
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
-    monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
-    monkeypatch.setattr(floor, "ROUNDS", 2)
-    monkeypatch.setattr(against, "POLICIES", ("heuristic",))
-    for name, value in (("GROWTH_SHORT", 30), ("GROWTH_LONG", 60), ("GROWTH_TOKENS", 8)):
-        monkeypatch.setattr(against, name, value)
-    with fake_gpu(monkeypatch) as cuda:
-        main_ends(
-            [
-                "bench",
-                "--device",
-                "cuda",
-                "--dtype",
-                "float32",
-                "--limit",
-                "1",
-                "--repeats",
-                "1",
-                "--max-new-tokens",
-                "8",
-            ]
-        )
-    told = capsys.readouterr().out
-    for pair in ("tiny, float32, cuda", "1B/0.15B-shaped, float32, cuda", "8B/1B-shaped, float32, cuda"):
-        assert pair in told
-    for row in (
-        "autoregressive ",
-        "static:5 ",
-        "heuristic ",
-        "hf generate ",
-        "hf generate static ",
-        "hf assisted 5 ",
-        "one target pass: ",
-        "one draft pass: ",
-        "one chained draft pass: ",
-        "same text on 1 of 1 prompts",
-    ):
-        assert told.count(row) >= 3, row
-    assert told.count("per iteration at context") == 2 and told.count("static:5 / hf assisted 5: ") == 3
-    assert "Left out" not in told and "eagerly" not in told
-    assert len(cuda.graphs) > 30 and cuda.events and cuda.memory.fills and all(cuda.memory.fills)
-
-
-def main_ends(words: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 0
-
-
-def test_the_memory_of_a_shape_is_that_of_its_models():
-    shape = Shape("tiny", 32, 48, heads=2, kv_heads=1, layers=4, draft_layers=1, vocab=100, context=1)
-    models = make_models(shape, "cpu", torch.float32)
-    weights = sum(one.numel() * 4 for model in models for one in model.parameters() if one.dim() > 1)
-    assert memory_of(shape, "float32") == pytest.approx(1.1 * 2 * (weights + 2 * 5 * 16 * 4), rel=0.01)
-
-
 def test_the_floor_counts_what_a_pass_reads(models):
     pair = models[0]
     info, context = pair.target.info, 50
@@ -440,7 +226,7 @@ def test_the_floor_counts_what_a_pass_reads(models):
 
 
 @pytest.mark.parametrize("options", [dict(against="vllm"), dict(limit=0), dict(max_new_tokens=1)])
-def test_bad_settings_are_told_in_a_sentence(options):
+def test_bad_settings_are_refused_in_a_sentence(options):
     from decoding.cli.bench import bench
 
     given = dict(against="transformers", limit=1, repeats=1, max_new_tokens=8) | options

@@ -125,7 +125,7 @@ SMALL = {
 
 @pytest.mark.timeout(600)
 def test_every_step_runs_on_a_stand_in(monkeypatch, capfd, tmp_path):
-    """The commands as the day asks for them, on smaller work; the shaped pairs are in tests/test_bench.py."""
+    """The commands as the day asks for them, on smaller work; the shaped pairs are in tests/test_bench_shapes.py."""
     target, draft = make_tiny_pair(tmp_path)
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
