@@ -17,7 +17,7 @@ import pytest
 from decoding.backends.local import LocalBackend
 from decoding.backends.remote import RemoteBackend
 from decoding.backends.server import Limits
-from decoding.backends.soak import SoakResult, _Lives, judge, served, soak
+from decoding.backends.soak import SoakOptions, SoakResult, _Lives, judge, served, soak
 from decoding.backends.throughput import compare_throughput
 from decoding.errors import UserError
 from decoding.records.events import event_to_json
@@ -305,7 +305,7 @@ def test_a_backend_that_raises_ends_the_run_with_a_sentence():
 
 def test_nothing_is_lost_or_mixed_when_connections_are_cut():
     requests = [small_request(f"run {i} #slow", seed=i, max_new_tokens=12, repeats=1) for i in range(10)]
-    result = soak(LocalBackend(ScriptedRunner), requests, clients=4, cut_after_s=(0.005, 0.15))
+    result = soak(LocalBackend(ScriptedRunner), requests, SoakOptions(clients=4, cut_after_s=(0.005, 0.15)))
     assert result.is_clean, result
     assert result.cuts >= 10
 
@@ -313,7 +313,7 @@ def test_nothing_is_lost_or_mixed_when_connections_are_cut():
 def test_on_a_busy_machine_the_cuts_let_something_through():
     """No lifetime in the range is long enough for an answer, and still all runs end."""
     requests = [small_request(f"run {i}", max_new_tokens=4, repeats=1) for i in range(2)]
-    result = soak(LocalBackend(ScriptedRunner), requests, clients=2, cut_after_s=(0.001, 0.002))
+    result = soak(LocalBackend(ScriptedRunner), requests, SoakOptions(clients=2, cut_after_s=(0.001, 0.002)))
     assert result.is_clean and result.cuts > 2, result
     lives = _Lives(1.0, 1.0, seed=0)
     for answered, life in ((False, 2.0), (False, 4.0), (True, 2.0), (True, 1.0), (True, 1.0)):
@@ -325,9 +325,9 @@ def test_the_soak_notices_what_goes_wrong():
     request = small_request()
     events = compare(FakeBackend())
 
-    def judged(events, told=None):
+    def judged(events, sent=None):
         result = SoakResult()
-        judge(events, [event_to_json(event) for event in told or events], request, result)
+        judge(events, [event_to_json(event) for event in sent or events], request, result)
         return result
 
     assert judged(events).is_clean
@@ -362,7 +362,7 @@ def test_a_crowd_of_visitors_is_timed_at_both_addresses_in_turn():
     order = []
     with served(LocalBackend(ScriptedRunner), Limits()) as one, served(LocalBackend(ScriptedRunner), Limits()) as many:
         urls = [f"http://127.0.0.1:{port}" for port in (one, many)]
-        result = compare_throughput(*urls, requests, rounds=2, told=order.append)
+        result = compare_throughput(*urls, requests, rounds=2, on_crowd=order.append)
     assert result.is_clean and len(result.ratios) == 2 and result.ends["finished"] == 4 * 6, result
     assert order == [1, 2, 3, 4, 5, 6] and all(ratio > 0 for ratio in result.ratios)
 

@@ -52,56 +52,53 @@ class SoakResult:
         }
 
 
-def soak(
-    backend: Backend,
-    requests: list[CompareRequest],
-    clients: int = 4,
-    cut_after_s: tuple[float, float] = (0.01, 0.4),
-    seed: int = 0,
-    cancel: threading.Event | None = None,
-    on_result: Callable[[SoakResult], None] = lambda result: None,
-) -> SoakResult:
-    """Run ``requests`` through ``backend`` served on loopback, ``clients`` at a time, behind a proxy that cuts.
-
-    Every connection lives a random time within ``cut_after_s``, longer on a machine so busy that shorter ones carry
-    nothing (see :class:`_Lives`). The prompts must differ from each other. Setting ``cancel`` ends the test early; runs
-    that this interrupts do not count.
+@dataclass(frozen=True, slots=True)
+class SoakOptions:
+    """``clients`` run at a time; every connection lives a random time within ``cut_after_s``, longer on a machine so
+    busy that shorter ones carry nothing (see :class:`_Lives`). Setting ``cancel`` ends the test early; runs that this
+    interrupts do not count. ``on_result`` gets the counts after each run.
     """
-    limits = Limits(max_runs=clients + 1, any_model=True, grace_s=PATIENCE_S)
+
+    clients: int = 4
+    cut_after_s: tuple[float, float] = (0.01, 0.4)
+    seed: int = 0
+    cancel: threading.Event = field(default_factory=threading.Event)
+    on_result: Callable[[SoakResult], None] = lambda result: None
+
+
+def soak(backend: Backend, requests: list[CompareRequest], options: SoakOptions) -> SoakResult:
+    """Run ``requests`` through ``backend`` served on loopback behind a proxy that cuts connections.
+
+    The prompts must differ from each other.
+    """
+    limits = Limits(max_runs=options.clients + 1, any_model=True, grace_s=PATIENCE_S)
     witness = Witness(backend)
     with served(witness, limits) as port:
-        return soak_served(port, requests, clients, cut_after_s, seed, cancel, on_result, witness)
+        return soak_served(port, requests, options, witness)
 
 
 def soak_served(
-    port: int,
-    requests: list[CompareRequest],
-    clients: int = 4,
-    cut_after_s: tuple[float, float] = (0.01, 0.4),
-    seed: int = 0,
-    cancel: threading.Event | None = None,
-    on_result: Callable[[SoakResult], None] = lambda result: None,
-    witness: Witness | None = None,
+    port: int, requests: list[CompareRequest], options: SoakOptions, witness: Witness | None = None
 ) -> SoakResult:
     """As :func:`soak`, for a backend that is already served, at ``port`` of this machine.
 
     Without a ``witness`` of what the backend sent, a run counts as whole if its events have all numbers and its live
     tokens are the texts of all lanes and repeats.
     """
-    cancel = cancel or threading.Event()
-    result, adding = SoakResult(), threading.Lock()
+    cancel, result, adding = options.cancel, SoakResult(), threading.Lock()
 
     def follow(request: CompareRequest) -> None:
         events = [] if cancel.is_set() else list(remote.compare(request, cancel))
         if cancel.is_set():
             return
         with adding:
-            judge(events, witness and witness.sent.pop(events[0].run, []), request, result)
-            on_result(result)
+            sent = None if witness is None else witness.sent.pop(events[0].run, [])
+            judge(events, sent, request, result)
+            options.on_result(result)
 
-    with _cutting_proxy(port, cut_after_s, seed, result) as cut:
+    with _cutting_proxy(port, options.cut_after_s, options.seed, result) as cut:
         remote = RemoteBackend(f"http://127.0.0.1:{cut}", patience_s=PATIENCE_S)
-        with ThreadPoolExecutor(clients) as pool:
+        with ThreadPoolExecutor(options.clients) as pool:
             list(pool.map(follow, requests))
         remote.close()
     return result

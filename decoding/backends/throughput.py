@@ -54,12 +54,12 @@ def compare_throughput(
     requests: Sequence[CompareRequest],
     rounds: int,
     cancel: threading.Event | None = None,
-    told: Callable[[int], None] = lambda crowds: None,
+    on_crowd: Callable[[int], None] = lambda crowds: None,
 ) -> Throughput:
     """Send ``requests`` simultaneously, each from a separate visitor, to the backends ``one`` and ``many`` in turn.
 
-    ``one``, ``many``: their addresses. Each first gets one crowd that does not count. ``told`` is called with how many
-    crowds have been served. Raises Cancelled.
+    ``one``, ``many``: their addresses. Each first gets one crowd that does not count. ``on_crowd`` is called
+    with how many crowds have been served. Raises Cancelled.
     """
     cancel, result = cancel or threading.Event(), Throughput()
     for number in range(2 * (1 + rounds)):
@@ -73,7 +73,7 @@ def compare_throughput(
         result.ends += counts.ends
         result.mixed += counts.mixed
         result.sentences += counts.sentences
-        told(number + 1)
+        on_crowd(number + 1)
     return result
 
 

@@ -17,7 +17,8 @@ from rich.text import Text
 from ..errors import UserError
 from ..files import write_whole
 from ..records.machine import describe_machine
-from .console import err, out, print_json, progress_bar
+from .console import err, one_task, out, print_json
+from .options import AsJson, Draft, Dtype, MaxNewTokens, Target
 
 if TYPE_CHECKING:
     from ..bench.against import Figure, Report
@@ -29,16 +30,16 @@ ENGINES = ("transformers", "llamacpp")
 def bench(
     against: Annotated[str, typer.Option(help="The other engine: transformers or llamacpp.")] = "transformers",
     pair: Annotated[str, typer.Option(help="A pair by its name; default: every embedded pair.")] = "",
-    target: Annotated[str, typer.Option(help="A target: a folder or a Hub id; needs --draft.")] = "",
-    draft: Annotated[str, typer.Option(help="Its draft: a folder or a Hub id.")] = "",
+    target: Target = "",
+    draft: Draft = "",
     limit: Annotated[int, typer.Option(help="Number of prompts.")] = 4,
     repeats: Annotated[int, typer.Option(help="Runs of each contender on each prompt.")] = 3,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens per text.")] = 128,
+    max_new_tokens: MaxNewTokens = 128,
     device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="The dtype of all models: auto, float32 or bfloat16.")] = "auto",
+    dtype: Dtype = "auto",
     weights: Annotated[str, typer.Option(help="Of our target: auto, or int4; transformers' keeps the dtype.")] = "auto",
     out_folder: Annotated[Path | None, typer.Option("--out", help="Write bench.json and bench.md here.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tokens per second of our lanes and of another engine, interleaved: medians, spreads, ratios, goals."""
     if against not in ENGINES:
@@ -51,12 +52,7 @@ def bench(
         _make(out_folder)
     work = Work(limit, repeats, max_new_tokens, device, dtype, weights, os.cpu_count() or 1)
     run = bench_all if against == "transformers" else bench_against_llamacpp
-    with progress_bar() as bar:
-        task = bar.add_task("Starting", total=None)
-
-        def progress(message: str, fraction: float | None) -> None:
-            bar.update(task, description=message, completed=fraction or 0.0, total=None if fraction is None else 1.0)
-
+    with one_task("Starting") as progress:
         reports = run(pair, target, draft, work, progress)
     data = [asdict(report) for report in reports]
     if out_folder is not None:

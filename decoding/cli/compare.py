@@ -19,24 +19,25 @@ from ..records.request import DEFAULT_LANES, MAX_PROMPT_CHARS, CompareRequest, r
 from ..records.run_file import run_from_json, save_run
 from ..records.trace import Run
 from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
+from .options import AsJson, Draft, Dtype, MaxNewTokens, PairName, Repeats, Target, Weights
 
 
 def compare(
     prompt: Annotated[str, typer.Option(help="The text to continue.")] = "",
     prompt_file: Annotated[Path | None, typer.Option(help="A file with the text to continue; - is stdin.")] = None,
-    pair: Annotated[str, typer.Option(help="A pair by its name (see: python -m decoding pairs).")] = "",
-    target: Annotated[str, typer.Option(help="A target: a folder or a Hub id; needs --draft.")] = "",
-    draft: Annotated[str, typer.Option(help="Its draft: a folder or a Hub id.")] = "",
+    pair: PairName = "",
+    target: Target = "",
+    draft: Draft = "",
     lanes: Annotated[str, typer.Option(help="Comma-separated; ranges like static:3..5.")] = ",".join(DEFAULT_LANES),
-    max_new_tokens: Annotated[int, typer.Option(help="The token limit.")] = 128,
+    max_new_tokens: MaxNewTokens = 128,
     temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="0: off.")] = 0,
     top_p: Annotated[float, typer.Option(help="1: off.")] = 1.0,
     rule: Annotated[str, typer.Option(help="greedy, coupling or sampling.")] = "greedy",
     seed: Annotated[int, typer.Option(help="Seed of the noise, above temperature 0.")] = 0,
-    repeats: Annotated[int, typer.Option(help="Timed runs of each lane.")] = 3,
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    weights: Annotated[str, typer.Option(help="The target's: auto, or int4 (four bits, on a CPU).")] = "auto",
+    repeats: Repeats = 3,
+    dtype: Dtype = "auto",
+    weights: Weights = "auto",
     stop: Annotated[list[str] | None, typer.Option(help="A text that ends the output; may be repeated.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue after the end-of-text token.")] = False,
     chat: Annotated[
@@ -44,7 +45,7 @@ def compare(
     ] = None,
     system: Annotated[str, typer.Option(help="The system message of a chat; empty: the model's own.")] = "",
     out_file: Annotated[Path | None, typer.Option("--out", help="Write the run file here.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON only.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Decode one prompt with several lookahead policies and show each of them token by token."""
     settings = dict(

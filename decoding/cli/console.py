@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,6 +49,18 @@ def progress_bar() -> Iterator[Progress]:
     """A progress display on stderr; silent if stderr is not a terminal."""
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        yield progress
+
+
+@contextmanager
+def one_task(first_message: str) -> Iterator[Callable[[str, float | None], None]]:
+    """A progress display of one task: a function that shows a message and the finished fraction, if it is known."""
+    with progress_bar() as bar:
+        task = bar.add_task(first_message, total=None)
+
+        def progress(message: str, fraction: float | None) -> None:
+            bar.update(task, description=message, completed=fraction or 0.0, total=None if fraction is None else 1.0)
+
         yield progress
 
 

@@ -18,6 +18,7 @@ from ..evaluation.progress import Progress
 from ..evaluation.report import advice_markdown, setting_lines
 from ..evaluation.results import DraftsResult, Result
 from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
+from .options import AsJson, Dtype, MaxNewTokens, PairName, Target, Weights
 from .serve import need_ray
 from .tables import show_table
 
@@ -30,13 +31,13 @@ def evaluate(
     ] = None,
     validation_limit: Annotated[int | None, typer.Option(help="Validation prompts; default: as --limit.")] = None,
     lanes: Annotated[str, typer.Option(help="Comma-separated; default: every policy, and static-opt (tuned).")] = "",
-    pair: Annotated[str, typer.Option(help="A pair by its name.")] = "",
-    target: Annotated[str, typer.Option(help="A target: a folder or a Hub id; needs --draft.")] = "",
+    pair: PairName = "",
+    target: Target = "",
     draft: Annotated[str, typer.Option(help="With --target: its draft. Without: a draft of the pair.")] = "",
     drafts: Annotated[str, typer.Option(help="all: compare all drafts of the pair.")] = "",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    weights: Annotated[str, typer.Option(help="The target's: auto, or int4 (four bits).")] = "auto",
-    max_new_tokens: Annotated[int, typer.Option(help="The token limit.")] = 128,
+    dtype: Dtype = "auto",
+    weights: Weights = "auto",
+    max_new_tokens: MaxNewTokens = 128,
     clock_prompts: Annotated[int, typer.Option(help="Number of prompts that are also timed.")] = 40,
     repeats: Annotated[int, typer.Option(help="Timed runs of each of them.")] = 2,
     minutes: Annotated[float | None, typer.Option(help="Stop timing after this many minutes.")] = 10.0,
@@ -55,7 +56,7 @@ def evaluate(
             "--ship", help="Also write results/<pair>.json, which the page shows (suite papers: a file next to it)."
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON only.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the lookahead policies (or all drafts) over a prompt suite: tables, figures, intervals."""
     options = check_options(

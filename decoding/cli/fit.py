@@ -10,20 +10,21 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import UserError
-from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar
+from .console import CANCELLED, cancel_on_interrupt, err, one_task, out, print_json
+from .options import AsJson, PairName, Target
 
 
 def fit(
-    pair: Annotated[str, typer.Option(help="A pair by its name (see: python -m decoding pairs).")] = "",
+    pair: PairName = "",
     draft: Annotated[str, typer.Option(help="Which draft of the pair, or all; with --target, its folder.")] = "",
-    target: Annotated[str, typer.Option(help="A target outside the known pairs: a folder; needs --draft.")] = "",
+    target: Target = "",
     suite: Annotated[str, typer.Option(help="The prompts: code, prose, tests, structured, or all.")] = "all",
     train: Annotated[int, typer.Option(min=1, help="Prompts to train on.")] = 480,
     validation: Annotated[int, typer.Option(min=1, help="Prompts to calibrate and tune on.")] = 160,
     max_new_tokens: Annotated[int, typer.Option(min=16, max=1024, help="Length of each text.")] = 128,
     epochs: Annotated[int, typer.Option(min=1, max=100, help="Passes over the training data.")] = 12,
     seed: Annotated[int, typer.Option(min=0, help="Seed of training and mixing.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON only.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit DISCO, SpecDec++ and costaware: write texts, train, calibrate, tune, and store them next to the draft."""
     from ..errors import Cancelled
@@ -31,12 +32,7 @@ def fit(
     from ..fit.run import fit as fit_pair
 
     options = FitOptions(suite, train, validation, max_new_tokens, epochs, seed)
-    with cancel_on_interrupt() as cancel, progress_bar() as bar:
-        task = bar.add_task("Loading the models", total=None)
-
-        def progress(message: str, fraction: float | None) -> None:
-            bar.update(task, description=message, total=None if fraction is None else 1.0, completed=fraction or 0)
-
+    with cancel_on_interrupt() as cancel, one_task("Loading the models") as progress:
         loaded, drafts = _load(pair, target, draft)
         try:
             found = fit_pair(loaded, drafts, options, progress, cancel.is_set)

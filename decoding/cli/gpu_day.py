@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from .console import err, out
+from .options import PairName
 
 TIMED_OUT = 124
 
@@ -19,7 +20,7 @@ def gpu_day(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the results; an existing one is continued.")] = Path(
         "results/gpu"
     ),
-    pair: Annotated[str, typer.Option(help="A pair by its name.")] = "",
+    pair: PairName = "",
 ) -> None:
     """Run GPU tests, lossless, bench, a recording and an evaluation on CUDA, and write summary.md."""
     from ..bench.gpu_day import run_day

@@ -12,6 +12,7 @@ import typer
 
 from ..errors import UserError
 from .console import err, out, print_json, progress_bar
+from .options import AsJson, Draft, PairName, Target
 
 if TYPE_CHECKING:
     from ..bench.lossless import Counts
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def lossless(
-    pair: Annotated[str, typer.Option(help="A pair by its name.")] = "",
-    target: Annotated[str, typer.Option(help="A target: a folder or a Hub id; needs --draft.")] = "",
-    draft: Annotated[str, typer.Option(help="Its draft: a folder or a Hub id.")] = "",
+    pair: PairName = "",
+    target: Target = "",
+    draft: Draft = "",
     suite: Annotated[str, typer.Option(help="Prompts of this suite; all: interleaved over the suites.")] = "all",
     limit: Annotated[int, typer.Option(help="Number of prompts.", min=1)] = 100,
     skip: Annotated[int, typer.Option(help="Skip this many of them, which were compared before.", min=0)] = 0,
@@ -39,7 +40,7 @@ def lossless(
     weights: Annotated[
         str, typer.Option(help="int4: the target in four bits, against its own plain decoding.")
     ] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON only.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare every policy with SL 1..16 with transformers' generate(do_sample=False), in float32.
 

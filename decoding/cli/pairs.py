@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
 from ..records.pairs import PairDescription, describe_pairs
 from .console import out, print_json
+from .options import AsJson
 
 
-def pairs(as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False) -> None:
+def pairs(as_json: AsJson = False) -> None:
     """List the named pairs: those shipped with the program and presets from the Hub."""
     described = describe_pairs()
     if as_json:

@@ -12,13 +12,14 @@ from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import PolicySpec
 from ..lookahead.specs import all_specs
 from .console import out, print_json
+from .options import AsJson
 
 COLUMNS = ("lane", "what it does", "source")
 
 
 def policies(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table only.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON only.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the lookahead policies: their lanes, behaviour and sources."""
     if markdown:

@@ -16,13 +16,14 @@ from ..records.events import guarded
 from ..records.pairs import PairDescription, find_pair
 from ..records.suites import Prompt, load_showcase
 from .console import CANCELLED, cancel_on_interrupt, err, out, progress_bar
+from .options import MaxNewTokens, Repeats
 
 
 def recordings(
     check: Annotated[bool, typer.Option("--check", help="Only list what is stale; exit status 1 if any is.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="The id of a prompt to record; may be repeated.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="The token limit.")] = 128,
-    repeats: Annotated[int, typer.Option(help="Timed runs of each lane.")] = 5,
+    max_new_tokens: MaxNewTokens = 128,
+    repeats: Repeats = 5,
     pair: Annotated[str, typer.Option(help="The pair to record with; the default one is embedded.")] = "",
     folder: Annotated[Path, typer.Option(help="The folder of the recordings.")] = RECORDINGS,
 ) -> None:

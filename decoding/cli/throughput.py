@@ -8,21 +8,22 @@ from typing import Annotated
 import typer
 
 from ..errors import Cancelled, UserError
-from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar
+from .console import CANCELLED, cancel_on_interrupt, progress_bar
+from .options import AsJson, Draft, Lanes, MaxNewTokens, Target
 from .serve import free_port, need_ray
-from .soak import make_requests
+from .soak import end_with, make_requests
 
 
 def throughput(
     visitors: Annotated[int, typer.Option(help="Number of simultaneous visitors.")] = 16,
     replicas: Annotated[int, typer.Option(help="Number of replicas to compare with one.")] = 2,
     rounds: Annotated[int, typer.Option(help="Number of rounds; in each, both are measured in turn.")] = 3,
-    target: Annotated[str, typer.Option(help="A target (folder or Hub id) instead of the default pair.")] = "",
-    draft: Annotated[str, typer.Option(help="Its draft.")] = "",
-    lanes: Annotated[str, typer.Option(help="Comma-separated lanes.")] = "autoregressive,static:5",
-    max_new_tokens: Annotated[int, typer.Option(help="The token limit of each run.")] = 64,
+    target: Target = "",
+    draft: Draft = "",
+    lanes: Lanes = "autoregressive,static:5",
+    max_new_tokens: MaxNewTokens = 64,
     gpus_per_replica: Annotated[float, typer.Option(help="GPUs of each replica.")] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare the throughput of several replicas with that of one, on a local Ray cluster."""
     from ..backends.throughput import compare_throughput
@@ -52,15 +53,10 @@ def throughput(
             raise typer.Exit(CANCELLED) from None
         finally:
             ray_serve.stop()
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        each = ", ".join(f"{ratio:.2f}" for ratio in result.ratios)
-        out.print(
-            f"{visitors} visitors: one replica {median(result.one_s):.1f} s, {replicas} replicas "
-            f"{median(result.many_s):.1f} s; ratio {median(result.ratios):.2f} (rounds: {each}); "
-            f"{result.mixed} runs mixed; ended: {dict(result.ends)}."
-        )
-        for sentence, count in result.sentences.items():
-            err.print(f"{count} failed: {sentence}", markup=False)
-    raise typer.Exit(0 if result.is_clean else 1)
+    each = ", ".join(f"{ratio:.2f}" for ratio in result.ratios)
+    sentence = (
+        f"{visitors} visitors: one replica {median(result.one_s):.1f} s, {replicas} replicas "
+        f"{median(result.many_s):.1f} s; ratio {median(result.ratios):.2f} (rounds: {each}); "
+        f"{result.mixed} runs mixed; ended: {dict(result.ends)}."
+    )
+    end_with(result, sentence, as_json)

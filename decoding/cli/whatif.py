@@ -18,13 +18,14 @@ from ..lookahead.lanes import expand_lanes
 from ..records.run_file import load_run
 from ..records.trace import Run
 from .console import out, print_json, visible
+from .options import AsJson
 
 
 def whatif(
     run_file: Annotated[Path, typer.Argument(help="A run file written by compare --out.")],
     lanes: Annotated[str, typer.Option(help="Ranges: static:1..16,confidence:0.2..0.8/0.05.")] = "static:1..20",
     cost_ratio: Annotated[float | None, typer.Option(help="Another c: t_draft / t_target.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON only.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Simulate lanes on the text of a recorded run, with other lookahead or another draft cost."""
     if cost_ratio is not None and not 0.0 <= cost_ratio <= 1e6:
