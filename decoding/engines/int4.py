@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from ..errors import UserError
+from .linears import UnfusedLinear
 
 GROUP = 32  # inputs that share a scale and a zero
 LEVELS = 16
@@ -70,8 +70,8 @@ def check_shape(name: str, weight: torch.Tensor) -> None:
         )
 
 
-class Int4Linear:
-    """y = x W^T + b with W in groups; the interface of :class:`decoding.engines.linears.Linear`."""
+class Int4Linear(UnfusedLinear):
+    """y = x W^T + b with W in groups."""
 
     def __init__(self, groups: Groups, bias: torch.Tensor | None = None) -> None:
         self.n_out = groups.levels.shape[0]
@@ -81,15 +81,5 @@ class Int4Linear:
         self._scales = both.transpose(0, 1).bfloat16().contiguous()
         self._matmul = torch.ops.aten._weight_int4pack_mm_for_cpu.default
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y = self._matmul(x, self._weight, GROUP, self._scales)
-        return y if self.bias is None else y.add_(self.bias)
-
-    def silu(self, x: torch.Tensor) -> torch.Tensor:
-        return F.silu(self(x), inplace=True)
-
-    def times(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return self(x).mul_(other)
-
-    def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return self(x).add_(other)
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        return self._matmul(x, self._weight, GROUP, self._scales)

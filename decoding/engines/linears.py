@@ -93,17 +93,18 @@ class PackedLinear:
         return self._binary(_padded(x, rows), _padded(other, rows), self.weight, self.bias, fused)[:n]
 
 
-class Int8Linear:
-    """Symmetric int8 weights with one bfloat16 scale per output row; activations stay bfloat16."""
+class UnfusedLinear:
+    """A product of its own (:meth:`product`); bias and the neighbouring operation follow, in place on its result."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.n_out = weight.shape[0]
-        self.weight, self.scale = _round_rows(weight)
-        self.bias = None if bias is None else bias.to(torch.bfloat16)
-        self._matmul = torch.ops.aten._weight_int8pack_mm.default
+    n_out: int
+    bias: torch.Tensor | None
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, in] -> [n, out], a new tensor, without the bias."""
+        raise NotImplementedError
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y = self._matmul(x, self.weight, self.scale)
+        y = self.product(x)
         return y if self.bias is None else y.add_(self.bias)
 
     def silu(self, x: torch.Tensor) -> torch.Tensor:
@@ -114,6 +115,19 @@ class Int8Linear:
 
     def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return self(x).add_(other)
+
+
+class Int8Linear(UnfusedLinear):
+    """Symmetric int8 weights with one bfloat16 scale per output row; activations stay bfloat16."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.n_out = weight.shape[0]
+        self.weight, self.scale = _round_rows(weight)
+        self.bias = None if bias is None else bias.bfloat16()
+        self._matmul = torch.ops.aten._weight_int8pack_mm.default
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        return self._matmul(x, self.weight, self.scale)
 
 
 class HalfHead:
