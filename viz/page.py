@@ -16,8 +16,9 @@ from . import assets, limits
 from .api import DESCRIPTION, make_compare
 from .learn.tab import build_learn_tab
 from .mcp_tools import add_tools, check_installed
+from .memory import form_memory
 from .race_tab import build_race_tab
-from .reports.tab import DRAFTS, EVALUATE, build_report_tab, form_memory
+from .reports.tab import DRAFTS, EVALUATE, build_report_tab
 from .session import Visits
 from .store import RunStore
 
@@ -60,14 +61,14 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS, mcp: bool 
     visits = Visits()
     with Page(title="Speculoscope", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(html_template=HEADER, js_on_load=None, apply_default_css=False)
-        evaluations, drafts = form_memory(EVALUATE), form_memory(DRAFTS)
+        settings, evaluation, drafts = map(form_memory, ("settings", "form-evaluate", "form-drafts"))
         with gr.Tabs(elem_classes="sp-tabs", overflow_behavior="wrap"):  # a menu would hide tabs on narrow phones
             with gr.Tab("Race", id="race"):
-                build_race_tab(page, backend, recorded, store, visits)
+                build_race_tab(page, backend, recorded, store, visits, settings)
             with gr.Tab("Learn", id="learn"):
                 build_learn_tab(store)
             with gr.Tab("Evaluation", id="evaluation"):
-                build_report_tab(page, EVALUATE, backend, visits, evaluations)
+                build_report_tab(page, EVALUATE, backend, visits, evaluation)
             with gr.Tab("Drafts", id="drafts"):
                 build_report_tab(page, DRAFTS, backend, visits, drafts)
         page.offers_tools = mcp

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any
@@ -17,6 +16,7 @@ from decoding.records.trace import Run
 from .buttons import idle, running, stopping
 from .choices import Example, default_lanes, find_examples
 from .desk import answers
+from .memory import wire_memory
 from .player.payload import player_payload
 from .race_form import Form, build_form
 from .session import Visits, race_feed, told
@@ -50,9 +50,14 @@ def race_view(value: str, functions: list) -> gr.HTML:
 
 
 def build_race_tab(
-    page: gr.Blocks, backend: Backend, recorded: RecordedBackend, store: RunStore, visits: Visits
+    page: gr.Blocks,
+    backend: Backend,
+    recorded: RecordedBackend,
+    store: RunStore,
+    visits: Visits,
+    memory: gr.BrowserState,
 ) -> None:
-    """Adds the tab's components to ``page``, whose context is open, and wires them."""
+    """Adds the tab's components to ``page``, whose context is open, and wires them; ``memory``: of its form."""
     examples = find_examples(recorded)
     pairs = backend.pairs()
     first = Settings(prompt=examples[0].prompt if examples else "", lanes=default_lanes(pairs))
@@ -63,7 +68,7 @@ def build_race_tab(
     _wire_run(form, fields, view, visits, backend, store)
     _wire_examples(form, fields, view, store, examples, names)
     _wire_opened(form, fields, view, store, names)
-    _wire_memory(page, form, fields, view, first, names, store)
+    _wire_memory(page, memory, form, fields, view, first, names, store)
 
 
 # -- deltas for the view --------------------------------------------------------------------------------------
@@ -195,6 +200,7 @@ def _wire_opened(form: Form, fields: list, view: gr.HTML, store: RunStore, names
 
 def _wire_memory(
     page: gr.Blocks,
+    memory: gr.BrowserState,
     form: Form,
     fields: list,
     view: gr.HTML,
@@ -203,17 +209,6 @@ def _wire_memory(
     store: RunStore,
 ) -> None:
     """The browser stores the settings; a link takes precedence. Both are checked as untrusted input."""
-    memory = gr.BrowserState({}, storage_key="speculoscope-settings", secret="not-a-secret")
-    names = json.dumps(list(FIELDS))
-    gr.on(
-        [field.change for field in fields],
-        fn=None,
-        inputs=fields,
-        outputs=memory,
-        api_visibility="private",
-        js=f"(...values) => Object.fromEntries({names}.map((name, i) => [name, values[i]]))",
-    )
-
     nothing = [gr.skip()] * (len(fields) + 2)
 
     def _of_link(run: str) -> list:
@@ -236,11 +231,4 @@ def _wire_memory(
         example = gr.skip() if settings.prompt == first.prompt else None
         return [*asdict(settings).values(), delta, example]
 
-    page.load(
-        restore,
-        inputs=memory,
-        outputs=[*fields, view, form.example],
-        show_progress="hidden",
-        concurrency_limit=None,
-        api_visibility="private",
-    )
+    wire_memory(page, memory, form.fields, restore, [*fields, view, form.example])

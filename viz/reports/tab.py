@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.components import Component
 
 from decoding.backends.base import Backend
 from decoding.errors import UserError
@@ -24,6 +25,7 @@ from decoding.records.suites import available_suites
 from ..buttons import idle, make_buttons, running, stopping
 from ..choices import pair_choices
 from ..desk import answered
+from ..memory import wire_memory
 from ..session import Feed, Visits, told
 from ..visitors import address_of
 from .drafts import beside_evaluation, drafts_report
@@ -101,17 +103,10 @@ DRAFTS = Kind(
 )
 
 
-def form_memory(kind: Kind) -> gr.BrowserState:
-    """The browser's memory of the tab's form. It is placed outside of the tabs: inside a tab that was not opened yet,
-    Gradio does not read it.
-    """
-    return gr.BrowserState({}, storage_key=f"speculoscope-form-{kind.job}", secret="not-a-secret")
-
-
 def build_report_tab(
     page: gr.Blocks, kind: Kind, backend: Backend, visits: Visits, memory: gr.BrowserState, folder: Path = RESULTS
 ) -> None:
-    """Adds the tab's components to ``page``, whose context is open, and wires them; ``memory``: see form_memory."""
+    """Adds the tab's components to ``page``, whose context is open, and wires them; ``memory``: of the tab's form."""
     pairs, kept = backend.pairs(), Kept()
     gr.HTML(
         html_template=f"<p class='speculoscope sp-intro'>{kind.intro}</p>", js_on_load=None, apply_default_css=False
@@ -132,9 +127,9 @@ def build_report_tab(
         js_on_load="window.SpeculoscopePage.report(element, props, watch, server);",
         server_functions=_answers(kind, pairs[0] if pairs else None, folder, kept),
     )
-    form = [pair, suite, limit, clock, minutes]
+    form: dict[str, Component] = dict(pair=pair, suite=suite, limit=limit, clock=clock, minutes=minutes)
     _wire_memory(page, memory, form)
-    _wire(kind, backend, visits, kept, form, view, run, stop)
+    _wire(kind, backend, visits, kept, list(form.values()), view, run, stop)
 
 
 def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept) -> list[Callable[[dict], dict]]:
@@ -211,30 +206,14 @@ def is_stale(setting: Setting, pair: PairDescription) -> bool:
     return any(fingerprint(place) != made_with for place, made_with in here)
 
 
-def _wire_memory(page: gr.Blocks, memory: gr.BrowserState, form: list) -> None:
+def _wire_memory(page: gr.Blocks, memory: gr.BrowserState, form: dict[str, Component]) -> None:
     """The browser keeps the form, so that a measurement can be started again after a reload."""
-    gr.on(
-        [field.change for field in form],
-        fn=None,
-        inputs=form,
-        outputs=memory,
-        js="(...values) => ({ values })",
-        api_visibility="private",
-    )
 
     def restore(kept: Any) -> list:
-        values = kept.get("values") if isinstance(kept, dict) else None
-        return values if isinstance(values, list) and len(values) == len(form) else [gr.skip()] * len(form)
+        values = kept if isinstance(kept, dict) else {}
+        return [values.get(name, gr.skip()) for name in form]
 
-    # On the server: a handler that runs in the browser alone is called before the browser's memory has been read.
-    page.load(
-        restore,
-        inputs=memory,
-        outputs=form,
-        show_progress="hidden",
-        concurrency_limit=None,
-        api_visibility="private",
-    )
+    wire_memory(page, memory, form, restore, list(form.values()))
 
 
 def _wire(

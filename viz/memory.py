@@ -1,0 +1,46 @@
+"""What the browser remembers of a form, so that the form is filled in again after a reload."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import gradio as gr
+from gradio.components import Component
+
+
+def form_memory(name: str) -> gr.BrowserState:
+    """The browser's memory of a form. It must be placed outside of the tabs: inside a tab that was not opened yet,
+    Gradio does not read it.
+    """
+    return gr.BrowserState({}, storage_key=f"speculoscope-{name}", secret="not-a-secret")
+
+
+def wire_memory(
+    page: gr.Blocks,
+    memory: gr.BrowserState,
+    fields: dict[str, Component],
+    restore: Callable[..., list],
+    outputs: Sequence[Component],
+) -> None:
+    """Each change of a field stores all ``fields`` by name; when ``page`` loads, ``restore`` gets what is stored.
+
+    ``restore`` returns the values of ``outputs``. What it gets is untrusted: {} at the first visit, else any JSON.
+    """
+    gr.on(
+        [field.change for field in fields.values()],
+        fn=None,
+        inputs=list(fields.values()),
+        outputs=memory,
+        js=f"(...values) => Object.fromEntries({json.dumps(list(fields))}.map((name, i) => [name, values[i]]))",
+        api_visibility="private",
+    )
+    # On the server: a handler that runs in the browser alone is called before the browser's memory has been read.
+    page.load(
+        restore,
+        inputs=memory,
+        outputs=list(outputs),
+        show_progress="hidden",
+        concurrency_limit=None,
+        api_visibility="private",
+    )
