@@ -20,22 +20,15 @@ from decoding.errors import UserError
 from decoding.loop.drafting import prefill
 
 from .fake_cuda import fake_cuda, fake_gpu
+from .tiny_models import tiny_config
 
 VOCAB, LIMIT = 64, 320
 
 
 def make(kind, layers: int = 2, seed: int = 0, family=LlamaConfig, kv_heads: int = 2, device: str = "cpu"):
     torch.manual_seed(seed)
-    config = family(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=layers,
-        head_dim=16,
-        num_attention_heads=4,
-        num_key_value_heads=kv_heads,
-        max_position_embeddings=LIMIT,
-    )
+    shape = dict(num_hidden_layers=layers, head_dim=16, num_key_value_heads=kv_heads, max_position_embeddings=LIMIT)
+    config = tiny_config(VOCAB, family, **shape, tie_word_embeddings=False)
     hf_model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():  # so that first choices depend on the text
         hf_model.get_input_embeddings().weight.mul_(30)
@@ -271,15 +264,7 @@ def test_what_reads_a_number_back_cannot_be_recorded(cuda):
 
 def test_a_head_that_is_the_embedding_takes_its_memory_once():
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        tie_word_embeddings=True,
-    )
-    hf_model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    hf_model = AutoModelForCausalLM.from_config(tiny_config(VOCAB, num_hidden_layers=1), dtype=torch.float32)
     model = CudaModel(hf_model, describe_model(hf_model, "test", "test", "none"), "float32", "cpu")
     assert model.head.weight.data_ptr() == model.embedding.data_ptr()
 

@@ -26,7 +26,7 @@ from decoding.records.gguf_record import read_record
 from decoding.records.pairs import find_pair
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json
-from tests.test_models_lean import ids, lean, random_model
+from tests.lean_models import ids, lean, random_model
 from tests.tiny_gguf import HEADS, HIDDEN, LAYERS, write_gguf
 from tests.tiny_pair import make_tiny_pair
 from viz.settings import asked, command_line

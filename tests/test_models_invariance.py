@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import LlamaConfig
 
 from decoding.engines.invariance import keeps_bits, pad_lone_rows
 from decoding.engines.lean import LeanModel
 from decoding.engines.linears import HalfHead, PackedLinear, make_head
-from tests.test_models_lean import ids, lean, random_model
+from tests.lean_models import ids, lean, lean_config, random_model
 
-WIDE = LlamaConfig(
-    vocab_size=128,
-    hidden_size=64,
-    intermediate_size=2048,  # many inputs to a layer's last product: oneDNN then sums a single row in another order
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=256,
-)
+# Many inputs to a layer's last product: oneDNN then sums a single row in another order.
+WIDE = lean_config(intermediate_size=2048, num_hidden_layers=4)
 FORMS = ["float32", pytest.param("bfloat16", marks=pytest.mark.bf16)]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, MistralConfig, OPTConfig
 
 from decoding.engines.attention import BagAttention, CacheShape
 from decoding.engines.base import OUTSIDE, CachedModel
@@ -15,56 +15,9 @@ from decoding.engines.cuda import CudaModel
 from decoding.engines.lean import LeanModel, is_lean
 from decoding.engines.linears import Int8Head
 from decoding.engines.loading import describe_model
-from decoding.engines.transformers_engine import TransformersModel, refusal
+from decoding.engines.transformers_engine import refusal
 from decoding.errors import UserError
-
-SHAPE = dict(
-    vocab_size=128,
-    hidden_size=64,
-    intermediate_size=96,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    max_position_embeddings=256,
-    tie_word_embeddings=False,
-)
-LLAMA3_SCALING = dict(
-    rope_type="llama3",
-    rope_theta=10000.0,
-    factor=8.0,
-    low_freq_factor=1.0,
-    high_freq_factor=4.0,
-    original_max_position_embeddings=64,
-)
-CONFIGS = {
-    "llama": LlamaConfig(**SHAPE, num_key_value_heads=4),
-    "llama-grouped": LlamaConfig(**SHAPE, num_key_value_heads=2, attention_bias=True, head_dim=32),
-    "llama-one-kv-head": LlamaConfig(**{**SHAPE, "tie_word_embeddings": True}, num_key_value_heads=1),
-    "llama-scaled": LlamaConfig(**SHAPE, num_key_value_heads=4, rope_parameters=LLAMA3_SCALING),
-    "mistral": MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=None),
-    "qwen2": Qwen2Config(**SHAPE, num_key_value_heads=2),
-    "qwen3": Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=16),
-}
-
-
-def random_model(config) -> torch.nn.Module:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():  # norms and biases away from their neutral values
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model
-
-
-def lean(hf_model, weights: str = "float32") -> LeanModel:
-    return LeanModel(hf_model, describe_model(hf_model, "test", "test", "none"), weights)
-
-
-def general(hf_model) -> TransformersModel:
-    return TransformersModel(hf_model, describe_model(hf_model, "test", "test", "none"))
-
-
-def ids(n: int, seed: int = 1) -> list[int]:
-    return torch.randint(0, 128, (n,), generator=torch.Generator().manual_seed(seed)).tolist()
+from tests.lean_models import CONFIGS, general, ids, lean, lean_config, random_model
 
 
 def greedy(model: CachedModel, prompt: list[int], n: int) -> list[int]:
@@ -156,16 +109,16 @@ def test_forks_share_weights_and_no_cache():
     model = lean(random_model(CONFIGS["llama-grouped"]))
     texts = [[5, 9, 2, 7, 7, 1], [3, 3, 8, 0, 11, 4]]
     alone = []
-    for ids in texts:
-        model.prefill(ids[:3])
-        alone.append(model.extend(ids[3:]))
+    for text in texts:
+        model.prefill(text[:3])
+        alone.append(model.extend(text[3:]))
     model.prefill(texts[0][:3])
     other = model.fork()
     assert other.blocks is model.blocks and other.length == 0
     other.prefill(texts[1][:3])
     for step in range(3, 6):  # in turns
-        for reader, ids, rows in zip((model, other), texts, alone, strict=True):
-            assert torch.equal(reader.extend([ids[step]])[0], rows[step - 3])
+        for reader, text, rows in zip((model, other), texts, alone, strict=True):
+            assert torch.equal(reader.extend([text[step]])[0], rows[step - 3])
     other.rewind(1)
     assert (model.length, other.length) == (6, 1)
 
@@ -221,7 +174,7 @@ def test_opt_with_its_learned_positions_runs_on_the_general_engine():
 
 
 def test_models_that_cannot_be_rewound_are_refused():
-    windowed = random_model(MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=8))
+    windowed = random_model(lean_config(MistralConfig, sliding_window=8))
     assert not is_lean(windowed.config)
     with pytest.raises(UserError, match="sliding window"):
         general(windowed)

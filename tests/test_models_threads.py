@@ -12,7 +12,7 @@ from decoding.engines import threads as threads_module
 from decoding.engines.kept_threads import try_again, usual_threads
 from decoding.engines.pair import load_pair
 from decoding.engines.threads import choose_threads, fixed_threads, thread_choices
-from tests.test_models_lean import CONFIGS, general, lean, random_model
+from tests.lean_models import CONFIGS, general, lean, random_model
 from tests.tiny_models import make_model
 from tests.toy import ToyModel
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer as RawTokenizer
 from tokenizers import decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedTokenizerFast
 
 
-def tiny_config(vocab_size: int, **changes) -> LlamaConfig:
-    """A Llama of two small layers; ``changes`` are other fields of its configuration."""
+def tiny_config(vocab_size: int, family: type[PreTrainedConfig] = LlamaConfig, **changes) -> PreTrainedConfig:
+    """A Llama (or another ``family``) of two small layers; ``changes`` are other fields of its configuration."""
     shape = dict(
         hidden_size=32,
         intermediate_size=48,
@@ -20,7 +20,7 @@ def tiny_config(vocab_size: int, **changes) -> LlamaConfig:
         num_key_value_heads=2,
         tie_word_embeddings=True,
     )
-    return LlamaConfig(vocab_size=vocab_size, **(shape | changes))
+    return family(vocab_size=vocab_size, **(shape | changes))
 
 
 def make_model(folder: Path, words: str = "", hidden: int = 32) -> Path:
