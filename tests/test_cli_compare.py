@@ -290,7 +290,7 @@ def test_serve_to_other_machines_needs_a_token(capsys, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     started = []
-    monkeypatch.setattr("uvicorn.run", lambda *arguments, **options: started.append(options["host"]))
+    monkeypatch.setattr("uvicorn.Server.run", lambda server: started.append(server.config.host))
     for host in ("0.0.0.0", "::"):
         status, _, err = run_main(capsys, "serve", "--host", host, "--port", str(port))
         assert status == 2 and "--token" in err and "--insecure" in err
@@ -316,7 +316,8 @@ def test_serve_serves_and_ends_on_a_signal(ending, tmp_path):
     assert health["status"] == "ok"
     assert web.get(f"http://127.0.0.1:{port}/pairs").status_code == 401
     server.send_signal(ending)
-    server.wait(timeout=60)
+    server.send_signal(ending)  # impatient
+    assert server.wait(timeout=60) == 0
     assert "Traceback" not in server.stderr.read()
     assert not list(tmp_path.iterdir())
 

@@ -66,8 +66,17 @@ def serve(
     err.print(Text(f"Serving on http://{host}:{port}. {front_ends}"))
     if insecure and not token and not is_loopback(host):
         err.print("Anyone who reaches this port can run comparisons.")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises it once more when it is done
-    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the server listens
+    config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+
+    def end(*_: Any) -> None:
+        server.should_exit = True
+
+    # uvicorn's own handler ends at once on a second Ctrl-C and raises every signal again inside the event loop; both
+    # cut the application's own end short, with a traceback.
+    server.handle_exit = end
+    server.run()
 
 
 def _serve_on_cluster(options: dict[str, Any], host: str, port: int, address: str, front_ends: str) -> None:
