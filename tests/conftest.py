@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections import Counter
 
 import pytest
@@ -16,12 +15,11 @@ settings.load_profile("speculoscope")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("SPECULOSCOPE_COSTS", tempfile.mkdtemp(prefix="speculoscope-costs-"))  # not the user's
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory):
-    """A separate cache folder for the tests; only unpacked models, which are slow to make, come from the user's."""
+    """Separate folders for what the tests keep; only unpacked models, which are slow to make, come from the user's."""
     from decoding.files import cache_folder
 
     models = cache_folder() / "models"
@@ -30,6 +28,7 @@ def own_cache(tmp_path_factory):
     (own / "models").symlink_to(models)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPECULOSCOPE_CACHE", str(own))
+        patch.setenv("SPECULOSCOPE_COSTS", str(tmp_path_factory.mktemp("costs")))
         yield
 
 

@@ -273,7 +273,7 @@ def test_a_reader_that_does_not_read_is_given_up(monkeypatch):
         backend.close()
 
 
-def test_the_worker_dies_with_its_front_end(tmp_path):
+def test_the_worker_dies_with_its_front_end_and_leaves_no_files(tmp_path):
     script = textwrap.dedent("""
         import sys, threading
         from decoding.backends.local import LocalBackend
@@ -285,11 +285,15 @@ def test_the_worker_dies_with_its_front_end(tmp_path):
         print(backend._worker.pid, flush=True)
         sys.stdin.read()
     """)
-    front = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    worker = int(front.stdout.readline())
-    front.kill()
-    front.wait()
+    options = dict(
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    with subprocess.Popen([sys.executable, "-c", script], **options) as front:
+        worker = int(front.stdout.readline())
+        assert list(tmp_path.iterdir())
+        front.kill()
     wait_until(lambda: not _alive(worker))
+    assert not list(tmp_path.iterdir())
 
 
 def _alive(pid: int) -> bool:

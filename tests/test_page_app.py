@@ -36,9 +36,9 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def test_it_says_where_the_page_is_serves_it_and_ends_on_ctrl_c():
+def test_it_says_where_the_page_is_serves_it_and_ends_on_ctrl_c(tmp_path):
     port = free_port()
-    process = start("--recorded", "--port", str(port))
+    process = start("--recorded", "--port", str(port), TMPDIR=str(tmp_path))
     try:
         line = process.stdout.readline()
         assert f"Speculoscope is at http://127.0.0.1:{port}" in line, line
@@ -54,6 +54,7 @@ def test_it_says_where_the_page_is_serves_it_and_ends_on_ctrl_c():
         assert process.wait(20) is not None
     finally:
         process.kill()
+    assert not list(tmp_path.glob("speculoscope-*"))
 
 
 def test_sigterm_ends_it_and_leaves_no_files_behind(tmp_path):

@@ -36,7 +36,7 @@ class WorkerProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "decoding.backends.worker", str(theirs.fileno()), target],
+                [sys.executable, "-m", "decoding.backends.worker", str(theirs.fileno()), target, self._folder.name],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=_environment() | {"TMPDIR": self._folder.name},
@@ -61,6 +61,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         self._process.kill()
+        self._process.wait()  # so that it writes no file while its folder is removed
 
     def why_it_ended(self) -> str:
         """A clause on the exit status: "was killed by signal 9 (SIGKILL)"."""

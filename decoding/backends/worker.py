@@ -1,8 +1,9 @@
 """The worker process: owns the models, runs one job at a time, sends its events over a pipe.
 
-Started by :mod:`.process` as ``python -m decoding.backends.worker FD MODULE:NAME``. Messages are JSON, both ways:
+Started by :mod:`.process` as ``python -m decoding.backends.worker FD MODULE:NAME FOLDER``; FOLDER is its folder for
+temporary files. Messages are JSON, both ways:
 ``{"job", "kind", "options", "run"}``, ``{"cancel": job}`` and ``{"prepare": true}`` come in, ``{"job", "kind",
-"data"}`` go out. The end of the pipe (the front end closed it or died) ends the worker immediately.
+"data"}`` go out. The end of the pipe (the front end closed it or died) ends the worker immediately, and its folder.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import logging
 import os
 import queue
+import shutil
 import signal
 import sys
 import threading
@@ -40,13 +42,13 @@ class JobRunner(Protocol):
         """Whether this process is unusable after a failure; it is then ended."""
 
 
-def main(fd: str, target: str) -> None:
+def main(fd: str, target: str, folder: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the front end, which then closes the pipe
     logging.basicConfig(level=logging.WARNING, format="worker: %(levelname)s %(name)s: %(message)s")
     connection = Connection(int(fd))
     inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     cancelled: set[int] = set()
-    threading.Thread(target=_read, args=(connection, inbox, cancelled), daemon=True).start()
+    threading.Thread(target=_read, args=(connection, inbox, cancelled, folder), daemon=True).start()
     runner = _resolve(target)()
     while True:
         if inbox.empty():
@@ -63,11 +65,12 @@ def _resolve(target: str) -> Callable[[], JobRunner]:
     return getattr(importlib.import_module(module), name)
 
 
-def _read(connection: Connection, inbox: queue.SimpleQueue, cancelled: set[int]) -> None:
+def _read(connection: Connection, inbox: queue.SimpleQueue, cancelled: set[int], folder: str) -> None:
     while True:
         try:
             message = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
+            shutil.rmtree(folder, ignore_errors=True)  # a front end that was killed cannot remove it
             os._exit(0)  # the front end is gone; the main thread may be in a forward pass
         if "cancel" in message:
             cancelled.add(message["cancel"])
