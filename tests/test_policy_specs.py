@@ -19,7 +19,7 @@ from decoding.records.trace import Costs
 from tests.evaluations import sample
 from viz.choices import lane_choices
 from viz.figures.evaluation import family
-from viz.player.names import lane_caption, lane_heading, lane_name
+from viz.player.names import lane_caption, lane_heading, lane_name, lane_of_name
 
 ROOT = Path(__file__).resolve().parent.parent
 COSTS = Costs(target_s=0.005, v=[1 + 0.02 * n for n in range(SL_CAP + 1)], c={"shallow": 0.1}, o=0.02)
@@ -67,6 +67,14 @@ def test_the_form_offers_every_policy_once():
     lanes = [lane for _, lane in lane_choices([])]
     assert lanes[:-1] == offered_lanes() and len(set(lanes)) == len(lanes)
     assert {parse_lane(lane).policy for lane in lanes} == set(all_specs())
+
+
+def test_the_form_calls_lanes_as_the_race_does_and_understands_those_names():
+    for name, lane in lane_choices([]):
+        assert name.removesuffix(" (fit first)") == lane_name(lane)
+        assert lane_of_name(lane_name(lane)) == lane and lane_of_name(lane) == lane
+    assert lane_of_name("static 7") == "static:7" and lane_of_name("Static 7 · small") == "small/static:7"
+    assert lane_of_name("Statics 7") == "Statics 7"  # parse_lane says what is wrong with it
 
 
 def test_every_policy_has_a_look_of_its_own():

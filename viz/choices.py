@@ -14,6 +14,8 @@ from decoding.records.pairs import PairDescription
 from decoding.records.request import DEFAULT_LANES
 from decoding.records.suites import load_showcase
 
+from .player.names import lane_name
+
 NGRAM_LANE = f"{PROMPT_LOOKUP.name}/static:10"  # prompt lookup as the draft
 
 
@@ -58,13 +60,21 @@ def missing_policies(pairs: Sequence[PairDescription]) -> set[str]:
     return set(learned_policies()) - set(pairs[0].fitted.get(pairs[0].default_draft, ()))
 
 
-def lane_choices(pairs: Sequence[PairDescription]) -> list[tuple[str, str]]:
-    """(label, lane) of the offered lanes; unfitted policies are marked. Others can be typed."""
+def lane_choices(pairs: Sequence[PairDescription], examples: Sequence[Example] = ()) -> list[tuple[str, str]]:
+    """(name on the page, lane) of the offered lanes and those of ``examples``; unfitted policies are marked.
+
+    Others can be typed.
+    """
     missing = missing_policies(pairs)
     lanes = [*offered_lanes(), NGRAM_LANE]
     for pair in pairs[:1]:
         lanes += [f"{draft}/static:5" for draft in pair.drafts if draft != pair.default_draft]
-    return [(f"{lane} (fit first)" if lane.partition(":")[0] in missing else lane, lane) for lane in lanes]
+    lanes += [lane for example in examples for lane in example.lanes]
+    return [(_label(lane, missing), lane) for lane in dict.fromkeys(lanes)]
+
+
+def _label(lane: str, missing: set[str]) -> str:
+    return f"{lane_name(lane)} (fit first)" if lane.partition(":")[0] in missing else lane_name(lane)
 
 
 def pair_choices(pairs: Sequence[PairDescription]) -> list[tuple[str, str]]:

@@ -83,9 +83,9 @@ def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
             elem_id="example",
         )
         lanes = gr.Dropdown(
-            lane_choices(pairs),
+            lane_choices(pairs, examples),
             value=first.lanes,
-            label=f"Lanes (up to {MAX_LANES}; others can be typed)",
+            label=f"Lanes (up to {MAX_LANES}; others can be typed: Static 7)",
             multiselect=True,
             allow_custom_value=True,
             max_choices=MAX_LANES,

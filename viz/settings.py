@@ -26,6 +26,8 @@ from decoding.records.request import (
 )
 from decoding.records.trace import Run
 
+from .player.names import lane_of_name
+
 RULES = ("greedy", "coupling", "sampling")
 DTYPES = ("auto", "float32", "bfloat16")
 WEIGHTS = ("auto", "int4")
@@ -62,7 +64,7 @@ class Settings:
     def request(self) -> CompareRequest:
         """The request of this form. Raises UserError."""
         values = asdict(self)
-        values["lanes"] = [lane.strip() for lane in self.lanes or [] if str(lane).strip()]
+        values["lanes"] = [lane_of_name(lane.strip()) for lane in self.lanes or [] if str(lane).strip()]
         values["stop"] = [line for line in (self.stop or "").split("\n") if line]
         for name in ("max_new_tokens", "seed", "repeats", "top_k"):
             values[name] = _whole(name, values[name])

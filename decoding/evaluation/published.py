@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from .results import EvaluationResult, PolicyResult, Timing
@@ -76,14 +77,16 @@ def papers_table(result: EvaluationResult) -> Table | None:
     rows = []
     for suite in suites:
         rows += [[suite, row.source, row.setting, *_cells(row.speedups)] for row in PUBLISHED if row.suite == suite]
-        rows.append([suite, "measured here", _own_setting(result), *_own_cells(result, suite)])
+        rows += [
+            [suite, how, _own_setting(result), *cells] for how, cells in _own_rows(result, suite, COLUMNS, _speedup)
+        ]
     rows += [[row.suite, row.source, row.setting, *_cells(row.speedups)] for row in PUBLISHED if row.suite in ELSEWHERE]
     note = (
         "Speedup over plain decoding. The rows differ in models, hardware and sampling, and our prompts are a sample "
         "of each data set: compare how much a policy adds to the best static SL, not the speedups themselves. "
         f"The best static SL is {result.static_opt} here, chosen on {result.setting.validation_prompts} validation "
         "prompts; DISCO's, which is not published, was chosen on validation prompts too, SpecDec++'s on the test data. "
-        "In square brackets: 95% intervals over prompts; s: simulated. CNN-DM and Alpaca were not run here."
+        "In square brackets: 95% intervals over prompts. CNN-DM and Alpaca were not run here."
     )
     return Table(TITLE, note, ["data set", "source", "setting", *COLUMNS.values()], rows)
 
@@ -96,11 +99,11 @@ def ahead_table(result: EvaluationResult) -> Table | None:
     rows = []
     for suite in suites:
         rows += [[suite, row.source, *_cuts(row.speedups)] for row in PUBLISHED if row.suite == suite]
-        rows.append([suite, "measured here", *_own_cuts(result, suite)])
+        rows += [[suite, how, *cells] for how, cells in _own_rows(result, suite, _COMPARED, _cut)]
     rows += [[row.suite, row.source, *_cuts(row.speedups)] for row in PUBLISHED if row.suite in ELSEWHERE]
     note = (
         "How far the time per token is below that of the best static SL on the same prompts; for the papers, computed "
-        "from the published speedups. In square brackets: 95% intervals over prompts; s: simulated."
+        "from the published speedups. In square brackets: 95% intervals over prompts."
     )
     return Table(AHEAD_TITLE, note, ["data set", "source", *(COLUMNS[name] for name in _COMPARED)], rows)
 
@@ -114,21 +117,6 @@ def _cuts(speedups: dict[str, float]) -> list[str]:
     return [f"{1 - speedups[STATIC_OPT] / speedups[name]:+.1%}" if name in speedups else "" for name in _COMPARED]
 
 
-def _own_cuts(result: EvaluationResult, suite: str) -> list[str]:
-    by_name = _by_column(result)
-    return [_own_cut(by_name.get(name), suite) for name in _COMPARED]
-
-
-def _own_cut(entry: PolicyResult | None, suite: str) -> str:
-    row = entry.rows.get(suite) if entry else None
-    timing = (row.clock or row.simulated) if row else None
-    if row is None or timing is None or timing.cut is None:
-        return ""
-    cut = timing.cut
-    between = f" [{cut.low:+.1%}, {cut.high:+.1%}]" if timing.prompts > 1 else ""
-    return f"{cut.value:+.1%}{between} ({_counted(timing, row.clock is None)})"
-
-
 def _cells(speedups: dict[str, float]) -> list[str]:
     return [f"{speedups[name]:.2f}x" if name in speedups else "" for name in COLUMNS]
 
@@ -139,9 +127,17 @@ def _own_setting(result: EvaluationResult) -> str:
     return f"{result.setting.pair} with {result.setting.draft}, {where}, greedy"
 
 
-def _own_cells(result: EvaluationResult, suite: str) -> list[str]:
+def _own_rows(
+    result: EvaluationResult, suite: str, columns: Iterable[str], cell: Callable[[Timing], str]
+) -> Iterator[tuple[str, list[str]]]:
+    """(how it was measured, cells by column): on the clock, if any of ``columns`` was, and simulated."""
     by_name = _by_column(result)
-    return [_own_cell(by_name.get(name), suite) for name in COLUMNS]
+    entries = [by_name[name].rows.get(suite) if name in by_name else None for name in columns]
+    clock = [row.clock if row else None for row in entries]
+    simulated = [row.simulated if row else None for row in entries]
+    for how, timings in (("here, on the clock", clock), ("here, simulated", simulated)):
+        if any(timings):
+            yield how, [cell(timing) if timing else "" for timing in timings]
 
 
 def _by_column(result: EvaluationResult) -> dict[str, PolicyResult]:
@@ -151,15 +147,19 @@ def _by_column(result: EvaluationResult) -> dict[str, PolicyResult]:
     return found
 
 
-def _own_cell(entry: PolicyResult | None, suite: str) -> str:
-    row = entry.rows.get(suite) if entry else None
-    if row is None:
+def _speedup(timing: Timing) -> str:
+    value = timing.speedup
+    between = f" [{value.low:.2f}, {value.high:.2f}]" if timing.prompts > 1 else ""  # one prompt has no interval
+    return f"{value.value:.2f}x{between} ({_counted(timing)})"
+
+
+def _cut(timing: Timing) -> str:
+    cut = timing.cut
+    if cut is None:
         return ""
-    timing: Timing = row.clock or row.simulated
-    low, high = timing.speedup.low, timing.speedup.high
-    between = f" [{low:.2f}, {high:.2f}]" if timing.prompts > 1 else ""  # one prompt has no interval
-    return f"{timing.speedup.value:.2f}x{between} ({_counted(timing, row.clock is None)})"
+    between = f" [{cut.low:+.1%}, {cut.high:+.1%}]" if timing.prompts > 1 else ""
+    return f"{cut.value:+.1%}{between} ({_counted(timing)})"
 
 
-def _counted(timing: Timing, simulated: bool) -> str:
-    return f"{timing.prompts} prompt{'' if timing.prompts == 1 else 's'}{', s' if simulated else ''}"
+def _counted(timing: Timing) -> str:
+    return f"{timing.prompts} prompt{'' if timing.prompts == 1 else 's'}"

@@ -40,6 +40,10 @@ def test_the_first_repeat_plays_while_the_others_are_timed(page, served):
     assert page.locator(".sd-slider").count() == 0
     early = run_from_json(download(page, "Run file (JSON)"))
     assert all(len(trace.repeats) == 1 for trace in early.lanes)
+    page.get_by_role("button", name="Copy as command").click()
+    copied = page.locator(".sp-copied")
+    command = copied.input_value()
+    assert command.startswith("python -m decoding compare")
     rail = page.locator(".sd-rail")
     rail.focus()
     page.keyboard.press("End")  # pauses, too
@@ -54,6 +58,10 @@ def test_the_first_repeat_plays_while_the_others_are_timed(page, served):
     assert abs(float(rail.input_value()) - 500) < 200  # at the same time, if the replayed repeat took about as long
     expect(page.locator(".sd-row .sd-name").nth(2)).to_have_attribute("aria-pressed", "true")
     expect(page.locator(".sd-row .sd-name").nth(2)).to_be_focused()
+    expect(copied).to_have_value(command)
+    page.get_by_role("button", name="Copy as command").click()
+    expect(page.locator(".sp-take .sp-note")).to_have_text("The command is in your clipboard.")
+    assert copied.input_value() == command
     whole = run_from_json(download(page, "Run file (JSON)"))
     assert all(len(trace.repeats) == 3 for trace in whole.lanes) and whole.id == early.id
 

@@ -227,7 +227,7 @@ def test_a_link_restores_the_settings_and_the_browser_keeps_them(visit, page_url
     expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
     expect(page.locator(".sp-status")).to_contain_text("press Run", timeout=WAIT)
     expect(page.locator(".sd-race")).to_be_hidden()  # no unrelated run plays meanwhile
-    expect(page.locator("#lanes .token")).to_have_text(["autoregressive", "static:3"])
+    expect(page.locator("#lanes .token")).to_have_text(["Plain", "Static 3"])
     expect(page.locator("#max-new-tokens input")).to_have_value("33")
     page.wait_for_function("(localStorage.getItem('speculoscope-settings') || '').length > 20", timeout=WAIT)
     settled(page)

@@ -293,11 +293,14 @@
       this.offer(null);
     }
 
+    /** What was copied stays until another run is on screen: its last timings change neither command nor link. */
     offer(run) {
+      if (run !== this.run) {
+        this.note.textContent = "";
+        this.shelf.replaceChildren();
+      }
       this.run = run;
       for (const one of this.buttons) one.disabled = run == null;
-      this.note.textContent = "";
-      this.shelf.replaceChildren();
     }
 
     refuse() {

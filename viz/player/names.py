@@ -21,6 +21,17 @@ def lane_name(text: str) -> str:
     return f"{title} · {lane.draft}" if lane.draft else title
 
 
+def lane_of_name(name: str) -> str:
+    """``Static 5 · wide-1x384`` -> ``wide-1x384/static:5``: the inverse of :func:`lane_name`; other texts stay."""
+    policy, dot, draft = name.partition(" · ")
+    for spec in all_specs().values():
+        title, rest = policy[: len(spec.title)], policy[len(spec.title) :]
+        if title.lower() == spec.title.lower() and rest[:1] in ("", " "):
+            lane = f"{spec.name}:{rest.strip()}" if rest.strip() else spec.name
+            return f"{draft}/{lane}" if dot else lane
+    return name
+
+
 def policy_title(policy: str) -> str:
     """``specdecpp`` -> ``SpecDec++``; a policy that is unknown here keeps its own name."""
     spec = all_specs().get(policy)
