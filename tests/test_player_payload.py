@@ -170,6 +170,10 @@ def test_the_first_sentence_is_honest_when_slower_or_alone():
     slow = make_run(lanes=("autoregressive", "static:15"), match=0.3, c=0.6)
     ratio = metrics.replayed_speedup(slow, slow.lanes[1])
     assert ratio < 1 and f"{1 / ratio:.2f}× slower" in opening(slow)
+    both = make_run(lanes=("autoregressive", "static:1", "static:15"), match=0.6, c=0.3)
+    gain, loss = (metrics.replayed_speedup(both, trace) for trace in both.lanes[1:])
+    assert gain > 1.05 and loss < 1 / 1.05, (gain, loss)  # a slow-down is never left unsaid
+    assert f"{gain:.2f}× faster with Static 1, {1 / loss:.2f}× slower with Static 15." in opening(both)
     assert "nothing to compare the time with" in opening(make_run(lanes=("static:5", "oracle")))
     assert "by the target alone" in opening(make_run(lanes=("autoregressive",)))
 

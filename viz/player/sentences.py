@@ -53,7 +53,7 @@ def opening(run: Run, point: str = "") -> str:
     if trace is run.baseline or not ratio:
         return f"Here: {_count(n, 'token')} by the target alone; add a lane to race it."
     same = {True: "the same ", False: "", None: ""}[trace.verdict.same]
-    others = _best_other(run, trace) if point else ""
+    others = _best_other(run, trace) if point else _slow_down(run, trace)
     return f"Here: {same}{_count(n, 'token')}, {_how_much_faster(ratio)} with {name}{others}.{_ended_early(trace)}"
 
 
@@ -62,6 +62,14 @@ def _best_other(run: Run, point: Trace) -> str:
     best = run.lanes[lead_lane(run)]
     ratio = replayed_speedup(run, best)
     return f", {_how_much_faster(ratio)} with {lane_name(best.lane)}" if best is not point and ratio else ""
+
+
+def _slow_down(run: Run, first: Trace) -> str:
+    """The slowest usable lane, if it is slower than plain decoding and the sentence is about another one."""
+    usable = [trace for trace in run.lanes if is_usable(trace.lane) and trace is not first]
+    ratios = [(replayed_speedup(run, trace) or 1.0, lane_name(trace.lane)) for trace in usable]
+    slowest, name = min(ratios, default=(1.0, ""))
+    return f", {_how_much_faster(slowest)} with {name}" if slowest <= 1 / 1.05 else ""
 
 
 def _ended_early(trace: Trace) -> str:

@@ -198,7 +198,8 @@ const Shell = {
   },
 
   buildAxis() {
-    const rough = this.total / 5;
+    const width = this.axis.clientWidth || 900;
+    const rough = this.total / Math.max(2, Math.min(5, Math.floor(width / 80)));  // so that labels do not touch on a phone
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough);
     const inner = el("div", "sd-axis-in");
