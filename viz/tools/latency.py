@@ -23,14 +23,13 @@ from ..page import build_page, serve
 WAIT_MS = 300_000
 FIRST_TOKEN_S = 0.5  # the goal for warm runs
 AFTER_DECODING_S = 1.0  # from the end of the lanes' own decoding to the replay
+RACE = "[...document.querySelectorAll('#race, #race *')].map((node) => node.speculoscope).find(Boolean)"
 # Times of what is visible of a run, since the click. An element is painted two frames after it was added.
-WATCH = """() => {
+WATCH = """(race) => {
   const seen = window.runSeen = { clicked: performance.now() };
   const note = (name) => { seen[name] ??= requestAnimationFrame(() => requestAnimationFrame(() => {
     seen[name] = performance.now() - seen.clicked; })); };
-  const player = document.querySelector("#race").speculoscope.player;
-  const decoded = player.lanes.map(() => 0);
-  const { take } = player;
+  const { player } = race, { take } = player;
   player.take = function (event) {
     take.call(this, event);
     const { kind, data } = event;
@@ -65,14 +64,14 @@ def open_page(browser, url: str, pair: str, tokens: int):
         query["pair"] = pair
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     page.goto(f"{url}?{urlencode(query)}")
-    page.wait_for_function("document.querySelector('#race')?.speculoscope?.player.lanes.length", timeout=WAIT_MS)
+    page.wait_for_function(RACE, timeout=WAIT_MS)
     page.wait_for_function(f"document.querySelector('#max-new-tokens input')?.value == {tokens}", timeout=WAIT_MS)
     return page
 
 
 def measure_run(page) -> dict[str, float]:
     """Seconds from the click to {token, replay, whole}; ``decoding``: of all lanes' first repeats together."""
-    page.evaluate(WATCH)
+    page.evaluate(f"({WATCH})({RACE})")
     page.wait_for_function(DONE, timeout=WAIT_MS)
     page.wait_for_function("!document.querySelector('#run').disabled", timeout=WAIT_MS)
     seen = page.evaluate("window.runSeen")
