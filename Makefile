@@ -1,7 +1,7 @@
 # make run    start the dashboard (builds .venv the first time)
 # make test   all tests, in a browser too (installs what they need the first time)
 # make test-ray  those that need Ray (installs it the first time; elsewhere they count as not run)
-# make lint   ruff, and mypy on the lowest rooms
+# make lint   ruff, and mypy on all but viz/
 # make refresh  rebuild all that is derived from the shipped weights: policies, cards, recordings, tables
 
 PYTHON ?= python3

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from ..errors import UserError
 from ..lookahead.base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
@@ -143,7 +144,9 @@ def _draft(replay: Replay, policy: LookaheadPolicy, state: DraftState, start: in
     drafted = 0
     while drafted < most and policy.should_draft(state):
         guesses, at = replay.guess(start, drafted)
-        state.tokens.append(guesses.choice[at])
+        choice = guesses.choice[at]
+        assert choice is not None, "the draft's reach ends where it proposes nothing"
+        state.tokens.append(choice)
         state.p.append(guesses.p[at])
         state.entropy.append(guesses.entropy[at])
         for head, scores in guesses.scores.items():
@@ -181,10 +184,26 @@ def _scaled_first(costs: Costs, draft: str, c: float) -> float:
     return first * c / known if known else first
 
 
-def static_sweep(chain: Chain | Replay, costs: Costs, longest: int = SL_CAP, **ending: object) -> list[Simulated]:
-    """``static:1`` to ``static:longest`` on one chain; ``ending`` as for :func:`simulate`."""
+def static_sweep(
+    chain: Chain | Replay,
+    costs: Costs,
+    longest: int = SL_CAP,
+    max_new_tokens: int | None = None,
+    finish: Finish = "length",
+) -> list[Simulated]:
+    """``static:1`` to ``static:longest`` on one chain; the rest as for :func:`simulate`."""
     replay = _replay(chain)
-    return [simulate(replay, costs, Static(sl), **ending) for sl in range(1, longest + 1)]
+    return [
+        simulate(replay, costs, Static(sl), max_new_tokens=max_new_tokens, finish=finish)
+        for sl in range(1, longest + 1)
+    ]
+
+
+class Ending(TypedDict):
+    """How a text ended, as keyword arguments of :func:`simulate`."""
+
+    max_new_tokens: int
+    finish: Finish
 
 
 def simulate_lane(
@@ -220,8 +239,8 @@ def sweep(
     return found
 
 
-def ending(run: Run) -> dict[str, object]:
-    """How the text of ``run`` ended, as keyword arguments of :func:`simulate`."""
+def ending(run: Run) -> Ending:
+    """How the text of ``run`` ended."""
     trace = run.baseline or run.lanes[0]
     limit = run.settings.max_new_tokens if run.token_limit is None else run.token_limit
     return {"max_new_tokens": limit, "finish": trace.finish}

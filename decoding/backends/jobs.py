@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Cancelled, UserError
-from ..records.events import RawEvents
+from ..records.events import Kind, RawEvents
 from ..records.request import CompareRequest, request_from_dict
 from .loading import Key, Loading
 
@@ -61,8 +61,7 @@ class Jobs:
 
         try:
             if self._loading is not None and self._loading.wait(busy):
-                self._take_loaded()
-                prepare_usual(self._known, busy)
+                prepare_usual(self._take(self._loading), busy)
             if self._known is not None:
                 measure_asked(self._known, busy)
         except UserError as error:  # the next run reports the same error
@@ -101,8 +100,8 @@ class Jobs:
         from ..comparison.compare import compare
 
         request = request_from_dict(options)
-        yield from self._load(request, cancel)
-        yield from compare(request, self._pair, cancel, run_id, self._known)
+        pair = yield from self._load(request, cancel)
+        yield from compare(request, pair, cancel, run_id, self._known)
 
     def _evaluate(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
         """Evaluates policies with one draft, or all drafts if the options say so."""
@@ -110,9 +109,9 @@ class Jobs:
         from ..evaluation.options import options_from_dict
 
         asked = options_from_dict(options)
-        yield from self._load(asked, cancel)
+        pair = yield from self._load(asked, cancel)
         with TemporaryDirectory(prefix="speculoscope-") as folder:
-            yield from _as_events(run_evaluation(asked, self._pair, Path(folder), cancel))
+            yield from _as_events(run_evaluation(asked, pair, Path(folder), cancel))
 
     def _part(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
         """A part of an evaluation that is spread over several devices."""
@@ -121,28 +120,30 @@ class Jobs:
         from ..evaluation.parts import Part
 
         asked = options_from_dict(options["evaluation"])
-        yield from self._load(asked, cancel)
+        pair = yield from self._load(asked, cancel)
         with TemporaryDirectory(prefix="speculoscope-") as folder:
-            yield from _as_events(run_part(asked, Part(**options["part"]), self._pair, Path(folder), cancel))
+            yield from _as_events(run_part(asked, Part(**options["part"]), pair, Path(folder), cancel))
 
     @staticmethod
     def _key_of(request: CompareRequest | EvaluationOptions) -> Key:
         return request.pair, request.target, request.draft, request.dtype, request.weights
 
-    def _load(self, request: CompareRequest | EvaluationOptions, cancel: Cancel) -> RawEvents:
-        """Load the requested pair unless it is loaded, yielding progress. Raises UserError, Cancelled."""
+    def _load(
+        self, request: CompareRequest | EvaluationOptions, cancel: Cancel
+    ) -> Generator[tuple[Kind, dict[str, Any]], None, Pair]:
+        """Load the requested pair unless it is loaded, yielding progress; returns it. Raises UserError, Cancelled."""
         key = self._key_of(request)
         if self._pair is not None and key == self._key:
-            return
-        if self._loading is None or self._loading.key != key:
-            self._begin(key)
+            return self._pair
         loading = self._loading
+        if loading is None or loading.key != key:
+            loading = self._begin(key)
         loading.cancelled = cancel
         while (step := loading.progress.get()) is not None:
             yield "progress", {"stage": "loading", "message": step[0], "fraction": step[1]}
-        self._take_loaded()
+        return self._take(loading).pair
 
-    def _begin(self, key: Key) -> None:
+    def _begin(self, key: Key) -> Loading:
         """Begin to load, after any current loading has ended."""
         if self._loading is not None:
             self._loading.end()
@@ -150,17 +151,19 @@ class Jobs:
             None  # frees the memory of the last pair before the next one is allocated
         )
         self._loading = Loading(key, self._device)
+        return self._loading
 
-    def _take_loaded(self) -> None:
+    def _take(self, loading: Loading) -> KnownCosts:
         """Take over the pair that was being loaded. Raises what loading raised."""
         import torch
 
         from ..comparison.kept_costs import KnownCosts
 
-        loading, self._loading = self._loading, None
-        self._pair, self._key = loading.pair(), loading.key
-        self._known = KnownCosts(self._pair)
-        torch.set_num_threads(self._pair.target.info.threads)  # torch keeps it per thread; this one decodes
+        self._loading = None
+        pair = loading.pair()
+        self._pair, self._key, self._known = pair, loading.key, KnownCosts(pair)
+        torch.set_num_threads(pair.target.info.threads)  # torch keeps it per thread; this one decodes
+        return self._known
 
 
 def _as_events(steps: Iterator[Any]) -> RawEvents:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ray import serve
 from ray.exceptions import RayError
@@ -68,20 +68,21 @@ class Device:
 
     async def work(self, kind: str, options: dict[str, Any], run: str) -> AsyncIterator[str]:
         """The events of one run, as lines of JSON. The run ends when its reader stops reading."""
-        loop, told = asyncio.get_running_loop(), asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[Event] = asyncio.Queue()
         cancel, over = threading.Event(), asyncio.Event()
 
         def pump() -> None:
             try:
                 for event in self._events(kind, options, cancel, run):
-                    loop.call_soon_threadsafe(told.put_nowait, event)
+                    loop.call_soon_threadsafe(events.put_nowait, event)
             finally:
                 loop.call_soon_threadsafe(over.set)
 
         threading.Thread(target=pump, name="device", daemon=True).start()
         try:
             while True:
-                event = await told.get()
+                event = await events.get()
                 yield event_to_json(event)
                 if event.is_last:
                     return
@@ -130,10 +131,10 @@ class RayBackend(GrantedBackend):
             place = len(self._waiting)
             self._waiting.append(number)
         yield event("queued", place=place)
-        told: DeploymentResponseGenerator | None = None
+        lines: DeploymentResponseGenerator | None = None
         try:
-            told = self._work.remote(kind, options, event.run)
-            for kind_of, data in self._told(_Reader(told), number, cancel):
+            lines = self._work.remote(kind, options, event.run)
+            for kind_of, data in self._events_of(_Reader(lines), number, cancel):
                 yield event(kind_of, **data)
         except BackPressureError:
             yield event("failed", message=FULL)
@@ -141,10 +142,10 @@ class RayBackend(GrantedBackend):
             yield event("failed", message=LOST)
         finally:
             self._has_begun(number, ended=True)
-            if told is not None:
-                told.cancel()  # no effect if it has ended
+            if lines is not None:
+                lines.cancel()  # no effect if it has ended
 
-    def _told(self, reader: _Reader, number: int, cancel: threading.Event) -> Iterator[tuple[Any, dict[str, Any]]]:
+    def _events_of(self, reader: _Reader, number: int, cancel: threading.Event) -> Iterator[tuple[Any, dict[str, Any]]]:
         """The device's events up to the last one, preceded by the run's place in the queue."""
         place = None
         while True:
@@ -181,9 +182,9 @@ class RayBackend(GrantedBackend):
 class _Reader:
     """Reads a device's stream in a separate thread, so that its consumer is not blocked."""
 
-    def __init__(self, told: DeploymentResponseGenerator) -> None:
+    def __init__(self, lines: DeploymentResponseGenerator) -> None:
         self._lines: queue.SimpleQueue[str | BaseException] = queue.SimpleQueue()
-        threading.Thread(target=self._read, args=(told,), name="ray-reader", daemon=True).start()
+        threading.Thread(target=self._read, args=(lines,), name="ray-reader", daemon=True).start()
 
     def next(self) -> str | None:
         """The next line; None if none has come. Raises what the stream raised."""
@@ -195,9 +196,9 @@ class _Reader:
             raise line
         return line
 
-    def _read(self, told: DeploymentResponseGenerator) -> None:
+    def _read(self, lines: DeploymentResponseGenerator) -> None:
         try:
-            for line in told:
+            for line in lines:
                 self._lines.put(line)
             self._lines.put(RayServeException("the stream ended without a last event"))
         except BaseException as error:  # including asyncio.CancelledError: the consumer must handle it
@@ -240,7 +241,9 @@ def application(args: dict[str, Any]) -> serve.Application:
     if options.replicas is None:
         bounds = {"min_replicas": options.least, "max_replicas": options.most, "target_ongoing_requests": 1}
         number = {"autoscaling_config": bounds}
-    devices = Device.options(
+    # mypy does not see what the decorators make of the classes.
+    device, face = cast("serve.Deployment", Device), cast("serve.Deployment", Face)
+    devices = device.options(
         max_ongoing_requests=1,
         max_queued_requests=options.max_waiting,
         graceful_shutdown_timeout_s=5,
@@ -248,7 +251,7 @@ def application(args: dict[str, Any]) -> serve.Application:
         ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
         **number,
     )
-    return Face.bind(devices.bind(options.grant), asdict(options))
+    return face.bind(devices.bind(options.grant), asdict(options))
 
 
 def start(options: Options, host: str, port: int, address: str = "") -> None:

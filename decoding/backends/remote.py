@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from ..errors import UserError
-from ..records.events import Event, Numbering, event_from_json, new_id
+from ..records.events import Event, Kind, Numbering, event_from_json, new_id
 from ..records.request import CompareRequest, check_request
 from .base import CLOSED, check_token
 
@@ -191,7 +191,7 @@ class _Follower:
             self._failing_since = now
         return now - self._failing_since >= self._patience_s
 
-    def _own_last(self, kind: str, **data: Any) -> Event:
+    def _own_last(self, kind: Kind, **data: Any) -> Event:
         self._over = True
         return Event(self._run, self._at, kind, data)
 

@@ -19,7 +19,7 @@ import logging
 import re
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
@@ -30,6 +30,7 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from ..errors import UserError, sentence_of
 from ..records.events import Event, event_to_json
@@ -115,7 +116,7 @@ class Session:
             self._changed.notify_all()
             return self._reader
 
-    async def stream(self, start: int, reader: int) -> AsyncIterator[str]:
+    async def stream(self, start: int, reader: int) -> AsyncGenerator[str, None]:
         """Lines from number ``start`` on, at most half a window of them; heartbeats in between."""
         at, end = start, start + max(1, self._limits.window // 2)
         try:
@@ -149,8 +150,12 @@ class Session:
         return at < self._first + len(self._lines)
 
     def _expire_later(self) -> None:
-        reader = self._reader
-        self._loop.call_later(self._limits.grace_s, lambda: reader == self._reader and self.expire())
+        self._loop.call_later(self._limits.grace_s, self._expire_unread, self._reader)
+
+    def _expire_unread(self, reader: int) -> None:
+        """Ends the run unless someone has come to read it after ``reader``."""
+        if reader == self._reader:
+            self.expire()
 
     def expire(self) -> None:
         """Ends the run because it has no reader."""
@@ -261,13 +266,18 @@ def _check_known(options: dict[str, Any]) -> None:
 
 
 class _EventsResponse(StreamingResponse):
-    """Closes its generator when the connection ends in any way."""
+    """Lines of JSON; closes their generator when the connection ends in any way."""
 
-    async def __call__(self, scope, receive, send) -> None:
+    def __init__(self, lines: AsyncGenerator[str, None]) -> None:
+        unbuffered = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # for proxies in between
+        super().__init__(lines, 200, unbuffered, "application/x-ndjson")
+        self._lines = lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await self.body_iterator.aclose()
+            await self._lines.aclose()
 
 
 def create_app(backend: Backend, token: str = "", limits: Limits | None = None) -> FastAPI:
@@ -338,8 +348,7 @@ def _add_routes(app: FastAPI, backend: Backend, guarded: Any, limits: Limits) ->
             raise Refusal(400, "from must be the number of an event.")
         session = app.state.sessions.get(run)
         reader = await session.take_over(int(start))
-        unbuffered = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # for proxies in between
-        return _EventsResponse(session.stream(int(start), reader), 200, unbuffered, "application/x-ndjson")
+        return _EventsResponse(session.stream(int(start), reader))
 
     @app.delete("/runs/{run}", dependencies=[guarded], status_code=204)
     async def cancel(run: str) -> None:

@@ -41,6 +41,7 @@ class Reading:
 
 class Contender(Protocol):
     name: str
+    threads: int
 
     def run(self, prompt: list[int], n: int) -> Reading:
         """Continues ``prompt`` greedily by ``n`` tokens, past any end-of-text token."""
@@ -65,7 +66,8 @@ class LaneContender:
         prepared = prepare(request, self.pair)
         prepared.prompt = prompt
         run = LaneRun(prepared, parse_lane(self.lane), self.costs).run()
-        shares = tuple(map(sum, zip(*(iteration.times for iteration in run.iterations))))
+        draft, check, policy, rest = map(sum, zip(*(iteration.times for iteration in run.iterations)))
+        shares = draft, check, policy, rest
         decode_s = sum(shares)
         return Reading(run.output, decode_s, len(run.output), run.prefill_s + decode_s, shares, len(run.iterations))
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..engines.abilities import is_on_device
 from ..engines.int4 import BYTES_PER_WEIGHT
 
 if TYPE_CHECKING:
-    from ..engines.base import CachedModel
+    from ..engines.base import CachedModel, DeviceModel
     from ..engines.pair import Pair
 
 _ITEM = {"float32": (4, 4), "bfloat16": (2, 2), "int8": (1, 1), "int4": (BYTES_PER_WEIGHT, 2)}
@@ -43,13 +44,13 @@ def measure_bandwidth(device: str, rounds: int = 5) -> float:
 
 def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:
     """Target and default draft, one token at context length ``context``; on CUDA also a step inside a draft chain."""
-    draft = pair.draft()
-    measured = [("target", pair.target, _pass_s), ("draft", draft, _pass_s)]
-    if draft.works_on_device:
-        measured.append(("chained draft", draft, _chained_s))
+    target, draft = pair.target, pair.draft()
+    measured = [("target", target, _pass_s(target, context, ROUNDS)), ("draft", draft, _pass_s(draft, context, ROUNDS))]
+    if is_on_device(draft):
+        measured.append(("chained draft", draft, _chained_s(draft, context, ROUNDS)))
     found = []
-    for name, model, times_of in measured:
-        low, middle, high = (1e3 * one for one in quantiles(times_of(model, context, ROUNDS), method="inclusive"))
+    for name, model, times in measured:
+        low, middle, high = (1e3 * one for one in quantiles(times, method="inclusive"))
         found.append(PassTime(name, middle, floor_bytes(model, context) / bandwidth * 1e3, low, high))
     return found
 
@@ -76,7 +77,7 @@ def _pass_s(model: CachedModel, context: int, rounds: int) -> list[float]:
     return times
 
 
-def _chained_s(model: CachedModel, context: int, rounds: int) -> list[float]:
+def _chained_s(model: DeviceModel, context: int, rounds: int) -> list[float]:
     """Seconds per step of CHAIN steps launched together."""
     text = [1] * min(context, model.max_length - CHAIN - 1)
     model.prefill(text)

@@ -25,7 +25,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """``reads`` finds the figure in a report; None where the report has none. Without ``holds`` it is only told."""
+    """``reads`` finds the figure in a report; None where the report has none. Without ``holds`` it is only shown."""
 
     text: str
     pairs: tuple[str, ...]  # beginnings of the names of the pairs it is set for; "" is any
@@ -76,8 +76,9 @@ def _over_floor(report: ReportData) -> Measured | None:
     found = next((one for one in report["passes"] if one["name"] == "target" and one["floor_ms"]), None)
     if found is None:
         return None
-    times = [None if ms is None else ms / found["floor_ms"] for ms in map(found.get, ("ms", "low_ms", "high_ms"))]
-    return Measured(*times)
+    floor = found["floor_ms"]
+    low, high = (None if (ms := found.get(name)) is None else ms / floor for name in ("low_ms", "high_ms"))
+    return Measured(found["ms"] / floor, low, high)
 
 
 def _draft_step_us(report: ReportData) -> Measured | None:

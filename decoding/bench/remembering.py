@@ -33,7 +33,8 @@ class RememberingModel(CachedModel):
         self._model = model
         self.info, self.max_length, self.hidden_size = model.info, model.max_length, model.hidden_size
         self.vocab_size, self.head_ids = model.vocab_size, model.head_ids
-        self.keep_hidden, self.last_hidden = False, None
+        self.keep_hidden = False
+        self.last_hidden: torch.Tensor | None = None
         self._begin(0)
 
     def _begin(self, length: int) -> None:

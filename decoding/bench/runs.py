@@ -55,9 +55,11 @@ def bench_against_llamacpp(pair: str, target: str, draft: str, work: Work, progr
     find_file = Sources(described, HuggingFaceHub(), progress).fetch(described.target).gguf
     if find_file is None:
         raise UserError(f"The target of {described.name} is not from a GGUF file: use --pair smollm2-135m.")
-    names = {"target": target, "draft": draft} if target else {"name": described.name}
+    name = "" if target else described.name
+    draft = draft if target else ""
     sixteen, four = (
-        load_pair(**names, weights=weights, device="cpu", threads=1, progress=progress) for weights in ("auto", "int4")
+        load_pair(name, target, draft, weights=weights, device="cpu", threads=1, progress=progress)
+        for weights in ("auto", "int4")
     )
     prompts = _prompts(sixteen, work)
     theirs = LlamaCppContender(find_file(), max(map(len, prompts)) + work.max_new_tokens + 1)
@@ -77,9 +79,10 @@ def _described(pair: str, target: str, draft: str) -> list[PairDescription]:
 
 def _bench_described(described: PairDescription, device: str, work: Work, progress: Progress) -> Report:
     form = choose_weights(work.dtype, device)
-    places = described.target, described.drafts[described.default_draft]
-    names = {"target": places[0], "draft": places[1]} if described.kind == "named" else {"name": described.name}
-    loaded = load_pair(**names, dtype=form, weights=work.weights, device=device, progress=progress)
+    name, target, draft = described.name, "", ""
+    if described.kind == "named":
+        name, target, draft = "", described.target, described.drafts[described.default_draft]
+    loaded = load_pair(name, target, draft, form, work.weights, device, progress=progress)
     report = bench_pair(
         loaded,
         *_transformers_models(described, form, device, progress),

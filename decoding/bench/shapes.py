@@ -17,7 +17,7 @@ from ..engines.cuda import CudaModel
 from ..engines.lean import LeanModel
 from ..engines.loading import describe_model
 from ..engines.pair import Pair
-from ..records.trace import TokenText
+from ..engines.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,31 +97,27 @@ def make_pair(shape: Shape, hf_target: Any, hf_draft: Any, device: str, weights:
     draft = engine("early layers", hf_draft)
     return Pair(
         shape.name,
-        NoText(),
+        Tokenizer(IdsAsText()),
         engine(shape.name, hf_target),
         "early-layers",
         ["early-layers"],
         lambda name: draft,
-    )  # type: ignore[arg-type]
+    )
 
 
-class NoText:
-    """A stand-in tokenizer for ids without meaning."""
+class IdsAsText:
+    """Stands in for transformers' tokenizer where ids have no meaning."""
 
-    eos_ids: frozenset[int] = frozenset()
-    has_chat_template = False
+    eos_token_id = bos_token = None
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, **options: Any) -> list[int]:
         return [1]
 
-    def encode_typed(self, text: str) -> list[int]:
-        return self.encode(text)
-
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: list[int], **options: Any) -> str:
         return " ".join(map(str, ids))
 
-    def token_text(self, token: int) -> TokenText:
-        return TokenText(str(token))
+    def convert_ids_to_tokens(self, token: int) -> None:
+        return None  # no bytes are defined for it
 
 
 def random_prompts(vocab: int, n: int, length: int = 128) -> list[list[int]]:

@@ -142,19 +142,9 @@ def _show(report: Report) -> None:
 
 def _speeds(figures: list[Figure]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns
-    for column, justify in (
-        ("", "left"),
-        ("tokens/s", "right"),
-        ("from", "right"),
-        ("to", "right"),
-        ("all", "right"),
-        ("thr.", "right"),
-        ("draft", "right"),
-        ("check", "right"),
-        ("policy", "right"),
-        ("rest", "right"),
-    ):
-        table.add_column(column, justify=justify, no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for column in ("tokens/s", "from", "to", "all", "thr.", "draft", "check", "policy", "rest"):
+        table.add_column(column, justify="right", no_wrap=True)
     for figure in figures:
         shares = [f"{share:.1%}" for share in figure.shares or []]
         table.add_row(

@@ -13,7 +13,7 @@ from ..loop.drafting import MODEL_FREE, prefill
 from ..loop.features import as_rows
 from ..loop.sampling import softmax
 from ..loop.speculative import RawIteration
-from ..records.trace import Chain, Iteration, Token
+from ..records.trace import Chain, Fate, Iteration, Token
 from .prepare import Prepared
 
 CHUNK = 32  # rows of logits in memory at once
@@ -134,8 +134,7 @@ def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int]
     top = min(top, len(probabilities))
     best = np.argpartition(probabilities, -top)[-top:]
     best = best[np.argsort(-probabilities[best], kind="stable")]
-    noisy = isinstance(rule, Coupling)
-    choice = rule.choices(row[None], position)[0] if noisy else int(shaped.argmax())
+    choice = rule.choices(row[None], position)[0] if isinstance(rule, Coupling) else int(shaped.argmax())
     positive = probabilities[probabilities > 0]
     return Place(
         choice=choice,
@@ -209,14 +208,14 @@ def _emitted_token(raw: RawIteration, target: Views, said: Views | None, draft: 
     return token
 
 
-def fate_of(raw: RawIteration, index: int) -> str:
+def fate_of(raw: RawIteration, index: int) -> Fate:
     """Fate of the drafted token ``index``."""
     if index < raw.n_accepted:
         return "accepted"
     return "rejected" if index == raw.n_accepted and raw.emitted is not None else "dropped"
 
 
-def fate_of_emitted(raw: RawIteration) -> str:
+def fate_of_emitted(raw: RawIteration) -> Fate:
     if not raw.drafted:
         return "plain"
     return "bonus" if raw.n_accepted == len(raw.drafted) else "correction"

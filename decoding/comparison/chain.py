@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..engines.abilities import is_reduced
 from ..errors import Cancelled
 from ..lookahead.base import SL_CAP, DraftState
 from ..lookahead.heads import GuessFeatures, Head
 from ..loop.drafting import MODEL_FREE, DraftSource, known_ids, prefill
 from ..loop.features import as_rows
 from ..records.trace import Chain, Guesses
-from .prepare import ALL_FEATURES, Prepared, model_info
+from .prepare import ALL_FEATURES, Prepared, make_source, model_info
 
 if TYPE_CHECKING:
     from ..engines.base import CachedModel
@@ -26,7 +27,7 @@ def chain_of(prepared: Prepared, draft: str, output: list[int], cancelled: Calla
     heads = prepared.heads.get(draft, {})
     needs = frozenset({"p", "entropy"}).union(*(head.needs for head in heads.values())) & ALL_FEATURES
     return record_chain(
-        prepared.source(draft, needs),
+        make_source(prepared.pair, draft, prepared.rule, needs),
         prepared.prompt,
         output,
         max_new_tokens=prepared.limits.max_new_tokens,
@@ -63,7 +64,9 @@ def foresee(prepared: Prepared, draft: str, output: list[int]) -> Chain:
 
 def _rows(model: CachedModel, tokens: list[int], ids: np.ndarray | None) -> np.ndarray:
     """Logits after each of ``tokens``, over ``ids`` where the draft proposes no others."""
-    return as_rows(model.extend(tokens)) if ids is None else as_rows(model.extend_reduced(tokens))[:, : len(ids)]
+    if ids is not None and is_reduced(model):
+        return as_rows(model.extend_reduced(tokens))[:, : len(ids)]
+    return as_rows(model.extend(tokens))
 
 
 def record_chain(

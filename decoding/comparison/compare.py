@@ -140,8 +140,9 @@ class Comparison:
     def _look_ahead(self) -> RawEvents:
         """The guesses of the oracle lanes' drafts along the reference."""
         prepared, reference = self.prepared, self._decoded.reference
-        asked = dict.fromkeys(prepared.draft_of(lane) for lane in prepared.lanes if lane.is_oracle)
-        for draft in asked:
+        names = (prepared.draft_of(lane) for lane in prepared.lanes if lane.is_oracle)
+        for draft in dict.fromkeys(name for name in names if name is not None):
+            assert reference is not None, "no oracle runs without the target's own text"
             yield "progress", _progress("chain", f"Off the clock: what {draft} guesses along the text, for the oracle")
             self._foreseen[draft] = foresee(prepared, draft, reference.output)
             self._check_cancel()
@@ -180,14 +181,15 @@ class Comparison:
             return
         yield "progress", _progress("measuring", CHECKING)
         found = adjusted(kept, self.prepared, self._plain_seconds())
-        if found.measured is None:  # they no longer fit
+        if known and found.measured is None:  # they no longer fit
             known.misfit(drafts, self._context)
         self._decoded.costs = found
         self._check_cancel()
 
     def _measure(self) -> RawEvents:
         yield "progress", _progress("measuring", MEASURING, 0.0)
-        prepared, readings = self.prepared, []
+        prepared = self.prepared
+        readings: list[Costs] = []
         self._measured_share = 0.0
         wanted = READINGS if prepared.request.repeats >= MANY_REPEATS else 1
         while len(readings) < wanted:
@@ -263,12 +265,16 @@ class Comparison:
     def _read_again(self) -> RawEvents:
         """The drafts' guesses after each mistake, and the reason for each token's fate."""
         decoded = self._decoded
-        foreseeable = [draft for draft in self.prepared.drafts if abilities_of(draft).text_only]
-        for draft in foreseeable if decoded.reference else []:
-            yield "progress", _progress("chain", f"Off the clock: all that {draft} would guess, for the what-if")
-            decoded.chains[draft] = chain_of(self.prepared, draft, decoded.reference.output, self._cancel)
+        if decoded.reference is not None:
+            yield from self._record_chains(decoded.reference.output)
         yield "progress", _progress("explaining", "Reading the texts again to explain each token's fate")
         self.run = assemble(self.prepared, decoded, self._run_id, explained=True)
+
+    def _record_chains(self, output: list[int]) -> RawEvents:
+        for draft in self.prepared.drafts:
+            if abilities_of(draft).text_only:
+                yield "progress", _progress("chain", f"Off the clock: all that {draft} would guess, for the what-if")
+                self._decoded.chains[draft] = chain_of(self.prepared, draft, output, self._cancel)
 
     def _check_cancel(self) -> None:
         if self._cancel():

@@ -236,7 +236,7 @@ def adjusted(kept: Costs, prepared: Prepared, plain_s: float | None = None) -> C
     readings = timer.read(leader, [*(PLAIN if plain_s is None else ()), *(CHECKED_SL,) * CHECKS])
     _exhaust(readings)
     checks, drafts = timer.checks[leader].get(CHECKED_SL), timer.drafts[leader].get(CHECKED_SL)
-    if not checks:  # the context is nearly full
+    if not checks or not drafts:  # the context is nearly full
         return kept
     plain_s = plain_s or median(timer.plain)
     check, draft = median(checks) / plain_s, median(drafts) / plain_s

@@ -97,6 +97,11 @@ class Task:
     context: int
 
 
+def _each(drafts: Sequence[str]) -> Sequence[str | None]:
+    """The drafts of one comparison; None stands for the curves of the target alone."""
+    return drafts or [None]
+
+
 @dataclass(slots=True)
 class KnownCosts:
     """What one process knows of a loaded pair: its kept curves, the lanes that have run here, what to measure next."""
@@ -113,7 +118,7 @@ class KnownCosts:
         Curves from another context, from too long ago or from a busy machine are used, but measured again later.
         """
         costs = []
-        for draft in drafts or [None]:
+        for draft in _each(drafts):
             found = self._nearest(draft, context)
             if found is None:
                 return None
@@ -132,14 +137,14 @@ class KnownCosts:
     def keep(self, drafts: Sequence[str], context: int, costs: Costs) -> None:
         """Keep ``costs`` as measured now, by draft."""
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        for draft in drafts or [None]:
+        for draft in _each(drafts):
             own = replace(costs, c=_only(costs.c, draft), first=_only(costs.first, draft), measured=now)
             self.shelf.write(self._setting(draft, context), own)
             self.tasks = [task for task in self.tasks if task != Task(draft, bucket(context))]
 
     def add_decisions(self, drafts: Sequence[str], context: int, decision: dict[str, float]) -> None:
         """Keep the cost of decisions with the curves; the curves keep their date."""
-        for draft in drafts or [None]:
+        for draft in _each(drafts):
             setting = self._setting(draft, context)
             costs = self.shelf.read(setting)
             if costs is not None:

@@ -42,13 +42,12 @@ class Prepared:
 
     def draft_of(self, lane: Lane) -> str | None:
         """Name of the lane's draft; None for plain decoding."""
-        return None if lane.is_plain else lane.draft or self.pair.default_draft
+        return _draft_of(lane, self.pair)
 
     @property
     def drafts(self) -> list[str]:
         """Names of all drafts that the lanes use, in order of appearance."""
-        names = (self.draft_of(lane) for lane in self.lanes)
-        return list(dict.fromkeys(name for name in names if name is not None))
+        return _drafts_of(self.lanes, self.pair)
 
     def source(self, draft: str | None, needs: frozenset[str] = frozenset()) -> DraftSource | None:
         """A new draft source of that name that computes the features ``needs``."""
@@ -59,13 +58,23 @@ class Prepared:
         return make_policy(lane, self.heads.get(self.draft_of(lane) or "", {}))
 
 
+def _draft_of(lane: Lane, pair: Pair) -> str | None:
+    return None if lane.is_plain else lane.draft or pair.default_draft
+
+
+def _drafts_of(lanes: Iterable[Lane], pair: Pair) -> list[str]:
+    names = (_draft_of(lane, pair) for lane in lanes)
+    return list(dict.fromkeys(name for name in names if name is not None))
+
+
 def make_source(pair: Pair, draft: str, rule: AcceptanceRule, needs: frozenset[str] = frozenset()) -> DraftSource:
     """The draft named ``draft`` of ``pair``, or one that needs no model."""
     if draft in MODEL_FREE:
         return MODEL_FREE[draft](rule)
     model = pair.draft(draft)
-    on_device = works_on_device(model, rule) and works_on_device(pair.target, rule)
-    return (DeviceDraft if on_device else ModelDraft)(draft, model, rule, needs)
+    if works_on_device(model, rule) and works_on_device(pair.target, rule):
+        return DeviceDraft(draft, model, rule, needs)
+    return ModelDraft(draft, model, rule, needs)
 
 
 def shared_vocabulary(pair: Pair, drafts: list[str]) -> int:
@@ -83,9 +92,9 @@ def prepare(request: CompareRequest, pair: Pair) -> Prepared:
     lanes = check_lanes(request)
     prompt = _encode(request, pair)
     limits = make_limits(request, pair, len(prompt))
-    prepared = Prepared(request, pair, lanes, prompt, limits, rule=None)  # type: ignore[arg-type]
-    vocabulary = shared_vocabulary(pair, prepared.drafts)
-    prepared.rule = make_rule(request, vocabulary, limits.max_new_tokens + 1)  # + 1: the position after the text
+    vocabulary = shared_vocabulary(pair, _drafts_of(lanes, pair))
+    rule = make_rule(request, vocabulary, limits.max_new_tokens + 1)  # + 1: the position after the text
+    prepared = Prepared(request, pair, lanes, prompt, limits, rule)
     prepared.heads = {draft: _heads_for(prepared, draft) for draft in prepared.drafts}
     for lane in lanes:
         _check_features(prepared, lane)

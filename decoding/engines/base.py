@@ -34,11 +34,23 @@ class CachedModel(Protocol):
     # Optional abilities of an engine, all absent by default.
     head_ids: np.ndarray | None = None  # a reduced head: the sorted ids that it may propose; extend_reduced is there
     works_on_device: bool = False  # greedy work without logits on the host: it is a DeviceModel
-    records_graphs: bool = False  # CUDA graphs are recorded for its passes
-    can_fork: bool = False  # fork() returns the same weights with a separate cache
+    can_fork: bool = False  # fork() is there
     tied: bool = False  # embedding and head are one tensor
-    cache_bytes_per_token: int = 0  # cache bytes that a pass reads per token; 0 if unknown
     note: str | None = None  # a sentence for the notes of a run
+
+    @property
+    def records_graphs(self) -> bool:
+        """Whether CUDA graphs are recorded for its passes."""
+        return False
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Cache bytes that a pass reads per token; 0 if unknown."""
+        return 0
+
+    def fork(self) -> CachedModel:
+        """The same weights with a separate, empty cache; where ``can_fork``."""
+        raise ValueError(f"the engine of {self.info.name} cannot share its weights between caches")
 
     def prefill(self, ids: list[int]) -> torch.Tensor:
         """Empties the cache, reads ``ids`` and returns the logits after the last of them, [1, vocab]."""
@@ -48,6 +60,10 @@ class CachedModel(Protocol):
 
     def rewind(self, length: int) -> None:
         """Discards all tokens after the first ``length``."""
+
+    def set_threads(self, threads: int) -> None:
+        """Takes so many CPU threads from now on."""
+        self.info.threads = threads
 
 
 @runtime_checkable

@@ -105,6 +105,7 @@ class CudaModel(LeanModel):
 
     works_on_device = True
     can_fork = False
+    _attention: FixedAttention
     _building = torch.no_grad  # ZeroGPU later exchanges the data of tensors, which inference tensors do not allow
 
     def __init__(
@@ -164,7 +165,8 @@ class CudaModel(LeanModel):
 
     @torch.inference_mode()
     def extend_reduced(self, ids: list[int]) -> torch.Tensor:
-        return self.extend(ids).index_select(1, self._head_rows)
+        logits = self.extend(ids)
+        return logits if self._head_rows is None else logits.index_select(1, self._head_rows)
 
     # -- greedy work on the device
 

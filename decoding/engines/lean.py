@@ -71,7 +71,8 @@ class LeanModel(ReducedModel):
 
     can_fork = True
 
-    _building = torch.inference_mode  # weights and buffers are made under it
+    # Weights and buffers are made under it.
+    _building: type[torch.inference_mode] | type[torch.no_grad] = torch.inference_mode
 
     def __init__(
         self,

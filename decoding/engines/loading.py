@@ -129,10 +129,10 @@ def load_model(
     if lean and device != "cpu":
         return CudaModel(hf_model, info, weights, device, head_ids=head_ids)
     if not lean:
-        model = TransformersModel(hf_model if spread else hf_model.to(device), info)
+        general = TransformersModel(hf_model if spread else hf_model.to(device), info)
         if device == "cpu" and not spread and threads is None:
-            info.threads = usual_threads(model, rows)
-        return model
+            info.threads = usual_threads(general, rows)
+        return general
     groups = None
     if weights == "int4" and gguf is not None:
         config = hf_model.config

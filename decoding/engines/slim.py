@@ -76,7 +76,7 @@ def _write_model(draft: Path, target: Path, folder: Path) -> None:
 
     disable_progress_bar()
     config = LlamaConfig.from_pretrained(draft)
-    model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model = LlamaForCausalLM(config).bfloat16()
     weights = whole_weights(draft, target)
     wanted = {name for name in model.state_dict() if name != "lm_head.weight"}
     if set(weights) != wanted:

@@ -77,18 +77,23 @@ class HubSource:
         self._found: Found | None = None
 
     def inspect(self, report: Report) -> Path:
-        self._found = self._found or inspect(self._hub, self._name, report)
-        return self._found.folder
+        return self._look(report).folder
 
     def size(self, report: Report) -> Size:
         """Known before the weights are fetched. Raises UserError."""
-        self.inspect(report)
-        return Size(self._found.config, self._found.weight_bytes)
+        found = self._look(report)
+        return Size(found.config, found.weight_bytes)
 
     def fetch(self, report: Report) -> Place:
-        self.inspect(report)
-        folder = download(self._hub, self._found, report)
-        return Place(folder, self._name.rsplit("/", 1)[-1], self._name, self._found.mark)
+        found = self._look(report)
+        folder = download(self._hub, found, report)
+        return Place(folder, self._name.rsplit("/", 1)[-1], self._name, found.mark)
+
+    def _look(self, report: Report) -> Found:
+        """The repository's small files, fetched once."""
+        if self._found is None:
+            self._found = inspect(self._hub, self._name, report)
+        return self._found
 
 
 class GgufSource:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers.cache_utils import Cache, DynamicLayer
@@ -59,20 +59,22 @@ class TransformersModel(CachedModel):
         check_room(self.length, len(ids), self.max_length)
         return self._forward(ids, keep=len(ids))
 
-    def set_threads(self, threads: int) -> None:
-        """Take so many CPU threads from now on."""
-        self.info.threads = threads
-
     def rewind(self, length: int) -> None:
         """Discards everything after the first ``length`` tokens."""
         check_rewind(length, self.length)
         self.length = length
-        for layer in self._cache.layers:
+        for layer in self._layers:
             layer.keep(length)
 
     def _new_cache(self) -> None:
-        capacity = self.max_length
-        self._cache = Cache(layer_class_to_replicate=lambda: RewindableLayer(capacity))
+        self._layers: list[RewindableLayer] = []
+
+        def new_layer() -> RewindableLayer:
+            self._layers.append(RewindableLayer(self.max_length))
+            return self._layers[-1]
+
+        # Annotated as a class by transformers, which only calls it, once per layer.
+        self._cache = Cache(layer_class_to_replicate=cast("type[RewindableLayer]", new_layer))
 
     @torch.inference_mode()
     def _forward(self, ids: list[int], keep: int) -> torch.Tensor:
@@ -122,14 +124,19 @@ class RewindableLayer(DynamicLayer):
         start, end = self.length, self.length + key_states.shape[-2]
         self._keys[..., start:end, :] = key_states
         self._values[..., start:end, :] = value_states
-        self.keep(end)
-        return self.keys, self.values
+        return self._show(end)
 
     def keep(self, length: int) -> None:
         """Keeps only the first ``length`` tokens."""
         self.length = length
         if self.is_initialized:
-            self.keys, self.values = self._keys[..., :length, :], self._values[..., :length, :]
+            self._show(length)
+
+    def _show(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Views of the first ``length`` tokens' keys and values, which are those in use from now on."""
+        keys, values = self._keys[..., :length, :], self._values[..., :length, :]
+        self.length, self.keys, self.values = length, keys, values
+        return keys, values
 
     def get_seq_length(self) -> int:
         return self.length

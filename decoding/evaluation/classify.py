@@ -64,7 +64,7 @@ def best_f1(samples: Sequence[Sample]) -> dict[str, float]:
     truth = [held for sample in samples for held in _truth(sample)]
     found = {}
     for policy, spec in all_specs().items():
-        if not _judges_last(spec) or not spec.score.fixed:  # a moving threshold has no single F1
+        if spec.score is None or not _judges_last(spec) or not spec.score.fixed:  # a moving threshold has no single F1
             continue
         scores = [score for sample in samples for score in _scores(policy, sample)]
         if len(scores) == len(truth) and any(truth):

@@ -55,7 +55,7 @@ class Collector:
         self._cancel = cancel
         self._folder = folder
         self._base = _prepare_all(pair, self.drafts, prompts[0], max_new_tokens)
-        self._key = {
+        self._key: dict[str, Any] = {
             "schema": 1,
             "target": pair.target.info.fingerprint,
             "engine": f"{pair.target.info.engine} {pair.target.info.dtype} {pair.target.info.device}",
@@ -127,7 +127,7 @@ class Collector:
                 prompt.suite,
                 chain_from_plain(chains[prompt.id]),
                 texts[prompt.id]["finish"],
-                int(self._key["max_new_tokens"]),
+                self._key["max_new_tokens"],
             )
             for prompt in prompts
             if prompt.id in chains and texts[prompt.id]["output"]
@@ -240,7 +240,8 @@ class Collector:
     def _oracle_chains(self, prompt: Prompt, lanes: Sequence[str]) -> dict[str, Chain]:
         """The chains that the oracles among ``lanes`` need."""
         oracles = [lane for lane in map(parse_lane, lanes) if lane.is_oracle]
-        return {lane.text: self._chain(prompt, self._base.draft_of(lane)) for lane in oracles}
+        drafts = {lane.text: self._base.draft_of(lane) for lane in oracles}
+        return {lane: self._chain(prompt, draft) for lane, draft in drafts.items() if draft is not None}
 
     def _chain(self, prompt: Prompt, draft: str) -> Chain:
         records = self._lines(draft).records
@@ -259,7 +260,8 @@ class Collector:
     # -- odds and ends
 
     def close(self) -> None:
-        for lines in (self._kept, self._texts, *self._chains.values()):
+        self._kept.close()
+        for lines in (self._texts, *self._chains.values()):
             lines.close()
 
     def heads(self, draft: str) -> dict[str, Any]:
@@ -272,7 +274,7 @@ class Collector:
 
     def _usable(self, prompts: Sequence[Prompt]) -> list[Prompt]:
         """The prompts that leave room for a text in the context. Raises UserError if none does."""
-        room = self.pair.target.max_length - int(self._key["max_new_tokens"])
+        room = self.pair.target.max_length - self._key["max_new_tokens"]
         fitting = [prompt for prompt in prompts if 0 < len(self.pair.encode_prompt(prompt.prompt)) <= room]
         if not fitting:
             raise UserError("No prompt leaves room for the new tokens in this target's context: ask for fewer tokens.")

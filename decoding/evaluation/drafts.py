@@ -48,7 +48,7 @@ def evaluate_drafts(
     yield from DraftsEvaluation(options, pair, folder, cancel).run()
 
 
-class DraftsEvaluation(Evaluation):
+class DraftsEvaluation(Evaluation[DraftsResult]):
     """The stages of :func:`evaluate_drafts`."""
 
     clock_name = "clock-drafts"

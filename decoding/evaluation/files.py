@@ -55,10 +55,10 @@ def ship(result: EvaluationResult | DraftsResult, folder: Path | None = None) ->
 
 def markdown(result: EvaluationResult | DraftsResult) -> str:
     """The whole report."""
-    drafts = isinstance(result, DraftsResult)
-    title = f"{'Drafts' if drafts else 'Lookahead policies'} on {result.setting.pair}"
-    more = advice_markdown(advise(result, anywhere=True)) if isinstance(result, DraftsResult) else ""
-    return to_markdown(title, setting_lines(result.setting), tables_of(result), more)
+    title, more = "Lookahead policies", ""
+    if isinstance(result, DraftsResult):
+        title, more = "Drafts", advice_markdown(advise(result, anywhere=True))
+    return to_markdown(f"{title} on {result.setting.pair}", setting_lines(result.setting), tables_of(result), more)
 
 
 def tables_of(result: EvaluationResult | DraftsResult) -> list[Table]:

@@ -21,7 +21,7 @@ class PerfectJudge(PlannedPolicy):
     cap = None  # like the oracle: an upper bound must not depend on a cap
 
     def reset(self, context: LaneContext) -> None:
-        self._holds = context.holds
+        self._holds = context.known_holds()
 
     def planned(self, start: int) -> int:
         return self._holds(start) + 1

@@ -20,7 +20,7 @@ from .job import open_evaluation
 from .options import EvaluationOptions
 from .parts import CHAINS, CLOCK, COSTS, PLAN, Files, Part, PartResult
 from .progress import Progress
-from .stages import Evaluation
+from .stages import AnyEvaluation
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
@@ -57,7 +57,7 @@ def _check_same_target(part: Part, pair: Pair) -> None:
         raise UserError("The replicas have different models: start them from the same folder and version.")
 
 
-def _run_stage(evaluation: Evaluation, part: Part, result: PartResult) -> Iterator[Progress]:
+def _run_stage(evaluation: AnyEvaluation, part: Part, result: PartResult) -> Iterator[Progress]:
     collector, options = evaluation.collector, evaluation.options
     prompts = _chosen(evaluation, part.prompts)
     yield from evaluation.costs()  # measured by the first part only; the others are given them
@@ -81,7 +81,7 @@ def _run_stage(evaluation: Evaluation, part: Part, result: PartResult) -> Iterat
                 result.result = asdict(step)
 
 
-def _chosen(evaluation: Evaluation, ids: list[str]) -> list[Prompt]:
+def _chosen(evaluation: AnyEvaluation, ids: list[str]) -> list[Prompt]:
     known = {prompt.id: prompt for prompt in (*evaluation.validation, *evaluation.test)}
     return [known[one] for one in ids]
 
@@ -91,6 +91,6 @@ def _new_records(folder: Path, given: Files) -> Files:
     found: Files = {}
     for path in sorted(folder.glob("*.jsonl")):
         key, *records = read_lines(path)
-        old = given.get(path.name) or [None]
-        found[path.name] = [key, *(records[len(old) - 1 :] if old[0] == key else records)]
+        old = given.get(path.name)
+        found[path.name] = [key, *(records[len(old) - 1 :] if old and old[0] == key else records)]
     return found

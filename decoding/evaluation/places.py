@@ -30,8 +30,9 @@ def advise(result: DraftsResult, anywhere: bool = False) -> Recommendation:
         replace(draft, source=_shown(folders[draft.name]) if draft.name in folders else draft.source)
         for draft in result.drafts
     ]
-    unpacked = record is not None and not anywhere and record.unpacked.is_dir()
-    target = str(record.unpacked) if unpacked else _hub_id(record) if record else _shown(Path(pair.target))
+    target = _shown(Path(pair.target))
+    if record is not None:
+        target = str(record.unpacked) if not anywhere and record.unpacked.is_dir() else _hub_id(record)
     advice = recommend(drafts, target, result.setting.costs)
     folder = folders.get(advice.draft)
     return replace(

@@ -54,7 +54,7 @@ def evaluate(
     yield from PolicyEvaluation(options, pair, folder, cancel).run()
 
 
-class PolicyEvaluation(Evaluation):
+class PolicyEvaluation(Evaluation[EvaluationResult]):
     """The stages of :func:`evaluate`."""
 
     clock_name = "clock"

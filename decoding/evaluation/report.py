@@ -175,6 +175,7 @@ def _losses_table(result: EvaluationResult) -> Table:
     rows = []
     for entry in result.policies:
         parts = entry.rows[ALL].losses
+        assert parts is not None, f"the policy {entry.label} has no losses over all suites"
         seconds = (parts.draft_s, parts.check_s, parts.decision_s, parts.loop_s, parts.too_long_s)
         rows.append([_name(entry), *(f"{1e3 * part:.3f}" for part in seconds), f"{100 * parts.too_soon:.1f}"])
     columns = ["policy", "drafting", "checking", "deciding", "loop", "thrown away", "stopped too soon"]
@@ -235,7 +236,7 @@ def _clocked(result: EvaluationResult) -> bool:
 
 
 def _clock_note(result: EvaluationResult) -> str:
-    timing = next(entry.rows[ALL].clock for entry in result.policies if entry.rows[ALL].clock)
+    timing = next(timing for entry in result.policies if (timing := entry.rows[ALL].clock) is not None)
     same, total = result.texts_equal
     return (
         f"On the clock: {counted(timing.prompts, 'prompt')}, at most {counted(result.setting.clock_repeats, 'repeat')} "

@@ -9,23 +9,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from ..errors import Cancelled
 from ..records.suites import Prompt, load_suite, suites_for
 from .collect import Collector
 from .options import EvaluationOptions
 from .progress import Progress
-from .results import Result
+from .results import DraftsResult, EvaluationResult
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
 
 RawEvents = Iterator[Progress]
+R = TypeVar("R", bound=EvaluationResult | DraftsResult)
 
 
-class Evaluation(ABC):
-    """One evaluation of ``pair`` with ``drafts``, in ``folder``. ``options`` have been checked.
+class Evaluation(ABC, Generic[R]):
+    """One evaluation of ``pair`` with ``drafts``, in ``folder``, whose result is an R. ``options`` have been checked.
 
     Raises UserError for a suite that is missing, prompts that leave no room, a folder of another evaluation.
     """
@@ -49,7 +50,7 @@ class Evaluation(ABC):
         self.validation = [prompt for prompt in validation if prompt.id in usable]
         self.test = [prompt for prompt in test if prompt.id in usable]
 
-    def run(self) -> Iterator[Progress | Result]:
+    def run(self) -> Iterator[Progress | R]:
         """All stages; the last item is the result, unless the evaluation was cancelled."""
         try:
             yield from self.costs()
@@ -84,5 +85,8 @@ class Evaluation(ABC):
         """The lanes that run on the clock; known when the chains are."""
 
     @abstractmethod
-    def tables(self) -> Iterator[Progress | Result]:
+    def tables(self) -> Iterator[Progress | R]:
         """The result, from all that was collected."""
+
+
+AnyEvaluation = Evaluation[EvaluationResult] | Evaluation[DraftsResult]

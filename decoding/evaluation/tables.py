@@ -60,7 +60,7 @@ def policy_results(
     reference = _reference(entries)
     simulated = _simulated_timings(replayed, samples, costs, reference)
     clocked = _clock_timings(clock, entries, reference) if clock else {}
-    if clocked:
+    if clock and clocked:
         _beside_simulation(clocked, clock, replayed, samples, reference)
     rows = {lane: _rows(one, samples, costs, simulated[lane], clocked.get(lane, {})) for lane, one in replayed.items()}
     return [PolicyResult(entry.label, entry.lane, rows[entry.lane]) for entry in entries]
@@ -135,7 +135,7 @@ def _timings(
     found: dict[str, dict[str, Timing]] = {lane: {} for lane in seconds}
     for suite, indices in groups(suites).items():
         bootstrap = Bootstrap(len(indices))
-        opt = seconds[reference][indices] if reference in seconds else None
+        opt = seconds[reference][indices] if reference is not None and reference in seconds else None
         for lane, spent in seconds.items():
             part = spent[indices]
             cut = bootstrap.cut(part, opt) if opt is not None and lane != reference else None
@@ -176,7 +176,7 @@ def _beside_simulation(
             timings[suite].over_simulated = bootstrap.excess(
                 (plain[indices], ours), (simulated_plain[indices], ours_simulated)
             )
-            if timings[suite].cut is not None:
+            if reference is not None and timings[suite].cut is not None:
                 timings[suite].cut_noise = clock_noise(
                     ours, clock.seconds[reference][indices], ours_simulated, simulated[reference][indices]
                 )

@@ -79,7 +79,7 @@ class Collector:
                 position=np.arange(len(text)),
                 p=np.array([one[0] for one in seen], dtype=np.float32),
                 entropy=np.array([one[1] for one in seen], dtype=np.float32),
-                top10=np.stack([one[2] for one in seen]),
+                top10=np.stack([top10 for _, _, top10 in seen if top10 is not None]),
                 margin=np.array(margins, dtype=np.float32),
                 evidence=np.array(evidence_along(prompt, text, guesses.tolist())),
                 match=match.astype(np.float32),

@@ -40,11 +40,11 @@ def train_disco(
     inputs, held_inputs = _disco_inputs(train, logs), _disco_inputs(held, logs)
     mean, std = inputs.mean(0), inputs.std(0) + 1e-4
     torch.manual_seed(seed)
-    net = nn.Sequential(nn.Linear(N_INPUTS, width), nn.ReLU(), nn.Linear(width, 1))
+    first, second = nn.Linear(N_INPUTS, width), nn.Linear(width, 1)
+    net = nn.Sequential(first, nn.ReLU(), second)
     wanted = train.match if labels == "hard" else train.overlap
     train_net(net, (inputs - mean) / std, wanted, None, epochs, 3e-3, "disco")
     loss = loss_of(net, (held_inputs - mean) / std, held.match, "disco")
-    first, second = net[0], net[2]
     scaled = first.weight.detach().numpy() / std  # the normalisation moves into the layer
     bias = first.bias.detach().numpy() - scaled @ mean
     weights = {
@@ -74,9 +74,11 @@ def _calibrate(weights: Weights, platt: Platt) -> Weights:
 
 def _tune(one: Calibrated) -> Fitted:
     """Threshold and SL_max with the least simulated validation latency."""
+    head = one.candidate.head
+    assert isinstance(head, DiscoHead), "made by _make_head"
 
     def latency(threshold: float, longest: int) -> float:
-        policy = Disco(one.candidate.head, threshold, longest)
+        policy = Disco(head, threshold, longest)
         return one.bench.latency(one.bench.row(policy, threshold), "disco")
 
     by_threshold = sorted((latency(t, SL_CAP), t) for t in THRESHOLDS)

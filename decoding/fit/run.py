@@ -24,7 +24,7 @@ from ..lookahead.policy_files import PolicyFile, write_policy
 from ..loop.drafting import abilities_of
 from ..records.request import CompareRequest
 from ..records.suites import load_suite, suites_for
-from ..records.trace import Costs
+from ..records.trace import Costs, Finish
 from .candidates import Candidate, Fitted, choose, fitted_policies, train_candidates
 from .data import Collector, Positions
 from .texts import greedy_texts
@@ -178,7 +178,7 @@ class _Job:
                 hidden_size=self.pair.draft(self.draft).hidden_size,
                 cancelled=self._cancelled,
             )
-            finish = "length" if len(text) >= self.options.max_new_tokens else "eos"
+            finish: Finish = "length" if len(text) >= self.options.max_new_tokens else "eos"
             found.append(Recorded(chain, self.options.max_new_tokens, finish))
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,8 +24,8 @@ class Trained:
 
     weights: Weights
     loss: float
-    architecture: dict[str, object]
-    normalisation: dict[str, object]
+    architecture: dict[str, Any]
+    normalisation: dict[str, Any]
 
 
 def scaled_row(row: np.ndarray, platt: Platt) -> np.ndarray:

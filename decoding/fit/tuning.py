@@ -47,10 +47,8 @@ def along(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np.nda
 def everywhere(chain: Chain, column: str) -> tuple[np.ndarray, np.ndarray]:
     """(p, score) for all guesses that a policy can see: along the text and after each mistake."""
     lists = [chain.along, *chain.tails.values()]
-    return tuple(
-        np.concatenate([np.array(part) for part in parts])
-        for parts in zip(*((one.p, one.scores[column]) for one in lists))
-    )
+    p = np.concatenate([np.array(one.p) for one in lists])
+    return p, np.concatenate([np.array(one.scores[column]) for one in lists])
 
 
 def held(chain: Chain) -> np.ndarray:

@@ -78,6 +78,11 @@ class LaneContext:
     n_tokens: int | None = None  # oracle only: length of the text behind ``holds``
     prompt: Sequence[int] = ()  # ids; live lanes only
 
+    def known_holds(self) -> Callable[[int], int]:
+        """``holds``, for policies that cannot do without it."""
+        assert self.holds is not None, "an oracle needs a recorded chain"
+        return self.holds
+
 
 class LookaheadPolicy(ABC):
     """Decides, before each draft step, whether to draft another token or to check now.

@@ -86,7 +86,8 @@ class CostAwareHead:
     def score_chain(self, features: GuessFeatures) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
         evidence = evidence_along(features.before, features.given, features.guess)
-        logits = [self.logit(code, float(margin)) for code, margin in zip(evidence, features.margin, strict=True)]
+        seen = zip(evidence, features.needed("margin"), strict=True)
+        logits = [self.logit(code, float(margin)) for code, margin in seen]
         return np.array([sigmoid(logit) for logit in logits])
 
 
@@ -125,10 +126,11 @@ class CostAware(LookaheadPolicy):
         self._last = "start"
         self._held = 1.0
         self._evidence = 0
-        self._threshold = self._constant
-        if self._constant is None:
-            rows = rows_from_json(self._head.tuned["ledger"], self.name)
-            self._threshold = threshold(rows, context.costs, context.draft)
+        self._threshold = self._cheapest(context) if self._constant is None else self._constant
+
+    def _cheapest(self, context: LaneContext) -> float:
+        assert context.draft is not None, "a learned policy belongs to a draft"
+        return threshold(rows_from_json(self._head.tuned["ledger"], self.name), context.costs, context.draft)
 
     def looks(self, state: DraftState) -> bool:
         """Reads the new text, which determines whether the margin is needed."""
@@ -143,13 +145,13 @@ class CostAware(LookaheadPolicy):
         n = len(state.tokens)
         if n == 0:
             self._held = 1.0
-            self.score = self._first[self._last]
+            score = self._first[self._last]
         else:
             a = self._acceptance(state)
             self._held *= a
-            self.score = self._held * self._next(a)
-        self.threshold = self._threshold
-        return self.score > self.threshold
+            score = self._held * self._next(a)
+        self.score, self.threshold = score, self._threshold
+        return score > self._threshold
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
         self._last = "held" if n_accepted == n_drafted else "missed"
@@ -206,13 +208,18 @@ def threshold(rows: Sequence[Row], costs: Costs, draft: str) -> float:
     return min(1.0, marginal(costs, draft) / lam) if lam < costs.iteration(0, None) else 1.0
 
 
+def _is_sound(first: object, following: object) -> bool:
+    """Whether these are the chances of an iteration's first token and the two coefficients of b."""
+    if not isinstance(first, dict) or not isinstance(following, list) or len(following) != 2:
+        return False
+    numbers = [*first.values(), *following]
+    known = {"start", "held", "missed"} <= set(first)
+    return known and all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
+
+
 def _head_from(policy: PolicyFile) -> CostAwareHead:
     """The head in a policy file. Raises UserError if the file is damaged."""
-    first, following = policy.tuned.get("first"), policy.tuned.get("next")
-    sound = isinstance(first, dict) and isinstance(following, list) and len(following) == 2
-    numbers = [*first.values(), *following] if sound else []
-    sound = sound and {"start", "held", "missed"} <= set(first)
-    if not sound or not all(isinstance(x, int | float) and math.isfinite(x) for x in numbers):
+    if not _is_sound(policy.tuned.get("first"), policy.tuned.get("next")):
         raise UserError(f"The file of the policy costaware is damaged: {AGAIN}.")
     policy.chosen("sl_max", 1, SL_CAP_LEARNED)
     rows_from_json(policy.tuned.get("ledger"), "costaware")

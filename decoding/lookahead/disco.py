@@ -65,8 +65,9 @@ class DiscoHead:
         n = len(features.position)
         position = [scaled_position(at) for at in features.position]
         ones = np.ones((n, 1))
-        top10 = as_logs(features.top10) if self._logs else features.top10
-        inputs = np.hstack([top10, np.c_[features.entropy], np.c_[position], ones]).astype(np.float32)
+        top10 = features.needed("top10")
+        top10 = as_logs(top10) if self._logs else top10
+        inputs = np.hstack([top10, np.c_[features.needed("entropy")], np.c_[position], ones]).astype(np.float32)
         hidden = np.maximum(inputs @ self._first.T, 0.0)
         logits = hidden @ self._second[:-1] + self._second[-1]
         return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
@@ -101,14 +102,13 @@ class Disco(LookaheadPolicy):
             return True
         known = state.scores.get("disco")
         trusted = state.p[-1] >= self._sure
+        score: float | None = None  # of a trusted token: not evaluated; a trace takes it from the chain
         if known:
-            self.score = known[n - 1]
-        elif trusted:
-            self.score = None  # not evaluated; a trace takes it from the chain
-        else:
-            self.score = self._head.score(state.top10[-1], state.entropy[-1], state.start + n - 1)
-        self.threshold = self._threshold
-        return trusted or self.score >= self._threshold
+            score = known[n - 1]
+        elif not trusted:
+            score = self._head.score(state.top10[-1], state.entropy[-1], state.start + n - 1)
+        self.score, self.threshold = score, self._threshold
+        return trusted or (score is not None and score >= self._threshold)
 
 
 def scaled_position(position: int) -> float:

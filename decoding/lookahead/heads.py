@@ -36,6 +36,13 @@ class GuessFeatures:
     proposer: np.ndarray | None = None  # [n, hidden_size]
     hidden: np.ndarray | None = None  # [n, hidden_size]
 
+    def needed(self, name: str) -> np.ndarray:
+        """The array of that name. Raises ValueError, a programming error, if it was not computed."""
+        array = getattr(self, name)
+        if array is None:
+            raise ValueError(f"the feature {name} was not computed: a head must name it in its needs")
+        return array
+
 
 @runtime_checkable
 class Head(Protocol):

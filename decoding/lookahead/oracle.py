@@ -23,8 +23,7 @@ class Oracle(PlannedPolicy):
         self._holds: Callable[[int], int] = lambda start: 0
 
     def reset(self, context: LaneContext) -> None:
-        assert context.holds is not None, "an oracle needs a recorded chain"
-        self._holds = context.holds
+        self._holds = context.known_holds()
 
     def planned(self, start: int) -> int:
         return self._holds(start)
@@ -82,7 +81,7 @@ def best_split(
 
 
 def _make(argument: int | str | None) -> Oracle:
-    return BestOracle() if argument == "best" else Oracle(argument)
+    return BestOracle() if isinstance(argument, str) else Oracle(argument)  # the word best
 
 
 def _caption(argument: str | None) -> str:

@@ -82,13 +82,13 @@ class SpecDecHead:
 
     def score_chain(self, features: GuessFeatures) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
-        x = features.hidden.astype(np.float32) * self._inverse
+        x = features.needed("hidden").astype(np.float32) * self._inverse
         for _ in range(self._depth):
             z = 0.5 * (x @ self._block.T + self._bias)
             x += z * (1.0 + np.tanh(z))
         logits = x @ self._out + self._out_bias
         if self._lead is not None:
-            logits = logits + hinged(features.margin) @ np.array(self._lead)
+            logits = logits + hinged(features.needed("margin")) @ np.array(self._lead)
         return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
 
 
@@ -138,7 +138,7 @@ class SpecDecPlusPlus(LookaheadPolicy):
 
 def _make(threshold: float | str | None, head: SpecDecHead) -> SpecDecPlusPlus:
     """``specdecpp`` as tuned on validation, ``specdecpp:T`` with another threshold, ``specdecpp:auto``."""
-    if threshold == "auto":
+    if isinstance(threshold, str):  # the word auto
         return SpecDecPlusPlus(head, None)
     return SpecDecPlusPlus(head, head.tuned["threshold"] if threshold is None else threshold)
 

@@ -11,7 +11,7 @@ from .drafting import DraftSource
 from .features import as_rows
 
 if TYPE_CHECKING:
-    from ..engines.base import CachedModel
+    from ..engines.base import CachedModel, DeviceModel
 
 
 class Checker(Protocol):
@@ -36,7 +36,7 @@ class HostChecker:
 class DeviceChecker:
     """Greedy acceptance on the target's device: only ids are copied to the host, never logits."""
 
-    def __init__(self, target: CachedModel, draft: DraftSource | None, vocab_size: int) -> None:
+    def __init__(self, target: DeviceModel, draft: DraftSource | None, vocab_size: int) -> None:
         self._target = target
         self._draft = draft if isinstance(draft, DeviceDraft) else None
         self._vocab_size = vocab_size

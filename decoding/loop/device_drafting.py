@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
+from ..engines.abilities import is_on_device
 from ..lookahead.base import SL_CAP, DraftState
 from .acceptance import AcceptanceRule
 from .drafting import ModelDraft
 
+if TYPE_CHECKING:
+    from ..engines.base import CachedModel, DeviceModel
+
 LONGEST_READ = 32  # maximum number of ids that one recorded step reads
 
 
-def works_on_device(model: Any, rule: AcceptanceRule) -> bool:
+def works_on_device(model: CachedModel, rule: AcceptanceRule) -> TypeGuard[DeviceModel]:
     """Does ``model``'s engine have the greedy work on the device, and does ``rule`` ask for no other?"""
-    return rule.name == "greedy" and model.works_on_device
+    return rule.name == "greedy" and is_on_device(model)
 
 
 @dataclass(slots=True)
@@ -36,7 +40,11 @@ class Waiting:
 class DeviceDraft(ModelDraft):
     """A step copies one token and its features to the host in one transfer; a planned chain copies nothing."""
 
-    def __init__(self, name: str, model: Any, rule: AcceptanceRule, needs: frozenset[str] = frozenset()) -> None:
+    _model: DeviceModel
+
+    def __init__(
+        self, name: str, model: DeviceModel, rule: AcceptanceRule, needs: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__(name, model, rule, needs)
         self._vocab_size = rule.vocab_size
         self._waiting: Waiting | None = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..engines.abilities import is_reduced
 from ..lookahead.base import DraftState
 from ..records.model_free import PROMPT_LOOKUP
 from .acceptance import AcceptanceRule
@@ -117,10 +118,10 @@ class ModelDraft(DraftSource):
     def step(self, text: list[int], state: DraftState) -> ModelProposal | None:
         """One pass over the tokens that the model has not read."""
         ids, unseen, position = self._head_ids, self._unseen(text, state), state.start + len(state.tokens)
-        if ids is None:
-            row = as_rows(self._model.extend(unseen))[-1]
-        else:
+        if ids is not None and is_reduced(self._model):
             row = as_rows(self._model.extend_reduced(unseen))[-1, : len(ids)]
+        else:
+            row = as_rows(self._model.extend(unseen))[-1]
         proposal = ModelProposal(*self._rule.propose(row, position, ids))
         state.tokens.append(proposal.choice if ids is None else int(ids[proposal.choice]))
         return proposal
@@ -200,13 +201,13 @@ class NgramDraft(ModelFreeDraft):
     def step(self, text: list[int], state: DraftState) -> int | None:
         for token in text[len(self._seen) :]:
             self._push(token)
-        token = self._look_up()
-        if token is None:
+        found = self._look_up()
+        if found is None:
             return None
-        self._push(token)
-        self._rule.propose_certain(token)
-        state.tokens.append(token)
-        return token
+        self._push(found)
+        self._rule.propose_certain(found)
+        state.tokens.append(found)
+        return found
 
     def forget(self, length: int) -> None:
         while len(self._seen) > length:

@@ -20,6 +20,8 @@ from .limits import Limits
 if TYPE_CHECKING:
     from ..engines.base import CachedModel
 
+NEEDS_DRAFT = "a policy that drafts needs a draft"
+
 Decision = tuple[float | None, float | None]  # a policy's score and threshold
 
 
@@ -116,12 +118,13 @@ def _most(policy: LookaheadPolicy, draft: DraftSource | None, wanted: int, n_tex
     """The maximum number of tokens to draft now and its reason: the tokens still wanted (minus the target's own), the
     policy's cap, or the draft's context.
     """
-    most, bound = wanted - 1, "limit"
+    bound: StopReason = "limit"
+    most = wanted - 1
     if policy.cap is not None and policy.cap < most:
         most, bound = policy.cap, "cap"
     if draft is not None and draft.max_length - n_text + 1 < most:
         most, bound = max(0, draft.max_length - n_text + 1), "context"
-    return most, bound  # type: ignore[return-value]
+    return most, bound
 
 
 def _propose(
@@ -140,11 +143,13 @@ def _propose(
         clock.lap(POLICY)
         stop: StopReason = "policy" if planned <= most else bound
         if min(planned, most) > 0:
+            assert draft is not None, NEEDS_DRAFT
             if not draft.chain(text, state, min(planned, most), ends):
                 stop = "exhausted"
             clock.lap(DRAFT)
         return stop, []
 
+    assert draft is not None, NEEDS_DRAFT
     decisions: list[Decision] = []
     proposal = None
     while len(state.tokens) < most:
