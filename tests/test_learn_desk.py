@@ -97,6 +97,16 @@ def test_an_exported_lesson_holds_its_run_and_lets_no_text_escape(desk):
     assert "default-src 'none'" in page["text"]
 
 
+def test_an_exported_lesson_holds_the_runs_of_all_its_steps(desk):
+    lesson = next(one for one in shipped_lessons() if one["id"] == "one-sl")
+    asked = {"lesson": json.dumps(lesson), "run": "quick", "roles": {"everyday": "quick", "loses": "slow", "x": "y"}}
+    page = desk["learn_export"](asked)["text"]
+    assert '"roles":{"everyday":"quick","loses":"slow"}' in page.replace(" ", "")
+    assert page.count('"id":"slow"') == 1 and '"id":"quick"' in page
+    assert "error" in desk["learn_export"](asked | {"roles": {"loses": "../../etc"}})
+    assert '"id":"slow"' not in desk["learn_export"](asked | {"roles": {"loses": ["slow"]}})["text"].replace(" ", "")
+
+
 def test_every_shipped_recording_can_be_stepped_through():
     for info in RecordedBackend(OWN_RECORDINGS).recordings():
         assert learn_payload(load_run(OWN_RECORDINGS / f"{info.id}.json"))["title"]

@@ -33,14 +33,15 @@ def _against_its_replay(run: Run, trace: Trace) -> str:
     measured, chain = speedup(run, trace), run.chains.get(trace.draft or "")
     if trace.policy != "static" or measured is None or chain is None or not chain.target or not measured.median:
         return ""
-    sl = int(parse_lane(trace.lane).number or 0)
+    lane = parse_lane(trace.lane)
+    sl = int(lane.number or 0)
     replayed = static_sweep(Replay(chain), run.costs, **ending(run))
     if not 1 <= sl <= len(replayed):
         return ""
     simulated = replayed[sl - 1].speedup
     if 1 / TWINS < simulated / measured.median < TWINS:
         return ""
-    came_out = f"the lane {trace.lane} came out {measured.median:.2f}×"
+    came_out = f"{lane.spec.title} {sl} came out {measured.median:.2f}×"
     return f"{came_out}, its replay at the measured costs {simulated:.2f}×"
 
 

@@ -150,10 +150,11 @@ class Comparison:
     def _warm_up(self) -> RawEvents:
         """Warms up the lanes, whose first passes in a process are slow, and measures the cost of their decisions."""
         found: dict[str, list[float]] = {}
-        for lane in self.prepared.lanes:
+        lanes = self.prepared.lanes
+        for number, lane in enumerate(lanes, 1):
             if lane.text in self._warm and lane.policy in self._decoded.costs.decision:
                 continue
-            yield "progress", _progress("warming up", f"Off the clock: warming up {lane.text}")
+            yield "progress", _progress("warming up", f"Off the clock: warming up lane {number} of {len(lanes)}")
             found.setdefault(lane.policy, []).append(measure_decision(self.prepared, lane, self._decoded.costs))
             self._warm.add(lane.text)
             self._check_cancel()

@@ -285,6 +285,7 @@ def test_a_lesson_prints_as_a_hand_out(there):
     page = there("?lesson=ten-steps")
     page.evaluate("void (window.print = () => { window.printed = document.querySelector('.sl-print').textContent; })")
     page.get_by_role("button", name="Print a handout").click()
+    page.wait_for_function("window.printed")
     printed = page.evaluate("window.printed")
     for step in shipped_lessons()[0]["steps"]:
         assert step["title"] in printed

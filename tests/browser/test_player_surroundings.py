@@ -33,7 +33,9 @@ def test_a_live_run_shows_who_is_on_the_clock_and_then_races(opened):
     page = opened(run)
     events = live_events(run)
     start = next(i for i, e in enumerate(events) if e["kind"] == "lane_started" and e["data"]["lane"] == 1)
+    page.evaluate("player.shows.textContent = 'Notice: what another run shows'")
     wanted = apply_events(page, events[: start + 4])
+    assert page.evaluate("player.shows.textContent") == ""
     assert "On the clock: Static 5" in page.locator(".sd-status").inner_text()
     assert page.locator(".sd-onclock").inner_text().startswith("Static 5")
     assert page.evaluate("player.lanes.map((lane) => lane.iterations.length)") == [40, 3, 0, 0]

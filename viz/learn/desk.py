@@ -25,6 +25,8 @@ from .roles import find_roles, readable_runs, wanted_by
 
 OWN_RECORDINGS = LESSONS / "recordings"  # runs that lessons need and the showcase does not contain
 
+MAX_RUNS = 4  # of one saved lesson
+
 
 class Shelf:
     """Recorded runs of the showcase and of the lessons, and visitors' runs, by id."""
@@ -109,7 +111,19 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
         lesson = read_lesson(query.get("lesson"))
         if query.get("run") is None:
             raise UserError("Choose a run first: a saved lesson contains its run.")
+        roles = _roles(lesson, query.get("roles"))
         payload = shelf.payload(query.get("run"))
-        return {"name": f"speculoscope-{lesson['id']}.html", "text": export_lesson(lesson, payload)}
+        others = [shelf.payload(one) for one in dict.fromkeys(roles.values()) if one != query.get("run")]
+        return {"name": f"speculoscope-{lesson['id']}.html", "text": export_lesson(lesson, payload, others, roles)}
 
     return [learn_index, learn_run, learn_open, learn_file, learn_lesson, learn_export]
+
+
+def _roles(lesson: dict[str, Any], asked: Any) -> dict[str, str]:
+    """The runs of ``asked``, {what the lesson calls the run: id}, that it has steps for. Raises UserError."""
+    wanted = {lesson.get("recording"), *(step.get("recording") for step in lesson["steps"])}
+    given = asked.items() if isinstance(asked, dict) else ()
+    roles = {name: run for name, run in given if name in wanted and isinstance(run, str)}
+    if len(set(roles.values())) > MAX_RUNS:
+        raise UserError(f"This lesson shows more than {MAX_RUNS} runs, the most that one file holds.")
+    return roles

@@ -70,7 +70,7 @@ def player_payload(run: Run, *, origin: Origin = "live", shows: str = "", point:
             "place": sentences.badge_place(run),
         },
         "look": sentences.look(run),
-        "sentence": sentences.opening(run, point),
+        "sentence": sentences.opening(run, point, doubtful),
         "shows": shows,
         "fact": sentences.check_fact(run, doubtful) + sentences.doubt(run, point),
         "verdict": sentences.verdict(run),

@@ -41,8 +41,11 @@ def lead_lane(run: Run, point: str = "") -> int:
     return max(candidates, key=lambda i: replayed_speedup(run, run.lanes[i]) or 0.0, default=0)
 
 
-def opening(run: Run, point: str = "") -> str:
-    """ "Here: the same 88 tokens, 2.41× faster with DISCO." Also says if it is slower or if there is no comparison."""
+def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
+    """ "Here: the same 88 tokens, 2.41× faster with DISCO." Also says if it is slower or if there is no comparison.
+
+    ``doubtful``: see :func:`decoding.analysis.steadiness.contradictions`; then no speedup is claimed.
+    """
     if not run.lanes:
         return "This run has no lanes."
     trace = run.lanes[lead_lane(run, point)]
@@ -53,6 +56,8 @@ def opening(run: Run, point: str = "") -> str:
     if trace is run.baseline or not ratio:
         return f"Here: {_count(n, 'token')} by the target alone; add a lane to race it."
     same = {True: "the same ", False: "", None: ""}[trace.verdict.same]
+    if doubtful:
+        return f"Here: {same}{_count(n, 'token')}, timed too unsteadily to say how much faster.{_ended_early(trace)}"
     others = _best_other(run, trace) if point else _slow_down(run, trace)
     return f"Here: {same}{_count(n, 'token')}, {_how_much_faster(ratio)} with {name}{others}.{_ended_early(trace)}"
 

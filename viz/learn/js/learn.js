@@ -1,7 +1,8 @@
 /* The Learn tab: which run, which of its five parts, links, presenter mode.
  *
- *   const learn = SpeculoscopeLearn.mount(root, { server, index, payload, exported })
+ *   const learn = SpeculoscopeLearn.mount(root, { server, index, payloads, exported })
  *   server: functions of viz/learn/desk.py, each (query) -> Promise of an answer or {error: sentence}; null in a file
+ *   payloads: the runs of a saved file, {id: result of learn_payload}
  *   learn.openRun(payload) · learn.goTo({ place, ... }) · learn.say(sentence)
  */
 
@@ -9,12 +10,13 @@ const PLACES = [["lessons", "Lessons"], ["steps", "Step by step"], ["play", "Be 
 const RUN_ID = /^[A-Za-z0-9_-]{1,64}$/;
 
 class Learn {
-  constructor(root, { server = null, index = { recordings: [], lessons: [], roles: {} }, exported = false } = {}) {
-    Object.assign(this, { root, server, index, exported, model: null, place: "lessons" });
+  constructor(root, { server = null, index = { recordings: [], lessons: [], roles: {} }, payloads = {}, exported = false } = {}) {
+    Object.assign(this, { root, server, index, payloads, exported, model: null, place: "lessons" });
     root.classList.add("speculoscope", "sl-root");
     root.setAttribute("role", "region");
     root.setAttribute("aria-label", "Learn");
     this.places = { lessons: new Lessons(this), steps: new Steps(this), play: new Play(this), whatif: new WhatIf(this), words: new Words(this) };
+    this.others = {};
     this.build();
     document.addEventListener("keydown", (event) => this.key(event));
   }
@@ -102,10 +104,16 @@ class Learn {
   openId(id) {
     return this.attempt(async () => {
       if (!RUN_ID.test(id)) throw new Error("This link does not name a run: names consist of letters, digits, - and _.");
-      if (!this.model || this.model.id !== id) this.openRun((await this.ask("learn_run", { run: id })).payload);
+      if (!this.model || this.model.id !== id) this.openRun(await this.payloadOf(id));
       return this.model;
     });
   }
+
+  /** The data of a run: in a saved file its own, else the server's. */
+  async payloadOf(id) { return this.payloads[id] ?? (await this.ask("learn_run", { run: id })).payload; }
+
+  /** The run of that id without showing it; null is the run on screen. */
+  async modelOf(id) { return !id || this.model?.id === id ? this.model : (this.others[id] ??= new RunModel(await this.payloadOf(id))); }
 
   openFile(file) {
     if (!file) return null;

@@ -45,7 +45,8 @@ class Lessons {
   /** The recording for a step: by its id, else by its kind. */
   runFor(step) {
     const wanted = step.recording || this.lesson.recording, { roles, recordings } = this.learn.index;
-    if (!wanted || this.learn.exported) return { id: null };
+    if (!wanted) return { id: null };
+    if (this.learn.exported) return { id: roles[wanted] || null };
     if (recordings.some(({ id }) => id === wanted)) return { id: wanted };
     if (roles[wanted]) return { id: roles[wanted] };
     const id = this.model ? null : roles.everyday || recordings[0]?.id || null;
@@ -178,7 +179,7 @@ class Lessons {
 
   tools() {
     const save = button("Save as one HTML file", () => this.save(), { title: "The lesson and its run in one file that needs no network" });
-    return el("p", "sl-tools", button("All lessons", () => this.leave()), button("Print a handout", () => printNode(this.handout())), this.learn.exported ? null : save);
+    return el("p", "sl-tools", button("All lessons", () => this.leave()), button("Print a handout", () => this.learn.attempt(async () => printNode(await this.handout()))), this.learn.exported ? null : save);
   }
 
   ask(question, facts) {
@@ -224,8 +225,7 @@ class Lessons {
     return steps.node;
   }
 
-  laneFor(text = "static:5") {
-    const { model } = this;
+  laneFor(text = "static:5", model = this.model) {
     if (LANE_WORDS[text]) return LANE_WORDS[text](model) || model.measured[0];
     const measured = model.measured.find((lane) => lane.lane === text);
     return measured || model.simulatedLane(text) || model.measured[model.measured.length - 1];
@@ -235,33 +235,52 @@ class Lessons {
 
   save() {
     return this.learn.attempt(async () => {
-      const { name, text } = await this.learn.ask("learn_export", { lesson: JSON.stringify(this.lesson), run: this.model.id });
+      const { name, text } = await this.learn.ask("learn_export", { lesson: JSON.stringify(this.lesson), run: this.model.id, roles: this.runs() });
       saveText(name, "text/html", text);
       this.learn.say(`${name} is in your downloads.`);
     });
   }
 
-  /** All steps with their questions, and the answers at the end, for printing. */
-  handout() {
-    const { lesson } = this, known = this.learn.known, solutions = el("ol", "");
-    const page = el("div", "sl-handout", el("h1", "", lesson.title), el("p", "sl-mute", this.model ? this.model.badge : ""), el("p", "", this.model ? this.model.sentence : ""));
-    lesson.steps.forEach((step, i) => {
-      const part = el("section", "", el("h2", "", `${i + 1}. ${step.title}`));
-      const lane = step.show && step.show.view === "steps" ? this.laneFor(step.show.lane) : null;
-      const found = lane && step.show.find ? Math.max(0, exampleOf(this.model, lane, step.show.find)) : 0;
-      const facts = { ...known, ...iterationFacts(lane, found) };
-      part.append(...step.text.map((one) => el("p", "", fill(one, facts))));
-      if (lane && lane.iterations[found]) part.append(printedIteration(lane, found));
-      if (step.question) {
-        const answers = answersOf(step.question, facts, `${lesson.id}/${i}`), right = answers.findIndex((one) => one.right);
-        part.append(el("p", "", el("b", "", fill(step.question.text, facts))), ...answers.map((one, k) => el("p", "sl-choice", `${"abcdef"[k]})  ${one.text}`)));
-        if (right >= 0) solutions.append(el("li", "", `Step ${i + 1}: ${"abcdef"[right]}) ${answers[right].text} ${answers[right].why}`));
+  /** {what a step's recording is called in the lesson: the id of its run here}. */
+  runs() {
+    const found = {};
+    for (const step of this.lesson.steps) {
+      const wanted = step.recording || this.lesson.recording;
+      if (wanted) found[wanted] = this.runFor(step).id || this.model.id;
+    }
+    return found;
+  }
+
+  /** All steps on their runs with their questions, and the answers at the end, for printing. */
+  async handout() {
+    const { lesson } = this, solutions = el("ol", ""), models = [];
+    const page = el("div", "sl-handout", el("h1", "", lesson.title));
+    for (const [i, step] of lesson.steps.entries()) {
+      const model = await this.learn.modelOf(this.runFor(step).id);
+      if (model && !models.includes(model)) {
+        models.push(model);
+        page.append(el("p", "", `${models.length > 1 ? "From here on another run. " : ""}${model.sentence}`), el("p", "sl-mute", model.badge));
       }
-      page.append(part);
-    });
+      page.append(this.printedStep(step, i, model, solutions));
+    }
     if (solutions.children.length) page.append(el("section", "sl-solutions", el("h2", "", "Answers"), solutions));
-    if (this.model) page.append(el("section", "", el("h2", "", "How the run was made"), table(["what", "value"], this.model.settings)));
+    models.forEach((model, i) => page.append(el("section", "", el("h2", "", `How the ${["", "second ", "third "][i] ?? "next "}run was made`), table(["what", "value"], model.settings))));
     return page;
+  }
+
+  /** One step; the right answer of its question is added to `solutions`. */
+  printedStep(step, i, model, solutions) {
+    const part = el("section", "", el("h2", "", `${i + 1}. ${step.title}`));
+    const lane = model && step.show && step.show.view === "steps" ? this.laneFor(step.show.lane, model) : null;
+    const found = lane && step.show.find ? Math.max(0, exampleOf(model, lane, step.show.find)) : 0;
+    const facts = { ...(model ? factsOf(model) : {}), ...(lane ? iterationFacts(lane, found) : {}) };
+    part.append(...step.text.map((one) => el("p", "", fill(one, facts))));
+    if (lane && lane.iterations[found]) part.append(printedIteration(lane, found));
+    if (!step.question) return part;
+    const answers = answersOf(step.question, facts, `${this.lesson.id}/${i}`), right = answers.findIndex((one) => one.right);
+    part.append(el("p", "", el("b", "", fill(step.question.text, facts))), ...answers.map((one, k) => el("p", "sl-choice", `${"abcdef"[k]})  ${one.text}`)));
+    if (right >= 0) solutions.append(el("li", "", el("b", "", `Step ${i + 1}: ${"abcdef"[right]}) ${answers[right].text}. `), answers[right].why));
+    return part;
   }
 }
 

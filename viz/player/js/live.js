@@ -99,6 +99,8 @@ const Live = {
     this.settling = null;
     this.partial = false;
     this.live = { texts: new Map(), joiners: [], scaled: false };
+    say(this.look, "One prompt in every lane; each colour is the fate of a guess.");
+    say(this.shows, "");  // what was to be noticed belonged to the run before
     this.sentence.textContent = "Decoding, one lane after another; then the race replays them together.";
     this.fact.textContent = "Lanes that run at the same time would slow each other down.";
     this.verdict.textContent = "";
