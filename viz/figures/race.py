@@ -250,7 +250,7 @@ def draw_static_speedups(run: Run) -> Drawing:
             mode="lines",
             line={"color": INK if dash != "solid" else MUTED, "width": 1.8, "dash": dash},
             name=f"every static SL, simulated ({plain(draft)})",
-            hovertemplate="static:%{x}: %{y:.2f} times (simulated)<extra></extra>",
+            hovertemplate="Static %{x}: %{y:.2f} times (simulated)<extra></extra>",
         )
     for index, trace in enumerate(run.lanes):
         measured = speedup(run, trace)

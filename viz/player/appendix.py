@@ -13,6 +13,8 @@ from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.records.trace import Run, Trace
 
+from .names import lane_name
+
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 640, 240, 44, 34, 14
 
 
@@ -32,7 +34,7 @@ def settings_table(run: Run) -> list[list[str]]:
         ["models", f"{run.pair.name}: {run.pair.target.name} with {', '.join(run.pair.drafts) or 'no draft'}"],
         ["machine", f"{run.machine.gpu or run.machine.processor}, {run.pair.target.dtype}, {run.created[:10]}"],
         ["rule", asked.rule + (f", temperature {asked.temperature:g}, seed {asked.seed}" if asked.temperature else "")],
-        ["lanes", ", ".join(trace.lane for trace in run.lanes)],
+        ["lanes", ", ".join(lane_name(trace.lane) for trace in run.lanes)],
         ["new tokens", f"at most {asked.max_new_tokens}"],
         ["timing repeats", str(asked.repeats)],
     ]

@@ -256,12 +256,12 @@ class Lessons {
     const { lesson } = this, solutions = el("ol", ""), models = [];
     const page = el("div", "sl-handout", el("h1", "", lesson.title));
     for (const [i, step] of lesson.steps.entries()) {
-      const model = await this.learn.modelOf(this.runFor(step).id);
+      const model = await this.learn.modelOf(this.runFor(step).id), part = this.printedStep(step, i, model, solutions);
       if (model && !models.includes(model)) {
         models.push(model);
-        page.append(el("p", "", `${models.length > 1 ? "From here on another run. " : ""}${model.sentence}`), el("p", "sl-mute", model.badge));
+        part.prepend(el("p", "", `${models.length > 1 ? "From here on another run. " : ""}${model.sentence}`), el("p", "sl-mute", model.badge));
       }
-      page.append(this.printedStep(step, i, model, solutions));
+      page.append(part);
     }
     if (solutions.children.length) page.append(el("section", "sl-solutions", el("h2", "", "Answers"), solutions));
     models.forEach((model, i) => page.append(el("section", "", el("h2", "", `How the ${["", "second ", "third "][i] ?? "next "}run was made`), table(["what", "value"], model.settings))));
