@@ -6,53 +6,123 @@ Needs ray, which the other tests do without (requirements-ray.txt): where it is 
 from __future__ import annotations
 
 import itertools
+import json
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 
 import pytest
 
 from decoding.backends.remote import RemoteBackend
+from decoding.backends.soak import PATIENCE_S, SoakOptions, soak_served
 from decoding.backends.spread import evaluate_spread
 from decoding.cli.serve import free_port
 from decoding.errors import UserError
 from decoding.evaluation.options import EvaluationOptions
 from decoding.records.request import CompareRequest
 
+from . import web
 from .fakes import check_stream
 from .tiny_pair import make_tiny_pair
 from .waiting import wait_until
 
 ray = pytest.importorskip("ray", reason="not run: ray is not installed (requirements-ray.txt)")
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore:Using extra keyword:DeprecationWarning")]
+
+TOKEN = "s3cret"
+HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+LONG = {"max_new_tokens": 1500, "repeats": 20}  # minutes, if nobody ends it
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where an application is, and the models to ask for."""
+
+    port: int
+    target: str
+    draft: str
+    path: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}{self.path}"
+
+    def request(self, number: int = 0, **changes) -> CompareRequest:
+        settings = {"lanes": ["autoregressive", "static:3"], "max_new_tokens": 16, "repeats": 1, **changes}
+        return CompareRequest(f"def f{number}(x):", target=self.target, draft=self.draft, **settings)
+
+    def ask(self, number: int = 0, cancel: threading.Event | None = None, **changes) -> list:
+        remote = self.remote()
+        try:
+            return list(remote.compare(self.request(number, **changes), cancel or threading.Event()))
+        finally:
+            remote.close()
+
+    def remote(self, token: str = TOKEN) -> RemoteBackend:
+        return RemoteBackend(self.url, token, patience_s=120)
+
+    def begin(self, run: str, **changes) -> str:
+        """Starts a run as any program could; returns the address of its events."""
+        body = {"kind": "compare", "options": asdict(self.request(**changes))}
+        assert web.put(f"{self.url}/runs/{run}", json=body, headers=HEADERS).status_code == 201
+        return f"{self.url}/runs/{run}/events"
+
+    def status(self) -> str:
+        return web.get(f"{self.url}/health").json()["backend"]
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """(address, target, draft) of two replicas."""
+    """Two replicas behind a token."""
     from decoding.backends import ray_serve
 
     target, draft = make_tiny_pair(tmp_path_factory.mktemp("pair"))
-    port = free_port()
-    ray_serve.start(ray_serve.Options(replicas=2, most=2, max_waiting=3, any_model=True), "127.0.0.1", port)
-    yield f"http://127.0.0.1:{port}", target, draft
+    port, behaviour = free_port(), dict(max_waiting=3, token=TOKEN, any_model=True, grace_s=PATIENCE_S)
+    ray_serve.start(ray_serve.Options(replicas=2, most=2, cpus=0.1, **behaviour), "127.0.0.1", port)
+    yield Cluster(port, target, draft)
     ray_serve.stop()
 
 
-def ask(cluster, number: int = 0, cancel: threading.Event | None = None, **changes) -> list:
-    url, target, draft = cluster
-    settings = {"lanes": ["autoregressive", "static:3"], "max_new_tokens": 16, "repeats": 1, **changes}
-    request = CompareRequest(f"def f{number}(x):", target=target, draft=draft, **settings)
-    remote = RemoteBackend(url, patience_s=120)
-    try:
-        return list(remote.compare(request, cancel or threading.Event()))
-    finally:
-        remote.close()
+@pytest.fixture(scope="module")
+def growing(cluster):
+    """Beside it, from one to two replicas as visitors need, and little patience with those who do not read."""
+    from decoding.backends import ray_serve
+
+    ray_serve.deploy(ray_serve.Options(least=1, most=2, cpus=0.1, any_model=True, grace_s=1.0), "growing", "/growing")
+    yield Cluster(cluster.port, cluster.target, cluster.draft, "/growing")
+    ray_serve.serve.delete("growing")
+
+
+def running(application: str) -> int:
+    """How many replicas of ``application`` run."""
+    from ray import serve
+
+    states = serve.status().applications[application].deployments["Device"].replica_states
+    return states.get("RUNNING", 0)
+
+
+def read_some(url: str, number: int, start: int = 0) -> list[dict]:
+    """The first ``number`` events at ``url`` from ``start`` on; then the connection is broken."""
+    events = []
+    with web.stream("GET", url, params={"from": start}, headers=HEADERS) as response:
+        for line in response.iter_lines():
+            events += [event] if (event := json.loads(line))["kind"] != "heartbeat" else []
+            if len(events) == number:
+                break
+    return events
+
+
+def kill(deployment: str) -> None:
+    """Ends all processes of a deployment, as a fault of their machine would."""
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        if f"speculoscope#{deployment}#" in actor["name"]:
+            ray.kill(ray.get_actor(**actor))
 
 
 def test_each_visitor_gets_the_own_run(cluster):
     with ThreadPoolExecutor(2) as visitors:
-        results = list(visitors.map(lambda number: ask(cluster, number), range(6)))
+        results = list(visitors.map(lambda number: cluster.ask(number), range(6)))
     for number, events in enumerate(results):
         check_stream(events)
         assert events[-1].kind == "finished", events[-1].data
@@ -63,42 +133,62 @@ def test_each_visitor_gets_the_own_run(cluster):
 def test_too_many_are_told_and_the_line_is_told_its_places(cluster):
     cancel = threading.Event()
     with ThreadPoolExecutor(8) as visitors:
-        asked = [visitors.submit(ask, cluster, i, cancel, max_new_tokens=1500, repeats=20) for i in range(8)]
+        asked = [visitors.submit(cluster.ask, i, cancel, **LONG) for i in range(8)]
         wait_until(lambda: any(one.done() for one in asked), 120)  # those for which there was no place
         cancel.set()
         results = [one.result(120) for one in asked]
+    places = {event.data["place"] for events in results for event in events if event.kind == "queued"}
+    assert {0, 1} <= places
     ends = [events[-1] for events in results]
     assert "cancelled" in {event.kind for event in ends}
     refused = [event.data["message"] for event in ends if event.kind == "failed"]
     assert refused and all("try again soon" in sentence for sentence in refused)
-    assert ask(cluster)[-1].kind == "finished"  # and the devices are free again
+    assert cluster.ask()[-1].kind == "finished"  # and the devices are free again
+
+
+def test_the_token_is_asked_for_and_health_is_for_all(cluster):
+    with_another = cluster.remote("another")
+    assert "requires a token" in list(with_another.compare(cluster.request(), threading.Event()))[-1].data["message"]
+    assert [web.get(f"{cluster.url}/{page}").status_code for page in ("pairs", "metrics", "health")] == [401, 401, 200]
+    assert "Runs on a Ray cluster" in cluster.status()
+    assert 'speculoscope:runs_total{outcome="finished"}' in web.get(f"{cluster.url}/metrics", headers=HEADERS).text
+
+
+def test_a_broken_connection_goes_on_with_the_replica_that_holds_the_run(cluster):
+    url = cluster.begin("resumed-over-ray")
+    events = read_some(url, 3) + read_some(url, 1000, start=3)
+    assert [event["seq"] for event in events] == list(range(len(events))) and len(events) > 6
+    assert events[-1]["kind"] == "finished" and {event["run"] for event in events} == {"resumed-over-ray"}
+    unknown = web.get(f"{cluster.url}/runs/nobodys-run/events", headers=HEADERS)
+    assert unknown.status_code == 404 and "does not know this run" in unknown.json()["message"]
+
+
+def test_connections_cut_at_random_lose_and_mix_nothing(cluster):
+    requests = [cluster.request(number, max_new_tokens=64) for number in range(4)]
+    result = soak_served(cluster.port, requests, SoakOptions(2, (0.05, 1.0), token=TOKEN))
+    assert result.is_clean and result.cuts >= 2, result
 
 
 def test_a_lost_replica_is_a_sentence_and_the_next_run_works(cluster):
-    url, target, draft = cluster
-    remote = RemoteBackend(url, patience_s=120)
-    request = CompareRequest("x", target=target, draft=draft, lanes=["autoregressive"], max_new_tokens=1500, repeats=20)
-    stream = remote.compare(request, threading.Event())
+    remote = cluster.remote()
+    stream = remote.compare(cluster.request(**LONG), threading.Event())
     events = list(itertools.takewhile(lambda event: event.kind != "iterations", stream))
-    for actor in ray.util.list_named_actors(all_namespaces=True):
-        if "#Device#" in actor["name"]:
-            ray.kill(ray.get_actor(**actor))
+    kill("Device")
     events += stream
     assert events[-1].kind == "failed" and "was lost" in events[-1].data["message"]
     assert "started" in [event.kind for event in events]  # what had arrived
-    wait_until(lambda: ask(cluster)[-1].kind == "finished", 240)
+    wait_until(lambda: cluster.ask()[-1].kind == "finished", 240)
     remote.close()
 
 
 def test_an_evaluation_spreads_over_the_replicas(cluster, tmp_path):
     from decoding.backends.ray_serve import Replicas, cluster_address
 
-    _, target, draft = cluster
     replicas = Replicas(cluster_address())
     wait_until(lambda: replicas.running() == 2, 240)
     options = EvaluationOptions(
-        target=target,
-        draft=draft,
+        target=cluster.target,
+        draft=cluster.draft,
         suite="code",
         limit=4,
         validation_limit=2,
@@ -110,6 +200,45 @@ def test_an_evaluation_spreads_over_the_replicas(cluster, tmp_path):
     *_, result = evaluate_spread(replicas.backend, replicas.running, options, tmp_path)
     assert sum(result.setting.prompts.values()) == 4 and result.texts_equal[0] == result.texts_equal[1] > 4
     assert f"{socket.gethostname()} (2)" in result.setting.notes[-1]
+
+
+def test_a_lost_face_is_a_sentence_and_frees_the_devices(cluster):
+    """The HTTP side is one process: its runs are gone with it, and the devices must not go on with them."""
+    remote = cluster.remote()
+    streams = [remote.compare(cluster.request(number, **LONG), threading.Event()) for number in range(2)]
+    events = [list(itertools.takewhile(lambda event: event.kind != "iterations", stream)) for stream in streams]
+    kill("Face")
+    for one, stream in zip(events, streams):
+        one += stream
+        assert one[-1].kind == "failed" and "again" in one[-1].data["message"]
+    wait_until(lambda: cluster.ask()[-1].kind == "finished", 240)
+    remote.close()
+
+
+def test_a_visitor_who_vanishes_frees_the_replica(growing):
+    assert read_some(growing.begin("vanished-run", **LONG), 3)
+    wait_until(lambda: "0 runs are under way, 0 waiting" in growing.status(), 120)
+    assert growing.ask()[-1].kind == "finished" and running("growing") == 1
+
+
+def test_replicas_are_added_as_visitors_need_up_to_the_bound(growing):
+    cancel = threading.Event()
+    with ThreadPoolExecutor(3) as visitors:
+        asked = [visitors.submit(growing.ask, number, cancel, **LONG) for number in range(3)]
+        wait_until(lambda: running("growing") == 2, 240)
+        wait_until(lambda: "2 runs are under way, 1 waiting" in growing.status(), 240)
+        cancel.set()
+        assert {one.result(120)[-1].kind for one in asked} == {"cancelled"}
+    assert running("growing") == 2
+
+
+@pytest.mark.parametrize("options, part", [({"replicas": 99}, "99 replicas with 1 CPU"), ({"gpus": 64}, "64 GPU")])
+def test_more_replicas_than_the_machine_has_room_for_are_a_sentence(cluster, options, part):
+    from decoding.backends.ray_serve import Options, check_room
+
+    check_room(Options(replicas=1))
+    with pytest.raises(UserError, match=part):
+        check_room(Options(**options))
 
 
 @pytest.mark.parametrize("args", [{"replicas": 0}, {"least": 3, "most": 2}, {"nonsense": 1}])

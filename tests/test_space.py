@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from viz.tools.space import CPU_WHEELS, HARDWARE, ROOT, build
-from viz.tools.space_rehearsal import STANDIN, started
+from viz.tools.space_rehearsal import STANDIN, faults_in_log, started
 
 ZEROGPU_TORCH = ("2.8.0", "2.9.1", "2.10.0", "2.11.0")
 
@@ -62,6 +62,15 @@ def test_the_space_starts_by_itself_under_its_variables(folder, tmp_path):
         config = httpx.get(f"{url}/config", timeout=100).json()
     assert config["space_id"] == "someone/speculoscope"
     assert said[0].startswith("Answers ") and "Speculoscope is at" in (tmp_path / "server.log").read_text()
+
+
+def test_a_traceback_in_the_log_is_a_fault_unless_it_is_gradios_own(tmp_path):
+    log, said = tmp_path / "server.log", []
+    gradios = "Exception ignored in: <function BaseEventLoop.__del__ at 0x7f>\nTraceback (most recent call last):\n"
+    log.write_text(f"Speculoscope is at http://here/\n{gradios}")
+    assert faults_in_log(log, said.append) == [] and "harmless" in said[0]
+    log.write_text(f"{gradios}ERROR: Exception in ASGI application\nTraceback (most recent call last):\n")
+    assert "holds a traceback" in faults_in_log(log, said.append)[0]
 
 
 def test_the_stand_in_for_zerogpu_runs_and_then_has_no_quota(tmp_path):

@@ -166,6 +166,13 @@ class Jobs:
         return self._known
 
 
+class RestingJobs(Jobs):
+    """Jobs that leave the processor to other processes of this machine while there is nothing to do."""
+
+    def idle(self, busy: Callable[[], bool]) -> None:
+        pass
+
+
 def _as_events(steps: Iterator[Any]) -> RawEvents:
     """Progress of an evaluation as events, its result as the last one. Raises Cancelled if there is none."""
     from ..evaluation.progress import Progress

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import ray
 from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
@@ -28,6 +29,7 @@ from ..records.events import LAST_KINDS, Event, Numbering, event_from_json, even
 from ..records.pairs import describe_pairs
 from ..records.request import CompareRequest, Grant
 from .base import GrantedBackend
+from .jobs import RestingJobs
 from .local import LocalBackend
 from .server import Limits, create_app
 
@@ -35,9 +37,14 @@ if TYPE_CHECKING:
     from ..records.pairs import PairDescription
 
 APPLICATION, DEVICE = "speculoscope", "Device"
+NAMESPACE = "serve"  # of Ray Serve's actors
 ROOT = Path(__file__).resolve().parents[2]
 ATTEMPTS = 3  # at starting a cluster of this machine
-POLL_S = 0.1  # interval at which a waiting run checks its cancel flag and its place
+POLL_S = 0.25  # interval at which a waiting run checks its cancel flag and its place
+FACE_CHECKED_S = 5.0  # interval at which a device makes sure that the HTTP side, its reader, still exists
+HEARTBEAT_S = 1.0  # many wait here, and each heartbeat takes processor time from replicas on the same machine
+DRAIN_S = 600.0  # how long a replica that Ray wants to end may go on with its run
+MORE_AFTER_S = 5.0  # how long visitors wait before another replica is started (with --replicas auto)
 MOST_STREAMS = 1000  # connections that the face serves at a time
 LOST = "The replica of this run was lost. The part that was decoded is shown; start the run again on another replica."
 FULL = "All replicas are busy, and the queue is full: try again soon."
@@ -56,6 +63,7 @@ class Options:
     token: str = ""  # or SPECULOSCOPE_TOKEN, which keeps it out of the file
     any_model: bool = False
     grace_s: float = 20.0  # how long a run continues without a reader
+    idle_work: bool = True  # whether a device without a run measures costs, which takes time from others on its machine
     grant: dict[str, Any] = field(default_factory=dict)  # fields of Grant
 
 
@@ -63,11 +71,16 @@ class Options:
 class Device:
     """One quiet device: one comparison at a time (``max_ongoing_requests=1``), in a separate worker process."""
 
-    def __init__(self, grant: dict[str, Any]) -> None:
-        self._backend = LocalBackend(max_waiting=1, grant=Grant(**grant))
+    def __init__(self, grant: dict[str, Any], idle_work: bool, any_model: bool) -> None:
+        self._backend = LocalBackend(None if idle_work else RestingJobs, max_waiting=1, grant=Grant(**grant))
+        if not any_model:
+            self._backend.prepare()  # the first visitor need not wait for the default pair
 
-    async def work(self, kind: str, options: dict[str, Any], run: str) -> AsyncIterator[str]:
-        """The events of one run, as lines of JSON. The run ends when its reader stops reading."""
+    async def work(self, kind: str, options: dict[str, Any], run: str, reader: str) -> AsyncIterator[str]:
+        """The events of one run, as lines of JSON. The run ends when its reader stops reading, or is lost.
+
+        ``reader``: the name of its actor; "" if it is none.
+        """
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[Event] = asyncio.Queue()
         cancel, over = threading.Event(), asyncio.Event()
@@ -80,6 +93,7 @@ class Device:
                 loop.call_soon_threadsafe(over.set)
 
         threading.Thread(target=pump, name="device", daemon=True).start()
+        watch = asyncio.create_task(_cancel_with(reader, cancel)) if reader else None
         try:
             while True:
                 event = await events.get()
@@ -87,6 +101,8 @@ class Device:
                 if event.is_last:
                     return
         finally:
+            if watch is not None:
+                watch.cancel()
             cancel.set()
             await asyncio.shield(over.wait())  # this replica is not free before the device is
 
@@ -99,13 +115,28 @@ class Device:
         self._backend.close()
 
 
+async def _cancel_with(reader: str, cancel: threading.Event) -> None:
+    """Set ``cancel`` when the actor ``reader`` no longer exists: Ray does not end the calls of a lost actor."""
+    while True:
+        await asyncio.sleep(FACE_CHECKED_S)
+        try:
+            await asyncio.to_thread(ray.get_actor, reader, namespace=NAMESPACE)
+        except ValueError:
+            cancel.set()
+            return
+
+
 class RayBackend(GrantedBackend):
-    """A :class:`~decoding.backends.base.Backend` over the replicas of ``Device``; Ray chooses which one runs what."""
+    """A :class:`~decoding.backends.base.Backend` over the replicas of ``Device``; Ray chooses which one runs what.
+
+    ``reader``: the name of the actor that uses it, whose runs are ended if it is lost; "" if it is none.
+    """
 
     name, live = "ray", True
 
-    def __init__(self, devices: DeploymentHandle, grant: Grant) -> None:
+    def __init__(self, devices: DeploymentHandle, grant: Grant, reader: str = "") -> None:
         super().__init__(grant)
+        self._reader = reader
         self._work = devices.options(method_name="work", stream=True)
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -113,7 +144,7 @@ class RayBackend(GrantedBackend):
         self._running = 0
 
     def prepare(self) -> None:
-        pass  # each replica prepares itself
+        pass  # each device prepares itself
 
     def pairs(self) -> list[PairDescription]:
         return describe_pairs()
@@ -133,7 +164,7 @@ class RayBackend(GrantedBackend):
         yield event("queued", place=place)
         lines: DeploymentResponseGenerator | None = None
         try:
-            lines = self._work.remote(kind, options, event.run)
+            lines = self._work.remote(kind, options, event.run, self._reader)
             for kind_of, data in self._events_of(_Reader(lines), number, cancel):
                 yield event(kind_of, **data)
         except BackPressureError:
@@ -205,7 +236,12 @@ class _Reader:
             self._lines.put(error if isinstance(error, Exception) else RayServeException(str(error)))
 
 
-@serve.deployment(max_ongoing_requests=MOST_STREAMS, num_replicas=1, ray_actor_options={"num_cpus": 0})
+@serve.deployment(
+    max_ongoing_requests=MOST_STREAMS,
+    num_replicas=1,
+    graceful_shutdown_timeout_s=2,
+    ray_actor_options={"num_cpus": 0},
+)
 @serve.ingress()
 class Face:
     """The HTTP side: the same application as on one machine."""
@@ -221,9 +257,11 @@ class Face:
             grant=grant,
             any_model=options.any_model,
             grace_s=options.grace_s,
+            heartbeat_s=HEARTBEAT_S,
         )
         token = options.token or os.environ.get("SPECULOSCOPE_TOKEN", "")
-        return create_app(RayBackend(self._devices, grant), token, limits)
+        reader = ray.get_runtime_context().get_actor_name() or ""
+        return create_app(RayBackend(self._devices, grant, reader), token, limits)
 
 
 def application(args: dict[str, Any]) -> serve.Application:
@@ -239,24 +277,29 @@ def application(args: dict[str, Any]) -> serve.Application:
         raise UserError("A cluster needs at least one replica, and --most at least as many as --least.")
     number: dict[str, Any] = {"num_replicas": options.replicas}
     if options.replicas is None:
-        bounds = {"min_replicas": options.least, "max_replicas": options.most, "target_ongoing_requests": 1}
-        number = {"autoscaling_config": bounds}
+        bounds = {"min_replicas": options.least, "max_replicas": options.most}
+        number = {"autoscaling_config": {**bounds, "target_ongoing_requests": 1, "upscale_delay_s": MORE_AFTER_S}}
     # mypy does not see what the decorators make of the classes.
     device, face = cast("serve.Deployment", Device), cast("serve.Deployment", Face)
     devices = device.options(
         max_ongoing_requests=1,
         max_queued_requests=options.max_waiting,
-        graceful_shutdown_timeout_s=5,
+        graceful_shutdown_timeout_s=DRAIN_S,
         health_check_period_s=5,
         ray_actor_options={"num_cpus": options.cpus, "num_gpus": options.gpus},
         **number,
     )
-    return face.bind(devices.bind(options.grant), asdict(options))
+    return face.bind(devices.bind(options.grant, options.idle_work, options.any_model), asdict(options))
 
 
 def start(options: Options, host: str, port: int, address: str = "") -> None:
-    """Start the application on the cluster at ``address`` ("": one of this machine's own), on ``host``:``port``."""
+    """Start the application on the cluster at ``address`` ("": one of this machine's own), on ``host``:``port``.
+
+    Raises UserError.
+    """
     open_cluster(host, port, address)
+    if not address:
+        check_room(options)
     deploy(options)
 
 
@@ -269,6 +312,17 @@ def open_cluster(host: str, port: int, address: str = "") -> None:
     serve.start(http_options={"host": host, "port": port})
 
 
+def check_room(options: Options) -> None:
+    """Raises UserError for more replicas than the cluster has processors: Ray would wait for other machines to join."""
+    found, wanted = ray.cluster_resources(), options.replicas or options.least
+    for kind, each in (("CPU", options.cpus), ("GPU", options.gpus)):
+        if wanted * each > found.get(kind, 0):
+            raise UserError(
+                f"{wanted} replicas with {each:g} {kind} each do not fit on this machine, which has "
+                f"{found.get(kind, 0):g}: choose fewer, or name a larger cluster with --address."
+            )
+
+
 def deploy(options: Options, name: str = APPLICATION, route: str = "/") -> None:
     """Run the application, under the path ``route``; returns when its replicas are there. Raises UserError."""
     serve.run(application(asdict(options)), name=name, route_prefix=route)
@@ -276,8 +330,6 @@ def deploy(options: Options, name: str = APPLICATION, route: str = "/") -> None:
 
 def cluster_address() -> str:
     """Where other processes reach the cluster that this one has joined."""
-    import ray
-
     return ray.get_runtime_context().gcs_address
 
 
@@ -306,8 +358,6 @@ class Replicas:
 
     def close(self) -> None:
         """Leave the cluster, which goes on."""
-        import ray
-
         ray.shutdown()
 
 
@@ -317,6 +367,7 @@ def _start_own() -> None:
     Its workers get the usual priority, not Ray's low one: other programs would show in the times.
     """
     os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "0.5")  # Ray's 0.1 s take 2% of a core, here a device's
     for left in reversed(range(ATTEMPTS)):
         try:
             return _join("local", include_dashboard=False)
@@ -327,8 +378,6 @@ def _start_own() -> None:
 
 def _join(address: str, **options: Any) -> None:
     """Make this process one of the cluster's, unless it is one. Raises UserError."""
-    import ray
-
     if ray.is_initialized():
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -345,7 +394,5 @@ def _join(address: str, **options: Any) -> None:
 
 def stop() -> None:
     """Stop the application that :func:`start` started."""
-    import ray
-
     serve.shutdown()
     ray.shutdown()

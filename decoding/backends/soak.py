@@ -64,6 +64,7 @@ class SoakOptions:
     seed: int = 0
     cancel: threading.Event = field(default_factory=threading.Event)
     on_result: Callable[[SoakResult], None] = lambda result: None
+    token: str = ""  # of a backend that is already served
 
 
 def soak(backend: Backend, requests: list[CompareRequest], options: SoakOptions) -> SoakResult:
@@ -97,7 +98,7 @@ def soak_served(
             options.on_result(result)
 
     with _cutting_proxy(port, options.cut_after_s, options.seed, result) as cut:
-        remote = RemoteBackend(f"http://127.0.0.1:{cut}", patience_s=PATIENCE_S)
+        remote = RemoteBackend(f"http://127.0.0.1:{cut}", options.token, patience_s=PATIENCE_S)
         with ThreadPoolExecutor(options.clients) as pool:
             list(pool.map(follow, requests))
         remote.close()

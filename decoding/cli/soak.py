@@ -56,11 +56,14 @@ def soak(
     end_with(result, sentence, as_json)
 
 
-def make_requests(number: int, target: str, draft: str, lanes: str, max_new_tokens: int) -> list[CompareRequest]:
+def make_requests(
+    number: int, target: str, draft: str, lanes: str, max_new_tokens: int, pair: str = ""
+) -> list[CompareRequest]:
     """Requests with a prompt each."""
     return [
         CompareRequest(
             f"# {i}\ndef f{i}(x):\n",
+            pair,
             target=target,
             draft=draft,
             lanes=lanes.split(","),
@@ -86,8 +89,8 @@ def _soak_replicas(requests: list[CompareRequest], options: SoakOptions, replica
     from ..backends.soak import PATIENCE_S, soak_served
 
     ray_serve, port = need_ray(), free_port()
-    waiting = options.clients + 1
-    served = ray_serve.Options(replicas, most=replicas, max_waiting=waiting, any_model=True, grace_s=PATIENCE_S)
+    behaviour = {"max_waiting": options.clients + 1, "any_model": True, "grace_s": PATIENCE_S}
+    served = ray_serve.Options(replicas, most=replicas, cpus=0.1, **behaviour)
     try:
         ray_serve.start(served, "127.0.0.1", port)
         return soak_served(port, requests, options)

@@ -7,7 +7,7 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -80,7 +80,9 @@ def guarded(job: Callable[[], RawEvents]) -> RawEvents:
 
 def event_to_json(event: Event) -> str:
     """One line of JSON without newline; ids that are keys become strings."""
-    return json.dumps(asdict(event), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    # Not asdict, which would copy a whole run.
+    fields = {"run": event.run, "seq": event.seq, "kind": event.kind, "data": event.data}
+    return json.dumps(fields, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
 def event_from_json(line: str | bytes) -> Event:
