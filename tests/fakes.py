@@ -183,16 +183,16 @@ class FakeBackend:
         pass
 
 
-def tokens_told(events: list[Event]) -> dict[tuple[int, int], list[int]]:
+def live_texts(events: list[Event]) -> dict[tuple[int, int], list[int]]:
     """The text of every (lane, repeat) according to the ``iterations`` events."""
-    told: dict[tuple[int, int], list[int]] = {}
+    texts: dict[tuple[int, int], list[int]] = {}
     for event in events:
         if event.kind == "iterations":
-            text = told.setdefault((event.data["lane"], event.data["repeat"]), [])
+            text = texts.setdefault((event.data["lane"], event.data["repeat"]), [])
             for item in event.data["items"]:
                 text += [token for token, fate in item["d"] if fate == "accepted"]
                 text += [item["e"][0]] if item["e"] else []
-    return told
+    return texts
 
 
 def check_stream(events: list[Event]) -> None:
@@ -203,5 +203,5 @@ def check_stream(events: list[Event]) -> None:
     if events[-1].kind == "finished" and "run" in events[-1].data:
         run = events[-1].data["run"]
         assert run["id"] == events[0].run
-        for (lane, _), text in tokens_told(events).items():
+        for (lane, _), text in live_texts(events).items():
             assert text == run["lanes"][lane]["output"]

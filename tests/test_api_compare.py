@@ -63,8 +63,8 @@ def test_the_streamed_tokens_are_the_run_s(url):
     ]
     trace = events[-1]["data"]["run"]["lanes"][1]
     assert [item["start"] for item in items] == [iteration["start"] for iteration in trace["iterations"]]
-    told = [token for item in items for token, fate in [*item["d"], item["e"]] if fate not in ("rejected", "dropped")]
-    assert told == trace["output"]
+    kept = [token for item in items for token, fate in [*item["d"], item["e"]] if fate not in ("rejected", "dropped")]
+    assert kept == trace["output"]
 
 
 @pytest.mark.parametrize(

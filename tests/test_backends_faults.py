@@ -49,13 +49,13 @@ def last_sentence(events):
         (AssertionError(), "broke down (AssertionError). Try again"),
     ],
 )
-def test_every_fault_is_told_in_a_sentence(error, words):
-    told = sentence_of(error)
-    assert words in told and "second" not in told
+def test_every_fault_is_refused_in_a_sentence(error, words):
+    sentence = sentence_of(error)
+    assert words in sentence and "second" not in sentence
     assert is_out_of_memory(error) is ("memory" in words)
 
 
-def test_a_gpu_that_is_full_is_told_and_the_next_run_works(backend):
+def test_a_gpu_that_is_full_is_reported_and_the_next_run_works(backend):
     events = run(backend, "#memory")
     assert "The GPU ran out of memory: choose" in last_sentence(events)
     assert "iterations" in {event.kind for event in events}  # the part that had arrived stays
@@ -83,13 +83,16 @@ def test_a_process_that_ends_before_it_begins_is_a_sentence_each_time():
     backend = LocalBackend(NeverStarts)
     try:
         for _ in range(2):
-            told = last_sentence(run(backend))
-            assert "ended with status 3; the program's log has the reason" in told and "a new process starts" in told
+            sentence = last_sentence(run(backend))
+            assert (
+                "ended with status 3; the program's log has the reason" in sentence
+                and "a new process starts" in sentence
+            )
     finally:
         backend.close()
 
 
-def test_signals_without_a_name_are_told_by_number(backend):
+def test_signals_without_a_name_are_reported_by_number(backend):
     stream = backend.compare(small_request("#slow", max_new_tokens=2000), threading.Event())
     events = [next(stream)]
     while events[-1].kind != "iterations":
@@ -124,8 +127,8 @@ def test_a_stop_deep_in_a_job_ends_it_as_stopped_and_not_as_broken(monkeypatch):
     jobs = Jobs()
     jobs._pair, jobs._key = ToyPair(), ("", "", "", "auto", "auto")
     options = {"prompt": "abc", "lanes": ["autoregressive", "static:2"], "max_new_tokens": 5, "repeats": 1}
-    told = list(guarded(lambda: jobs.run("compare", options, "run", lambda: False)))
-    assert told[-1] == ("cancelled", {})
+    events = list(guarded(lambda: jobs.run("compare", options, "run", lambda: False)))
+    assert events[-1] == ("cancelled", {})
 
 
 def test_a_worker_on_the_cpu_has_no_device_to_lose(monkeypatch):
@@ -149,8 +152,10 @@ def test_a_recording_that_is_broken_is_a_sentence(tmp_path):
     (tmp_path / "first.json").write_text("{")
     backend = RecordedBackend(tmp_path)
     events = list(backend.compare(run.settings, threading.Event()))
-    told = last_sentence(events)
-    assert told.startswith("The recording first cannot be shown. ") and told.endswith("python -m decoding recordings.")
+    sentence = last_sentence(events)
+    assert sentence.startswith("The recording first cannot be shown. ") and sentence.endswith(
+        "python -m decoding recordings."
+    )
     (tmp_path / INDEX).write_text("[1]")
     with pytest.raises(UserError, match="is broken: write it again with python -m decoding recordings"):
         read_index(tmp_path)
@@ -209,9 +214,9 @@ def test_what_was_loaded_before_anybody_asked_serves_the_first_run(monkeypatch):
     jobs.idle(lambda: False)
     assert jobs._known.find(["small"], 128) is not None
     options = {"prompt": "abc", "lanes": ["autoregressive", "static:2"], "max_new_tokens": 5, "repeats": 1}
-    told = list(jobs.run("compare", options, "run", lambda: False))
-    assert told[-1][0] == "finished" and loaded == [("", "", "", "auto", "auto")]
-    assert [kind for kind, _ in told[:3]] == ["started", "lane_started", "iterations"]
+    events = list(jobs.run("compare", options, "run", lambda: False))
+    assert events[-1][0] == "finished" and loaded == [("", "", "", "auto", "auto")]
+    assert [kind for kind, _ in events[:3]] == ["started", "lane_started", "iterations"]
 
 
 def test_a_run_takes_over_what_is_being_loaded(monkeypatch):
@@ -231,13 +236,13 @@ def test_a_run_takes_over_what_is_being_loaded(monkeypatch):
     jobs.prepare()
     jobs.idle(lambda: True)  # a job arrives immediately
     options = {"prompt": "abc", "lanes": ["static:2"], "max_new_tokens": 5, "repeats": 1}
-    told = jobs.run("compare", options, "run", lambda: False)
-    assert next(told) == ("progress", {"stage": "loading", "message": "Loading the models", "fraction": None})
+    events = jobs.run("compare", options, "run", lambda: False)
+    assert next(events) == ("progress", {"stage": "loading", "message": "Loading the models", "fraction": None})
     go.set()
-    assert list(told)[-1][0] == "finished" and len(loaded) == 1
+    assert list(events)[-1][0] == "finished" and len(loaded) == 1
 
 
-def test_a_default_pair_that_does_not_load_is_told_to_whoever_asks(monkeypatch, caplog):
+def test_a_default_pair_that_does_not_load_is_reported_to_whoever_asks(monkeypatch, caplog):
     def load(*key, **options):
         raise UserError("There is no such pair.")
 
@@ -246,5 +251,5 @@ def test_a_default_pair_that_does_not_load_is_told_to_whoever_asks(monkeypatch, 
     jobs.prepare()
     jobs.idle(lambda: False)
     assert "There is no such pair." in caplog.text
-    told = list(guarded(lambda: jobs.run("compare", {"prompt": "abc"}, "run", lambda: False)))
-    assert told[-1] == ("failed", {"message": "There is no such pair."})
+    events = list(guarded(lambda: jobs.run("compare", {"prompt": "abc"}, "run", lambda: False)))
+    assert events[-1] == ("failed", {"message": "There is no such pair."})

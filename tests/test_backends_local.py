@@ -195,7 +195,7 @@ def test_a_public_deployment_grants_less(monkeypatch):
         backend.close()
 
 
-def test_closing_ends_the_worker_and_tells_everyone():
+def test_closing_ends_the_worker_and_reaches_everyone():
     backend = LocalBackend(ScriptedRunner)
     stream = backend.compare(small_request("#slow"), threading.Event())
     while next(stream).kind != "iterations":

@@ -119,19 +119,19 @@ def test_fresh_recordings_are_fresh(folder, pair):
     assert stale_recordings(folder, [prompt(), prompt("second")], pair) == []
 
 
-def test_what_is_stale_is_told(folder, pair, tmp_path):
-    def told(*prompts):
+def test_what_is_stale_is_reported(folder, pair, tmp_path):
+    def stale(*prompts):
         return " ".join(stale_recordings(folder, list(prompts), pair))
 
     both = prompt(), prompt("second")
-    assert "third: not recorded" in told(*both, prompt("third"))
-    assert "second: no prompt" in told(prompt())
+    assert "third: not recorded" in stale(*both, prompt("third"))
+    assert "second: no prompt" in stale(prompt())
     assert stale_recordings(folder, [prompt()], pair, [prompt("second")]) == []
-    assert "has changed" in told(prompt(), prompt("second", title="Another"))
+    assert "has changed" in stale(prompt(), prompt("second", title="Another"))
     other_lanes = prompt("second", lanes=("autoregressive", "static:3"))
-    assert "today it would be autoregressive, static:3" in told(prompt(), other_lanes)
+    assert "today it would be autoregressive, static:3" in stale(prompt(), other_lanes)
     (tmp_path / "shallow" / "model.safetensors").write_bytes(b"other weights")
-    assert "other weights of shallow" in told(*both)
+    assert "other weights of shallow" in stale(*both)
 
 
 def test_a_policy_fitted_anew_makes_its_recordings_stale(folder, pair, tmp_path):
@@ -166,7 +166,7 @@ def test_the_list_follows_the_showcase(folder):
     assert not (folder / "fibonacci.json").exists()
 
 
-def test_a_list_entry_tells_pair_machine_and_date():
+def test_a_list_entry_shows_pair_machine_and_date():
     info = describe_recording(make_run())
     assert (info.pair, info.machine, info.dtype) == ("synthetic", "Test processor", "bfloat16")
     assert info.created.startswith("2026-11-21T12:00") and set(info.fingerprints) == {"target", "shallow"}

@@ -39,10 +39,10 @@ class FakeSpaces:
                 if self.error:
                     raise self.error
                 try:
-                    for count, told in enumerate(task(*pickle.loads(pickle.dumps(args)))):
+                    for count, item in enumerate(task(*pickle.loads(pickle.dumps(args)))):
                         if count == self.take_back_after:
                             return
-                        yield pickle.loads(pickle.dumps(told))
+                        yield pickle.loads(pickle.dumps(item))
                 except GeneratorExit:
                     self.closed += 1
                     raise

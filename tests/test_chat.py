@@ -65,8 +65,8 @@ def test_what_a_visitor_types_never_becomes_a_special_token(pair, typed):
         assert [id for id in ids if id in special] in ([], own)
     assert pair.tokenizer.decode(pair.encode_prompt(typed)) == typed
     assert pair.tokenizer.decode(pair.encode_prompt(typed, True)) == f"<be kind><user:{typed}><assistant:"
-    told = pair.tokenizer.decode(pair.encode_prompt(typed, True, typed))
-    assert told == f"<system:{typed}><user:{typed}><assistant:"
+    text = pair.tokenizer.decode(pair.encode_prompt(typed, True, typed))
+    assert text == f"<system:{typed}><user:{typed}><assistant:"
     assert pair.tokenizer.eos_ids & set(pair.tokenizer.encode("<s>"))  # it is a special token if a template writes it
 
 
@@ -87,13 +87,13 @@ def test_what_cannot_be_is_a_sentence(pair, tmp_path):
 def test_a_run_file_carries_how_the_prompt_was_meant_and_older_ones_are_read():
     request = CompareRequest("ab", lanes=["autoregressive"], repeats=1, max_new_tokens=4, chat=True, system="kind")
     run = finished_run(request, ToyPair())
-    told = run_to_dict(run)
-    assert run_from_json(json.dumps(told)).settings == request
+    data = run_to_dict(run)
+    assert run_from_json(json.dumps(data)).settings == request
     for old in ("chat", "system"):
-        del told["settings"][old]
-    for entry in told["vocab"].values():
+        del data["settings"][old]
+    for entry in data["vocab"].values():
         entry.pop("special", None)
-    read = run_from_json(json.dumps(told))
+    read = run_from_json(json.dumps(data))
     assert (read.settings.chat, read.settings.system) == (None, "")
 
 

@@ -322,7 +322,7 @@ def test_serve_serves_and_ends_on_a_signal(ending, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_soak_counts_and_its_status_tells(capsys, monkeypatch):
+def test_soak_counts_and_its_status_follows_from_them(capsys, monkeypatch):
     monkeypatch.setattr("decoding.backends.local.LocalBackend", lambda **options: FakeBackend())
     status, out, err = run_main(capsys, "soak", "--runs", "4", "--json", "--cut-after", "0.2")
     counts = json.loads(out)

@@ -47,45 +47,43 @@ def few_readings():
 
 
 @pytest.fixture(scope="module")
-def told():
+def events():
     return list(compare_pair(request(), ToyPair(agree=0.8)))
 
 
 @pytest.fixture(scope="module")
-def run(told):
-    return run_from_json(json.dumps(told[-1].data["run"]))
+def run(events):
+    return run_from_json(json.dumps(events[-1].data["run"]))
 
 
-def test_events_are_numbered_and_end_with_the_run(told):
-    assert [event.seq for event in told] == list(range(len(told)))
-    assert len({event.run for event in told}) == 1
-    assert told[-1].kind == "finished" and sum(event.is_last for event in told) == 1
-    json.dumps([asdict(event) for event in told], allow_nan=False)
+def test_events_are_numbered_and_end_with_the_run(events):
+    assert [event.seq for event in events] == list(range(len(events)))
+    assert len({event.run for event in events}) == 1
+    assert events[-1].kind == "finished" and sum(event.is_last for event in events) == 1
+    json.dumps([asdict(event) for event in events], allow_nan=False)
 
 
-def test_lanes_take_turns(told):
-    turns = [(e.data["repeat"], e.data["lane"]) for e in told if e.kind == "lane_started"]
+def test_lanes_take_turns(events):
+    turns = [(e.data["repeat"], e.data["lane"]) for e in events if e.kind == "lane_started"]
     assert turns == [(repeat, lane) for repeat in range(2) for lane in range(len(LANES))]
-    done = [(e.data["repeat"], e.data["lane"]) for e in told if e.kind == "lane_finished"]
+    done = [(e.data["repeat"], e.data["lane"]) for e in events if e.kind == "lane_finished"]
     assert done == turns
 
 
-def test_a_finished_lane_s_seconds_are_those_of_the_run(told, run):
-    seconds = {(e.data["lane"], e.data["repeat"]): e.data["decode_s"] for e in told if e.kind == "lane_finished"}
+def test_a_finished_lane_s_seconds_are_those_of_the_run(events, run):
+    seconds = {(e.data["lane"], e.data["repeat"]): e.data["decode_s"] for e in events if e.kind == "lane_finished"}
     recorded = {(k, n): times.decode_s for k, lane in enumerate(run.lanes) for n, times in enumerate(lane.repeats)}
     assert seconds.keys() == recorded.keys() and all(s > 0 for s in seconds.values())
     assert seconds == pytest.approx(recorded, abs=1e-6)  # the file keeps nanoseconds
 
 
-def test_live_iterations_are_those_of_the_run(told, run):
+def test_live_iterations_are_those_of_the_run(events, run):
     for lane, trace in enumerate(run.lanes):
         for repeat in range(2):
-            live = [e.data for e in told if e.kind == "iterations"]
-            events = [data for data in live if (data["lane"], data["repeat"]) == (lane, repeat)]
-            items = [item for data in events for item in data["items"]]
-            assert [data["first"] for data in events] == list(
-                np.cumsum([0, *(len(data["items"]) for data in events)])[:-1]
-            )
+            live = [e.data for e in events if e.kind == "iterations"]
+            mine = [data for data in live if (data["lane"], data["repeat"]) == (lane, repeat)]
+            items = [item for data in mine for item in data["items"]]
+            assert [data["first"] for data in mine] == list(np.cumsum([0, *(len(data["items"]) for data in mine)])[:-1])
             assert [[token for token, _ in item["d"]] for item in items] == [
                 [token.id for token in it.drafted] for it in trace.iterations
             ]
@@ -99,9 +97,9 @@ def test_live_iterations_are_those_of_the_run(told, run):
             assert [item["t"][1] for item in items] == pytest.approx(read.check_s, abs=1e-8)
 
 
-def test_the_texts_of_live_tokens_come_before_or_with_them(told):
+def test_the_texts_of_live_tokens_come_before_or_with_them(events):
     known = set()
-    for event in told:
+    for event in events:
         if event.kind == "iterations":
             known |= {int(token) for token in event.data["texts"]}
             for item in event.data["items"]:
@@ -253,8 +251,8 @@ def test_cancel_ends_with_one_event(after):
     assert kinds[-1] == "cancelled" and "finished" not in kinds
 
 
-def test_measuring_tells_how_far_it_is_and_ends_there_when_it_is_stopped(told):
-    shares = [e.data["fraction"] for e in told if e.kind == "progress" and e.data["stage"] == "measuring"]
+def test_measuring_shows_how_far_it_is_and_ends_there_when_it_is_stopped(events):
+    shares = [e.data["fraction"] for e in events if e.kind == "progress" and e.data["stage"] == "measuring"]
     assert len(shares) > 3 and shares == sorted(shares) and shares[0] == 0.0 and shares[-1] <= 1.0
 
 
@@ -299,8 +297,8 @@ def test_the_plain_lane_is_the_reference(monkeypatch):
     assert sorted(decoded) == sorted(LANES * 2)
 
 
-def test_the_replay_comes_with_the_first_repeat_and_is_refined(told, run):
-    replays = [event for event in told if event.kind == "replay"]
+def test_the_replay_comes_with_the_first_repeat_and_is_refined(events, run):
+    replays = [event for event in events if event.kind == "replay"]
     assert [(e.data["timings"], e.data["of"]) for e in replays] == [(1, 2), (2, 2)]
     for repeats, event in enumerate(replays, start=1):
         early = run_from_json(json.dumps(event.data["run"]))
@@ -311,12 +309,12 @@ def test_the_replay_comes_with_the_first_repeat_and_is_refined(told, run):
             assert trace.repeats == whole.repeats[:repeats]
             for it, last in zip(trace.iterations, whole.iterations, strict=True):
                 assert [(t.id, t.fate) for t in it.drafted] == [(t.id, t.fate) for t in last.drafted]
-    before = told[: told.index(replays[0])]
+    before = events[: events.index(replays[0])]
     assert not [e for e in before if e.kind == "lane_started" and e.data["repeat"] > 0]
     assert not [e for e in before if e.kind == "progress" and e.data["stage"] == "explaining"]
 
 
-def test_a_run_made_to_be_kept_tells_its_replay_once():
+def test_a_run_made_to_be_kept_sends_its_replay_once():
     events = list(compare_pair(request(lanes=["static:2"], repeats=6), ToyPair()))
     assert [event.data["timings"] for event in events if event.kind == "replay"] == [1]
 

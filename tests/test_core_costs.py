@@ -120,7 +120,7 @@ def test_closing_the_rounds_ends_the_measurement():
     assert len(pair.target.passes) == passes
 
 
-def test_readings_that_contradict_each_other_are_told_where_the_fit_hides_them():
+def test_readings_that_contradict_each_other_are_reported_where_the_fit_hides_them():
     run = make_run(lanes=("autoregressive",), n_tokens=20)
     assert not contradictions(run)
     run.costs.doubt = 0.4

@@ -17,8 +17,8 @@ def command(capsys, *arguments: str) -> tuple[int, str, str]:
     """Exit status, stdout, stderr (without line breaks)."""
     with pytest.raises(SystemExit) as ended:
         main(list(arguments))
-    told = capsys.readouterr()
-    return ended.value.code or 0, told.out, " ".join(told.err.split())
+    printed = capsys.readouterr()
+    return ended.value.code or 0, printed.out, " ".join(printed.err.split())
 
 
 @pytest.fixture
@@ -44,10 +44,10 @@ def test_whatif_in_json_has_the_measured_figure_beside_the_simulated_one(capsys,
 
 
 def test_whatif_with_another_draft_cost(capsys, run_file):
-    dear = json.loads(command(capsys, "whatif", run_file, "--lanes", "static:5", "--json")[1])[0]
+    costly = json.loads(command(capsys, "whatif", run_file, "--lanes", "static:5", "--json")[1])[0]
     free = json.loads(command(capsys, "whatif", run_file, "--lanes", "static:5", "--cost-ratio", "0", "--json")[1])[0]
-    assert free["speedup_simulated"] > dear["speedup_simulated"] and free["speedup_measured"] is None
-    assert free["iterations"] == dear["iterations"]
+    assert free["speedup_simulated"] > costly["speedup_simulated"] and free["speedup_measured"] is None
+    assert free["iterations"] == costly["iterations"]
 
 
 @pytest.mark.parametrize(

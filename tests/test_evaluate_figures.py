@@ -97,7 +97,7 @@ def test_sentences_follow_the_result():
     assert "Confidence 0.4" in slower
 
 
-def test_one_suite_is_not_told_twice():
+def test_one_suite_is_not_reported_twice():
     result = make_evaluation()
     several = {suite.name for suite in draw_evaluation(result)[1].figure.data}
     result.setting.prompts = {"code": 6}

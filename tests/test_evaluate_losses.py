@@ -25,7 +25,7 @@ def test_the_parts_of_the_time_add_up_to_the_latency():
         assert 0 <= parts.too_long_s < whole
 
 
-def test_errors_are_told_by_kind():
+def test_errors_are_reported_by_kind():
     """yyyynyyyyy under static:1: starts 0, 2, 5 and 7 stop too soon; the draft at 4 is thrown away."""
     samples = [sample("yyyynyyyyy")]
     lanes = ("static:1", "static:9", "oracle")

@@ -64,17 +64,17 @@ def quick_costs(monkeypatch):
 
 
 def run(folder, options=OPTIONS, pair=None, cancel=lambda: False, what=evaluate):
-    told = list(what(options, pair or ToyPair(agree=0.85), folder, cancel))
-    return told[:-1], told[-1]
+    steps = list(what(options, pair or ToyPair(agree=0.85), folder, cancel))
+    return steps[:-1], steps[-1]
 
 
-def test_measuring_costs_tells_how_far_it_is_and_ends_there_when_it_is_stopped(tmp_path):
+def test_measuring_costs_shows_how_far_it_is_and_ends_there_when_it_is_stopped(tmp_path):
     steps, _ = run(tmp_path / "whole")
     shares = [step.fraction for step in steps if "checks cost" in step.message]
     assert len(shares) > 5 and shares == sorted(shares) and shares[0] == 0.0 and shares[-1] < 1.0
     seen = []
-    told = evaluate(OPTIONS, ToyPair(agree=0.85), tmp_path / "part", lambda: len(seen) >= 2)
-    seen.extend(step.stage for step in told)
+    steps = evaluate(OPTIONS, ToyPair(agree=0.85), tmp_path / "part", lambda: len(seen) >= 2)
+    seen.extend(step.stage for step in steps)
     assert seen == ["costs", "costs"]
 
 
@@ -122,13 +122,13 @@ def test_turns_go_to_the_shortest_text(monkeypatch):
     monkeypatch.setattr(visits, "SLICE_S", 0.0)
     order = []
 
-    class Told(LaneRun):
+    class Observed(LaneRun):
         def decode(self, cancelled):
             for iteration in super().decode(cancelled):
                 order.append((self.lane.text, len(self.output)))
                 yield iteration
 
-    monkeypatch.setattr(visits, "LaneRun", Told)
+    monkeypatch.setattr(visits, "LaneRun", Observed)
     pair, lanes = ToyPair(agree=0.95), ["autoregressive", "static:5"]
     request = CompareRequest("some prompt", lanes=lanes, max_new_tokens=40)
     costs = Costs(target_s=0.01, v=[1.0], c={"small": 0.1}, o=0.0)
@@ -149,8 +149,8 @@ def test_a_stopped_evaluation_goes_on_from_where_it_was(tmp_path):
         asked += 1
         return asked > 150
 
-    told = list(evaluate(OPTIONS, ToyPair(agree=0.85), tmp_path / "parts", after_a_while))
-    assert told and all(isinstance(step, Progress) for step in told)
+    steps = list(evaluate(OPTIONS, ToyPair(agree=0.85), tmp_path / "parts", after_a_while))
+    assert steps and all(isinstance(step, Progress) for step in steps)
     kept = len(Lines(tmp_path / "parts" / "texts.jsonl", _key(tmp_path / "parts")).records)
     assert 0 < kept < 7
     again, result = run(tmp_path / "parts")
@@ -222,7 +222,7 @@ def test_texts_that_end_early_are_evaluated_too(tmp_path):
     assert result.texts_equal[0] == result.texts_equal[1]
 
 
-def test_no_room_in_the_context_is_told(tmp_path):
+def test_no_room_in_the_context_is_reported(tmp_path):
     with pytest.raises(UserError, match="No prompt leaves room"):
         run(tmp_path, pair=ToyPair(target_length=20))
 

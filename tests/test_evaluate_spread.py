@@ -43,8 +43,8 @@ class Devices:
         with self._lock:
             device = self._free.pop(0)  # an index that is in use twice would fail here
             try:
-                for told, data in guarded(lambda: self._work(device, json.loads(json.dumps(options)), cancel)):
-                    yield event(told, **data)
+                for kind_of, data in guarded(lambda: self._work(device, json.loads(json.dumps(options)), cancel)):
+                    yield event(kind_of, **data)
             finally:
                 self._free.append(device)
 
@@ -64,8 +64,8 @@ class Devices:
 
 
 def spread_over(devices: Devices, folder, options=OPTIONS, cancel=None):
-    told = list(evaluate_spread(devices, lambda: devices.n, options, folder, cancel))
-    return told[:-1], told[-1]
+    steps = list(evaluate_spread(devices, lambda: devices.n, options, folder, cancel))
+    return steps[:-1], steps[-1]
 
 
 @pytest.fixture(autouse=True)
@@ -151,8 +151,8 @@ def test_one_machine_goes_on_with_what_was_spread(tmp_path):
 def test_cancel_ends_it_without_a_result(tmp_path):
     cancel = threading.Event()
     devices = Devices(2, fail=lambda part: cancel.set() if part.stage == "chains" else None)
-    told = list(evaluate_spread(devices, lambda: 2, OPTIONS, tmp_path, cancel))
-    assert told and all(isinstance(step, Progress) for step in told)
+    steps = list(evaluate_spread(devices, lambda: 2, OPTIONS, tmp_path, cancel))
+    assert steps and all(isinstance(step, Progress) for step in steps)
 
 
 def test_no_time_leaves_the_simulation(tmp_path):

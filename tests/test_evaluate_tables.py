@@ -57,7 +57,7 @@ def test_an_unsure_draft_that_holds_is_a_missed_one():
     assert found.precision == 1.0 and found.recall == pytest.approx(1 / 2)
 
 
-def test_the_oracle_foretells_everything():
+def test_the_oracle_foresees_everything():
     samples = make_samples(8)
     assert predict(replay_lane("oracle", samples, COSTS), samples).f1 == 1.0
 
@@ -135,7 +135,7 @@ def test_suites_add_up_to_all():
     assert sum(row[suite].simulated.prompts for suite in suites) == 12
 
 
-def test_the_clocks_noise_is_told_apart_from_the_spread_of_prompts():
+def test_the_clocks_noise_is_distinguished_from_the_spread_of_prompts():
     rng = np.random.default_rng(3)
     ours, theirs = rng.uniform(1, 9, 200), rng.uniform(1, 9, 200)  # prompts differ a lot, clocks a little
     busy = rng.normal(1.0, 0.2, 200)  # both lanes of a visit
@@ -143,11 +143,11 @@ def test_the_clocks_noise_is_told_apart_from_the_spread_of_prompts():
     for _ in range(400):
         readings = [2.0 * part * rng.normal(1.0, 0.03, 200) for part in (ours, theirs)]
         cuts.append(readings[0].sum() / readings[1].sum())
-    told = clock_noise(*readings, ours, theirs)
-    assert told == pytest.approx(1.96 * np.std(cuts), rel=0.3)
+    noise = clock_noise(*readings, ours, theirs)
+    assert noise == pytest.approx(1.96 * np.std(cuts), rel=0.3)
     assert clock_noise(2.0 * ours, 3.0 * theirs, ours, theirs) == pytest.approx(0.0, abs=1e-12)
     assert clock_noise(ours * busy, ours * busy, ours, ours) == pytest.approx(0.0, abs=1e-12)
-    assert told < Bootstrap(200).cut(ours, theirs).value - Bootstrap(200).cut(ours, theirs).low
+    assert noise < Bootstrap(200).cut(ours, theirs).value - Bootstrap(200).cut(ours, theirs).low
 
 
 def test_the_best_f1_of_a_score_is_that_of_its_best_threshold():
@@ -264,7 +264,7 @@ def test_clocked_points_stand_beside_the_replay_of_the_same_prompts():
     assert clocked_sls("shallow", sweep, samples, []) == {}
 
 
-def test_the_recommendation_is_the_fastest_draft_and_is_told_for_other_engines():
+def test_the_recommendation_is_the_fastest_draft_and_is_reported_for_other_engines():
     result = make_drafts()
     advice = recommend(result.drafts, "target", result.setting.costs)
     best = max(result.drafts, key=lambda draft: draft.speedup[ALL].value)
@@ -342,7 +342,7 @@ def test_results_on_the_papers_data_sets_ship_beside_the_pairs_own(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "null", "[1]", "[" * 100_000, '{"schema": "speculoscope.evaluation/1"}', "NaN"])
-def test_damaged_results_are_told_in_a_sentence(tmp_path, text):
+def test_damaged_results_are_refused_in_a_sentence(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(UserError, match="not an evaluation"):

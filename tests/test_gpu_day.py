@@ -59,8 +59,8 @@ def test_steps_are_written_as_they_end_and_not_run_again(tmp_path):
             return 1, "the GPU has faulted"
         return answer(words, minutes)
 
-    told = list(run_day(tmp_path, 10.0, run))
-    assert asked == ["-q", "lossless", "lossless", "bench", "compare", "evaluate"] and len(told) == 6
+    sentences = list(run_day(tmp_path, 10.0, run))
+    assert asked == ["-q", "lossless", "lossless", "bench", "compare", "evaluate"] and len(sentences) == 6
     assert read_step(tmp_path, "bench")["data"] == [REPORT]
     asked.clear()
     again = list(run_day(tmp_path, 10.0, run))
@@ -69,9 +69,9 @@ def test_steps_are_written_as_they_end_and_not_run_again(tmp_path):
 
 def test_no_step_begins_without_time(tmp_path):
     clock = iter(range(0, 10_000, 240))  # every reading of the clock takes four minutes
-    told = list(run_day(tmp_path, 10.0, answer, now=lambda: next(clock)))
-    assert [sentence.split(",")[0].split(": ")[1] for sentence in told[:2]] == ["running", "running"]
-    assert told[2] == "lossless-bfloat16: no time was left. Run the command again to continue."
+    sentences = list(run_day(tmp_path, 10.0, answer, now=lambda: next(clock)))
+    assert [sentence.split(",")[0].split(": ")[1] for sentence in sentences[:2]] == ["running", "running"]
+    assert sentences[2] == "lossless-bfloat16: no time was left. Run the command again to continue."
     assert "not run" in (tmp_path / "summary.md").read_text()
 
 

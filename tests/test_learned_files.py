@@ -62,28 +62,28 @@ def test_policies_of_other_weights_are_refused_only_where_their_lane_is_asked_fo
 
 
 def damage_json(path, change) -> None:
-    told = json.loads(path.read_text())
-    change(told)
-    path.write_text(json.dumps(told))
+    fields = json.loads(path.read_text())
+    change(fields)
+    path.write_text(json.dumps(fields))
 
 
 @pytest.mark.parametrize(
     "policy, change",
     [
-        ("disco", lambda told: told.update(schema="other/9")),
-        ("disco", lambda told: told.pop("tuned")),
-        ("disco", lambda told: told.update(extra=1)),
-        ("disco", lambda told: told["tuned"].update(threshold=7)),
-        ("disco", lambda told: told["tuned"].update(sl_max="many")),
-        ("specdecpp", lambda told: told["tuned"].update(ledger=[[0.5, 0, []]])),
-        ("specdecpp", lambda told: told["tuned"].update(ledger="none")),
-        ("specdecpp", lambda told: told["architecture"].update(depth=-1)),
-        ("costaware", lambda told: told["tuned"].update(next=[0.1])),
-        ("costaware", lambda told: told["tuned"]["first"].pop("missed")),
-        ("costaware", lambda told: told.update(policy="disco")),
+        ("disco", lambda fields: fields.update(schema="other/9")),
+        ("disco", lambda fields: fields.pop("tuned")),
+        ("disco", lambda fields: fields.update(extra=1)),
+        ("disco", lambda fields: fields["tuned"].update(threshold=7)),
+        ("disco", lambda fields: fields["tuned"].update(sl_max="many")),
+        ("specdecpp", lambda fields: fields["tuned"].update(ledger=[[0.5, 0, []]])),
+        ("specdecpp", lambda fields: fields["tuned"].update(ledger="none")),
+        ("specdecpp", lambda fields: fields["architecture"].update(depth=-1)),
+        ("costaware", lambda fields: fields["tuned"].update(next=[0.1])),
+        ("costaware", lambda fields: fields["tuned"]["first"].pop("missed")),
+        ("costaware", lambda fields: fields.update(policy="disco")),
     ],
 )
-def test_a_damaged_description_is_told(folder, policy, change):
+def test_a_damaged_description_is_reported(folder, policy, change):
     damage_json(folder / f"{policy}.json", change)
     heads = load_heads(folder, TARGET, DRAFT)
     assert policy not in heads and len(heads) == 2
@@ -92,13 +92,13 @@ def test_a_damaged_description_is_told(folder, policy, change):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])
-def test_a_file_that_is_no_json_object_is_told(folder, content):
+def test_a_file_that_is_no_json_object_is_reported(folder, content):
     (folder / "disco.json").write_bytes(content)
     with pytest.raises(UserError, match="disco is damaged"):
         need_head("disco", load_heads(folder, TARGET, DRAFT))
 
 
-def test_damaged_or_missing_weights_are_told(folder):
+def test_damaged_or_missing_weights_are_reported(folder):
     path = folder / "disco.safetensors"
     path.write_bytes(path.read_bytes()[:-4] + b"zzzz")
     (folder / "costaware.safetensors").unlink()
@@ -109,7 +109,7 @@ def test_damaged_or_missing_weights_are_told(folder):
         need_head("costaware", heads)
 
 
-def test_weights_of_a_wrong_shape_are_told(tmp_path):
+def test_weights_of_a_wrong_shape_are_reported(tmp_path):
     policy = make_file("specdecpp")
     policy.weights["block"] = np.zeros((3, 4), dtype=np.float32)
     write_policy(tmp_path, policy)

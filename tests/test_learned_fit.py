@@ -64,8 +64,8 @@ def prompts(monkeypatch):
 
 
 def test_fit_writes_policies_that_load_and_decide(pair, prompts):
-    told = []
-    (found,) = fit(pair, [pair.default_draft], OPTIONS, lambda message, share: told.append(message))
+    messages = []
+    (found,) = fit(pair, [pair.default_draft], OPTIONS, lambda message, share: messages.append(message))
     heads = load_heads(found.folder, pair.fingerprint, pair.draft().info.fingerprint)
     assert set(heads) == {"disco", "specdecpp", "costaware"} and not heads.faults
     for lane in ("disco", "disco:0.7", "specdecpp", "specdecpp:auto", "costaware"):
@@ -75,7 +75,7 @@ def test_fit_writes_policies_that_load_and_decide(pair, prompts):
     assert policy.rule == "greedy" and policy.temperature == 0.0
     assert policy.data["train_texts"] == 30 and policy.data["train_positions"] > 500
     assert {"auc", "f1", "f1_always_accept", "latency", "calibration_error"} <= set(policy.metrics["validation"])
-    assert any("validation texts" in message for message in told)
+    assert any("validation texts" in message for message in messages)
 
 
 def test_a_cancelled_fit_writes_nothing(pair, prompts):
@@ -87,13 +87,13 @@ def test_a_cancelled_fit_writes_nothing(pair, prompts):
     assert [path.stat().st_mtime_ns for path in before] == stamps
 
 
-def test_a_suite_without_a_usable_prompt_is_told(pair, prompts):
+def test_a_suite_without_a_usable_prompt_is_reported(pair, prompts):
     prompts["text"] = lambda n: "x" * 5000
     with pytest.raises(UserError, match="has no usable prompt in its train split"):
         fit(pair, [pair.default_draft], OPTIONS)
 
 
-def test_too_few_positions_are_told(pair, prompts):
+def test_too_few_positions_are_reported(pair, prompts):
     few = FitOptions("code", n_train=2, n_validation=2, max_new_tokens=16)
     with pytest.raises(UserError, match="Only 32 positions to train on"):
         fit(pair, [pair.default_draft], few)
@@ -104,7 +104,7 @@ def test_ngram_cannot_be_fitted(pair):
         fit(pair, ["ngram"], OPTIONS)
 
 
-def test_training_that_diverges_is_told():
+def test_training_that_diverges_is_reported():
     n = 600
     positions = _positions(n)
     positions.entropy[5] = np.nan

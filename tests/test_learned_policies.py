@@ -113,8 +113,8 @@ def test_the_long_run_latency_is_a_fixed_point_of_the_rule():
 
 def test_a_dearer_draft_raises_costawares_thresholds():
     rows = rows_from_json(LEDGER, "costaware")
-    cheap, dear = (threshold(rows, Costs(0.005, COSTS.v, {"small": c}, 0.02), "small") for c in (0.05, 0.5))
-    assert cheap < dear
+    cheap, costly = (threshold(rows, Costs(0.005, COSTS.v, {"small": c}, 0.02), "small") for c in (0.05, 0.5))
+    assert cheap < costly
 
 
 def test_costaware_never_drafts_where_plain_decoding_is_cheaper():
@@ -244,7 +244,7 @@ def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, rule,
 
 
 @pytest.mark.parametrize("lane", ["disco", "costaware"])
-def test_a_trace_tells_the_scores_that_a_lazy_rule_did_not_ask_for(lane):
+def test_a_trace_shows_the_scores_that_a_lazy_rule_did_not_ask_for(lane):
     pair, heads = ToyPair(agree=0.8, seed=1), make_heads(1)
     prepared = prepare(CompareRequest("abcdabc", lanes=["autoregressive"], max_new_tokens=60), pair)
     prepared.heads = {"small": heads}

@@ -86,7 +86,7 @@ def test_a_repository_without_a_readable_config(tmp_path, broken, words):
 @pytest.mark.parametrize(
     "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
 )
-def test_memory_that_ends_while_a_pair_loads_is_told_and_the_next_pair_loads(folder, monkeypatch, error):
+def test_memory_that_ends_while_a_pair_loads_is_reported_and_the_next_pair_loads(folder, monkeypatch, error):
     import transformers
 
     jobs = Jobs("cpu")
@@ -97,16 +97,16 @@ def test_memory_that_ends_while_a_pair_loads_is_told_and_the_next_pair_loads(fol
             raise error
 
         full.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fail)
-        told = load(jobs, request)
-    assert told[-1][0] == "failed" and "ran out of memory: choose a smaller pair" in told[-1][1]["message"]
+        events = load(jobs, request)
+    assert events[-1][0] == "failed" and "ran out of memory: choose a smaller pair" in events[-1][1]["message"]
     assert load(jobs, request)[-1][0] == "progress" and jobs._pair is not None
 
 
 def test_stop_while_a_pair_loads(shipped):
     jobs, request = Jobs("cpu"), small_request(target=str(shipped), draft=str(shipped))
     asked = iter([False, True])
-    told = list(guarded(lambda: jobs._load(request, lambda: next(asked, True))))
-    assert {kind for kind, _ in told[:-1]} == {"progress"} and told[-1][0] == "cancelled" and jobs._pair is None
+    events = list(guarded(lambda: jobs._load(request, lambda: next(asked, True))))
+    assert {kind for kind, _ in events[:-1]} == {"progress"} and events[-1][0] == "cancelled" and jobs._pair is None
 
 
 def load(jobs, request):
@@ -157,7 +157,7 @@ def test_free_memory_counts_what_torch_only_keeps(monkeypatch):
     assert free_memory("cuda") == 40
 
 
-def test_free_memory_where_the_system_does_not_tell(monkeypatch):
+def test_free_memory_where_the_system_does_not_say(monkeypatch):
     def refuse(*args, **kwargs):
         raise OSError("no such file")
 

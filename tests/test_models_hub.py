@@ -63,18 +63,18 @@ def hub(folders, tmp_path):
 
 
 def test_a_pair_is_downloaded_with_progress_and_runs(hub):
-    told = []
+    reports = []
     pair = load_pair(
         target="org/big",
         draft="org/small",
         dtype="float32",
         device="cpu",
         hub=hub,
-        progress=lambda message, fraction: told.append((message, fraction)),
+        progress=lambda message, fraction: reports.append((message, fraction)),
     )
     assert pair.target.info.source == "org/big" and pair.target.info.fingerprint == "hub-0123456789abcdef"
     assert pair.draft_names == ["small"] and pair.draft().hidden_size == 32
-    shares = [fraction for message, fraction in told if message.startswith("Downloading org/big")]
+    shares = [fraction for message, fraction in reports if message.startswith("Downloading org/big")]
     assert shares == sorted(shares) and shares[-1] == 1.0
     logits = pair.target.prefill(pair.tokenizer.encode("def f"))
     assert logits.shape == (1, 257)
@@ -152,7 +152,7 @@ def test_too_large_downloads_are_refused(hub, monkeypatch):
     assert hub.fetched_weights() == []
 
 
-def test_a_full_disk_is_told(hub, monkeypatch):
+def test_a_full_disk_is_reported(hub, monkeypatch):
     monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
     with pytest.raises(UserError, match="on the disk"):
         load_pair(target="org/big", draft="org/small", device="cpu", hub=hub)
@@ -220,9 +220,9 @@ except UserError as error:
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "HF_HOME": "/nowhere",
     }
-    told = subprocess.run([sys.executable, "-c", script], env=os.environ | settings, capture_output=True, text=True)
-    assert told.stdout.startswith("SENTENCE") and "Traceback" not in told.stderr, told.stdout + told.stderr
-    assert "network" in told.stdout
+    ended = subprocess.run([sys.executable, "-c", script], env=os.environ | settings, capture_output=True, text=True)
+    assert ended.stdout.startswith("SENTENCE") and "Traceback" not in ended.stderr, ended.stdout + ended.stderr
+    assert "network" in ended.stdout
 
 
 def test_unknown_models_and_folders(hub):

@@ -79,7 +79,7 @@ def test_a_run_without_drafting_lanes_has_no_figures():
     assert draw_run(make_run(lanes=("autoregressive",))) == []
 
 
-def test_a_slow_draft_is_told_honestly():
+def test_a_slow_draft_is_reported_honestly():
     run = make_run(lanes=LANES[:2], c=3.0)
     assert "no static SL pays" in drawn(run)["speedup"].sentence
 

@@ -99,8 +99,8 @@ def test_what_strangers_send_is_not_written_to_the_log(url, capfd, caplog):
         body = {"data": [mark], "session_hash": "stranger", "fn_index": 0}
         answer = httpx.post(f"{url}gradio_api/{route}", json=body, timeout=20)
         if "event_id" in answer.text and route == "call/compare":
-            told = httpx.get(f"{url}gradio_api/call/compare/{answer.json()['event_id']}", timeout=20).text
-            assert "event: error" in told
+            stream = httpx.get(f"{url}gradio_api/call/compare/{answer.json()['event_id']}", timeout=20).text
+            assert "event: error" in stream
     out, err = capfd.readouterr()
     assert mark not in out + err + caplog.text
 
@@ -159,6 +159,6 @@ def test_a_run_whose_events_nobody_fetches_is_ended(tmp_path, monkeypatch):
         data = ["x", ["autoregressive"], 4000, "", 0.0, "greedy", 0, 1, "", "", "auto"]
         event = httpx.post(f"{url}gradio_api/call/compare", json={"data": data}, timeout=20).json()["event_id"]
         wait_until(lambda: backend.requests and not backend._waiting)  # the run had begun and was ended
-        told = httpx.get(f"{url}gradio_api/call/compare/{event}", timeout=20).text
-        last = json.loads(told.rstrip().rpartition("data: ")[2])
+        stream = httpx.get(f"{url}gradio_api/call/compare/{event}", timeout=20).text
+        last = json.loads(stream.rstrip().rpartition("data: ")[2])
         assert "not read for too long" in json.dumps(last)

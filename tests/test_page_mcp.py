@@ -65,11 +65,11 @@ def test_the_tools_are_typed_and_described_and_the_page_s_events_stay_private(ur
 
 def test_a_comparison_its_token_and_the_link_to_its_run(url):
     (first,) = ask(url, ("compare_policies", {"prompt": "def f():", "lanes": LANES, "max_new_tokens": 40}))
-    told = answer(first)
-    assert [lane["lane"] for lane in told["lanes"]] == LANES.split(",") and told["link"].startswith(url)
-    assert told["lanes"][0]["speedup"] == 1.0 and told["lanes"][1]["same_text_as_plain_decoding"] is True
-    assert httpx.get(told["link"], timeout=30).status_code == 200
-    call = {"run": told["run"], "lane": "static:3", "position": 7}
+    answered = answer(first)
+    assert [lane["lane"] for lane in answered["lanes"]] == LANES.split(",") and answered["link"].startswith(url)
+    assert answered["lanes"][0]["speedup"] == 1.0 and answered["lanes"][1]["same_text_as_plain_decoding"] is True
+    assert httpx.get(answered["link"], timeout=30).status_code == 200
+    call = {"run": answered["run"], "lane": "static:3", "position": 7}
     (second, missing) = ask(url, ("explain_token", call), ("explain_token", call | {"lane": "static:99"}))
     assert answer(second)["fate"] in ("accepted", "correction", "bonus") and "position 7" in answer(second)["where"]
     assert missing.isError and "it has autoregressive, static:3, oracle" in missing.content[0].text
@@ -77,10 +77,10 @@ def test_a_comparison_its_token_and_the_link_to_its_run(url):
 
 def test_the_best_length_and_the_pairs(url):
     lengths, pairs = ask(url, ("best_speculation_length", {"prompt": "x", "max_new_tokens": 60}), ("list_pairs", {}))
-    told = answer(lengths)
-    simulated = {int(sl): value for sl, value in told["simulated_speedups"].items()}
-    assert set(simulated) == set(range(1, 21)) and max(simulated.values()) == told["simulated_speedup_at_best"]
-    assert simulated[told["best_speculation_length"]] == told["simulated_speedup_at_best"]
+    answered = answer(lengths)
+    simulated = {int(sl): value for sl, value in answered["simulated_speedups"].items()}
+    assert set(simulated) == set(range(1, 21)) and max(simulated.values()) == answered["simulated_speedup_at_best"]
+    assert simulated[answered["best_speculation_length"]] == answered["simulated_speedup_at_best"]
     assert [pair["name"] for pair in answer(pairs)] == ["toy"]
 
 
@@ -119,9 +119,9 @@ def test_every_position_is_explained_and_figures_are_the_run_s():
     run = make_run(lanes=("autoregressive", "static:5", "oracle"))
     for lane in run.lanes:
         for position, token in enumerate(lane.output):
-            told = explain(run, lane.lane, position)
-            assert told["fate"] not in ("rejected", "dropped") and f"position {position} " in told["where"]
-            assert run.vocab[token].bytes or told["text"] == run.vocab[token].text
+            answered = explain(run, lane.lane, position)
+            assert answered["fate"] not in ("rejected", "dropped") and f"position {position} " in answered["where"]
+            assert run.vocab[token].bytes or answered["text"] == run.vocab[token].text
     measured = {lane["lane"]: lane["speedup"] for lane in best_length(run)["measured"]}
     assert measured["static:5"] == round(speedup(run, run.lanes[1]).median, 3)
     for position in (-1, 10**9, "3", None):

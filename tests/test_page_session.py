@@ -9,7 +9,7 @@ import threading
 from decoding.backends.recorded import RecordedBackend
 from decoding.records.events import Event
 from decoding.records.request import CompareRequest
-from viz.session import BROKEN, Feed, Visits, merged, race_feed, told
+from viz.session import BROKEN, Feed, Visits, delta_of, merged, race_feed
 from viz.store import RunStore
 
 from .page_fakes import ScriptedBackend
@@ -57,7 +57,7 @@ def store(tmp_path) -> RunStore:
     return RunStore(RecordedBackend(tmp_path))
 
 
-def test_a_race_is_told_in_numbered_deltas_and_ends_with_its_payload(tmp_path):
+def test_a_race_is_reported_in_numbered_deltas_and_ends_with_its_payload(tmp_path):
     runs = store(tmp_path)
     deltas = collect(race_feed(ScriptedBackend(pause_s=0.002), runs, REQUEST))
     number = 0
@@ -78,8 +78,8 @@ def test_a_race_is_told_in_numbered_deltas_and_ends_with_its_payload(tmp_path):
 
 def test_deltas_come_at_most_some_fifteen_times_a_second(tmp_path):
     deltas = collect(race_feed(ScriptedBackend(pause_s=0.0005), store(tmp_path), REQUEST))
-    told_iterations = sum(event["kind"] == "iterations" for delta in deltas for event in delta["events"])
-    assert told_iterations < 40  # the backend sent more than 100
+    sent_iterations = sum(event["kind"] == "iterations" for delta in deltas for event in delta["events"])
+    assert sent_iterations < 40  # the backend sent more than 100
 
 
 def test_what_was_missed_can_be_asked_for_while_the_race_goes_on(tmp_path):
@@ -141,7 +141,7 @@ def test_faults_become_sentences(tmp_path):
         assert "secret" not in last["data"]["message"]
 
 
-def test_a_backend_that_tells_of_its_start_in_another_way_is_a_sentence(tmp_path):
+def test_a_backend_that_reports_its_start_in_another_way_is_a_sentence(tmp_path):
     """As a backend of another version on another machine may do."""
     backend = type("Other", (), {"compare": lambda self, request, cancel: iter([Event("r", 0, "started", {})])})()
     last = collect(race_feed(backend, store(tmp_path), REQUEST))[-1]["events"][-1]
@@ -160,5 +160,5 @@ def test_a_run_that_does_not_hold_together_is_not_shown(tmp_path):
 
 def test_deltas_hold_no_markup():
     for text in HOSTILE:
-        written = told("failed", message=text)
+        written = delta_of("failed", message=text)
         assert "<" not in written and json.loads(written)["events"][0]["data"]["message"] == text

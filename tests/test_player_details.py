@@ -43,7 +43,7 @@ def test_every_fate_has_its_reason(run, fate):
     assert f"iteration {i + 1}" in details["where"]
 
 
-def test_greedy_tells_both_first_choices(run):
+def test_greedy_shows_both_first_choices(run):
     run.vocab[1000] = TokenText(" left")
     run.vocab[1001] = TokenText(" right\n")
     lane, i, index, token = first(run, "rejected")
@@ -52,7 +52,7 @@ def test_greedy_tells_both_first_choices(run):
     assert why == "The draft's first choice is “·left”, the target's is “·right↵”."
 
 
-def test_the_policy_tells_score_and_threshold(run):
+def test_the_policy_shows_score_and_threshold(run):
     trace = run.lanes[2]
     i = next(k for k, it in enumerate(trace.iterations) if it.n_drafted > 1 and it.stop == "policy")
     last = trace.iterations[i].n_drafted - 1
@@ -62,7 +62,7 @@ def test_the_policy_tells_score_and_threshold(run):
     assert token_details(run, 2, i, 0)["policy"].endswith("guessed on.")
 
 
-def test_sampling_tells_p_q_ratio_and_draw():
+def test_sampling_shows_p_q_ratio_and_draw():
     run = make_run(rule="sampling")
     lane, i, index, token = first(run, "rejected")
     token.p_draft, token.p_target, token.accept_probability, token.draw = 0.8, 0.2, 0.25, 0.9
@@ -71,7 +71,7 @@ def test_sampling_tells_p_q_ratio_and_draw():
     assert ["ratio p/q", "0.250"] in details["rows"] and ["draw", "0.900"] in details["rows"]
 
 
-def test_coupling_tells_of_the_shared_noise():
+def test_coupling_names_the_shared_noise():
     run = make_run(rule="coupling")
     lane, i, index, _ = first(run, "rejected")
     details = token_details(run, lane, i, index)

@@ -116,7 +116,7 @@ def test_the_cost_aware_rule_is_replayed_at_multiples_of_its_threshold(cost_awar
     (panel,) = player_payload(cost_aware)["thresholds"]
     trace = cost_aware.lanes[-1]
     as_run = panel["options"][panel["initial"]]
-    assert as_run["value"] == 1.0 and as_run["told"] == "its own threshold"
+    assert as_run["value"] == 1.0 and as_run["words"] == "its own threshold"
     assert as_run["sl"] == [it.n_drafted for it in trace.iterations] and any(as_run["sl"])
     for option in panel["options"]:
         asked = [(score, line) for score, line in zip(option["scores"], option["thresholds"], strict=True) if line]
@@ -182,9 +182,9 @@ def test_one_verdict_names_what_differs():
     run = make_run()
     assert verdict(run) == {"kind": "same", "text": "Same text in all four lanes."}
     run.lanes[1].verdict = Verdict(same=False, first_difference=12, gap=3e-5, near_tie=True)
-    told = verdict(run)
-    assert told["kind"] == "differs"
-    assert told["text"] == (
+    found = verdict(run)
+    assert found["kind"] == "differs"
+    assert found["text"] == (
         "Static 5 differs from output position 12 on: there the target's two best tokens are 3e-05 logits apart"
         " in bfloat16, a near tie."
     )
@@ -211,7 +211,7 @@ def test_every_text_stands_once(payload):
     assert max(text for lane in payload["lanes"] for texts in lane["texts"] for text in texts) < len(strings)
 
 
-def test_a_text_that_ended_at_once_is_told_with_what_to_do(run):
+def test_a_text_that_ended_at_once_is_answered_with_what_to_do(run):
     hint = "end the prompt within a line"
     short = make_run(n_tokens=3)
     for trace in short.lanes:
@@ -231,7 +231,7 @@ def test_the_first_guess_after_a_check_has_a_price_of_its_own(run):
     assert check_fact(run).endswith(f"of the draft {c:.2f}.")
 
 
-def test_repeats_that_are_far_apart_are_told():
+def test_repeats_that_are_far_apart_are_reported():
     run = make_run(lanes=("autoregressive", "static:5"), repeats=5)
     assert doubt(run) == "" and doubt(make_run(lanes=("static:5",))) == ""
     times = run.lanes[1].repeats
@@ -243,7 +243,7 @@ def test_repeats_that_are_far_apart_are_told():
     assert player_payload(run)["fact"] == check_fact(run) + doubt(run)
 
 
-def test_readings_that_contradict_each_other_are_told_in_place_of_figures():
+def test_readings_that_contradict_each_other_are_reported_in_place_of_figures():
     run = make_run(lanes=("autoregressive", "static:5"))
     assert contradictions(run) == [] and not player_payload(run)["simulations"]["doubtful"]
     v = list(run.costs.v)

@@ -46,7 +46,7 @@ def test_a_spec_is_whole(spec):
 
 @pytest.mark.parametrize("lane", DECIDING)
 @given(outcomes=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=12))
-def test_a_policy_stands_whatever_it_is_told(lane, outcomes):
+def test_a_policy_stands_whatever_it_observes(lane, outcomes):
     """Also with more guesses than its cap, as when an evaluation removes its stops."""
     policy = make_policy(parse_lane(lane))
     policy.reset(LaneContext("shallow", COSTS, 200))

@@ -11,7 +11,7 @@ from decoding.lookahead.throughput import PRIOR, START, WINDOW, Throughput
 from decoding.records.trace import Costs
 
 FLAT = [1.0] * (SL_CAP + 1)
-DEAR = [1.0 + 0.5 * n for n in range(SL_CAP + 1)]
+COSTLY = [1.0 + 0.5 * n for n in range(SL_CAP + 1)]
 
 
 def policy(c: float = 0.1, v: list[float] = FLAT) -> Throughput:
@@ -48,7 +48,7 @@ def test_the_formula_by_hand():
 def test_guesses_that_hold_make_it_longer_and_dear_checks_shorter():
     held, failed = [(6, 6)] * 8, [(6, 0)] * 8
     assert after(failed) == 1 < after([]) < after(held)
-    assert after(held, v=DEAR) < after(held)
+    assert after(held, v=COSTLY) < after(held)
     assert after(held, c=0.6) < after(held)
 
 

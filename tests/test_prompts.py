@@ -41,7 +41,7 @@ def test_limit_keeps_the_order_of_the_file():
 
 
 @pytest.mark.parametrize("arguments", [("cod",), ("code", "dev"), ("code", "test", 0), ("../code",)])
-def test_what_is_not_there_is_told_in_a_sentence(arguments):
+def test_what_is_not_there_is_refused_in_a_sentence(arguments):
     with pytest.raises(UserError):
         load_suite(*arguments)
 

@@ -150,7 +150,7 @@ def test_a_lane_without_drafts_has_no_draft_figures():
     assert "acceptance_rate" not in keys and "target_passes" in keys
 
 
-def test_figures_tell_their_formula_with_the_lanes_own_numbers():
+def test_figures_show_their_formula_with_the_lanes_own_numbers():
     run = hand_run()
     figures = {figure.key: figure for figure in lane_figures(run, run.lanes[1])}
     assert figures["speedup"].text == "2.00x (1.50 to 3.00)"

@@ -62,7 +62,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
 
 
-def test_an_unwritable_place_is_told_in_a_sentence(tmp_path):
+def test_an_unwritable_place_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="Cannot write the run file"):
         save_run(make_run(n_tokens=3), tmp_path / "file" / "run.json")
@@ -187,7 +187,7 @@ def test_files_that_are_too_large_are_not_read(tmp_path):
         run_from_json(" " * (MAX_FILE_BYTES + 1))
 
 
-def test_a_missing_file_and_a_folder_are_told_apart_from_faults(tmp_path):
+def test_a_missing_file_and_a_folder_are_distinguished_from_faults(tmp_path):
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(UserError, match="Cannot read"):
             load_run(path)

@@ -231,9 +231,9 @@ def test_speedup_is_the_ratio_of_the_costs_written_out():
 
 def test_decisions_are_paid_for():
     run = make_run(n_tokens=60)
-    dear = replace(run, costs=replace(run.costs, decision={"confidence": 0.2}))
-    assert whatif.simulate_lane(dear, "confidence").speedup < whatif.simulate_lane(run, "confidence").speedup
-    assert whatif.simulate_lane(dear, "static:5") == whatif.simulate_lane(run, "static:5")
+    costly = replace(run, costs=replace(run.costs, decision={"confidence": 0.2}))
+    assert whatif.simulate_lane(costly, "confidence").speedup < whatif.simulate_lane(run, "confidence").speedup
+    assert whatif.simulate_lane(costly, "static:5") == whatif.simulate_lane(run, "static:5")
 
 
 def test_the_recorded_lanes_are_reproduced_from_the_file():
@@ -245,8 +245,8 @@ def test_the_recorded_lanes_are_reproduced_from_the_file():
 
 def test_a_cheaper_draft_is_faster():
     run = make_run()
-    cheap, dear = whatif.simulate_lane(run, "static:5", cost_ratio=0.01), whatif.simulate_lane(run, "static:5")
-    assert cheap.speedup > dear.speedup
+    cheap, costly = whatif.simulate_lane(run, "static:5", cost_ratio=0.01), whatif.simulate_lane(run, "static:5")
+    assert cheap.speedup > costly.speedup
     assert run.costs.c["shallow"] == 0.11
 
 
@@ -274,12 +274,12 @@ def test_policies_that_plan_are_not_asked_step_by_step(monkeypatch):
     "lane, word",
     [("other/static:5", "recorded nothing of the draft other"), ("static:10000", "from 1 to 20"), ("disco", "fit")],
 )
-def test_what_cannot_be_simulated_is_told_in_a_sentence(lane, word):
+def test_what_cannot_be_simulated_is_refused_in_a_sentence(lane, word):
     with pytest.raises(UserError, match=word):
         whatif.simulate_lane(make_run(), lane)
 
 
-def test_a_run_without_chains_is_told_apart():
+def test_a_run_without_chains_is_distinguished():
     with pytest.raises(UserError, match="no chain to replay"):
         whatif.simulate_lane(replace(make_run(), chains={}), "static:5")
 

@@ -130,7 +130,7 @@ def test_each_visitor_gets_the_own_run(cluster):
         assert run["settings"]["prompt"] == f"def f{number}(x):" and run["id"] == events[0].run
 
 
-def test_too_many_are_told_and_the_line_is_told_its_places(cluster):
+def test_too_many_are_refused_and_the_line_gets_its_places(cluster):
     cancel = threading.Event()
     with ThreadPoolExecutor(8) as visitors:
         asked = [visitors.submit(cluster.ask, i, cancel, **LONG) for i in range(8)]

@@ -166,7 +166,7 @@ def test_a_request_that_breaks_off_starts_nothing_and_is_no_fault_of_the_server(
 
 
 @pytest.mark.parametrize("token", ["", "wrong"])
-def test_a_token_that_is_missing_or_wrong_is_told_with_what_to_do(token):
+def test_a_token_that_is_missing_or_wrong_is_answered_with_what_to_do(token):
     with served(FakeBackend(), Limits(), token="s3cret") as port:
         remote = RemoteBackend(f"http://127.0.0.1:{port}", token=token)
         assert "with SPECULOSCOPE_TOKEN set to the server's" in last_sentence(compare(remote))
@@ -188,7 +188,7 @@ def test_a_token_that_no_header_can_carry_is_refused_on_both_sides(token, monkey
     assert ended.value.code == 2 and "only ASCII letters" in capsys.readouterr().err
 
 
-def test_a_front_end_of_another_version_is_told_so():
+def test_a_front_end_of_another_version_gets_that_sentence():
     with served(FakeBackend(), Limits()) as port:
         newer = {"kind": "compare", "options": {"prompt": "x", "fancy": 1}}
         response = web.put(f"http://127.0.0.1:{port}/runs/newer-client", json=newer)
@@ -198,7 +198,7 @@ def test_a_front_end_of_another_version_is_told_so():
     )
 
 
-def test_a_server_of_another_version_is_told_so(caplog):
+def test_a_server_of_another_version_gets_that_sentence(caplog):
     later = '{"run":"%s","seq":0,"kind":"hologram","data":{}}\n'
     transport = httpx.MockTransport(lambda request: httpx.Response(200, text=later % request.url.path.split("/")[2]))
     assert "of the same version?" in last_sentence(compare(RemoteBackend("http://x", transport=transport)))
@@ -268,8 +268,8 @@ def test_closing_the_front_end_in_the_midst_is_a_sentence():
 def test_limits_under_which_nothing_runs_are_refused(words, capsys):
     with pytest.raises(SystemExit) as ended:
         main(words)
-    told = capsys.readouterr().err
-    assert ended.value.code == 2 and (" or more" in told or "at least one run" in told)
+    printed = capsys.readouterr().err
+    assert ended.value.code == 2 and (" or more" in printed or "at least one run" in printed)
 
 
 def test_lack_of_memory_in_a_command_is_a_sentence(monkeypatch, capsys):

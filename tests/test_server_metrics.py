@@ -32,7 +32,7 @@ def numbers(text: str) -> dict[tuple[str, ...], float]:
 
 
 @pytest.fixture(scope="module")
-def told():
+def measured():
     """The answer of /metrics after two runs, one stopped run and one refused, and the finished run."""
     from .fakes import small_request
 
@@ -57,8 +57,8 @@ def drafted(trace: Trace) -> list:
     return [iteration for iteration in trace.iterations if iteration.drafted]
 
 
-def test_tokens_and_acceptance_are_those_of_the_run_files(told):
-    found, _, run = told
+def test_tokens_and_acceptance_are_those_of_the_run_files(measured):
+    found, _, run = measured
     times = 2 * len(run.lanes[0].repeats)  # two runs, each with its repeats
     for trace in run.lanes:
         of = (trace.draft or "", "synthetic", trace.policy)
@@ -74,8 +74,8 @@ def test_tokens_and_acceptance_are_those_of_the_run_files(told):
         assert found[("vllm:request_decode_time_seconds_sum", *of)] == pytest.approx(seconds)
 
 
-def test_acceptance_by_place_adds_up(told):
-    found, _, run = told
+def test_acceptance_by_place_adds_up(measured):
+    found, _, run = measured
     by_place = Counter(
         place for trace in run.lanes for iteration in trace.iterations for place in range(iteration.n_accepted)
     )
@@ -85,8 +85,8 @@ def test_acceptance_by_place_adds_up(told):
         assert found[name, "shallow", "synthetic", str(place)] == times * count
 
 
-def test_runs_are_counted_by_how_they_ended(told):
-    found, again, _ = told
+def test_runs_are_counted_by_how_they_ended(measured):
+    found, again, _ = measured
     assert found["speculoscope:runs_total", "finished"] == 2 and found["speculoscope:runs_total", "refused"] == 1
     assert again["speculoscope:runs_total", "refused"] == 2
     assert found["vllm:num_requests_running",] == found["vllm:num_requests_waiting",] == 0

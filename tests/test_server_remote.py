@@ -342,8 +342,8 @@ def test_the_soak_notices_what_goes_wrong():
 @pytest.mark.parametrize("ending", ["", "Internal Server Error"])
 def test_an_answer_that_ends_within_a_line_is_a_broken_connection(ending):
     """A proxy in between may end an answer properly although what it passes on broke off."""
-    told = compare(FakeBackend())
-    lines = [event_to_json(event) + "\n" for event in told]
+    sent = compare(FakeBackend())
+    lines = [event_to_json(event) + "\n" for event in sent]
     answers = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -353,7 +353,7 @@ def test_an_answer_that_ends_within_a_line_is_a_broken_connection(ending):
         return httpx.Response(200, text=answers[0][:700] + ending if len(answers) == 1 else answers[-1])
 
     remote = RemoteBackend("http://elsewhere:1", transport=httpx.MockTransport(answer))
-    events = list(remote.compare(small_request(), threading.Event(), told[0].run))
+    events = list(remote.compare(small_request(), threading.Event(), sent[0].run))
     assert [event_to_json(event) + "\n" for event in events] == lines and len(answers) == 2
 
 

@@ -79,8 +79,8 @@ def test_the_stand_in_for_zerogpu_runs_and_then_has_no_quota(tmp_path):
         "print(list(lent()))\ntry: list(lent())\nexcept Exception as error: print(error.title, error.message)"
     )
     environment = {**os.environ, "PYTHONPATH": str(STANDIN)}
-    told = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, timeout=170)
-    assert told.stdout.decode().splitlines() == [
+    ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, timeout=170)
+    assert ended.stdout.decode().splitlines() == [
         "[1]",
         "ZeroGPU quota exceeded You have exceeded your quota (7s requested).",
     ]
@@ -91,8 +91,8 @@ def test_git_treats_every_large_file_as_the_hub_asks(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy", copy_function=os.link)
     subprocess.run(["git", "init", "--quiet", copy], check=True)
     large = [str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file() and path.stat().st_size > 10**6]
-    told = subprocess.run(["git", "check-attr", "filter", *large, "docs/race.png"], cwd=copy, capture_output=True)
-    assert large and [line.rpartition(b": ")[2] for line in told.stdout.splitlines()] == [b"lfs"] * (1 + len(large))
+    ended = subprocess.run(["git", "check-attr", "filter", *large, "docs/race.png"], cwd=copy, capture_output=True)
+    assert large and [line.rpartition(b": ")[2] for line in ended.stdout.splitlines()] == [b"lfs"] * (1 + len(large))
 
 
 def test_the_card_of_the_space_is_one():
@@ -111,7 +111,7 @@ def test_the_container_copies_what_is_there_and_runs_as_a_user():
     assert re.search(r"^USER 1000$", text, re.MULTILINE) and "--uid 1000" in text
 
 
-def test_the_health_check_of_the_container_tells_a_page_from_none():
+def test_the_health_check_of_the_container_distinguishes_a_page_from_none():
     text = (ROOT / "Dockerfile").read_text()
     _, option, script = json.loads(re.search(r"HEALTHCHECK.*?CMD (\[.*?\])$", text, re.MULTILINE | re.DOTALL)[1])
     with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:

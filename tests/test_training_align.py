@@ -166,7 +166,7 @@ def test_batches_hold_each_text_once_and_ask_for_its_next_token(written, chat):
     assert set(head[kept].tolist()) <= set(head.tolist())
 
 
-def test_no_texts_are_told_in_a_sentence(tmp_path):
+def test_no_texts_are_refused_in_a_sentence(tmp_path):
     with pytest.raises(UserError, match="align texts"):
         Texts(read_texts(tmp_path, "train"), [0], torch.arange(4), 32)
 
@@ -254,7 +254,7 @@ def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
     assert "tvd++-sampled" in card and f"{facts['drafts']['one-layer']['match']['rate']:.3f}" in card
 
 
-def test_install_without_a_default_draft_tells_what_to_do(tiny_places):
+def test_install_without_a_default_draft_says_what_to_do(tiny_places):
     result = CliRunner().invoke(app, ["install"])
     assert isinstance(result.exception, UserError) and "align draft" in str(result.exception)
 

@@ -71,7 +71,7 @@ def test_a_package_becomes_documents_and_a_manifest_row(tmp_path, monkeypatch):
     ]
 
 
-def test_nothing_usable_is_told_in_a_sentence(tmp_path, monkeypatch):
+def test_nothing_usable_is_refused_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "CORPUS", tmp_path / "corpus")
     make_package(tmp_path / "bad", "copyleft", "GPL-3.0", {"copyleft/a.py": CODE})
     for folder in (tmp_path, tmp_path / "absent", tmp_path / "bad"):
@@ -157,7 +157,7 @@ def test_windows_cover_a_stream_once_per_pass():
     assert windows.batch(windows.count, 1).tolist() == windows.batch(0, 1).tolist()
 
 
-def test_too_short_a_stream_is_told(tmp_path, monkeypatch):
+def test_too_short_a_stream_is_reported(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="shorter than one window"):
         Windows(np.zeros(5, dtype=np.uint16), 10)
     monkeypatch.setattr(tokens, "TOKENS", tmp_path)

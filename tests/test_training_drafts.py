@@ -119,7 +119,7 @@ def test_batches_never_hold_what_is_kept_back():
     assert following.view(4, 12)[:, -1].tolist() == top_ids.view(4, 12, TOP)[:, -1, 0].tolist()
 
 
-def test_too_little_text_and_unknown_names_are_told():
+def test_too_little_text_and_unknown_names_are_reported():
     with pytest.raises(UserError, match="Too little"):
         Batches(texts(10))
     with pytest.raises(UserError, match="no draft"):
@@ -156,5 +156,5 @@ def test_what_was_learned_in_another_way_is_an_earlier_stage(tmp_path, monkeypat
         log.write_text('{"step": 7, "elapsed": 90.0, "tokens": 640, "held_out": 0.5}\n')
         set_aside("x", settings)
         assert checkpoint.is_file() == log.is_file() == kept
-    told = {"steps": 7, "minutes": 1.5, "tokens": 640, "kept_back": 0.5}
-    assert earlier_stages("x") == [told | first] and earlier_stages("y") == []
+    stage = {"steps": 7, "minutes": 1.5, "tokens": 640, "kept_back": 0.5}
+    assert earlier_stages("x") == [stage | first] and earlier_stages("y") == []

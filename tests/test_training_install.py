@@ -87,7 +87,7 @@ def test_an_installation_that_ends_early_leaves_the_good_pair(build, monkeypatch
     assert [path.name for path in pair.parent.iterdir() if path.is_dir()] == ["pair"]
 
 
-def test_what_is_missing_or_does_not_belong_is_told(build):
+def test_what_is_missing_or_does_not_belong_is_reported(build):
     torch.save(
         dict.fromkeys(CHECKPOINT_KEYS) | {"settings": {"target": "another"}},
         build / "checkpoints" / f"draft-{DRAFT}.pt",

@@ -94,7 +94,7 @@ def test_a_full_disk_leaves_the_good_model(tmp_path, room):
 
 
 @pytest.mark.parametrize("content", [b"garbage", b"PK", b""])
-def test_a_damaged_checkpoint_is_told(content):
+def test_a_damaged_checkpoint_is_reported(content):
     run = make_run()
     run.checkpoint()
     run.path.write_bytes(content)

@@ -90,7 +90,7 @@ def test_the_error_of_a_match_rate_is_that_over_texts():
 
 
 @pytest.mark.parametrize(("error", "verdict"), [(0.01, "more than chance explains"), (0.1, "which chance may explain")])
-def test_the_card_tells_whether_suites_differ(error, verdict):
+def test_the_card_shows_whether_suites_differ(error, verdict):
     rows = {
         suite: {
             "match_outside": rate,

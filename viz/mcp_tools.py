@@ -76,7 +76,7 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
             pair: a pair of models by its name (see list_pairs); empty for the default one.
             repeats: how often each lane is timed.
         """
-        with told_as_errors():
+        with sentences_as_errors():
             settings = {"lanes": lanes.split(","), "max_new_tokens": max_new_tokens, "pair": pair, "repeats": repeats}
             run = await made(visitor, prompt=prompt, **settings)
             text = whole_text(run.lanes[0].output, run.vocab)
@@ -93,7 +93,7 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
             max_new_tokens: how many tokens to decode, at most 256.
             pair: a pair of models by its name (see list_pairs); empty for the default one.
         """
-        with told_as_errors():
+        with sentences_as_errors():
             lanes = ["autoregressive", "static:5", "oracle"]
             settings = {"lanes": lanes, "max_new_tokens": max_new_tokens, "pair": pair, "repeats": 1}
             run = await made(visitor, prompt=prompt, **settings)
@@ -107,12 +107,12 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
             lane: one of its lanes, such as static:5.
             position: the token's position in the new text, from 0.
         """
-        with told_as_errors():
+        with sentences_as_errors():
             return _written(explain(await asyncio.to_thread(store.get, run), lane, position))
 
     async def list_pairs() -> str:
         """The pairs of models (a target and its drafts) that can run here."""
-        with told_as_errors():
+        with sentences_as_errors():
             pairs = await asyncio.to_thread(backend.pairs)
             names = ("name", "title", "description", "default_draft", "reason")
             return _written(
@@ -127,7 +127,7 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
 
 
 @contextmanager
-def told_as_errors() -> Iterator[None]:
+def sentences_as_errors() -> Iterator[None]:
     """Turns a UserError into Gradio's, which reaches the caller as a sentence and leaves no traceback in the log."""
     try:
         yield

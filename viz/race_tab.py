@@ -19,7 +19,7 @@ from .desk import answers
 from .memory import wire_memory
 from .player.payload import player_payload
 from .race_form import Form, build_form
-from .session import Visits, race_feed, told
+from .session import Visits, delta_of, race_feed
 from .settings import FIELDS, Settings, asked, read_settings, settings_of
 from .store import RunStore
 from .visitors import address_of
@@ -79,7 +79,9 @@ def _example_delta(store: RunStore, example: Example) -> Any:
     if not example.recording:
         return gr.skip()
     run = store.get(example.recording)
-    return told("finished", payload=player_payload(run, origin="recorded", shows=example.shows, point=example.point))
+    return delta_of(
+        "finished", payload=player_payload(run, origin="recorded", shows=example.shows, point=example.point)
+    )
 
 
 def _first_value(store: RunStore, examples: list[Example]) -> str:
@@ -110,7 +112,7 @@ def _wire_run(form: Form, fields: list, view: gr.HTML, visits: Visits, backend: 
         try:
             request = Settings(**dict(zip(FIELDS, values))).request()
         except (UserError, TypeError, ValueError) as error:
-            yield told("failed", message=_sentence(error)), gr.skip(), gr.skip()
+            yield delta_of("failed", message=_sentence(error)), gr.skip(), gr.skip()
         else:
             feed = race_feed(backend, store, request)
             async for delta in visits.deltas(feed, visitor.session_hash or "", TASK, address_of(visitor)):
@@ -227,7 +229,7 @@ def _wire_memory(
             settings, faults = read_settings(kept, first, "browser", names_of_pairs)[0], []
         else:
             return nothing  # keep what the visitor is typing
-        delta = told("failed", message=" ".join(faults)) if faults else gr.skip()
+        delta = delta_of("failed", message=" ".join(faults)) if faults else gr.skip()
         example = gr.skip() if settings.prompt == first.prompt else None
         return [*asdict(settings).values(), delta, example]
 

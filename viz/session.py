@@ -162,7 +162,7 @@ class Visits:
                 async for batch in feed.batches():
                     yield live.number(batch)
         except UserError as error:
-            yield told("failed", message=str(error))
+            yield delta_of("failed", message=str(error))
 
     @contextmanager
     def present(self, feed: Feed, visitor: str, task: str, address: str = "") -> Iterator[Live]:
@@ -221,7 +221,7 @@ def _headed(event: Event) -> Event:
     return Event(event.run, event.seq, "started", known)
 
 
-def told(kind: str, **data: Any) -> str:
+def delta_of(kind: str, **data: Any) -> str:
     """A delta of one event outside any job; its run name is always new, so that the page accepts it."""
     name = f"page-{new_id()}"
     return _written({"run": name, "seq": 0, "events": [{"kind": kind, "data": data}]})

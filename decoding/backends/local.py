@@ -167,7 +167,7 @@ class LocalBackend(GrantedBackend):
         with self._lock:
             if job in self._line:
                 self._line.remove(job)
-                self._tell_places()
+                self._post_places()
                 return True
             self._stop_running(job)
             return False
@@ -213,7 +213,7 @@ class LocalBackend(GrantedBackend):
                 return self._next()
             self._worker.send(message)  # if it has already ended, _on_end reports that
         self._deadline = _later(self._grant.max_seconds, lambda: self._end_overdue(job))
-        self._tell_places()
+        self._post_places()
 
     def _start_worker(self, job: _Job) -> WorkerProcess | None:
         try:
@@ -225,7 +225,7 @@ class LocalBackend(GrantedBackend):
             job.post("failed", message=message)
             return None
 
-    def _tell_places(self) -> None:
+    def _post_places(self) -> None:
         for place, job in enumerate(self._line, start=int(self._running is not None)):
             job.post("queued", place=place)
 

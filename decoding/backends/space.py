@@ -95,7 +95,7 @@ class SpaceBackend:
             if not isinstance(kind, str) or not isinstance(data, dict):
                 yield "failed", {"message": self._stranger()}
                 return
-            yield kind, _as_told(kind, data, run)
+            yield kind, _in_own_form(kind, data, run)
             if kind in LAST_KINDS:
                 return
         yield "cancelled", {}
@@ -150,7 +150,7 @@ def carried(request: CompareRequest) -> dict[str, Any]:
     return {name: getattr(request, name) for name in CARRIED} | {"chat": CHAT[request.chat]}
 
 
-def _as_told(kind: str, data: dict[str, Any], run: str) -> dict[str, Any]:
+def _in_own_form(kind: str, data: dict[str, Any], run: str) -> dict[str, Any]:
     """The endpoint's ``data`` in a backend's form: iterations as a list, the run with its id here."""
     if kind == "iterations" and isinstance(data.get("items"), dict):
         return {**data, "items": [data["items"][at] for at in sorted(data["items"], key=int)]}

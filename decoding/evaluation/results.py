@@ -174,7 +174,7 @@ class Setting:
 
 
 def suites_of(setting: Setting) -> list[str]:
-    """The suites to tell apart: ALL, and each of several."""
+    """The suites of the tables: ALL, and each of several."""
     return [ALL, *(setting.prompts if len(setting.prompts) > 1 else ())]
 
 

@@ -22,7 +22,7 @@ from .data import Positions, rows_of, split_texts
 from .training import Trained, Weights
 from .tuning import Bench, Recorded
 
-HELD_OUT = 0.1  # share of the training texts that only tell the loss
+HELD_OUT = 0.1  # share of the training texts on which only the loss is measured
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from .training import Trained, Weights, loss_of, train_net
 from .tuning import LONG_CAPS, first_guesses, following
 
 WIDTH = 24
-FLAT_FROM = (8, 16, LONGEST + 1)  # repetitions of that length tell the chance without p
+FLAT_FROM = (8, 16, LONGEST + 1)  # the chance after repetitions of that length needs no p
 THRESHOLDS = (0.02, 0.05, 0.1, 0.2, 0.3, *np.round(np.arange(0.4, 0.81, 0.05), 3), 0.9, 1.0)
 
 

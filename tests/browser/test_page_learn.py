@@ -92,30 +92,30 @@ def test_the_right_answer_does_not_always_stand_first(there):
     assert set(places) >= {0, 1, 2}
 
 
-def test_an_iteration_is_told_step_by_step(there):
+def test_an_iteration_is_shown_step_by_step(there):
     run = first_run()
     lane = run.lanes[1]
     found = next(i for i, it in enumerate(lane.iterations) if it.n_accepted < it.n_drafted - 1)
     iteration = lane.iterations[found]
     page = there(f"?learn=steps&run=first&lane=1&iteration={found}&step=0")
-    told = [sentence(page)]
+    sentences = [sentence(page)]
     while "Cost:" not in page.locator(".sl-caption").inner_text():
         page.keyboard.press("ArrowRight")
-        told.append(sentence(page))
-    assert sum(one.startswith("Guess") and "proposes" in one for one in told) == iteration.n_drafted
-    assert sum(one.startswith("Check:") for one in told) == 1
-    assert sum("Accepted." in one for one in told) == iteration.n_accepted
-    assert sum("Rejected." in one for one in told) == 1
-    assert any("the correction" in one for one in told)
-    assert any("caches are cut back" in one for one in told)
+        sentences.append(sentence(page))
+    assert sum(one.startswith("Guess") and "proposes" in one for one in sentences) == iteration.n_drafted
+    assert sum(one.startswith("Check:") for one in sentences) == 1
+    assert sum("Accepted." in one for one in sentences) == iteration.n_accepted
+    assert sum("Rejected." in one for one in sentences) == 1
+    assert any("the correction" in one for one in sentences)
+    assert any("caches are cut back" in one for one in sentences)
     held, n = iteration.n_accepted, iteration.n_drafted
     dropped = n - held - 1
-    assert told[-1] == (
+    assert sentences[-1] == (
         f"Iteration {found + 1}: guessed {n}, {held} held, 1 rejected, {dropped} dropped, 1 correction: "
         f"{held + 1} token{'s' if held else ''}."
     )
     page.keyboard.press("ArrowLeft")
-    assert sentence(page) == told[-2]
+    assert sentence(page) == sentences[-2]
     page.get_by_role("button", name="a rejection").click()
     assert sentence(page).startswith("Check:")
 
@@ -201,7 +201,7 @@ def test_what_if_answers_with_the_replay(there):
     assert "Model:" in page.locator(".sl-maps").inner_text()
     page.locator(".sl-ask input").first.fill("0.01")
     page.locator(".sl-ask button").first.click()
-    assert "it is" in page.locator(".sl-ask .sl-told").first.inner_text()
+    assert "it is" in page.locator(".sl-ask .sl-verdict").first.inner_text()
 
 
 def test_a_lesson_file_is_opened_from_disk_and_a_hostile_one_refused(there, tmp_path):

@@ -140,8 +140,8 @@ def test_plots_come_with_sentences_and_are_linked_both_ways(page):
     expect(page.locator(".sp-canvas .main-svg").first).to_be_visible(timeout=WAIT)
     page.wait_for_function("document.querySelector('.sp-canvas .bars .point path')", timeout=WAIT)
     page.evaluate(
-        """() => { window.told = [];
-        document.querySelector('.sp-player').addEventListener('sd:position', (e) => window.told.push(e.detail)); }"""
+        """() => { window.moves = [];
+        document.querySelector('.sp-player').addEventListener('sd:position', (e) => window.moves.push(e.detail)); }"""
     )
     page.evaluate(
         """() => { const plot = document.querySelector('.sp-canvas');
@@ -152,7 +152,7 @@ def test_plots_come_with_sentences_and_are_linked_both_ways(page):
         "document.querySelector('.sp-canvas').data.find((one) => one.type === 'bar' && one.customdata[0][0] === 2)"
         ".customdata[3][1]"
     )
-    assert page.evaluate("window.told.pop()")["lane"] == "confidence:0.5"
+    assert page.evaluate("window.moves.pop()")["lane"] == "confidence:0.5"
     expect(page.locator(".sp-now").first).to_be_attached(timeout=WAIT)
     left = page.locator(".sp-now").first.evaluate("(line) => line.getBoundingClientRect().x")
     wanted = page.evaluate(
@@ -182,8 +182,8 @@ def test_a_run_can_be_taken_along_and_brought_back(page, tmp_path):
     expect(page.locator("#lanes .token")).to_have_count(2)
     page.get_by_role("button", name="Copy link").click()
     link = page.get_by_label("Link")
-    for told in ("max_new_tokens=41", "repeats=3", "pair=synthetic", "temperature=0", "seed=0", "prompt=def+fib"):
-        expect(link).to_have_value(re.compile(re.escape(told)), timeout=WAIT)
+    for part in ("max_new_tokens=41", "repeats=3", "pair=synthetic", "temperature=0", "seed=0", "prompt=def+fib"):
+        expect(link).to_have_value(re.compile(re.escape(part)), timeout=WAIT)
 
 
 @pytest.mark.parametrize(
@@ -202,13 +202,13 @@ def test_command_and_link_are_of_the_run_on_screen(page):
     page.get_by_role("button", name="Copy as command").click()
     expect(page.get_by_label("Command")).to_have_value(re.compile("python -m decoding compare"), timeout=WAIT)
     command = page.evaluate("navigator.clipboard.readText()")
-    for told in (
+    for part in (
         "--lanes=autoregressive,static:5,confidence:0.5,oracle",
         "--repeats=3",
         "--max-new-tokens=88",
         "--pair=synthetic",
     ):
-        assert told in command
+        assert part in command
     page.get_by_role("button", name="Copy link").click()
     expect(page.get_by_label("Link")).to_have_value(re.compile(r"\?run=first&t=\d"), timeout=WAIT)
 

@@ -191,7 +191,7 @@ def test_strips_and_rail_scrub(page):
     assert clock(page) == pytest.approx(page.evaluate("player.total") / 4, rel=0.01)
 
 
-def test_hover_marks_the_same_position_in_every_lane_and_tells_why(page, run):
+def test_hover_marks_the_same_position_in_every_lane_and_says_why(page, run):
     stop_at(page, 1)
     trace = run.lanes[1]
     i = next(k for k, it in enumerate(trace.iterations) if any(t.fate == "rejected" for t in it.drafted))
@@ -204,8 +204,8 @@ def test_hover_marks_the_same_position_in_every_lane_and_tells_why(page, run):
     node.hover()
     pop = page.locator(".sd-pop")
     pop.wait_for(state="visible")
-    told = token_details(run, 1, i, index)
-    assert told["why"] in pop.inner_text() and told["where"] in pop.inner_text()
+    details = token_details(run, 1, i, index)
+    assert details["why"] in pop.inner_text() and details["where"] in pop.inner_text()
     marked = page.evaluate("player.marked.map((n) => n.sdToken)")
     expected = page.evaluate("p => player.lanes.map((lane) => lane.keptAt[p])", position)
     expected[1] = page.evaluate("node => node.sdToken", node)  # in its own lane the rejected token itself

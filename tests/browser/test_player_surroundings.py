@@ -50,7 +50,7 @@ def test_a_live_run_shows_who_is_on_the_clock_and_then_races(opened):
     assert not page.locator(".sd-status").is_visible()
 
 
-def test_a_delta_twice_counts_once_and_a_gap_is_told(opened):
+def test_a_delta_twice_counts_once_and_a_gap_is_reported(opened):
     run = make_run(lanes=LANES, n_tokens=30, repeats=1)
     page = opened(run)
     events = live_events(run)

@@ -239,7 +239,7 @@
       this.root.hidden = false;
       if (global.matchMedia("(max-width: 760px)").matches) this.root.scrollIntoView({ block: "start" });
       this.started = true;
-      this.told = 0;
+      this.sent = 0;
       this.run = null;
       this.status.say("");
       this.take.offer(null);
@@ -247,9 +247,9 @@
     }
 
     toPlayer({ kind, data }) {
-      const told = kind === "failed" ? { message: "The part that was decoded is shown." } : data;
-      this.player.apply({ run: this.live, seq: this.told, events: [{ kind, data: told }] });
-      this.told += 1;
+      const shown = kind === "failed" ? { message: "The part that was decoded is shown." } : data;
+      this.player.apply({ run: this.live, seq: this.sent, events: [{ kind, data: shown }] });
+      this.sent += 1;
     }
 
     details(lane, iteration, index) {

@@ -15,7 +15,7 @@ from .race import INK, MUTED, Drawing, plain
 
 # One colour and one symbol per draft, cheapest first.
 COLOURS = ("#7a869a", "#5b8fd6", "#3aa0a0", "#5a9e4b", "#b08a2e", "#c2703d", "#9a6fc0", "#b5577b")
-SHARED = 0.02  # a difference of plain decoding from its cost curve that is told
+SHARED = 0.02  # a difference of plain decoding from its cost curve that is named
 ENOUGH = 5  # timed prompts, under which an interval over them says nothing
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon")
 

@@ -136,9 +136,9 @@ def _scaled_panel(run: Run, trace: Trace, spec: PolicySpec) -> dict[str, Any] | 
     if panel["options"][panel["initial"]]["sl"] != [iteration.n_drafted for iteration in trace.iterations]:
         return None
     for option in panel["options"]:
-        option["told"] = "its own threshold" if option["value"] == 1 else f"{option['value']:g} times its threshold"
+        option["words"] = "its own threshold" if option["value"] == 1 else f"{option['value']:g} times its threshold"
     best = panel["options"][panel["best"]]
-    panel["best_text"] = f"Best for this run, with hindsight: {best['told']}, {best['speedup']:.2f}×."
+    panel["best_text"] = f"Best for this run, with hindsight: {best['words']}, {best['speedup']:.2f}×."
     return panel
 
 

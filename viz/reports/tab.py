@@ -26,7 +26,7 @@ from ..buttons import idle, make_buttons, running, stopping
 from ..choices import pair_choices
 from ..desk import answered
 from ..memory import wire_memory
-from ..session import Feed, Visits, told
+from ..session import Feed, Visits, delta_of
 from ..visitors import address_of
 from .drafts import beside_evaluation, drafts_report
 from .evaluation import evaluation_report
@@ -231,7 +231,7 @@ def _wire(
         try:
             options = job_options(kind, *values)
         except (UserError, TypeError, ValueError) as error:
-            yield told("failed", message=str(error)), gr.skip(), gr.skip()
+            yield delta_of("failed", message=str(error)), gr.skip(), gr.skip()
         else:
             feed = Feed(
                 lambda cancel: backend.run_job(kind.job, options, cancel), functools.partial(_finish, kind, kept)

@@ -109,8 +109,8 @@ def main() -> int:
                 [run["whole"] for run in runs],
             )
         )
-        told = f"first token {token:.2f} s, replay {replay:.2f} s (lanes' own decoding + {after:.2f} s)"
-        print(f"{title:10} {told}, all timings {whole:.2f} s")
+        times = f"first token {token:.2f} s, replay {replay:.2f} s (lanes' own decoding + {after:.2f} s)"
+        print(f"{title:10} {times}, all timings {whole:.2f} s")
     slow = statistics.median(run["token"] for run in rest) > FIRST_TOKEN_S
     late = statistics.median(run["replay"] - run["decoding"] for run in rest) > AFTER_DECODING_S
     return int(slow or late)

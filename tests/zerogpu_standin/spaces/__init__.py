@@ -34,8 +34,8 @@ def GPU(duration):
             if next(_calls) >= RUNS:
                 seconds = duration(*args)
                 raise QuotaError("ZeroGPU quota exceeded", f"You have exceeded your quota ({seconds:.0f}s requested).")
-            for told in task(*pickle.loads(pickle.dumps(args))):
-                yield pickle.loads(pickle.dumps(told))
+            for item in task(*pickle.loads(pickle.dumps(args))):
+                yield pickle.loads(pickle.dumps(item))
 
         return lent
 

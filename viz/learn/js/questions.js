@@ -19,11 +19,12 @@ function mixed(list, seed) {
 
 /** The answers for these facts, filled in. Wrong answers with the same text as a right one are left out. */
 function answersOf(question, facts, key) {
-  const told = question.answers.map((answer) => ({ text: fill(answer.text, facts), why: fill(answer.why, facts), right: isRight(answer.right, facts) }));
-  const right = new Set(told.filter((answer) => answer.right).map((answer) => answer.text));
-  const seen = new Set();
-  const kept = told.filter(({ text, right: is }) => (is || !right.has(text)) && !seen.has(text) && seen.add(text));
-  return mixed(kept, seedOf(key));
+  const answers = question.answers.map((answer) => ({ text: fill(answer.text, facts), why: fill(answer.why, facts), right: isRight(answer.right, facts) }));
+  const right = new Set(answers.filter((answer) => answer.right).map((answer) => answer.text)), kept = new Map();
+  for (const answer of answers) {
+    if (!kept.has(answer.text) && (answer.right || !right.has(answer.text))) kept.set(answer.text, answer);
+  }
+  return mixed([...kept.values()], seedOf(key));
 }
 
 class Question {
@@ -46,9 +47,9 @@ class Question {
       return;
     }
     this.list.replaceChildren(...this.answers.map((answer, i) => {
-      const chosen = this.chosen === answer.text, told = this.chosen != null && (chosen || answer.right);
-      const node = button("", () => this.choose(answer.text), { cls: `sl-answer${told ? (answer.right ? " sl-right" : " sl-wrong") : ""}`, pressed: chosen });
-      node.append(el("b", "", "abcdef"[i]), el("span", "", answer.text), told ? el("i", "", answer.right ? "✓ right" : "✕ wrong") : null ?? "");
+      const chosen = this.chosen === answer.text, judged = this.chosen != null && (chosen || answer.right);
+      const node = button("", () => this.choose(answer.text), { cls: `sl-answer${judged ? (answer.right ? " sl-right" : " sl-wrong") : ""}`, pressed: chosen });
+      node.append(el("b", "", "abcdef"[i]), el("span", "", answer.text), judged ? el("i", "", answer.right ? "✓ right" : "✕ wrong") : null ?? "");
       return node;
     }));
     const picked = this.answers.find((answer) => answer.text === this.chosen);

@@ -138,7 +138,7 @@ class Steps {
   }
 
   /** How much of the iteration is revealed at this step. */
-  told(step) {
+  revealed(step) {
     const { kind, at } = step, it = this.it;
     const guesses = kind === "guess" ? at + 1 : it.n;
     const verdicts = kind === "verdict" ? at + 1 : ["own", "rewind", "cost"].includes(kind) ? it.n : 0;
@@ -146,14 +146,14 @@ class Steps {
     return { guesses, verdicts, own, refused: verdicts > it.accepted, thrown: own, over: kind === "cost" || kind === "rewind" };
   }
 
-  fateOf(k, told) {
+  fateOf(k, open) {
     const { fate } = this.it.guesses[k];
-    if (fate === "dropped") return told.refused || told.own ? "dropped" : "waiting";
-    return k < told.verdicts ? fate : "waiting";
+    if (fate === "dropped") return open.refused || open.own ? "dropped" : "waiting";
+    return k < open.verdicts ? fate : "waiting";
   }
 
   text(step) {
-    const told = this.told(step), it = this.it, box = el("div", "sl-text");
+    const open = this.revealed(step), it = this.it, box = el("div", "sl-text");
     box.setAttribute("aria-label", "The text so far");
     if (it.start < TEXT_BEFORE && this.model.prompt) box.append(promptBefore(this.model, 240));
     this.lane.iterations.slice(0, this.at.iteration).forEach((past, i) => {
@@ -164,28 +164,28 @@ class Steps {
       box.append(group);
     });
     const now = el("span", "sl-present", el("sup", "", String(this.at.iteration + 1)));
-    it.guesses.slice(0, told.guesses).forEach((guess, k) => {
-      const fate = this.fateOf(k, told);
-      if (!(told.thrown && (fate === "dropped" || fate === "rejected"))) now.append(el("span", `sl-kept sl-${fate}`, guess.text));
+    it.guesses.slice(0, open.guesses).forEach((guess, k) => {
+      const fate = this.fateOf(k, open);
+      if (!(open.thrown && (fate === "dropped" || fate === "rejected"))) now.append(el("span", `sl-kept sl-${fate}`, guess.text));
     });
-    if (it.own && told.own) now.append(el("span", `sl-kept sl-${it.own.fate}`, it.own.text));
+    if (it.own && open.own) now.append(el("span", `sl-kept sl-${it.own.fate}`, it.own.text));
     box.append(now);
     requestAnimationFrame(() => { box.scrollTop = box.scrollHeight; });
     return box;
   }
 
   board(step) {
-    const told = this.told(step), it = this.it, board = el("ol", "sl-board");
+    const open = this.revealed(step), it = this.it, board = el("ol", "sl-board");
     board.setAttribute("aria-label", "Guesses of this iteration");
-    it.guesses.slice(0, told.guesses).forEach((guess, k) => {
-      const fate = this.fateOf(k, told), current = step.at === k && step.kind !== "own" && step.kind !== "rewind";
+    it.guesses.slice(0, open.guesses).forEach((guess, k) => {
+      const fate = this.fateOf(k, open), current = step.at === k && step.kind !== "own" && step.kind !== "rewind";
       const cell = el("li", `sl-cell${current ? " sl-current" : ""}`, el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(guess.text, fate));
       if (guess.p != null) cell.append(meter(guess.p, "draft"));
-      if (k < told.verdicts && guess.fate !== "dropped") cell.append(el("span", "sl-cell-own", guess.fate === "rejected" && guess.other != null ? `target: ${visible(guess.other)}` : "agrees"));
+      if (k < open.verdicts && guess.fate !== "dropped") cell.append(el("span", "sl-cell-own", guess.fate === "rejected" && guess.other != null ? `target: ${visible(guess.other)}` : "agrees"));
       if (fate !== "waiting") cell.append(el("span", "sl-cell-fate", fate));
       board.append(cell);
     });
-    if (told.own && it.own) {
+    if (open.own && it.own) {
       board.append(el("li", `sl-cell sl-cell-big${step.kind === "own" ? " sl-current" : ""}`, el("span", "sl-cell-no", "target"),
         tokenBox(it.own.text, it.own.fate), el("span", "sl-cell-fate", it.own.fate)));
     }
@@ -196,7 +196,7 @@ class Steps {
 
   /** Two bars on one scale: the time spent so far, and plain decoding's time for the tokens that the iteration gives. */
   costs(step) {
-    const { cost, n, gives } = this.it, told = this.told(step), checked = step.kind !== "guess";
+    const { cost, n, gives } = this.it, open = this.revealed(step), checked = step.kind !== "guess";
     const scale = Math.max(cost.total, cost.plain, 1), bar = el("div", "sl-cost"), plain = el("div", "sl-cost");
     const part = (holder, size, cls, text) => {
       const piece = el("i", cls);
@@ -204,13 +204,13 @@ class Steps {
       piece.title = text;
       holder.append(piece);
     };
-    for (let k = 0; k < told.guesses; k++) part(bar, cost.guessing / n, "sl-part-guess", `guess ${k + 1}: ${fixed(cost.guessing / n)}`);
+    for (let k = 0; k < open.guesses; k++) part(bar, cost.guessing / n, "sl-part-guess", `guess ${k + 1}: ${fixed(cost.guessing / n)}`);
     if (checked) part(bar, cost.check, "sl-part-check", `check: ${fixed(cost.check)}`);
     if (checked && cost.rest) part(bar, cost.rest, "sl-part-rest", `the rest: ${fixed(cost.rest)}`);
-    for (let k = 0; told.over && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check", `token ${k + 1}: ${fixed(cost.plain / gives)}`);
-    const spent = (n ? cost.guessing * told.guesses / n : 0) + (checked ? cost.check + cost.rest : 0);
+    for (let k = 0; open.over && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check", `token ${k + 1}: ${fixed(cost.plain / gives)}`);
+    const spent = (n ? cost.guessing * open.guesses / n : 0) + (checked ? cost.check + cost.rest : 0);
     const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sl-mute", name), holder, el("span", "sl-value", value));
-    const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, told.over ? fixed(cost.plain) : "…"),
+    const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, open.over ? fixed(cost.plain) : "…"),
       el("p", "sl-note", "In passes of the target over one token, by the cost curves of this run." + this.clock()));
     return box;
   }

@@ -140,16 +140,16 @@ class WhatIf {
 }
 
 function numberQuestion(text, answer, tolerance, shown) {
-  const told = el("span", "sl-told"), field = numberField("your answer", "", { max: 100 });
-  told.setAttribute("role", "status");
+  const verdict = el("span", "sl-verdict"), field = numberField("your answer", "", { max: 100 });
+  verdict.setAttribute("role", "status");
   const check = () => {
     const right = answer(), given = field.value;
-    if (given == null) { told.textContent = "Type a number first."; return; }
-    if (right == null) { told.textContent = "There is no such c: some SL gains at every c up to 20."; return; }
+    if (given == null) { verdict.textContent = "Type a number first."; return; }
+    if (right == null) { verdict.textContent = "There is no such c: some SL gains at every c up to 20."; return; }
     const near = Math.abs(given - right) <= tolerance * Math.max(1, right) + 1e-9;
-    told.textContent = `${near ? "✓ Right" : "✕ Wrong"}: it is ${shown(right)} here.`;
+    verdict.textContent = `${near ? "✓ Right" : "✕ Wrong"}: it is ${shown(right)} here.`;
   };
-  return el("div", "sl-ask", el("p", "", text), el("p", "sl-bar", field.node, button("Check", check), told));
+  return el("div", "sl-ask", el("p", "", text), el("p", "sl-bar", field.node, button("Check", check), verdict));
 }
 
 /** Tokens per second from the times of a guess and a check, the SL and the guesses that hold; and plain decoding's. */

@@ -118,12 +118,12 @@ class ThresholdPanel {
     this.holder = this.strip.node;
     this.scale(this.player.total);
     const counts = this.lane.counts(this.lane.iterations.length);
-    const told = option.told || option.value.toFixed(2);
-    this.value.textContent = option.told ? `threshold × ${option.value}` : `threshold ${told}`;
-    this.sentence.textContent = `Simulated at ${told}: ${this.player.simulatedTimes(option.speedup)}, ${counts.passes} target `
+    const words = option.words || option.value.toFixed(2);
+    this.value.textContent = option.words ? `threshold × ${option.value}` : `threshold ${words}`;
+    this.sentence.textContent = `Simulated at ${words}: ${this.player.simulatedTimes(option.speedup)}, ${counts.passes} target `
       + `passes, ${counts.thrown} of ${counts.drafted} guesses thrown away. ${this.data.best_text}`;
     this.slider.setAttribute("aria-valuetext", this.sentence.textContent);
-    this.plot.setAttribute("aria-label", `Scores of ${counts.drafted} guesses against the threshold: ${told}`);
+    this.plot.setAttribute("aria-label", `Scores of ${counts.drafted} guesses against the threshold: ${words}`);
     this.draw(option);
   }
 

@@ -176,7 +176,7 @@ class Player {
     this.paintTexts();
     this.moveTo(this.t / this.total);
     this.renderFigures();
-    this.tell();
+    this.report();
   }
 
   /** Updates all texts after a pause; while the clock runs or is dragged, one text per frame in turn. */
@@ -249,13 +249,13 @@ class Player {
     }
   }
 
-  tell() {
+  report() {
     const lane = this.selected;
     const model = this.lanes[lane];
     if (!model) return;
     const at = model.at(this.t);
-    if (this.told === at) return;
-    this.told = at;
+    if (this.reported === at) return;
+    this.reported = at;
     this.emit(lane, at < 0 ? 0 : model.iterations[at].start);
   }
 

@@ -3,7 +3,7 @@
 const Pointing = {
   select(number) {
     this.selected = number;
-    this.told = null;
+    this.reported = null;
     this.rows.forEach((row, i) => {
       const name = row.querySelector(".sd-name");
       name.setAttribute("aria-pressed", String(i === number));
