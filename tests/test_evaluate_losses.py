@@ -67,7 +67,7 @@ def test_errors_undone_one_kind_at_a_time():
     assert long.never_too_late_s == long.no_errors_s == pytest.approx(price(3, 4))
 
 
-def test_what_holds_a_rule_back():
+def test_what_holds_a_policy_back():
     costs = replace(COSTS, decision={"confidence": 0.03})
     samples = make_samples(9)
     entries = [Entry(lane, lane) for lane in ("autoregressive", "static:4", "confidence:0.6", "oracle")]

@@ -244,7 +244,7 @@ def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, rule,
 
 
 @pytest.mark.parametrize("lane", ["disco", "costaware"])
-def test_a_trace_shows_the_scores_that_a_lazy_rule_did_not_ask_for(lane):
+def test_a_trace_shows_the_scores_that_a_lazy_policy_did_not_ask_for(lane):
     pair, heads = ToyPair(agree=0.8, seed=1), make_heads(1)
     prepared = prepare(CompareRequest("abcdabc", lanes=["autoregressive"], max_new_tokens=60), pair)
     prepared.heads = {"small": heads}

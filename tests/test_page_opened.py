@@ -32,9 +32,9 @@ def crafted_run(n_tokens: int) -> Run:
     """A small file that is much work to draw: every lane needs a panel of thresholds, and none has run."""
     run = make_run(n_tokens=20, lanes=("autoregressive", "confidence:0.5"), repeats=1, alternatives=0)
     guesses = Guesses(choice=[1] * n_tokens, p=[1] * n_tokens, entropy=[0] * n_tokens, scores={})
-    plain, rule = (replace(lane, output=[], iterations=[], repeats=[]) for lane in run.lanes)
+    plain, drafting = (replace(lane, output=[], iterations=[], repeats=[]) for lane in run.lanes)
     lanes = [
-        replace(rule, lane=f"{name}:0.{i}", policy=name) for name in ("confidence", "entropy") for i in range(1, 8)
+        replace(drafting, lane=f"{name}:0.{i}", policy=name) for name in ("confidence", "entropy") for i in range(1, 8)
     ]
     return replace(
         run,

@@ -42,7 +42,7 @@ def test_the_evaluation_s_sentences_are_its_figures():
     assert f"reaches {result.entry('oracle').rows[ALL].simulated.speedup.value:.2f}" in oracle
 
 
-def test_every_rule_stands_in_the_main_table_and_all_is_plain_json():
+def test_every_policy_stands_in_the_main_table_and_all_is_plain_json():
     result = make_evaluation()
     content = json.loads(json.dumps(evaluation_report(result).to_dict()))
     rows = content["sections"][0]["tables"][0]["rows"]

@@ -112,7 +112,7 @@ def cost_aware(monkeypatch):
     return made
 
 
-def test_the_cost_aware_rule_is_replayed_at_multiples_of_its_threshold(cost_aware):
+def test_the_cost_aware_policy_is_replayed_at_multiples_of_its_threshold(cost_aware):
     (panel,) = player_payload(cost_aware)["thresholds"]
     trace = cost_aware.lanes[-1]
     as_run = panel["options"][panel["initial"]]
@@ -128,14 +128,14 @@ def test_the_cost_aware_rule_is_replayed_at_multiples_of_its_threshold(cost_awar
     assert panel["options"][panel["best"]]["speedup"] == max(option["speedup"] for option in panel["options"])
 
 
-def test_no_panel_where_the_cost_aware_rule_has_been_fitted_anew(cost_aware, monkeypatch):
+def test_no_panel_where_the_cost_aware_policy_has_been_fitted_anew(cost_aware, monkeypatch):
     heads = make_heads()
     heads["costaware"].tuned = {**heads["costaware"].tuned, "next": [-4.0, 0.1]}
     monkeypatch.setattr(sweeps, "heads_of", lambda run, draft: heads)
     assert player_payload(cost_aware)["thresholds"] == []
 
 
-def test_no_panel_where_the_pair_of_the_cost_aware_rule_is_not_here(cost_aware, monkeypatch):
+def test_no_panel_where_the_pair_of_the_cost_aware_policy_is_not_here(cost_aware, monkeypatch):
     monkeypatch.undo()  # the pair "synthetic" is not installed
     assert player_payload(cost_aware)["thresholds"] == []
 

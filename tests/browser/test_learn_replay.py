@@ -106,7 +106,7 @@ def write(page, source: str, case: dict):
         ("guessed - -1 <= 2^0 * 3", "static:3"),
     ],
 )
-def test_a_written_policy_decides_as_the_rule_it_spells_out(page, source, lane):
+def test_a_written_policy_decides_as_the_condition_it_spells_out(page, source, lane):
     for case in make_vectors(5, rounds=3):
         assert write(page, source, case) == case["lanes"][lane][0]
 
