@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 from dataclasses import asdict
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -68,15 +68,16 @@ def serve(
         err.print("Anyone who reaches this port can run comparisons.")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the server listens
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
 
-    def end(*_: Any) -> None:
-        server.should_exit = True
+    class Server(uvicorn.Server):
+        """uvicorn's own handler ends at once on a second Ctrl-C and raises every signal again inside the event loop;
+        both cut the application's own end short, with a traceback.
+        """
 
-    # uvicorn's own handler ends at once on a second Ctrl-C and raises every signal again inside the event loop; both
-    # cut the application's own end short, with a traceback.
-    server.handle_exit = end
-    server.run()
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            self.should_exit = True
+
+    Server(config).run()
 
 
 def _serve_on_cluster(options: dict[str, Any], host: str, port: int, address: str, front_ends: str) -> None:
