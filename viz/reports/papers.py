@@ -32,11 +32,6 @@ def papers_section(pair: str, folder: Path) -> Section:
     return Section(TITLE, [_origin(result)], tables=[*papers_tables(result), *own])
 
 
-def _own_title(title: str) -> str:
-    """Unlike that of the same table of the pair's own suite."""
-    return f"{TITLE}: {title[0].lower()}{title[1:]}"
-
-
 def _missing(pair: str) -> str:
     return (
         "This pair has not been measured on HumanEval, GSM8K, MBPP and MT-Bench yet. In a terminal: python -m decoding "
