@@ -44,9 +44,9 @@ def evaluate(
 ) -> Iterator[Progress | EvaluationResult]:
     """Evaluate the policies of ``options`` with one draft of ``pair``; yields progress and, last, the result.
 
-    ``folder`` keeps what was collected: an evaluation that was stopped goes on from there. Where ``cancel()`` says
-    so it ends without a result. Validation picks (static-opt; what ``fit`` tuned was tuned there too), the
-    split of ``options`` reports.
+    ``folder`` keeps what was collected, so that a stopped evaluation can continue. Once ``cancel()`` is true it ends
+    without a result. static-opt is chosen on the validation split, on which ``fit`` tuned the learned policies, too;
+    the figures are of the split that ``options`` names.
 
     Raises:
         UserError: options that cannot be, no usable prompt, a folder of another evaluation.
