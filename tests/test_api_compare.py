@@ -23,7 +23,7 @@ def url(tmp_path_factory):
 
 
 def connect(url: str) -> Client:
-    return Client(url, verbose=False)
+    return Client(url, verbose=False, httpx_kwargs={"timeout": 60.0})  # by default 5 s, too little on a busy machine
 
 
 def test_compare_streams_numbered_events_and_ends_with_the_run(url):
