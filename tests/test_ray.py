@@ -151,6 +151,7 @@ def test_the_token_is_asked_for_and_health_is_for_all(cluster):
     assert "requires a token" in list(with_another.compare(cluster.request(), threading.Event()))[-1].data["message"]
     assert [web.get(f"{cluster.url}/{page}").status_code for page in ("pairs", "metrics", "health")] == [401, 401, 200]
     assert "Runs on a Ray cluster" in cluster.status()
+    assert cluster.ask()[-1].kind == "finished"
     assert 'speculoscope:runs_total{outcome="finished"}' in web.get(f"{cluster.url}/metrics", headers=HEADERS).text
 
 
