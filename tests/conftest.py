@@ -55,8 +55,12 @@ NEEDS = {  # marker: what the machine must have, and what is not run without it
 }
 
 
+LONG = ("test_gpu_day.py", "test_training_all.py")  # begin first: the last file of the order must be a short one
+
+
 def pytest_collection_modifyitems(items):
     """What this machine cannot run is reported as not run, with the reason. No test has another condition."""
+    items.sort(key=lambda item: item.path.name not in LONG)
     for marker, (available, why) in NEEDS.items():
         marked = [item for item in items if item.get_closest_marker(marker)]
         if marked and not available():

@@ -22,7 +22,9 @@ def folders(tmp_path_factory):
 
 def test_passes_are_recorded_as_graphs(folders):
     pair = load_pair(target=folders[0], draft=folders[1], dtype="float32", device="cuda")
-    run = finished_run(CompareRequest(PROMPTS[0], lanes=["autoregressive", "static:4"], repeats=1), pair)
+    run = finished_run(
+        CompareRequest(PROMPTS[0], lanes=["autoregressive", "static:4"], max_new_tokens=24, repeats=1), pair
+    )
     assert run.pair.target.engine == "cuda-graphs" and run.machine.gpu
     assert not any("graph" in note for trace in run.lanes for note in trace.notes)
 
