@@ -28,6 +28,7 @@ from decoding.records.suites import Prompt
 from decoding.records.trace import Verdict
 from tests import web
 from tests.fakes import FakeBackend, ScriptedRunner, check_stream
+from tests.quick_jobs import QuickJobs
 from tests.runs import make_run
 from tests.tiny_pair import make_tiny_pair
 
@@ -199,7 +200,7 @@ def test_a_second_ctrl_c_leaves_at_once():
 @pytest.fixture(scope="module")
 def backend():
     """One worker process with real models for the tests that need it."""
-    backend = LocalBackend()
+    backend = LocalBackend(QuickJobs)
     yield backend
     backend.close()
 

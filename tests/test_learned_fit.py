@@ -36,8 +36,9 @@ OPTIONS = FitOptions("code", n_train=30, n_validation=6, max_new_tokens=24, epoc
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
-    """Texts are kept only in this folder."""
+    """Texts are kept only in this folder, and costs are measured for a moment."""
     monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path))
+    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
 
 
 @pytest.fixture(scope="module")

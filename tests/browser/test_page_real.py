@@ -1,4 +1,6 @@
-"""The page over the real worker process and a tiny random pair: a run, a crash of the worker, a run again."""
+"""The page over the real worker process and a tiny random pair: Drafts measured to the end, an evaluation stopped on
+the way, a run, a crash of the worker, a run again.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +12,79 @@ from playwright.sync_api import expect
 
 from decoding.backends.local import LocalBackend
 from tests.page_server import page_at, write_recordings
+from tests.quick_jobs import StoppedEvaluation
 from tests.tiny_pair import make_tiny_pair
 
-WAIT = 150_000  # ms; loading torch and the pair on a busy machine
+WAIT = 400_000  # ms; loading torch and the pair, and measuring, on a busy machine
+
+
+class TinyBackend(LocalBackend):
+    """Measures the tiny pair, which the tabs do not offer."""
+
+    def __init__(self, target: str, draft: str) -> None:
+        super().__init__(StoppedEvaluation)
+        self.models = {"target": target, "draft": draft, "max_new_tokens": 24, "validation_limit": 1}
+
+    def run_job(self, kind, options, cancel, run_id=None):
+        yield from super().run_job(kind, options | self.models, cancel, run_id)
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    target, draft = make_tiny_pair(tmp_path_factory.mktemp("pair"))
-    backend = LocalBackend()
+    backend = TinyBackend(*make_tiny_pair(tmp_path_factory.mktemp("pair")))
     with page_at(backend, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
-        yield url, target, draft, backend
+        yield url, backend
 
 
-@pytest.mark.timeout(600)  # it loads torch twice
-def test_a_real_run_a_crash_and_a_real_run_again(visit, served):
-    url, target, draft, backend = served
-    page = visit(url)
+def start(page, tab: str):
+    """Open the tab, ask for the least and press Run here; returns the tab's panel."""
+    page.get_by_role("tab", name=tab).click()
+    panel = page.locator("[role=tabpanel]:visible")
+    panel.get_by_text("Measure again here").click()
+    for name, value in (
+        ("Test prompts", "1"),
+        ("of them on the clock", "1"),
+        ("Minutes on the clock, at most", "0.05"),
+    ):
+        field = panel.get_by_role("spinbutton", name=name)
+        field.fill(value)
+        field.blur()
+    panel.get_by_role("button", name="Run here").click()
+    return panel
+
+
+@pytest.mark.timeout(900)  # it loads torch
+def test_measured_to_the_end_with_another_visitor_in_line_and_stopped_on_the_way(visit, shared_page, served):
+    url, _ = served
+    page, other = shared_page(url), visit(url)
+    panel = start(page, "Drafts")
+    expect(panel.locator(".sp-status")).to_contain_text("process that runs the models", timeout=WAIT)
+    other.locator("#run").click()
+    expect(other.locator("#race .sp-status")).to_contain_text("Waiting: one run is ahead of yours", timeout=WAIT)
+    other.locator("#stop").click()
+    expect(other.locator("#race .sp-status")).to_have_text("Stopped.", timeout=WAIT)
+    expect(panel.locator(".sp-stamp")).to_contain_text("Measured here", timeout=WAIT)
+    expect(panel.get_by_role("button", name="Run here")).to_be_visible(timeout=WAIT)
+    expect(panel.locator(".sp-table").first).to_contain_text("ngram")
+
+    panel = start(page, "Evaluation")
+    expect(panel.locator(".sp-status")).to_contain_text("Measuring what draft steps and checks cost", timeout=WAIT)
+    panel.get_by_role("button", name="Stop").click()
+    expect(panel.locator(".sp-status")).to_have_text("Stopped.", timeout=WAIT)
+    expect(panel.get_by_role("button", name="Run here")).to_be_visible(timeout=WAIT)
+    expect(panel.locator(".sp-stamp")).not_to_contain_text("Measured here")
+    assert page.faults == [] and other.faults == []
+
+
+@pytest.mark.timeout(600)  # it loads torch again
+def test_a_real_run_a_crash_and_a_real_run_again(shared_page, served):
+    url, backend = served
+    page = shared_page(url)
+    page.get_by_role("tab", name="Race").click()
     expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     page.locator("#settings > button").click()
-    page.get_by_label("or your own target").fill(target)
-    page.get_by_label("with this draft").fill(draft)
+    page.get_by_label("or your own target").fill(backend.models["target"])
+    page.get_by_label("with this draft").fill(backend.models["draft"])
     page.get_by_label("with this draft").blur()
     lanes = page.locator("#lanes")
     while lanes.locator(".token", has_text="disco").count():  # needs a fitted head

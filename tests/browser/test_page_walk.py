@@ -17,9 +17,26 @@ from .pointing import point_at, settled
 
 
 @pytest.fixture
-def page(visit, page_url):
+def new_page(visit, page_url):
+    """The page of a new visitor."""
     page = visit(page_url)
     expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+    yield page
+    assert page.faults == []
+    assert page.elsewhere == []
+
+
+@pytest.fixture
+def page(shared_page, page_url):
+    """The page of a visitor who has gone back to the first recording, which sets the whole form to its settings."""
+    page = shared_page(page_url)
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    page.locator("#prompt textarea").fill("something else")
+    choose_the_first_example(page)
+    expect(page.locator("#prompt textarea")).to_have_value(first_run().settings.prompt, timeout=WAIT)
+    expect(page.locator(".sd-badge")).to_contain_text("recorded", timeout=WAIT)
+    page.evaluate("scrollTo(0, 0)")
     yield page
     assert page.faults == []
     assert page.elsewhere == []
@@ -51,7 +68,8 @@ def download(page, label: str) -> str:
         return file.read()
 
 
-def test_a_recorded_run_is_there_before_anything_was_asked_for(page):
+def test_a_recorded_run_is_there_before_anything_was_asked_for(new_page):
+    page = new_page
     expect(page.locator(".sd-badge")).to_contain_text("recorded")
     expect(page.locator(".sd-sentence")).to_contain_text("Here: the same 88 tokens")
     expect(page.locator("h1")).to_have_text("Speculoscope")
@@ -301,7 +319,8 @@ def test_rule_and_temperature_go_together(page):
     expect(page.get_by_label("greedy:")).to_be_checked(timeout=WAIT)
 
 
-def test_what_was_missed_is_fetched_again(page):
+def test_what_was_missed_is_fetched_again(new_page):
+    page = new_page
     page.evaluate(
         """() => { const race = document.querySelector('#race .html-container > div').speculoscope
           || [...document.querySelectorAll('#race *')].map((n) => n.speculoscope).find(Boolean);
