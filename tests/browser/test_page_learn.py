@@ -287,9 +287,23 @@ def test_a_lesson_prints_as_a_hand_out(there):
     page.get_by_role("button", name="Print a handout").click()
     page.wait_for_function("window.printed")
     printed = page.evaluate("window.printed")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     for step in shipped_lessons()[0]["steps"]:
         assert step["title"] in printed
     assert "Answers" in printed and "How the run was made" in printed
+
+
+def test_a_hand_out_tells_each_step_on_its_own_run(there):
+    page = there("?lesson=dice")
+    page.evaluate("window.printed = ''")
+    page.evaluate("void (window.print = () => { window.printed = document.querySelector('.sl-print').textContent; })")
+    page.get_by_role("button", name="Print a handout").click()
+    page.wait_for_function("window.printed")
+    assert "another run" in page.evaluate("window.printed")
+    assert "This run was made with coupling" in page.evaluate(
+        "window.printed"
+    )  # its last step, not the first one's rule
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
 
 
 def test_a_lesson_is_saved_as_one_file_that_works_alone(there, browser, tmp_path):

@@ -212,7 +212,7 @@ def draw_prediction(result: EvaluationResult) -> Drawing:
         x=always,
         line={"color": INK, "width": 1.5, "dash": "dash"},
         annotation_text=f"always accept: {always:.2f}",
-        annotation={"y": 1.0, "yref": "paper", "yanchor": "bottom", "xanchor": "center"},
+        annotation={"y": 1.0, "yref": "paper", "yanchor": "bottom", "xanchor": "right" if always > 0.5 else "left"},
     )
     figure.update_xaxes(title_text="F1 of predicting which guesses hold", range=[0, 1])
     figure.update_yaxes(automargin=True)
