@@ -84,7 +84,7 @@ def load_model(folder: Path) -> LlamaForCausalLM:
 
 def save_model(model: LlamaForCausalLM, target: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     """Saves a bf16 copy with its tokenizer atomically. An existing README.md stays."""
-    half = copy.deepcopy(model).to(torch.bfloat16)
+    half = copy.deepcopy(model).bfloat16()
     half.config.dtype = torch.bfloat16
     card = target / "README.md"
     with replacing_folder(target) as folder:

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from training.layer_weights import layer_weights
+
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding of x (batch, heads, n, 64) by tables (n, 64)."""
@@ -35,35 +37,17 @@ class BatchDecoder:
 
     def __init__(self, model: LlamaForCausalLM, batch: int, length: int) -> None:
         config, self.device = model.config, model.device
-        self.eps, self.heads, self.kv_heads = (
-            config.rms_norm_eps,
-            config.num_attention_heads,
-            config.num_key_value_heads,
-        )
-        self.head_dim = config.head_dim
+        self.eps, self.heads = config.rms_norm_eps, config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads or self.heads
+        self.head_dim = config.head_dim or config.hidden_size // self.heads
         cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(length)[None])
         self.cos, self.sin = cos[0].bfloat16().to(self.device), sin[0].bfloat16().to(self.device)
         self.embedding = model.lm_head.weight.detach().bfloat16()
         self.norm = model.model.norm.weight.detach().bfloat16()
-        self.layers = [self._pack(layer) for layer in model.model.layers]
+        self.layers = layer_weights(model)
         shape = (batch, self.kv_heads, length, self.head_dim)
         self.keys = [torch.zeros(shape, dtype=torch.bfloat16, device=self.device) for _ in self.layers]
         self.values = [torch.zeros(shape, dtype=torch.bfloat16, device=self.device) for _ in self.layers]
-
-    @staticmethod
-    def _pack(layer: torch.nn.Module) -> tuple[Tensor, ...]:
-        attention, mlp = layer.self_attn, layer.mlp
-        qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
-        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
-        weights = (
-            layer.input_layernorm.weight,
-            qkv,
-            attention.o_proj.weight,
-            layer.post_attention_layernorm.weight,
-            gate_up,
-            mlp.down_proj.weight,
-        )
-        return tuple(weight.detach().bfloat16() for weight in weights)
 
     @torch.inference_mode()
     def extend(self, ids: Tensor, start: int) -> Tensor:

@@ -31,7 +31,7 @@ def continue_prompts(prompts: list[Prompt]) -> list[str]:
     """The shipped target's greedy text after each prompt."""
     folder = PAIR / "target"
     tokenizer, texts = write_texts_of(load_bf16(folder), folder, prompts)
-    return [tokenizer.decode(text, skip_special_tokens=True) for text in texts]
+    return tokenizer.batch_decode(texts, skip_special_tokens=True)
 
 
 def chosen_continuations() -> list[dict[str, str]]:

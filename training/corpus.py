@@ -19,8 +19,9 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from email.message import Message
 from functools import partial
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import Distribution, PackageMetadata, distributions
 from pathlib import Path
 
 import tomlkit
@@ -98,11 +99,16 @@ def licence_of(distribution: Distribution) -> str:
     metadata = distribution.metadata
     classifiers = [line for line in metadata.get_all("Classifier") or [] if line.startswith("License")]
     stated = [
-        metadata.get("License-Expression") or "",
+        _first(metadata, "License-Expression"),
         "; ".join(line.split(":: ")[-1] for line in classifiers),
     ]
-    stated.append((metadata.get("License") or "").strip().split("\n")[0][:80])
+    stated.append(_first(metadata, "License").strip().split("\n")[0][:80])
     return next((line for line in stated if line and line != "OSI Approved"), "")
+
+
+def _first(metadata: PackageMetadata, field: str) -> str:
+    """The field's first value; empty if there is none."""
+    return (metadata.get_all(field) or [""])[0]
 
 
 def is_permissive(licence: str) -> bool:
@@ -119,8 +125,10 @@ def find_packages(folders: Iterable[Path], leave_out: Iterable[str] = ()) -> Ite
         if name in seen or not is_permissive(licence):
             continue
         seen.add(name)
-        files = [(str(file), Path(distribution.locate_file(file))) for file in distribution.files or []]
-        yield Source(name, distribution.version, licence, tuple(files), distribution.metadata.get_payload() or "")
+        files = [(str(file), Path(str(distribution.locate_file(file)))) for file in distribution.files or []]
+        metadata = distribution.metadata  # a Message, whose body is the package's description
+        notes = metadata.get_payload() if isinstance(metadata, Message) else None
+        yield Source(name, distribution.version, licence, tuple(files), notes if isinstance(notes, str) else "")
 
 
 def standard_library() -> Source:

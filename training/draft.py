@@ -27,6 +27,7 @@ from training.loop import (
     hidden_states,
     last_of_log,
     logits_of,
+    on_device,
     read_checkpoint,
     set_attention,
 )
@@ -61,9 +62,9 @@ def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> LlamaForCausalLM:
     """
     torch.manual_seed(1)
     draft = recipe.shape.build(target.config.vocab_size, target.config.max_position_embeddings)
-    embeddings = target.get_input_embeddings().weight.detach()
+    embeddings = target.model.embed_tokens.weight.detach()
     with torch.no_grad():
-        draft.get_input_embeddings().weight.copy_(fit_width(embeddings, recipe.shape.hidden))
+        draft.model.embed_tokens.weight.copy_(fit_width(embeddings, recipe.shape.hidden))
         if recipe.layers:
             for layer, index in zip(draft.model.layers, recipe.layers, strict=True):
                 layer.load_state_dict(target.model.layers[index].state_dict())
@@ -135,7 +136,7 @@ def distil(
     """Distils for ``minutes``, or on ``tokens`` tokens; returns the match rate on held-back windows. Resumes as
     TimedRun does.
     """
-    draft.to(device())
+    on_device(draft)
     set_attention(draft, batches.texts.ids.shape[1])
 
     def step(ids: Tensor, *target: Tensor) -> Tensor:

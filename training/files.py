@@ -36,7 +36,7 @@ def replacing_file(target: Path, mode: str = "w") -> Iterator[IO]:
     with explained_errors(target):
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open(mode, **({} if "b" in mode else {"encoding": "utf-8"})) as file:
+            with beside.open(mode, encoding=None if "b" in mode else "utf-8") as file:
                 yield file
             beside.replace(target)
         finally:

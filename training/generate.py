@@ -23,7 +23,7 @@ from decoding.records.suites import SUITES, load_suite
 from training.architecture import load_model, load_tokenizer_of
 from training.batch_decoder import BatchDecoder
 from training.files import replacing_file
-from training.loop import device
+from training.loop import device, on_device
 from training.places import BUILD
 from training.structured import structured_prompts
 from training.tokens import BOS, read_tokens
@@ -126,7 +126,7 @@ def generate(target: Path, minutes: float, batch: int = BATCH) -> int:
     Each batch is one file, named with the seconds spent so far: a killed run resumes after the last complete batch.
     """
     folder = folder_of(target)
-    tokenizer, model = load_tokenizer_of(target), load_model(target).to(device()).eval()
+    tokenizer, model = load_tokenizer_of(target), on_device(load_model(target)).eval()
     decoder = BatchDecoder(model, batch, LENGTH)
     files = batches_in(folder)
     number, tokens = len(files), 0

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Report = Callable[[float], None]  # called with the share done, 0 to 1
 
 
 @torch.inference_mode()
 def greedy_texts(
-    model: torch.nn.Module,
+    model: PreTrainedModel,
     prompts: Sequence[list[int]],
     n_tokens: int,
     eos_ids: frozenset[int] = frozenset(),
@@ -32,7 +36,7 @@ def greedy_texts(
     return texts
 
 
-def _greedy_batch(model: torch.nn.Module, prompts: list[list[int]], n_tokens: int) -> list[list[int]]:
+def _greedy_batch(model: PreTrainedModel, prompts: list[list[int]], n_tokens: int) -> list[list[int]]:
     from transformers import StaticCache  # a growing cache would be copied at every step
 
     longest = max(map(len, prompts))

@@ -51,6 +51,12 @@ def device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
+def on_device(model: LlamaForCausalLM) -> LlamaForCausalLM:
+    """``model``, moved to :func:`device`. (transformers' own ``to`` is a wrapper that has lost its types.)"""
+    torch.nn.Module.to(model, device())
+    return model
+
+
 def compiled(function: Callable) -> Callable:
     """``torch.compile``, unless TRAINING_EAGER is set (tests, machines without a compiler)."""
     return function if os.environ.get("TRAINING_EAGER") else torch.compile(function)

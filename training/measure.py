@@ -17,7 +17,7 @@ from training.architecture import load_tokenizer_of
 from training.baselines import bits_per_byte, compressed_bits, five_gram_bits
 from training.corpus import read_documents
 from training.greedy_texts import greedy_texts
-from training.loop import device
+from training.loop import device, on_device
 from training.loops import distinct, inside_loops, runs_that_hold
 from training.tokenizer import CONTEXT, VOCABULARY
 from training.tokens import read_tokens
@@ -37,7 +37,7 @@ class Text:
 
 def load_bf16(folder: Path) -> LlamaForCausalLM:
     """A shipped model, in bf16."""
-    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device()).eval()
+    return on_device(LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)).eval()
 
 
 def write_texts_of(
@@ -91,7 +91,7 @@ def go_along(
     return found
 
 
-def summarise(alongs: Sequence[Along]) -> dict[str, float]:
+def summarise(alongs: Sequence[Along]) -> dict[str, float | None]:
     """Match rate and 1-TV over all tokens, outside and inside loops; mean and standard deviation of the oracle SL.
 
     ``match_outside_error`` is the standard error of the match rate outside; ``oracle_sl_outside`` counts the
@@ -100,8 +100,8 @@ def summarise(alongs: Sequence[Along]) -> dict[str, float]:
     hits, overlap, in_loop = (
         np.concatenate([getattr(a, key) for a in alongs]) for key in ("hits", "overlap", "in_loop")
     )
-    runs = [run for a in alongs for run in runs_that_hold(a.hits)]
-    before = [run for a in alongs for run in runs_that_hold(a.hits[: first_true(a.in_loop)])]
+    runs = [run for a in alongs for run in runs_that_hold(a.hits.tolist())]
+    before = [run for a in alongs for run in runs_that_hold(a.hits[: first_true(a.in_loop)].tolist())]
     return {
         "tokens": len(hits),
         "loop_share": float(in_loop.mean()),
@@ -144,7 +144,7 @@ def mean_of(values: np.ndarray) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def by_suite(alongs: Sequence[Along]) -> dict[str, dict[str, float]]:
+def by_suite(alongs: Sequence[Along]) -> dict[str, dict[str, float | None]]:
     """``summarise`` for each suite and, as ``all``, for all of them."""
     rows = {suite: [a for a in alongs if a.suite == suite] for suite in SUITES}
     return {name: summarise(row) for name, row in {**rows, "all": list(alongs)}.items() if row}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -36,9 +38,19 @@ class BatchedMuon(torch.optim.Optimizer):
     ) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum, "decay": decay})
 
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        """One update: Nesterov momentum, orthogonalised, scaled by sqrt(max(1, rows / columns))."""
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One update: Nesterov momentum, orthogonalised, scaled by sqrt(max(1, rows / columns)).
+
+        ``closure``: computes the gradients first and returns the loss, as for every optimiser of torch.
+        """
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             by_shape: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
             for parameter in group["params"]:
@@ -46,15 +58,17 @@ class BatchedMuon(torch.optim.Optimizer):
                     by_shape[parameter.shape].append(parameter)
             for shape, parameters in by_shape.items():
                 self._step_shape(group, shape, parameters)
+        return loss
 
     def _step_shape(self, group: dict, shape: torch.Size, parameters: list[nn.Parameter]) -> None:
         directions = []
         for parameter in parameters:
-            state = self.state[parameter]
+            state, gradient = self.state[parameter], parameter.grad
+            assert gradient is not None, "step leaves out parameters without a gradient"
             if not state:
                 state["momentum"] = torch.zeros_like(parameter)
-            state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
-            directions.append(torch.lerp(parameter.grad, state["momentum"], group["momentum"]))
+            state["momentum"].lerp_(gradient, 1 - group["momentum"])
+            directions.append(torch.lerp(gradient, state["momentum"], group["momentum"]))
         updates = orthogonalise(torch.stack(directions)).to(parameters[0].dtype)
         scale = max(1.0, shape[0] / shape[1]) ** 0.5
         for parameter, update in zip(parameters, updates):

@@ -93,7 +93,12 @@ def cut_suite(suite: str, documents: list[Document], tokenizer: PreTrainedTokeni
         cuts = [(d, usable_cuts(d, suite, tokenizer)) for d in files if split_of(d) == split]
         rounds = range(max((len(found) for _, found in cuts), default=0))
         turns = [(d, found[turn]) for turn in rounds for d, found in cuts if turn < len(found)]
-        chosen = [(d, cut) for d, cut in turns if not (cut in seen or seen.add(cut))][: WANTED[split]]
+        first: dict[str, Document] = {}  # new cut -> the document that it is from
+        for document, cut in turns:
+            if cut not in seen:
+                first.setdefault(cut, document)
+        seen.update(first)
+        chosen = [(document, cut) for cut, document in first.items()][: WANTED[split]]
         if len(chosen) < WANTED[split]:
             raise UserError(
                 f"Held-out files give only {len(chosen)} of {WANTED[split]} prompts for {suite}/{split}. "

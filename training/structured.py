@@ -201,7 +201,8 @@ FORMS = (
 
 def structured_prompts(count: int, seed: int) -> list[tuple[str, str]]:
     """``count`` distinct prompts as (form, text), cycling through the forms."""
-    rng, found = random.Random(seed), {}
+    rng = random.Random(seed)
+    found: dict[str, str] = {}  # text -> form
     while len(found) < count:
         form = FORMS[len(found) % len(FORMS)]
         found.setdefault(form(rng), form.__name__)

@@ -12,7 +12,7 @@ import torch
 
 from training.architecture import Shape, deepen, save_model
 from training.corpus import read_documents
-from training.loop import Rates, TimedRun, compiled, device, mean_loss, next_token_loss, set_attention
+from training.loop import Rates, TimedRun, compiled, device, mean_loss, next_token_loss, on_device, set_attention
 from training.places import BUILD
 from training.tokenizer import CONTEXT, load_tokenizer
 from training.tokens import TOKENS, Windows, read_tokens, write_tokens
@@ -76,7 +76,7 @@ class TargetTraining:
     def train_first(self) -> TimedRun:
         """The shallow target at short context; the rates decay to those of the second part."""
         torch.manual_seed(0)
-        model = self.plan.first.build().to(device())
+        model = on_device(self.plan.first.build())
         run = TimedRun(
             "target-first",
             model,
@@ -89,7 +89,7 @@ class TargetTraining:
 
     def train_deepened(self, first: TimedRun) -> None:
         """The deepened target: short context, then full context; the rates decay to their end."""
-        model = deepen(first.model, self.plan.layers).to(device())
+        model = on_device(deepen(first.model, self.plan.layers))
         run = TimedRun(
             "target-deepened",
             model,

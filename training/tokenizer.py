@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from training.corpus import read_documents
 from training.files import replacing_folder
@@ -56,7 +56,7 @@ def train_tokenizer(characters: int = 25_000_000) -> Path:
     return TOKENIZER
 
 
-def load_tokenizer() -> PreTrainedTokenizerFast:
+def load_tokenizer() -> PreTrainedTokenizerBase:
     """The trained tokenizer; trains it first if needed. Raises UserError without a corpus."""
     if not (TOKENIZER / "tokenizer.json").is_file():
         train_tokenizer()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from decoding.errors import UserError
 from training.files import replacing_file
@@ -16,7 +16,7 @@ TOKENS = BUILD / "tokens"
 BOS = 0
 
 
-def write_tokens(name: str, texts: list[str], tokenizer: PreTrainedTokenizerFast) -> Path:
+def write_tokens(name: str, texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Path:
     """Encodes the texts, each after a BOS, as one stream of uint16 in ``build/tokens/<name>.bin``."""
     path = TOKENS / f"{name}.bin"
     with replacing_file(path, "wb") as file:

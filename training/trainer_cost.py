@@ -14,7 +14,7 @@ import torch
 from transformers import LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from training.architecture import Shape
-from training.loop import compiled, device, next_token_loss, set_attention
+from training.loop import compiled, device, next_token_loss, on_device, set_attention
 from training.target import SHORT, Plan
 
 WARM_UP = 3
@@ -34,7 +34,7 @@ class _Stopwatch(TrainerCallback):
 def make_model(shape: Shape) -> LlamaForCausalLM:
     """The model that both train, with the attention of this project's loop."""
     torch.manual_seed(0)
-    model = shape.build().to(device())
+    model = on_device(shape.build())
     set_attention(model, SHORT)
     return model
 

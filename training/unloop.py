@@ -29,6 +29,7 @@ from training.loop import (
     logits_of,
     mean_loss,
     next_token_loss,
+    on_device,
     set_attention,
 )
 from training.loops import inside_loops
@@ -49,7 +50,7 @@ LONG_FROM = 0.75  # share of the time after which the corpus windows have full c
 def train_unlooped(minutes: float) -> Path:
     """Trains the target in ``build/target`` further for ``minutes``; a killed run resumes."""
     training = TargetTraining(minutes)
-    run = TimedRun(NAME, load_model(TARGET).to(device()), 60 * minutes, {"texts": TEXTS, "weight": WEIGHT}, RATES)
+    run = TimedRun(NAME, on_device(load_model(TARGET)), 60 * minutes, {"texts": TEXTS, "weight": WEIGHT}, RATES)
     run.position = run.position or _windows_seen()
     for windows, until in ((training.short, LONG_FROM), (training.long, 1.0)):
         size = max(1, training.plan.tokens_per_step // windows.length)

@@ -95,5 +95,5 @@ def all_steps(tokens: int = TOKENS, minutes: float = MINUTES) -> None:
     draft(RECIPES[DEFAULT].grown_from, minutes / 3, "sharp")
     draft(DEFAULT, minutes * 2 / 3, "sharp")
     ladder(tokens_seen(DEFAULT) // 3)
-    losses(tokens_seen(DEFAULT) // 3, None)
+    losses(tokens_seen(DEFAULT) // 3, [])
     install()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ def frequent_ids(texts: Sequence[Text], count: int) -> Tensor:
     frequencies = Counter[int]()
     for text in texts:
         frequencies.update(text.ids[text.answer :].tolist())
-    probable = Counter[int]()
+    probable: dict[int, float] = defaultdict(float)
     for text in texts:
         ids, weights = text.top_ids[text.answer :].flatten(), np.exp(text.top_logp[text.answer :].astype(np.float32))
         for token, weight in zip(*_summed(ids, weights.flatten())):
@@ -77,7 +77,8 @@ class Texts:
         random = np.random.default_rng(seed)
         lengths = np.array([len(text.ids) for text in self.texts]) + len(self.before)
         order = np.argsort(lengths + random.uniform(-8, 8, len(lengths)))
-        found, current = [], []
+        found: list[list[int]] = []
+        current: list[int] = []
         for index in order.tolist():
             if current and (len(current) + 1) * max(lengths[index], lengths[current].max()) > tokens:
                 found.append(current)

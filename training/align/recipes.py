@@ -61,18 +61,18 @@ def start_draft(recipe: Recipe, target: LlamaForCausalLM) -> tuple[LlamaForCausa
     """
     torch.manual_seed(1)
     draft = LlamaForCausalLM(narrowed(target.config, recipe))
-    embeddings = target.get_input_embeddings().weight.detach().float()
+    embeddings = target.model.embed_tokens.weight.detach().float()
     projection = _principal(embeddings, recipe.narrower) if recipe.narrower > 1 else None
     with torch.no_grad():
         own = embeddings if projection is None else embeddings @ projection
-        draft.get_input_embeddings().weight.copy_(own.bfloat16())
+        draft.model.embed_tokens.weight.copy_(own.bfloat16())
         for layer, start in zip(draft.model.layers, recipe.starts):
             if start is not None:
                 layer.load_state_dict(target.model.layers[start].state_dict())
         if recipe.narrower == 1:
             draft.model.norm.load_state_dict(target.model.norm.state_dict())
     draft.tie_weights()
-    draft.get_input_embeddings().weight.requires_grad_(False)
+    draft.model.embed_tokens.weight.requires_grad_(False)
     for layer in draft.model.layers[: recipe.shared]:
         layer.requires_grad_(False)
     return draft, projection

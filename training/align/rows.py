@@ -7,11 +7,14 @@ tokens, whose keys and values stay in the cache: a new text only resets its row'
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM
+
+from training.layer_weights import LayerWeights, layer_weights
 
 CHUNK = 32
 """Rows that attend together, over the positions of the longest of them."""
@@ -19,7 +22,21 @@ STRIDE = 32
 """Steps between two layouts of the cache; each layout groups rows of similar length."""
 
 
-def packed(weight: Tensor, rows: int) -> Callable[[Tensor], Tensor]:
+Product = Callable[[Tensor], Tensor]
+
+
+class PackedLayer(NamedTuple):
+    """A layer's norms, and its products by packed weights."""
+
+    norm1: Tensor
+    norm2: Tensor
+    qkv: Product
+    out: Product
+    gate_up: Product
+    down: Product
+
+
+def packed(weight: Tensor, rows: int) -> Product:
     """A function that multiplies (rows, inputs) by ``weight`` (outputs, inputs), packed once for ``rows`` rows."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return lambda x: F.linear(x, weight)
@@ -35,31 +52,23 @@ class RowDecoder:
 
     def __init__(self, model: LlamaForCausalLM, prefix: list[int], rows: int, length: int) -> None:
         config = model.config
-        self.eps, self.heads, self.kv_heads = (
-            config.rms_norm_eps,
-            config.num_attention_heads,
-            config.num_key_value_heads,
-        )
-        self.head_dim = config.hidden_size // config.num_attention_heads
+        self.eps, self.heads = config.rms_norm_eps, config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads or self.heads
+        self.head_dim = config.hidden_size // self.heads
         self.rows, self.length, self.prefix = rows, length, len(prefix) - 1
         cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(length)[None])
         self.cos, self.sin = cos[0].bfloat16(), sin[0].bfloat16()
         self.embedding = model.lm_head.weight.detach().bfloat16()
         self.norm = model.model.norm.weight.detach().bfloat16()
         self.head = packed(self.embedding, rows)
-        self.layers = [self._pack(layer) for layer in model.model.layers]
+        self.layers = [self._pack(weights) for weights in layer_weights(model)]
         self.positions = torch.full((rows,), self.prefix)
         self._caches = self._allocate()
         self._read_prefix(model, prefix)
 
-    def _pack(self, layer: torch.nn.Module) -> tuple[Tensor | Callable[[Tensor], Tensor], ...]:
-        attention, mlp = layer.self_attn, layer.mlp
-        qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
-        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
-        linears = [qkv, attention.o_proj.weight, gate_up, mlp.down_proj.weight]
-        products = [packed(weight.detach().bfloat16().contiguous(), self.rows) for weight in linears]
-        norms = [layer.input_layernorm.weight, layer.post_attention_layernorm.weight]
-        return (*(norm.detach().bfloat16() for norm in norms), *products)
+    def _pack(self, weights: LayerWeights) -> PackedLayer:
+        linears = weights.qkv, weights.out, weights.gate_up, weights.down
+        return PackedLayer(weights.norm1, weights.norm2, *(packed(one.contiguous(), self.rows) for one in linears))
 
     def _chunks(self) -> list[slice]:
         return [slice(start, min(start + CHUNK, self.rows)) for start in range(0, self.rows, CHUNK)]

@@ -50,6 +50,7 @@ def turns_of(tokenizer: PreTrainedTokenizerBase) -> Turns:
         raise UserError("The target has no chat template, so it cannot write prompts. Choose a chat model.")
     message = [{"role": "user", "content": mark}]
     whole = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    assert isinstance(whole, str), "asked for as text"
     before, between = (tokenizer(part, add_special_tokens=False).input_ids for part in whole.split(mark))
     return Turns(before, between, between[0])
 
