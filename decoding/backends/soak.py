@@ -150,10 +150,11 @@ def _is_own(events: list[Event], request: CompareRequest) -> bool:
         if lane["output"]
     }
     numbered = [event.seq for event in events] == list(range(len(events)))
-    return numbered and run["settings"]["prompt"] == request.prompt and _live_texts(events) == expected
+    return numbered and run["settings"]["prompt"] == request.prompt and live_texts(events) == expected
 
 
-def _live_texts(events: list[Event]) -> dict[tuple[int, int], list[int]]:
+def live_texts(events: list[Event]) -> dict[tuple[int, int], list[int]]:
+    """The text of every (lane, repeat) according to the ``iterations`` events."""
     texts: dict[tuple[int, int], list[int]] = {}
     for event in events:
         if event.kind == "iterations":
