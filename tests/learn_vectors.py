@@ -15,10 +15,29 @@ from decoding.records.trace import Chain, Costs, Guesses
 
 HEADS = ("disco", "specdecpp", "costaware")
 LANES = (
-    "autoregressive", "static:1", "static:3", "static:20", "heuristic", "confidence", "confidence:0.8", "entropy",
-    "entropy:0.1", "oracle", "oracle:3", "oracle:best", "disco", "disco:0.7", "specdecpp", "specdecpp:0.8",
-    "specdecpp:auto", "costaware", "throughput", "bandit", "adaedl", "adaedl:0.6",
-)  # fmt: skip
+    "autoregressive",
+    "static:1",
+    "static:3",
+    "static:20",
+    "heuristic",
+    "confidence",
+    "confidence:0.8",
+    "entropy",
+    "entropy:0.1",
+    "oracle",
+    "oracle:3",
+    "oracle:best",
+    "disco",
+    "disco:0.7",
+    "specdecpp",
+    "specdecpp:0.8",
+    "specdecpp:auto",
+    "costaware",
+    "throughput",
+    "bandit",
+    "adaedl",
+    "adaedl:0.6",
+)
 
 
 def make_vectors(seed: int, rounds: int = 6) -> list[dict[str, Any]]:
@@ -83,9 +102,12 @@ def make_costs(random_: random.Random) -> Costs:
     v = [1.0 + slope * n * random_.uniform(0.9, 1.1) for n in range(random_.choice((1, 9, 65)))]
     return Costs(
         target_s=0.004,
-        v=[1.0, *v[1:]], c={"toy": random_.choice((0.0, 0.08, 0.5, 1.2))}, o=random_.choice((0.0, 0.02)),
-        decision={"disco": 0.01, "specdecpp": 0.02, "costaware": 0.003}, first={"toy": random_.choice((0.0, 0.06))},
-    )  # fmt: skip
+        v=[1.0, *v[1:]],
+        c={"toy": random_.choice((0.0, 0.08, 0.5, 1.2))},
+        o=random_.choice((0.0, 0.02)),
+        decision={"disco": 0.01, "specdecpp": 0.02, "costaware": 0.003},
+        first={"toy": random_.choice((0.0, 0.06))},
+    )
 
 
 def make_tuned(random_: random.Random) -> dict[str, dict[str, Any]]:
@@ -95,6 +117,9 @@ def make_tuned(random_: random.Random) -> dict[str, dict[str, Any]]:
         "disco": {"threshold": 0.55, "sl_max": random_.choice((8, 30)), "sure": random_.choice((0.9, 2.0))},
         "specdecpp": {"threshold": 0.4, "sl_max": 24, "ledger": ledger},
         "costaware": {
-            "sl_max": 40, "next": [0.2, 0.9], "first": {"start": 0.7, "held": 0.9, "missed": 0.4}, "ledger": ledger,
+            "sl_max": 40,
+            "next": [0.2, 0.9],
+            "first": {"start": 0.7, "held": 0.9, "missed": 0.4},
+            "ledger": ledger,
         },
-    }  # fmt: skip
+    }

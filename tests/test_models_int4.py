@@ -162,9 +162,14 @@ def test_the_lossless_command_takes_them(folders):
 
 def test_a_run_records_them_and_its_command_repeats_them(folders):
     request = CompareRequest(
-        "hello", target=folders[0], draft=folders[1], weights="int4", max_new_tokens=12, repeats=1,
+        "hello",
+        target=folders[0],
+        draft=folders[1],
+        weights="int4",
+        max_new_tokens=12,
+        repeats=1,
         lanes=["autoregressive", "static:3", "oracle"],
-    )  # fmt: skip
+    )
     *_, (kind, data) = Jobs("cpu").run("compare", asdict(request), "r", lambda: False)
     run = run_from_json(json.dumps(data["run"]))
     assert kind == "finished" and run.settings.weights == "int4" and run.pair.target.dtype == "int4"

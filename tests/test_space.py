@@ -105,8 +105,9 @@ def test_the_card_of_the_space_is_one():
 
 def test_the_container_copies_what_is_there_and_runs_as_a_user():
     text = (ROOT / "Dockerfile").read_text()
-    copied = [name for line in re.findall(r"^COPY (?:--chown=user )?(.+)$", text, re.MULTILINE)
-              for name in line.split()[:-1]]  # fmt: skip
+    copied = [
+        name for line in re.findall(r"^COPY (?:--chown=user )?(.+)$", text, re.MULTILINE) for name in line.split()[:-1]
+    ]
     assert {"app.py", "decoding", "viz", "models"} <= set(copied) and all((ROOT / name).exists() for name in copied)
     assert re.search(r"^USER 1000$", text, re.MULTILINE) and "--uid 1000" in text
 

@@ -16,8 +16,15 @@ MAX_FILE_BODY_BYTES = 12 * 2**20  # a run file of 8 MB as a string within JSON
 MAX_HELD_BYTES = 64 * 2**20  # total of all bodies being read or processed
 FILE_ROUTE = "/component_server"  # where the page sends the run files that visitors open
 UNUSED_ROUTES = (
-    "/upload", "/upload_progress", "/process_recording", "/deep_link", "/stream/", "/proxy=", "/vibe-", "/run-history",
-)  # fmt: skip
+    "/upload",
+    "/upload_progress",
+    "/process_recording",
+    "/deep_link",
+    "/stream/",
+    "/proxy=",
+    "/vibe-",
+    "/run-history",
+)
 PREFIX = "/gradio_api"
 BODY_METHODS = ("POST", "PUT", "PATCH", "DELETE")
 

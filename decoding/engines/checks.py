@@ -16,9 +16,19 @@ from .tokenizer import Tokenizer
 _PROBE = 'def f(x):\n    return  x ** 2  # naïve — 漢字 🙂\n\nThe quick brown fox, 1,234.5 times; it\'s "done"!\t'
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int4": 1}  # int4 at most: its head is in bfloat16
 _SIZES = (
-    "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "hidden_size", "intermediate_size", "head_dim",
-    "vocab_size", "max_position_embeddings", "n_layer", "n_head", "n_embd", "n_positions",
-)  # fmt: skip
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "hidden_size",
+    "intermediate_size",
+    "head_dim",
+    "vocab_size",
+    "max_position_embeddings",
+    "n_layer",
+    "n_head",
+    "n_embd",
+    "n_positions",
+)
 _WEIGHT_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.safetensors")
 INDEX_FILE = "model.safetensors.index.json"
 MAX_SIZE = 10**8

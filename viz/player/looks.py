@@ -15,9 +15,22 @@ from decoding.lookahead.specs import all_specs
 
 N_COLOURS = 13  # --sd-l0 to --sd-l12
 SYMBOLS = (  # Plotly's names; player.css draws the same ones
-    "square", "circle", "triangle-up", "diamond", "triangle-down", "cross", "star", "hexagon", "x", "triangle-left",
-    "triangle-right", "bowtie", "circle-open", "square-open", "diamond-open",
-)  # fmt: skip
+    "square",
+    "circle",
+    "triangle-up",
+    "diamond",
+    "triangle-down",
+    "cross",
+    "star",
+    "hexagon",
+    "x",
+    "triangle-left",
+    "triangle-right",
+    "bowtie",
+    "circle-open",
+    "square-open",
+    "diamond-open",
+)
 _POLICIES = (
     "autoregressive",
     "static",

@@ -13,9 +13,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = (
-    "app.py", "README.md", "LICENSE", "decoding", "viz", "models", "prompts", "recordings", "results", "lessons",
+    "app.py",
+    "README.md",
+    "LICENSE",
+    "decoding",
+    "viz",
+    "models",
+    "prompts",
+    "recordings",
+    "results",
+    "lessons",
     "docs/race.png",
-)  # fmt: skip
+)
 HARDWARE = ("cpu", "zerogpu", "gpu")
 TORCH = "torch>=2.8,<2.12"  # ZeroGPU knows 2.8.0, 2.9.1, 2.10.0 and 2.11.0
 CPU_WHEELS = "--extra-index-url https://download.pytorch.org/whl/cpu"  # without them: gigabytes of CUDA libraries
