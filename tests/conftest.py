@@ -32,6 +32,12 @@ def own_cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture
+def few_measurements(monkeypatch):
+    """What passes cost does not matter to the test, and is measured for a moment."""
+    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
+
+
 def pytest_configure(config):
     for marker, (_, why) in NEEDS.items():
         config.addinivalue_line("markers", f"{marker}: {why}")
@@ -49,8 +55,15 @@ def has_bf16() -> bool:
     return has_bf16_instructions()
 
 
+def has_muon() -> bool:
+    import torch
+
+    return hasattr(torch.optim, "Muon")
+
+
 NEEDS = {  # marker: what the machine must have, and what is not run without it
     "gpu": (has_gpu, "needs a CUDA GPU: real kernels were not run"),
+    "muon": (has_muon, "needs torch 2.9, whose Muon ours is compared with"),
     "bf16": (has_bf16, "needs a CPU with bfloat16 instructions: its packed products were not run"),
 }
 

@@ -7,23 +7,19 @@ import threading
 
 import pytest
 from gradio.utils import diff
-from gradio_client import Client
 from gradio_client.utils import apply_diff
 
 from decoding.records.run_file import run_from_json
 from viz.api import keyed_items
 
 from .page_server import scripted_page
+from .web import connect
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     with scripted_page(tmp_path_factory.mktemp("recordings"), pause_s=0.002) as (_, url):
         yield url
-
-
-def connect(url: str) -> Client:
-    return Client(url, verbose=False, httpx_kwargs={"timeout": 60.0})  # by default 5 s, too little on a busy machine
 
 
 def test_compare_streams_numbered_events_and_ends_with_the_run(url):

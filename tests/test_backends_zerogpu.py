@@ -172,13 +172,13 @@ def test_the_models_are_loaded_in_the_thread_that_started(monkeypatch):
 
 def test_the_page_of_a_space_end_to_end(backend, spaces, tmp_path):
     """The page as app.py builds it over this backend, called by a program; then a visitor without quota."""
-    from gradio_client import Client
 
     from .page_server import page_at, write_recordings
+    from .web import connect
 
     settings = dict(prompt="def f():", lanes=["autoregressive", "static:3"], max_new_tokens=12, repeats=1)
     with page_at(backend, write_recordings(tmp_path)) as url:
-        client = Client(url, verbose=False)
+        client = connect(url)
         events = list(client.submit(**settings, api_name="/compare"))
         assert events[-1]["kind"] == "finished" and events[-1]["data"]["run"]["settings"]["prompt"] == "def f():"
         assert len(spaces.durations) == 1

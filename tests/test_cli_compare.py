@@ -32,6 +32,8 @@ from tests.quick_jobs import QuickJobs
 from tests.runs import make_run
 from tests.tiny_pair import make_tiny_pair
 
+pytestmark = pytest.mark.usefixtures("few_measurements")
+
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
@@ -292,6 +294,7 @@ def test_serve_to_other_machines_needs_a_token(capsys, monkeypatch):
         port = free.getsockname()[1]
     started = []
     monkeypatch.setattr("uvicorn.Server.run", lambda server: started.append(server.config.host))
+    monkeypatch.setattr("decoding.backends.local.LocalBackend.prepare", lambda backend: None)  # no worker, no model
     for host in ("0.0.0.0", "::"):
         status, _, err = run_main(capsys, "serve", "--host", host, "--port", str(port))
         assert status == 2 and "--token" in err and "--insecure" in err

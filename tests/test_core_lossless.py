@@ -13,15 +13,10 @@ from decoding.records.request import CompareRequest
 
 from .tiny_pair import make_tiny_pair
 
+pytestmark = pytest.mark.usefixtures("few_measurements")
 LIVELY = 0.6  # spread of the random weights with which the text does not repeat itself immediately
 
 PROMPTS = ["def f(x):\n    return", "aaaa bbbb aaaa", "é"]
-
-
-@pytest.fixture(autouse=True)
-def few_measurements(monkeypatch):
-    """The costs of passes do not matter here."""
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from gradio_client import Client
 
 from decoding.comparison.compare import finished_run
 from decoding.engines.pair import load_pair
@@ -23,7 +22,9 @@ from .page_fakes import ScriptedBackend
 from .page_server import page_at, write_recordings
 from .tiny_pair import make_tiny_pair
 from .toy import ToyPair
+from .web import connect
 
+pytestmark = pytest.mark.usefixtures("few_measurements")
 RECIPES = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 
 
@@ -70,7 +71,7 @@ def test_a_backend_is_a_class_that_yields_events(tmp_path):
     recordings = tmp_path / "recordings"
     recordings.mkdir()
     with page_at(found["Keeping"](ScriptedBackend(), kept), write_recordings(recordings)) as url:
-        job = Client(url, verbose=False).submit(
+        job = connect(url).submit(
             prompt="def f():", lanes=["autoregressive", "static:3"], max_new_tokens=20, api_name="/compare"
         )
         *_, last = list(job)

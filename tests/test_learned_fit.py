@@ -31,14 +31,14 @@ from decoding.records.suites import Prompt
 from .learned_heads import make_weights
 from .tiny_pair import make_tiny_pair
 
+pytestmark = pytest.mark.usefixtures("few_measurements")
 OPTIONS = FitOptions("code", n_train=30, n_validation=6, max_new_tokens=24, epochs=1)
 
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
-    """Texts are kept only in this folder, and costs are measured for a moment."""
+    """Texts are kept only in this folder."""
     monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path))
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from gradio_client import Client
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -107,7 +106,7 @@ def test_what_strangers_send_is_not_written_to_the_log(url, capfd, caplog):
 
 def test_a_program_has_so_many_runs_at_once_and_no_more(served):
     slow, url = served
-    client = Client(url, verbose=False)
+    client = web.connect(url)
     arguments = dict(prompt="x", lanes=["autoregressive"], max_new_tokens=400, api_name="/compare")
     jobs = [client.submit(**arguments) for _ in range(PER_SESSION)]
     for job in jobs:

@@ -8,7 +8,6 @@ from datetime import timedelta
 
 import httpx
 import pytest
-from gradio_client import Client
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
@@ -21,6 +20,7 @@ from .page_fakes import ScriptedBackend
 from .page_server import close, write_recordings
 from .runs import make_run
 from .waiting import in_own_loop
+from .web import connect
 
 TOOLS = {"compare_policies", "best_speculation_length", "explain_token", "list_pairs"}
 LANES = "autoregressive,static:3,oracle"
@@ -103,7 +103,7 @@ def test_without_mcp_nothing_is_offered(tmp_path):
     _, url, _ = serve(page, prevent_thread_lock=True, quiet=True)
     try:
         assert httpx.post(f"{url}gradio_api/mcp/", json={}).status_code in (404, 405)
-        assert list(Client(url, verbose=False).view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
+        assert list(connect(url).view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
     finally:
         close(page)
 

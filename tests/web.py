@@ -1,10 +1,11 @@
-"""httpx's functions, with the patience that a busy machine needs: httpx itself gives up after 5 s of silence."""
+"""httpx's functions and Gradio's client, with a busy machine's patience: httpx itself gives up after 5 s of silence."""
 
 from __future__ import annotations
 
 from functools import partial
 
 import httpx
+from gradio_client import Client
 
 PATIENCE_S = 60.0
 
@@ -14,3 +15,7 @@ post = partial(httpx.post, timeout=PATIENCE_S)
 put = partial(httpx.put, timeout=PATIENCE_S)
 request = partial(httpx.request, timeout=PATIENCE_S)
 stream = partial(httpx.stream, timeout=PATIENCE_S)
+
+
+def connect(url: str) -> Client:
+    return Client(url, verbose=False, httpx_kwargs={"timeout": PATIENCE_S})
