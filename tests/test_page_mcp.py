@@ -6,7 +6,6 @@ import json
 import sys
 from datetime import timedelta
 
-import httpx
 import pytest
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
@@ -16,11 +15,11 @@ from decoding.errors import UserError
 from viz.mcp_tools import best_length, check_installed, explain
 from viz.page import build_page, serve
 
+from . import web
 from .page_fakes import ScriptedBackend
 from .page_server import close, write_recordings
 from .runs import make_run
 from .waiting import in_own_loop
-from .web import connect
 
 TOOLS = {"compare_policies", "best_speculation_length", "explain_token", "list_pairs"}
 LANES = "autoregressive,static:3,oracle"
@@ -68,7 +67,7 @@ def test_a_comparison_its_token_and_the_link_to_its_run(url):
     answered = answer(first)
     assert [lane["lane"] for lane in answered["lanes"]] == LANES.split(",") and answered["link"].startswith(url)
     assert answered["lanes"][0]["speedup"] == 1.0 and answered["lanes"][1]["same_text_as_plain_decoding"] is True
-    assert httpx.get(answered["link"], timeout=30).status_code == 200
+    assert web.get(answered["link"]).status_code == 200
     call = {"run": answered["run"], "lane": "static:3", "position": 7}
     (second, missing) = ask(url, ("explain_token", call), ("explain_token", call | {"lane": "static:99"}))
     assert answer(second)["fate"] in ("accepted", "correction", "bonus") and "position 7" in answer(second)["where"]
@@ -102,8 +101,8 @@ def test_without_mcp_nothing_is_offered(tmp_path):
     page = build_page(ScriptedBackend(), write_recordings(tmp_path))
     _, url, _ = serve(page, prevent_thread_lock=True, quiet=True)
     try:
-        assert httpx.post(f"{url}gradio_api/mcp/", json={}).status_code in (404, 405)
-        assert list(connect(url).view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
+        assert web.post(f"{url}gradio_api/mcp/", json={}).status_code in (404, 405)
+        assert list(web.connect(url).view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
     finally:
         close(page)
 
