@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any
@@ -177,8 +178,15 @@ def _wire_examples(
             concurrency_limit=None,
             api_visibility="private",
         )
-    # The visitor's own text is not an example.
-    prompt.input(fn=None, js="() => null", outputs=form.example, api_visibility="private")
+    # The visitor's own text is not an example. Gradio reports pasted text as a change only, not as input.
+    prompts = json.dumps({example.title: example.prompt for example in examples})
+    prompt.change(
+        fn=None,
+        js=f"(text, title) => (({prompts})[title] === text ? title : null)",
+        inputs=[prompt, form.example],
+        outputs=form.example,
+        api_visibility="private",
+    )
 
 
 def _wire_opened(form: Form, fields: list, view: gr.HTML, store: RunStore, names_of_pairs: list[str]) -> None:

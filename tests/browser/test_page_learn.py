@@ -300,9 +300,7 @@ def test_a_hand_out_tells_each_step_on_its_own_run(there):
     page.get_by_role("button", name="Print a handout").click()
     page.wait_for_function("window.printed")
     assert "another run" in page.evaluate("window.printed")
-    assert "This run was made with coupling" in page.evaluate(
-        "window.printed"
-    )  # its last step, not the first one's rule
+    assert "This run was made with coupling" in page.evaluate("window.printed")  # its last step
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
 
 

@@ -276,8 +276,7 @@ def test_an_example_replaces_the_prompt_when_it_is_chosen_and_not_when_the_list_
 def test_the_example_chosen_last_can_be_chosen_again_after_typing(page):
     box, example = page.locator("#prompt textarea"), page.locator("#example input")
     first = box.input_value()
-    box.fill("")
-    box.press_sequentially("mine")
+    box.fill("mine")  # at once, as pasted text comes
     expect(example).to_have_value("", timeout=WAIT)
     choose_the_first_example(page)
     expect(box).to_have_value(first, timeout=WAIT)
