@@ -242,6 +242,17 @@ def test_more_replicas_than_the_machine_has_room_for_are_a_sentence(cluster, opt
         check_room(Options(**options))
 
 
+def test_a_port_on_which_ray_does_not_listen_in_time_is_a_sentence(cluster, monkeypatch):
+    from decoding.backends import ray_serve
+
+    def late(**options):
+        raise TimeoutError("HTTP proxies not available after 60s.")
+
+    monkeypatch.setattr(ray_serve.serve, "start", late)
+    with pytest.raises(UserError, match=r"listen on 127.0.0.1:1 \(HTTP proxies not available"):
+        ray_serve.open_cluster("127.0.0.1", 1)
+
+
 @pytest.mark.parametrize("args", [{"replicas": 0}, {"least": 3, "most": 2}, {"nonsense": 1}])
 def test_a_cluster_that_cannot_be_is_a_sentence(args):
     from decoding.backends.ray_serve import application

@@ -293,10 +293,7 @@ def application(args: dict[str, Any]) -> serve.Application:
 
 
 def start(options: Options, host: str, port: int, address: str = "") -> None:
-    """Start the application on the cluster at ``address`` ("": one of this machine's own), on ``host``:``port``.
-
-    Raises UserError.
-    """
+    """Start the application at ``host``:``port`` of the cluster at ``address`` ("": a local one). Raises UserError."""
     open_cluster(host, port, address)
     if not address:
         check_room(options)
@@ -309,7 +306,11 @@ def open_cluster(host: str, port: int, address: str = "") -> None:
         _join(address)
     else:
         _start_own()
-    serve.start(http_options={"host": host, "port": port})
+    try:
+        serve.start(http_options={"host": host, "port": port})
+    except (RayError, RayServeException, TimeoutError) as error:
+        why = (str(error).splitlines() or [""])[0][:200]
+        raise UserError(f"Ray Serve did not start to listen on {host}:{port} ({why}): try again.") from error
 
 
 def check_room(options: Options) -> None:
@@ -367,6 +368,7 @@ def _start_own() -> None:
     Its workers get the usual priority, not Ray's low one: other programs would show in the times.
     """
     os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # after Ray's 5 s it kills one that starts
     os.environ.setdefault("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "0.5")  # Ray's 0.1 s take 2% of a core, here a device's
     for left in reversed(range(ATTEMPTS)):
         try:
