@@ -1,8 +1,9 @@
 # make run    start the dashboard (builds .venv the first time)
 # make test   all tests, in a browser too (installs what they need the first time)
 # make test-ray  those that need Ray (installs it the first time; elsewhere they count as not run)
-# make lint   ruff, and mypy on all but viz/
-# make refresh  rebuild all that is derived from the shipped weights: policies, cards, recordings, tables
+# make lint   ruff, and mypy on decoding/ and training/
+# make refresh  rebuild all that is derived from the shipped weights: policies, cards, recordings, tables (but for the
+#             papers' data sets, which are fetched: docs/measured.md has their commands)
 
 PYTHON ?= python3
 BIN := .venv/bin

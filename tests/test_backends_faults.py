@@ -49,7 +49,7 @@ def last_sentence(events):
         (AssertionError(), "broke down (AssertionError). Try again"),
     ],
 )
-def test_every_fault_is_refused_in_a_sentence(error, words):
+def test_every_fault_is_reported_in_a_sentence(error, words):
     sentence = sentence_of(error)
     assert words in sentence and "second" not in sentence
     assert is_out_of_memory(error) is ("memory" in words)

@@ -233,7 +233,7 @@ def test_the_chi_square_catches_a_policy_that_drops_what_was_drafted():
     assert p_value("static:2", draft_class=DropsUnlikely, draws=FEWER) < 1e-6
 
 
-def test_draws_decide_each_decision():
+def test_the_recorded_draws_agree_with_each_decision():
     prepared: Prepared = prepare(
         CompareRequest("abc", lanes=["static:4"], max_new_tokens=40, rule="sampling", temperature=1.0),
         ToyPair(agree=0.5),

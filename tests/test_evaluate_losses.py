@@ -36,7 +36,7 @@ def test_errors_are_reported_by_kind():
     assert oracle.too_soon == oracle.too_long_s == 0
 
 
-def test_a_perfect_classifier_lies_between_the_rules_and_the_oracle():
+def test_a_perfect_classifier_lies_between_the_policies_and_the_oracle():
     samples = make_samples(9)
     entries = [Entry("static-opt", "static:4"), Entry("oracle", "oracle")]
     judge = judge_timings(entries, samples, COSTS)[ALL]

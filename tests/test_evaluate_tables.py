@@ -30,7 +30,7 @@ COSTS = make_costs()
 # -- prediction ----------------------------------------------------------------------------------------
 
 
-def test_static_rules_predict_drafted_to_hold_and_the_bonus_position_to_fail():
+def test_static_policies_predict_drafted_to_hold_and_the_bonus_position_to_fail():
     """yyyynyyy under static:2, at most three tokens per iteration: starts 0, 3 and 5; the last can draft two.
 
     0: y y drafted and held, bonus position 2 predicted to fail but held.
@@ -44,7 +44,7 @@ def test_static_rules_predict_drafted_to_hold_and_the_bonus_position_to_fail():
     assert found.auc is None
 
 
-def test_scored_rules_predict_the_token_they_stopped_on_to_fail():
+def test_scored_policies_predict_the_token_they_stopped_on_to_fail():
     """ynyyyyyy with the draft unsure exactly at the wrong guess: confidence predicts every decided token right."""
     sure = [0.9, 0.1, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]
     found = predict(replay_lane("confidence:0.5", [sample("ynyyyyyy", sure)], COSTS), [sample("ynyyyyyy", sure)])
@@ -264,7 +264,7 @@ def test_clocked_points_stand_beside_the_replay_of_the_same_prompts():
     assert clocked_sls("shallow", sweep, samples, []) == {}
 
 
-def test_the_recommendation_is_the_fastest_draft_and_is_reported_for_other_engines():
+def test_the_recommendation_is_the_fastest_draft_and_is_written_out_for_other_engines():
     result = make_drafts()
     advice = recommend(result.drafts, "target", result.setting.costs)
     best = max(result.drafts, key=lambda draft: draft.speedup[ALL].value)
@@ -305,7 +305,7 @@ def test_a_losing_ladder_is_called_losing():
 # -- reports and files ---------------------------------------------------------------------------------
 
 
-def test_reports_hold_every_rule(tmp_path):
+def test_reports_hold_every_policy(tmp_path):
     result = make_evaluation()
     text = markdown(result)
     assert all(f"| {entry.label}" in text for entry in result.policies)

@@ -101,7 +101,7 @@ def test_costaware_weighs_the_next_token_against_its_cost():
     assert policy.score == 0.7
 
 
-def test_the_long_run_latency_is_a_fixed_point_of_the_rule():
+def test_the_long_run_latency_is_a_fixed_point_of_the_policy():
     rows = rows_from_json(LEDGER, "costaware")
     lam = long_run_latency(rows, COSTS, "small")
     m = marginal(COSTS, "small")
@@ -111,7 +111,7 @@ def test_the_long_run_latency_is_a_fixed_point_of_the_rule():
     assert threshold(rows, COSTS, "small") == pytest.approx((0.1 + 0.02) / lam)
 
 
-def test_a_dearer_draft_raises_costawares_thresholds():
+def test_a_costlier_draft_raises_costawares_thresholds():
     rows = rows_from_json(LEDGER, "costaware")
     cheap, costly = (threshold(rows, Costs(0.005, COSTS.v, {"small": c}, 0.02), "small") for c in (0.05, 0.5))
     assert cheap < costly
@@ -126,7 +126,7 @@ def test_costaware_never_drafts_where_plain_decoding_is_cheaper():
     assert threshold(rows, hopeless, "small") == 1.0 and not policy.should_draft(known("costaware", []))
 
 
-def test_a_dear_start_is_no_reason_to_check_at_once():
+def test_a_costly_start_is_no_reason_to_check_at_once():
     """The cost of v(2) over v(1) and of the first draft step counts for the iteration, not for the first token."""
     rows = rows_from_json(LEDGER, "costaware")
     steep = replace(COSTS, v=[1.0, *(v + 0.2 for v in COSTS.v[1:])], first={"small": 0.1})

@@ -138,7 +138,7 @@ def test_a_long_context_takes_memory_only_where_it_is_written():
     assert seen.shape == (5, 256) and torch.all(seen == 2)
 
 
-def test_limits_are_refused_in_a_sentence():
+def test_what_exceeds_the_limits_is_refused_in_a_sentence():
     hf_model = random_model(CONFIGS["llama"])
     for model in (lean(hf_model), general(hf_model)):
         with pytest.raises(UserError, match="no tokens"):

@@ -24,7 +24,8 @@ from viz.player.names import lane_name
 from viz.reports.drafts import beside_evaluation, drafts_report
 from viz.reports.evaluation import evaluation_report
 from viz.reports.kept import Kept
-from viz.reports.tab import DRAFTS, EVALUATE, _answers, _finish, is_stale, job_options
+from viz.reports.stale import is_stale
+from viz.reports.tab import DRAFTS, EVALUATE, _answers, _finish, job_options
 
 from .evaluations import make_drafts, make_evaluation
 from .page_fakes import fake_pair
@@ -115,10 +116,22 @@ def load_text(take, kind: str, folder: Path):
     return load_evaluation(path)
 
 
-def test_a_broken_file_of_the_papers_data_sets_is_a_sentence(tmp_path):
+def test_a_broken_file_of_the_papers_data_sets_is_a_sentence_beside_the_other_figures(tmp_path):
     save_result(make_evaluation(), tmp_path / "toy.json")
     (tmp_path / "toy-papers.json").write_text("{")
-    assert "toy-papers.json is not an evaluation" in _answers(EVALUATE, fake_pair(), tmp_path, Kept())[0]({})["error"]
+    report = _answers(EVALUATE, fake_pair(), tmp_path, Kept())[0]({})["report"]
+    assert "toy-papers.json is not an evaluation" in report["sections"][1]["sentences"][0]
+    assert not report["papers"] and report["sections"][2]["tables"]
+
+
+def test_figures_on_the_papers_data_sets_of_other_weights_say_so(tmp_path):
+    pair = fake_pair()
+    pair.target = str(tmp_path)
+    for name in ("toy.json", "toy-papers.json"):
+        save_result(make_evaluation(), tmp_path / name)
+    (tmp_path / "config.json").write_text("{}")
+    report = _answers(EVALUATE, pair, tmp_path, Kept())[0]({})["report"]
+    assert "other than the installed ones" in " ".join(report["sections"][1]["sentences"])
 
 
 def test_figures_of_other_weights_say_so(tmp_path):

@@ -45,7 +45,7 @@ def test_the_formula_by_hand():
     assert after([(5, 1)] * 10) == throughput.index(max(throughput)) + 1 == 1
 
 
-def test_guesses_that_hold_make_it_longer_and_dear_checks_shorter():
+def test_guesses_that_hold_make_it_longer_and_costly_checks_shorter():
     held, failed = [(6, 6)] * 8, [(6, 0)] * 8
     assert after(failed) == 1 < after([]) < after(held)
     assert after(held, v=COSTLY) < after(held)

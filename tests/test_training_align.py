@@ -166,7 +166,7 @@ def test_batches_hold_each_text_once_and_ask_for_its_next_token(written, chat):
     assert set(head[kept].tolist()) <= set(head.tolist())
 
 
-def test_no_texts_are_refused_in_a_sentence(tmp_path):
+def test_a_folder_without_texts_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(UserError, match="align texts"):
         Texts(read_texts(tmp_path, "train"), [0], torch.arange(4), 32)
 

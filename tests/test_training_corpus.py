@@ -71,7 +71,7 @@ def test_a_package_becomes_documents_and_a_manifest_row(tmp_path, monkeypatch):
     ]
 
 
-def test_nothing_usable_is_refused_in_a_sentence(tmp_path, monkeypatch):
+def test_a_folder_without_usable_packages_is_refused_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "CORPUS", tmp_path / "corpus")
     make_package(tmp_path / "bad", "copyleft", "GPL-3.0", {"copyleft/a.py": CODE})
     for folder in (tmp_path, tmp_path / "absent", tmp_path / "bad"):

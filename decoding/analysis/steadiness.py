@@ -41,7 +41,8 @@ def _against_its_replay(run: Run, trace: Trace) -> str:
     simulated = replayed[sl - 1].speedup
     if 1 / TWINS < simulated / measured.median < TWINS:
         return ""
-    came_out = f"{lane.spec.title} {sl} came out {measured.median:.2f}×"
+    name = f"{lane.spec.title} {sl}" + (f" · {lane.draft}" if lane.draft else "")
+    came_out = f"{name} came out {measured.median:.2f}×"
     return f"{came_out}, its replay at the measured costs {simulated:.2f}×"
 
 

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from tempfile import TemporaryDirectory
 from typing import Any
 
 GPU_LOST = 70  # exit status of a worker whose GPU has faulted
+END_S = 5.0  # how long to wait for a killed worker
 
 
 class WorkerProcess:
@@ -61,7 +63,8 @@ class WorkerProcess:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait()  # so that it writes no file while its folder is removed
+        with suppress(subprocess.TimeoutExpired):  # a driver may hold it: nobody waits for that
+            self._process.wait(END_S)  # so that it writes no file while its folder is removed
 
     def why_it_ended(self) -> str:
         """A clause on the exit status: "was killed by signal 9 (SIGKILL)"."""

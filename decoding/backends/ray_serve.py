@@ -124,6 +124,8 @@ async def _cancel_with(reader: str, cancel: threading.Event) -> None:
         except ValueError:
             cancel.set()
             return
+        except RayError:  # the cluster did not answer: ask again
+            continue
 
 
 class RayBackend(GrantedBackend):

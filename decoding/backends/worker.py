@@ -3,7 +3,8 @@
 Started by :mod:`.process` as ``python -m decoding.backends.worker FD MODULE:NAME FOLDER``; FOLDER is its folder for
 temporary files. Messages are JSON, both ways:
 ``{"job", "kind", "options", "run"}``, ``{"cancel": job}`` and ``{"prepare": true}`` come in, ``{"job", "kind",
-"data"}`` go out. The end of the pipe (the front end closed it or died) ends the worker immediately, and its folder.
+"data"}`` go out. The end of the pipe (the front end closed it or died) ends the worker immediately; it removes its
+folder first.
 """
 
 from __future__ import annotations

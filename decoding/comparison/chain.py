@@ -64,9 +64,10 @@ def foresee(prepared: Prepared, draft: str, output: list[int]) -> Chain:
 
 def _rows(model: CachedModel, tokens: list[int], ids: np.ndarray | None) -> np.ndarray:
     """Logits after each of ``tokens``, over ``ids`` where the draft proposes no others."""
-    if ids is not None and is_reduced(model):
-        return as_rows(model.extend_reduced(tokens))[:, : len(ids)]
-    return as_rows(model.extend(tokens))
+    if ids is None:
+        return as_rows(model.extend(tokens))
+    assert is_reduced(model), "only a reduced head has ids of its own"
+    return as_rows(model.extend_reduced(tokens))[:, : len(ids)]
 
 
 def record_chain(

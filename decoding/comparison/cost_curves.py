@@ -44,11 +44,11 @@ def fit_steps(seconds: Mapping[int, Sequence[float]]) -> tuple[float, float]:
 
 def contradiction(seconds: Mapping[int, Sequence[float]]) -> float:
     """The largest share by which a pass over more tokens was measured as cheaper than one over fewer."""
-    dearest, found = 0.0, 0.0
+    highest, found = 0.0, 0.0
     for n in sorted(seconds):
         read = median(seconds[n])
-        dearest = max(dearest, read)
-        found = max(found, 1.0 - read / dearest)
+        highest = max(highest, read)
+        found = max(found, 1.0 - read / highest)
     return found
 
 

@@ -62,7 +62,8 @@ def _is_whole(folder: Path) -> bool:
 def _whole(folder: Path) -> str:
     return (
         f"{_shown(folder)} lacks the weights that the draft shares with its target. Once the pair has run, the whole "
-        f"model is in the cache folder, as speculoscope/models/{folder.name}-...: give other engines that path."
+        f"model is in ~/.cache/speculoscope/models/{folder.name}-..., or in $SPECULOSCOPE_CACHE/models: give other "
+        "engines that path."
     )
 
 

@@ -73,13 +73,15 @@ class Collector:
         mixed = np.where(self._random.random(len(text)) < MIXING, text, guesses)
         margins = [self._reader.margin(row, int(token)) for row, token in zip(logits, guesses, strict=True)]
         seen = [self._reader.read(row, int(token), NEEDS) for row, token in zip(logits, guesses, strict=True)]
+        tops = [top10 for _, _, top10 in seen if top10 is not None]
+        assert len(tops) == len(seen), "top10 is among the features that are needed"
         self._texts.append(
             Positions(
                 text=np.full(len(text), len(self._texts)),
                 position=np.arange(len(text)),
                 p=np.array([one[0] for one in seen], dtype=np.float32),
                 entropy=np.array([one[1] for one in seen], dtype=np.float32),
-                top10=np.stack([top10 for _, _, top10 in seen if top10 is not None]),
+                top10=np.stack(tops),
                 margin=np.array(margins, dtype=np.float32),
                 evidence=np.array(evidence_along(prompt, text, guesses.tolist())),
                 match=match.astype(np.float32),

@@ -118,10 +118,11 @@ class ModelDraft(DraftSource):
     def step(self, text: list[int], state: DraftState) -> ModelProposal | None:
         """One pass over the tokens that the model has not read."""
         ids, unseen, position = self._head_ids, self._unseen(text, state), state.start + len(state.tokens)
-        if ids is not None and is_reduced(self._model):
-            row = as_rows(self._model.extend_reduced(unseen))[-1, : len(ids)]
-        else:
+        if ids is None:
             row = as_rows(self._model.extend(unseen))[-1]
+        else:
+            assert is_reduced(self._model), "only a reduced head has ids of its own"
+            row = as_rows(self._model.extend_reduced(unseen))[-1, : len(ids)]
         proposal = ModelProposal(*self._rule.propose(row, position, ids))
         state.tokens.append(proposal.choice if ids is None else int(ids[proposal.choice]))
         return proposal

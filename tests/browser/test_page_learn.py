@@ -293,7 +293,7 @@ def test_a_lesson_prints_as_a_hand_out(there):
     assert "Answers" in printed and "How the run was made" in printed
 
 
-def test_a_hand_out_tells_each_step_on_its_own_run(there):
+def test_a_hand_out_shows_each_step_on_its_own_run(there):
     page = there("?lesson=dice")
     page.evaluate("window.printed = ''")
     page.evaluate("void (window.print = () => { window.printed = document.querySelector('.sl-print').textContent; })")

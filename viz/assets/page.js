@@ -278,7 +278,7 @@
       this.picker = el("input", "sp-file");
       Object.assign(this.picker, { type: "file", accept: ".json,application/json", hidden: true });
       this.picker.addEventListener("change", () => this.read(this.picker.files[0]));
-      const keep = (kind) => () => this.fetch(kind, (file) => { this.note.textContent = save(file); });
+      const keep = (kind) => () => this.fetch(kind, (file) => { this.shelf.replaceChildren(); this.note.textContent = save(file); });
       const copy = (kind) => () => this.fetch(kind, (file) => this.copy(file));
       this.buttons = [
         button("sp-button", "Run file (JSON)", keep("json")),
@@ -293,12 +293,11 @@
       this.offer(null);
     }
 
-    /** What was copied stays until another run is on screen: its last timings change neither command nor link. */
+    /** What was copied stays until another run is on screen, for the last timings change neither command nor link; the
+     * note on a saved file goes, since that file lacks them. */
     offer(run) {
-      if (run !== this.run) {
-        this.note.textContent = "";
-        this.shelf.replaceChildren();
-      }
+      if (run !== this.run) this.shelf.replaceChildren();
+      if (!this.shelf.children.length) this.note.textContent = "";
       this.run = run;
       for (const one of this.buttons) one.disabled = run == null;
     }

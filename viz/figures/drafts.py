@@ -191,8 +191,8 @@ def draw_by_cost(result: DraftsResult) -> Drawing:
             "<extra></extra>",
         )
     figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
-    dearest = max(draft.c for draft in result.drafts)
-    figure.update_xaxes(title_text="c: cost of a draft step (target passes)", range=[-0.02 * dearest, 1.2 * dearest])
+    highest = max(draft.c for draft in result.drafts)
+    figure.update_xaxes(title_text="c: cost of a draft step (target passes)", range=[-0.02 * highest, 1.2 * highest])
     figure.update_yaxes(title_text="speedup at the best static SL (times)", rangemode="tozero")
     figure.update_layout(height=380, **BASE)
     title = "Cost and benefit of each draft"

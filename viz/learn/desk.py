@@ -110,8 +110,10 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
     def learn_export(query: Query) -> Answer:
         lesson = read_lesson(query.get("lesson"))
         if query.get("run") is None:
-            raise UserError("Choose a run first: a saved lesson contains its run.")
+            raise UserError("Choose a run first: a saved lesson contains its runs.")
         roles = _roles(lesson, query.get("roles"))
+        if len({query["run"], *roles.values()}) > MAX_RUNS:
+            raise UserError(f"This lesson shows more than {MAX_RUNS} runs, the most that one file holds.")
         payload = shelf.payload(query.get("run"))
         others = [shelf.payload(one) for one in dict.fromkeys(roles.values()) if one != query.get("run")]
         return {"name": f"speculoscope-{lesson['id']}.html", "text": export_lesson(lesson, payload, others, roles)}
@@ -120,10 +122,8 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
 
 
 def _roles(lesson: dict[str, Any], asked: Any) -> dict[str, str]:
-    """The runs of ``asked``, {what the lesson calls the run: id}, that it has steps for. Raises UserError."""
+    """The runs of ``asked``, {what the lesson calls the run: id}, that it has steps for."""
     wanted = {lesson.get("recording"), *(step.get("recording") for step in lesson["steps"])}
     given = asked.items() if isinstance(asked, dict) else ()
     roles = {name: run for name, run in given if name in wanted and isinstance(run, str)}
-    if len(set(roles.values())) > MAX_RUNS:
-        raise UserError(f"This lesson shows more than {MAX_RUNS} runs, the most that one file holds.")
     return roles

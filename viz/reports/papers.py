@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from decoding.errors import UserError
 from decoding.evaluation.files import result_name
 from decoding.evaluation.report import counted, papers_tables, speedup_tables
 from decoding.evaluation.results import EvaluationResult, load_evaluation
+from decoding.records.pairs import PairDescription
 
 from .report import Section
+from .stale import STALE, is_stale
 
 TITLE = "The papers' data sets"
 
@@ -20,16 +23,20 @@ def papers_file(pair: str, folder: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def papers_section(pair: str, folder: Path) -> Section:
-    """The shipped figures on the papers' data sets, or how to measure them. Raises UserError for a broken file."""
-    path = papers_file(pair, folder)
+def papers_section(pair: PairDescription, folder: Path) -> Section:
+    """The shipped figures on the papers' data sets, or what to do about them."""
+    path = papers_file(pair.name, folder)
     if path is None:
-        return Section(TITLE, [_missing(pair)])
-    result = load_evaluation(path)
+        return Section(TITLE, [_missing(pair.name)])
+    try:
+        result = load_evaluation(path)
+    except UserError as error:  # the other figures are sound
+        return Section(TITLE, [str(error)])
     own = [
         replace(table, title=f"{TITLE}: {table.title[0].lower()}{table.title[1:]}") for table in speedup_tables(result)
     ]
-    return Section(TITLE, [_origin(result)], tables=[*papers_tables(result), *own])
+    stale = [f"{STALE[0].upper()}{STALE[1:]}."] if is_stale(result.setting, pair) else []
+    return Section(TITLE, [_origin(result), *stale], tables=[*papers_tables(result), *own])
 
 
 def _missing(pair: str) -> str:

@@ -16,9 +16,8 @@ from gradio.components import Component
 from decoding.backends.base import Backend
 from decoding.errors import UserError
 from decoding.evaluation.report import Table, drafts_tables, evaluation_tables, to_csv
-from decoding.evaluation.results import Setting, drafts_from_dict, evaluation_from_dict, load_drafts, load_evaluation
+from decoding.evaluation.results import drafts_from_dict, evaluation_from_dict, load_drafts, load_evaluation
 from decoding.records.events import Event
-from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription
 from decoding.records.suites import available_suites
 
@@ -34,6 +33,7 @@ from .html import whole_page
 from .kept import Kept, check_kind
 from .papers import papers_file, papers_section
 from .report import Report, Section, with_names
+from .stale import STALE, is_stale
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 TEMPLATE = """<div class="speculoscope sp-report">
@@ -57,7 +57,7 @@ class Kind:
     describe: Callable[[Any], Report]
     tables: Callable[[Any], list[Table]]
     beside: Callable[[Any, Path], list[str]]  # sentences that compare a shipped result with the other tab's
-    more: Callable[[str, Path], list[Section]]  # (pair, folder) -> sections from a second shipped file
+    more: Callable[[PairDescription, Path], list[Section]]  # sections from a second shipped file in the folder
     second: Callable[[str, Path], Path | None]  # (pair, folder) -> that file, if it is there
     options: dict[str, Any]
 
@@ -148,7 +148,7 @@ def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept)
 
     @functools.cache
     def more() -> list[Section]:
-        return kind.more(pair.name, folder) if pair else []
+        return kind.more(pair, folder) if pair else []
 
     @functools.cache
     def report() -> dict[str, Any]:
@@ -156,10 +156,10 @@ def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept)
         content = kind.report(result)
         content["stamp"] = f"Shipped results · {content['stamp']}"
         if pair and is_stale(result.setting, pair):
-            content["stamp"] += " · measured with weights other than the installed ones: measure again"
+            content["stamp"] += f" · {STALE}"
         content["sections"][0]["sentences"] += kind.beside(result, folder)
         content["sections"][1:1] = [asdict(replace(one, tables=with_names(one.tables))) for one in more()]
-        content["papers"] = second is not None
+        content["papers"] = any(one.tables for one in more())
         return content
 
     @answered
@@ -197,13 +197,6 @@ def _measured(kind: Kind, result: dict[str, Any], identifier: str) -> dict[str, 
     report["stamp"] = f"Measured here · {report['stamp']}"
     report["id"] = identifier
     return report
-
-
-def is_stale(setting: Setting, pair: PairDescription) -> bool:
-    """Whether the figures were measured with other weights than those installed; False if none are."""
-    places = (pair.target, setting.target_fingerprint), (pair.drafts.get(setting.draft, ""), setting.draft_fingerprint)
-    here = [(place, made_with) for place, made_with in places if place and Path(place, "config.json").is_file()]
-    return any(fingerprint(place) != made_with for place, made_with in here)
 
 
 def _wire_memory(page: gr.Blocks, memory: gr.BrowserState, form: dict[str, Component]) -> None:

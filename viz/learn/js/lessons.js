@@ -178,7 +178,7 @@ class Lessons {
   }
 
   tools() {
-    const save = button("Save as one HTML file", () => this.save(), { title: "The lesson and its run in one file that needs no network" });
+    const save = button("Save as one HTML file", () => this.save(), { title: "The lesson and its runs in one file that needs no network" });
     return el("p", "sl-tools", button("All lessons", () => this.leave()), button("Print a handout", () => this.learn.attempt(async () => printNode(await this.handout()))), this.learn.exported ? null : save);
   }
 
