@@ -66,6 +66,7 @@ def open_page(browser, url: str, pair: str, tokens: int):
     page.goto(f"{url}?{urlencode(query)}")
     page.wait_for_function(RACE, timeout=WAIT_MS)
     page.wait_for_function(f"document.querySelector('#max-new-tokens input')?.value == {tokens}", timeout=WAIT_MS)
+    page.wait_for_timeout(1000)  # fields in the closed settings are filled in last, and nothing shows it
     return page
 
 
