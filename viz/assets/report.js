@@ -13,15 +13,16 @@
 
   function table({ title, note, columns, rows }) {
     const node = el("table", "sp-table"), head = el("tr"), body = el("tbody"), top = el("thead");
-    for (const text of columns) {
-      const cell = say("th", "", text);
+    const kinds = columns.map((_, i) => (rows.some((cells) => /^[-+±\d]/.test(cells[i])) ? "" : "sp-words"));
+    columns.forEach((text, i) => {
+      const cell = say("th", kinds[i], text);
       cell.scope = "col";
       head.append(cell);
-    }
+    });
     for (const cells of rows) {
       const row = el("tr");
       cells.forEach((text, i) => {
-        const cell = i ? el("td", "", text) : say("th", "", text);
+        const cell = i ? el("td", kinds[i], text) : say("th", kinds[i], text);
         if (!i) cell.scope = "row";
         row.append(cell);
       });

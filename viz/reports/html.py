@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ..figures.evaluation import draw_evaluation
 from ..figures.race import Drawing
 from ..player.assets import light_colours
 
+FIGURE = re.compile(r"[-+±\d]")  # how a cell with a figure begins
 # The page's CSS variables in the light theme, since the file has no theme.
 INKS = {f"var({name})": colour for name, colour in light_colours().items()}
 STYLE = (
@@ -27,7 +29,7 @@ STYLE = (
     "h1{font-size:1.4rem}h2{font-size:1.05rem;margin:2.2rem 0 .2rem}p,li{color:#5d6675;margin:.2rem 0}"
     ".wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem}"
     "td,th{text-align:right;padding:.15rem .8rem .15rem 0;border-bottom:1px solid #ddd;white-space:nowrap}"
-    "td:first-child,th:first-child{text-align:left}"
+    "td:first-child,th:first-child,.words{text-align:left}"
 )
 LIBRARY = "plotly.min.js"
 
@@ -75,9 +77,15 @@ def page(
     return f'<!doctype html><html lang="en"><head>{head}{library}</head><body>{"".join(parts)}</body></html>'
 
 
+def _row(tag: str, cells: Sequence[str], figures: Sequence[bool]) -> str:
+    """One row; columns of words are aligned to the left."""
+    kinds = ["" if figure else " class='words'" for figure in figures]
+    return f"<tr>{''.join(f'<{tag}{kind}>{html.escape(text)}</{tag}>' for text, kind in zip(cells, kinds))}</tr>"
+
+
 def _table(table: Table) -> str:
-    rows = [f"<tr>{''.join(f'<th>{html.escape(text)}</th>' for text in table.columns)}</tr>"]
-    rows += [f"<tr>{''.join(f'<td>{html.escape(text)}</td>' for text in row)}</tr>" for row in table.rows]
+    figures = [any(FIGURE.match(row[i]) for row in table.rows) for i in range(len(table.columns))]
+    rows = [_row("th", table.columns, figures), *(_row("td", row, figures) for row in table.rows)]
     head = f"<h2>{html.escape(table.title)}</h2>"
     return f"{head}<div class='wide'><table>{''.join(rows)}</table></div><p>{html.escape(table.note)}</p>"
 
