@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import time
+
 from decoding.backends.jobs import Jobs
 
 
 class QuickJobs(Jobs):
-    at_length: tuple[str, ...] = ()  # kinds of jobs that measure for as long as usual
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._usual_s: float | None = None
-
     def run(self, kind, options, run_id, cancel):
         from decoding.comparison import costs  # imports torch, as the job does
 
-        if self._usual_s is None:
-            self._usual_s = costs.BUDGET_S
-        costs.BUDGET_S = self._usual_s if kind in self.at_length else 0.02
+        costs.BUDGET_S = 0.02
         yield from super().run(kind, options, run_id, cancel)
 
 
-class StoppedEvaluation(QuickJobs):
-    """An evaluation measures long enough to be stopped meanwhile."""
+class HeldEvaluation(QuickJobs):
+    """An evaluation stands still as soon as it measures costs, until it is stopped."""
 
-    at_length = ("evaluate",)
+    def run(self, kind, options, run_id, cancel):
+        for event in super().run(kind, options, run_id, cancel):
+            yield event
+            while kind == "evaluate" and "Measuring what" in str(event) and not cancel():
+                time.sleep(0.02)

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from decoding.backends.local import LocalBackend
 from tests.page_server import page_at, write_recordings
-from tests.quick_jobs import StoppedEvaluation
+from tests.quick_jobs import HeldEvaluation
 from tests.tiny_pair import make_tiny_pair
 
 WAIT = 400_000  # ms; loading torch and the pair, and measuring, on a busy machine
@@ -22,7 +22,7 @@ class TinyBackend(LocalBackend):
     """Measures the tiny pair, which the tabs do not offer."""
 
     def __init__(self, target: str, draft: str) -> None:
-        super().__init__(StoppedEvaluation)
+        super().__init__(HeldEvaluation)
         self.models = {"target": target, "draft": draft, "max_new_tokens": 24, "validation_limit": 1}
 
     def run_job(self, kind, options, cancel, run_id=None):
