@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 
 from decoding.backends.jobs import Jobs
 
@@ -15,11 +17,14 @@ class QuickJobs(Jobs):
         yield from super().run(kind, options, run_id, cancel)
 
 
-class HeldEvaluation(QuickJobs):
-    """An evaluation stands still as soon as it measures costs, until it is stopped."""
+class HeldJobs(QuickJobs):
+    """Measurements stand still as soon as they measure costs: of drafts until the file HOLD_UNTIL exists, of policies
+    until they are stopped.
+    """
 
     def run(self, kind, options, run_id, cancel):
+        go = Path(os.environ["HOLD_UNTIL"])
         for event in super().run(kind, options, run_id, cancel):
             yield event
-            while kind == "evaluate" and "Measuring what" in str(event) and not cancel():
+            while "Measuring what" in str(event) and not cancel() and not (kind == "drafts" and go.exists()):
                 time.sleep(0.02)

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from decoding.backends.local import LocalBackend
 from tests.page_server import page_at, write_recordings
-from tests.quick_jobs import HeldEvaluation
+from tests.quick_jobs import HeldJobs
 from tests.tiny_pair import make_tiny_pair
 
 WAIT = 400_000  # ms; loading torch and the pair, and measuring, on a busy machine
@@ -22,7 +22,7 @@ class TinyBackend(LocalBackend):
     """Measures the tiny pair, which the tabs do not offer."""
 
     def __init__(self, target: str, draft: str) -> None:
-        super().__init__(HeldEvaluation)
+        super().__init__(HeldJobs)
         self.models = {"target": target, "draft": draft, "max_new_tokens": 24, "validation_limit": 1}
 
     def run_job(self, kind, options, cancel, run_id=None):
@@ -30,7 +30,16 @@ class TinyBackend(LocalBackend):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def go(tmp_path_factory):
+    """The file that lets a measurement of drafts go on."""
+    path = tmp_path_factory.mktemp("go") / "go"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOLD_UNTIL", str(path))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory, go):
     backend = TinyBackend(*make_tiny_pair(tmp_path_factory.mktemp("pair")))
     with page_at(backend, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
         yield url, backend
@@ -54,15 +63,16 @@ def start(page, tab: str):
 
 
 @pytest.mark.timeout(900)  # it loads torch
-def test_measured_to_the_end_with_another_visitor_in_line_and_stopped_on_the_way(visit, shared_page, served):
+def test_measured_to_the_end_with_another_visitor_in_line_and_stopped_on_the_way(visit, shared_page, served, go):
     url, _ = served
     page, other = shared_page(url), visit(url)
     panel = start(page, "Drafts")
-    expect(panel.locator(".sp-status")).to_contain_text("process that runs the models", timeout=WAIT)
+    expect(panel.locator(".sp-status")).to_contain_text("Measuring what draft steps and checks cost", timeout=WAIT)
     other.locator("#run").click()
     expect(other.locator("#race .sp-status")).to_contain_text("Waiting: one run is ahead of yours", timeout=WAIT)
     other.locator("#stop").click()
     expect(other.locator("#race .sp-status")).to_have_text("Stopped.", timeout=WAIT)
+    go.touch()
     expect(panel.locator(".sp-stamp")).to_contain_text("Measured here", timeout=WAIT)
     expect(panel.get_by_role("button", name="Run here")).to_be_visible(timeout=WAIT)
     expect(panel.locator(".sp-table").first).to_contain_text("ngram")
