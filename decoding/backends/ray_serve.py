@@ -2,8 +2,8 @@
 
 ``Face`` is the HTTP application of :mod:`.server`, unchanged, in one replica: it keeps the events of every run, so a
 broken connection is resumed there, whichever device the run is on. ``Device`` holds one :class:`LocalBackend`; Ray
-starts as many as are wanted, gives each its GPU, and restarts one that dies. This is the only module that imports
-ray (requirements-ray.txt).
+starts as many as are wanted, gives each its GPU, and restarts one that dies. Only this module and
+:mod:`.ray_cluster` import ray (requirements-ray.txt).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
@@ -31,6 +30,7 @@ from ..records.request import CompareRequest, Grant
 from .base import GrantedBackend
 from .jobs import RestingJobs
 from .local import LocalBackend
+from .ray_cluster import join_cluster, start_cluster
 from .server import Limits, create_app
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
 APPLICATION, DEVICE = "speculoscope", "Device"
 NAMESPACE = "serve"  # of Ray Serve's actors
-ROOT = Path(__file__).resolve().parents[2]
-ATTEMPTS = 3  # at starting a cluster of this machine
 POLL_S = 0.25  # interval at which a waiting run checks its cancel flag and its place
 FACE_CHECKED_S = 5.0  # interval at which a device makes sure that the HTTP side, its reader, still exists
 HEARTBEAT_S = 1.0  # many wait here, and each heartbeat takes processor time from replicas on the same machine
@@ -305,9 +303,9 @@ def start(options: Options, host: str, port: int, address: str = "") -> None:
 def open_cluster(host: str, port: int, address: str = "") -> None:
     """Join or start a cluster whose applications are reached at ``host``:``port``. Raises UserError."""
     if address:
-        _join(address)
+        join_cluster(address)
     else:
-        _start_own()
+        start_cluster()
     try:
         serve.start(http_options={"host": host, "port": port})
     except (RayError, RayServeException, TimeoutError) as error:
@@ -343,7 +341,7 @@ class Replicas:
     """
 
     def __init__(self, address: str) -> None:
-        _join(address)
+        join_cluster(address)
         try:
             if self.running() == 0:
                 raise UserError(f"No replica runs on the Ray cluster at {address} yet: try again in a moment.")
@@ -362,38 +360,6 @@ class Replicas:
     def close(self) -> None:
         """Leave the cluster, which goes on."""
         ray.shutdown()
-
-
-def _start_own() -> None:
-    """Start a cluster of this machine. Ray gives up after 30 s, within which a busy machine may not do it.
-
-    Its workers get the usual priority, not Ray's low one: other programs would show in the times.
-    """
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # after Ray's 5 s it kills one that starts
-    os.environ.setdefault("RAY_SERVE_CONTROL_LOOP_INTERVAL_S", "0.5")  # Ray's 0.1 s take 2% of a core, here a device's
-    for left in reversed(range(ATTEMPTS)):
-        try:
-            return _join("local", include_dashboard=False)
-        except UserError:
-            if not left:
-                raise
-
-
-def _join(address: str, **options: Any) -> None:
-    """Make this process one of the cluster's, unless it is one. Raises UserError."""
-    if ray.is_initialized():
-        return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    variables = {"PYTHONPATH": str(ROOT), "OMP_WAIT_POLICY": "PASSIVE"}
-    runtime_env = {"env_vars": variables}
-    try:
-        ray.init(address=address, log_to_driver=False, runtime_env=runtime_env, configure_logging=False, **options)
-    except Exception as error:  # of any kind: one that does not start in time raises a bare Exception
-        ray.shutdown()  # what has started
-        why = (str(error).splitlines() or [""])[0][:200]
-        where = "this machine" if address == "local" else address
-        raise UserError(f"No Ray cluster answers at {where} ({why}).") from error
 
 
 def stop() -> None:

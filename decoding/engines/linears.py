@@ -17,6 +17,7 @@ HalfHead is for bfloat16 models, Int8Head, with integer sums, for drafts.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import torch
@@ -93,15 +94,15 @@ class PackedLinear:
         return self._binary(_padded(x, rows), _padded(other, rows), self.weight, self.bias, fused)[:n]
 
 
-class UnfusedLinear:
+class UnfusedLinear(ABC):
     """A product of its own (:meth:`product`); bias and the neighbouring operation follow, in place on its result."""
 
     n_out: int
     bias: torch.Tensor | None
 
+    @abstractmethod
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """[n, in] -> [n, out], a new tensor, without the bias."""
-        raise NotImplementedError
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y = self.product(x)
