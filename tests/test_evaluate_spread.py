@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from decoding import backends
 from decoding.backends import spread
 from decoding.backends.spread import evaluate_spread
 from decoding.errors import Cancelled, UserError
@@ -177,6 +178,7 @@ def test_without_ray_the_commands_say_what_to_install(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     for name in ("ray_serve", "ray_cluster"):
         monkeypatch.delitem(sys.modules, f"decoding.backends.{name}", raising=False)
+        monkeypatch.delattr(backends, name, raising=False)
     for arguments in (["evaluate", "--ray", "auto"], ["soak", "--ray"], ["throughput"]):
         status, _, err = command(capsys, *arguments)
         assert status == 2 and "pip install -r requirements-ray.txt" in err
