@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 from decoding.analysis.whatif import Replay, simulate
 from decoding.lookahead.base import LookaheadPolicy, PlannedPolicy
@@ -114,6 +115,15 @@ def make_run(
         lanes=traces,
         vocab=vocab,
     )
+
+
+def add_draft(run: Run, name: str, *, match: float, c: float) -> None:
+    """Adds to ``run`` (of seed 0) the draft ``name``, its guesses along the same text, and its lane static:5."""
+    other = make_run(lanes=("static:5",), n_tokens=len(run.chains["shallow"].target), match=match, c=c)
+    run.pair.drafts[name] = replace(run.pair.drafts["shallow"], name=name)
+    run.costs.c[name] = c
+    run.chains[name] = replace(other.chains["shallow"], draft=name)
+    run.lanes.append(replace(other.lanes[0], lane=f"{name}/static:5", draft=name))
 
 
 def make_vocab(hostile: bool = False) -> dict[int, TokenText]:

@@ -78,6 +78,24 @@ def test_a_lesson_is_walked_to_its_end(there, lesson):
     assert "done" in card.inner_text()
 
 
+def test_the_calculator_follows_its_fields(there):
+    steps = next(one for one in shipped_lessons() if one["id"] == "ten-steps")["steps"]
+    place = next(i for i, step in enumerate(steps, start=1) if step["show"]["view"] == "calculator")
+    page = there(f"?lesson=ten-steps&step={place}")
+    found = page.locator(".sl-calculator [role=status]")
+    assert "5 × 1 ms + 10 ms = 15 ms for 3 + 1 = 4 tokens" in found.inner_text()
+    assert "267 tokens a second; plain decoding 100: 2.67×, faster." in found.inner_text()
+    page.get_by_label("a guess takes (ms)").fill("9")
+    assert "5 × 9 ms + 10 ms = 55 ms" in found.inner_text() and "0.73×, slower." in found.inner_text()
+    page.get_by_label("guesses that hold, on average").fill("4.5")
+    assert "100 tokens a second; plain decoding 100: no difference." in found.inner_text()
+    page.get_by_label("guesses per check, SL").fill("4")
+    assert found.inner_text() == "At most 4 of 4 guesses can hold."
+    for wrong in ("0", "-1", ""):
+        page.get_by_label("a check takes (ms)").fill(wrong)
+        assert found.inner_text() == "Each field needs a number that is not negative; a check takes more than 0 ms."
+
+
 def test_the_right_answer_does_not_always_stand_first(there):
     page = there("?learn=lessons")
     places = page.evaluate(

@@ -7,10 +7,11 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from decoding.analysis.whatif import simulate_lane
 from decoding.records.run_file import run_from_json, run_to_json
 from tests.page_fakes import ScriptedBackend
 from tests.page_server import first_run, page_at, write_recordings
-from tests.runs import make_run
+from tests.runs import add_draft, make_run
 
 from .conftest import WAIT
 from .pointing import point_at, settled
@@ -202,6 +203,25 @@ def test_a_run_can_be_taken_along_and_brought_back(page, tmp_path):
     link = page.get_by_label("Link")
     for part in ("max_new_tokens=41", "repeats=3", "pair=synthetic", "temperature=0", "seed=0", "prompt=def+fib"):
         expect(link).to_have_value(re.compile(re.escape(part)), timeout=WAIT)
+
+
+def test_the_simulated_lane_guesses_with_the_draft_that_is_chosen(page, tmp_path):
+    run = make_run(identifier="drafts", n_tokens=60, lanes=("autoregressive", "static:5"))
+    add_draft(run, "two-layers", match=0.6, c=0.04)
+    path = tmp_path / "drafts.json"
+    path.write_text(run_to_json(run))
+    page.locator(".sp-file").set_input_files(path)
+    choice = page.get_by_label("Draft of the simulated lane")
+    expect(choice.locator("option")).to_have_text(["shallow", "two-layers"], timeout=WAIT)
+    notes = []
+    for draft, lane in (("two-layers", "two-layers/static:7"), ("shallow", "static:7")):
+        choice.select_option(draft)
+        page.get_by_label("SL of a simulated static lane").fill("6")  # the seventh: SL 7
+        expected = simulate_lane(run, lane)
+        notes.append(page.locator(".sd-sim-note").inner_text())
+        measure = f"{expected.speedup:.2f}× simulated, {expected.target_passes} target passes"
+        assert f"Always guessing 7 with {draft}: {measure}" in notes[-1]
+    assert notes[0].partition(": ")[2] != notes[1].partition(": ")[2]
 
 
 @pytest.mark.parametrize(

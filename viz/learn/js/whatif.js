@@ -168,7 +168,7 @@ class Calculator {
 
   draw() {
     const [guess, check, sl, held] = [this.guess, this.check, this.sl, this.held].map((field) => field.value);
-    if ([guess, check, sl, held].includes(null)) { this.out.replaceChildren(el("p", "sl-fault", "Each field needs a number that is not negative.")); return; }
+    if ([guess, check, sl, held].includes(null)) { this.out.replaceChildren(el("p", "sl-fault", "Each field needs a number that is not negative; a check takes more than 0 ms.")); return; }
     if (held > sl) { this.out.replaceChildren(el("p", "sl-fault", `At most ${sl} of ${sl} guesses can hold.`)); return; }
     const spent = sl * guess + check, tokens = held + 1, speed = 1000 * tokens / spent, plain = 1000 / check, ratio = speed / plain;
     this.out.replaceChildren(
