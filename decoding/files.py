@@ -1,16 +1,22 @@
-"""Files: the cache folder, atomic writes of files and folders, digests and safe names."""
+"""Files: the cache folder, temporary folders, atomic writes of files and folders, digests and safe names."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
+
+if sys.platform != "win32":
+    import fcntl
 
 _BLOCK = 1 << 20
+_OWNER = "owner"  # in a ProcessFolder: the file that its process keeps locked
 
 
 def cache_folder() -> Path:
@@ -60,6 +66,50 @@ def whole_folder(folder: Path, is_whole: Callable[[], bool]) -> Iterator[Path]:
                 os.replace(beside, folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+class ProcessFolder(tempfile.TemporaryDirectory[str]):
+    """A temporary folder that ends with its process: the next one of that prefix removes those of killed processes.
+
+    The process keeps a file in it locked, and the system releases the lock however the process ends.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        _remove_abandoned(prefix)
+        super().__init__(prefix=prefix, ignore_cleanup_errors=True)
+        self._owner = _claim(Path(self.name))
+
+    def cleanup(self) -> None:
+        super().cleanup()
+        if self._owner:
+            self._owner.close()
+
+
+def _claim(folder: Path) -> BinaryIO | None:
+    """The owner's file of ``folder``, locked before it has its name; None where files cannot be locked."""
+    if sys.platform == "win32":
+        return None
+    beside = folder / f".{_OWNER}"
+    owner = beside.open("wb")
+    try:
+        fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # some network file systems
+        owner.close()
+        return None
+    beside.rename(folder / _OWNER)
+    return owner
+
+
+def _remove_abandoned(prefix: str) -> None:
+    """Removes this user's folders of that prefix whose owner's file is no longer locked."""
+    if sys.platform == "win32":
+        return
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        with suppress(OSError):  # its process is alive, or it is being removed
+            if folder.lstat().st_uid == os.getuid():
+                with (folder / _OWNER).open("rb") as owner:
+                    fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder)
 
 
 def sha256_of(data: bytes | str) -> str:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +53,47 @@ def test_only_the_last_few_are_kept_and_the_rest_are_a_sentence(store):
     assert store.get("run2").id == "run2" and len(store._warm) <= 2
     with pytest.raises(UserError, match="no longer, kept here"):
         store.get("run0")
+
+
+def test_the_folder_of_a_killed_page_is_removed_by_the_next_one_and_that_of_a_living_page_stays(tmp_path, monkeypatch):
+    script = """
+        import sys, tempfile
+        from decoding.backends.recorded import RecordedBackend
+        from viz.store import RunStore
+        tempfile.tempdir = sys.argv[1]
+        store = RunStore(RecordedBackend(sys.argv[1]))
+        print(store._folder.name, flush=True)
+        sys.stdin.read()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    options = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, **options) as living, subprocess.Popen(command, **options) as killed:
+        kept, left = (Path(page.stdout.readline().strip()) for page in (living, killed))
+        assert kept.parent == left.parent == tmp_path and kept.is_dir() and left.is_dir()
+        killed.kill()
+        killed.wait()
+        assert left.is_dir()
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        store = RunStore(RecordedBackend(tmp_path))
+        store.add(make_run(identifier="mine", lanes=LANES, n_tokens=20))
+        assert not left.exists() and kept.is_dir() and store.get("mine").id == "mine"
+    store._folder.cleanup()
+    assert not list(tmp_path.iterdir())  # the living page has ended by itself
+
+
+def test_a_folder_without_an_owner_s_file_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "speculoscope-runs-other").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "owner").touch()
+    (tmp_path / "speculoscope-runs-link").symlink_to(tmp_path / "elsewhere")
+    RunStore(RecordedBackend(tmp_path))._folder.cleanup()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "elsewhere",
+        "speculoscope-runs-link",
+        "speculoscope-runs-other",
+    ]
+    assert (tmp_path / "elsewhere" / "owner").exists()
 
 
 @pytest.mark.parametrize("name", ["../first", "", "a" * 65, None, 5, "first.json", *HOSTILE])

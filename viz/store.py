@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections import OrderedDict
 from pathlib import Path
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.files import write_whole
+from decoding.files import ProcessFolder, write_whole
 from decoding.records.events import IDENTIFIER, new_id
 from decoding.records.run_file import load_run, save_run
 from decoding.records.trace import Run
@@ -30,7 +29,7 @@ class RunStore:
         self, recorded: RecordedBackend, keep: int = KEEP, warm: int = WARM, most_bytes: int = KEEP_BYTES
     ) -> None:
         self.recorded = recorded
-        self._folder = tempfile.TemporaryDirectory(prefix="speculoscope-runs-")
+        self._folder = ProcessFolder("speculoscope-runs-")
         self._kept: OrderedDict[str, tuple[Path, int]] = OrderedDict()  # id -> (file, bytes)
         self._warm: OrderedDict[str, Run] = OrderedDict()
         self._keep, self._most_warm, self._most_bytes = keep, warm, most_bytes

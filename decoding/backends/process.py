@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from tempfile import TemporaryDirectory
 from typing import Any
+
+from ..files import ProcessFolder
 
 GPU_LOST = 70  # exit status of a worker whose GPU has faulted
 END_S = 5.0  # how long to wait for a killed worker
@@ -34,7 +35,7 @@ class WorkerProcess:
         on_end: Callable[[WorkerProcess], None],
     ) -> None:
         # It may be killed at any moment, so its folder for temporary files is removed from here.
-        self._folder = TemporaryDirectory(prefix="speculoscope-worker-", ignore_cleanup_errors=True)
+        self._folder = ProcessFolder("speculoscope-worker-")
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
