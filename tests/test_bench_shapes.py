@@ -105,7 +105,7 @@ def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, capsys, tmp_path):
         "hf assisted 5 ",
         "one target pass: ",
         "one draft pass: ",
-        "one chained draft pass: ",
+        "one planned draft pass: ",
         "same text on 1 of 1 prompts",
     ):
         assert printed.count(row) >= 3, row

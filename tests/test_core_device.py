@@ -85,7 +85,7 @@ def test_its_what_if_equals_its_lanes(both):
         assert simulated.iterations == [(it.start, it.n_drafted, it.n_accepted) for it in trace.iterations]
 
 
-def test_the_end_of_sequence_within_a_chain_on_the_device(pairs, both):
+def test_the_end_of_sequence_among_proposals_on_the_device(pairs, both):
     text = both[1].lanes[0].output
     for pair in pairs:
         pair.tokenizer.eos_ids = frozenset({text[17]})
@@ -105,11 +105,11 @@ def test_an_uncapped_oracle_goes_step_by_step_beyond_the_longest_graph(pairs):
     source = prepared.source("draft")
     source.start(prepared.prompt)
     state = DraftState()
-    assert source.chain(list(prepared.prompt), state, 30, frozenset()) and len(state.tokens) == 30
+    assert source.propose(list(prepared.prompt), state, 30, frozenset()) and len(state.tokens) == 30
     assert source.take_waiting() is None
     source.forget(len(prepared.prompt) - 1)
     state.begin(0)
-    assert source.chain(list(prepared.prompt), state, 20, frozenset()) and not state.tokens
+    assert source.propose(list(prepared.prompt), state, 20, frozenset()) and not state.tokens
     assert source.take_waiting() is not None and source.take_waiting() is None
 
 
@@ -175,6 +175,6 @@ def test_the_other_rules_work_with_the_engine_too(pairs):
     assert all(trace.verdict.same for trace in found.lanes)
 
 
-def test_a_chain_is_cut_after_an_end():
+def test_proposals_are_cut_after_an_end():
     assert Waiting(None, frozenset({7})).cut([1, 7, 3, 7]) == [1, 7]
     assert Waiting(None, frozenset()).cut([1, 7]) == [1, 7]

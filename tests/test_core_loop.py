@@ -265,7 +265,7 @@ def test_ngram_proposes_what_followed_the_longest_match():
     source, state = NgramDraft(rule), DraftState()
     text = [1, 2, 3, 9, 2, 3, 8, 1, 2, 3]
     source.start(text)
-    source.chain(text, state, 4, frozenset())
+    source.propose(text, state, 4, frozenset())
     assert state.tokens == [9, 2, 3, 8]  # 9 came after 1 2 3, 2 after 3 9, 3 after 9 2, 8 after 9 2 3
     source.forget(len(text))
     state.begin(0)
@@ -286,7 +286,7 @@ def test_ngram_equals_its_plain_definition(text, n):
     source, state = NgramDraft(make_rule(CompareRequest("x"), 9, 9)), DraftState()
     source.start(text[:1])
     expected = list(text)
-    source.chain(text, state, n, frozenset())
+    source.propose(text, state, n, frozenset())
     for _ in range(n):
         token = look_up(expected)
         if token is None:

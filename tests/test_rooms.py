@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,3 +123,32 @@ def test_every_folder_of_decoding_is_a_room():
 )  # each breaks the order in another way
 def test_an_upward_import_is_found(module, source):
     assert faults(module, source)
+
+
+ARROW = re.compile(r"^ *(\w+)(?:\[[^\]]*\])? --> (.+)$", re.MULTILINE)
+
+
+def pictured() -> dict[str, set[str]]:
+    """The arrows of the picture in docs/architecture.md, by the room that they start from."""
+    short = {room.rpartition(".")[2]: room for room in FLOOR}
+    found: dict[str, set[str]] = {}
+    for start, ends in ARROW.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")):
+        names = (re.sub(r"\[.*", "", end).strip() for end in ends.split("&"))
+        found.setdefault(short[start], set()).update(short[name] for name in names)
+    return found
+
+
+def below(room: str, arrows: dict[str, set[str]]) -> set[str]:
+    """All rooms that the arrows lead to from ``room``."""
+    return {far for near in arrows.get(room, ()) for far in {near} | below(near, arrows)}
+
+
+def test_the_picture_shows_the_imports():
+    """Every arrow is an import, and every import between rooms lies on a path of arrows."""
+    arrows, imported = pictured(), {room: set() for room in FLOOR}
+    for module, path in sources():
+        names = imports(module, path.read_text(encoding="utf-8"), path.name == "__init__.py")
+        rooms = {room_of(name) for _, name in names if name.split(".")[0] in {"decoding", "viz", "training", "app"}}
+        imported[room_of(module)] |= rooms - {room_of(module), "decoding"}  # errors and files are used everywhere
+    assert [(room, ends - imported[room]) for room, ends in arrows.items() if ends - imported[room]] == []
+    assert [(room, ends - below(room, arrows)) for room, ends in imported.items() if ends - below(room, arrows)] == []

@@ -1,4 +1,4 @@
-"""Training of the embedded pair: one command per step, and one that runs all of them. A killed step resumes."""
+"""Training of the small pair, one command per step, and of the chat model's drafts (align). A killed step resumes."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -45,19 +46,7 @@ def add_tools(backend: Backend, store: RunStore, visits: Visits) -> None:
 def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callable]:
     """The tools, bound to ``backend``; runs that they make are kept in ``store``. They raise gr.Error."""
 
-    async def made(visitor: gr.Request | None, **settings: Any) -> Run:
-        request = request_from_dict(settings)
-        if request.max_new_tokens > MOST_TOKENS:
-            raise UserError(f"{request.max_new_tokens} new tokens are too many for a tool: at most {MOST_TOKENS}.")
-        feed = Feed(lambda cancel: backend.compare(request, cancel))
-        with visits.present(feed, new_id(), "mcp", address_of(visitor)):
-            async for batch in feed.batches():
-                last = batch[-1]
-        if last["kind"] != "finished":
-            raise UserError(last["data"].get("message", "The run was stopped."))
-        run = run_from_json(json.dumps(last["data"]["run"]))
-        await asyncio.to_thread(store.add, run)
-        return run
+    made = partial(make_run, backend, store, visits)
 
     async def compare_policies(
         visitor: gr.Request,
@@ -124,6 +113,24 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
             )
 
     return [compare_policies, best_speculation_length, explain_token, list_pairs]
+
+
+async def make_run(
+    backend: Backend, store: RunStore, visits: Visits, visitor: gr.Request | None, **settings: Any
+) -> Run:
+    """The run of a request with these ``settings``, kept in ``store``. Raises UserError."""
+    request = request_from_dict(settings)
+    if request.max_new_tokens > MOST_TOKENS:
+        raise UserError(f"{request.max_new_tokens} new tokens are too many for a tool: at most {MOST_TOKENS}.")
+    feed = Feed(lambda cancel: backend.compare(request, cancel))
+    with visits.present(feed, new_id(), "mcp", address_of(visitor)):
+        async for batch in feed.batches():
+            last = batch[-1]
+    if last["kind"] != "finished":
+        raise UserError(last["data"].get("message", "The run was stopped."))
+    run = run_from_json(json.dumps(last["data"]["run"]))
+    await asyncio.to_thread(store.add, run)
+    return run
 
 
 @contextmanager

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _ITEM = {"float32": (4, 4), "bfloat16": (2, 2), "int8": (1, 1), "int4": (BYTES_PER_WEIGHT, 2)}
 """Bytes of a weight in the layers and in the head."""
 ROUNDS = 30  # per pass
-CHAIN = 8  # draft steps in a row
+TOGETHER = 8  # draft steps in one launch
 _PROBE_BYTES = {"cpu": 2**28, "cuda": 2**31}
 
 
@@ -43,11 +43,12 @@ def measure_bandwidth(device: str, rounds: int = 5) -> float:
 
 
 def pass_times(pair: Pair, context: int, bandwidth: float) -> list[PassTime]:
-    """Target and default draft, one token at context length ``context``; on CUDA also a step inside a draft chain."""
+    """Target and default draft, one token at context length ``context``; on CUDA also one of several
+    draft steps that are planned and launched together."""
     target, draft = pair.target, pair.draft()
     measured = [("target", target, _pass_s(target, context, ROUNDS)), ("draft", draft, _pass_s(draft, context, ROUNDS))]
     if is_on_device(draft):
-        measured.append(("chained draft", draft, _chained_s(draft, context, ROUNDS)))
+        measured.append(("planned draft", draft, _planned_s(draft, context, ROUNDS)))
     found = []
     for name, model, times in measured:
         low, middle, high = (1e3 * one for one in quantiles(times, method="inclusive"))
@@ -77,15 +78,15 @@ def _pass_s(model: CachedModel, context: int, rounds: int) -> list[float]:
     return times
 
 
-def _chained_s(model: DeviceModel, context: int, rounds: int) -> list[float]:
-    """Seconds per step of CHAIN steps launched together."""
-    text = [1] * min(context, model.max_length - CHAIN - 1)
+def _planned_s(model: DeviceModel, context: int, rounds: int) -> list[float]:
+    """Seconds per step of TOGETHER draft steps in one launch."""
+    text = [1] * min(context, model.max_length - TOGETHER - 1)
     model.prefill(text)
     times = []
     for _ in range(rounds + 1):  # the first round records the graph
-        times.append(_time(lambda: model.draft_chain([1], CHAIN, model.vocab_size), model.info.device))
+        times.append(_time(lambda: model.draft_chain([1], TOGETHER, model.vocab_size), model.info.device))
         model.rewind(len(text))
-    return [spent / CHAIN for spent in times[1:]]
+    return [spent / TOGETHER for spent in times[1:]]
 
 
 def _time(work, device: str) -> float:

@@ -160,5 +160,5 @@ def _speeds(figures: list[Figure]) -> Table:
 
 
 def _speed(tokens_per_s: float) -> str:
-    """``value`` with about four digits."""
+    """With about four digits."""
     return f"{tokens_per_s:.1f}" if tokens_per_s < 1000 else f"{tokens_per_s:.0f}"

@@ -18,7 +18,7 @@ def fit(
     pair: PairName = "",
     draft: Annotated[str, typer.Option(help="Which draft of the pair, or all; with --target, its folder.")] = "",
     target: Target = "",
-    suite: Annotated[str, typer.Option(help="The prompts: code, prose, tests, structured, or all.")] = "all",
+    suite: Annotated[str, typer.Option(help="The prompts: a suite (see `suites list`), or all.")] = "all",
     train: Annotated[int, typer.Option(min=1, help="Prompts to train on.")] = 480,
     validation: Annotated[int, typer.Option(min=1, help="Prompts to calibrate and tune on.")] = 160,
     max_new_tokens: Annotated[int, typer.Option(min=16, max=1024, help="Length of each text.")] = 128,
@@ -26,7 +26,7 @@ def fit(
     seed: Annotated[int, typer.Option(min=0, help="Seed of training and mixing.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Fit DISCO, SpecDec++ and costaware: write texts, train, calibrate, tune, and store them next to the draft."""
+    """Fit the learned policies: write texts, train, calibrate, tune, and store them next to the draft."""
     from ..errors import Cancelled
     from ..fit.run import FitOptions
     from ..fit.run import fit as fit_pair

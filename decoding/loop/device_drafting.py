@@ -26,7 +26,7 @@ def works_on_device(model: CachedModel, rule: AcceptanceRule) -> TypeGuard[Devic
 
 @dataclass(slots=True)
 class Waiting:
-    """A draft chain whose tokens are not yet on the host. ``ends``: ids after which a draft proposes nothing more."""
+    """Proposals whose tokens are not yet on the host. ``ends``: ids after which a draft proposes nothing more."""
 
     drafted: Any  # decoding.engines.cuda.Drafted
     ends: frozenset[int]
@@ -38,7 +38,7 @@ class Waiting:
 
 
 class DeviceDraft(ModelDraft):
-    """A step copies one token and its features to the host in one transfer; a planned chain copies nothing."""
+    """A step copies one token and its features to the host in one transfer; several planned at once copy nothing."""
 
     _model: DeviceModel
 
@@ -71,15 +71,15 @@ class DeviceDraft(ModelDraft):
         if self._needs_states:
             self._read_states(state)
 
-    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
+    def propose(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
         if n > SL_CAP:  # only an oracle drafts this far: graphs are not recorded for every length
-            return super().chain(text, state, n, ends)
+            return super().propose(text, state, n, ends)
         drafted = self._model.draft_chain(self._unseen(text, state), n, self._vocab_size)
         self._waiting = Waiting(drafted, ends)
         return True
 
     def take_waiting(self) -> Waiting | None:
-        """Returns the chain for the next check once; None if the tokens are already on the host."""
+        """Returns the proposals for the next check once; None if the tokens are already on the host."""
         waiting, self._waiting = self._waiting, None
         return waiting
 

@@ -61,7 +61,7 @@ class DraftSource(ABC):
     def read_features(self, state: DraftState, proposal: Any) -> None:
         """Appends the features of the last ``proposal`` that the policy needs."""
 
-    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
+    def propose(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
         """Proposes ``n`` tokens, fewer if one of ``ends`` is among them; False if there was nothing left to propose.
 
         A source on a device (:mod:`decoding.loop.device_drafting`) leaves it to the check to fill ``state.tokens``.

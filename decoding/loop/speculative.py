@@ -144,7 +144,7 @@ def _propose(
         stop: StopReason = "policy" if planned <= most else bound
         if min(planned, most) > 0:
             assert draft is not None, NEEDS_DRAFT
-            if not draft.chain(text, state, min(planned, most), ends):
+            if not draft.propose(text, state, min(planned, most), ends):
                 stop = "exhausted"
             clock.lap(DRAFT)
         return stop, []

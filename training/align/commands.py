@@ -1,6 +1,4 @@
-"""``python -m training align``: trains drafts for a chat model on texts that the model writes. An interrupted step
-resumes where it stopped.
-"""
+"""Trains drafts for a chat model on texts that the model writes. An interrupted step resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ def draft(
 
 @app.command()
 def ladder(tokens: int = typer.Option(1_000_000, min=1, help="Training tokens of each draft.")) -> None:
-    """Distil every draft except the default, all on the same tokens."""
+    """Distil all drafts but the default and the one that it grows from, each on the same tokens."""
     from .distil import distil
     from .recipes import LADDER
 

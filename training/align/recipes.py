@@ -45,7 +45,10 @@ RECIPES: dict[str, Recipe] = {
     "one-layer": Recipe((0,), 8192, "one layer as wide as the target's"),
     "one-layer-4k": Recipe((0,), 4096, "one-layer with half as many tokens to propose from", weights_of="one-layer"),
     "deep-narrow": Recipe(
-        (None,) * 4, 16384, "as many parameters as one-layer, in four layers half as wide", narrower=2
+        (None,) * 4,
+        16384,
+        "as many parameters outside the embeddings as one-layer, in four layers half as wide",
+        narrower=2,
     ),
     "early-exit": Recipe((0, 1, 2, 3, 4, None), 8192, "the target's first five layers and one of its own", shared=5),
 }
