@@ -11,6 +11,8 @@ from playwright.sync_api import expect
 from tests.page_fakes import ScriptedBackend
 from tests.page_server import page_at, write_recordings
 
+LEAVING = "addEventListener('beforeunload', () => { console.error = () => {}; })"
+"""Gradio's client reports the streams that it cuts as its page is left: no fault of the page."""
 WAIT = 120_000  # ms for whatever must come: on a busy machine the page takes many times as long
 expect.set_options(timeout=WAIT)
 
@@ -27,6 +29,7 @@ def new_visitor(browser, url: str, **options: Any):
     context.set_default_timeout(WAIT)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()
+    page.add_init_script(LEAVING)
     page.faults, page.elsewhere, page.asked = [], [], []
     page.on("pageerror", lambda error: page.faults.append(str(error)))
     page.on("console", lambda message: message.type == "error" and page.faults.append(message.text))
