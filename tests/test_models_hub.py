@@ -304,16 +304,21 @@ def test_embedded_pairs_are_read_from_disk(folders, tmp_path):
         "target": "target",
         "drafts": {"one": "drafts/one"},
         "default_draft": "one",
-        "int8_drafts": ["one"],
+        "draft_weights": {"one": "int4"},
     }
     (place / "pair.json").write_text(json.dumps(described))
     (tmp_path / "pairs" / "index.json").write_text('{"default": "mini"}')
     found = pairs.embedded_pairs(tmp_path / "pairs")
-    assert [pair.name for pair in found] == ["mini"] and found[0].is_int8("one") and not found[0].is_int8("two")
+    assert [pair.name for pair in found] == ["mini"]
+    assert [found[0].weights_of(name) for name in ("one", "two")] == ["int4", "auto"]
     assert pairs.find_pair("", tmp_path / "pairs").name == "mini"
     (place / "pair.json").write_text(json.dumps(described | {"default_draft": "two"}))
     with pytest.raises(UserError, match="default draft two is not among"):
         pairs.read_pair(place)
+    for wrong in ({"two": "int8"}, {"one": "int2"}, "int2", ["one"], True):
+        (place / "pair.json").write_text(json.dumps(described | {"draft_weights": wrong}))
+        with pytest.raises(UserError, match="does not describe a pair"):
+            pairs.read_pair(place)
     (place / "pair.json").write_text("{")
     with pytest.raises(UserError, match="Cannot read mini/pair.json"):
         pairs.read_pair(place)

@@ -134,7 +134,7 @@ def test_devices_dtypes_and_drafts_that_are_not_there(folders):
         pair.draft("tiny")
 
 
-def test_embedded_drafts_run_in_int8_unless_a_dtype_is_asked_for(folders, monkeypatch):
+def test_embedded_drafts_run_as_their_pair_says_unless_a_dtype_is_asked_for(folders, monkeypatch):
     described = pairs.PairDescription(
         "mini",
         "Mini",
@@ -142,7 +142,7 @@ def test_embedded_drafts_run_in_int8_unless_a_dtype_is_asked_for(folders, monkey
         str(folders["big"]),
         {"a": str(folders["small"]), "b": str(folders["small"])},
         "a",
-        int8_drafts=["a"],
+        draft_weights={"a": "int8"},
     )
     monkeypatch.setattr(pair_module, "find_pair", lambda name: described)
     monkeypatch.setattr(loading, "has_bf16_instructions", lambda: True)
@@ -150,3 +150,24 @@ def test_embedded_drafts_run_in_int8_unless_a_dtype_is_asked_for(folders, monkey
     assert (pair.draft("a").info.dtype, pair.draft("b").info.dtype) == ("int8", "bfloat16")
     assert pair.draft("a").info.source == "mini/small"
     assert load_pair("mini", device="cpu", dtype="bfloat16").draft("a").info.dtype == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "dtype", "device", "expected"),
+    [
+        ("int4", "auto", "cpu", "int4"),
+        ("int8", "auto", "cpu", "int8"),
+        ("auto", "auto", "cpu", "bfloat16"),
+        ("int4", "float32", "cpu", "float32"),
+        ("int4", "auto", "cuda:0", "bfloat16"),
+    ],
+)
+def test_a_drafts_weights_are_its_pairs_on_a_cpu_that_has_the_kernels(monkeypatch, wanted, dtype, device, expected):
+    monkeypatch.setattr(loading, "has_bf16_instructions", lambda: True)
+    monkeypatch.setattr(loading, "has_int4_kernels", lambda: True)
+    assert loading.choose_draft_weights(wanted, dtype, device) == expected
+    monkeypatch.setattr(loading, "has_int4_kernels", lambda: False)  # the plain ones are slower than eight bits
+    assert loading.choose_draft_weights(wanted, dtype, device) == ("int8" if expected == "int4" else expected)
+    monkeypatch.setattr(loading, "has_bf16_instructions", lambda: False)
+    if device == "cpu":
+        assert loading.choose_draft_weights(wanted, dtype, device) == "float32"

@@ -114,5 +114,5 @@ def describe(drafts: list[str]) -> dict:
         "target": "target",
         "drafts": {name: f"drafts/{name}" for name in drafts},
         "default_draft": DEFAULT if DEFAULT in drafts else drafts[0],
-        "int8_drafts": True,
+        "draft_weights": "int8",
     }

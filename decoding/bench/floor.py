@@ -65,6 +65,8 @@ def floor_bytes(model: CachedModel, context: int) -> int:
     parameters = info.parameters - (info.vocab_size - rows) * info.hidden_size
     head = (rows or info.vocab_size) * info.hidden_size
     item, head_item = _ITEM.get(info.dtype, (2, 2))
+    if info.dtype == "int4" and model.head_ids is not None:
+        head_item = 1  # a draft's reduced head
     return int((parameters - head) * item + head * head_item) + model.cache_bytes_per_token * context
 
 

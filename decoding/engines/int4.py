@@ -1,11 +1,11 @@
-"""Linear layers of four-bit weights, for a target on a CPU.
+"""Linear layers of four-bit weights, on a CPU.
 
 A row's inputs are cut into groups of 32; a group has sixteen evenly spaced values, ``scale * (level - 8) + zero`` with
 levels 0..15 (asymmetric rounding, llama.cpp's Q4_1: ``d * level + m`` is scale = d, zero = m + 8 d). Scale and zero are
 bfloat16, so a weight takes five bits. Activations stay bfloat16 and sums float32.
 
 A pass over one token reads a third of what bfloat16 weights take, but every further row costs nearly as much again:
-the levels are unpacked again for every few rows. So plain decoding becomes faster, but checking guesses does not.
+the levels are unpacked again for every few rows. So plain decoding and drafting become faster, but checking does not.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ def has_window(config: Any) -> bool:
 class LeanModel(ReducedModel):
     """A Llama-shaped :class:`~decoding.engines.base.CachedModel` (float32, packed bfloat16, int8 or int4 weights).
 
-    ``weights``: "float32", "bfloat16", "int8" or "int4", the last two on a CPU only; the head of "int4" is in bfloat16.
+    ``weights``: "float32", "bfloat16", "int8" or "int4", the last two on a CPU only; the head of "int4" is in bfloat16,
+    a draft's reduced head in int8.
     ``head_ids``: the only tokens that a draft may propose, sorted; its head then has only their rows. ``groups``: for
     "int4", the matrices that a file holds in four bits, by module; the others are rounded. Raises UserError for "int4"
     if a layer's shape does not divide into groups.
@@ -119,7 +120,8 @@ class LeanModel(ReducedModel):
 
     def _head_form(self, form: Callable[..., Linear]) -> Callable[..., Any]:
         """The head, whose result is float32."""
-        return Int8Head if form is Int8Linear else make_head
+        rounds = form is Int8Linear or (form is Int4Linear and self.head_ids is not None)
+        return Int8Head if rounds else make_head
 
     def _packed_linears(self) -> list[PackedLinear]:
         layers = [getattr(block, name) for block in self.blocks for name in ("qkv", "out", "gate", "up", "down")]

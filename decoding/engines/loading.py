@@ -33,6 +33,11 @@ def has_bf16_instructions() -> bool:
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
+def has_int4_kernels() -> bool:
+    """Whether torch's product by four-bit weights is vectorised on this CPU."""
+    return "AVX" in torch.backends.cpu.get_cpu_capability()
+
+
 def choose_device(device: str) -> str:
     """ "auto" is CUDA if available. Raises UserError if the named device does not exist."""
     if device == "auto":
@@ -89,6 +94,16 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder.name} has no safetensors weights, and no other kind is loaded: convert them first.")
     check_index(folder)
     return config
+
+
+def choose_draft_weights(wanted: str, dtype: str, device: str) -> str:
+    """How a draft's weights are held: as its pair ``wanted`` ("auto", "int8" or "int4") where no dtype is requested and
+    bfloat16 would be used on a CPU, else as ``choose_weights`` says. Raises UserError.
+    """
+    form = choose_weights(dtype, device)
+    if wanted == "auto" or dtype != "auto" or device != "cpu" or form != "bfloat16":
+        return form
+    return wanted if wanted == "int8" or has_int4_kernels() else "int8"
 
 
 def load_model(

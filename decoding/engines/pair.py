@@ -10,10 +10,12 @@ from ..records.pairs import find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory
 from .hub import Hub, HuggingFaceHub, Report
+from .huge_pages import use_huge_pages
 from .loading import (
     DRAFT_ROWS,
     TARGET_ROWS,
     choose_device,
+    choose_draft_weights,
     choose_target_weights,
     choose_weights,
     gpu_count,
@@ -24,6 +26,8 @@ from .loading import (
 from .sources import Place, Size, Sources
 from .threads import fixed_threads
 from .tokenizer import Tokenizer, load_tokenizer
+
+LARGE = 50_000_000  # parameters: the weights of a smaller target stay in the processor's cache
 
 
 class Pair:
@@ -118,7 +122,7 @@ def load_pair(
 ) -> Pair:
     """Loads a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
 
-    ``dtype``: "auto", "float32", "bfloat16"; "auto" gives int8 weights to the drafts that the pair marks so (CPU).
+    ``dtype``: "auto", "float32", "bfloat16"; "auto" gives drafts the weights that the pair says (CPU).
     ``weights``: "auto", as ``dtype`` says, or "int4": four bits for the target's, on a CPU.
     ``threads``: CPU threads of every model; None: as OMP_NUM_THREADS says, else the best number for each, by trying.
     ``progress(message, fraction)`` is called while loading; ``hub`` gives access to the Hub. Raises UserError.
@@ -151,7 +155,7 @@ def load_pair(
         )
 
     def load_draft(which: str) -> CachedModel:
-        own = "int8" if dtype == "auto" and form == "bfloat16" and described.is_int8(which) else form
+        own = choose_draft_weights(described.weights_of(which), dtype, device)
         return load(which, sources.fetch(described.drafts[which]), own, DRAFT_ROWS)
 
     tokenizer = load_tokenizer(first.folder)
@@ -168,6 +172,8 @@ def load_pair(
     pair.target_folder = first.folder
     pair.draft_folders = {which: Path(place) for which, place in described.drafts.items() if Path(place).is_dir()}
     pair.draft()
+    if device == "cpu" and model.info.parameters >= LARGE:
+        use_huge_pages()
     return pair
 
 

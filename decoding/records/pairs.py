@@ -13,6 +13,7 @@ from ..errors import UserError
 from .gguf_record import read_record
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
+DRAFT_WEIGHTS = ("auto", "int8", "int4")
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class PairDescription:
     drafts: dict[str, str]  # name -> folder or Hub id, in the order of presentation
     default_draft: str
     description: str = ""
-    int8_drafts: bool | list[str] = False  # drafts that run with int8 weights on a CPU unless a dtype is requested
+    draft_weights: str | dict[str, str] = "auto"  # of all drafts or by name: see weights_of
     loadable: bool = True
     reason: str = ""  # a sentence: why it cannot load, or what it needs
     chat: bool = False  # prompts go through the chat template
@@ -36,8 +37,9 @@ class PairDescription:
     licence: str = ""  # of the target
     about: str = ""  # what the target can do, in a few words shown next to its name
 
-    def is_int8(self, draft: str) -> bool:
-        return self.int8_drafts if isinstance(self.int8_drafts, bool) else draft in self.int8_drafts
+    def weights_of(self, draft: str) -> str:
+        """How the draft's weights are held on a CPU unless a dtype is requested: "auto", "int8" or "int4"."""
+        return self.draft_weights if isinstance(self.draft_weights, str) else self.draft_weights.get(draft, "auto")
 
 
 def _preset(
@@ -199,7 +201,7 @@ def read_pair(folder: Path) -> PairDescription:
             drafts=drafts,
             default_draft=data["default_draft"],
             description=data.get("description", ""),
-            int8_drafts=data.get("int8_drafts", False),
+            draft_weights=_draft_weights(data.get("draft_weights", "auto"), drafts),
             loadable=not missing,
             reason=missing,
             chat=bool(data.get("chat", False)),
@@ -213,6 +215,13 @@ def read_pair(folder: Path) -> PairDescription:
     if pair.default_draft not in pair.drafts:
         raise UserError(f"{folder.name}/pair.json: its default draft {pair.default_draft} is not among its drafts.")
     return pair
+
+
+def _draft_weights(given: Any, drafts: dict[str, str]) -> str | dict[str, str]:
+    """``given`` if it is one of DRAFT_WEIGHTS, or names one for some of ``drafts``. Raises TypeError."""
+    if given in DRAFT_WEIGHTS or (given.keys() <= drafts.keys() and set(given.values()) <= set(DRAFT_WEIGHTS)):
+        return given
+    raise TypeError(f"draft_weights, for each draft one of {', '.join(DRAFT_WEIGHTS)},")
 
 
 @functools.cache

@@ -67,7 +67,7 @@ def describe(names: Sequence[str]) -> dict:
         "target": "target",
         "drafts": {name: f"drafts/{name}" for name in names},
         "default_draft": DEFAULT,
-        "int8_drafts": True,
+        "draft_weights": "int4",
         "chat": True,
         "about": "chats in English, often wrong",
     }
