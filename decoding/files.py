@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 if sys.platform != "win32":
     import fcntl
@@ -33,12 +33,22 @@ def costs_folder() -> Path:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes ``path`` atomically: a temporary file, then a rename. Text is UTF-8. Raises OSError."""
+    """Writes ``path`` atomically. Text is UTF-8. Raises OSError."""
+    with replacing_file(path, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def replacing_file(path: Path, mode: str = "w") -> Iterator[IO]:
+    """Opens a temporary file in ``mode``, which then becomes ``path`` atomically; nothing is left of it after an error.
+
+    Text is UTF-8. Raises OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+        with os.fdopen(handle, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
         os.chmod(beside, 0o644)
         os.replace(beside, path)
     except BaseException:

@@ -1,6 +1,6 @@
-"""Atomic replacement of files and folders: write to a temporary neighbour, then rename.
+"""Atomic replacement of files and folders whose errors are sentences: write to a temporary neighbour, then rename.
 
-A killed run leaves at most a hidden ``.part``, which the next run overwrites.
+A killed run leaves at most a hidden ``.part``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from decoding import files
 from decoding.errors import UserError
 
 
@@ -31,16 +32,9 @@ def explained_errors(target: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing_file(target: Path, mode: str = "w") -> Iterator[IO]:
-    """Opens a temporary file; renames it over ``target`` if the block succeeds."""
-    beside = target.with_name(f".{target.name}.part")
-    with explained_errors(target):
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open(mode, encoding=None if "b" in mode else "utf-8") as file:
-                yield file
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
+    """As :func:`decoding.files.replacing_file`. Raises UserError if ``target`` cannot be written."""
+    with explained_errors(target), files.replacing_file(target, mode) as file:
+        yield file
 
 
 @contextmanager
