@@ -159,6 +159,11 @@ def test_every_step_runs_on_a_stand_in(monkeypatch, capfd, tmp_path):
     assert cuda.graphs and "failed" not in text and "not run" not in text
     assert "texts equal to generate's" in text and "texts equal to plain decoding's" in text
     assert "2 of 2 lanes wrote the same text" in text and "| evaluation | done |" in text
+    run_file, evaluation = (
+        json.loads(path.read_text()) for path in (tmp_path / "day" / "run.json", tmp_path / "day" / "evaluation.json")
+    )
+    assert run_file["pair"]["target"]["engine"] == "cuda-graphs" and run_file["machine"]["gpu"]
+    assert evaluation["data"]["setting"]["machine"]["gpu"], "compare and evaluate take the GPU by themselves"
     (report,) = read_step(tmp_path / "day", "bench")["data"]
     assert "hf generate static" in [figure["name"] for figure in report["figures"]]
     assert list(run_day(tmp_path / "day", 30.0, run)) == [f"{step}: done before." for step in steps]

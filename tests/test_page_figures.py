@@ -90,5 +90,8 @@ def test_labels_are_safe_in_plotly():
 
 
 def test_figures_are_plain_json():
-    for drawing in draw_run(make_run(lanes=LANES)):
-        json.dumps(drawing.to_dict())
+    drawings = draw_run(make_run(lanes=LANES))
+    assert drawings
+    for drawing in drawings:
+        written = json.dumps(drawing.to_dict(), allow_nan=False)
+        assert json.loads(written)["name"] == drawing.name

@@ -15,8 +15,6 @@ from decoding.engines.slim import DRAFT_FILE, EMBEDDINGS, HEAD_FILE, OWN_FILES
 from training.files import replacing_folder
 
 SHARD_SIZE = "9MB"
-KEPT = ("README.md", "training.json", "policies")
-"""Files that stay in a draft's folder when its weights are replaced."""
 
 
 def save_slim(
@@ -38,9 +36,6 @@ def save_slim(
     if projection is not None:
         own["projection"] = projection.detach().bfloat16().contiguous()
     with replacing_folder(folder) as new:
-        for name in KEPT:
-            if (folder / name).is_file():
-                (new / name).write_bytes((folder / name).read_bytes())
         save_torch_state_dict(own, new, filename_pattern="own{suffix}.safetensors", max_shard_size=SHARD_SIZE)
         (new / "own.safetensors.index.json").unlink(missing_ok=True)
         for file in new.glob(OWN_FILES):

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from decoding.engines.slim import materialise
 from decoding.errors import UserError
+from decoding.lookahead.fitted import FOLDER as FITTED
 from decoding.records.fingerprint import fingerprint
 from training.files import replacing_file, replacing_folder
 
@@ -24,8 +25,6 @@ from .table import LossRow
 from .teacher import Teacher
 
 LOSSES_FILE, FACTS_FILE = "losses.json", "alignment.json"
-KEPT = ("policies", "README.md")
-"""What stays in the folder of a draft whose weights did not change."""
 
 
 def install(report: Callable[[str], None]) -> Path:
@@ -51,11 +50,8 @@ def _copy(source: Path, place: Path) -> None:
     same = place.is_dir() and fingerprint(source) == fingerprint(place)
     with replacing_folder(place) as new:
         shutil.copytree(source, new, dirs_exist_ok=True)
-        for name in KEPT if same else ():
-            if (place / name).is_dir():
-                shutil.copytree(place / name, new / name)
-            elif (place / name).is_file():
-                shutil.copyfile(place / name, new / name)
+        if same and (place / FITTED).is_dir():
+            shutil.copytree(place / FITTED, new / FITTED)
 
 
 def describe(names: Sequence[str]) -> dict:
