@@ -12,7 +12,7 @@ from scipy.stats import chisquare
 
 from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
-from decoding.comparison.prepare import Prepared, make_source, prepare
+from decoding.comparison.prepare import Prepared, make_draft, prepare
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop.acceptance import Coupling, Greedy, Sampling
@@ -259,5 +259,5 @@ def test_ngram_is_refused_where_probabilities_are_asked_for():
 
 def test_sources_are_what_they_are_named():
     pair, rule = ToyPair(), Greedy(16)
-    assert isinstance(make_source(pair, "ngram", rule), NgramDraft)
-    assert make_source(pair, "weak", rule).name == "weak"
+    assert isinstance(make_draft(pair, "ngram", rule), NgramDraft)
+    assert make_draft(pair, "weak", rule).name == "weak"

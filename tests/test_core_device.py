@@ -8,7 +8,7 @@ import torch
 from decoding.analysis.whatif import simulate
 from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
-from decoding.comparison.prepare import make_source, prepare
+from decoding.comparison.prepare import make_draft, prepare
 from decoding.engines.cuda import CudaModel
 from decoding.engines.linears import DenseLinear
 from decoding.engines.pair import load_pair
@@ -163,7 +163,7 @@ def test_who_works_where(pairs):
     greedy = prepare(CompareRequest(PROMPT, lanes=["static:2"]), pairs[1])
     assert isinstance(greedy.source("draft"), DeviceDraft)
     assert isinstance(make_checker(pairs[1].target, None, greedy.rule), DeviceChecker)
-    assert isinstance(make_source(pairs[1], "ngram", greedy.rule), NgramDraft)
+    assert isinstance(make_draft(pairs[1], "ngram", greedy.rule), NgramDraft)
     coupled = prepare(CompareRequest(PROMPT, lanes=["static:2"], rule="coupling", temperature=1.0), pairs[1])
     assert type(coupled.source("draft")) is ModelDraft
     assert isinstance(make_checker(pairs[1].target, None, coupled.rule), HostChecker)

@@ -9,7 +9,7 @@ import pytest
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.errors import UserError
-from decoding.evaluation import stages, visits
+from decoding.evaluation import slices, stages
 from decoding.evaluation.drafts import evaluate_drafts
 from decoding.evaluation.options import EvaluationOptions
 from decoding.evaluation.policies import evaluate
@@ -109,8 +109,8 @@ def test_lanes_that_take_turns_write_what_they_write_alone(monkeypatch, seconds)
     if seconds is None:
         monkeypatch.setattr(ToyPair, "can_fork", False)
     else:
-        monkeypatch.setattr(visits, "SLICE_S", seconds)
-    found = visits.Visits(pair, costs, lambda: False).run(lambda: prepare(request, pair), lanes, {})
+        monkeypatch.setattr(slices, "SLICE_S", seconds)
+    found = slices.Slices(pair, costs, lambda: False).run(lambda: prepare(request, pair), lanes, {})
     assert list(found) == lanes and gc.isenabled()
     for lane, run in found.items():
         assert run.output == alone[lane].output, lane
@@ -119,7 +119,7 @@ def test_lanes_that_take_turns_write_what_they_write_alone(monkeypatch, seconds)
 
 def test_turns_go_to_the_shortest_text(monkeypatch):
     """Lanes are then at the same place of the text at the same time, and other load affects all of them."""
-    monkeypatch.setattr(visits, "SLICE_S", 0.0)
+    monkeypatch.setattr(slices, "SLICE_S", 0.0)
     order = []
 
     class Observed(LaneRun):
@@ -128,11 +128,11 @@ def test_turns_go_to_the_shortest_text(monkeypatch):
                 order.append((self.lane.text, len(self.output)))
                 yield iteration
 
-    monkeypatch.setattr(visits, "LaneRun", Observed)
+    monkeypatch.setattr(slices, "LaneRun", Observed)
     pair, lanes = ToyPair(agree=0.95), ["autoregressive", "static:5"]
     request = CompareRequest("some prompt", lanes=lanes, max_new_tokens=40)
     costs = Costs(target_s=0.01, v=[1.0], c={"small": 0.1}, o=0.0)
-    visits.Visits(pair, costs, lambda: False).run(lambda: prepare(request, pair), lanes, {})
+    slices.Slices(pair, costs, lambda: False).run(lambda: prepare(request, pair), lanes, {})
     length = dict.fromkeys(lanes, 0)
     for lane, now in order:
         assert length[lane] == min(length.values())

@@ -138,7 +138,7 @@ def test_suites_add_up_to_all():
 def test_the_clocks_noise_is_distinguished_from_the_spread_of_prompts():
     rng = np.random.default_rng(3)
     ours, theirs = rng.uniform(1, 9, 200), rng.uniform(1, 9, 200)  # prompts differ a lot, clocks a little
-    busy = rng.normal(1.0, 0.2, 200)  # both lanes of a visit
+    busy = rng.normal(1.0, 0.2, 200)  # both lanes of a reading
     cuts = []
     for _ in range(400):
         readings = [2.0 * part * rng.normal(1.0, 0.03, 200) for part in (ours, theirs)]
@@ -228,8 +228,8 @@ def test_smoothed_costs_grow_and_are_medians():
 
 def test_plain_decoding_on_the_clock_stands_beside_its_cost_curve():
     costs = replace(COSTS, target_s=0.02, o=0.25)
-    visits = [{"lanes": {"autoregressive": {"decode_s": s, "tokens": n}}} for s, n in ((0.6, 20), (0.9, 20))]
-    assert plain_on_clock(visits, costs) == pytest.approx(1.5 / (40 * 0.025))
+    readings = [{"lanes": {"autoregressive": {"decode_s": s, "tokens": n}}} for s, n in ((0.6, 20), (0.9, 20))]
+    assert plain_on_clock(readings, costs) == pytest.approx(1.5 / (40 * 0.025))
     assert plain_on_clock([], costs) is None
 
 
@@ -252,11 +252,11 @@ def test_clocked_points_stand_beside_the_replay_of_the_same_prompts():
     samples, costs = make_samples(4), make_costs()
     sweep = [replay_lane(lane, samples, costs) for lane in static_lanes()]
     timed = samples[1:3]
-    visits = [
+    readings = [
         {"prompt": one.prompt, "lanes": {"autoregressive": {"decode_s": plain}, "shallow/static:2": {"decode_s": 1.0}}}
         for one, plain in zip([*timed, timed[0]], (2.0, 4.0, 3.0))
     ]
-    found = clocked_sls("shallow", sweep, samples, visits)
+    found = clocked_sls("shallow", sweep, samples, readings)
     assert list(found) == [2]
     assert found[2].prompts == 2 and found[2].speedup.value == pytest.approx(9.0 / 3.0)
     assert found[2].speedup.low == pytest.approx(2.5) and found[2].speedup.high == pytest.approx(4.0)

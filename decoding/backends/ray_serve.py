@@ -2,7 +2,7 @@
 
 ``Face`` is the HTTP application of :mod:`.server`, unchanged, in one replica: it keeps the events of every run, so a
 broken connection is resumed there, whichever device the run is on. ``Device`` holds one :class:`LocalBackend`; Ray
-starts as many as are wanted, gives each its GPU, and restarts one that dies. Only this module and
+starts as many as are wanted, gives each its GPU, and restarts one that fails. Only this module and
 :mod:`.ray_cluster` import ray (requirements-ray.txt).
 """
 
@@ -41,7 +41,7 @@ NAMESPACE = "serve"  # of Ray Serve's actors
 POLL_S = 0.25  # interval at which a waiting run checks its cancel flag and its place
 FACE_CHECKED_S = 5.0  # interval at which a device makes sure that the HTTP side, its reader, still exists
 HEARTBEAT_S = 1.0  # many wait here, and each heartbeat takes processor time from replicas on the same machine
-DRAIN_S = 600.0  # how long a replica that Ray wants to end may go on with its run
+DRAIN_S = 600.0  # how long a replica that Ray wants to end may continue its run
 MORE_AFTER_S = 5.0  # how long visitors wait before another replica is started (with --replicas auto)
 MOST_STREAMS = 1000  # connections that the face serves at a time
 LOST = "The replica of this run was lost. The part that was decoded is shown; start the run again on another replica."
@@ -358,7 +358,7 @@ class Replicas:
         return sum(n for state, n in states.items() if state == "RUNNING")
 
     def close(self) -> None:
-        """Leave the cluster, which goes on."""
+        """Leave the cluster, which keeps running."""
         ray.shutdown()
 
 

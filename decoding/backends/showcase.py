@@ -78,7 +78,7 @@ def stale_recordings(
 ) -> list[str]:
     """A sentence for each recording of ``pair`` that is missing, superfluous, or not what would be recorded today.
 
-    ``others``: prompts whose recordings, of another pair, rightly lie there too.
+    ``others``: prompts whose recordings, of another pair, belong there too.
     """
     infos = {info.id: info for info in RecordedBackend(folder).recordings()}
     found = [_why_stale(prompt, infos.get(prompt.id), pair) for prompt in prompts]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..comparison.assemble import NEAR_TIE
 from ..comparison.chain import record_chain
-from ..comparison.prepare import load_heads_of, make_source, shared_vocabulary
+from ..comparison.prepare import load_heads_of, make_draft, shared_vocabulary
 from ..lookahead.base import LaneContext, LookaheadPolicy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
@@ -115,7 +115,7 @@ class _Checker:
         self._heads: dict[str, Head] = load_heads_of(pair, pair.default_draft)
         self.names = checked_lanes(self._heads)
         needs = frozenset({"p", "entropy"}).union(*(head.needs for head in self._heads.values()))
-        self._sources = {name: make_source(pair, name, self._rule, needs) for name in (pair.default_draft, *MODEL_FREE)}
+        self._sources = {name: make_draft(pair, name, self._rule, needs) for name in (pair.default_draft, *MODEL_FREE)}
 
     def start(self, prompt: list[int]) -> None:
         """Reads ``prompt`` and records, for the oracles, the draft's guesses along the text."""

@@ -14,7 +14,7 @@ from ..lookahead.heads import GuessFeatures, Head
 from ..loop.drafting import MODEL_FREE, DraftSource, known_ids, prefill
 from ..loop.features import as_rows
 from ..records.trace import Chain, Guesses
-from .prepare import ALL_FEATURES, Prepared, make_source, model_info
+from .prepare import ALL_FEATURES, Prepared, make_draft, model_info
 
 if TYPE_CHECKING:
     from ..engines.base import CachedModel
@@ -27,7 +27,7 @@ def chain_of(prepared: Prepared, draft: str, output: list[int], cancelled: Calla
     heads = prepared.heads.get(draft, {})
     needs = frozenset({"p", "entropy"}).union(*(head.needs for head in heads.values())) & ALL_FEATURES
     return record_chain(
-        make_source(prepared.pair, draft, prepared.rule, needs),
+        make_draft(prepared.pair, draft, prepared.rule, needs),
         prepared.prompt,
         output,
         max_new_tokens=prepared.limits.max_new_tokens,

@@ -22,7 +22,7 @@ from ..loop.limits import Limits
 from ..loop.speculative import RawIteration, speculative_decode
 from ..records.trace import Costs
 from .cost_curves import contradiction, fit_checks, fit_steps
-from .prepare import Prepared, make_source, shared_vocabulary
+from .prepare import Prepared, make_draft, shared_vocabulary
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
@@ -106,7 +106,7 @@ class Timer:
     def __init__(self, pair: Pair, drafts: Sequence[str], prompt: list[int], context: int | None = None) -> None:
         self._target = pair.target
         self._rule: AcceptanceRule = Greedy(shared_vocabulary(pair, list(drafts)))
-        self._sources: dict[str | None, DraftSource] = {name: make_source(pair, name, self._rule) for name in drafts}
+        self._sources: dict[str | None, DraftSource] = {name: make_draft(pair, name, self._rule) for name in drafts}
         if all(source.abilities.may_decline for source in self._sources.values()):
             self._sources[None] = _Echo()  # times checks without a draft model
         self._clock = make_clock(pair.target.info.device)

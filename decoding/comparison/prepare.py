@@ -51,7 +51,7 @@ class Prepared:
 
     def source(self, draft: str | None, needs: frozenset[str] = frozenset()) -> DraftSource | None:
         """A new draft source of that name that computes the features ``needs``."""
-        return None if draft is None else make_source(self.pair, draft, self.rule, needs)
+        return None if draft is None else make_draft(self.pair, draft, self.rule, needs)
 
     def policy(self, lane: Lane):
         """A new policy for ``lane``. Raises UserError if it needs a head and none was fitted."""
@@ -67,7 +67,7 @@ def _drafts_of(lanes: Iterable[Lane], pair: Pair) -> list[str]:
     return list(dict.fromkeys(name for name in names if name is not None))
 
 
-def make_source(pair: Pair, draft: str, rule: AcceptanceRule, needs: frozenset[str] = frozenset()) -> DraftSource:
+def make_draft(pair: Pair, draft: str, rule: AcceptanceRule, needs: frozenset[str] = frozenset()) -> DraftSource:
     """The draft named ``draft`` of ``pair``, or one that needs no model."""
     if draft in MODEL_FREE:
         return MODEL_FREE[draft](rule)

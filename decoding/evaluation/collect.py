@@ -27,8 +27,8 @@ from ..records.suites import Prompt
 from ..records.trace import Chain, Costs
 from .progress import Progress
 from .samples import Sample
+from .slices import Slices
 from .store import chain_from_plain, chain_to_plain
-from .visits import Visits
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
@@ -67,7 +67,7 @@ class Collector:
         self._by_prompt = {record["prompt"]: record for record in self._texts.records}
         self._chains: dict[str, Lines] = {}
         self.costs: Costs
-        self._clocked: Visits | None = None
+        self._clocked: Slices | None = None
 
     # -- texts and chains
 
@@ -196,30 +196,30 @@ class Collector:
     ) -> Steps:
         """Times every lane on every prompt, ``repeats`` times round robin, until ``minutes`` are over.
 
-        A visit is one prompt with all lanes, which take turns (see :mod:`.visits`) in an order that rotates from visit
-        to visit, so that no lane always follows the same one. Existing visits are not repeated.
+        A reading is one prompt with all lanes, which take turns (see :mod:`.slices`) in an order that rotates from one
+        to the next, so that no lane always follows the same one. Existing readings are not repeated.
         """
         lines = self._clock_lines(lanes, name)
         done = {(record["prompt"], record["repeat"]) for record in lines.records}
-        visits = [(prompt, repeat) for repeat in range(repeats) for prompt in prompts]
+        wanted = [(prompt, repeat) for repeat in range(repeats) for prompt in prompts]
         out_of_time, warm = deadline(minutes), False
-        for number, (prompt, repeat) in enumerate(visits):
+        for number, (prompt, repeat) in enumerate(wanted):
             if (prompt.id, repeat) in done:
                 continue
             if out_of_time():
                 break
-            yield Progress("clock", f"On the clock: visit {number + 1} of {len(visits)}", number / len(visits))
+            yield Progress("clock", f"On the clock: reading {number + 1} of {len(wanted)}", number / len(wanted))
             if not warm:
-                self._visit(prompt, lanes, 0)
+                self._reading(prompt, lanes, 0)
                 warm = True
-            lines.add({"prompt": prompt.id, "repeat": repeat, "lanes": self._visit(prompt, lanes, number)})
+            lines.add({"prompt": prompt.id, "repeat": repeat, "lanes": self._reading(prompt, lanes, number)})
         lines.close()
 
-    def _visit(self, prompt: Prompt, lanes: Sequence[str], turn: int) -> dict[str, Any]:
+    def _reading(self, prompt: Prompt, lanes: Sequence[str], turn: int) -> dict[str, Any]:
         """Lane -> {decode_s, prefill_s, tokens, same}, one decoding each."""
         expected = self._by_prompt[prompt.id]["output"]
         order = [*lanes[turn % len(lanes) :], *lanes[: turn % len(lanes)]]
-        runs = self._visits().run(lambda: self._prepared(prompt), order, self._oracle_chains(prompt, lanes))
+        runs = self._slices().run(lambda: self._prepared(prompt), order, self._oracle_chains(prompt, lanes))
         self._check_cancel()
         return {
             lane: {
@@ -231,10 +231,10 @@ class Collector:
             for lane, run in runs.items()
         }
 
-    def _visits(self) -> Visits:
+    def _slices(self) -> Slices:
         """Created once the costs and drafts are known."""
         if self._clocked is None:
-            self._clocked = Visits(self.pair, self.costs, self._cancel)
+            self._clocked = Slices(self.pair, self.costs, self._cancel)
         return self._clocked
 
     def _oracle_chains(self, prompt: Prompt, lanes: Sequence[str]) -> dict[str, Chain]:
@@ -248,7 +248,7 @@ class Collector:
         return chain_from_plain(next(record["chain"] for record in records if record["prompt"] == prompt.id))
 
     def readings(self, lanes: Sequence[str], name: str) -> list[dict[str, Any]]:
-        """The visits of :meth:`clock` so far: {prompt, repeat, lanes: {lane: timing}}."""
+        """The readings of :meth:`clock` so far: {prompt, repeat, lanes: {lane: timing}}."""
         lines = self._clock_lines(lanes, name)
         lines.close()
         return lines.records

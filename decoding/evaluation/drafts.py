@@ -186,33 +186,33 @@ def clocked_sls(
 ) -> dict[int, Clocked]:
     """SL -> its measured speedup, and the simulated one on the same prompts."""
     place = {sample.prompt: index for index, sample in enumerate(samples)}
-    visits = [visit for visit in readings if visit["prompt"] in place]
-    prompts = list(dict.fromkeys(visit["prompt"] for visit in visits))
+    used = [reading for reading in readings if reading["prompt"] in place]
+    prompts = list(dict.fromkeys(reading["prompt"] for reading in used))
     found = {}
     for sl, replayed in enumerate(sweep, start=1):
         lane = f"{draft}/static:{sl}"
-        if prompts and all(lane in visit["lanes"] for visit in visits):
-            spent, plain = (seconds_on(name, prompts, visits) for name in (lane, "autoregressive"))
+        if prompts and all(lane in reading["lanes"] for reading in used):
+            spent, plain = (seconds_on(name, prompts, used) for name in (lane, "autoregressive"))
             speedup = Bootstrap(len(prompts)).ratio(plain, spent)
             found[sl] = Clocked(len(prompts), speedup, replayed.pick([place[one] for one in prompts]).speedup)
     return found
 
 
-def seconds_on(lane: str, prompts: Sequence[str], visits: Sequence[dict[str, Any]]) -> np.ndarray:
+def seconds_on(lane: str, prompts: Sequence[str], readings: Sequence[dict[str, Any]]) -> np.ndarray:
     """Decode seconds of ``lane`` on each prompt, summed over its repeats; shape (prompts,)."""
     totals = dict.fromkeys(prompts, 0.0)
-    for visit in visits:
-        totals[visit["prompt"]] += visit["lanes"][lane]["decode_s"]
+    for reading in readings:
+        totals[reading["prompt"]] += reading["lanes"][lane]["decode_s"]
     return np.array(list(totals.values()))
 
 
-def plain_on_clock(visits: Sequence[dict[str, Any]], costs: Costs) -> float | None:
+def plain_on_clock(readings: Sequence[dict[str, Any]], costs: Costs) -> float | None:
     """What plain decoding took on the clock over what its cost curve says, ``tokens (v(1) + o)``; None if never timed.
 
     Every speedup has plain decoding's time in it, so where this is not 1, all points on the clock differ from the
     simulated ones by that factor, whatever their draft and SL.
     """
-    runs = [visit["lanes"]["autoregressive"] for visit in visits]
+    runs = [reading["lanes"]["autoregressive"] for reading in readings]
     expected = sum(run["tokens"] for run in runs) * (costs.check(1) + costs.o) * costs.target_s
     return sum(run["decode_s"] for run in runs) / expected if expected else None
 

@@ -34,7 +34,7 @@ class EvaluationOptions:
     those on which static-opt is tuned (None: as many as ``limit``). ``clock_prompts``: how many of the test
     prompts also run on the clock, ``repeats`` times each, until ``minutes`` are over (None: without end).
     ``chain_minutes`` bounds the collecting of texts and chains likewise, a third of it for validation; the prompts
-    that did not fit are left out, and a second evaluation in the same folder goes on with them.
+    that did not fit are left out, and a second evaluation in the same folder continues with them.
     ``drafts``: "" evaluates the policies with one draft (``draft_name``, "" being the pair's default), "all"
     every draft of the pair.
     """

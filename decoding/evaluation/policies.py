@@ -135,16 +135,16 @@ def _clock_lanes(entries: Sequence[Entry]) -> list[str]:
 def clock_table(readings: Sequence[dict[str, Any]], samples: Sequence[Sample], lanes: Sequence[str]) -> ClockTable:
     """Median seconds over the repeats by lane and prompt."""
     suites = {sample.prompt: sample.suite for sample in samples}
-    visits: dict[str, list[dict[str, Any]]] = {}
+    timed: dict[str, list[dict[str, Any]]] = {}
     for reading in readings:
         if reading["prompt"] in suites:
-            visits.setdefault(reading["prompt"], []).append(reading["lanes"])
-    prompts = list(visits)
+            timed.setdefault(reading["prompt"], []).append(reading["lanes"])
+    prompts = list(timed)
     seconds = {
-        lane: np.array([np.median([visit[lane]["decode_s"] for visit in visits[prompt]]) for prompt in prompts])
+        lane: np.array([np.median([one[lane]["decode_s"] for one in timed[prompt]]) for prompt in prompts])
         for lane in lanes
     }
-    tokens = np.array([visits[prompt][0]["autoregressive"]["tokens"] for prompt in prompts])
+    tokens = np.array([timed[prompt][0]["autoregressive"]["tokens"] for prompt in prompts])
     return ClockTable(prompts, [suites[prompt] for prompt in prompts], tokens, seconds)
 
 
@@ -161,7 +161,7 @@ def _result(
     heads = collector.heads(draft)
     lanes = _clock_lanes(entries)
     readings = collector.readings(lanes, "clock")
-    verdicts = [reading["same"] for visit in readings for reading in visit["lanes"].values()]
+    verdicts = [lane["same"] for reading in readings for lane in reading["lanes"].values()]
     families = _families(heads)
     return EvaluationResult(
         setting=describe_setting(options, collector, draft, samples, validation_prompts, notes),

@@ -1,6 +1,6 @@
 """The stages of an evaluation, in the order in which they run: costs, chains, clock, tables.
 
-Each goes on with what the evaluation's folder holds already, so a stopped evaluation continues, and parts of a stage
+Each starts from what the evaluation's folder already contains, so a stopped evaluation continues, and parts of a stage
 can run on other devices (see :mod:`.parts`).
 """
 

@@ -56,7 +56,7 @@ def clock_noise(
     """Half of the 95% interval that timing noise alone leaves to ``sum(ours) / sum(theirs)``, given these prompts.
 
     Model: a timing is the replay's simulated cost times one factor per policy, plus noise. The noise of both policies
-    in one visit is kept together (a busy moment cancels in part), and the error of a ratio of sums follows to first
+    in one reading is kept together (a busy moment cancels in part), and the error of a ratio of sums follows to first
     order. Errors of the replay count as noise too, so the interval is rather too wide.
     """
     n = len(ours)

@@ -15,7 +15,7 @@ import numpy as np
 from ..comparison.chain import record_chain
 from ..comparison.cost_curves import smooth_costs
 from ..comparison.costs import measure_costs, measure_decision
-from ..comparison.prepare import ALL_FEATURES, Prepared, make_source, prepare, shared_vocabulary
+from ..comparison.prepare import ALL_FEATURES, Prepared, make_draft, prepare, shared_vocabulary
 from ..errors import Cancelled, UserError
 from ..lookahead.fitted import FOLDER
 from ..lookahead.heads import Head
@@ -169,7 +169,7 @@ class _Job:
             self._check()
             self.progress("drafting on validation texts", number / len(texts))
             chain = record_chain(
-                make_source(self.pair, self.draft, prepared.rule, ALL_FEATURES),
+                make_draft(self.pair, self.draft, prepared.rule, ALL_FEATURES),
                 prompt,
                 text,
                 max_new_tokens=self.options.max_new_tokens,

@@ -2,7 +2,7 @@
 
 The loop is several times faster than plain decoding, and on a CPU batches of prompts are no faster. Its text is the
 target's own, as in every lane. Texts are the target's alone, whatever draft helped: they are kept in the cache folder,
-so that a fit that was stopped, or one for another draft, goes on with them.
+so that a fit that was stopped, or one for another draft, continues with them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ..comparison.kept_texts import KeptTexts
-from ..comparison.prepare import make_source, shared_vocabulary
+from ..comparison.prepare import make_draft, shared_vocabulary
 from ..lookahead.base import LaneContext
 from ..lookahead.confidence import Confidence
 from ..loop.acceptance import Greedy
@@ -34,7 +34,7 @@ def greedy_texts(
     """The target's greedy continuations of ``prompts`` (token ids), each ``n_tokens`` long or up to its end."""
     rule = Greedy(shared_vocabulary(pair, [draft]))
     policy = Confidence()
-    source = make_source(pair, draft, rule, policy.needs)
+    source = make_draft(pair, draft, rule, policy.needs)
     limits = Limits(n_tokens, frozenset(pair.tokenizer.eos_ids))
     kept = KeptTexts(pair, n_tokens)
     texts: list[list[int]] = []

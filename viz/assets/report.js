@@ -84,7 +84,7 @@
     offerAgain() {
       sessionStorage.removeItem(this.going);
       this.status.say("The measurement that was under way ended when this page was left or reloaded. What it had measured is kept: "
-        + "started again with the same settings, it goes on from there.");
+        + "started again with the same settings, it continues from there.");
       this.status.offer("Start again", () => this.element.closest("[role=tabpanel]").querySelector(".sp-run-here").click());
     }
 

@@ -1,8 +1,8 @@
 """Timing one prompt with all lanes in short slices.
 
-A shared machine has slow moments of about a second, which would hit one lane and not the next. So the lanes of a visit
-take turns: the one with the shortest text decodes for a tenth of a second and then pauses between two iterations, with
-its models and caches unchanged. Two lanes never run at once. The first pass of a slice finds the CPU caches filled by
+A shared machine has slow moments of about a second, which would hit one lane and not the next. So the lanes take turns:
+the one with the shortest text decodes for a tenth of a second and then pauses between two iterations, with its models
+and caches unchanged. Two lanes never run at once. The first pass of a slice finds the CPU caches filled by
 another lane; it is one of about twenty.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SLICE_S = 0.1
 
 
-class Visits:
+class Slices:
     """Decodes prompts with many lanes that share weights and have separate caches."""
 
     def __init__(self, pair: Pair, costs: Costs, cancelled: Callable[[], bool]) -> None:
