@@ -87,6 +87,7 @@ def test_each_model_of_a_pair_has_its_own_number(tmp_path, monkeypatch):
 def trials(tmp_path, monkeypatch):
     """Numbers that trials find, the next one first; what they find is kept in a folder of the test's own."""
     monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path / "costs"))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # the number would be fixed
     monkeypatch.setattr(kept_threads, "thread_choices", lambda: (1, 2, 4))
     numbers: list[int] = []
     monkeypatch.setattr(kept_threads, "choose_threads", lambda model, rows: numbers.pop(0))
@@ -136,6 +137,16 @@ def test_only_a_number_that_a_trial_found_is_tried_again(trials):
     model.prefill([1, 2])
     try_again(model)
     assert model.info.threads == 2 and trials == [] and model.note is None
+
+
+def test_a_fixed_number_outlives_the_trial_of_another_process(trials, monkeypatch):
+    model = lean(random_model(CONFIGS["llama"]))
+    trials += [4, 2]
+    assert usual_threads(model, (1, 6)) == 4  # another process's, kept where this one finds it
+    model.set_threads(1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray does, for its replicas not to slow each other
+    try_again(model)
+    assert model.info.threads == 1 and trials == [2]
 
 
 def test_a_disk_that_takes_nothing_costs_the_next_start_a_trial(trials, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from ..files import costs_folder, digest_of, write_whole
 from ..records.machine import describe_machine
 from ..records.trace import Machine, ModelInfo
 from .base import CachedModel
-from .threads import choose_threads, thread_choices
+from .threads import choose_threads, fixed_threads, thread_choices
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +45,12 @@ def usual_threads(model: CachedModel, rows: Sequence[int]) -> int:
 
 
 def try_again(model: CachedModel) -> None:
-    """Sets ``model`` to the number that a new trial finds; no effect if its number does not come from a trial."""
+    """Sets ``model`` to the number that a new trial finds; no effect if its number does not come from a trial.
+
+    A trial may be another process's, on the same machine: it says nothing where OMP_NUM_THREADS fixes the number.
+    """
     kept = _read(model)
-    if kept is None:
+    if kept is None or fixed_threads(None) is not None:
         return
     threads = _try(model, kept.rows)
     if threads != model.info.threads:
