@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 import pytest
@@ -92,6 +97,34 @@ def growing(cluster):
     ray_serve.deploy(ray_serve.Options(least=1, most=2, cpus=0.1, any_model=True, grace_s=1.0), "growing", "/growing")
     yield Cluster(cluster.port, cluster.target, cluster.draft, "/growing")
     ray_serve.serve.delete("growing")
+
+
+@pytest.fixture
+def far(cluster):
+    """An application on a node of its own beside the cluster's first, and that node's process."""
+    from decoding.backends import ray_serve
+
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "1000"]
+    node = subprocess.Popen(
+        [*command, "--address", ray_serve.cluster_address()],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: ray.cluster_resources().get("CPU", 0) >= 1000, 120)
+        ray_serve.deploy(ray_serve.Options(1, most=1, cpus=500, token=TOKEN, any_model=True), "far", "/far")
+        yield Cluster(cluster.port, cluster.target, cluster.draft, "/far"), node
+    finally:
+        end_node(node)
+        ray_serve.serve.delete("far", _blocking=False)
+
+
+def end_node(node: subprocess.Popen) -> None:
+    """Ends all processes of a node at once, as a loss of power would."""
+    with suppress(ProcessLookupError):
+        os.killpg(node.pid, signal.SIGKILL)
+    node.wait()
 
 
 def running(application: str) -> int:
@@ -180,6 +213,22 @@ def test_a_lost_replica_is_a_sentence_and_the_next_run_works(cluster):
     assert "started" in [event.kind for event in events]  # what had arrived
     wait_until(lambda: cluster.ask()[-1].kind == "finished", 240)
     remote.close()
+
+
+def test_a_lost_node_takes_its_own_run_along_and_no_other(cluster, far):
+    there, node = far
+    cancel, remotes = threading.Event(), [cluster.remote(), there.remote()]
+    streams = [one.compare(cluster.request(**LONG), cancel) for one in remotes]
+    here, lost = [list(itertools.takewhile(lambda event: event.kind != "iterations", stream)) for stream in streams]
+    end_node(node)
+    lost += streams[1]
+    assert lost[-1].kind == "failed" and "was lost" in lost[-1].data["message"]
+    assert "started" in [event.kind for event in lost]  # what had arrived
+    cancel.set()
+    here += streams[0]
+    assert here[-1].kind == "cancelled"  # until then it went on
+    for one in remotes:
+        one.close()
 
 
 def test_an_evaluation_spreads_over_the_replicas(cluster, tmp_path):

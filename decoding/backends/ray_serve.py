@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 APPLICATION, DEVICE = "speculoscope", "Device"
 NAMESPACE = "serve"  # of Ray Serve's actors
+HEAD = "node:__internal_head__"  # Ray's own resource, which the head node alone has
 POLL_S = 0.25  # interval at which a waiting run checks its cancel flag and its place
 FACE_CHECKED_S = 5.0  # interval at which a device makes sure that the HTTP side, its reader, still exists
 HEARTBEAT_S = 1.0  # many wait here, and each heartbeat takes processor time from replicas on the same machine
@@ -240,7 +241,7 @@ class _Reader:
     max_ongoing_requests=MOST_STREAMS,
     num_replicas=1,
     graceful_shutdown_timeout_s=2,
-    ray_actor_options={"num_cpus": 0},
+    ray_actor_options={"num_cpus": 0, "resources": {HEAD: 0.001}},  # a node that is lost takes only its own runs along
 )
 @serve.ingress()
 class Face:
@@ -307,7 +308,7 @@ def open_cluster(host: str, port: int, address: str = "") -> None:
     else:
         start_cluster()
     try:
-        serve.start(http_options={"host": host, "port": port})
+        serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
     except (RayError, RayServeException, TimeoutError) as error:
         why = (str(error).splitlines() or [""])[0][:200]
         raise UserError(f"Ray Serve did not start to listen on {host}:{port} ({why}): try again.") from error
