@@ -306,5 +306,16 @@ def test_a_port_on_which_ray_does_not_listen_in_time_is_a_sentence(cluster, monk
 def test_a_cluster_that_cannot_be_is_a_sentence(args):
     from decoding.backends.ray_serve import application
 
-    with pytest.raises(UserError):
-        application(args)
+    with pytest.raises(UserError, match="cluster"):
+        application({"token": TOKEN, **args})
+
+
+def test_a_configuration_file_without_a_token_is_refused_unless_it_says_so(monkeypatch):
+    from decoding.backends.ray_serve import application
+
+    monkeypatch.delenv("SPECULOSCOPE_TOKEN", raising=False)
+    with pytest.raises(UserError, match="SPECULOSCOPE_TOKEN"):
+        application({})
+    assert application({"insecure": True})
+    monkeypatch.setenv("SPECULOSCOPE_TOKEN", TOKEN)
+    assert application({})

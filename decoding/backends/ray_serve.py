@@ -60,6 +60,7 @@ class Options:
     cpus: float = 1.0
     max_waiting: int = 24
     token: str = ""  # or SPECULOSCOPE_TOKEN, which keeps it out of the file
+    insecure: bool = False  # whether a configuration file may do without either
     any_model: bool = False
     grace_s: float = 20.0  # how long a run continues without a reader
     idle_work: bool = True  # whether a device without a run measures costs, which takes time from others on its machine
@@ -260,20 +261,33 @@ class Face:
             grace_s=options.grace_s,
             heartbeat_s=HEARTBEAT_S,
         )
-        token = options.token or os.environ.get("SPECULOSCOPE_TOKEN", "")
         reader = ray.get_runtime_context().get_actor_name() or ""
-        return create_app(RayBackend(self._devices, grant, reader), token, limits)
+        return create_app(RayBackend(self._devices, grant, reader), _token(options), limits)
 
 
 def application(args: dict[str, Any]) -> serve.Application:
     """The Serve application; ``import_path: decoding.backends.ray_serve:application`` of a configuration file.
 
-    ``args`` are fields of Options. Raises UserError for invalid options.
+    ``args`` are fields of Options. Raises UserError for invalid options, and for an application open to everyone.
     """
     try:
         options = Options(**args)
     except TypeError as error:
         raise UserError(f"These are not the options of a cluster: {error}.") from error
+    if not (_token(options) or options.insecure):
+        raise UserError(
+            "Anyone who reaches this cluster could run comparisons: set SPECULOSCOPE_TOKEN on every node before "
+            "ray start, or insecure: true in the file if that is intended."
+        )
+    return build(options)
+
+
+def _token(options: Options) -> str:
+    return options.token or os.environ.get("SPECULOSCOPE_TOKEN", "")
+
+
+def build(options: Options) -> serve.Application:
+    """The HTTP side over its devices. Raises UserError for invalid options."""
     if options.replicas is not None and options.replicas < 1 or not 1 <= options.least <= options.most:
         raise UserError("A cluster needs at least one replica, and --most at least as many as --least.")
     number: dict[str, Any] = {"num_replicas": options.replicas}
@@ -327,7 +341,7 @@ def check_room(options: Options) -> None:
 
 def deploy(options: Options, name: str = APPLICATION, route: str = "/") -> None:
     """Run the application, under the path ``route``; returns when its replicas are there. Raises UserError."""
-    serve.run(application(asdict(options)), name=name, route_prefix=route)
+    serve.run(build(options), name=name, route_prefix=route)
 
 
 def cluster_address() -> str:
