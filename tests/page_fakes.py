@@ -62,13 +62,13 @@ class ScriptedBackend:
                     yield event("cancelled")
                     return
             try:
-                yield from self._tell(request, cancel, event)
+                yield from self._stream(request, cancel, event)
             finally:
                 self._turn.release()
         finally:
             self._waiting -= 1
 
-    def _tell(self, request: CompareRequest, cancel: threading.Event, event: Numbering) -> Iterator[Event]:
+    def _stream(self, request: CompareRequest, cancel: threading.Event, event: Numbering) -> Iterator[Event]:
         run = self.make(request, event.run)
         yield event("started", settings=asdict(request), pair=asdict(run.pair), lanes=list(request.lanes))
         yield event("progress", stage="loading", message="Loading the pair", fraction=0.5)

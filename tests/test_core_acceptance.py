@@ -253,7 +253,10 @@ def test_oracles_are_refused_under_speculative_sampling():
 
 
 def test_ngram_is_refused_where_probabilities_are_asked_for():
-    with pytest.raises(UserError, match="ngram has none"):
+    with pytest.raises(
+        UserError,
+        match="ngram has none: use one of these policies with it: static, heuristic, throughput, bandit, oracle",
+    ):
         prepare(CompareRequest("abc", lanes=["ngram/confidence:0.4"]), ToyPair())
 
 

@@ -12,6 +12,7 @@ from ..lookahead.fitted import load_heads
 from ..lookahead.heads import Head
 from ..lookahead.lanes import Lane, parse_lane
 from ..lookahead.registry import make_policy
+from ..lookahead.specs import all_specs
 from ..loop.acceptance import AcceptanceRule, make_rule
 from ..loop.device_drafting import DeviceDraft, works_on_device
 from ..loop.drafting import MODEL_FREE, DraftSource, ModelDraft, abilities_of
@@ -178,9 +179,10 @@ def _check_features(prepared: Prepared, lane: Lane) -> None:
     """Raises UserError for lanes that need features which their draft does not have."""
     policy, draft = prepared.policy(lane), prepared.draft_of(lane)
     if policy.needs and draft is not None and abilities_of(draft).certain:
+        others = [spec.name for spec in all_specs().values() if not (spec.plain or spec.looks_at_guesses)]
         raise UserError(
             f"The lane {lane.text} decides by the draft's probabilities, and {draft} has none: "
-            "use a static, heuristic or oracle lane with it."
+            f"use one of these policies with it: {', '.join(others)}."
         )
     if lane.is_oracle and draft is not None and not abilities_of(draft).text_only:
         raise UserError(

@@ -10,7 +10,7 @@ from decoding.analysis.metrics import speedup
 from decoding.analysis.whatif import Replay, simulate_lane
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.lookahead.lanes import parse_lane
+from decoding.lookahead.lanes import is_usable, parse_lane
 from decoding.records.trace import Run
 
 from .lessons import LANE_WORDS
@@ -31,7 +31,7 @@ KINDS: dict[str, Callable[[int, int, int], bool]] = {
 
 def usable_speedups(run: Run) -> list[float]:
     """Each deployable lane's speedup, as the median over the repeats."""
-    lanes = [trace for trace in run.lanes if trace.policy not in ("autoregressive", "oracle")]
+    lanes = [trace for trace in run.lanes if is_usable(trace.lane)]
     return [spread.median for spread in (speedup(run, trace) for trace in lanes) if spread]
 
 

@@ -50,18 +50,18 @@ const Live = {
 
   take({ kind, data }) {
     const acts = {
-      queued: () => this.tellStatus(data.place
+      queued: () => this.showStatus(data.place
         ? `Waiting: ${data.place} ${data.place === 1 ? "comparison is" : "comparisons are"} ahead of this one.`
         : "Starting."),
       started: () => this.startLive(data),
-      progress: () => (this.settling ? this.tellSettling(data.message, data.fraction) : this.tellStatus(data.message, data.fraction)),
+      progress: () => (this.settling ? this.showSettling(data.message, data.fraction) : this.showStatus(data.message, data.fraction)),
       lane_started: () => this.startLane(data),
       iterations: () => this.addIterations(data),
       lane_finished: () => this.finishLane(data),
       replay: () => this.takeReplay(data),
       finished: () => this.takeWhole(data.payload),
       cancelled: () => this.endLive("Stopped"),
-      failed: () => { this.endLive("Ended early"); this.tellStatus(data.message); },
+      failed: () => { this.endLive("Ended early"); this.showStatus(data.message); },
     };
     if (acts[kind]) acts[kind]();
   },
@@ -72,7 +72,7 @@ const Live = {
     else if (timings === 1) this.load(payload);
     else return; // another run was opened in the meantime
     this.settling = { run: payload.id, timings, of };
-    this.tellSettling("", (timings - 1) / of);
+    this.showSettling("", (timings - 1) / of);
   },
 
   takeWhole(payload) {
@@ -81,12 +81,12 @@ const Live = {
     this.settling = null;
   },
 
-  tellSettling(text, fraction) {
+  showSettling(text, fraction) {
     const { timings, of } = this.settling;
-    this.tellStatus(`${timings} of ${of} ${of === 1 ? "timing" : "timings"}.${text ? ` ${text}` : ""}`, fraction);
+    this.showStatus(`${timings} of ${of} ${of === 1 ? "timing" : "timings"}.${text ? ` ${text}` : ""}`, fraction);
   },
 
-  tellStatus(text, fraction) {
+  showStatus(text, fraction) {
     this.status.hidden = false;
     this.status.textContent = text;
     this.status.style.setProperty("--sd-share", fraction == null ? 0 : clamp(fraction, 0, 1));
@@ -119,11 +119,11 @@ const Live = {
   startLane({ lane, repeat }) {
     if (this.settling) {
       const share = (repeat + lane / this.lanes.length) / this.settling.of;
-      this.tellSettling(`${this.lanes[lane].name} is being timed again; the replay shows one timing.`, share);
+      this.showSettling(`${this.lanes[lane].name} is being timed again; the replay shows one timing.`, share);
     }
     if (!this.live) return;
     this.rows.forEach((row, i) => row.classList.toggle("sd-onclock", i === lane));
-    this.tellStatus(`On the clock: ${this.lanes[lane].name}.`, lane / this.lanes.length);
+    this.showStatus(`On the clock: ${this.lanes[lane].name}.`, lane / this.lanes.length);
     this.flag(lane, "on the clock");
     this.tab = lane;
     const last = Math.max(lane, 2); // the lane on the clock is always one of the three visible ones
@@ -181,7 +181,7 @@ const Live = {
     if (!this.live) {
       const settled = this.settling ? ` after ${this.settling.timings} of ${this.settling.of} timings. They are kept` : "";
       this.settling = null;
-      this.tellStatus(`${how}${settled}.`);
+      this.showStatus(`${how}${settled}.`);
       return;
     }
     this.rows.forEach((row) => row.classList.remove("sd-onclock"));
