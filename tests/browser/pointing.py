@@ -1,4 +1,4 @@
-"""What the browser tests do with a page: point at a token, wait until the page has nothing left to do."""
+"""What the browser tests do with a page: point at a token, unfold a form, wait until nothing is left to do."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ def point_at(page: Page, token: Locator) -> None:
 def settled(page: Page) -> None:
     """Return when all that the page had to do by now is done and drawn."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestIdleCallback(() => done())))")
+
+
+def unfold(fold: Locator, field: Locator) -> None:
+    """Open a folded form, for typing in ``field``: a frame after Gradio shows fields it sets them to what they were."""
+    fold.click()
+    expect(field).to_be_visible()
+    settled(fold.page)
 
 
 def pictures_had_their_turn(page: Page) -> None:

@@ -12,6 +12,8 @@ from playwright.sync_api import expect
 from tests.page_fakes import ScriptedBackend, fake_pair
 from tests.page_server import page_at, write_recordings
 
+from .pointing import unfold
+
 WAIT = 120_000  # ms; the tests' machine may be busy
 NOTE = "Big Chat is not on this machine: install it with pip. Until then Toy pair serves in its place."
 
@@ -47,8 +49,7 @@ def url(backend, tmp_path_factory):
 def page(visit, url):
     page = visit(url)
     expect(page.locator("#run")).to_be_visible(timeout=WAIT)
-    page.locator("#settings > button").click()
-    expect(page.locator("#chat")).to_be_visible(timeout=WAIT)
+    unfold(page.locator("#settings > button"), page.locator("#chat"))
     yield page
     assert page.faults == []
 

@@ -15,6 +15,8 @@ from tests.page_server import page_at, write_recordings
 from tests.quick_jobs import HeldJobs
 from tests.tiny_pair import make_tiny_pair
 
+from .pointing import unfold
+
 WAIT = 400_000  # ms; loading torch and the pair, and measuring, on a busy machine
 
 
@@ -49,7 +51,7 @@ def start(page, tab: str):
     """Open the tab, ask for the least and press Run here; returns the tab's panel."""
     page.get_by_role("tab", name=tab).click()
     panel = page.locator("[role=tabpanel]:visible")
-    panel.get_by_text("Measure again here").click()
+    unfold(panel.get_by_text("Measure again here"), panel.get_by_role("spinbutton", name="Test prompts"))
     for name, value in (
         ("Test prompts", "1"),
         ("of them on the clock", "1"),
@@ -92,7 +94,7 @@ def test_a_real_run_a_crash_and_a_real_run_again(shared_page, served):
     page = shared_page(url)
     page.get_by_role("tab", name="Race").click()
     expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
-    page.locator("#settings > button").click()
+    unfold(page.locator("#settings > button"), page.get_by_label("or your own target"))
     page.get_by_label("or your own target").fill(backend.models["target"])
     page.get_by_label("with this draft").fill(backend.models["draft"])
     page.get_by_label("with this draft").blur()

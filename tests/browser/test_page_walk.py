@@ -14,7 +14,7 @@ from tests.page_server import first_run, page_at, write_recordings
 from tests.runs import add_draft, make_run
 
 from .conftest import WAIT
-from .pointing import point_at, settled
+from .pointing import point_at, settled, unfold
 
 
 @pytest.fixture
@@ -330,7 +330,7 @@ def test_a_number_out_of_range_is_refused_by_its_name(page):
 
 
 def test_rule_and_temperature_go_together(page):
-    page.locator("#settings > button").click()
+    unfold(page.locator("#settings > button"), page.get_by_label("coupling:"))
     page.get_by_label("coupling:").check()
     expect(page.locator("#temperature input[type=number]")).to_have_value("0.7", timeout=WAIT)
     page.locator("#temperature input[type=number]").fill("0")
@@ -366,9 +366,10 @@ def _leave_and_start_again(page):
         return page.locator("[role=tabpanel]:visible")
 
     panel = open_tab()
-    panel.get_by_text("Measure again here").click()
-    panel.get_by_role("spinbutton", name="Test prompts").fill("7")
-    panel.get_by_role("spinbutton", name="Test prompts").blur()
+    prompts = panel.get_by_role("spinbutton", name="Test prompts")
+    unfold(panel.get_by_text("Measure again here"), prompts)
+    prompts.fill("7")
+    prompts.blur()
     panel.get_by_role("button", name="Run here").click()
     expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
     page.reload()
