@@ -211,6 +211,7 @@ class DuplicateFilter:
         self.seen: dict[str, set[int]] = defaultdict(set)
 
     def is_new(self, document: Document) -> bool:
+        """Whether ``document`` is kept; the lines of one that is kept count as seen from then on."""
         lines = {hash(line.strip()) for line in document.text.splitlines() if len(line.strip()) > 24}
         seen = self.seen[document.kind]
         if not lines or len(lines & seen) > self.most * len(lines):

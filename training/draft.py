@@ -101,6 +101,7 @@ class Batches:
         return self.take(self.order[np.arange(start, start + size) % len(self.order)])
 
     def take(self, rows: np.ndarray) -> tuple[Tensor, ...]:
+        """As :meth:`batch`, for the windows of these numbers."""
         ids = torch.from_numpy(self.texts.ids[rows].astype(np.int64))
         top_ids = torch.from_numpy(self.texts.top_ids[rows].astype(np.int64)).view(-1, TOP)
         top_logp = torch.from_numpy(self.texts.top_logp[rows]).view(-1, TOP)

@@ -51,6 +51,7 @@ class Unread:
         self._least, self._since = 0, time.monotonic()
 
     def too_long(self) -> bool:
+        """Whether no message has been fetched for longer than the time of grace. To be called regularly."""
         waiting, now = self._waiting(), time.monotonic()
         if waiting <= self._least or not waiting:
             self._since = now

@@ -207,6 +207,7 @@ class Live:
         self._events = 0
 
     def number(self, batch: Batch) -> str:
+        """``batch`` as a delta for the page, with the number of its first event."""
         delta = {"run": self.feed.run, "seq": self._events, "events": batch}
         self.sent.append((self._events, _written(delta)))
         self._events += len(batch)

@@ -200,6 +200,7 @@ def interleave(
 
 
 def figures_of(contenders: list[Contender], readings: Readings) -> list[Figure]:
+    """Each contender's tokens/s (median, lowest, highest) over all prompts and repeats, in the contenders' order."""
     figures = []
     for contender in contenders:
         flat = [reading for repeats in readings[contender.name] for reading in repeats]
@@ -238,6 +239,7 @@ def ratios_of(figures: list[Figure], readings: Readings) -> list[Ratio]:
 
 
 def ratio_of(ours: str, theirs: str, readings: Readings) -> Ratio:
+    """Tokens/s of ``ours`` over that of ``theirs`` on the same prompt in the same repeat: median and range."""
     ratios = [
         a.tokens_per_s / b.tokens_per_s
         for mine, other in zip(readings[ours], readings[theirs])

@@ -40,6 +40,8 @@ class Reading:
 
 
 class Contender(Protocol):
+    """One way to continue a text. ``threads``: the CPU threads that it uses."""
+
     name: str
     threads: int
 

@@ -51,6 +51,7 @@ class Counts:
     different: list[tuple[int, str, int, int, float]] = field(default_factory=list)
 
     def add(self, prompt: int, name: str, cap: int, output: list[int], expected: Text) -> None:
+        """Counts one text of policy ``name`` with at most ``cap`` guesses an iteration on the prompt of that number."""
         self.compared += 1
         if output == expected.tokens:
             self.equal += 1

@@ -121,5 +121,6 @@ class IdsAsText:
 
 
 def random_prompts(vocab: int, n: int, length: int = 128) -> list[list[int]]:
+    """``n`` prompts of ``length`` ids below ``vocab``, the same at each call."""
     generator = torch.Generator().manual_seed(1)
     return torch.randint(0, vocab, (n, length), generator=generator).tolist()

@@ -216,6 +216,7 @@ def fate_of(raw: RawIteration, index: int) -> Fate:
 
 
 def fate_of_emitted(raw: RawIteration) -> Fate:
+    """Fate of the target's own token."""
     if not raw.drafted:
         return "plain"
     return "bonus" if raw.n_accepted == len(raw.drafted) else "correction"

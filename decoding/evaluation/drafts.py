@@ -145,6 +145,7 @@ def _draft_result(
 
 
 def speedups_by_suite(replayed: Replayed, samples: Sequence[Sample]) -> dict[str, Interval]:
+    """Suite (and ALL) -> the simulated speedup on its prompts, with a 95% interval over prompts."""
     found = {}
     for suite, indices in groups([sample.suite for sample in samples]).items():
         part = replayed.pick(indices)

@@ -127,6 +127,8 @@ class PolicyResult:
 
 @dataclass(slots=True)
 class ParetoPoint:
+    """A lane's discard and verification rate (SpecDec++'s, per token of text) and its simulated speedup."""
+
     __pydantic_config__ = _STRICT
     lane: Text
     discard_rate: float

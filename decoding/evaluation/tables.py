@@ -41,7 +41,7 @@ class ClockTable:
 
 
 def groups(suites: Sequence[str]) -> dict[str, list[int]]:
-    """Indices of all prompts, and by suite if there are several."""
+    """Indices of all prompts (ALL), and of those of each suite."""
     found: dict[str, list[int]] = {ALL: list(range(len(suites)))}
     for index, suite in enumerate(suites):
         found.setdefault(suite, []).append(index)

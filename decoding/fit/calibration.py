@@ -30,6 +30,7 @@ class Platt:
 
 
 def logit(p: np.ndarray) -> np.ndarray:
+    """ln(p / (1 - p)) of probabilities [n], which are first limited so that it is finite; float64."""
     clipped = np.clip(np.asarray(p, dtype=np.float64), 1e-7, 1.0 - 1e-7)
     return np.log(clipped / (1.0 - clipped))
 

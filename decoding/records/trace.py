@@ -176,6 +176,8 @@ class ModelInfo:
 
 @dataclass(slots=True)
 class PairInfo:
+    """The pair of a run: the target and the drafts that ran."""
+
     __pydantic_config__ = _STRICT
     name: ShortText
     target: ModelInfo
@@ -185,6 +187,8 @@ class PairInfo:
 
 @dataclass(slots=True)
 class Machine:
+    """The machine of a run and the versions of its libraries; ``memory_gb`` in units of 2^30 bytes."""
+
     __pydantic_config__ = _STRICT
     processor: ShortText
     cores: Count

@@ -88,6 +88,7 @@ class Texts:
         return [found[place] for place in random.permutation(len(found))]
 
     def batch(self, indices: Sequence[int]) -> Batch:
+        """The texts at ``indices`` as rows, padded with id 0 to the longest of them."""
         texts = [self.texts[index] for index in indices]
         width = len(self.before) + max(len(text.ids) for text in texts)
         ids = torch.zeros(len(texts), width, dtype=torch.long)

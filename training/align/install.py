@@ -82,6 +82,7 @@ def write_losses(rows: Sequence[LossRow]) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
+    """Writes ``content`` atomically. Raises UserError."""
     with replacing_file(path) as file:
         json.dump(content, file, indent=1)
         file.write("\n")

@@ -226,6 +226,7 @@ def _auc(entry: PolicyResult) -> str:
 
 
 def prediction_sentence(result: EvaluationResult) -> str:
+    """How much the best policy's F1 is above that of accepting everything."""
     always = result.always_accept[ALL].f1
     scored = [
         entry for entry in result.policies if entry.rows[ALL].prediction and entry.rows[ALL].prediction.auc is not None
@@ -357,6 +358,7 @@ def draw_course(result: EvaluationResult) -> Drawing:
 
 
 def course_sentence(result: EvaluationResult) -> str:
+    """Whether guesses hold longer in the first or in the last third of a text."""
     known = [value for value in result.oracle[ALL].by_place if value is not None]
     third = max(1, len(known) // 3)
     first, last = sum(known[:third]) / third, sum(known[-third:]) / third

@@ -63,6 +63,8 @@ class Answer(_Strict):
 
 
 class Question(_Strict):
+    """A question with two to six answers, of which at least one is or may be right."""
+
     text: Text
     answers: Annotated[list[Answer], Field(min_length=2, max_length=6)]
 
@@ -105,6 +107,8 @@ class Show(_Strict):
 
 
 class Step(_Strict):
+    """One step of a lesson: its text, what is shown next to it, and when it counts as done."""
+
     title: Line
     text: Annotated[list[Text], Field(min_length=1, max_length=8)]
     show: Show | None = None

@@ -49,6 +49,8 @@ _USUAL = ("static:5", "confidence:0.4", "specdecpp:auto")  # lanes whose argumen
 
 
 class Look(NamedTuple):
+    """A lane's colour and symbol."""
+
     colour: str  # a CSS variable: "--sd-l1"
     symbol: str  # one of SYMBOLS
 

@@ -59,6 +59,7 @@ def _named(cell: str) -> str:
 
 
 def stamp(setting: Setting) -> str:
+    """Pair, draft, machine, number format and date of a result, in one line."""
     machine = setting.machine
     where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
     return " · ".join([f"{setting.pair} with draft {setting.draft}", where, setting.target_dtype, setting.created[:10]])

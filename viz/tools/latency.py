@@ -45,7 +45,7 @@ DONE = "window.runSeen && window.runSeen.whole > 0 && Number.isFinite(window.run
 
 @contextmanager
 def served(warm_s: float):
-    """A page over a worker process that has prepared; (its address, seconds until the worker was idle)."""
+    """The address of a page over a worker process that has had ``warm_s`` seconds to prepare."""
     with closing(LocalBackend()) as backend:
         page = build_page(backend)
         _, url, _ = serve(page, prevent_thread_lock=True, quiet=True)
