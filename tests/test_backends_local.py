@@ -61,6 +61,12 @@ def test_bad_input_is_a_sentence(backend):
     assert kinds(events) == ["failed"] and "empty" in events[0].data["message"]
 
 
+@pytest.mark.parametrize("lane, words", [("static:0", "autoregressive"), ("warp:9", "no policy 'warp'")])
+def test_a_lane_that_does_not_exist_is_refused_before_it_waits(backend, lane, words):
+    events = run(backend, lanes=["autoregressive", lane])
+    assert kinds(events) == ["failed"] and words in events[0].data["message"]
+
+
 def test_a_fault_and_a_refusal_inside_the_worker_are_sentences(backend):
     fault, refusal = run(backend, "#fail")[-1], run(backend, "#refuse")[-1]
     assert fault.kind == refusal.kind == "failed"

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import UserError
+from ..lookahead.lanes import parse_lane
 from ..records.events import Event, Numbering
 from ..records.request import CompareRequest, Grant, check_granted, check_long_job, check_request
 
@@ -62,6 +63,8 @@ class GrantedBackend(ABC):
     def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
         try:
             options = asdict(check_granted(check_request(request), self._grant))
+            for lane in request.lanes:
+                parse_lane(lane)
         except UserError as error:
             yield Numbering(run_id)("failed", message=str(error))
             return
