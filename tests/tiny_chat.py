@@ -23,10 +23,12 @@ TEMPLATE = (
 def make_tiny_chat(folder: Path) -> ChatModel:
     """Writes the model, two layers of random weights, and its tokenizer."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(tiny_config(len(WORDS), max_position_embeddings=512, bos_token_id=0, eos_token_id=1))
+    sizes = {"hidden_size": 64, "intermediate_size": 64}  # of a draft half as wide, too, four-bit weights make groups
+    config = tiny_config(len(WORDS), max_position_embeddings=512, bos_token_id=0, eos_token_id=1, **sizes)
+    model = LlamaForCausalLM(config)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.15)
+            parameter.add_(torch.randn_like(parameter) * 0.1)
         model.get_input_embeddings().weight.mul_(1.5)
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token=WORDS[4]))

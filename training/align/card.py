@@ -58,7 +58,8 @@ def _drafts(facts: dict[str, Any]) -> list[str]:
         "install`): "
         f"match rate and tokens per pass over {any_row['answers']} greedy answers of up to 160 tokens "
         f"({any_row['answer_tokens']:,} tokens), acceptance over answers sampled at temperature 1; 95% intervals by "
-        "a bootstrap over texts. Acceptance is an upper bound: all tokens except the target's 32 most probable count "
+        "a bootstrap over texts. The drafts' layers are in four bits, as they run on a CPU. Acceptance is an upper "
+        "bound: all tokens except the target's 32 most probable count "
         "as one class. A *reduced head* proposes only tokens that are frequent in the target's answers; "
         "the answer tokens outside of it can never be matched.\n",
     ]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM
 
+from decoding.engines.int4 import round_to_groups
 from decoding.engines.slim import read_head_ids
 
 from .measure import Guesses, guesses, tokens_per_pass
@@ -22,10 +23,13 @@ SL = 3
 
 
 def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callable[[str], None]) -> dict[str, dict]:
-    """Figures of each draft on the answers of the validation split; ``folders``: name -> folder with all weights."""
+    """Figures of each draft, its layers in four bits, on the answers of the validation split; ``folders``: name ->
+    folder with all weights.
+    """
     figures = {}
     for name, folder in folders.items():
         draft = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        round_layers(draft)
         head_ids = read_head_ids(folder)
         every = torch.arange(draft.config.vocab_size) if head_ids is None else head_ids
         texts = teacher.texts(teacher.validation, every)
@@ -39,6 +43,14 @@ def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callab
         }
         report(f"{name}: match rate {figures[name]['match']['rate']:.3f}")
     return figures
+
+
+def round_layers(draft: LlamaForCausalLM) -> None:
+    """Rounds the layers' matrices as the engine does that runs the drafts on a CPU (decoding/engines/int4.py)."""
+    with torch.no_grad():
+        for module in draft.model.layers.modules():
+            if isinstance(module, torch.nn.Linear):
+                module.weight.copy_(round_to_groups(module.weight).rounded().dequantised())
 
 
 def _figures(found: list[Guesses]) -> dict:
