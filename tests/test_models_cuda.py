@@ -82,11 +82,11 @@ def test_rejected_entries_never_leak(models, data):
 
 @settings(max_examples=25, deadline=None)
 @given(n=st.integers(1, 20), n_unseen=st.integers(1, 5), prompt=st.integers(1, 30), wrong=st.integers(0, 20))
-def test_chain_and_check_do_what_single_steps_do(n, n_unseen, prompt, wrong):
+def test_drafting_and_check_on_the_device_do_what_single_steps_do(n, n_unseen, prompt, wrong):
     draft, target, lean = make(CudaModel, layers=1), make(CudaModel, layers=1), make(LeanModel, layers=1)
     text = ids(prompt + n_unseen)
     draft.prefill(text[:prompt])
-    drafted = draft.draft_chain(text[prompt:], n, VOCAB)
+    drafted = draft.draft_planned(text[prompt:], n, VOCAB)
     assert draft.length == prompt + n_unseen + n - 1
     lean.prefill(text)
     lean.rewind(len(text) - 1)
@@ -100,7 +100,7 @@ def test_chain_and_check_do_what_single_steps_do(n, n_unseen, prompt, wrong):
         drafted.tokens[wrong] = (drafted.tokens[wrong] + 1) % VOCAB
     target.prefill(text)
     target.rewind(len(text) - 1)
-    tokens, choices, n_accepted = target.check_chain(text[-1], Drafted(drafted.tokens), VOCAB)
+    tokens, choices, n_accepted = target.check_planned(text[-1], Drafted(drafted.tokens), VOCAB)
     assert tokens == drafted.tokens.tolist() and len(choices) == n + 1
     assert n_accepted == min(wrong, n) and choices[:n_accepted] == expected[:n_accepted]
     assert target.length == len(text) + n
@@ -129,7 +129,7 @@ def test_the_end_of_the_context(models):
         lambda: fixed.extend([1]),
         lambda: fixed.draft_step([1], VOCAB),
         lambda: fixed.choices([1], VOCAB),
-        lambda: fixed.draft_chain([1], 2, VOCAB),
+        lambda: fixed.draft_planned([1], 2, VOCAB),
     ):
         with pytest.raises(UserError, match="context ends"):
             call()
@@ -179,7 +179,7 @@ def one_iteration(draw, text, draft, target, lean):
         row = lean.extend([token])[0, :60]
         expected.append(token := int(row.argmax()))
     if draw.random() < 0.5:
-        drafted = draft.draft_chain(text[draft.length :], n, 60)
+        drafted = draft.draft_planned(text[draft.length :], n, 60)
     else:
         unread, steps = text[draft.length :], []
         for _ in range(n):
@@ -192,7 +192,7 @@ def one_iteration(draw, text, draft, target, lean):
     wrong = draw.randint(0, n)
     spoiled = drafted.tokens.clone()
     spoiled[wrong : wrong + 1] = (spoiled[wrong : wrong + 1] + 1) % 60
-    tokens, choices, n_accepted = target.check_chain(text[-1], Drafted(spoiled), 60)
+    tokens, choices, n_accepted = target.check_planned(text[-1], Drafted(spoiled), 60)
     assert n_accepted == wrong and tokens == spoiled.tolist() and choices[:wrong] == expected[:wrong]
     text = text + tokens[:wrong] + [choices[wrong]]
     target.rewind(len(text) - 1)
@@ -220,21 +220,21 @@ def test_graphs_are_few(cuda):
     model = recording(make(CudaModel))
     for place in (5, 60, 130):
         for n in (1, 2, 7):
-            for work in (model.draft_step, lambda new, vocab: model.draft_chain(new, 5, vocab), model.choices):
+            for work in (model.draft_step, lambda new, vocab: model.draft_planned(new, 5, vocab), model.choices):
                 model.prefill(ids(place))
                 work(ids(n), VOCAB)
     assert len(cuda.graphs) == 3
 
 
-def test_a_check_is_launched_while_its_chain_may_still_run(monkeypatch):
+def test_a_check_is_launched_while_the_drafting_may_still_run(monkeypatch):
     """Input buffers are filled from pinned memory without waiting; each fill has its own memory."""
     with fake_gpu(monkeypatch) as cuda:
         draft, target = (make(CudaModel, layers=1, device="cuda") for _ in range(2))
         assert draft.records_graphs
         for model in (draft, target):
             model.prefill(ids(9))
-        drafted = draft.draft_chain(ids(1), 3, VOCAB)
-        tokens, _, n_accepted = target.check_chain(ids(1)[0], drafted, VOCAB)
+        drafted = draft.draft_planned(ids(1), 3, VOCAB)
+        tokens, _, n_accepted = target.check_planned(ids(1)[0], drafted, VOCAB)
         assert n_accepted == 3 and len(tokens) == 3
         draft.rewind(9)
         draft.draft_step(ids(2), VOCAB)

@@ -86,7 +86,7 @@ def _planned_s(model: DeviceModel, context: int, rounds: int) -> list[float]:
     model.prefill(text)
     times = []
     for _ in range(rounds + 1):  # the first round records the graph
-        times.append(_time(lambda: model.draft_chain([1], TOGETHER, model.vocab_size), model.info.device))
+        times.append(_time(lambda: model.draft_planned([1], TOGETHER, model.vocab_size), model.info.device))
         model.rewind(len(text))
     return [spent / TOGETHER for spent in times[1:]]
 

@@ -81,10 +81,10 @@ class DeviceModel(CachedModel, Protocol):
     def draft_step(self, ids: list[int], vocab: int) -> Any:
         """Appends ``ids`` and proposes the next token, with its features."""
 
-    def draft_chain(self, ids: list[int], n: int, vocab: int) -> Any:
+    def draft_planned(self, ids: list[int], n: int, vocab: int) -> Any:
         """Appends ``ids`` and proposes ``n`` tokens, which stay on the device."""
 
-    def check_chain(self, last: int, drafted: Any, vocab: int) -> tuple[list[int], list[int], int]:
+    def check_planned(self, last: int, drafted: Any, vocab: int) -> tuple[list[int], list[int], int]:
         """Checks such proposals; returns their ids, the first choices and the number of accepted ones."""
 
     def choices(self, ids: list[int], vocab: int) -> list[int]:

@@ -6,8 +6,8 @@ overwrite before they see them, because a row sees keys up to its own position o
 one number. Everything also runs on a CPU, without graphs; the tests use this.
 
 In addition to :class:`~decoding.engines.base.CachedModel` it offers greedy work that never copies logits to the host:
-``draft_step`` (a proposal and its features in one small copy), ``draft_chain`` (K proposals, nothing copied) and
-``check_chain`` (a check of such a chain with acceptance on the device; the only copy of the iteration).
+``draft_step`` (a proposal and its features in one small copy), ``draft_planned`` (K proposals, nothing copied) and
+``check_planned`` (a check of what it drafted, with acceptance on the device; the only copy of the iteration).
 """
 
 from __future__ import annotations
@@ -184,24 +184,24 @@ class CudaModel(LeanModel):
         return DraftStep(int(token), p, entropy, top)
 
     @torch.inference_mode()
-    def draft_chain(self, ids: list[int], n: int, vocab: int) -> Drafted:
+    def draft_planned(self, ids: list[int], n: int, vocab: int) -> Drafted:
         """Appends ``ids`` and greedily proposes ``n`` tokens without a copy to the host.
 
         The last proposal is not in the cache afterwards.
         """
         check_room(self.length, len(ids) + n - 1, self.max_length)
-        if len(ids) > LEAST_ROWS:  # normally one or two: chains are recorded for one number of rows only
+        if len(ids) > LEAST_ROWS:  # normally one or two: graphs are recorded for one number of rows only
             self.extend(ids[:-1])
             ids = ids[-1:]
         keys = key_bucket(self.length + len(ids) + n + LEAST_ROWS, self._attention.capacity)
         self._fill(ids)
-        tokens = self._launch(("chain", n, keys, vocab), lambda: self._chain(n, keys, vocab))
+        tokens = self._launch(("planned", n, keys, vocab), lambda: self._planned(n, keys, vocab))
         self.length += len(ids) + n - 1
         self.last_hidden = None
         return Drafted(tokens)
 
     @torch.inference_mode()
-    def check_chain(self, last: int, drafted: Drafted, vocab: int) -> tuple[list[int], list[int], int]:
+    def check_planned(self, last: int, drafted: Drafted, vocab: int) -> tuple[list[int], list[int], int]:
         """Checks proposals on the device after the token ``last``: one pass, one small copy.
 
         Returns the proposals, the target's first choices (one more), and the number of accepted proposals.
@@ -222,7 +222,7 @@ class CudaModel(LeanModel):
         return self._read_check(len(ids) - 1, vocab)[1]
 
     def _read_check(self, n: int, vocab: int) -> tuple[list[int], list[int], int]:
-        """Checks a token and ``n`` proposals in the input buffer; returns as ``check_chain``."""
+        """Checks a token and ``n`` proposals in the input buffer; returns as ``check_planned``."""
         rows = row_bucket(n + 1)
         keys = key_bucket(self.length + rows, self._attention.capacity)
         found = self._launch(("check", rows, keys, vocab), lambda: self._check(rows, keys, vocab))
@@ -250,7 +250,7 @@ class CudaModel(LeanModel):
     def _fill(self, ids: list[int], last: int | None = None) -> None:
         """Writes the input buffer; ``last``: index of the last id that counts, if not all are given here.
 
-        Does not synchronise, so that a check can be launched while its chain still runs: the copy is from pinned
+        Does not synchronise, so that a check can be launched while the drafting before it still runs: the copy is from pinned
         memory, in stream order. torch's caching host allocator reuses that memory only after the copy, so ``given`` may
         be released at once.
         """
@@ -284,7 +284,7 @@ class CudaModel(LeanModel):
         top = F.pad(p.topk(min(TOP, vocab)).values, (0, max(0, TOP - vocab)))
         return torch.cat([token.float(), p.gather(0, token), entropy, top]), hidden.index_select(0, self._last())
 
-    def _chain(self, n: int, keys: int, vocab: int) -> torch.Tensor:
+    def _planned(self, n: int, keys: int, vocab: int) -> torch.Tensor:
         """``n`` successive first choices; each pass after the first reads one token (and copies of it as padding)."""
         logits, _ = self._rows(self._first_ids(LEAST_ROWS), 0, keys)
         token = logits.index_select(0, self._last())[:, :vocab].argmax(-1)

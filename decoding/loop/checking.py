@@ -47,7 +47,7 @@ class DeviceChecker:
             choices = self._target.choices([last, *state.tokens], self._vocab_size)
             n_accepted = agreeing(state.tokens, choices)
         else:
-            tokens, choices, n_accepted = self._target.check_chain(last, waiting.drafted, self._vocab_size)
+            tokens, choices, n_accepted = self._target.check_planned(last, waiting.drafted, self._vocab_size)
             state.tokens[:] = waiting.cut(tokens)
             n_accepted = min(n_accepted, len(state.tokens))
         return n_accepted, choices[n_accepted]

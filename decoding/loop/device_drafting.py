@@ -74,7 +74,7 @@ class DeviceDraft(ModelDraft):
     def propose(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
         if n > SL_CAP:  # only an oracle drafts this far: graphs are not recorded for every length
             return super().propose(text, state, n, ends)
-        drafted = self._model.draft_chain(self._unseen(text, state), n, self._vocab_size)
+        drafted = self._model.draft_planned(self._unseen(text, state), n, self._vocab_size)
         self._waiting = Waiting(drafted, ends)
         return True
 
