@@ -250,9 +250,9 @@ class CudaModel(LeanModel):
     def _fill(self, ids: list[int], last: int | None = None) -> None:
         """Writes the input buffer; ``last``: index of the last id that counts, if not all are given here.
 
-        Does not synchronise, so that a check can be launched while the drafting before it still runs: the copy is from pinned
-        memory, in stream order. torch's caching host allocator reuses that memory only after the copy, so ``given`` may
-        be released at once.
+        Does not synchronise, so that a check can be launched while the drafting before it still runs: the copy is from
+        pinned memory, in stream order. torch's caching host allocator reuses that memory only after the copy, so
+        ``given`` may be released at once.
         """
         given = torch.tensor([self.length, len(ids) - 1 if last is None else last, *ids], pin_memory=self._pins)
         self._input[: len(given)].copy_(given, non_blocking=True)
