@@ -360,6 +360,22 @@ def test_a_measurement_that_a_reload_ended_says_so_and_can_be_started_again(visi
         assert page.faults == []
 
 
+def test_a_measurement_under_way_is_not_said_to_have_ended(visit, tmp_path):
+    """The shipped results may arrive late, after the visitor has started a measurement."""
+    with page_at(ScriptedBackend(pause_s=0.1), write_recordings(tmp_path)) as url:
+        page = visit(url)
+        page.get_by_role("tab", name="Drafts").click()
+        panel = page.locator("[role=tabpanel]:visible")
+        panel.get_by_text("Measure again here").click()
+        panel.get_by_role("button", name="Run here").click()
+        expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
+        page.evaluate(
+            "[...document.querySelectorAll('*')].find((n) => n.speculoscope && n.offsetParent).speculoscope.open(true)"
+        )
+        assert panel.get_by_role("button", name="Start again").count() == 0
+        expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
+
+
 def _leave_and_start_again(page):
     def open_tab():
         page.get_by_role("tab", name="Drafts").click()

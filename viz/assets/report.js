@@ -67,17 +67,18 @@
       this.going = `${this.memory}-going`; // in the tab's own memory: a measurement is under way
       explainTerms(element);
       global.SpeculoscopePlots.onTheme(() => this.drawAll());
-      this.open();
+      this.started = false; // on this page, a measurement
+      this.open(sessionStorage.getItem(this.going) !== null);
     }
 
     /** Shows this visitor's last measurement if the server still has it, else the shipped results. */
-    async open() {
+    async open(ended = false) { // ended: by a reload
       try {
         this.show((await ask(this.server.shipped({ id: localStorage.getItem(this.memory) }))).report);
       } catch (error) {
         this.status.say(error.message);
       }
-      if (sessionStorage.getItem(this.going)) this.offerAgain();
+      if (ended && !this.started) this.offerAgain();
     }
 
     /** A measurement ends with the page that asked for it; what it had measured is kept by the server. */
@@ -89,6 +90,7 @@
     }
 
     receive(text) {
+      this.started = true;
       for (const event of JSON.parse(text).events) {
         this.status.hear(event);
         if (["queued", "progress"].includes(event.kind)) sessionStorage.setItem(this.going, "yes");
