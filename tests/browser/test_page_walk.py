@@ -364,24 +364,23 @@ def test_a_measurement_under_way_is_not_said_to_have_ended(visit, tmp_path):
     """The shipped results may arrive late, after the visitor has started a measurement."""
     with page_at(ScriptedBackend(pause_s=0.1), write_recordings(tmp_path)) as url:
         page = visit(url)
-        page.get_by_role("tab", name="Drafts").click()
-        panel = page.locator("[role=tabpanel]:visible")
+        panel = _drafts_tab(page)
         panel.get_by_text("Measure again here").click()
         panel.get_by_role("button", name="Run here").click()
         expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
-        page.evaluate(
-            "[...document.querySelectorAll('*')].find((n) => n.speculoscope && n.offsetParent).speculoscope.open(true)"
-        )
+        open_again = "(n) => { while (!n.speculoscope) n = n.parentNode; return n.speculoscope.open(true) }"
+        panel.locator(".sp-status").evaluate(open_again)
         assert panel.get_by_role("button", name="Start again").count() == 0
         expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
 
 
-def _leave_and_start_again(page):
-    def open_tab():
-        page.get_by_role("tab", name="Drafts").click()
-        return page.locator("[role=tabpanel]:visible")
+def _drafts_tab(page):
+    page.get_by_role("tab", name="Drafts").click()
+    return page.locator("[role=tabpanel]:visible")
 
-    panel = open_tab()
+
+def _leave_and_start_again(page):
+    panel = _drafts_tab(page)
     prompts = panel.get_by_role("spinbutton", name="Test prompts")
     unfold(panel.get_by_text("Measure again here"), prompts)
     prompts.fill("7")
@@ -389,7 +388,7 @@ def _leave_and_start_again(page):
     panel.get_by_role("button", name="Run here").click()
     expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
     page.reload()
-    panel = open_tab()
+    panel = _drafts_tab(page)
     expect(panel.locator(".sp-status")).to_contain_text("ended when this page was left", timeout=WAIT)
     panel.get_by_text("Measure again here").click()
     prompts = panel.get_by_role("spinbutton", name="Test prompts")
@@ -398,4 +397,4 @@ def _leave_and_start_again(page):
     expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
     expect(panel.locator(".sp-status")).to_contain_text("has no evaluation", timeout=WAIT)
     page.reload()
-    expect(open_tab().locator(".sp-status")).to_contain_text("No results are shipped", timeout=WAIT)
+    expect(_drafts_tab(page).locator(".sp-status")).to_contain_text("No results are shipped", timeout=WAIT)
