@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -37,9 +36,7 @@ class Region(NamedTuple):
 
 
 def use_huge_pages() -> None:
-    """Moves this process's large regions of anonymous memory to huge pages, where the system can."""
-    if not sys.platform.startswith("linux"):
-        return
+    """Moves this process's large regions of anonymous memory to huge pages; logs why where the system cannot."""
     try:
         regions = list(read_regions(_MAPS.read_text()))
         advise = ctypes.CDLL(None, use_errno=True).madvise
