@@ -317,7 +317,10 @@ def test_embedded_pairs_are_read_from_disk(folders, tmp_path):
         pairs.read_pair(place)
     for wrong in ({"two": "int8"}, {"one": "int2"}, "int2", ["one"], True):
         (place / "pair.json").write_text(json.dumps(described | {"draft_weights": wrong}))
-        with pytest.raises(UserError, match="does not describe a pair"):
+        with pytest.raises(
+            UserError,
+            match="does not describe a pair: draft_weights, for each draft one of auto, int8, int4, is missing",
+        ):
             pairs.read_pair(place)
     (place / "pair.json").write_text("{")
     with pytest.raises(UserError, match="Cannot read mini/pair.json"):

@@ -27,7 +27,7 @@ class PairDescription:
     drafts: dict[str, str]  # name -> folder or Hub id, in the order of presentation
     default_draft: str
     description: str = ""
-    draft_weights: str | dict[str, str] = "auto"  # of all drafts or by name: see weights_of
+    draft_weights: dict[str, str] = field(default_factory=dict)  # see weights_of
     loadable: bool = True
     reason: str = ""  # a sentence: why it cannot load, or what it needs
     chat: bool = False  # prompts go through the chat template
@@ -39,7 +39,7 @@ class PairDescription:
 
     def weights_of(self, draft: str) -> str:
         """How the draft's weights are held on a CPU unless a dtype is requested: "auto", "int8" or "int4"."""
-        return self.draft_weights if isinstance(self.draft_weights, str) else self.draft_weights.get(draft, "auto")
+        return self.draft_weights.get(draft, "auto")
 
 
 def _preset(
@@ -217,10 +217,11 @@ def read_pair(folder: Path) -> PairDescription:
     return pair
 
 
-def _draft_weights(given: Any, drafts: dict[str, str]) -> str | dict[str, str]:
-    """``given`` if it is one of DRAFT_WEIGHTS, or names one for some of ``drafts``. Raises TypeError."""
-    if given in DRAFT_WEIGHTS or (given.keys() <= drafts.keys() and set(given.values()) <= set(DRAFT_WEIGHTS)):
-        return given
+def _draft_weights(given: Any, drafts: dict[str, str]) -> dict[str, str]:
+    """Draft -> one of DRAFT_WEIGHTS. ``given``: the same for some of ``drafts``, or one for all. Raises TypeError."""
+    by_name = given if isinstance(given, dict) else dict.fromkeys(drafts, given)
+    if by_name.keys() <= drafts.keys() and all(weights in DRAFT_WEIGHTS for weights in by_name.values()):
+        return by_name
     raise TypeError(f"draft_weights, for each draft one of {', '.join(DRAFT_WEIGHTS)},")
 
 
