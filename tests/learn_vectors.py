@@ -118,7 +118,9 @@ def make_tuned(random_: random.Random) -> dict[str, dict[str, Any]]:
         "specdecpp": {"threshold": 0.4, "sl_max": 24, "ledger": ledger},
         "costaware": {
             "sl_max": 40,
-            "next": [0.2, 0.9],
+            "this": [0.1, 0.8, 0.3],
+            "next": [0.2, 0.9, -0.5],
+            "recent": 0.7,
             "first": {"start": 0.7, "held": 0.9, "missed": 0.4},
             "ledger": ledger,
         },

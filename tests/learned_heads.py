@@ -11,7 +11,7 @@ from decoding.lookahead.policy_files import PolicyFile
 from decoding.lookahead.repetition import LONGEST, N_EVIDENCE
 from decoding.lookahead.specdecpp import HINGES, SpecDecHead
 
-FLAT_FROM = 3  # repetitions of this many tokens need no margin
+FLAT_FROM = 3  # repetitions of this many tokens need no lead
 LEDGER = rows_to_json(
     [
         Row(0.2, 100, (0, 0, 2, 4, 6, 8)),
@@ -23,7 +23,9 @@ TUNED = {
     "disco": {"threshold": 0.5, "sl_max": 8, "sure": 0.6},
     "specdecpp": {"threshold": 0.5, "ledger": LEDGER},
     "costaware": {
-        "next": [0.1, 0.9],
+        "this": [0.05, 1.1, -0.2],
+        "next": [0.1, 0.9, 0.4],
+        "recent": 0.6,
         "first": {"start": 0.8, "held": 0.9, "missed": 0.7},
         "sl_max": 12,
         "ledger": LEDGER,
@@ -54,13 +56,17 @@ def make_weights(policy: str, seed: int = 0, hidden_size: int = 4) -> dict[str, 
 
 
 def make_head(policy: str, seed: int = 0, hidden_size: int = 4, plain: bool = False):
-    """``plain``: DISCO's head reads probabilities, not logarithms, and SpecDec++'s head no margin."""
-    w = make_weights(policy, seed, hidden_size)
+    """Odd seeds read the lead from the margin. ``plain``: DISCO's head reads probabilities, not logarithms, and
+    SpecDec++'s no lead.
+    """
+    w, feature = make_weights(policy, seed, hidden_size), "margin" if seed % 2 else "p"
     if policy == "disco":
         return DiscoHead(w["first"], w["second"], TUNED[policy], not plain)
     if policy == "specdecpp":
-        return SpecDecHead(w["block"], w["bias"], w["out"], 3.0, 2, TUNED[policy], None if plain else w["lead"])
-    return CostAwareHead(w["table"], TUNED[policy])
+        return SpecDecHead(
+            w["block"], w["bias"], w["out"], 3.0, 2, TUNED[policy], None if plain else w["lead"], feature
+        )
+    return CostAwareHead(w["table"], TUNED[policy], feature)
 
 
 def make_heads(seed: int = 0, hidden_size: int = 4, plain: bool = False) -> dict:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from decoding.errors import UserError
+from decoding.lookahead.costaware import chance
 from decoding.lookahead.fitted import load_heads, need_head
 from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.policy_files import read_policy, write_policy
@@ -78,7 +79,10 @@ def damage_json(path, change) -> None:
         ("specdecpp", lambda fields: fields["tuned"].update(ledger=[[0.5, 0, []]])),
         ("specdecpp", lambda fields: fields["tuned"].update(ledger="none")),
         ("specdecpp", lambda fields: fields["architecture"].update(depth=-1)),
-        ("costaware", lambda fields: fields["tuned"].update(next=[0.1])),
+        ("costaware", lambda fields: fields["tuned"].update(next=[0.1, 0.2])),
+        ("costaware", lambda fields: fields["tuned"].update(this="none")),
+        ("costaware", lambda fields: fields["tuned"].pop("recent")),
+        ("costaware", lambda fields: fields.update(features=["p", "margin"])),
         ("costaware", lambda fields: fields["tuned"]["first"].pop("missed")),
         ("costaware", lambda fields: fields.update(policy="disco")),
     ],
@@ -89,6 +93,18 @@ def test_a_damaged_description_is_reported(folder, policy, change):
     assert policy not in heads and len(heads) == 2
     with pytest.raises(UserError, match="fit again"):
         need_head(policy, heads)
+
+
+def test_a_costaware_file_from_before_the_recent_match_rate_ignores_that_rate(folder):
+    def as_before(fields):
+        fields["tuned"] = {key: value for key, value in fields["tuned"].items() if key not in ("this", "recent")}
+        fields["tuned"]["next"] = [0.1, 0.9]
+
+    damage_json(folder / "costaware.json", as_before)
+    tuned = load_heads(folder, TARGET, DRAFT)["costaware"].tuned
+    for h, recent in ((0.3, 0.1), (0.8, 0.9)):
+        assert chance(tuned["this"], h, recent) == pytest.approx(h)
+        assert chance(tuned["next"], h, recent) == pytest.approx(chance((0.1, 0.9, 0.0), h, 0.5))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 100_000])

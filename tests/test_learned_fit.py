@@ -12,14 +12,15 @@ from decoding.engines.pair import load_pair
 from decoding.errors import Cancelled, UserError
 from decoding.fit import run
 from decoding.fit import texts as texts_module
-from decoding.fit.calibration import Platt, calibration_error, figures, fit_next, fit_platt
+from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt
 from decoding.fit.candidates import calibrated, make_head
-from decoding.fit.costaware import costaware_inputs
+from decoding.fit.costaware import costaware_inputs, recent_along
 from decoding.fit.data import Collector, Positions, rows_of, split_texts
 from decoding.fit.disco import train_disco
 from decoding.fit.run import FitOptions, fit
 from decoding.fit.texts import greedy_texts
 from decoding.fit.training import Trained
+from decoding.lookahead.costaware import chance, updated
 from decoding.lookahead.fitted import load_heads
 from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.lanes import parse_lane
@@ -208,13 +209,32 @@ def test_platt_scaling_mends_overconfidence():
 
 def test_outcomes_of_one_kind_leave_probabilities_alone():
     assert fit_platt(np.array([0.2, 0.9]), np.ones(2)) == Platt(1.0, 0.0)
-    alpha, beta = fit_next(np.array([0.2, 0.9]), np.ones(2))
-    assert beta == 0.0 and alpha > 5
+    alpha, beta, gamma = fit_chance(np.array([0.2, 0.9]), np.array([0.5, 0.6]), np.ones(2))
+    assert beta == gamma == 0.0 and alpha > 5
+
+
+def test_a_chance_is_fitted_to_what_was_judged_and_to_what_held_lately():
+    rng = np.random.default_rng(0)
+    judged, recent = rng.uniform(0.05, 0.95, 40_000), rng.random(40_000)
+    wanted = (-0.5, 0.8, 1.5)
+    likely = np.array([chance(wanted, h, r) for h, r in zip(judged, recent)])
+    found = fit_chance(judged, recent, (rng.random(40_000) < likely).astype(float))
+    assert found == pytest.approx(wanted, abs=0.1)
+
+
+def test_the_recent_match_rate_is_that_before_each_guess():
+    right = np.array([1.0, 1.0, 0.0, 1.0])
+    rates = recent_along(right, 0.6)
+    rate = 0.6
+    for one, before in zip(right, rates, strict=True):
+        assert before == pytest.approx(rate)
+        rate = updated(rate, bool(one))
+    assert 0.6 < rates[2] < 1.0 and rates[3] < rates[2]
 
 
 @pytest.mark.parametrize("policy", ["disco", "specdecpp", "costaware"])
 def test_calibration_is_folded_into_the_heads_last_layer(policy):
-    trained = Trained(make_weights(policy), 0.0, {"depth": 2, "inputs": "logarithms"}, {})
+    trained = Trained(make_weights(policy), 0.0, {"depth": 2, "inputs": "logarithms", "feature": "p"}, {})
     platt = Platt(0.5, 0.3)
     rng = np.random.default_rng(0)
     features = GuessFeatures(

@@ -15,10 +15,10 @@ from decoding.comparison.annotate import Annotator
 from decoding.comparison.chain import chain_of
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
-from decoding.lookahead.base import DraftState, LaneContext
-from decoding.lookahead.costaware import HIGHEST, LOWEST, CostAware, long_run_latency, marginal, threshold
+from decoding.lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext
+from decoding.lookahead.costaware import CostAware, least_latency, marginals, thresholds
 from decoding.lookahead.disco import Disco
-from decoding.lookahead.heads import GuessFeatures
+from decoding.lookahead.heads import HIGHEST, LOWEST, GuessFeatures, log_odds
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ledger import rows_from_json
 from decoding.lookahead.registry import make_policy
@@ -87,43 +87,92 @@ def test_costaware_weighs_the_next_token_against_its_cost():
     head = make_head("costaware")
     policy = CostAware(head)
     policy.reset(CONTEXT)
-    limit = threshold(rows_from_json(LEDGER, "costaware"), COSTS, "small")
+    limit = thresholds(rows_from_json(LEDGER, "costaware"), COSTS, "small")[0]
     assert policy.should_draft(known("costaware", [])) == (limit < 0.8)
     assert (policy.score, policy.threshold) == (0.8, limit)
     policy.should_draft(known("costaware", [0.9]))
-    alpha, beta = TUNED["costaware"]["next"]
-    following = 1 / (1 + np.exp(-(alpha + beta * np.log(0.9 / 0.1))))
-    assert policy.score == pytest.approx(0.9 * following)
+    this, following = TUNED["costaware"]["this"], TUNED["costaware"]["next"]
+    rates = [TUNED["costaware"]["recent"]]
+    rates += [rates[0] + 0.1 * (1 - rates[0])]
+    rates += [rates[1] + 0.1 * (1 - rates[1])]
+    first = likely(this, 0.9, rates[0])
+    assert policy.score == pytest.approx(first * likely(following, 0.9, rates[1]))
     policy.should_draft(known("costaware", [0.9, 0.5]))
-    assert policy.score == pytest.approx(0.9 * 0.5 / (1 + np.exp(-alpha)))
+    assert policy.score == pytest.approx(first * likely(this, 0.5, rates[1]) * likely(following, 0.5, rates[2]))
     policy.observe(2, 1)
     policy.should_draft(known("costaware", []))
     assert policy.score == 0.7
+    policy.should_draft(known("costaware", [0.9]))
+    recent = 0.9 * rates[1]  # one guess held, one did not
+    assert policy.score == pytest.approx(
+        likely(this, 0.9, recent) * likely(following, 0.9, recent + 0.1 * (1 - recent))
+    )
 
 
-def test_the_long_run_latency_is_a_fixed_point_of_the_policy():
+def likely(coefficients, h, recent):
+    alpha, beta, gamma = coefficients
+    return 1 / (1 + np.exp(-(alpha + beta * np.log(h / (1 - h)) + gamma * recent)))
+
+
+def test_costaware_trusts_a_draft_more_where_it_has_done_well():
+    policy = CostAware(make_head("costaware"))
+    policy.reset(CONTEXT)
+    scores = []
+    for accepted in (0, 0, 8, 8):
+        policy.should_draft(known("costaware", []))
+        policy.should_draft(known("costaware", [0.9]))
+        scores.append(policy.score)
+        policy.observe(8, accepted)
+    policy.observe(0, 0)  # nothing was drafted: nothing is learned
+    assert scores[1] < scores[0] and scores[3] > scores[2]
+
+
+@pytest.mark.parametrize("p, lead", [(0.0, LOWEST), (1e-9, LOWEST), (0.5, 0.0), (0.9, np.log(9)), (1.0, HIGHEST)])
+def test_log_odds_stay_within_the_table(p, lead):
+    assert log_odds(p) == pytest.approx(lead)
+
+
+def test_the_time_of_a_token_is_the_least_of_the_ledger():
     rows = rows_from_json(LEDGER, "costaware")
-    lam = long_run_latency(rows, COSTS, "small")
-    m = marginal(COSTS, "small")
-    at = [row.threshold for row in rows]
-    latencies = [row.latency(COSTS, "small", "costaware") for row in rows]
-    assert np.interp(m / lam, at, latencies) == pytest.approx(lam, rel=1e-6)
-    assert threshold(rows, COSTS, "small") == pytest.approx((0.1 + 0.02) / lam)
+    lam = least_latency(rows, COSTS, "small")
+    assert lam == min(row.latency(COSTS, "small", "costaware") for row in rows)
+    assert thresholds(rows, COSTS, "small") == pytest.approx([(0.1 + 0.02) / lam] * (SL_CAP_LEARNED + 1))
+
+
+@given(st.floats(0, 0.1), st.floats(-0.004, 0.004))
+def test_another_token_costs_the_rise_of_the_check_where_it_bends_up(slope, bend):
+    v = [1.0 + slope * n + bend * n * n for n in range(SL_CAP + 1)]
+    found = marginals(Costs(0.005, v, {"small": 0.1}, 0.02), "small")
+    assert found == sorted(found) and min(found) >= 0.1
+    if bend > 0:
+        rises = [0.1 + after - before for before, after in zip(v[1:], v[2:])]
+        assert found[1 : len(rises) + 1] == pytest.approx(rises)
+    else:
+        assert max(found) == pytest.approx(min(found))
+
+
+def test_costaware_can_be_asked_past_every_cap():
+    """As an evaluation asks it, to simulate a policy that never stops too soon."""
+    policy = CostAware(make_head("costaware"))
+    policy.reset(CONTEXT)
+    for n in range(2 * SL_CAP_LEARNED):
+        policy.should_draft(known("costaware", [0.99] * n))
+        assert 0.0 < policy.threshold <= 1.0
 
 
 def test_a_costlier_draft_raises_costawares_thresholds():
     rows = rows_from_json(LEDGER, "costaware")
-    cheap, costly = (threshold(rows, Costs(0.005, COSTS.v, {"small": c}, 0.02), "small") for c in (0.05, 0.5))
-    assert cheap < costly
+    cheap, costly = (thresholds(rows, Costs(0.005, COSTS.v, {"small": c}, 0.02), "small") for c in (0.05, 0.5))
+    assert all(low < high for low, high in zip(cheap, costly))
 
 
 def test_costaware_never_drafts_where_plain_decoding_is_cheaper():
     rows = rows_from_json(LEDGER, "costaware")
     hopeless = replace(COSTS, first={"small": 9.0})
-    assert long_run_latency(rows, hopeless, "small") > hopeless.iteration(0, None)
+    assert least_latency(rows, hopeless, "small") > hopeless.iteration(0, None)
     policy = CostAware(make_head("costaware"))
     policy.reset(replace(CONTEXT, costs=hopeless))
-    assert threshold(rows, hopeless, "small") == 1.0 and not policy.should_draft(known("costaware", []))
+    assert set(thresholds(rows, hopeless, "small")) == {1.0} and not policy.should_draft(known("costaware", []))
 
 
 def test_a_costly_start_is_no_reason_to_check_at_once():
@@ -133,7 +182,7 @@ def test_a_costly_start_is_no_reason_to_check_at_once():
     policy = CostAware(make_head("costaware"))
     policy.reset(replace(CONTEXT, costs=steep))
     m = steep.check(2) - steep.check(1) + steep.c["small"] + steep.first["small"]
-    assert 0.8 * long_run_latency(rows, steep, "small") < m and policy.should_draft(known("costaware", []))
+    assert 0.8 * least_latency(rows, steep, "small") < m and policy.should_draft(known("costaware", []))
 
 
 def test_disco_asks_for_nothing_more_where_p_is_sure():
@@ -146,9 +195,9 @@ def test_disco_asks_for_nothing_more_where_p_is_sure():
     assert policy.should_draft(state) and policy.score is None and policy.threshold == 0.4
 
 
-def test_costaware_looks_at_the_margin_only_outside_of_long_repetitions():
+def test_costaware_looks_at_the_lead_only_outside_of_long_repetitions():
     head = make_head("costaware")
-    assert [head.needs_margin(code) for code in (0, FLAT_FROM - 1, FLAT_FROM, LONGEST, LONGEST + 1)] == [
+    assert [head.needs_lead(code) for code in (0, FLAT_FROM - 1, FLAT_FROM, LONGEST, LONGEST + 1)] == [
         True,
         True,
         False,
@@ -213,7 +262,8 @@ def test_a_head_scores_a_chain_as_it_scores_its_tokens(seed, plain):
     disco, specdecpp = make_head("disco", seed, plain=plain), make_head("specdecpp", seed, plain=plain)
     one_by_one = [disco.score(top10[i], features.entropy[i], 3 + i) for i in range(n)]
     np.testing.assert_allclose(disco.score_chain(features), one_by_one, rtol=1e-4)
-    one_by_one = [specdecpp.score(*both) for both in zip(features.hidden, features.margin.tolist(), strict=True)]
+    values = getattr(features, specdecpp.feature).tolist()
+    one_by_one = [specdecpp.score(*both) for both in zip(features.hidden, values, strict=True)]
     np.testing.assert_allclose(specdecpp.score_chain(features), one_by_one, rtol=1e-4, atol=1e-6)
 
 

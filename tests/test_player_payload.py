@@ -130,7 +130,7 @@ def test_the_cost_aware_policy_is_replayed_at_multiples_of_its_threshold(cost_aw
 
 def test_no_panel_where_the_cost_aware_policy_has_been_fitted_anew(cost_aware, monkeypatch):
     heads = make_heads()
-    heads["costaware"].tuned = {**heads["costaware"].tuned, "next": [-4.0, 0.1]}
+    heads["costaware"].tuned = {**heads["costaware"].tuned, "next": [-4.0, 0.1, 0.0]}
     monkeypatch.setattr(sweeps, "heads_of", lambda run, draft: heads)
     assert player_payload(cost_aware)["thresholds"] == []
 

@@ -17,6 +17,7 @@ from training.align.commands import app
 from training.align.data import Texts, frequent_ids, read_texts
 from training.align.prompts import good_prompt, split_of
 from training.align.recipes import Recipe
+from training.align.rounding import in_four_bits, layer_matrices, rounded_layers
 from training.align.rows import RowDecoder
 from training.align.shards import all_texts, shard_files
 from training.align.suite import suite_of
@@ -210,6 +211,22 @@ def test_a_run_learns_and_goes_on_where_it_was_killed(tiny_places, chat, written
     again.train(1e6, tokens=40_000)
     assert again.timed.steps == run.timed.steps
     assert torch.equal(again.draft.model.norm.weight, run.draft.model.norm.weight)
+
+
+def test_rounded_layers_learn_what_they_are_rounded_from(tiny_places, chat, written):
+    run = distil.Run("one", Recipe((0,), 28, "one"), "kl", Teacher.read(chat, written), 1024)
+    matrices = layer_matrices(run.draft)
+    before = [weight.detach().clone() for weight in matrices]
+    exact = run.loss_of(0).item()
+    with rounded_layers(run.draft):
+        loss = run.loss_of(0)
+        assert all(torch.equal(weight, in_four_bits(old)) for weight, old in zip(matrices, before))
+    assert loss.item() != exact and all(torch.equal(weight, old) for weight, old in zip(matrices, before))
+    loss.backward()
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in matrices)
+    with pytest.raises(ZeroDivisionError), rounded_layers(run.draft):
+        raise ZeroDivisionError
+    assert all(torch.equal(weight, old) for weight, old in zip(matrices, before))
 
 
 def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(tiny_places, chat, written):

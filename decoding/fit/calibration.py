@@ -44,12 +44,12 @@ def fit_platt(p: np.ndarray, held: np.ndarray) -> Platt:
     return Platt(slope, float(model.intercept_[0])) if slope > 0.05 else Platt(1.0, 0.0)
 
 
-def fit_next(p: np.ndarray, next_held: np.ndarray) -> tuple[float, float]:
-    """(alpha, beta) of logit b = alpha + beta logit a, after a token of probability ``p`` that held."""
-    if not 0.0 < next_held.mean() < 1.0:
-        return float(logit(next_held.mean())), 0.0
-    model = _regression(logit(p)[:, None], next_held)
-    return float(model.intercept_[0]), float(model.coef_[0, 0])
+def fit_chance(p: np.ndarray, recent: np.ndarray, held: np.ndarray) -> tuple[float, float, float]:
+    """(alpha, beta, gamma) of logit = alpha + beta logit p + gamma recent, the chance of ``held``; all are [n]."""
+    if not 0.0 < held.mean() < 1.0:
+        return float(logit(held.mean())), 0.0, 0.0
+    model = _regression(np.column_stack([logit(p), recent]), held)
+    return float(model.intercept_[0]), float(model.coef_[0, 0]), float(model.coef_[0, 1])
 
 
 def _regression(x: np.ndarray, y: np.ndarray) -> LogisticRegression:

@@ -1,4 +1,4 @@
-"""How SpecDec++ is fitted: heads of several depths, with and without the margin, by validation latency."""
+"""How SpecDec++ is fitted: heads of several depths, with and without a lead, by validation latency."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..lookahead.heads import LEADS
 from ..lookahead.ledger import rows_to_json
 from ..lookahead.specdecpp import HINGES, SpecDecHead, SpecDecPlusPlus, hinged
 from .calibration import Platt
@@ -18,31 +19,28 @@ from .training import Trained, Weights, loss_of, scaled_row, train_net
 from .tuning import LONG_CAPS
 
 REJECTED_WEIGHT = 6.0  # w_rej
-VARIANTS = [  # context, depth D, sees the margin
-    ("mixed", 3, False),
-    ("clean", 0, False),
-    ("clean", 1, False),
-    ("mixed", 1, True),
-    ("clean", 0, True),
-    ("clean", 1, True),
-    ("clean", 3, True),
+VARIANTS = [  # context, depth D, feature whose lead the head sees
+    ("mixed", 3, None),
+    ("clean", 0, None),
+    ("clean", 1, None),
+    *(("clean", depth, feature) for depth in (0, 1, 3) for feature in LEADS),
 ]
 MOST_EPOCHS = 5  # more epochs overfit the training texts
 THRESHOLDS = (0.05, *np.round(np.arange(0.1, 0.96, 0.1), 3), 0.35, 0.45, 0.55, 0.97)
 
 
 def _train(train: Positions, held: Positions, epochs: int, seed: int) -> Iterator[tuple[str, Trained]]:
-    for context, depth, lead in VARIANTS:
-        column = f"specdecpp {context} D={depth}" + (" with margin" if lead else "")
+    for context, depth, feature in VARIANTS:
+        column = f"specdecpp {context} D={depth}" + (f" with {feature}" if feature else "")
         rounds = min(epochs, MOST_EPOCHS)
-        yield column, train_specdecpp(train, held, context, depth, lead, REJECTED_WEIGHT, rounds, seed)
+        yield column, train_specdecpp(train, held, context, depth, feature, REJECTED_WEIGHT, rounds, seed)
 
 
 class ResidualHead(nn.Module):
     """D x [x + SiLU(W x + b)] with shared weights, then a linear layer, as published. ``SpecDecHead`` explains
     ``lead``.
 
-    Its inputs are [n, size], or [n, size + 3] with the margin's hinges last.
+    Its inputs are [n, size], or [n, size + 3] with the lead's hinges last.
     """
 
     def __init__(self, size: int, depth: int, lead: bool) -> None:
@@ -59,19 +57,26 @@ class ResidualHead(nn.Module):
 
 
 def train_specdecpp(
-    train: Positions, held: Positions, context: str, depth: int, lead: bool, weight: float, epochs: int, seed: int
+    train: Positions,
+    held: Positions,
+    context: str,
+    depth: int,
+    feature: str | None,
+    weight: float,
+    epochs: int,
+    seed: int,
 ) -> Trained:
     """A head on hidden states of guesses in a "mixed" (published) or "clean" context; ``weight`` is that of rejections.
 
-    With ``lead``, the head also sees the guesses' margins.
+    With a ``feature``, the head also sees the guesses' leads.
     """
     if context == "mixed":
         train, held = train.take(np.flatnonzero(train.judged)), held.take(np.flatnonzero(held.judged))
     states = getattr(train, context).astype(np.float32)
     scale = np.float32(states.std() + 1e-6)
-    inputs, held_inputs = (_specdecpp_inputs(one, context, scale, lead) for one in (train, held))
+    inputs, held_inputs = (_specdecpp_inputs(one, context, scale, feature) for one in (train, held))
     torch.manual_seed(seed)
-    net = ResidualHead(states.shape[1], depth, lead)
+    net = ResidualHead(states.shape[1], depth, feature is not None)
     weights = np.where(train.match > 0.5, 1.0, weight).astype(np.float32)
     train_net(net, inputs, train.match, weights, epochs, 1e-3, "specdecpp", decay=0.3)
     loss = loss_of(net, held_inputs, held.match, "specdecpp")
@@ -88,22 +93,24 @@ def train_specdecpp(
         "depth": depth,
         "shared": True,
         "context": context,
-        "margin": lead,
+        "feature": feature,
         "w_rej": weight,
         "epochs": epochs,
     }
     return Trained(found, loss, architecture, {"scale": float(scale)})
 
 
-def _specdecpp_inputs(positions: Positions, context: str, scale: np.float32, lead: bool) -> np.ndarray:
+def _specdecpp_inputs(positions: Positions, context: str, scale: np.float32, feature: str | None) -> np.ndarray:
     states = getattr(positions, context).astype(np.float32) / scale
-    return np.hstack([states, hinged(positions.margin)]) if lead else states
+    return states if feature is None else np.hstack([states, hinged(feature, getattr(positions, feature))])
 
 
 def _make_head(trained: Trained, tuned: dict[str, Any] | None = None) -> SpecDecHead:
-    w, depth = trained.weights, int(trained.architecture["depth"])
-    tuned = tuned or {"threshold": 0.5}
-    return SpecDecHead(w["block"], w["bias"], w["out"], float(w["scale"][0]), depth, tuned, w.get("lead"))
+    w, made = trained.weights, trained.architecture
+    tuned, feature = tuned or {"threshold": 0.5}, made["feature"] or "p"
+    return SpecDecHead(
+        w["block"], w["bias"], w["out"], float(w["scale"][0]), int(made["depth"]), tuned, w.get("lead"), feature
+    )
 
 
 def _calibrate(weights: Weights, platt: Platt) -> Weights:

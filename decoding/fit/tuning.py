@@ -56,18 +56,6 @@ def held(chain: Chain) -> np.ndarray:
     return np.array([a == b for a, b in zip(chain.along.choice, chain.target, strict=True)], dtype=np.float64)
 
 
-def following(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np.ndarray]:
-    """(score of a guess that held, whether the next guess held too) along the texts."""
-    scores, outcomes = [], []
-    for one in recorded:
-        right = held(one.chain)
-        score = np.array(one.chain.along.scores[column])
-        chosen = right[:-1] > 0.5
-        scores.append(score[:-1][chosen])
-        outcomes.append(right[1:][chosen])
-    return np.concatenate(scores), np.concatenate(outcomes)
-
-
 def first_guesses(recorded: Sequence[Recorded]) -> dict[str, float]:
     """Chance that an iteration's first guess holds: at the start, after full acceptance, after a rejection.
 

@@ -4,38 +4,41 @@ An iteration that drafts n > 0 tokens takes T = first + n (c + d) + v(n + 1) + o
 decision; first: the extra cost of the first draft step) and gives N = 1 + (accepted) tokens. Iterations renew the
 process, so by the renewal-reward theorem the long-run time per token of a policy is E[T] / E[N]; let lam be its minimum
 over all policies. Then min over policies of E[T - lam N] is 0, and a policy attains lam exactly if it attains that
-minimum: within an iteration it pays time and earns lam per token. One more draft costs
+minimum: within an iteration it pays time and earns lam per token. With n tokens drafted, one more costs
 
-    m = c + d + (slope of v)
+    m(n) = c + d + (slope of v there)
 
 and adds a token exactly if all n drafted ones hold *and the next one holds*; with S that probability given all
 observations,
 
-    draft on  <=>  S * lam > m  <=>  S > m / lam.
+    draft on  <=>  S * lam > m(n)  <=>  S > m(n) / lam.
 
-The slope is v's over its whole range, by least squares: its single steps are noise. S is a product that decreases with
-every token while m is constant: once the policy stops it would stop at every later token too. In this "monotone case"
-one-step lookahead is optimal (Chow and Robbins, 1961). The first token is an exception: it pays ``first`` and the step
-from v(1) to v(2) for all that follow. Drafting at all pays exactly if the policy's lam is below plain decoding's v(1) +
-o; then the first token is treated like the others, otherwise the policy never drafts. lam is a fixed point: the latency
-of the policy with the threshold m / lam. For the current costs it follows from the validation split's ledger, which
-counts how often the policy drafted n tokens at each threshold.
+The slope is that of a parabola through v, by least squares, because v's single steps are noise; where it would bend
+down it is a line. So m never decreases while S, a product, decreases with every token: once the policy stops it would
+stop at every later token too. In this "monotone case" one-step lookahead is optimal (Chow and Robbins, 1961). The first
+token is an exception: it pays ``first`` and the step from v(1) to v(2) for all that follow. Drafting at all pays if the
+policy's lam is below plain decoding's v(1) + o; then the first token is treated like the others, otherwise the policy
+never drafts. lam follows, for the current costs, from the validation split's ledger, which counts how often the policy
+drafted n tokens at each of several constant thresholds: it is the least latency among them, which is flat there.
 
-S = a_1 ... a_n b, with a_i the calibrated probability that token i holds given that those before it hold, and b that of
-the next token, not yet drafted: logit b = alpha + beta logit a_n. Before the first token, b depends on how the last
-iteration ended.
+S = a_1 ... a_n b, with a_i the probability that token i holds given that those before it hold, and b that of the next
+token, not yet drafted. Both follow from the head's probability h of the last token and the recent match rate r:
 
-The head reads two cheap features: how much the draft prefers its token to the next best one (``margin``, which needs no
-softmax and predicts acceptance under greedy decoding better than the probability does), and whether the token continues
-a repetition of the text (:mod:`.repetition`). A small network was trained on them; its logits are stored as a table. In
-a long repetition the margin adds no information: there the table's rows are flat, and a live lane does not compute it.
-Validation latency decides from which length on.
+    logit a = alpha + beta logit h + gamma r,    and b with coefficients of its own.
+
+r is a moving average of whether guesses hold, with the drafted tokens counted as right: h judges a token, r says how
+well this draft has done in this text lately. Before the first token, b depends on how the last iteration ended.
+
+The head reads two cheap features: how sure the draft is of its token (its lead, see :data:`.heads.LEADS`), and whether
+the token continues a repetition of the text (:mod:`.repetition`). A small network was trained on them; its logits are
+stored as a table. In a long repetition the lead adds no information: there the table's rows are flat, and a live lane
+does not compute it. Validation latency decides which lead is read, and from which length on it is not.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,39 +47,42 @@ from ..errors import UserError
 from ..records.trace import Costs
 from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from .disco import sigmoid
-from .heads import GuessFeatures
+from .heads import HIGHEST, LEADS, LOWEST, GuessFeatures, leads_of, limited
 from .ledger import Row, rows_from_json
 from .policy_files import AGAIN, PolicyFile
 from .repetition import LONGEST, N_EVIDENCE, Repetition, evidence_along
 from .spec import PolicySpec, Score
 
-LOWEST, HIGHEST, POINTS_PER_UNIT = -6.0, 14.0, 4  # margins in the table; only sampled tokens have one below 0
+POINTS_PER_UNIT = 4  # leads in the table
 N_POINTS = int((HIGHEST - LOWEST) * POINTS_PER_UNIT) + 1
-ROUNDS = 50
+RECENT = 0.1  # weight of the latest guess in the recent match rate
+Coefficients = tuple[float, float, float]  # alpha, beta, gamma
 
 
 class CostAwareHead:
-    """Acceptance logits by (evidence of repetition, margin), interpolated linearly."""
+    """Acceptance logits by (evidence of repetition, lead), interpolated linearly."""
 
     name = "costaware"
-    needs = frozenset({"margin"})
 
-    def __init__(self, table: np.ndarray, tuned: dict[str, Any]) -> None:
-        """``table`` [N_EVIDENCE, N_POINTS] float32."""
+    def __init__(self, table: np.ndarray, tuned: dict[str, Any], feature: str = "p") -> None:
+        """``table`` [N_EVIDENCE, N_POINTS] float32; ``feature``: of :data:`LEADS`."""
         self.tuned = tuned
+        self.feature = feature
+        self.needs = frozenset({feature})
+        self.lead = LEADS[feature]
         self._rows: list[list[float]] = table.tolist()  # Python floats: one cell is read at a time
         self._sure = _first_flat(self._rows)
 
-    def needs_margin(self, evidence: int) -> bool:
+    def needs_lead(self, evidence: int) -> bool:
         """False if the repetition alone determines the chance."""
         return not self._sure <= evidence <= LONGEST
 
-    def logit(self, evidence: int, margin: float) -> float:
-        """Logit of the probability that a token holds whose lead is ``margin`` nats."""
+    def logit(self, evidence: int, lead: float) -> float:
+        """Logit of the probability that a token holds whose lead is ``lead`` nats."""
         row = self._rows[evidence]
         if self._sure <= evidence <= LONGEST:
             return row[0]
-        at = grid_position(margin)
+        at = grid_position(lead)
         left = int(at)
         if left >= N_POINTS - 1:
             return row[-1]
@@ -86,36 +92,49 @@ class CostAwareHead:
     def score_chain(self, features: GuessFeatures) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
         evidence = evidence_along(features.before, features.given, features.guess)
-        seen = zip(evidence, features.needed("margin"), strict=True)
-        logits = [self.logit(code, float(margin)) for code, margin in seen]
+        leads = leads_of(self.feature, features.needed(self.feature))
+        logits = [self.logit(code, float(lead)) for code, lead in zip(evidence, leads, strict=True)]
         return np.array([sigmoid(logit) for logit in logits])
 
 
 def _first_flat(rows: Sequence[Sequence[float]]) -> int:
-    """The run of agreeing tokens from which on no row depends on the margin; LONGEST + 1 if the longest does."""
+    """The run of agreeing tokens from which on no row depends on the lead; LONGEST + 1 if the longest does."""
     first = LONGEST + 1
     while first > 1 and min(rows[first - 1]) == max(rows[first - 1]):
         first -= 1
     return first
 
 
-def grid_position(margin: float) -> float:
-    """Position of ``margin`` in the table, from 0 to N_POINTS - 1."""
-    return (min(max(margin, LOWEST), HIGHEST) - LOWEST) * POINTS_PER_UNIT
+def grid_position(lead: float) -> float:
+    """Position of ``lead`` in the table, from 0 to N_POINTS - 1."""
+    return (limited(lead) - LOWEST) * POINTS_PER_UNIT
+
+
+def chance(coefficients: Coefficients, h: float, recent: float) -> float:
+    """The probability with logit alpha + beta logit h + gamma recent; an h of 0 or 1 stays as it is."""
+    if h <= 0.0 or h >= 1.0:
+        return h
+    alpha, beta, gamma = coefficients
+    return sigmoid(alpha + beta * math.log(h / (1.0 - h)) + gamma * recent)
+
+
+def updated(recent: float, held: bool) -> float:
+    """The recent match rate after one more guess."""
+    return recent + RECENT * (held - recent)
 
 
 class CostAware(LookaheadPolicy):
-    """Drafts on while S > m / lam; see the module."""
+    """Drafts on while S > m(n) / lam; see the module."""
 
     name = "costaware"
-    needs = CostAwareHead.needs
 
     def __init__(self, head: CostAwareHead, threshold: float | None = None) -> None:
-        """``threshold``: a constant instead of m / lam, with which ``fit`` fills the ledger."""
+        """``threshold``: a constant instead of m(n) / lam, with which ``fit`` fills the ledger."""
         self._head = head
+        self.needs = head.needs
         self._constant = threshold
         self.cap = int(head.tuned["sl_max"])
-        self._alpha, self._beta = head.tuned["next"]
+        self._this, self._next = (_coefficients(head.tuned[name]) for name in ("this", "next"))
         self._first: dict[str, float] = head.tuned["first"]
 
     def reset(self, context: LaneContext) -> None:
@@ -125,43 +144,51 @@ class CostAware(LookaheadPolicy):
         self._read = len(context.prompt)  # tokens of the text that the repetition has read and that are final
         self._last = "start"
         self._held = 1.0
+        self._recent = self._assumed = float(self._head.tuned["recent"])
         self._evidence = 0
-        self._threshold = self._cheapest(context) if self._constant is None else self._constant
+        self._thresholds = self._lines(context) if self._constant is None else [self._constant] * (SL_CAP_LEARNED + 1)
 
-    def _cheapest(self, context: LaneContext) -> float:
+    def _lines(self, context: LaneContext) -> list[float]:
         assert context.draft is not None, "a learned policy belongs to a draft"
-        return threshold(rows_from_json(self._head.tuned["ledger"], self.name), context.costs, context.draft)
+        return thresholds(rows_from_json(self._head.tuned["ledger"], self.name), context.costs, context.draft)
 
     def looks(self, state: DraftState) -> bool:
-        """Reads the new text, which determines whether the margin is needed."""
+        """Reads the new text, which determines whether the lead is needed."""
         if len(state.tokens) == 1:
             self._catch_up(state.text)
         token = state.tokens[-1]
         self._evidence = self._repetition.evidence(token)
         self._repetition.push(token)
-        return self._head.needs_margin(self._evidence)
+        return self._head.needs_lead(self._evidence)
 
     def should_draft(self, state: DraftState) -> bool:
         n = len(state.tokens)
         if n == 0:
-            self._held = 1.0
+            self._held, self._assumed = 1.0, self._recent
             score = self._first[self._last]
         else:
-            a = self._acceptance(state)
-            self._held *= a
-            score = self._held * self._next(a)
-        self.score, self.threshold = score, self._threshold
-        return score > self._threshold
+            h = self._judged(state)
+            self._held *= chance(self._this, h, self._assumed)
+            self._assumed = updated(self._assumed, True)
+            score = self._held * chance(self._next, h, self._assumed)
+        self.score, self.threshold = score, self._thresholds[min(n, SL_CAP_LEARNED)]  # what-if may go on past any cap
+        return score > self.threshold
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
         self._last = "held" if n_accepted == n_drafted else "missed"
+        for _ in range(n_accepted):
+            self._recent = updated(self._recent, True)
+        if n_accepted < n_drafted:
+            self._recent = updated(self._recent, False)
 
-    def _acceptance(self, state: DraftState) -> float:
+    def _judged(self, state: DraftState) -> float:
+        """h of the last drafted token."""
         known = state.scores.get("costaware")
         if known:
             return known[-1]
-        margin = state.margin[-1] if state.margin else 0.0  # of an earlier token, or absent, if it does not matter
-        return sigmoid(self._head.logit(self._evidence, margin))
+        values: list[float] = getattr(state, self._head.feature)
+        lead = self._head.lead(values[-1]) if values else 0.0  # of an earlier token, or absent, if it does not matter
+        return sigmoid(self._head.logit(self._evidence, lead))
 
     def _catch_up(self, text: Sequence[int]) -> None:
         """Takes back rejected drafts of the last iteration and reads the text that replaced them."""
@@ -170,60 +197,78 @@ class CostAware(LookaheadPolicy):
         repetition.follow(text)
         self._read = len(text)
 
-    def _next(self, a: float) -> float:
-        """b: the chance of the next, undrafted token, from the chance of the one before."""
-        if a <= 0.0 or a >= 1.0:
-            return a
-        return sigmoid(self._alpha + self._beta * math.log(a / (1.0 - a)))
+
+def _coefficients(values: Sequence[float]) -> Coefficients:
+    alpha, beta, gamma = values
+    return alpha, beta, gamma
 
 
-def marginal(costs: Costs, draft: str) -> float:
-    """m: the cost of drafting one more token, in target passes."""
-    return costs.c[draft] + costs.decision.get(CostAware.name, 0.0) + _slope(costs)
+def marginals(costs: Costs, draft: str) -> list[float]:
+    """m(n), the cost of drafting one more token after n of them, in target passes; n = 0 .. SL_CAP_LEARNED."""
+    step = costs.c[draft] + costs.decision.get(CostAware.name, 0.0)
+    slope, bend, middle = _parabola(costs)
+    return [step + max(0.0, slope + 2.0 * bend * (n + 1.5 - middle)) for n in range(SL_CAP_LEARNED + 1)]
 
 
-def _slope(costs: Costs) -> float:
-    """Least-squares slope of v(n) over n = 2 .. SL_CAP + 1."""
-    n = np.arange(2, SL_CAP + 2)
-    return float(np.polyfit(n, [costs.check(int(one)) for one in n], 1)[0])
+def _parabola(costs: Costs) -> tuple[float, float, float]:
+    """v(n) over n = 2 .. SL_CAP + 1 by least squares: slope in the middle, bend (0 if it bends down), and the middle.
 
-
-def long_run_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:
-    """lam: the fixed point lam = latency(threshold m / lam), in target passes per token, interpolated linearly between
-    the rows.
+    From n to n + 1 it rises by slope + 2 bend (n + 1/2 - middle).
     """
-    order = sorted(rows, key=lambda row: row.threshold)
-    at = [row.threshold for row in order]
-    latencies = [row.latency(costs, draft, CostAware.name) for row in order]
-    lam = min(latencies)
-    m = marginal(costs, draft)
-    for _ in range(ROUNDS):
-        lam = 0.5 * (lam + float(np.interp(m / lam, at, latencies)))
-    return lam
+    n = np.arange(2.0, SL_CAP + 2.0)
+    v = np.array([costs.check(int(one)) for one in n])
+    middle = float(n.mean())
+    linear = n - middle
+    squared = linear**2 - (linear**2).mean()
+    slope, bend = (float(part @ v / (part @ part)) for part in (linear, squared))
+    return slope, max(0.0, bend), middle
 
 
-def threshold(rows: Sequence[Row], costs: Costs, draft: str) -> float:
-    """m / lam; 1, which no chance exceeds, if plain decoding is cheaper than the policy at its best."""
-    lam = long_run_latency(rows, costs, draft)
-    return min(1.0, marginal(costs, draft) / lam) if lam < costs.iteration(0, None) else 1.0
+def least_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:
+    """lam: the least latency among the ledger's thresholds, in target passes per token."""
+    return min(row.latency(costs, draft, CostAware.name) for row in rows)
 
 
-def _is_sound(first: object, following: object) -> bool:
-    """Whether these are the chances of an iteration's first token and the two coefficients of b."""
-    if not isinstance(first, dict) or not isinstance(following, list) or len(following) != 2:
+def thresholds(rows: Sequence[Row], costs: Costs, draft: str) -> list[float]:
+    """m(n) / lam for n = 0 .. SL_CAP_LEARNED, at most 1, which no chance exceeds; 1 throughout if plain decoding is
+    cheaper than the policy at its best.
+    """
+    lam = least_latency(rows, costs, draft)
+    drafts = lam < costs.iteration(0, None)
+    return [min(1.0, m / lam) if drafts else 1.0 for m in marginals(costs, draft)]
+
+
+def _is_sound(tuned: Mapping[str, Any]) -> bool:
+    """Whether the chances of an iteration's first guess, both triples of coefficients and the recent match rate at the
+    start are there and finite.
+    """
+    first = tuned.get("first")
+    if not isinstance(first, dict) or not {"start", "held", "missed"} <= set(first):
         return False
-    numbers = [*first.values(), *following]
-    known = {"start", "held", "missed"} <= set(first)
-    return known and all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
+    numbers = [*first.values(), tuned.get("recent")]
+    for triple in (tuned.get("this"), tuned.get("next")):
+        if not isinstance(triple, list) or len(triple) != 3:
+            return False
+        numbers += triple
+    return all(isinstance(x, int | float) and math.isfinite(x) for x in numbers)
+
+
+def _completed(tuned: dict[str, Any]) -> dict[str, Any]:
+    """``tuned`` with what files from before the recent match rate lack: coefficients that ignore it."""
+    following = tuned.get("next")
+    if "recent" in tuned or not isinstance(following, list) or len(following) != 2:
+        return tuned
+    return tuned | {"this": [0.0, 1.0, 0.0], "next": [*following, 0.0], "recent": 0.5}
 
 
 def _head_from(policy: PolicyFile) -> CostAwareHead:
     """The head in a policy file. Raises UserError if the file is damaged."""
-    if not _is_sound(policy.tuned.get("first"), policy.tuned.get("next")):
+    tuned = _completed(policy.tuned)
+    if not _is_sound(tuned) or policy.features not in [[feature] for feature in LEADS]:
         raise UserError(f"The file of the policy costaware is damaged: {AGAIN}.")
     policy.chosen("sl_max", 1, SL_CAP_LEARNED)
-    rows_from_json(policy.tuned.get("ledger"), "costaware")
-    return CostAwareHead(policy.weight("table", N_EVIDENCE, N_POINTS), policy.tuned)
+    rows_from_json(tuned.get("ledger"), "costaware")
+    return CostAwareHead(policy.weight("table", N_EVIDENCE, N_POINTS), tuned, policy.features[0])
 
 
 SPEC = PolicySpec(

@@ -8,11 +8,38 @@ Only numpy: what-if and pages without torch can read heads too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+
+LOWEST, HIGHEST = -6.0, 14.0  # of a lead, in nats; only sampled tokens have a margin below 0
+
+
+def log_odds(p: float) -> float:
+    """ln(p / (1 - p)), within LOWEST and HIGHEST."""
+    if p <= 0.0:
+        return LOWEST
+    return HIGHEST if p >= 1.0 else limited(math.log(p / (1.0 - p)))
+
+
+def limited(lead: float) -> float:
+    """``lead``, within LOWEST and HIGHEST."""
+    return min(max(lead, LOWEST), HIGHEST)
+
+
+LEADS: dict[str, Callable[[float], float]] = {"p": log_odds, "margin": limited}
+"""How sure a draft is of its token (its *lead*), in nats, by the feature that it is computed from: the log-odds of the
+token's probability, which takes a softmax, or the difference to the next best token's logit. Drafts differ in which of
+them predicts acceptance better.
+"""
+
+
+def leads_of(feature: str, values: np.ndarray) -> np.ndarray:
+    """The leads [n] of tokens with these values of ``feature``; float64."""
+    return np.array([LEADS[feature](float(value)) for value in values])
 
 
 @dataclass(slots=True)

@@ -6,9 +6,9 @@ product of these probabilities, stop once 1 - cum > h. The alignment is that of 
 sampled only Y_1 .. Y_{k-1} have been an input, so Y_k counts as certain; at least two tokens are drafted. The published
 maximum SL is 20; here it is tuned with the threshold and may be larger.
 
-Our addition: a head may also see the token's *margin*, in its last layer. The state of a large draft still encodes how
-sure the draft was of the token that it then read; that of a draft with one or two layers does not. Heads with and
-without it are trained, and validation chooses.
+Our addition: a head may also see the token's *lead* (:data:`.heads.LEADS`), in its last layer. The state of a large
+draft still encodes how sure the draft was of the token that it then read; that of a draft with few layers does not.
+Heads with and without it are trained, and validation chooses.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ import numpy as np
 from ..errors import UserError
 from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
 from .disco import sigmoid
-from .heads import GuessFeatures
+from .heads import HIGHEST, LEADS, GuessFeatures, leads_of
 from .ledger import cheapest, rows_from_json
 from .policy_files import AGAIN, PolicyFile
 from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
-HINGES = (1.0, 3.0, 14.0)  # nats: the last layer sees min(margin, hinge) for each
-LEAST_MARGIN = -6.0
+HINGES = (1.0, 3.0, HIGHEST)  # nats: the last layer sees min(lead, hinge) for each
 SHORTEST = 2  # published: 2 <= SL <= 20; fitting may raise the upper bound
 
 
@@ -45,14 +44,17 @@ class SpecDecHead:
         depth: int,
         tuned: dict[str, Any],
         lead: np.ndarray | None = None,
+        feature: str = "p",
     ) -> None:
         """``block`` [d, d], ``bias`` [d], ``out`` [d + 1] with its bias last; states are divided by ``scale``.
 
-        For depth 0 the head is linear. ``lead`` [3]: weights of the margin's hinges; None if the head does not see it.
+        For depth 0 the head is linear. ``lead`` [3]: weights of the hinges of the lead from ``feature``; None if the
+        head does not see it.
         """
         self.tuned = tuned
         self._lead = None if lead is None else [float(weight) for weight in lead]
-        self.needs = frozenset({"hidden"} if lead is None else {"hidden", "margin"})
+        self.feature = feature
+        self.needs = frozenset({"hidden"} if lead is None else {"hidden", feature})
         self._block, self._bias, self._depth = block, bias, depth
         self._out, self._out_bias = np.ascontiguousarray(out[:-1]), float(out[-1])
         self._inverse = np.float32(1.0 / scale)
@@ -60,8 +62,10 @@ class SpecDecHead:
         self._z = np.empty(len(bias), dtype=np.float32)
         self._gate = np.empty(len(bias), dtype=np.float32)
 
-    def score(self, hidden: np.ndarray, margin: float = 0.0) -> float:
-        """Acceptance probability of the token that was the input of ``hidden`` [d]; no allocation."""
+    def score(self, hidden: np.ndarray, value: float = 0.0) -> float:
+        """Acceptance probability of the token that was the input of ``hidden`` [d]; no allocation. ``value``: of the
+        head's feature.
+        """
         x, z, gate = self._x, self._z, self._gate
         np.multiply(hidden, self._inverse, out=x)
         for _ in range(self._depth):
@@ -72,13 +76,13 @@ class SpecDecHead:
             gate += 1.0
             z *= gate
             x += z
-        return sigmoid(float(np.dot(self._out, x)) + self._out_bias + self._of_margin(margin))
+        return sigmoid(float(np.dot(self._out, x)) + self._out_bias + self._of_lead(value))
 
-    def _of_margin(self, margin: float) -> float:
+    def _of_lead(self, value: float) -> float:
         if self._lead is None:
             return 0.0
-        margin = max(margin, LEAST_MARGIN)
-        return sum(weight * min(margin, hinge) for weight, hinge in zip(self._lead, HINGES, strict=True))
+        lead = LEADS[self.feature](value)
+        return sum(weight * min(lead, hinge) for weight, hinge in zip(self._lead, HINGES, strict=True))
 
     def score_chain(self, features: GuessFeatures) -> np.ndarray:
         """See :class:`~decoding.lookahead.heads.Head`."""
@@ -88,13 +92,13 @@ class SpecDecHead:
             x += z * (1.0 + np.tanh(z))
         logits = x @ self._out + self._out_bias
         if self._lead is not None:
-            logits = logits + hinged(features.needed("margin")) @ np.array(self._lead)
+            logits = logits + hinged(self.feature, features.needed(self.feature)) @ np.array(self._lead)
         return 1.0 / (1.0 + np.exp(-logits.astype(np.float64)))
 
 
-def hinged(margin: np.ndarray) -> np.ndarray:
-    """[n] nats -> [n, 3]: the margin up to each of HINGES."""
-    return np.minimum(np.maximum(margin, LEAST_MARGIN)[:, None], np.array(HINGES)).astype(np.float32)
+def hinged(feature: str, values: np.ndarray) -> np.ndarray:
+    """[n] values of ``feature`` -> [n, 3]: their leads up to each of HINGES."""
+    return np.minimum(leads_of(feature, values)[:, None], np.array(HINGES)).astype(np.float32)
 
 
 class SpecDecPlusPlus(LookaheadPolicy):
@@ -132,8 +136,8 @@ class SpecDecPlusPlus(LookaheadPolicy):
         return self.score <= self._threshold
 
     def _judge(self, state: DraftState, index: int) -> float:
-        margin = state.margin[index] if state.margin else 0.0  # empty if the head does not see it
-        return self._head.score(state.hidden[index], margin)
+        values: list[float] = getattr(state, self._head.feature)
+        return self._head.score(state.hidden[index], values[index] if values else 0.0)  # empty if the head sees none
 
 
 def _make(threshold: float | str | None, head: SpecDecHead) -> SpecDecPlusPlus:
@@ -156,14 +160,17 @@ def _head_from(policy: PolicyFile) -> SpecDecHead:
     size = len(bias)
     block, out, scale = policy.weight("block", size, size), policy.weight("out", size + 1), policy.weight("scale", 1)
     lead = policy.weight("lead", len(HINGES)) if "lead" in policy.weights else None
-    return SpecDecHead(block, bias, out, max(float(scale[0]), 1e-6), depth, policy.tuned, lead)
+    features = [name for name in policy.features if name in LEADS]
+    if len(features) != (lead is not None):
+        raise UserError(f"The file of the policy specdecpp does not name what its head sees: {AGAIN}.")
+    return SpecDecHead(block, bias, out, max(float(scale[0]), 1e-6), depth, policy.tuned, lead, *features)
 
 
 SPEC = PolicySpec(
     name="specdecpp",
     title="SpecDec++",
     caption="guesses on while the chance that some guess has failed stays under a threshold",
-    source="SpecDec++ (Huang et al. 2024); ours may see the margin, too",
+    source="SpecDec++ (Huang et al. 2024); ours may also see how sure the draft was",
     make=_make,
     order=90,
     argument=Argument("threshold", 0.0, 1.0, "specdecpp:0.5", words=("auto",), sweep=TWENTIETHS),

@@ -61,8 +61,7 @@ class FeatureReader:
     def margin(row: np.ndarray, token: int) -> float:
         """ln p(token) - ln p(its strongest rival), in nats.
 
-        It is inf without a rival. It needs no normalisation and predicts the target's agreement better than the
-        probability does. ``row`` as for :meth:`read`.
+        It is inf without a rival, and needs no normalisation. ``row`` as for :meth:`read`.
         """
         rival = max(row[:token].max(initial=-inf), row[token + 1 :].max(initial=-inf))  # two views, no copy
         return float(row[token]) - float(rival)

@@ -8,6 +8,7 @@ from typing import Any
 
 from training.files import replacing_file
 
+from .distil import ROUNDED_FROM
 from .recipes import COMPARED, DEFAULT, RECIPES
 from .stream import SHARES, TEMPERATURES
 
@@ -77,7 +78,8 @@ def _training(facts: dict[str, Any]) -> list[str]:
         f"temperatures (in the last part {shares}). A hash of the prompt assigns 5% of them to test, 5% to "
         "validation and 5% to fitting policies; drafts are trained on the rest. They start from the target's "
         "embeddings, which stay frozen, and most also from some of its layers, and are distilled by forward KL at "
-        "temperatures 1 and 1/4 over its 32 most probable tokens (`python -m training align draft`).\n",
+        "temperatures 1 and 1/4 over its 32 most probable tokens (`python -m training align draft`). Runs "
+        f"that ended after 22 November 2026 spent their last {1 - ROUNDED_FROM:.0%} with the layers in four bits.\n",
     ]
 
 

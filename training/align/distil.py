@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from .losses import LOSSES, OF_THE_BATCH
 from .measure import guesses, hidden_at, summary
 from .places import DRAFTS, TEXTS, model
 from .recipes import RECIPES, Recipe, grow, start_draft
+from .rounding import rounded_layers
 from .teacher import Teacher
 
 BATCH_TOKENS = 2048
@@ -30,6 +32,8 @@ RATES = Rates(muon=0.02, adam=3e-3, warmup=0.02, flat_until=0.3, last=0.0)
 
 GROWN = Rates(muon=0.01, adam=1.5e-3, warmup=0.02, flat_until=0.3, last=0.0)
 """Learning rates for a draft that starts from a shallower one."""
+ROUNDED_FROM = 0.85
+"""Share of a run from which on the draft is trained with its layers in four bits, as a CPU runs it."""
 FURTHER = Rates(muon=0.005, adam=5e-4, warmup=0.05, flat_until=0.3, last=0.0)
 """Learning rates for training a finished draft further."""
 
@@ -70,7 +74,13 @@ class Run:
         settings = {"recipe": self.recipe, "loss": self.loss, "target": self.teacher.mark}
         self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, self.rates, tokens)
         torch.manual_seed(2)
-        self.timed.train(self.loss_of, (1, self.batch_tokens), lambda: self.measure()["match"], save or (lambda: None))
+        self.timed.train(
+            self._loss_to_train, (1, self.batch_tokens), lambda: self.measure()["match"], save or (lambda: None)
+        )
+
+    def _loss_to_train(self, number: int) -> Tensor:
+        with rounded_layers(self.draft) if self.timed.share > ROUNDED_FROM else nullcontext():
+            return self.loss_of(number)
 
     def loss_of(self, number: int) -> Tensor:
         """The loss on batch ``number``, counted over all epochs."""

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from transformers import LlamaForCausalLM
 
-from decoding.engines.int4 import round_to_groups
 from decoding.engines.slim import read_head_ids
 
 from .measure import Guesses, guesses, tokens_per_pass
+from .rounding import round_layers
 from .shards import all_texts
 from .table import rates_of
 from .teacher import Teacher
@@ -43,14 +43,6 @@ def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callab
         }
         report(f"{name}: match rate {figures[name]['match']['rate']:.3f}")
     return figures
-
-
-def round_layers(draft: LlamaForCausalLM) -> None:
-    """Rounds the layers' matrices as the engine does that runs the drafts on a CPU (decoding/engines/int4.py)."""
-    with torch.no_grad():
-        for module in draft.model.layers.modules():
-            if isinstance(module, torch.nn.Linear):
-                module.weight.copy_(round_to_groups(module.weight).rounded().dequantised())
 
 
 def _figures(found: list[Guesses]) -> dict:

@@ -15,7 +15,7 @@ from .stream import Text
 
 SUITE = "chat"
 SOURCE = "written by the target, sampled at temperature 1"
-COUNTS: dict[Split, int] = {"policies": 120, "validation": 40, "test": 80}
+COUNTS: dict[Split, int] = {"policies": 480, "validation": 40, "test": 80}
 """Maximum number of prompts in each split."""
 NAMES: dict[Split, str] = {"policies": "train", "validation": "validation", "test": "test"}
 """The splits' names in a suite, whose ``train`` split serves to fit policies."""

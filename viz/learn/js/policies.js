@@ -94,28 +94,43 @@ class SpecDecPlusPlus extends Policy {
   }
 }
 
-/** Guesses on while the chance that all guesses and the next one hold exceeds m / lam. */
+/** Guesses on while the chance that all n guesses and the next one hold exceeds m(n) / lam. */
 class CostAware extends Policy {
   constructor(tuned) { super("costaware", tuned.sl_max); this.tuned = tuned; }
   reset({ costs, draft }) {
     this.last = "start";
     this.held = 1;
-    this.threshold = costAwareThreshold(this.tuned.ledger, costs, draft);
+    this.recent = this.assumed = this.tuned.recent;
+    this.lines = costAwareThresholds(this.tuned.ledger, costs, draft);
   }
   wantsMore({ guesses }) {
-    if (!guesses.length) { this.held = 1; this.score = this.tuned.first[this.last]; return this.score > this.threshold; }
-    const a = guesses[guesses.length - 1].score("costaware");
-    this.held *= a;
-    this.score = this.held * this.following(a);
+    this.threshold = this.lines[Math.min(guesses.length, 64)];
+    if (!guesses.length) {
+      this.held = 1;
+      this.assumed = this.recent;
+      this.score = this.tuned.first[this.last];
+      return this.score > this.threshold;
+    }
+    const h = guesses[guesses.length - 1].score("costaware");
+    this.held *= chance(this.tuned.this, h, this.assumed);
+    this.assumed = updated(this.assumed, 1);
+    this.score = this.held * chance(this.tuned.next, h, this.assumed);
     return this.score > this.threshold;
   }
-  following(a) {
-    if (a <= 0 || a >= 1) return a;
-    const [alpha, beta] = this.tuned.next;
-    return sigmoid(alpha + beta * Math.log(a / (1 - a)));
+  observe(n, accepted) {
+    this.last = accepted === n ? "held" : "missed";
+    for (let one = 0; one < accepted; one++) this.recent = updated(this.recent, 1);
+    if (accepted < n) this.recent = updated(this.recent, 0);
   }
-  observe(n, accepted) { this.last = accepted === n ? "held" : "missed"; }
 }
+
+/** The chance with log-odds alpha + beta logit h + gamma recent. */
+function chance([alpha, beta, gamma], h, recent) {
+  return h <= 0 || h >= 1 ? h : sigmoid(alpha + beta * Math.log(h / (1 - h)) + gamma * recent);
+}
+
+/** The recent match rate after one more guess. */
+const updated = (recent, held) => recent + 0.1 * (held - recent);
 
 const sigmoid = (logit) => (logit > -700 ? 1 / (1 + Math.exp(-logit)) : 0);
 
@@ -132,30 +147,25 @@ function cheapestRow(rows, costs, draft, policy) {
   return rows[latency.indexOf(Math.min(...latency))];
 }
 
-function costAwareThreshold(rows, costs, draft) {
-  const order = [...rows].sort((a, b) => a[0] - b[0]);
-  const at = order.map((row) => row[0]), latencies = order.map((row) => rowLatency(row, costs, draft, "costaware"));
-  const marginal = costs.c[draft] + ((costs.decision || {}).costaware || 0) + checkSlope(costs);
-  let lam = Math.min(...latencies);
-  for (let round = 0; round < 50; round++) lam = 0.5 * (lam + interpolate(marginal / lam, at, latencies));
-  return lam < iterationCost(costs, 0, null) ? Math.min(1, marginal / lam) : 1;
+/** m(n) / lam after n guesses, n = 0 .. 64; 1 throughout if plain decoding is cheaper. */
+function costAwareThresholds(rows, costs, draft) {
+  const lam = Math.min(...rows.map((row) => rowLatency(row, costs, draft, "costaware")));
+  const step = costs.c[draft] + ((costs.decision || {}).costaware || 0);
+  const { slope, bend, middle } = checkParabola(costs);
+  const drafts = lam < iterationCost(costs, 0, null);
+  const cost = (n) => step + Math.max(0, slope + 2 * bend * (n + 1.5 - middle));
+  return Array.from({ length: 65 }, (_, n) => (drafts ? Math.min(1, cost(n) / lam) : 1));
 }
 
-/** Slope of v(n) over n = 2 .. SL_CAP + 1, by least squares. */
-function checkSlope(costs) {
-  const middle = (SL_CAP + 3) / 2;
-  let above = 0, below = 0;
-  for (let n = 2; n <= SL_CAP + 1; n++) { above += (n - middle) * checkCost(costs, n); below += (n - middle) ** 2; }
-  return above / below;
-}
-
-/** Linear interpolation between the points, constant outside them. */
-function interpolate(x, at, values) {
-  if (x <= at[0]) return values[0];
-  const right = at.findIndex((one) => one > x);
-  if (right < 0) return values[values.length - 1];
-  const left = right - 1;
-  return values[left] + (values[right] - values[left]) / (at[right] - at[left]) * (x - at[left]);
+/** v(n) over n = 2 .. SL_CAP + 1 by least squares: slope in the middle, and bend (0 where it bends down). */
+function checkParabola(costs) {
+  const middle = (SL_CAP + 3) / 2, spread = (SL_CAP ** 2 - 1) / 12;
+  const fitted = (part) => {
+    let above = 0, below = 0;
+    for (let n = 2; n <= SL_CAP + 1; n++) { above += part(n - middle) * checkCost(costs, n); below += part(n - middle) ** 2; }
+    return above / below;
+  };
+  return { slope: fitted((x) => x), bend: Math.max(0, fitted((x) => x * x - spread)), middle };
 }
 
 const numberOf = (argument) => (argument == null ? undefined : Number(argument));

@@ -1,0 +1,45 @@
+"""The four-bit matrices with which a CPU runs the drafts (decoding/engines/int4.py), in training and in measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from decoding.engines.int4 import round_to_groups
+
+
+def layer_matrices(draft: LlamaForCausalLM) -> list[Tensor]:
+    """The matrices that an engine rounds: all of the layers'."""
+    return [module.weight for module in draft.model.layers.modules() if isinstance(module, torch.nn.Linear)]
+
+
+def in_four_bits(weight: Tensor) -> Tensor:
+    """``weight`` [out, in] as the engine holds it; float32."""
+    return round_to_groups(weight).rounded().dequantised()
+
+
+def round_layers(draft: LlamaForCausalLM) -> None:
+    """Rounds the layers' matrices for good."""
+    for weight in layer_matrices(draft):
+        weight.data = in_four_bits(weight.data)
+
+
+@contextmanager
+def rounded_layers(draft: LlamaForCausalLM) -> Iterator[None]:
+    """Rounds the layers' matrices inside the block, and restores them after it.
+
+    A forward pass in it and a backward pass after it train the matrices for their rounded values: the gradient passes
+    the rounding unchanged (straight-through, Jacob et al. 2018, "Quantization and Training of Neural Networks").
+    """
+    matrices = layer_matrices(draft)
+    kept = [weight.data for weight in matrices]
+    round_layers(draft)
+    try:
+        yield
+    finally:
+        for weight, data in zip(matrices, kept):
+            weight.data = data
