@@ -14,6 +14,7 @@ from decoding.backends.local import LocalBackend
 from tests.page_server import page_at, write_recordings
 from tests.quick_jobs import HeldJobs
 from tests.tiny_pair import make_tiny_pair
+from tests.waiting import wait_until
 
 from .pointing import unfold
 
@@ -113,6 +114,7 @@ def test_a_real_run_a_crash_and_a_real_run_again(shared_page, served):
     page.locator("#max-new-tokens input").blur()
     page.locator("#run").click()
     expect(page.locator("#stop")).to_be_visible(timeout=WAIT)
+    wait_until(lambda: backend._running is not None, WAIT / 1000)  # killed before, it would only start again
     os.kill(backend._worker._process.pid, signal.SIGKILL)
     expect(page.locator(".sp-fault")).to_contain_text("process that runs the models", timeout=WAIT)
     page.locator("#max-new-tokens input").fill("20")
