@@ -14,12 +14,13 @@ observations,
     draft on  <=>  S * lam > m(n)  <=>  S > m(n) / lam.
 
 The slope is that of a parabola through v, by least squares, because v's single steps are noise; where it would bend
-down it is a line. So m never decreases while S, a product, decreases with every token: once the policy stops it would
-stop at every later token too. In this "monotone case" one-step lookahead is optimal (Chow and Robbins, 1961). The first
-token is an exception: it pays ``first`` and the step from v(1) to v(2) for all that follow. Drafting at all pays if the
-policy's lam is below plain decoding's v(1) + o; then the first token is treated like the others, otherwise the policy
-never drafts. lam follows, for the current costs, from the validation split's ledger, which counts how often the policy
-drafted n tokens at each of several constant thresholds: it is the least latency among them, which is flat there.
+down it is a line. So m never decreases, while S decreases with every token but for small changes of b: once the policy
+stops it would stop at later tokens too. In this "monotone case" one-step lookahead is optimal (Chow and Robbins, 1961),
+and here it is a good approximation. The first token is an exception: it pays ``first`` and the step from v(1) to v(2)
+for all that follow. Drafting at all pays if the policy's lam is below plain decoding's v(1) + o; then the first token
+is treated like the others, otherwise the policy never drafts. lam follows, for the current costs, from the validation
+split's ledger, which counts how often the policy drafted n tokens at each of several constant thresholds: it is the
+least latency among them, which is flat there.
 
 S = a_1 ... a_n b, with a_i the probability that token i holds given that those before it hold, and b that of the next
 token, not yet drafted. Both follow from the head's probability h of the last token and the recent match rate r:

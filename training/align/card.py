@@ -78,8 +78,8 @@ def _training(facts: dict[str, Any]) -> list[str]:
         f"temperatures (in the last part {shares}). A hash of the prompt assigns 5% of them to test, 5% to "
         "validation and 5% to fitting policies; drafts are trained on the rest. They start from the target's "
         "embeddings, which stay frozen, and most also from some of its layers, and are distilled by forward KL at "
-        "temperatures 1 and 1/4 over its 32 most probable tokens (`python -m training align draft`). Runs "
-        f"that ended after 22 November 2026 spent their last {1 - ROUNDED_FROM:.0%} with the layers in four bits.\n",
+        "temperatures 1 and 1/4 over its 32 most probable tokens (`python -m training align draft`). Since "
+        f"23 November 2026 a run has the layers in four bits from {ROUNDED_FROM:.0%} of its planned time on.\n",
     ]
 
 
