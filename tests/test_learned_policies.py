@@ -139,16 +139,21 @@ def test_the_time_of_a_token_is_the_least_of_the_ledger():
     assert thresholds(rows, COSTS, "small") == pytest.approx([(0.1 + 0.02) / lam] * (SL_CAP_LEARNED + 1))
 
 
-@given(st.floats(0, 0.1), st.floats(-0.004, 0.004))
-def test_another_token_costs_the_rise_of_the_check_where_it_bends_up(slope, bend):
-    v = [1.0 + slope * n + bend * n * n for n in range(SL_CAP + 1)]
+@given(st.lists(st.floats(0, 0.3), min_size=SL_CAP, max_size=SL_CAP))
+def test_another_token_costs_the_rise_of_the_check_made_non_decreasing(rises):
+    v = np.cumsum([1.0, *rises]).tolist()
     found = marginals(Costs(0.005, v, {"small": 0.1}, 0.02), "small")
-    assert found == sorted(found) and min(found) >= 0.1
-    if bend > 0:
-        rises = [0.1 + after - before for before, after in zip(v[1:], v[2:])]
-        assert found[1 : len(rises) + 1] == pytest.approx(rises)
-    else:
-        assert max(found) == pytest.approx(min(found))
+    assert found == sorted(found) and min(found) >= 0.1 - 1e-9 and len(found) == SL_CAP_LEARNED + 1
+    assert sum(found[1:SL_CAP]) == pytest.approx(0.1 * (SL_CAP - 1) + v[-1] - v[1])
+    if rises[1:] == sorted(rises[1:]):
+        assert found[1:SL_CAP] == pytest.approx([0.1 + rise for rise in rises[1:]])
+
+
+def test_a_step_in_the_cost_of_checks_is_a_step_in_the_thresholds():
+    """Some processors check a few tokens as fast as one."""
+    rises = [0.03, 0.0, 0.0, 0.0, *[0.08] * (SL_CAP - 4)]
+    found = marginals(Costs(0.005, np.cumsum([1.0, *rises]).tolist(), {"small": 0.1}, 0.02), "small")
+    assert found[:5] == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.18])
 
 
 def test_costaware_can_be_asked_past_every_cap():

@@ -6,21 +6,21 @@ process, so by the renewal-reward theorem the long-run time per token of a polic
 over all policies. Then min over policies of E[T - lam N] is 0, and a policy attains lam exactly if it attains that
 minimum: within an iteration it pays time and earns lam per token. With n tokens drafted, one more costs
 
-    m(n) = c + d + (slope of v there)
+    m(n) = c + d + (step of v there)
 
 and adds a token exactly if all n drafted ones hold *and the next one holds*; with S that probability given all
 observations,
 
     draft on  <=>  S * lam > m(n)  <=>  S > m(n) / lam.
 
-The slope is that of a parabola through v, by least squares, because v's single steps are noise; where it would bend
-down it is a line. So m never decreases, while S decreases with every token but for small changes of b: once the policy
-stops it would stop at later tokens too. In this "monotone case" one-step lookahead is optimal (Chow and Robbins, 1961),
-and here it is a good approximation. The first token is an exception: it pays ``first`` and the step from v(1) to v(2)
-for all that follow. Drafting at all pays if the policy's lam is below plain decoding's v(1) + o; then the first token
-is treated like the others, otherwise the policy never drafts. lam follows, for the current costs, from the validation
-split's ledger, which counts how often the policy drafted n tokens at each of several constant thresholds: it is the
-least latency among them, which is flat there.
+The steps of v are the measured ones, made non-decreasing by isotonic regression: some checks cost the same for several
+numbers of tokens, and more from the next on. So m never decreases, while S decreases with every token but for small
+changes of b: once the policy stops it would stop at later tokens too. In this "monotone case" one-step lookahead is
+optimal (Chow and Robbins, 1961), and here it is a good approximation. The first token is an exception: it pays
+``first`` and the step from v(1) to v(2) for all that follow. Drafting at all pays if the policy's lam is below plain
+decoding's v(1) + o; then the first token is treated like the others, otherwise the policy never drafts. lam follows,
+for the current costs, from the validation split's ledger, which counts how often the policy drafted n tokens at each of
+several constant thresholds: it is the least latency among them, which is flat there.
 
 S = a_1 ... a_n b, with a_i the probability that token i holds given that those before it hold, and b that of the next
 token, not yet drafted. Both follow from the head's probability h of the last token and the recent match rate r:
@@ -207,22 +207,16 @@ def _coefficients(values: Sequence[float]) -> Coefficients:
 def marginals(costs: Costs, draft: str) -> list[float]:
     """m(n), the cost of drafting one more token after n of them, in target passes; n = 0 .. SL_CAP_LEARNED."""
     step = costs.c[draft] + costs.decision.get(CostAware.name, 0.0)
-    slope, bend, middle = _parabola(costs)
-    return [step + max(0.0, slope + 2.0 * bend * (n + 1.5 - middle)) for n in range(SL_CAP_LEARNED + 1)]
+    rises = _rises(costs)
+    return [step + rises[min(max(n, 1), len(rises)) - 1] for n in range(SL_CAP_LEARNED + 1)]
 
 
-def _parabola(costs: Costs) -> tuple[float, float, float]:
-    """v(n) over n = 2 .. SL_CAP + 1 by least squares: slope in the middle, bend (0 if it bends down), and the middle.
+def _rises(costs: Costs) -> list[float]:
+    """How much v rises from n + 1 to n + 2 rows, n = 1 .. SL_CAP - 1: the best non-decreasing fit by least squares."""
+    from sklearn.isotonic import isotonic_regression  # here: it takes longer to import than all of this package
 
-    From n to n + 1 it rises by slope + 2 bend (n + 1/2 - middle).
-    """
-    n = np.arange(2.0, SL_CAP + 2.0)
-    v = np.array([costs.check(int(one)) for one in n])
-    middle = float(n.mean())
-    linear = n - middle
-    squared = linear**2 - (linear**2).mean()
-    slope, bend = (float(part @ v / (part @ part)) for part in (linear, squared))
-    return slope, max(0.0, bend), middle
+    v = np.array([costs.check(n) for n in range(2, SL_CAP + 2)])
+    return [float(rise) for rise in isotonic_regression(np.diff(v), y_min=0.0)]
 
 
 def least_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:

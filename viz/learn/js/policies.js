@@ -151,21 +151,24 @@ function cheapestRow(rows, costs, draft, policy) {
 function costAwareThresholds(rows, costs, draft) {
   const lam = Math.min(...rows.map((row) => rowLatency(row, costs, draft, "costaware")));
   const step = costs.c[draft] + ((costs.decision || {}).costaware || 0);
-  const { slope, bend, middle } = checkParabola(costs);
+  const rises = checkRises(costs);
   const drafts = lam < iterationCost(costs, 0, null);
-  const cost = (n) => step + Math.max(0, slope + 2 * bend * (n + 1.5 - middle));
+  const cost = (n) => step + rises[Math.min(Math.max(n, 1), rises.length) - 1];
   return Array.from({ length: 65 }, (_, n) => (drafts ? Math.min(1, cost(n) / lam) : 1));
 }
 
-/** v(n) over n = 2 .. SL_CAP + 1 by least squares: slope in the middle, and bend (0 where it bends down). */
-function checkParabola(costs) {
-  const middle = (SL_CAP + 3) / 2, spread = (SL_CAP ** 2 - 1) / 12;
-  const fitted = (part) => {
-    let above = 0, below = 0;
-    for (let n = 2; n <= SL_CAP + 1; n++) { above += part(n - middle) * checkCost(costs, n); below += part(n - middle) ** 2; }
-    return above / below;
-  };
-  return { slope: fitted((x) => x), bend: Math.max(0, fitted((x) => x * x - spread)), middle };
+/** The rises of v from 2 rows on, as the best non-decreasing fit by least squares (neighbours that fall are pooled). */
+function checkRises(costs) {
+  const pools = [];
+  for (let n = 2; n <= SL_CAP; n++) {
+    let pool = { sum: checkCost(costs, n + 1) - checkCost(costs, n), count: 1 };
+    while (pools.length && pools.at(-1).sum / pools.at(-1).count >= pool.sum / pool.count) {
+      const before = pools.pop();
+      pool = { sum: before.sum + pool.sum, count: before.count + pool.count };
+    }
+    pools.push(pool);
+  }
+  return pools.flatMap(({ sum, count }) => Array(count).fill(Math.max(0, sum / count)));
 }
 
 const numberOf = (argument) => (argument == null ? undefined : Number(argument));
