@@ -208,15 +208,18 @@ def marginals(costs: Costs, draft: str) -> list[float]:
     """m(n), the cost of drafting one more token after n of them, in target passes; n = 0 .. SL_CAP_LEARNED."""
     step = costs.c[draft] + costs.decision.get(CostAware.name, 0.0)
     rises = _rises(costs)
-    return [step + rises[min(max(n, 1), len(rises)) - 1] for n in range(SL_CAP_LEARNED + 1)]
+    return [step + max(0.0, rises[min(max(n, 1), len(rises)) - 1]) for n in range(SL_CAP_LEARNED + 1)]
 
 
 def _rises(costs: Costs) -> list[float]:
-    """How much v rises from n + 1 to n + 2 rows, n = 1 .. SL_CAP - 1: the best non-decreasing fit by least squares."""
-    from sklearn.isotonic import isotonic_regression  # here: it takes longer to import than all of this package
+    """How much v rises from n + 1 to n + 2 tokens, n = 1 .. SL_CAP - 1, along the greatest convex curve under it.
 
-    v = np.array([costs.check(n) for n in range(2, SL_CAP + 2)])
-    return [float(rise) for rise in isotonic_regression(np.diff(v), y_min=0.0)]
+    These are the isotonic regression of v's own rises (Barlow et al. 1972), each the largest of the least slopes of the
+    chords over it.
+    """
+    v = [costs.check(n) for n in range(2, SL_CAP + 2)]
+    rises = range(len(v) - 1)
+    return [max(min((v[k] - v[j]) / (k - j) for k in range(i + 1, len(v))) for j in range(i + 1)) for i in rises]
 
 
 def least_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:

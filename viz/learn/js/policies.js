@@ -153,22 +153,18 @@ function costAwareThresholds(rows, costs, draft) {
   const step = costs.c[draft] + ((costs.decision || {}).costaware || 0);
   const rises = checkRises(costs);
   const drafts = lam < iterationCost(costs, 0, null);
-  const cost = (n) => step + rises[Math.min(Math.max(n, 1), rises.length) - 1];
+  const cost = (n) => step + Math.max(0, rises[Math.min(Math.max(n, 1), rises.length) - 1]);
   return Array.from({ length: 65 }, (_, n) => (drafts ? Math.min(1, cost(n) / lam) : 1));
 }
 
-/** The rises of v from 2 rows on, as the best non-decreasing fit by least squares (neighbours that fall are pooled). */
+/** The rises from v(2) on along the greatest convex curve under v: the largest of the least slopes of the chords. */
 function checkRises(costs) {
-  const pools = [];
-  for (let n = 2; n <= SL_CAP; n++) {
-    let pool = { sum: checkCost(costs, n + 1) - checkCost(costs, n), count: 1 };
-    while (pools.length && pools.at(-1).sum / pools.at(-1).count >= pool.sum / pool.count) {
-      const before = pools.pop();
-      pool = { sum: before.sum + pool.sum, count: before.count + pool.count };
-    }
-    pools.push(pool);
-  }
-  return pools.flatMap(({ sum, count }) => Array(count).fill(Math.max(0, sum / count)));
+  const slope = (j, k) => (checkCost(costs, k) - checkCost(costs, j)) / (k - j);
+  const least = (i, j) => Math.min(...Array.from({ length: SL_CAP + 1 - i }, (_, k) => slope(j, i + 1 + k)));
+  return Array.from({ length: SL_CAP - 1 }, (_, n) => {
+    const i = n + 2;
+    return Math.max(...Array.from({ length: i - 1 }, (_, j) => least(i, j + 2)));
+  });
 }
 
 const numberOf = (argument) => (argument == null ? undefined : Number(argument));
