@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoding.lookahead.costaware import N_POINTS, CostAwareHead
+from decoding.lookahead.costaware_heads import N_POINTS, NetworkHead, TableHead
+from decoding.lookahead.costaware_heads import N_INPUTS as N_NETWORK_INPUTS
 from decoding.lookahead.disco import N_INPUTS, DiscoHead
 from decoding.lookahead.ledger import Row, rows_to_json
+from decoding.lookahead.ngrams import CELLS, Ngrams
 from decoding.lookahead.policy_files import PolicyFile
 from decoding.lookahead.repetition import LONGEST, N_EVIDENCE
 from decoding.lookahead.specdecpp import HINGES, SpecDecHead
@@ -50,13 +52,18 @@ def make_weights(policy: str, seed: int = 0, hidden_size: int = 4) -> dict[str, 
             "scale": np.array([3.0], dtype=np.float32),
             "lead": np.abs(some(len(HINGES))),
         }
+    if _with_network(seed):
+        levels = rng.integers(0, 256, CELLS // 2, dtype=np.uint8)
+        first, last, alone = some(6, N_NETWORK_INPUTS + 1) * 0.2, some(7), some(LONGEST + 1 - FLAT_FROM)
+        return {"first": first, "last": last, "alone": alone, "ngrams": levels}
     table = some(N_EVIDENCE, N_POINTS) + 1.0
     table[FLAT_FROM : LONGEST + 1] = table[FLAT_FROM : LONGEST + 1, :1]
     return {"table": table}
 
 
 def make_head(policy: str, seed: int = 0, hidden_size: int = 4, plain: bool = False):
-    """Odd seeds read the lead from the margin. ``plain``: DISCO's head reads probabilities, not logarithms, and
+    """Of four seeds in succession costaware's head is a table over p, one over the margin, and twice a network; odd
+    seeds read SpecDec++'s lead from the margin. ``plain``: DISCO's head reads probabilities, not logarithms, and
     SpecDec++'s no lead.
     """
     w, feature = make_weights(policy, seed, hidden_size), "margin" if seed % 2 else "p"
@@ -66,7 +73,13 @@ def make_head(policy: str, seed: int = 0, hidden_size: int = 4, plain: bool = Fa
         return SpecDecHead(
             w["block"], w["bias"], w["out"], 3.0, 2, TUNED[policy], None if plain else w["lead"], feature
         )
-    return CostAwareHead(w["table"], TUNED[policy], feature)
+    if _with_network(seed):
+        return NetworkHead(w["first"], w["last"], w["alone"], TUNED[policy], Ngrams(w["ngrams"]))
+    return TableHead(w["table"], TUNED[policy], feature)
+
+
+def _with_network(seed: int) -> bool:
+    return seed % 4 > 1
 
 
 def make_heads(seed: int = 0, hidden_size: int = 4, plain: bool = False) -> dict:
@@ -79,7 +92,7 @@ def make_file(policy: str, seed: int = 0) -> PolicyFile:
         draft="small",
         target_fingerprint="t" * 16,
         draft_fingerprint="d" * 16,
-        features=sorted(make_head(policy).needs),
+        features=sorted(make_head(policy, seed).needs),
         architecture={"depth": 2, "inputs": "logarithms"},
         normalisation={},
         tuned=TUNED[policy],

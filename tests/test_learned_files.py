@@ -18,15 +18,20 @@ from .learned_heads import TUNED, make_file, make_head
 TARGET, DRAFT = "t" * 16, "d" * 16
 
 
+def write_all(folder, seed=0):
+    for policy in TUNED:
+        write_policy(folder, make_file(policy, seed))
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path):
-    for policy in TUNED:
-        write_policy(tmp_path, make_file(policy))
-    return tmp_path
+    return write_all(tmp_path)
 
 
-def test_heads_come_back_as_they_were_written(folder):
-    heads = load_heads(folder, TARGET, DRAFT)
+@pytest.mark.parametrize("seed", [0, 2])
+def test_heads_come_back_as_they_were_written(tmp_path, seed):
+    heads = load_heads(write_all(tmp_path, seed), TARGET, DRAFT)
     assert set(heads) == set(TUNED) and not heads.faults
     rng = np.random.default_rng(1)
     features = GuessFeatures(
@@ -41,7 +46,7 @@ def test_heads_come_back_as_they_were_written(folder):
         hidden=rng.normal(size=(5, 4)),
     )
     for policy, head in heads.items():
-        np.testing.assert_allclose(head.score_chain(features), make_head(policy).score_chain(features))
+        np.testing.assert_allclose(head.score_chain(features), make_head(policy, seed).score_chain(features))
         assert head.tuned == TUNED[policy]
 
 

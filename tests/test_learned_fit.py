@@ -14,16 +14,18 @@ from decoding.fit import run
 from decoding.fit import texts as texts_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt
 from decoding.fit.candidates import calibrated, make_head
-from decoding.fit.costaware import costaware_inputs, recent_along
+from decoding.fit.costaware import recent_along, train_network, train_table
 from decoding.fit.data import Collector, Positions, rows_of, split_texts
 from decoding.fit.disco import train_disco
 from decoding.fit.run import FitOptions, fit
 from decoding.fit.texts import greedy_texts
 from decoding.fit.training import Trained
 from decoding.lookahead.costaware import chance, updated
+from decoding.lookahead.costaware_heads import repetition_inputs
 from decoding.lookahead.fitted import load_heads
 from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.lanes import parse_lane
+from decoding.lookahead.ngrams import CELLS, N_LEVELS, Ngrams
 from decoding.lookahead.policy_files import read_policy
 from decoding.lookahead.registry import make_policy
 from decoding.lookahead.repetition import LONGEST
@@ -125,6 +127,7 @@ def _positions(n: int) -> Positions:
         top10=np.repeat(p[:, None], 10, 1),
         margin=5 * p,
         evidence=np.zeros(n, dtype=int),
+        levels=np.zeros((n, N_LEVELS), dtype=np.uint8),
         match=(rng.random(n) < p).astype(np.float32),
         overlap=p,
         mixed=np.zeros((n, 4), dtype=np.float16),
@@ -232,9 +235,9 @@ def test_the_recent_match_rate_is_that_before_each_guess():
     assert 0.6 < rates[2] < 1.0 and rates[3] < rates[2]
 
 
-@pytest.mark.parametrize("policy", ["disco", "specdecpp", "costaware"])
-def test_calibration_is_folded_into_the_heads_last_layer(policy):
-    trained = Trained(make_weights(policy), 0.0, {"depth": 2, "inputs": "logarithms", "feature": "p"}, {})
+@pytest.mark.parametrize(("policy", "seed"), [("disco", 0), ("specdecpp", 0), ("costaware", 0), ("costaware", 2)])
+def test_calibration_is_folded_into_the_heads_last_layer(policy, seed):
+    trained = Trained(make_weights(policy, seed), 0.0, {"depth": 2, "inputs": "logarithms", "feature": "p"}, {})
     platt = Platt(0.5, 0.3)
     rng = np.random.default_rng(0)
     features = GuessFeatures(
@@ -254,9 +257,24 @@ def test_calibration_is_folded_into_the_heads_last_layer(policy):
 
 
 def test_evidence_becomes_inputs():
-    inputs = costaware_inputs(np.array([0, 3, LONGEST + 3]), np.array([1.0, 1.0, 2.0]))
     run = np.log1p(3)
-    np.testing.assert_allclose(inputs, [[1, 0, 0, 0, 0], [1, run, 1, run, 1], [2, run, -1, -run, -2]], rtol=1e-6)
+    assert repetition_inputs(0, 1.0) == (0, 0, 0, 0)
+    assert repetition_inputs(3, 1.0) == pytest.approx((run, 1, run, 1))
+    assert repetition_inputs(LONGEST + 3, 2.0) == pytest.approx((run, -1, -run, -2))
+
+
+def test_the_network_learns_what_only_the_counts_tell():
+    """Guesses of frequent sequences hold, and nothing else tells them apart."""
+    positions = _positions(2000)
+    rng = np.random.default_rng(1)
+    positions.levels[:, 4] = rng.integers(0, 5, 2000)
+    positions.match[:] = positions.levels[:, 4] > 1
+    ngrams = Ngrams(np.zeros(CELLS // 2, dtype=np.uint8))
+    losses = [
+        train_network(positions, positions, ngrams, 8, 100, 0).loss,
+        train_table(positions, positions, "p", 8, 200, 0).loss,
+    ]
+    assert losses[0] < 0.1 < 0.5 < losses[1]
 
 
 # -- the command

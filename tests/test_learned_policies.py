@@ -21,6 +21,7 @@ from decoding.lookahead.disco import Disco
 from decoding.lookahead.heads import HIGHEST, LOWEST, GuessFeatures, log_odds
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ledger import rows_from_json
+from decoding.lookahead.ngrams import N_LEVELS
 from decoding.lookahead.registry import make_policy
 from decoding.lookahead.repetition import LONGEST, Repetition, evidence_along
 from decoding.lookahead.specdecpp import SpecDecPlusPlus
@@ -200,8 +201,14 @@ def test_disco_asks_for_nothing_more_where_p_is_sure():
     assert policy.should_draft(state) and policy.score is None and policy.threshold == 0.4
 
 
-def test_costaware_looks_at_the_lead_only_outside_of_long_repetitions():
-    head = make_head("costaware")
+@pytest.mark.parametrize("seed", [0, 2])
+def test_costaware_looks_at_the_leads_only_outside_of_long_repetitions(seed):
+    head = make_head("costaware", seed)
+    levels = [0] * N_LEVELS if head.ngrams else []
+
+    def logit(evidence: int, lead: float) -> float:
+        return head.logit(evidence, [lead] * len(head.features), levels)
+
     assert [head.needs_lead(code) for code in (0, FLAT_FROM - 1, FLAT_FROM, LONGEST, LONGEST + 1)] == [
         True,
         True,
@@ -209,8 +216,13 @@ def test_costaware_looks_at_the_lead_only_outside_of_long_repetitions():
         False,
         True,
     ]
-    assert head.logit(FLAT_FROM, 0.1) == head.logit(FLAT_FROM, 5.0) != head.logit(FLAT_FROM - 1, 5.0)
-    assert head.logit(0, math.inf) == head.logit(0, HIGHEST) and head.logit(0, -math.inf) == head.logit(0, LOWEST)
+    assert logit(FLAT_FROM, 0.1) == logit(FLAT_FROM, 5.0)
+    assert logit(FLAT_FROM - 1, 0.1) != logit(FLAT_FROM - 1, 5.0)
+
+
+def test_leads_beyond_the_table_read_its_ends():
+    head = make_head("costaware")
+    assert head.logit(0, [math.inf]) == head.logit(0, [HIGHEST]) and head.logit(0, [-math.inf]) == head.logit(0, [LOWEST])
 
 
 # -- evidence of repetition

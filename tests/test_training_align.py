@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from decoding.engines.slim import own_weights, read_head_ids
 from decoding.errors import UserError
+from decoding.lookahead.ngrams import read_ngrams
 from training import loop
 from training.align import distil, install, places, recipes, rows, stream, texts
 from training.align.commands import app
 from training.align.data import Texts, frequent_ids, read_texts
+from training.align.draft_folder import write_head_ids
 from training.align.prompts import good_prompt, split_of
 from training.align.recipes import Recipe
 from training.align.rounding import in_four_bits, layer_matrices, rounded_layers
@@ -197,24 +202,25 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
     for name, recipe in tiny.items():
         monkeypatch.setitem(recipes.RECIPES, name, recipe)
     monkeypatch.setattr(recipes, "LADDER", ("one-layer", "one-layer-4k"))
-    monkeypatch.setattr(distil, "BATCH_TOKENS", 1024)
+    for plan in ("NEW", "GROWN", "COMPARED", "FINISHED"):
+        monkeypatch.setattr(distil, plan, replace(getattr(distil, plan), batch_tokens=1024))
     return pair
 
 
 def test_a_run_learns_and_goes_on_where_it_was_killed(tiny_places, chat, written):
     teacher = Teacher.read(chat, written)
-    run = distil.Run("run", Recipe((0, None), 28, "two"), "sharp", teacher, 1024)
+    run = distil.Run("run", Recipe((0, None), 28, "two"), "sharp", teacher, distil.NEW)
     before = run.loss_of(0).item()
     run.train(1e6, tokens=40_000)
     assert run.loss_of(0).item() < 0.7 * before
-    again = distil.Run("run", Recipe((0, None), 28, "two"), "sharp", teacher, 1024)
+    again = distil.Run("run", Recipe((0, None), 28, "two"), "sharp", teacher, distil.NEW)
     again.train(1e6, tokens=40_000)
     assert again.timed.steps == run.timed.steps
     assert torch.equal(again.draft.model.norm.weight, run.draft.model.norm.weight)
 
 
 def test_rounded_layers_learn_what_they_are_rounded_from(tiny_places, chat, written):
-    run = distil.Run("one", Recipe((0,), 28, "one"), "kl", Teacher.read(chat, written), 1024)
+    run = distil.Run("one", Recipe((0,), 28, "one"), "kl", Teacher.read(chat, written), distil.NEW)
     matrices = layer_matrices(run.draft)
     before = [weight.detach().clone() for weight in matrices]
     exact = run.loss_of(0).item()
@@ -235,9 +241,9 @@ def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(tiny_pla
     distil.distil("two-layers", "kl", tokens=3000)
     teacher = Teacher.read(chat, written)
     shallow = distil.Run(
-        "shallow", recipes.RECIPES["two-layers"], "kl", teacher, 1024, start=distil.DRAFTS / "two-layers"
+        "shallow", recipes.RECIPES["two-layers"], "kl", teacher, distil.NEW, distil.DRAFTS / "two-layers"
     )
-    deep = distil.Run("deep", recipes.RECIPES["three-layers"], "kl", teacher, 1024)
+    deep = distil.Run("deep", recipes.RECIPES["three-layers"], "kl", teacher, distil.NEW)
     assert len(deep.draft.model.layers) == 3
     ids = torch.arange(12)[None]
     with torch.no_grad():
@@ -246,9 +252,24 @@ def test_a_grown_draft_begins_with_the_guesses_of_the_one_it_grows_from(tiny_pla
     assert deep.draft.model.layers[-1].mlp.down_proj.weight.abs().sum() > 0
 
 
+def test_a_shipped_draft_learns_further_with_its_head(tiny_places, chat, written):
+    with pytest.raises(UserError, match="no shipped draft 'two-layers'"):
+        distil.distil("two-layers", "kl", tokens=3000, further=True)
+    distil.distil("two-layers", "kl", tokens=3000)
+    shipped = tiny_places / "drafts" / "two-layers"
+    shutil.copytree(distil.DRAFTS / "two-layers", shipped)
+    head = torch.arange(5, 30)
+    write_head_ids(shipped, head)
+    distil.distil("two-layers", "kl", tokens=6000, further=True)
+    assert read_head_ids(distil.DRAFTS / "two-layers").tolist() == head.tolist()
+    old, new = own_weights(shipped), own_weights(distil.DRAFTS / "two-layers")
+    assert any(not torch.equal(old[name], new[name]) for name in old)
+    assert distil.facts_of("two-layers")["tokens"] >= 9000
+
+
 def test_embeddings_and_shared_layers_stay_the_targets(tiny_places, chat, written):
     teacher = Teacher.read(chat, written)
-    run = distil.Run("exit", Recipe((0, None), 28, "exit", shared=1), "kl", teacher, 1024)
+    run = distil.Run("exit", Recipe((0, None), 28, "exit", shared=1), "kl", teacher, distil.NEW)
     run.train(1e6, tokens=3000)
     target = teacher.target.state_dict()
     for name, weight in run.draft.state_dict().items():
@@ -267,6 +288,8 @@ def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
     assert facts["drafts"]["three-layers"]["tokens"] > facts["drafts"]["two-layers"]["tokens"] > 0
     assert facts["drafts"]["one-layer"]["head_rows"] == 20
     assert facts["drafts"]["one-layer-4k"]["head_rows"] == 10
+    counts = read_ngrams(tiny_places / "drafts" / "three-layers")
+    assert counts is not None and counts.packed.any()
     card = (tiny_places / "README.md").read_text()
     assert "tvd++-sampled" in card and f"{facts['drafts']['one-layer']['match']['rate']:.3f}" in card
 

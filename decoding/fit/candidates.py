@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..lookahead.heads import Head
+from ..lookahead.ngrams import Ngrams
 from ..lookahead.specs import learned_policies
 from ..records.trace import Costs
 from . import tuning
@@ -67,13 +68,13 @@ class Calibrated:
 class Fitter:
     """How one policy is fitted.
 
-    ``train(positions, held out, epochs, seed)`` gives its candidates with the names of their columns;
+    ``train(positions, held out, n-grams, epochs, seed)`` gives its candidates with the names of their columns;
     ``make_head(trained, tuned)`` a head, by default with something tuned that a warm-up can run with;
     ``calibrate(weights, platt)`` the weights with Platt's slope and bias folded into the last layer;
     ``tune(candidate)`` the candidate with what validation chose for it.
     """
 
-    train: Callable[[Positions, Positions, int, int], Iterable[tuple[str, Trained]]]
+    train: Callable[[Positions, Positions, Ngrams | None, int, int], Iterable[tuple[str, Trained]]]
     make_head: Callable[..., Head]
     calibrate: Callable[[Weights, Platt], Weights]
     tune: Callable[[Calibrated], Fitted]
@@ -89,14 +90,14 @@ def fitter_of(policy: str) -> Fitter:
     return import_module(f"{__package__}.{policy}").FITTER
 
 
-def train_candidates(positions: Positions, epochs: int, seed: int) -> list[Candidate]:
-    """Train every candidate of every policy."""
+def train_candidates(positions: Positions, ngrams: Ngrams | None, epochs: int, seed: int) -> list[Candidate]:
+    """Train every candidate of every policy. ``ngrams``: those that the positions' levels are of."""
     trained_on, held_out = split_texts(int(positions.text.max()) + 1, HELD_OUT, seed)
     train, held = rows_of(positions, trained_on), rows_of(positions, held_out)
     return [
         Candidate(policy, column, trained, make_head(policy, trained))
         for policy in fitted_policies()
-        for column, trained in fitter_of(policy).train(train, held, epochs, seed)
+        for column, trained in fitter_of(policy).train(train, held, ngrams, epochs, seed)
     ]
 
 

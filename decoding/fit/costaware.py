@@ -1,4 +1,4 @@
-"""How costaware is fitted: a network on lead and repetition, as a table, and a ledger that gives its threshold."""
+"""How costaware is fitted: a network on its head's inputs, and a ledger that gives its threshold."""
 
 from __future__ import annotations
 
@@ -12,54 +12,92 @@ from sklearn.isotonic import isotonic_regression
 from torch import nn
 
 from ..lookahead.base import SL_CAP
-from ..lookahead.costaware import (
+from ..lookahead.costaware import CostAware, least_latency, thresholds, updated
+from ..lookahead.costaware_heads import (
     N_POINTS,
+    NETWORK_LEADS,
     POINTS_PER_UNIT,
-    CostAware,
     CostAwareHead,
-    least_latency,
-    thresholds,
-    updated,
+    NetworkHead,
+    TableHead,
+    repetition_inputs,
 )
 from ..lookahead.heads import LEADS, LOWEST, leads_of
 from ..lookahead.ledger import Row, rows_to_json
+from ..lookahead.ngrams import Ngrams
 from ..lookahead.repetition import LONGEST, N_EVIDENCE
 from .calibration import Platt, fit_chance
 from .candidates import Calibrated, Fitted, Fitter, fitted
 from .data import Positions
-from .training import Trained, Weights, loss_of, train_net
+from .training import Trained, Weights, loss_of, scaled_row, train_net
 from .tuning import LONG_CAPS, Recorded, first_guesses, held
 
 WIDTH = 24
+NETWORK_EPOCHS = 2  # times those of the other heads, which have fewer inputs
 FLAT_FROM = (8, 16, LONGEST + 1)  # the chance after repetitions of that length needs no lead
 THRESHOLDS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, *np.round(np.arange(0.4, 0.81, 0.05), 3), 0.9, 1.0)
 
 
-def _train(train: Positions, held: Positions, epochs: int, seed: int) -> Iterator[tuple[str, Trained]]:
-    for feature in LEADS:
-        trained = train_costaware(train, held, feature, WIDTH, epochs, seed)
+def _train(
+    train: Positions, held: Positions, ngrams: Ngrams | None, epochs: int, seed: int
+) -> Iterator[tuple[str, Trained]]:
+    heads = [(f"costaware {feature}", train_table(train, held, feature, WIDTH, epochs, seed)) for feature in LEADS]
+    if ngrams is not None:
+        heads.append(("costaware n-grams", train_network(train, held, ngrams, WIDTH, epochs, seed)))
+    for name, trained in heads:
         for run in FLAT_FROM:
-            name = f"costaware {feature}"
             yield f"{name} flat from {run}" if run <= LONGEST else name, flatten(trained, run)
 
 
-def train_costaware(train: Positions, held: Positions, feature: str, width: int, epochs: int, seed: int) -> Trained:
+def train_table(train: Positions, held: Positions, feature: str, width: int, epochs: int, seed: int) -> Trained:
     """A small network on (lead, evidence of repetition); its logits are tabulated."""
     inputs, held_inputs = (
-        costaware_inputs(one.evidence, leads_of(feature, getattr(one, feature))) for one in (train, held)
+        _inputs(one.evidence, [leads_of(feature, getattr(one, feature))]) for one in (train, held)
     )
-    mean, std = inputs.mean(0), inputs.std(0) + 1e-4
-    torch.manual_seed(seed)
-    net = nn.Sequential(nn.Linear(inputs.shape[1], width), nn.SiLU(), nn.Linear(width, 1))
-    train_net(net, (inputs - mean) / std, train.match, None, epochs, 3e-3, "costaware")
+    net, mean, std = _trained_net(inputs, train.match, width, epochs, seed)
     loss = loss_of(net, (held_inputs - mean) / std, held.match, "costaware")
     points = LOWEST + np.arange(N_POINTS) / POINTS_PER_UNIT
-    grid = costaware_inputs(np.repeat(np.arange(N_EVIDENCE), N_POINTS), np.tile(points, N_EVIDENCE))
+    grid = _inputs(np.repeat(np.arange(N_EVIDENCE), N_POINTS), [np.tile(points, N_EVIDENCE)])
     with torch.inference_mode():
         table = net(torch.from_numpy((grid - mean) / std))[:, 0].numpy().reshape(N_EVIDENCE, N_POINTS)
     normalisation = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the table"}
     weights = {"table": table.astype(np.float32), "alone": _logits_by_run(train)}
     return Trained(weights, loss, {"feature": feature, "width": width, "epochs": epochs}, normalisation)
+
+
+def train_network(
+    train: Positions, held: Positions, ngrams: Ngrams, width: int, epochs: int, seed: int
+) -> Trained:
+    """A network on both leads, the evidence of repetition and the levels of n-grams."""
+    inputs, held_inputs = (
+        _inputs(one.evidence, [leads_of(name, getattr(one, name)) for name in NETWORK_LEADS], one.levels)
+        for one in (train, held)
+    )
+    net, mean, std = _trained_net(inputs, train.match, width, NETWORK_EPOCHS * epochs, seed)
+    loss = loss_of(net, (held_inputs - mean) / std, held.match, "costaware")
+    first, last = (_with_bias(layer) for layer in (net[0], net[2]))
+    first[:, :-1] /= std
+    first[:, -1] -= first[:, :-1] @ mean
+    weights = {"first": first, "last": last[0], "alone": _logits_by_run(train), "ngrams": ngrams.packed}
+    normalisation = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the first layer"}
+    return Trained(weights, loss, {"leads": NETWORK_LEADS, "width": width, "epochs": epochs}, normalisation)
+
+
+def _trained_net(
+    inputs: np.ndarray, match: np.ndarray, width: int, epochs: int, seed: int
+) -> tuple[nn.Sequential, np.ndarray, np.ndarray]:
+    """The network, and the mean and standard deviation with which its inputs are normalised."""
+    mean, std = inputs.mean(0), inputs.std(0) + 1e-4
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(inputs.shape[1], width), nn.SiLU(), nn.Linear(width, 1))
+    train_net(net, (inputs - mean) / std, match, None, epochs, 3e-3, "costaware")
+    return net, mean, std
+
+
+def _with_bias(layer: nn.Module) -> np.ndarray:
+    """The weights [out, in + 1] of a linear layer, its bias last."""
+    assert isinstance(layer, nn.Linear)
+    return torch.cat([layer.weight, layer.bias[:, None]], dim=1).detach().numpy().copy()
 
 
 def _logits_by_run(train: Positions) -> np.ndarray:
@@ -75,22 +113,23 @@ def _logits_by_run(train: Positions) -> np.ndarray:
 
 
 def flatten(trained: Trained, run: int) -> Trained:
-    """Costaware's head without the lead in repetitions of ``run`` tokens or more."""
-    table = trained.weights["table"].copy()
-    for longer in range(run, LONGEST + 1):
-        table[longer] = trained.weights["alone"][longer]
-    return replace(trained, weights={"table": table}, architecture=trained.architecture | {"flat_from_run": run})
+    """The head without leads in repetitions of ``run`` tokens or more."""
+    weights = dict(trained.weights)
+    alone = weights.pop("alone")[run:]
+    if "table" in weights:
+        table = weights["table"].copy()
+        table[run : LONGEST + 1] = alone[:, None]
+        weights["table"] = table
+    else:
+        weights["alone"] = alone
+    return replace(trained, weights=weights, architecture=trained.architecture | {"flat_from_run": run})
 
 
-def costaware_inputs(evidence: np.ndarray, lead: np.ndarray) -> np.ndarray:
-    """[n, 5]: lead; length of the repetition; +1 if the guess continues it, -1 if it leaves it, 0 without one;
-    products.
-    """
-    disagrees = evidence > LONGEST
-    run = np.where(disagrees, evidence - LONGEST, evidence)
-    length = np.log1p(run)
-    agrees = np.where(run == 0, 0.0, np.where(disagrees, -1.0, 1.0))
-    return np.column_stack([lead, length, agrees, agrees * length, agrees * lead]).astype(np.float32)
+def _inputs(evidence: np.ndarray, leads: Sequence[np.ndarray], levels: np.ndarray | None = None) -> np.ndarray:
+    """[n, leads + 4 + levels] float32, as :class:`~decoding.lookahead.costaware_heads.NetworkHead` reads them."""
+    repetition = [repetition_inputs(int(code), float(lead)) for code, lead in zip(evidence, leads[0], strict=True)]
+    columns = [*leads, np.array(repetition).reshape(-1, 4), *([] if levels is None else [levels])]
+    return np.column_stack(columns).astype(np.float32)
 
 
 def _make_head(trained: Trained, tuned: dict[str, Any] | None = None) -> CostAwareHead:
@@ -102,11 +141,17 @@ def _make_head(trained: Trained, tuned: dict[str, Any] | None = None) -> CostAwa
         "sl_max": SL_CAP,
         "ledger": rows_to_json([Row(0.5, 2, (0, 1))]),
     }
-    return CostAwareHead(trained.weights["table"], tuned or provisional, trained.architecture["feature"])
+    weights, tuned = trained.weights, tuned or provisional
+    if "table" in weights:
+        return TableHead(weights["table"], tuned, trained.architecture["feature"])
+    return NetworkHead(weights["first"], weights["last"], weights["alone"], tuned, Ngrams(weights["ngrams"]))
 
 
 def _calibrate(weights: Weights, platt: Platt) -> Weights:
-    return weights | {"table": (platt.slope * weights["table"] + platt.bias).astype(np.float32)}
+    if "table" in weights:
+        return weights | {"table": platt.logits(weights["table"]).astype(np.float32)}
+    alone = platt.logits(weights["alone"]).astype(np.float32)
+    return weights | {"last": scaled_row(weights["last"], platt), "alone": alone}
 
 
 def _tune(one: Calibrated) -> Fitted:

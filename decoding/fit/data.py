@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ..lookahead.ngrams import N_LEVELS, Ngrams
 from ..lookahead.repetition import evidence_along
 from ..loop.drafting import prefill
 from ..loop.features import FeatureReader, as_rows
@@ -40,6 +41,7 @@ class Positions:
     top10: np.ndarray  # [n, 10]
     margin: np.ndarray  # nats
     evidence: np.ndarray  # codes of Repetition
+    levels: np.ndarray  # [n, N_LEVELS] uint8, of Ngrams; all 0 without counts
     match: np.ndarray  # 1 if the guess is the target's token, else 0
     overlap: np.ndarray  # 1 - TV(draft, target)
     mixed: np.ndarray  # [n, hidden] float16: states of the mixed pass, whose input is the guess or the target's token
@@ -56,8 +58,10 @@ class Positions:
 class Collector:
     """Collects positions text by text."""
 
-    def __init__(self, target: CachedModel, draft: CachedModel, vocab_size: int, seed: int = 0) -> None:
-        self._target, self._draft, self._vocab = target, draft, vocab_size
+    def __init__(
+        self, target: CachedModel, draft: CachedModel, vocab_size: int, seed: int = 0, ngrams: Ngrams | None = None
+    ) -> None:
+        self._target, self._draft, self._vocab, self._ngrams = target, draft, vocab_size, ngrams
         self._reader = FeatureReader(vocab_size)
         self._random = np.random.default_rng(seed)
         self._texts: list[Positions] = []
@@ -84,6 +88,7 @@ class Collector:
                 top10=np.stack(tops),
                 margin=np.array(margins, dtype=np.float32),
                 evidence=np.array(evidence_along(prompt, text, guesses.tolist())),
+                levels=self._levels(prompt, text, guesses.tolist()),
                 match=match.astype(np.float32),
                 overlap=self._overlap(prompt, reads, logits),
                 mixed=self._states(prompt, mixed.tolist()),
@@ -96,6 +101,11 @@ class Collector:
         """All positions collected so far."""
         columns = (np.concatenate([getattr(one, field.name) for one in self._texts]) for field in fields(Positions))
         return Positions(*columns)
+
+    def _levels(self, prompt: list[int], text: list[int], guesses: list[int]) -> np.ndarray:
+        if self._ngrams is None:
+            return np.zeros((len(text), N_LEVELS), dtype=np.uint8)
+        return self._ngrams.levels_along(prompt, text, guesses)
 
     def _overlap(self, prompt: list[int], reads: list[int], draft_logits: np.ndarray) -> np.ndarray:
         target = _logits_along(self._target, prompt, reads)[:, : self._vocab]

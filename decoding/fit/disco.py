@@ -11,6 +11,7 @@ from torch import nn
 
 from ..lookahead.base import SL_CAP
 from ..lookahead.disco import N_INPUTS, Disco, DiscoHead, as_logs, scaled_position
+from ..lookahead.ngrams import Ngrams
 from .calibration import Platt
 from .candidates import Calibrated, Fitted, Fitter, fitted
 from .data import Positions
@@ -25,7 +26,9 @@ SURE_STEPS = np.arange(0.5, 1.0, 0.01)  # of p, from which on DISCO may trust a 
 CHANGED = 1e-3  # of decisions, at most, by that
 
 
-def _train(train: Positions, held: Positions, epochs: int, seed: int) -> Iterator[tuple[str, Trained]]:
+def _train(
+    train: Positions, held: Positions, ngrams: Ngrams | None, epochs: int, seed: int
+) -> Iterator[tuple[str, Trained]]:
     for width, labels, logs in VARIANTS:
         column = f"disco {width} {labels}" + (" of logarithms" if logs else "")
         yield column, train_disco(train, held, width, labels, epochs, seed, logs)

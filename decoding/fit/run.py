@@ -20,6 +20,7 @@ from ..errors import Cancelled, UserError
 from ..lookahead.fitted import FOLDER
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
+from ..lookahead.ngrams import read_ngrams
 from ..lookahead.policy_files import PolicyFile, write_policy
 from ..loop.drafting import abilities_of
 from ..records.request import CompareRequest
@@ -91,7 +92,7 @@ def _fit_draft(job: _Job, texts: dict[str, Texts]) -> list[PolicyFile]:
     positions = job.collect(texts["train"])
     readings += job.read_costs(texts["validation"])
     job.progress("training the heads", None)
-    candidates = train_candidates(positions, job.options.epochs, job.options.seed)
+    candidates = train_candidates(positions, job.ngrams, job.options.epochs, job.options.seed)
     recorded = job.record(texts["validation"], {one.column: one.head for one in candidates})
     readings += job.read_costs(texts["validation"])
     costs = job.with_decisions(smooth_costs(readings), texts["validation"], candidates)
@@ -144,10 +145,12 @@ class _Job:
         self._cancelled = cancelled
         self.progress = lambda message, fraction: progress(f"{draft}: {message}", fraction)
         self._vocab = shared_vocabulary(pair, [draft])
+        self.ngrams = read_ngrams(pair.draft_folders[draft])
 
     def collect(self, texts: Texts) -> Positions:
         """The draft's guesses at all positions of the training texts."""
-        collector = Collector(self.pair.target, self.pair.draft(self.draft), self._vocab, self.options.seed)
+        draft, seed = self.pair.draft(self.draft), self.options.seed
+        collector = Collector(self.pair.target, draft, self._vocab, seed, self.ngrams)
         for number, (prompt, text) in enumerate(texts):
             self._check()
             self.progress("reading the texts", number / len(texts))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..lookahead.heads import LEADS
 from ..lookahead.ledger import rows_to_json
+from ..lookahead.ngrams import Ngrams
 from ..lookahead.specdecpp import HINGES, SpecDecHead, SpecDecPlusPlus, hinged
 from .calibration import Platt
 from .candidates import Calibrated, Fitted, Fitter, fitted
@@ -29,7 +30,9 @@ MOST_EPOCHS = 5  # more epochs overfit the training texts
 THRESHOLDS = (0.05, *np.round(np.arange(0.1, 0.96, 0.1), 3), 0.35, 0.45, 0.55, 0.97)
 
 
-def _train(train: Positions, held: Positions, epochs: int, seed: int) -> Iterator[tuple[str, Trained]]:
+def _train(
+    train: Positions, held: Positions, ngrams: Ngrams | None, epochs: int, seed: int
+) -> Iterator[tuple[str, Trained]]:
     for context, depth, feature in VARIANTS:
         column = f"specdecpp {context} D={depth}" + (f" with {feature}" if feature else "")
         rounds = min(epochs, MOST_EPOCHS)

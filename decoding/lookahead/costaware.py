@@ -30,10 +30,8 @@ token, not yet drafted. Both follow from the head's probability h of the last to
 r is a moving average of whether guesses hold, with the drafted tokens counted as right: h judges a token, r says how
 well this draft has done in this text lately. Before the first token, b depends on how the last iteration ended.
 
-The head reads two cheap features: how sure the draft is of its token (its lead, see :data:`.heads.LEADS`), and whether
-the token continues a repetition of the text (:mod:`.repetition`). A small network was trained on them; its logits are
-stored as a table. In a long repetition the lead adds no information: there the table's rows are flat, and a live lane
-does not compute it. Validation latency decides which lead is read, and from which length on it is not.
+The head (:mod:`.costaware_heads`) reads how sure the draft is of its token, whether the token continues a repetition of
+the text and, where the draft has counts of its training text, how often such a sequence of tokens occurs there.
 """
 
 from __future__ import annotations
@@ -47,68 +45,17 @@ import numpy as np
 from ..errors import UserError
 from ..records.trace import Costs
 from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
+from .costaware_heads import N_INPUTS, N_POINTS, NETWORK_LEADS, CostAwareHead, NetworkHead, TableHead
 from .disco import sigmoid
-from .heads import HIGHEST, LEADS, LOWEST, GuessFeatures, leads_of, limited
+from .heads import LEADS
 from .ledger import Row, rows_from_json
+from .ngrams import CELLS, Ngrams
 from .policy_files import AGAIN, PolicyFile
-from .repetition import LONGEST, N_EVIDENCE, Repetition, evidence_along
+from .repetition import LONGEST, N_EVIDENCE, Repetition
 from .spec import PolicySpec, Score
 
-POINTS_PER_UNIT = 4  # leads in the table
-N_POINTS = int((HIGHEST - LOWEST) * POINTS_PER_UNIT) + 1
 RECENT = 0.1  # weight of the latest guess in the recent match rate
 Coefficients = tuple[float, float, float]  # alpha, beta, gamma
-
-
-class CostAwareHead:
-    """Acceptance logits by (evidence of repetition, lead), interpolated linearly."""
-
-    name = "costaware"
-
-    def __init__(self, table: np.ndarray, tuned: dict[str, Any], feature: str = "p") -> None:
-        """``table`` [N_EVIDENCE, N_POINTS] float32; ``feature``: of :data:`LEADS`."""
-        self.tuned = tuned
-        self.feature = feature
-        self.needs = frozenset({feature})
-        self.lead = LEADS[feature]
-        self._rows: list[list[float]] = table.tolist()  # Python floats: one cell is read at a time
-        self._sure = _first_flat(self._rows)
-
-    def needs_lead(self, evidence: int) -> bool:
-        """False if the repetition alone determines the chance."""
-        return not self._sure <= evidence <= LONGEST
-
-    def logit(self, evidence: int, lead: float) -> float:
-        """Logit of the probability that a token holds whose lead is ``lead`` nats."""
-        row = self._rows[evidence]
-        if self._sure <= evidence <= LONGEST:
-            return row[0]
-        at = grid_position(lead)
-        left = int(at)
-        if left >= N_POINTS - 1:
-            return row[-1]
-        low = row[left]
-        return low + (at - left) * (row[left + 1] - low)
-
-    def score_chain(self, features: GuessFeatures) -> np.ndarray:
-        """See :class:`~decoding.lookahead.heads.Head`."""
-        evidence = evidence_along(features.before, features.given, features.guess)
-        leads = leads_of(self.feature, features.needed(self.feature))
-        logits = [self.logit(code, float(lead)) for code, lead in zip(evidence, leads, strict=True)]
-        return np.array([sigmoid(logit) for logit in logits])
-
-
-def _first_flat(rows: Sequence[Sequence[float]]) -> int:
-    """The run of agreeing tokens from which on no row depends on the lead; LONGEST + 1 if the longest does."""
-    first = LONGEST + 1
-    while first > 1 and min(rows[first - 1]) == max(rows[first - 1]):
-        first -= 1
-    return first
-
-
-def grid_position(lead: float) -> float:
-    """Position of ``lead`` in the table, from 0 to N_POINTS - 1."""
-    return (limited(lead) - LOWEST) * POINTS_PER_UNIT
 
 
 def chance(coefficients: Coefficients, h: float, recent: float) -> float:
@@ -147,6 +94,7 @@ class CostAware(LookaheadPolicy):
         self._held = 1.0
         self._recent = self._assumed = float(self._head.tuned["recent"])
         self._evidence = 0
+        self._levels: Sequence[int] = ()
         self._thresholds = self._lines(context) if self._constant is None else [self._constant] * (SL_CAP_LEARNED + 1)
 
     def _lines(self, context: LaneContext) -> list[float]:
@@ -159,6 +107,7 @@ class CostAware(LookaheadPolicy):
             self._catch_up(state.text)
         token = state.tokens[-1]
         self._evidence = self._repetition.evidence(token)
+        self._levels = self._head.levels(self._repetition.end, token)
         self._repetition.push(token)
         return self._head.needs_lead(self._evidence)
 
@@ -187,9 +136,12 @@ class CostAware(LookaheadPolicy):
         known = state.scores.get("costaware")
         if known:
             return known[-1]
-        values: list[float] = getattr(state, self._head.feature)
-        lead = self._head.lead(values[-1]) if values else 0.0  # of an earlier token, or absent, if it does not matter
-        return sigmoid(self._head.logit(self._evidence, lead))
+        return sigmoid(self._head.logit(self._evidence, self._leads(state), self._levels))
+
+    def _leads(self, state: DraftState) -> list[float]:
+        """Of the last drafted token; of an earlier one, or 0, where they do not matter."""
+        columns = ((name, getattr(state, name)) for name in self._head.features)
+        return [LEADS[name](values[-1]) if values else 0.0 for name, values in columns]
 
     def _catch_up(self, text: Sequence[int]) -> None:
         """Takes back rejected drafts of the last iteration and reads the text that replaced them."""
@@ -262,11 +214,18 @@ def _completed(tuned: dict[str, Any]) -> dict[str, Any]:
 def _head_from(policy: PolicyFile) -> CostAwareHead:
     """The head in a policy file. Raises UserError if the file is damaged."""
     tuned = _completed(policy.tuned)
-    if not _is_sound(tuned) or policy.features not in [[feature] for feature in LEADS]:
+    if not _is_sound(tuned) or policy.features not in [*([feature] for feature in LEADS), sorted(NETWORK_LEADS)]:
         raise UserError(f"The file of the policy costaware is damaged: {AGAIN}.")
     policy.chosen("sl_max", 1, SL_CAP_LEARNED)
     rows_from_json(tuned.get("ledger"), "costaware")
-    return CostAwareHead(policy.weight("table", N_EVIDENCE, N_POINTS), tuned, policy.features[0])
+    if len(policy.features) == 1:
+        return TableHead(policy.weight("table", N_EVIDENCE, N_POINTS), tuned, policy.features[0])
+    first, last, alone = (
+        policy.weight("first", None, N_INPUTS + 1), policy.weight("last", None), policy.weight("alone", None)
+    )
+    if len(last) != len(first) + 1 or len(alone) > LONGEST:
+        raise UserError(f"The file of the policy costaware is damaged: {AGAIN}.")
+    return NetworkHead(first, last, alone, tuned, Ngrams(policy.weight("ngrams", CELLS // 2, dtype=np.uint8)))
 
 
 SPEC = PolicySpec(

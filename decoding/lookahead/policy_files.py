@@ -43,10 +43,10 @@ class PolicyFile:
     temperature: float = 0.0
     weights: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def weight(self, name: str, *shape: int | None) -> np.ndarray:
-        """The float32 array of this name and shape (None: any size). Raises UserError."""
+    def weight(self, name: str, *shape: int | None, dtype: type[np.generic] = np.float32) -> np.ndarray:
+        """The array of this name and shape (None: any size). Raises UserError."""
         array = self.weights.get(name)
-        if array is None or not _fits(array, shape):
+        if array is None or array.dtype != dtype or not _fits(array, shape):
             raise UserError(f"The file of the policy {self.policy} lacks fitting weights '{name}': {AGAIN}.")
         if not np.isfinite(array).all():
             raise UserError(f"The weights '{name}' of the policy {self.policy} are not finite: {AGAIN}.")
@@ -61,8 +61,7 @@ class PolicyFile:
 
 
 def _fits(array: np.ndarray, shape: tuple[int | None, ...]) -> bool:
-    same_rank = array.dtype == np.float32 and len(array.shape) == len(shape)
-    return same_rank and all(want in (None, size) for want, size in zip(shape, array.shape))
+    return len(array.shape) == len(shape) and all(want in (None, size) for want, size in zip(shape, array.shape))
 
 
 def exists(folder: Path, policy: str) -> bool:

@@ -32,6 +32,11 @@ class Repetition:
     def __len__(self) -> int:
         return len(self._text)
 
+    @property
+    def end(self) -> Sequence[int]:
+        """The last two tokens of the text, or fewer if it is shorter."""
+        return self._text[-2:]
+
     def follow(self, text: Sequence[int]) -> None:
         """Reads the rest of ``text``, of which a prefix has been read."""
         for index in range(len(self._text), len(text)):

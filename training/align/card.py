@@ -8,7 +8,7 @@ from typing import Any
 
 from training.files import replacing_file
 
-from .distil import ROUNDED_FROM
+from .distil import FINISHED, NEW
 from .recipes import COMPARED, DEFAULT, RECIPES
 from .stream import SHARES, TEMPERATURES
 
@@ -79,7 +79,8 @@ def _training(facts: dict[str, Any]) -> list[str]:
         "validation and 5% to fitting policies; drafts are trained on the rest. They start from the target's "
         "embeddings, which stay frozen, and most also from some of its layers, and are distilled by forward KL at "
         "temperatures 1 and 1/4 over its 32 most probable tokens (`python -m training align draft`). Since "
-        f"23 November 2026 a run has the layers in four bits from {ROUNDED_FROM:.0%} of its planned time on.\n",
+        f"23 November 2026 a run has the layers in four bits from {NEW.rounded_from:.0%} of its planned time on, one that trains a "
+        f"finished draft on further texts (`--further`) from {FINISHED.rounded_from:.0%}.\n",
     ]
 
 

@@ -34,12 +34,13 @@ def draft(
     name: str = typer.Argument("", help="Name of the draft. Default: the pair's default draft."),
     minutes: float = MINUTES,
     loss: str = typer.Option("sharp", help="kl, tvd, tvd++-sampled, tvd++-exact, lk-hybrid or sharp."),
+    further: bool = typer.Option(False, "--further", help="Start from the shipped draft, for more texts."),
 ) -> None:
     """Distil one draft, or resume its training."""
     from .distil import distil
     from .recipes import DEFAULT
 
-    typer.echo(distil(name or DEFAULT, loss, minutes=minutes))
+    typer.echo(distil(name or DEFAULT, loss, minutes=minutes, further=further))
 
 
 @app.command()
@@ -90,8 +91,8 @@ def all_steps(tokens: int = TOKENS, minutes: float = MINUTES) -> None:
 
     texts(tokens)
     suite()
-    draft(RECIPES[DEFAULT].grown_from, minutes / 3, "sharp")
-    draft(DEFAULT, minutes * 2 / 3, "sharp")
+    draft(RECIPES[DEFAULT].grown_from, minutes / 3, "sharp", False)
+    draft(DEFAULT, minutes * 2 / 3, "sharp", False)
     ladder(tokens_seen(DEFAULT) // 3)
     losses(tokens_seen(DEFAULT) // 3, [])
     install()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from decoding.engines.slim import own_weights
+from decoding.engines.slim import is_slim, own_weights, read_head_ids
 from decoding.errors import UserError
 from training.files import replacing_folder
 from training.loop import Rates, TimedRun, last_of_log
@@ -20,22 +21,35 @@ from .draft_folder import save_slim, write_head_ids
 from .head import ROWS, loss_over_head
 from .losses import LOSSES, OF_THE_BATCH
 from .measure import guesses, hidden_at, summary
-from .places import DRAFTS, TEXTS, model
+from .places import DRAFTS, PAIR, TEXTS, model
 from .recipes import RECIPES, Recipe, grow, start_draft
 from .rounding import rounded_layers
 from .teacher import Teacher
 
-BATCH_TOKENS = 2048
+FURTHER = "-further"
+"""Ends the name of the run that trains a shipped draft further."""
 WATCHED = 160
 """Texts of the validation split that are measured during training."""
-RATES = Rates(muon=0.02, adam=3e-3, warmup=0.02, flat_until=0.3, last=0.0)
 
-GROWN = Rates(muon=0.01, adam=1.5e-3, warmup=0.02, flat_until=0.3, last=0.0)
-"""Learning rates for a draft that starts from a shallower one."""
-ROUNDED_FROM = 0.85
-"""Share of a run from which on the draft is trained with its layers in four bits, as a CPU runs it."""
-FURTHER = Rates(muon=0.005, adam=5e-4, warmup=0.05, flat_until=0.3, last=0.0)
-"""Learning rates for training a finished draft further."""
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a draft is trained. ``rounded_from``: share of the run from which on its layers are in four bits, as a CPU
+    runs them.
+    """
+
+    rates: Rates
+    batch_tokens: int = 2048
+    rounded_from: float = 0.85
+
+
+NEW = Plan(Rates(muon=0.02, adam=3e-3, warmup=0.02, flat_until=0.3, last=0.0))
+GROWN = Plan(Rates(muon=0.01, adam=1.5e-3, warmup=0.02, flat_until=0.3, last=0.0))
+"""For a draft that starts from a shallower one."""
+COMPARED = Plan(Rates(muon=0.005, adam=5e-4, warmup=0.05, flat_until=0.3, last=0.0))
+"""For the comparison of losses, which starts from a trained draft."""
+FINISHED = Plan(Rates(muon=0.006, adam=5e-4, warmup=0.04, flat_until=0.3, last=0.0), 4096, 0.4)
+"""For a finished draft on further texts. Muon's step takes as long as a batch of 2,048 tokens, so batches are larger."""
 
 
 class Run:
@@ -47,16 +61,15 @@ class Run:
         recipe: Recipe,
         loss: str,
         teacher: Teacher,
-        batch_tokens: int = BATCH_TOKENS,
+        plan: Plan,
         start: Path | None = None,
     ) -> None:
-        """``start``: the slim folder of a finished draft of this recipe, to train it further."""
+        """``start``: the slim folder of a trained draft of this recipe, to train it further with the head it has."""
         if loss not in LOSSES:
             raise UserError(f"There is no loss {loss!r}. Losses: {', '.join(LOSSES)}.")
-        self.name, self.recipe, self.loss, self.teacher = name, recipe, loss, teacher
-        self.rates = FURTHER if start is not None else GROWN if recipe.grown_from else RATES
-        self.batch_tokens = batch_tokens
-        self.head_ids = frequent_ids(teacher.train, recipe.head)
+        self.name, self.recipe, self.loss, self.teacher, self.plan = name, recipe, loss, teacher, plan
+        its_head = None if start is None else read_head_ids(start)
+        self.head_ids = frequent_ids(teacher.train, recipe.head) if its_head is None else its_head
         self.texts = teacher.texts(teacher.train, self.head_ids)
         self.watched = teacher.texts(teacher.validation[:WATCHED], self.head_ids)
         self.draft, self.projection = start_draft(recipe, teacher.target)
@@ -72,14 +85,14 @@ class Run:
     def train(self, minutes: float, save: Callable[[], None] | None = None, tokens: int | None = None) -> None:
         """Trains for ``minutes`` or on ``tokens`` tokens; both count what this run did before it was interrupted."""
         settings = {"recipe": self.recipe, "loss": self.loss, "target": self.teacher.mark}
-        self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, self.rates, tokens)
+        self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, self.plan.rates, tokens)
         torch.manual_seed(2)
         self.timed.train(
-            self._loss_to_train, (1, self.batch_tokens), lambda: self.measure()["match"], save or (lambda: None)
+            self._loss_to_train, (1, self.plan.batch_tokens), lambda: self.measure()["match"], save or (lambda: None)
         )
 
     def _loss_to_train(self, number: int) -> Tensor:
-        with rounded_layers(self.draft) if self.timed.share > ROUNDED_FROM else nullcontext():
+        with rounded_layers(self.draft) if self.timed.share > self.plan.rounded_from else nullcontext():
             return self.loss_of(number)
 
     def loss_of(self, number: int) -> Tensor:
@@ -90,16 +103,16 @@ class Run:
         return loss_over_head(hidden, self.head, batch.known, LOSSES[self.loss], rows)
 
     def _batch(self, number: int) -> Batch:
-        count = len(self.texts.batches(self.batch_tokens, 0)) if not self._order else len(self._order)
+        count = len(self.texts.batches(self.plan.batch_tokens, 0)) if not self._order else len(self._order)
         if number // count != self._pass:
             self._pass = number // count
-            self._order = self.texts.batches(self.batch_tokens, self._pass)
+            self._order = self.texts.batches(self.plan.batch_tokens, self._pass)
         return self.texts.batch(self._order[min(number % count, len(self._order) - 1)])
 
     def measure(self) -> dict[str, float]:
         """``summary`` over the watched texts of the validation split."""
         self.draft.eval()
-        found = summary(guesses(self.draft, self.watched, range(len(self.watched.texts)), self.batch_tokens))
+        found = summary(guesses(self.draft, self.watched, range(len(self.watched.texts)), self.plan.batch_tokens))
         self.draft.train()
         return found
 
@@ -117,13 +130,21 @@ def _weights_of(name: str) -> dict[str, Tensor]:
     return own_weights(folder)
 
 
-def distil(name: str, loss: str, minutes: float = 0.0, tokens: int | None = None) -> str:
-    """Distils the named draft into ``build/align/drafts``; returns a sentence on its match rate. Raises UserError."""
+def distil(name: str, loss: str, minutes: float = 0.0, tokens: int | None = None, further: bool = False) -> str:
+    """Distils the named draft into ``build/align/drafts``; returns a sentence on its match rate.
+
+    ``further``: starts from the shipped draft of that name. Raises UserError.
+    """
     if name not in RECIPES:
         raise UserError(f"There is no draft {name!r}. Drafts: {', '.join(RECIPES)}.")
-    if RECIPES[name].weights_of:
+    recipe, shipped = RECIPES[name], PAIR / "drafts" / name
+    if recipe.weights_of:
         return _with_another_head(name)
-    run = Run(name, RECIPES[name], loss, Teacher.read(model(), TEXTS))
+    if further and not is_slim(shipped):
+        raise UserError(f"There is no shipped draft {name!r} to train further. Train it without --further first.")
+    plan = FINISHED if further else GROWN if recipe.grown_from else NEW
+    run_name = name + FURTHER if further else name
+    run = Run(run_name, recipe, loss, Teacher.read(model(), TEXTS), plan, shipped if further else None)
     run.train(minutes or 1e6, lambda: run.save(DRAFTS / name), tokens)
     return f"match rate {run.measure()['match']:.3f} on held-out texts"
 
@@ -140,9 +161,12 @@ def _with_another_head(name: str) -> str:
 def facts_of(name: str) -> dict[str, float]:
     """What the training logs of a draft, and of the draft that it grew from, record: steps, minutes, tokens."""
     recipe = RECIPES[name]
-    facts = {
-        key: value for key, value in last_of_log(f"align-{recipe.weights_of or name}").items() if key != "kept_back"
-    }
+    own = recipe.weights_of or name
+    facts: dict[str, float] = {}
+    for log in (last_of_log(f"align-{own}"), last_of_log(f"align-{own}{FURTHER}")):
+        for key, value in log.items():
+            if key != "kept_back":
+                facts[key] = facts.get(key, 0) + value
     for key, value in (facts_of(recipe.grown_from) if recipe.grown_from else {}).items():
         facts[key] = facts.get(key, 0) + value
     return facts

@@ -12,17 +12,19 @@ from tempfile import TemporaryDirectory
 from decoding.engines.slim import materialise
 from decoding.errors import UserError
 from decoding.lookahead.fitted import FOLDER as FITTED
+from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.records.fingerprint import fingerprint
 from training.files import replacing_file, replacing_folder
 
 from .card import write_card
+from .data import read_texts
 from .distil import facts_of
 from .losses import LOSSES
 from .places import DRAFTS, PAIR, TEXTS, model
 from .recipes import DEFAULT, RECIPES
 from .report import facts_of_texts, measure_drafts
 from .table import LossRow
-from .teacher import Teacher
+from .teacher import ChatModel, Teacher, turns_of
 
 LOSSES_FILE, FACTS_FILE = "losses.json", "alignment.json"
 
@@ -32,10 +34,11 @@ def install(report: Callable[[str], None]) -> Path:
     names = [name for name in RECIPES if (DRAFTS / name / "config.json").is_file()]
     if DEFAULT not in names:
         raise UserError("There is no default draft yet. Run `python -m training align draft --minutes 60` first.")
+    chat_model = model()
+    write_ngrams(DRAFTS / DEFAULT, count_ngrams(chat_model, TEXTS))
     for name in names:
         _copy(DRAFTS / name, PAIR / "drafts" / name)
     write_json(PAIR / "pair.json", describe(names))
-    chat_model = model()
     with TemporaryDirectory() as folder:
         whole = {name: materialise(PAIR / "drafts" / name, chat_model.folder, Path(folder, name)) for name in names}
         figures = measure_drafts(whole, Teacher.read(chat_model, TEXTS), report)
@@ -43,6 +46,12 @@ def install(report: Callable[[str], None]) -> Path:
     write_json(PAIR / FACTS_FILE, {"texts": facts_of_texts(TEXTS), "drafts": rows})
     write_card(PAIR)
     return PAIR
+
+
+def count_ngrams(chat_model: ChatModel, folder: Path) -> Ngrams:
+    """The n-grams of the training texts in ``folder``, for the policies of a draft that is trained on them."""
+    before = turns_of(chat_model.tokenizer()).before
+    return Ngrams.count([*before, *text.ids.tolist()] for text in read_texts(folder, "train"))
 
 
 def _copy(source: Path, place: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from decoding.errors import UserError
 
-from .distil import Run
+from .distil import COMPARED, Run
 from .losses import LOSSES
 from .measure import Guesses, guesses
 from .recipes import Recipe
@@ -83,7 +83,7 @@ def compare_losses(
     """
     found: dict[str, list[Guesses]] = {}
     for loss in ["kl", *(loss for loss in losses if loss != "kl")]:
-        run = Run(f"loss-{loss}", recipe, loss, teacher, start=start)
+        run = Run(f"loss-{loss}", recipe, loss, teacher, COMPARED, start)
         run.train(minutes=1e6, tokens=tokens)
         texts = teacher.texts(teacher.validation, run.head_ids)
         found[loss] = guesses(run.draft.eval(), texts, range(len(texts.texts)))

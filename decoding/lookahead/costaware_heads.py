@@ -1,0 +1,137 @@
+"""costaware's acceptance heads: the probability that a token holds, from features that cost next to nothing.
+
+They are how sure the draft is of its token (its *leads*, see :data:`.heads.LEADS`), whether the token continues a
+repetition of the text (:mod:`.repetition`), and how often the target has written such a sequence (:mod:`.ngrams`). A
+small network was trained on them. Without counts of n-grams its logits are stored as a table over repetition and lead;
+with them it is evaluated for each token.
+
+In a long repetition the leads add no information: there the head reads the repetition alone, and a live lane does not
+compute them. Validation latency decides which head is used, and from which length of a repetition on it needs no lead.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .disco import sigmoid
+from .heads import HIGHEST, LEADS, LOWEST, GuessFeatures, leads_of, limited
+from .ngrams import N_LEVELS, Ngrams
+from .repetition import LONGEST, evidence_along
+
+POINTS_PER_UNIT = 4  # leads in the table
+N_POINTS = int((HIGHEST - LOWEST) * POINTS_PER_UNIT) + 1
+NETWORK_LEADS = tuple(LEADS)
+N_INPUTS = len(NETWORK_LEADS) + 4 + N_LEVELS
+"""Of the network: its leads, :func:`repetition_inputs` and the levels."""
+
+
+class CostAwareHead(ABC):
+    """Logits of the probability that a token holds."""
+
+    name = "costaware"
+
+    def __init__(self, features: Sequence[str], tuned: dict[str, Any], sure_from: int, ngrams: Ngrams | None) -> None:
+        """``features``: those of :data:`LEADS` that it reads, in order; ``sure_from``: length of a repetition from
+        which on it reads none.
+        """
+        self.tuned = tuned
+        self.features = tuple(features)
+        self.needs = frozenset(features)
+        self.ngrams = ngrams
+        self._sure_from = sure_from
+
+    def needs_lead(self, evidence: int) -> bool:
+        """False if the repetition alone determines the chance."""
+        return not self._sure_from <= evidence <= LONGEST
+
+    @abstractmethod
+    def logit(self, evidence: int, leads: Sequence[float], levels: Sequence[int]) -> float:
+        """Logit of the probability that a token holds, by its evidence of repetition, its leads in nats (one for each
+        of ``features``; any numbers where :meth:`needs_lead` is False), and its levels of n-grams ([] if the head has
+        no ``ngrams``).
+        """
+
+    def levels(self, text: Sequence[int], guess: int) -> Sequence[int]:
+        """The levels of ``guess`` after ``text``."""
+        if self.ngrams is None:
+            return ()
+        return self.ngrams.levels(text[-2] if len(text) > 1 else -1, text[-1] if text else -1, guess)
+
+    def score_chain(self, features: GuessFeatures) -> np.ndarray:
+        """See :class:`~decoding.lookahead.heads.Head`."""
+        along = features.before, features.given, features.guess
+        evidence = evidence_along(*along)
+        leads = np.column_stack([leads_of(name, features.needed(name)) for name in self.features]).tolist()
+        levels = [()] * len(evidence) if self.ngrams is None else self.ngrams.levels_along(*along).tolist()
+        return np.array([sigmoid(self.logit(*one)) for one in zip(evidence, leads, levels, strict=True)])
+
+
+class TableHead(CostAwareHead):
+    """Logits by (evidence of repetition, lead), interpolated linearly."""
+
+    def __init__(self, table: np.ndarray, tuned: dict[str, Any], feature: str = "p") -> None:
+        """``table`` [N_EVIDENCE, N_POINTS] float32; ``feature``: of :data:`LEADS`."""
+        self._rows: list[list[float]] = table.tolist()  # Python floats: one cell is read at a time
+        super().__init__([feature], tuned, _first_flat(self._rows), None)
+
+    def logit(self, evidence: int, leads: Sequence[float], levels: Sequence[int] = ()) -> float:
+        row = self._rows[evidence]
+        if not self.needs_lead(evidence):
+            return row[0]
+        at = grid_position(leads[0])
+        left = int(at)
+        if left >= N_POINTS - 1:
+            return row[-1]
+        low = row[left]
+        return low + (at - left) * (row[left + 1] - low)
+
+
+class NetworkHead(CostAwareHead):
+    """A network with one hidden layer (SiLU) on both leads, the repetition, and the levels of n-grams."""
+
+    def __init__(
+        self, first: np.ndarray, last: np.ndarray, alone: np.ndarray, tuned: dict[str, Any], ngrams: Ngrams
+    ) -> None:
+        """``first`` [width, N_INPUTS + 1] and ``last`` [width + 1] float32: the layers, each with its bias last;
+        ``alone`` [runs]: logits of the longest repetitions, the last one that of LONGEST tokens.
+        """
+        super().__init__(NETWORK_LEADS, tuned, LONGEST + 1 - len(alone), ngrams)
+        self._first, self._last, self._alone = first, last, alone.tolist()
+
+    def logit(self, evidence: int, leads: Sequence[float], levels: Sequence[int]) -> float:
+        if not self.needs_lead(evidence):
+            return self._alone[evidence - LONGEST - 1]
+        inputs = np.array([*leads, *repetition_inputs(evidence, leads[0]), *levels, 1.0], dtype=np.float32)
+        hidden = self._first @ inputs
+        return float((hidden / (1.0 + np.exp(-hidden))) @ self._last[:-1] + self._last[-1])
+
+
+def repetition_inputs(evidence: int, lead: float) -> tuple[float, float, float, float]:
+    """ln(1 + length) of the repetition; +1 if the guess continues it, -1 if it leaves it, 0 without one; its products
+    with that logarithm and with ``lead``.
+    """
+    if evidence == 0:
+        return 0.0, 0.0, 0.0, 0.0
+    agrees, run = (1.0, evidence) if evidence <= LONGEST else (-1.0, evidence - LONGEST)
+    length = LOG_LENGTHS[run]
+    return length, agrees, agrees * length, agrees * lead
+
+
+LOG_LENGTHS: list[float] = np.log1p(np.arange(LONGEST + 1)).tolist()
+
+
+def _first_flat(rows: Sequence[Sequence[float]]) -> int:
+    """The run of agreeing tokens from which on no row depends on the lead; LONGEST + 1 if the longest does."""
+    first = LONGEST + 1
+    while first > 1 and min(rows[first - 1]) == max(rows[first - 1]):
+        first -= 1
+    return first
+
+
+def grid_position(lead: float) -> float:
+    """Position of ``lead`` in the table, from 0 to N_POINTS - 1."""
+    return (limited(lead) - LOWEST) * POINTS_PER_UNIT
