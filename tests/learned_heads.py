@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoding.lookahead.costaware_heads import N_POINTS, NetworkHead, TableHead
 from decoding.lookahead.costaware_heads import N_INPUTS as N_NETWORK_INPUTS
+from decoding.lookahead.costaware_heads import N_POINTS, NetworkHead, TableHead
 from decoding.lookahead.disco import N_INPUTS, DiscoHead
 from decoding.lookahead.ledger import Row, rows_to_json
 from decoding.lookahead.ngrams import CELLS, Ngrams

@@ -222,7 +222,9 @@ def test_costaware_looks_at_the_leads_only_outside_of_long_repetitions(seed):
 
 def test_leads_beyond_the_table_read_its_ends():
     head = make_head("costaware")
-    assert head.logit(0, [math.inf]) == head.logit(0, [HIGHEST]) and head.logit(0, [-math.inf]) == head.logit(0, [LOWEST])
+    assert head.logit(0, [math.inf]) == head.logit(0, [HIGHEST]) and head.logit(0, [-math.inf]) == head.logit(
+        0, [LOWEST]
+    )
 
 
 # -- evidence of repetition

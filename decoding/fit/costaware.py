@@ -51,9 +51,7 @@ def _train(
 
 def train_table(train: Positions, held: Positions, feature: str, width: int, epochs: int, seed: int) -> Trained:
     """A small network on (lead, evidence of repetition); its logits are tabulated."""
-    inputs, held_inputs = (
-        _inputs(one.evidence, [leads_of(feature, getattr(one, feature))]) for one in (train, held)
-    )
+    inputs, held_inputs = (_inputs(one.evidence, [leads_of(feature, getattr(one, feature))]) for one in (train, held))
     net, mean, std = _trained_net(inputs, train.match, width, epochs, seed)
     loss = loss_of(net, (held_inputs - mean) / std, held.match, "costaware")
     points = LOWEST + np.arange(N_POINTS) / POINTS_PER_UNIT
@@ -65,9 +63,7 @@ def train_table(train: Positions, held: Positions, feature: str, width: int, epo
     return Trained(weights, loss, {"feature": feature, "width": width, "epochs": epochs}, normalisation)
 
 
-def train_network(
-    train: Positions, held: Positions, ngrams: Ngrams, width: int, epochs: int, seed: int
-) -> Trained:
+def train_network(train: Positions, held: Positions, ngrams: Ngrams, width: int, epochs: int, seed: int) -> Trained:
     """A network on both leads, the evidence of repetition and the levels of n-grams."""
     inputs, held_inputs = (
         _inputs(one.evidence, [leads_of(name, getattr(one, name)) for name in NETWORK_LEADS], one.levels)

@@ -221,7 +221,9 @@ def _head_from(policy: PolicyFile) -> CostAwareHead:
     if len(policy.features) == 1:
         return TableHead(policy.weight("table", N_EVIDENCE, N_POINTS), tuned, policy.features[0])
     first, last, alone = (
-        policy.weight("first", None, N_INPUTS + 1), policy.weight("last", None), policy.weight("alone", None)
+        policy.weight("first", None, N_INPUTS + 1),
+        policy.weight("last", None),
+        policy.weight("alone", None),
     )
     if len(last) != len(first) + 1 or len(alone) > LONGEST:
         raise UserError(f"The file of the policy costaware is damaged: {AGAIN}.")

@@ -79,8 +79,8 @@ def _training(facts: dict[str, Any]) -> list[str]:
         "validation and 5% to fitting policies; drafts are trained on the rest. They start from the target's "
         "embeddings, which stay frozen, and most also from some of its layers, and are distilled by forward KL at "
         "temperatures 1 and 1/4 over its 32 most probable tokens (`python -m training align draft`). Since "
-        f"23 November 2026 a run has the layers in four bits from {NEW.rounded_from:.0%} of its planned time on, one that trains a "
-        f"finished draft on further texts (`--further`) from {FINISHED.rounded_from:.0%}.\n",
+        f"23 November 2026 a run has the layers in four bits from {NEW.rounded_from:.0%} of its planned time on, one "
+        f"that trains a finished draft on further texts (`--further`) from {FINISHED.rounded_from:.0%}.\n",
     ]
 
 

@@ -48,8 +48,8 @@ GROWN = Plan(Rates(muon=0.01, adam=1.5e-3, warmup=0.02, flat_until=0.3, last=0.0
 """For a draft that starts from a shallower one."""
 COMPARED = Plan(Rates(muon=0.005, adam=5e-4, warmup=0.05, flat_until=0.3, last=0.0))
 """For the comparison of losses, which starts from a trained draft."""
-FINISHED = Plan(Rates(muon=0.006, adam=5e-4, warmup=0.04, flat_until=0.3, last=0.0), 4096, 0.4)
-"""For a finished draft on further texts. Muon's step takes as long as a batch of 2,048 tokens, so batches are larger."""
+FINISHED = Plan(Rates(muon=0.0015, adam=1.5e-4, warmup=0.04, flat_until=0.25, last=0.0), 4096, 0.3)
+"""For a finished draft on further texts; a step of Muon takes as long as 2,048 tokens, so batches are larger."""
 
 
 class Run:
