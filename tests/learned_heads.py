@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from decoding.lookahead.costaware_heads import N_INPUTS as N_NETWORK_INPUTS
-from decoding.lookahead.costaware_heads import N_POINTS, NetworkHead, TableHead
+from decoding.lookahead.costaware_heads import FEATURES_OF_NETWORKS, N_POINTS, NetworkHead, TableHead, n_inputs
 from decoding.lookahead.disco import N_INPUTS, DiscoHead
 from decoding.lookahead.ledger import Row, rows_to_json
 from decoding.lookahead.ngrams import CELLS, Ngrams
@@ -54,7 +53,8 @@ def make_weights(policy: str, seed: int = 0, hidden_size: int = 4) -> dict[str, 
         }
     if _with_network(seed):
         levels = rng.integers(0, 256, CELLS // 2, dtype=np.uint8)
-        first, last, alone = some(6, N_NETWORK_INPUTS + 1) * 0.2, some(7), some(LONGEST + 1 - FLAT_FROM)
+        first, last = some(6, n_inputs(FEATURES_OF_NETWORKS[seed % 2]) + 1) * 0.2, some(7)
+        alone = some(LONGEST + 1 - FLAT_FROM)
         return {"first": first, "last": last, "alone": alone, "ngrams": levels}
     table = some(N_EVIDENCE, N_POINTS) + 1.0
     table[FLAT_FROM : LONGEST + 1] = table[FLAT_FROM : LONGEST + 1, :1]
@@ -62,9 +62,9 @@ def make_weights(policy: str, seed: int = 0, hidden_size: int = 4) -> dict[str, 
 
 
 def make_head(policy: str, seed: int = 0, hidden_size: int = 4, plain: bool = False):
-    """Of four seeds in succession costaware's head is a table over p, one over the margin, and twice a network; odd
-    seeds read SpecDec++'s lead from the margin. ``plain``: DISCO's head reads probabilities, not logarithms, and
-    SpecDec++'s no lead.
+    """Of four seeds in succession costaware's head is a table over p, one over the margin, a network on p, and one on
+    both; odd seeds read SpecDec++'s lead from the margin. ``plain``: DISCO's head reads probabilities, not logarithms,
+    and SpecDec++'s no lead.
     """
     w, feature = make_weights(policy, seed, hidden_size), "margin" if seed % 2 else "p"
     if policy == "disco":
@@ -74,7 +74,8 @@ def make_head(policy: str, seed: int = 0, hidden_size: int = 4, plain: bool = Fa
             w["block"], w["bias"], w["out"], 3.0, 2, TUNED[policy], None if plain else w["lead"], feature
         )
     if _with_network(seed):
-        return NetworkHead(w["first"], w["last"], w["alone"], TUNED[policy], Ngrams(w["ngrams"]))
+        features, ngrams = FEATURES_OF_NETWORKS[seed % 2], Ngrams(w["ngrams"])
+        return NetworkHead(w["first"], w["last"], w["alone"], TUNED[policy], features, ngrams)
     return TableHead(w["table"], TUNED[policy], feature)
 
 

@@ -29,7 +29,7 @@ def folder(tmp_path):
     return write_all(tmp_path)
 
 
-@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("seed", [0, 2, 3])
 def test_heads_come_back_as_they_were_written(tmp_path, seed):
     heads = load_heads(write_all(tmp_path, seed), TARGET, DRAFT)
     assert set(heads) == set(TUNED) and not heads.faults
@@ -136,6 +136,24 @@ def test_weights_of_a_wrong_shape_are_reported(tmp_path):
     write_policy(tmp_path, policy)
     with pytest.raises(UserError, match="lacks fitting weights 'block'"):
         need_head("specdecpp", load_heads(tmp_path, TARGET, DRAFT))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda policy: policy.weights.update(last=policy.weights["last"][:-1]),
+        lambda policy: policy.weights.update(alone=np.zeros(500, dtype=np.float32)),
+        lambda policy: policy.weights.update(ngrams=policy.weights["ngrams"][:-1]),
+        lambda policy: policy.weights.update(ngrams=policy.weights["ngrams"].astype(np.float32)),
+        lambda policy: policy.features.append("entropy"),
+    ],
+)
+def test_a_damaged_network_is_reported(tmp_path, damage):
+    policy = make_file("costaware", 3)
+    damage(policy)
+    write_policy(tmp_path, policy)
+    with pytest.raises(UserError, match="fit again"):
+        need_head("costaware", load_heads(tmp_path, TARGET, DRAFT))
 
 
 def test_weights_that_are_not_finite_are_never_written(tmp_path):

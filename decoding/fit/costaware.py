@@ -14,8 +14,8 @@ from torch import nn
 from ..lookahead.base import SL_CAP
 from ..lookahead.costaware import CostAware, least_latency, thresholds, updated
 from ..lookahead.costaware_heads import (
+    FEATURES_OF_NETWORKS,
     N_POINTS,
-    NETWORK_LEADS,
     POINTS_PER_UNIT,
     CostAwareHead,
     NetworkHead,
@@ -33,7 +33,8 @@ from .training import Trained, Weights, loss_of, scaled_row, train_net
 from .tuning import LONG_CAPS, Recorded, first_guesses, held
 
 WIDTH = 24
-NETWORK_EPOCHS = 2  # times those of the other heads, which have fewer inputs
+NETWORK_WIDTH = 8  # a live lane evaluates it for each token
+NETWORK_EPOCHS = 3  # times those of the other heads, which have fewer inputs
 FLAT_FROM = (8, 16, LONGEST + 1)  # the chance after repetitions of that length needs no lead
 THRESHOLDS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, *np.round(np.arange(0.4, 0.81, 0.05), 3), 0.9, 1.0)
 
@@ -43,7 +44,9 @@ def _train(
 ) -> Iterator[tuple[str, Trained]]:
     heads = [(f"costaware {feature}", train_table(train, held, feature, WIDTH, epochs, seed)) for feature in LEADS]
     if ngrams is not None:
-        heads.append(("costaware n-grams", train_network(train, held, ngrams, WIDTH, epochs, seed)))
+        for features in FEATURES_OF_NETWORKS:
+            trained = train_network(train, held, ngrams, features, NETWORK_WIDTH, NETWORK_EPOCHS * epochs, seed)
+            heads.append((f"costaware n-grams {' '.join(features)}", trained))
     for name, trained in heads:
         for run in FLAT_FROM:
             yield f"{name} flat from {run}" if run <= LONGEST else name, flatten(trained, run)
@@ -52,7 +55,7 @@ def _train(
 def train_table(train: Positions, held: Positions, feature: str, width: int, epochs: int, seed: int) -> Trained:
     """A small network on (lead, evidence of repetition); its logits are tabulated."""
     inputs, held_inputs = (_inputs(one.evidence, [leads_of(feature, getattr(one, feature))]) for one in (train, held))
-    net, mean, std = _trained_net(inputs, train.match, width, epochs, seed)
+    net, mean, std = _trained_net(inputs, train.match, width, nn.SiLU(), epochs, seed)
     loss = loss_of(net, (held_inputs - mean) / std, held.match, "costaware")
     points = LOWEST + np.arange(N_POINTS) / POINTS_PER_UNIT
     grid = _inputs(np.repeat(np.arange(N_EVIDENCE), N_POINTS), [np.tile(points, N_EVIDENCE)])
@@ -63,29 +66,31 @@ def train_table(train: Positions, held: Positions, feature: str, width: int, epo
     return Trained(weights, loss, {"feature": feature, "width": width, "epochs": epochs}, normalisation)
 
 
-def train_network(train: Positions, held: Positions, ngrams: Ngrams, width: int, epochs: int, seed: int) -> Trained:
-    """A network on both leads, the evidence of repetition and the levels of n-grams."""
+def train_network(
+    train: Positions, held: Positions, ngrams: Ngrams, features: Sequence[str], width: int, epochs: int, seed: int
+) -> Trained:
+    """A network on the leads of these features, the evidence of repetition and the levels of n-grams."""
     inputs, held_inputs = (
-        _inputs(one.evidence, [leads_of(name, getattr(one, name)) for name in NETWORK_LEADS], one.levels)
+        _inputs(one.evidence, [leads_of(name, getattr(one, name)) for name in features], one.levels)
         for one in (train, held)
     )
-    net, mean, std = _trained_net(inputs, train.match, width, NETWORK_EPOCHS * epochs, seed)
+    net, mean, std = _trained_net(inputs, train.match, width, nn.ReLU(), epochs, seed)
     loss = loss_of(net, (held_inputs - mean) / std, held.match, "costaware")
     first, last = (_with_bias(layer) for layer in (net[0], net[2]))
     first[:, :-1] /= std
     first[:, -1] -= first[:, :-1] @ mean
     weights = {"first": first, "last": last[0], "alone": _logits_by_run(train), "ngrams": ngrams.packed}
     normalisation = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the first layer"}
-    return Trained(weights, loss, {"leads": NETWORK_LEADS, "width": width, "epochs": epochs}, normalisation)
+    return Trained(weights, loss, {"features": list(features), "width": width, "epochs": epochs}, normalisation)
 
 
 def _trained_net(
-    inputs: np.ndarray, match: np.ndarray, width: int, epochs: int, seed: int
+    inputs: np.ndarray, match: np.ndarray, width: int, activation: nn.Module, epochs: int, seed: int
 ) -> tuple[nn.Sequential, np.ndarray, np.ndarray]:
     """The network, and the mean and standard deviation with which its inputs are normalised."""
     mean, std = inputs.mean(0), inputs.std(0) + 1e-4
     torch.manual_seed(seed)
-    net = nn.Sequential(nn.Linear(inputs.shape[1], width), nn.SiLU(), nn.Linear(width, 1))
+    net = nn.Sequential(nn.Linear(inputs.shape[1], width), activation, nn.Linear(width, 1))
     train_net(net, (inputs - mean) / std, match, None, epochs, 3e-3, "costaware")
     return net, mean, std
 
@@ -140,7 +145,8 @@ def _make_head(trained: Trained, tuned: dict[str, Any] | None = None) -> CostAwa
     weights, tuned = trained.weights, tuned or provisional
     if "table" in weights:
         return TableHead(weights["table"], tuned, trained.architecture["feature"])
-    return NetworkHead(weights["first"], weights["last"], weights["alone"], tuned, Ngrams(weights["ngrams"]))
+    features, ngrams = trained.architecture["features"], Ngrams(weights["ngrams"])
+    return NetworkHead(weights["first"], weights["last"], weights["alone"], tuned, features, ngrams)
 
 
 def _calibrate(weights: Weights, platt: Platt) -> Weights:

@@ -45,7 +45,7 @@ import numpy as np
 from ..errors import UserError
 from ..records.trace import Costs
 from .base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, LookaheadPolicy
-from .costaware_heads import N_INPUTS, N_POINTS, NETWORK_LEADS, CostAwareHead, NetworkHead, TableHead
+from .costaware_heads import FEATURES_OF_NETWORKS, N_POINTS, CostAwareHead, NetworkHead, TableHead, n_inputs
 from .disco import sigmoid
 from .heads import LEADS
 from .ledger import Row, rows_from_json
@@ -54,6 +54,7 @@ from .policy_files import AGAIN, PolicyFile
 from .repetition import LONGEST, N_EVIDENCE, Repetition
 from .spec import PolicySpec, Score
 
+DAMAGED = f"The file of the policy costaware is damaged: {AGAIN}."
 RECENT = 0.1  # weight of the latest guess in the recent match rate
 Coefficients = tuple[float, float, float]  # alpha, beta, gamma
 
@@ -107,9 +108,11 @@ class CostAware(LookaheadPolicy):
             self._catch_up(state.text)
         token = state.tokens[-1]
         self._evidence = self._repetition.evidence(token)
-        self._levels = self._head.levels(self._repetition.end, token)
+        looks = self._head.needs_lead(self._evidence)
+        if looks:
+            self._levels = self._head.levels(self._repetition.end, token)
         self._repetition.push(token)
-        return self._head.needs_lead(self._evidence)
+        return looks
 
     def should_draft(self, state: DraftState) -> bool:
         n = len(state.tokens)
@@ -214,20 +217,27 @@ def _completed(tuned: dict[str, Any]) -> dict[str, Any]:
 def _head_from(policy: PolicyFile) -> CostAwareHead:
     """The head in a policy file. Raises UserError if the file is damaged."""
     tuned = _completed(policy.tuned)
-    if not _is_sound(tuned) or policy.features not in [*([feature] for feature in LEADS), sorted(NETWORK_LEADS)]:
-        raise UserError(f"The file of the policy costaware is damaged: {AGAIN}.")
+    if not _is_sound(tuned):
+        raise UserError(DAMAGED)
     policy.chosen("sl_max", 1, SL_CAP_LEARNED)
     rows_from_json(tuned.get("ledger"), "costaware")
-    if len(policy.features) == 1:
-        return TableHead(policy.weight("table", N_EVIDENCE, N_POINTS), tuned, policy.features[0])
-    first, last, alone = (
-        policy.weight("first", None, N_INPUTS + 1),
-        policy.weight("last", None),
-        policy.weight("alone", None),
-    )
-    if len(last) != len(first) + 1 or len(alone) > LONGEST:
-        raise UserError(f"The file of the policy costaware is damaged: {AGAIN}.")
-    return NetworkHead(first, last, alone, tuned, Ngrams(policy.weight("ngrams", CELLS // 2, dtype=np.uint8)))
+    if "ngrams" in policy.weights:
+        return _network_from(policy, tuned)
+    if policy.features not in [[feature] for feature in LEADS]:
+        raise UserError(DAMAGED)
+    return TableHead(policy.weight("table", N_EVIDENCE, N_POINTS), tuned, policy.features[0])
+
+
+def _network_from(policy: PolicyFile, tuned: dict[str, Any]) -> NetworkHead:
+    features = next((names for names in FEATURES_OF_NETWORKS if sorted(names) == policy.features), None)
+    if features is None:
+        raise UserError(DAMAGED)
+    first = policy.weight("first", None, n_inputs(features) + 1)
+    last, alone = policy.weight("last", len(first) + 1), policy.weight("alone", None)
+    ngrams = Ngrams(policy.weight("ngrams", CELLS // 2, dtype=np.uint8))
+    if len(alone) > LONGEST:
+        raise UserError(DAMAGED)
+    return NetworkHead(first, last, alone, tuned, features, ngrams)
 
 
 SPEC = PolicySpec(

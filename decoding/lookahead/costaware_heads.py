@@ -13,20 +13,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from operator import mul
 from typing import Any
 
 import numpy as np
 
 from .disco import sigmoid
-from .heads import HIGHEST, LEADS, LOWEST, GuessFeatures, leads_of, limited
+from .heads import HIGHEST, LOWEST, GuessFeatures, leads_of, limited
 from .ngrams import N_LEVELS, Ngrams
 from .repetition import LONGEST, evidence_along
 
 POINTS_PER_UNIT = 4  # leads in the table
 N_POINTS = int((HIGHEST - LOWEST) * POINTS_PER_UNIT) + 1
-NETWORK_LEADS = tuple(LEADS)
-N_INPUTS = len(NETWORK_LEADS) + 4 + N_LEVELS
-"""Of the network: its leads, :func:`repetition_inputs` and the levels."""
+FEATURES_OF_NETWORKS = (("p",), ("p", "margin"))
 
 
 class CostAwareHead(ABC):
@@ -56,7 +55,7 @@ class CostAwareHead(ABC):
         """
 
     def levels(self, text: Sequence[int], guess: int) -> Sequence[int]:
-        """The levels of ``guess`` after ``text``."""
+        """The levels of ``guess`` after ``text``, of which only the last two tokens count."""
         if self.ngrams is None:
             return ()
         return self.ngrams.levels(text[-2] if len(text) > 1 else -1, text[-1] if text else -1, guess)
@@ -91,23 +90,42 @@ class TableHead(CostAwareHead):
 
 
 class NetworkHead(CostAwareHead):
-    """A network with one hidden layer (SiLU) on both leads, the repetition, and the levels of n-grams."""
+    """A network with one small hidden layer (ReLU) on the leads, the repetition, and the levels of n-grams.
+
+    It is evaluated in plain Python: after a pass of a model the caches are cold, and numpy's few calls take longer.
+    """
 
     def __init__(
-        self, first: np.ndarray, last: np.ndarray, alone: np.ndarray, tuned: dict[str, Any], ngrams: Ngrams
+        self,
+        first: np.ndarray,
+        last: np.ndarray,
+        alone: np.ndarray,
+        tuned: dict[str, Any],
+        features: Sequence[str],
+        ngrams: Ngrams,
     ) -> None:
-        """``first`` [width, N_INPUTS + 1] and ``last`` [width + 1] float32: the layers, each with its bias last;
+        """``first`` [width, n_inputs + 1] and ``last`` [width + 1] float32: the layers, each with its bias last;
         ``alone`` [runs]: logits of the longest repetitions, the last one that of LONGEST tokens.
         """
-        super().__init__(NETWORK_LEADS, tuned, LONGEST + 1 - len(alone), ngrams)
-        self._first, self._last, self._alone = first, last, alone.tolist()
+        super().__init__(features, tuned, LONGEST + 1 - len(alone), ngrams)
+        self._units: list[tuple[list[float], float]] = list(zip(first.tolist(), last[:-1].tolist(), strict=True))
+        self._bias, self._alone = float(last[-1]), alone.tolist()
 
     def logit(self, evidence: int, leads: Sequence[float], levels: Sequence[int]) -> float:
         if not self.needs_lead(evidence):
             return self._alone[evidence - LONGEST - 1]
-        inputs = np.array([*leads, *repetition_inputs(evidence, leads[0]), *levels, 1.0], dtype=np.float32)
-        hidden = self._first @ inputs
-        return float((hidden / (1.0 + np.exp(-hidden))) @ self._last[:-1] + self._last[-1])
+        inputs = (*leads, *repetition_inputs(evidence, leads[0]), *levels, 1.0)
+        total = self._bias
+        for weights, outgoing in self._units:
+            hidden = sum(map(mul, weights, inputs))
+            if hidden > 0.0:
+                total += outgoing * hidden
+        return total
+
+
+def n_inputs(features: Sequence[str]) -> int:
+    """Number of the network's inputs: its leads, :func:`repetition_inputs` and the levels."""
+    return len(features) + 4 + N_LEVELS
 
 
 def repetition_inputs(evidence: int, lead: float) -> tuple[float, float, float, float]:

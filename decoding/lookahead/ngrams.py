@@ -32,13 +32,16 @@ _TOKEN_BITS = 20
 _MULTIPLIER, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
-def _cell(*tokens: int) -> int:
-    """The cell of one to three tokens, each from 0 to 2^20 - 2; a token of -1 is left out."""
+def _key(*tokens: int) -> int:
+    """A number for up to three tokens, each from 0 to 2^20 - 2; a token of -1 is left out."""
     key = 0
     for token in tokens:
-        key = (key << _TOKEN_BITS) + token + 1
-    key ^= key >> 29
-    return (key * _MULTIPLIER & _MASK) >> (64 - BITS)
+        key = key << _TOKEN_BITS | token + 1
+    return key
+
+
+def _cell(key: int) -> int:
+    return ((key ^ key >> 29) * _MULTIPLIER & _MASK) >> (64 - BITS)
 
 
 class Ngrams:
@@ -58,20 +61,22 @@ class Ngrams:
                 counts.update(zip(*(text[start:] for start in range(order))))
         levels = np.zeros(CELLS, dtype=np.uint8)
         for tokens, count in counts.items():
-            cell = _cell(*tokens)
+            cell = _cell(_key(*tokens))
             levels[cell] = max(levels[cell], min(count.bit_length() - 1, HIGHEST))
         return cls(levels[::2] | levels[1::2] << 4)
 
     def level(self, *tokens: int) -> int:
         """floor(log2(count)) of one to three tokens, 0 to HIGHEST; 0 also for those that do not occur."""
-        return self._levels[_cell(*tokens)]
+        return self._levels[_cell(_key(*tokens))]
 
     def levels(self, before: int, last: int, guess: int) -> list[int]:
         """Of a guess after the tokens ``before``, ``last`` (-1: none): the levels of the guess, of the last token, of
         both, of the two tokens before the guess, and of all three.
         """
-        level = self.level
-        return [level(guess), level(last), level(last, guess), level(before, last), level(before, last, guess)]
+        levels, context = self._levels, _key(before, last)
+        second, third = last + 1, guess + 1
+        keys = third, second, second << _TOKEN_BITS | third, context, context << _TOKEN_BITS | third
+        return [levels[_cell(key)] for key in keys]
 
     def levels_along(self, before: Sequence[int], given: Sequence[int], guesses: Sequence[int | None]) -> np.ndarray:
         """Levels [n, N_LEVELS] (uint8) of each guess i made after ``before + given[:i]``; 0 for a guess of None."""
