@@ -53,7 +53,7 @@ def make_weights(policy: str, seed: int = 0, hidden_size: int = 4) -> dict[str, 
         }
     if _with_network(seed):
         levels = rng.integers(0, 256, CELLS // 2, dtype=np.uint8)
-        first, last = some(6, n_inputs(FEATURES_OF_NETWORKS[seed % 2]) + 1) * 0.2, some(7)
+        first, last = some(6, n_inputs(FEATURES_OF_NETWORKS[seed % 2]) + 1) * 0.05, some(7)
         alone = some(LONGEST + 1 - FLAT_FROM)
         return {"first": first, "last": last, "alone": alone, "ngrams": levels}
     table = some(N_EVIDENCE, N_POINTS) + 1.0
