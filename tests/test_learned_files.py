@@ -89,6 +89,7 @@ def damage_json(path, change) -> None:
         ("costaware", lambda fields: fields["tuned"].pop("recent")),
         ("costaware", lambda fields: fields.update(features=["p", "margin"])),
         ("costaware", lambda fields: fields["tuned"]["first"].pop("missed")),
+        ("costaware", lambda fields: fields["tuned"].update(caution=0)),
         ("costaware", lambda fields: fields.update(policy="disco")),
     ],
 )

@@ -17,6 +17,7 @@ from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext
 from decoding.lookahead.costaware import CostAware, least_latency, marginals, thresholds
+from decoding.lookahead.costaware_heads import TableHead
 from decoding.lookahead.disco import Disco
 from decoding.lookahead.heads import HIGHEST, LOWEST, GuessFeatures, log_odds
 from decoding.lookahead.lanes import parse_lane
@@ -28,7 +29,7 @@ from decoding.lookahead.specdecpp import SpecDecPlusPlus
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
-from .learned_heads import FLAT_FROM, LEDGER, TUNED, make_head, make_heads
+from .learned_heads import FLAT_FROM, LEDGER, TUNED, make_head, make_heads, make_weights
 from .toy import ToyPair
 
 COSTS = Costs(target_s=0.005, v=[1 + 0.02 * n for n in range(21)], c={"small": 0.1}, o=0.02)
@@ -164,6 +165,17 @@ def test_costaware_can_be_asked_past_every_cap():
     for n in range(2 * SL_CAP_LEARNED):
         policy.should_draft(known("costaware", [0.99] * n))
         assert 0.0 < policy.threshold <= 1.0
+
+
+def test_caution_raises_the_line():
+    head = make_head("costaware")
+    lines = {}
+    for caution in (1.0, 1.2):
+        policy = CostAware(TableHead(make_weights("costaware")["table"], head.tuned | {"caution": caution}))
+        policy.reset(CONTEXT)
+        policy.should_draft(known("costaware", [0.9]))
+        lines[caution] = policy.threshold
+    assert lines[1.2] == pytest.approx(1.2 * lines[1.0])
 
 
 def test_a_costlier_draft_raises_costawares_thresholds():

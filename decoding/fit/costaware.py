@@ -36,6 +36,7 @@ WIDTH = 24
 NETWORK_WIDTH = 8  # a live lane evaluates it for each token
 NETWORK_EPOCHS = 3  # times those of the other heads, which have fewer inputs
 FLAT_FROM = (8, 16, LONGEST + 1)  # the chance after repetitions of that length needs no lead
+CAUTIONS = (1.0, 1.1, 1.2, 1.3, 1.4)
 THRESHOLDS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, *np.round(np.arange(0.4, 0.81, 0.05), 3), 0.9, 1.0)
 
 
@@ -193,14 +194,18 @@ def _tune_ledger(one: Calibrated, tuned: dict[str, Any]) -> Fitted:
     rows = [one.bench.row(CostAware(head, t), t) for t in THRESHOLDS]
     tuned["ledger"] = rows_to_json(rows)
     draft = one.recorded[0].chain.draft
-    latency = one.bench.latency(one.bench.row(CostAware(_make_head(one.trained, tuned)), 0.0), "costaware")
+    latency, tuned["caution"] = min((_latency(one, tuned | {"caution": caution}), caution) for caution in CAUTIONS)
     measured = {
         "least_latency_of_the_ledger": round(least_latency(rows, one.costs, draft), 5),
-        "first_threshold_here": round(thresholds(rows, one.costs, draft)[0], 4),
+        "first_threshold_here": round(thresholds(rows, one.costs, draft, tuned["caution"])[0], 4),
     }
     found = fitted(one, tuned, latency)
     found.figures = one.figures | measured
     return found
+
+
+def _latency(one: Calibrated, tuned: dict[str, Any]) -> float:
+    return one.bench.latency(one.bench.row(CostAware(_make_head(one.trained, tuned)), 0.0), "costaware")
 
 
 FITTER = Fitter(_train, _make_head, _calibrate, _tune)

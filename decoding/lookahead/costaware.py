@@ -55,6 +55,7 @@ from .repetition import LONGEST, N_EVIDENCE, Repetition
 from .spec import PolicySpec, Score
 
 DAMAGED = f"The file of the policy costaware is damaged: {AGAIN}."
+CAUTION = 0.5, 2.0  # range of the factor on the line
 RECENT = 0.1  # weight of the latest guess in the recent match rate
 Coefficients = tuple[float, float, float]  # alpha, beta, gamma
 
@@ -100,7 +101,9 @@ class CostAware(LookaheadPolicy):
 
     def _lines(self, context: LaneContext) -> list[float]:
         assert context.draft is not None, "a learned policy belongs to a draft"
-        return thresholds(rows_from_json(self._head.tuned["ledger"], self.name), context.costs, context.draft)
+        tuned = self._head.tuned
+        rows = rows_from_json(tuned["ledger"], self.name)
+        return thresholds(rows, context.costs, context.draft, tuned.get("caution", 1.0))
 
     def looks(self, state: DraftState) -> bool:
         """Reads the new text, which determines whether the lead is needed."""
@@ -182,13 +185,13 @@ def least_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:
     return min(row.latency(costs, draft, CostAware.name) for row in rows)
 
 
-def thresholds(rows: Sequence[Row], costs: Costs, draft: str) -> list[float]:
-    """m(n) / lam for n = 0 .. SL_CAP_LEARNED, at most 1, which no chance exceeds; 1 throughout if plain decoding is
-    cheaper than the policy at its best.
+def thresholds(rows: Sequence[Row], costs: Costs, draft: str, caution: float = 1.0) -> list[float]:
+    """caution * m(n) / lam for n = 0 .. SL_CAP_LEARNED, at most 1, which no chance exceeds; 1 throughout if plain
+    decoding is cheaper than the policy at its best.
     """
     lam = least_latency(rows, costs, draft)
     drafts = lam < costs.iteration(0, None)
-    return [min(1.0, m / lam) if drafts else 1.0 for m in marginals(costs, draft)]
+    return [min(1.0, caution * m / lam) if drafts else 1.0 for m in marginals(costs, draft)]
 
 
 def _is_sound(tuned: Mapping[str, Any]) -> bool:
@@ -220,6 +223,8 @@ def _head_from(policy: PolicyFile) -> CostAwareHead:
     if not _is_sound(tuned):
         raise UserError(DAMAGED)
     policy.chosen("sl_max", 1, SL_CAP_LEARNED)
+    if "caution" in tuned:
+        policy.chosen("caution", *CAUTION)
     rows_from_json(tuned.get("ledger"), "costaware")
     if "ngrams" in policy.weights:
         return _network_from(policy, tuned)
@@ -251,7 +256,8 @@ SPEC = PolicySpec(
     evaluated=("costaware",),
     score=Score(
         "The score is the probability that all guesses of this round and the next one hold. The line is the cost of "
-        "one more guess over the average cost of a token, both measured: under it, the policy stops and checks.",
+        "one more guess over the average cost of a token, both measured, times a factor from validation: under it, the "
+        "policy stops and checks.",
         judges_last=False,
         fixed=False,
     ),

@@ -18,7 +18,7 @@ from ..player.appendix import settings_table
 from ..player.names import lane_caption, lane_name
 
 PROMPT_CHARS = 600  # the end of the prompt, shown before the text
-TUNED = ("threshold", "sl_max", "sure", "ledger", "this", "next", "recent", "first")  # for a replay
+TUNED = ("threshold", "sl_max", "sure", "ledger", "this", "next", "recent", "first", "caution")  # for a replay
 
 
 def learn_payload(run: Run, *, title: str = "", origin: str = "live") -> dict[str, Any]:

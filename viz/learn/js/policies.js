@@ -101,7 +101,7 @@ class CostAware extends Policy {
     this.last = "start";
     this.held = 1;
     this.recent = this.assumed = this.tuned.recent;
-    this.lines = costAwareThresholds(this.tuned.ledger, costs, draft);
+    this.lines = costAwareThresholds(this.tuned, costs, draft);
   }
   wantsMore({ guesses }) {
     this.threshold = this.lines[Math.min(guesses.length, 64)];
@@ -147,14 +147,14 @@ function cheapestRow(rows, costs, draft, policy) {
   return rows[latency.indexOf(Math.min(...latency))];
 }
 
-/** m(n) / lam after n guesses, n = 0 .. 64; 1 throughout if plain decoding is cheaper. */
-function costAwareThresholds(rows, costs, draft) {
+/** caution * m(n) / lam after n guesses, n = 0 .. 64; 1 throughout if plain decoding is cheaper. */
+function costAwareThresholds({ ledger: rows, caution = 1 }, costs, draft) {
   const lam = Math.min(...rows.map((row) => rowLatency(row, costs, draft, "costaware")));
   const step = costs.c[draft] + ((costs.decision || {}).costaware || 0);
   const rises = checkRises(costs);
   const drafts = lam < iterationCost(costs, 0, null);
   const cost = (n) => step + Math.max(0, rises[Math.min(Math.max(n, 1), rises.length) - 1]);
-  return Array.from({ length: 65 }, (_, n) => (drafts ? Math.min(1, cost(n) / lam) : 1));
+  return Array.from({ length: 65 }, (_, n) => (drafts ? Math.min(1, caution * cost(n) / lam) : 1));
 }
 
 /** The rises from v(2) on along the greatest convex curve under v: the largest of the least slopes of the chords. */
