@@ -34,7 +34,7 @@ class CostAwareHead(ABC):
     name = "costaware"
 
     def __init__(self, features: Sequence[str], tuned: dict[str, Any], sure_from: int, ngrams: Ngrams | None) -> None:
-        """``features``: those of :data:`LEADS` that it reads, in order; ``sure_from``: length of a repetition from
+        """``features``: those of :data:`.heads.LEADS` that it reads, in order; ``sure_from``: length of a repetition from
         which on it reads none.
         """
         self.tuned = tuned
