@@ -34,8 +34,8 @@ class CostAwareHead(ABC):
     name = "costaware"
 
     def __init__(self, features: Sequence[str], tuned: dict[str, Any], sure_from: int, ngrams: Ngrams | None) -> None:
-        """``features``: those of :data:`.heads.LEADS` that it reads, in order; ``sure_from``: length of a repetition from
-        which on it reads none.
+        """``features``: those of :data:`.heads.LEADS` that it reads, in order; ``sure_from``: length of a repetition
+        from which on it reads none.
         """
         self.tuned = tuned
         self.features = tuple(features)
