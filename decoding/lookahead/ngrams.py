@@ -1,7 +1,7 @@
 """How often the target's own text contains a sequence of one to three tokens, in two megabytes.
 
-A draft's probability does not say whether the draft has seen the like: on sequences that are rare in its training
-text it is right less often than it says. The counts of that text tell the two cases apart.
+A draft's probability does not say whether the draft has seen the like: of guesses with the same probability, those that
+make a sequence which is rare in its training text hold less often than those that make a frequent one.
 
 Counts are kept as *levels*, floor(log2(count)) up to 15, in a table of :data:`CELLS` cells that a hash of the tokens
 picks. There are no keys: a sequence whose cell belongs to others as well gets their highest level.
@@ -21,7 +21,8 @@ from ..errors import UserError
 from ..files import write_whole
 
 FILE = "ngrams.safetensors"
-"""Beside a draft's weights: counts of the text that it was trained on."""
+"""Beside a draft's weights: counts of the text that it was trained on. ``fit`` copies them into costaware's policy file,
+so that a lane reads no second file."""
 BITS = 22
 CELLS = 1 << BITS
 ORDERS = (1, 2, 3)
