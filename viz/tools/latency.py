@@ -74,7 +74,7 @@ def measure_run(page) -> dict[str, float]:
     """Seconds from the click to {token, replay, whole}; ``decoding``: of all lanes' first repeats together."""
     page.evaluate(f"({WATCH})({RACE})")
     page.wait_for_function(DONE, timeout=WAIT_MS)
-    page.wait_for_function("!document.querySelector('#run').disabled", timeout=WAIT_MS)
+    page.wait_for_function("document.querySelector('#run')?.disabled === false", timeout=WAIT_MS)  # absent in a run
     seen = page.evaluate("window.runSeen")
     return {name: seen[name] / 1000 for name in ("token", "replay", "whole", "decoding")}
 
