@@ -161,6 +161,22 @@ def test_a_phone_has_tabs_and_a_sheet(opened):
     assert rail["y"] > play["y"] + play["height"] - 1  # a row of its own
 
 
+FLAG_ENDS = "Math.max(...[...document.querySelectorAll('.sd-flag b')].map((b) => b.getBoundingClientRect().right))"
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["live", "stopped"])
+def test_on_a_phone_what_stands_behind_a_strip_stays_in_its_box(opened, ended):
+    run = make_run(lanes=LANES, n_tokens=40, repeats=1)
+    page = opened(run, **PHONE)
+    events = live_events(run)
+    last = next(i for i, event in enumerate(events) if event["kind"] == "lane_finished")  # the longest strip so far
+    stopped = [{"kind": "cancelled", "data": {"message": ""}}] if ended else []
+    apply_events(page, [*events[:last], *stopped])
+    box = page.locator(".sd-race").bounding_box()
+    assert page.evaluate(FLAG_ENDS) <= box["x"] + box["width"] - 1
+    assert page.locator(".sd-row .sd-flag").first.is_visible() == ended  # live, the status says who is on the clock
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [{}, PHONE], ids=["laptop", "phone"])
 def test_axe_finds_nothing_serious(opened, scheme, size):
