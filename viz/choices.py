@@ -29,12 +29,14 @@ class Example:
     lanes: list[str] = field(default_factory=list)  # []: the default ones
     recording: str | None = None
     point: str = ""  # the lane of its first sentence; "": the fastest
+    pair: str = ""  # of its recorded run
 
 
 def find_examples(recorded: RecordedBackend) -> list[Example]:
     """Recorded runs in order, then showcase prompts without one."""
     found = [
-        Example(one.title, one.prompt, one.shows, list(one.lanes), one.id, one.point) for one in recorded.recordings()
+        Example(one.title, one.prompt, one.shows, list(one.lanes), one.id, one.point, one.pair)
+        for one in recorded.recordings()
     ]
     prompts = {example.prompt for example in found}
     try:

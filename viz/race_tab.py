@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import gradio as gr
@@ -69,7 +69,7 @@ def build_race_tab(
     _wire_run(form, fields, view, visits, backend, store)
     _wire_examples(form, fields, view, store, examples, names)
     _wire_opened(form, fields, view, store, names)
-    _wire_memory(page, memory, form, fields, view, first, names, store)
+    _wire_memory(page, memory, form, fields, view, first, examples, names, store)
 
 
 # -- deltas for the view --------------------------------------------------------------------------------------
@@ -89,6 +89,11 @@ def _first_value(store: RunStore, examples: list[Example]) -> str:
     """The delta of the run that plays first; "" if none is shipped."""
     first = next((example for example in examples if example.recording), None)
     return _example_delta(store, first) if first else ""
+
+
+def _first_of_pair(examples: list[Example], pair: str | None) -> Example | None:
+    """The first recorded example of ``pair``."""
+    return next((one for one in examples if one.recording and one.pair == pair), None)
 
 
 def _made_by(run: Run, names_of_pairs: list[str]) -> list:
@@ -215,10 +220,14 @@ def _wire_memory(
     fields: list,
     view: gr.HTML,
     first: Settings,
+    examples: list[Example],
     names_of_pairs: list[str],
     store: RunStore,
 ) -> None:
-    """The browser stores the settings; a link takes precedence. Both are checked as untrusted input."""
+    """The browser stores the settings; a link takes precedence. Both are checked as untrusted input.
+
+    A link to a pair without a prompt opens that pair's first example.
+    """
     nothing = [gr.skip()] * (len(fields) + 2)
 
     def _of_link(run: str) -> list:
@@ -231,14 +240,18 @@ def _wire_memory(
         kept, query = kept if isinstance(kept, dict) else {}, dict(visitor.query_params)
         if "run" in query:
             return _of_link(query["run"])
+        example = None if "prompt" in query else _first_of_pair(examples, query.get("pair"))
         if set(query) & set(FIELDS):
-            settings, faults = read_settings(query, first, "link", names_of_pairs)
+            base = first if example is None else replace(first, prompt=example.prompt)
+            settings, faults = read_settings(query, base, "link", names_of_pairs)
         elif kept:
             settings, faults = read_settings(kept, first, "browser", names_of_pairs)[0], []
         else:
             return nothing  # keep what the visitor is typing
-        delta = delta_of("failed", message=" ".join(faults)) if faults else gr.skip()
-        example = gr.skip() if settings.prompt == first.prompt else None
-        return [*asdict(settings).values(), delta, example]
+        delta = gr.skip() if example is None else _example_delta(store, example)
+        if faults:
+            delta = delta_of("failed", message=" ".join(faults))
+        title = gr.skip() if settings.prompt == first.prompt else example and example.title
+        return [*asdict(settings).values(), delta, title]
 
     wire_memory(page, memory, form.fields, restore, [*fields, view, form.example])

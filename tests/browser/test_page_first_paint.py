@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.page_fakes import ScriptedBackend
-from tests.page_server import LANES, page_at, write_recordings
+from tests.page_server import LANES, first_run, page_at, write_recordings
 from tests.runs import make_run
 
 from .conftest import WAIT
@@ -98,4 +99,16 @@ def test_without_a_recording_the_page_starts_without_a_cover(visit, tmp_path):
         page = visit(url)
         expect(page.locator(".sp-status")).to_contain_text(["press Run to make one"], timeout=WAIT)
         assert page.locator(".sp-early").count() == 0
+        assert page.faults == []
+
+
+def test_a_link_to_a_pair_opens_that_pairs_first_example(visit, tmp_path):
+    run = make_run(identifier="second", lanes=LANES, prompt="what the toy pair writes")
+    of_toy = replace(run, settings=replace(run.settings, pair="toy"), pair=replace(run.pair, name="toy"))
+    with page_at(ScriptedBackend(), write_recordings(tmp_path, first_run(), of_toy)) as url:
+        page = visit(f"{url}?pair=toy&max_new_tokens=33")
+        expect(page.locator("#prompt textarea")).to_have_value(run.settings.prompt, timeout=WAIT)
+        expect(page.locator(".sd-prompt").first).to_contain_text(run.settings.prompt, timeout=WAIT)
+        expect(page.locator("#max-new-tokens input")).to_have_value("33", timeout=WAIT)
+        expect(page.get_by_label("Examples")).to_have_value(run.settings.prompt, timeout=WAIT)  # its title
         assert page.faults == []
