@@ -248,9 +248,11 @@ def _wire_memory(
             settings, faults = read_settings(kept, first, "browser", names_of_pairs)[0], []
         else:
             return nothing  # keep what the visitor is typing
-        delta = gr.skip() if example is None else _example_delta(store, example)
+        delta = gr.skip()
         if faults:
             delta = delta_of("failed", message=" ".join(faults))
+        elif example and example is not examples[0]:  # the first one is on screen already
+            delta = _example_delta(store, example)
         title = gr.skip() if settings.prompt == first.prompt else example and example.title
         return [*asdict(settings).values(), delta, title]
 
