@@ -35,7 +35,9 @@ def own_cache(tmp_path_factory):
 @pytest.fixture
 def few_measurements(monkeypatch):
     """What passes cost does not matter to the test, and is measured for a moment."""
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
+    from tests.quick_jobs import measure_little
+
+    measure_little(monkeypatch.setattr)
 
 
 def pytest_configure(config):

@@ -67,7 +67,7 @@ class FakeGraph:
 
     def replay(self) -> None:
         self.replays += 1
-        with torch.inference_mode():
+        with torch.inference_mode(), torch._C.DisableTorchFunction():  # what replays creates nothing on CUDA
             for other in self.pool:
                 if other is not self and other.whole:
                     other.spoil()
@@ -204,7 +204,7 @@ class OnTheCpu(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pinned: list[torch.Tensor] = []
+        self.pinned: dict[int, torch.Tensor] = {}  # by id, which stays theirs because they are kept
         self.fills: list[bool] = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -212,11 +212,11 @@ class OnTheCpu(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         kwargs = {name: _here(value) for name, value in (kwargs or {}).items()}
         pins = kwargs.pop("pin_memory", False)
-        if func is torch.Tensor.copy_ and any(args[1] is one for one in self.pinned):
+        if func is torch.Tensor.copy_ and id(args[1]) in self.pinned:
             self.fills.append(kwargs.get("non_blocking", False))
         out = func(*map(_here, args), **kwargs)
         if pins:
-            self.pinned.append(out)
+            self.pinned[id(out)] = out
         return out
 
 

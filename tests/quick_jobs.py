@@ -1,19 +1,26 @@
-"""The worker's jobs without the seconds of measuring: for tests that start a worker process with real models."""
+"""What passes cost measured in a moment, here or in a worker process: for tests to which it does not matter."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from decoding.backends.jobs import Jobs
 
 
+def measure_little(change: Callable[[object, str, object], None] = setattr) -> None:
+    """Has the cost curves measured in a moment; ``change`` may be the setattr of a MonkeyPatch."""
+    from decoding.comparison import costs  # imports torch, as a job does
+
+    change(costs, "BUDGET_S", 1e-9)
+    change(costs, "ROUNDS", (1, 1))
+
+
 class QuickJobs(Jobs):
     def run(self, kind, options, run_id, cancel):
-        from decoding.comparison import costs  # imports torch, as the job does
-
-        costs.BUDGET_S = 0.02
+        measure_little()
         yield from super().run(kind, options, run_id, cancel)
 
 

@@ -17,6 +17,7 @@ from decoding.errors import UserError, is_out_of_memory, sentence_of
 from decoding.records.events import guarded
 from decoding.records.run_file import save_run
 from tests.fakes import NeverStarts, OutOfMemoryError, ScriptedRunner, check_stream, small_request
+from tests.quick_jobs import measure_little
 from tests.runs import make_run
 from tests.waiting import wait_until
 
@@ -210,7 +211,7 @@ def test_what_was_loaded_before_anybody_asked_serves_the_first_run(monkeypatch):
 
     loaded = []
     monkeypatch.setattr("decoding.engines.pair.load_pair", lambda *key, **options: loaded.append(key) or ToyPair())
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
+    measure_little(monkeypatch.setattr)
     jobs = Jobs("cpu")
     jobs.prepare()
     jobs.idle(lambda: False)
@@ -233,7 +234,7 @@ def test_a_run_takes_over_what_is_being_loaded(monkeypatch):
         return ToyPair()
 
     monkeypatch.setattr("decoding.engines.pair.load_pair", load)
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
+    measure_little(monkeypatch.setattr)
     jobs = Jobs("cpu")
     jobs.prepare()
     jobs.idle(lambda: True)  # a job arrives immediately

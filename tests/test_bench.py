@@ -21,6 +21,7 @@ from decoding.engines.pair import load_pair
 from decoding.errors import UserError
 from decoding.records.machine import describe_machine
 from decoding.records.pairs import PairDescription
+from tests.quick_jobs import measure_little
 from tests.tiny_models import make_model
 
 
@@ -141,7 +142,7 @@ def test_the_command_prints_json(models, monkeypatch, tmp_path):
     pair, hf_target, hf_draft = models
     monkeypatch.setattr(runs, "load_pair", lambda *args, **kwargs: pair)
     monkeypatch.setattr(runs, "_transformers_models", lambda *args: (hf_target, hf_draft))
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
+    measure_little(monkeypatch.setattr)
     monkeypatch.setitem(floor._PROBE_BYTES, "cpu", 2**16)
     monkeypatch.setattr(floor, "ROUNDS", 2)
     described = [

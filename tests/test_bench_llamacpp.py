@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from decoding.bench import runs
 from decoding.bench.llamacpp import LlamaCppContender
 from decoding.errors import UserError
+from tests.quick_jobs import measure_little
 from tests.tiny_gguf import write_gguf
 from tests.tiny_models import make_model
 
@@ -62,7 +63,7 @@ def llamacpp_command(*words: str) -> Result:
 
 
 def test_llama_cpp_takes_turns_with_our_lanes_on_the_same_file(llama_cpp, tmp_path, monkeypatch):
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
+    measure_little(monkeypatch.setattr)
     monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "tiny.Q4_1.gguf"
     write_gguf(file, "Q4_1")

@@ -12,6 +12,7 @@ from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_
 from decoding.cli import main
 from decoding.records.pairs import PairDescription
 from tests.fake_cuda import fake_gpu
+from tests.quick_jobs import measure_little
 from tests.tiny_pair import make_tiny_pair
 
 
@@ -84,7 +85,7 @@ def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(runs, "embedded_pairs", lambda: [described])
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
     monkeypatch.setattr(runs, "SHAPES", [replace(shape, draft_layers=1, **reduced) for shape in SHAPES])
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
+    measure_little(monkeypatch.setattr)
     monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
     monkeypatch.setattr(floor, "ROUNDS", 2)
     monkeypatch.setattr(against, "POLICIES", ("heuristic",))

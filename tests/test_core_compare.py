@@ -22,6 +22,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Costs
 
+from .quick_jobs import measure_little
 from .toy import ToyPair
 
 LANES = ["autoregressive", "static:4", "confidence:0.5", "oracle", "ngram/static:2", "weak/heuristic"]
@@ -42,7 +43,7 @@ def compare_pair(request: CompareRequest, pair: ToyPair, cancel=lambda: False) -
 def few_readings():
     """The costs of passes do not matter here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
+        measure_little(patch.setattr)
         yield
 
 

@@ -22,6 +22,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
 from .fake_cuda import fake_cuda
+from .quick_jobs import measure_little
 from .test_core_lossless import make_lively_pair
 
 DRAFTING = ["static:1", "static:6", "heuristic", "confidence:0.1", "entropy:0.9", "oracle", "ngram/static:3"]
@@ -33,7 +34,7 @@ PROMPT = "def f(x):\n    return"
 def few_measurements():
     """The costs of passes do not matter here."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
+        measure_little(patch.setattr)
         yield
 
 

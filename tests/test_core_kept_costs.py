@@ -17,6 +17,7 @@ from decoding.comparison.prepare import prepare
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
+from .quick_jobs import measure_little
 from .toy import ToyPair
 
 LANES = ["autoregressive", "static:3", "oracle"]
@@ -32,7 +33,7 @@ COSTS = Costs(
 
 @pytest.fixture(autouse=True)
 def few_readings(monkeypatch):
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
+    measure_little(monkeypatch.setattr)
 
 
 @pytest.fixture

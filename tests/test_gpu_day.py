@@ -14,6 +14,7 @@ from decoding.cli import main
 from decoding.records.pairs import PairDescription
 from tests import test_gpu
 from tests.fake_cuda import fake_gpu
+from tests.quick_jobs import measure_little
 from tests.tiny_pair import make_tiny_pair
 
 COUNTS = {"equal": 3, "compared": 4, "near_ties": 1, "different": []}
@@ -136,7 +137,7 @@ def test_every_step_runs_on_a_stand_in(monkeypatch, capfd, tmp_path):
         monkeypatch.setattr(against, name, value)
     monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
     monkeypatch.setattr(floor, "ROUNDS", 2)
-    monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 0.02)
+    measure_little(monkeypatch.setattr)
     monkeypatch.setattr("decoding.backends.loading.ThreadPoolExecutor", Inline)
     monkeypatch.setattr(gpu_day, "LANES", "autoregressive,static:3")
     asked = []

@@ -239,7 +239,12 @@ def test_a_check_is_launched_while_the_drafting_may_still_run(monkeypatch):
         draft.rewind(9)
         draft.draft_step(ids(2), VOCAB)
         assert cuda.memory.fills == [True] * 3
-        assert [one.tolist() for one in cuda.memory.pinned] == [[9, 0, *ids(1)], [9, 3, *ids(1)], [9, 1, *ids(2)]]
+        pinned = [one.tolist() for one in cuda.memory.pinned.values()]
+        assert pinned == [
+            [9, 0, *ids(1)],
+            [9, 3, *ids(1)],
+            [9, 1, *ids(2)],
+        ]
 
 
 def test_a_capture_that_fails_falls_back_with_a_sentence(cuda):

@@ -34,6 +34,7 @@ LONG = (31, 47, SL_CAP_LEARNED)  # of learned policies; between them v is interp
 STEPS = (1, 8)  # SLs for measuring c of further drafts
 PLAIN = (0,) * 4  # iterations without a draft, all but the first after another one
 BUDGET_S = 1.5
+ROUNDS = 4, 9  # at least, at most
 CHECKED_SL, CHECKS = 5, 3  # iterations that kept curves are compared with
 TOLERANCE = 1.25  # of what such an iteration takes, either way
 
@@ -136,7 +137,8 @@ class Timer:
         cost = {lengths: sum(n * step + 1.5 * check for n in lengths) for lengths in (SHORT, SPARSE, LONG)}
         lengths = SHORT if 4 * cost[SHORT] < BUDGET_S else SPARSE
         a_round = cost[lengths] + cost[LONG] / 2 + len(PLAIN) * check
-        return lengths, LONG, min(9, max(4, int(BUDGET_S / a_round)))
+        fewest, most = ROUNDS
+        return lengths, LONG, min(most, max(fewest, int(BUDGET_S / a_round)))
 
     def read(self, draft: str | None, lengths: Sequence[int]) -> Iterator[float]:
         """Decode iterations of these SLs, one after the other, with ``draft`` (None: with none).
