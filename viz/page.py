@@ -152,5 +152,7 @@ def serve(page: Page, **options: Any) -> tuple:
         run_history=False,
         max_file_size="1mb",
         footer_links=["api", "settings"],
+        # Else Gradio fetches the page once more, and if a busy machine does not answer in 3 s, asks for share=True.
+        _frontend=False,
         **options,
     )

@@ -66,7 +66,7 @@ def start(page, tab: str):
 
 
 @pytest.mark.timeout(900)  # it loads torch
-def test_measured_to_the_end_with_another_visitor_in_line_and_stopped_on_the_way(visit, shared_page, served, go):
+def test_measured_to_the_end_with_another_visitor_in_line_and_stopped_on_the_way(served, go, visit, shared_page):
     url, _ = served
     page, other = shared_page(url), visit(url)
     panel = start(page, "Drafts")
@@ -90,7 +90,7 @@ def test_measured_to_the_end_with_another_visitor_in_line_and_stopped_on_the_way
 
 
 @pytest.mark.timeout(600)  # it loads torch again
-def test_a_real_run_a_crash_and_a_real_run_again(shared_page, served):
+def test_a_real_run_a_crash_and_a_real_run_again(served, shared_page):
     url, backend = served
     page = shared_page(url)
     page.get_by_role("tab", name="Race").click()

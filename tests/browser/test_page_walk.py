@@ -9,8 +9,7 @@ from playwright.sync_api import expect
 
 from decoding.analysis.whatif import simulate_lane
 from decoding.records.run_file import run_from_json, run_to_json
-from tests.page_fakes import ScriptedBackend
-from tests.page_server import first_run, page_at, write_recordings
+from tests.page_server import first_run
 from tests.runs import add_draft, make_run
 
 from .conftest import WAIT
@@ -50,6 +49,7 @@ def choose_the_first_example(page) -> None:
 
 def run_box(page, prompt: str, lanes: str | None = None, tokens: int = 30) -> None:
     """Fill in the form by hand and press Run."""
+    settled(page)  # see unfold
     page.locator("#prompt textarea").fill(prompt)
     page.locator("#max-new-tokens input").fill(str(tokens))
     page.locator("#max-new-tokens input").blur()
@@ -259,25 +259,6 @@ def test_a_link_opens_a_recording_at_its_moment(visit, page_url):
     assert page.faults == []
 
 
-def test_a_link_restores_the_settings_and_the_browser_keeps_them(visit, page_url):
-    query = "prompt=Once+upon&lanes=autoregressive,static:3&max_new_tokens=33&seed=7&temperature=0.5&rule=coupling"
-    page = visit(f"{page_url}?{query}")
-    expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
-    expect(page.locator(".sp-status")).to_contain_text("press Run", timeout=WAIT)
-    expect(page.locator(".sd-race")).to_be_hidden()  # no unrelated run plays meanwhile
-    expect(page.locator("#lanes .token")).to_have_text(["Plain", "Static 3"])
-    expect(page.locator("#max-new-tokens input")).to_have_value("33")
-    page.wait_for_function("(localStorage.getItem('speculoscope-settings') || '').length > 20", timeout=WAIT)
-    settled(page)
-    page.goto(page_url)
-    expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
-    expect(page.locator("#max-new-tokens input")).to_have_value("33")
-    page.goto(f"{page_url}?prompt=Twice")  # a link's settings are complete: kept ones are not mixed in
-    expect(page.locator("#prompt textarea")).to_have_value("Twice", timeout=WAIT)
-    expect(page.locator("#max-new-tokens input")).to_have_value("128")
-    assert page.faults == []
-
-
 def test_an_example_replaces_the_prompt_when_it_is_chosen_and_not_when_the_list_is_left(page):
     page.locator("#prompt textarea").fill("mine")
     page.locator("#example input").click()
@@ -313,16 +294,6 @@ def test_a_line_break_typed_at_the_end_is_pointed_out_and_can_be_removed(page):
     expect(hint).to_be_hidden(timeout=WAIT)
 
 
-def test_a_link_with_settings_out_of_range_leaves_a_form_that_runs(visit, page_url):
-    query = "pair=nope&temperature=5&repeats=40&top_p=0&max_new_tokens=10000&seed=-1&lanes=static:5,autoregressive"
-    page = visit(f"{page_url}?{query}")
-    for name in ("pair", "temperature", "repeats", "top_p", "max_new_tokens", "seed"):
-        expect(page.locator(".sp-fault")).to_contain_text(f"The link's {name} was left out", timeout=WAIT)
-    run_box(page, "def link():", tokens=20)
-    finished(page)
-    assert page.faults == []
-
-
 def test_a_number_out_of_range_is_refused_by_its_name(page):
     run_box(page, "def many():", tokens=10_000)
     expect(page.locator(".sp-fault")).to_contain_text("Max new tokens must be a whole number from 1 to", timeout=WAIT)
@@ -351,50 +322,3 @@ def test_what_was_missed_is_fetched_again(new_page):
     page.wait_for_function("window.repairs > 0", timeout=WAIT)
     finished(page)
     assert page.locator(".sp-fault").count() == 0
-
-
-def test_a_measurement_that_a_reload_ended_says_so_and_can_be_started_again(visit, tmp_path):
-    with page_at(ScriptedBackend(pause_s=0.1), write_recordings(tmp_path)) as url:  # 50 steps, 5 s
-        page = visit(url)
-        _leave_and_start_again(page)
-        assert page.faults == []
-
-
-def test_a_measurement_under_way_is_not_said_to_have_ended(visit, tmp_path):
-    """The shipped results may arrive late, after the visitor has started a measurement."""
-    with page_at(ScriptedBackend(pause_s=0.1), write_recordings(tmp_path)) as url:
-        page = visit(url)
-        panel = _drafts_tab(page)
-        panel.get_by_text("Measure again here").click()
-        panel.get_by_role("button", name="Run here").click()
-        expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
-        open_again = "(n) => { while (!n.speculoscope) n = n.parentNode; return n.speculoscope.open(true) }"
-        panel.locator(".sp-status").evaluate(open_again)
-        assert panel.get_by_role("button", name="Start again").count() == 0
-        expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
-
-
-def _drafts_tab(page):
-    page.get_by_role("tab", name="Drafts").click()
-    return page.locator("[role=tabpanel]:visible")
-
-
-def _leave_and_start_again(page):
-    panel = _drafts_tab(page)
-    prompts = panel.get_by_role("spinbutton", name="Test prompts")
-    unfold(panel.get_by_text("Measure again here"), prompts)
-    prompts.fill("7")
-    prompts.blur()
-    panel.get_by_role("button", name="Run here").click()
-    expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
-    page.reload()
-    panel = _drafts_tab(page)
-    expect(panel.locator(".sp-status")).to_contain_text("ended when this page was left", timeout=WAIT)
-    panel.get_by_text("Measure again here").click()
-    prompts = panel.get_by_role("spinbutton", name="Test prompts")
-    expect(prompts).to_have_value("7", timeout=WAIT)  # with the same settings
-    panel.get_by_role("button", name="Start again").click()
-    expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
-    expect(panel.locator(".sp-status")).to_contain_text("has no evaluation", timeout=WAIT)
-    page.reload()
-    expect(_drafts_tab(page).locator(".sp-status")).to_contain_text("No results are shipped", timeout=WAIT)

@@ -101,6 +101,7 @@ def test_what_a_stopped_run_had_decoded_can_be_replayed(opened, kind, how):
         "ArrowRight"
     )  # to the end of the first iteration of the selected lane: the last one that started
     assert page.evaluate("player.t - player.lanes[1].iterations[0].end") == pytest.approx(0)
+    page.evaluate("player.seek(0.8 * player.total)")
     page.get_by_role("button", name="Play (space)").click()
     wait_until(page, "player.t >= player.total")
     apply_events(page, live_events(run), run="next")
