@@ -76,6 +76,8 @@ def test_the_streamed_tokens_are_the_run_s(url):
         ({"prompt": "x", "max_new_tokens": 10**9}, "whole number"),
         ({"prompt": 5}, "at prompt: Input should be a valid string"),
         ({"prompt": "x", "lanes": [{"a": 1}]}, "at lanes.0: Input should be"),
+        ({"prompt": "x", "chat": "yes"}, "chat must be"),
+        ({"prompt": "x", "chat": {"ask": 1}}, "chat must be"),
     ],
 )
 def test_what_cannot_run_is_refused_with_a_sentence(url, arguments, sentence):

@@ -15,6 +15,7 @@ from decoding.backends.local import LocalBackend, _Job
 from decoding.backends.recorded import INDEX, RecordedBackend, describe_recording, read_index, write_index
 from decoding.errors import UserError, is_out_of_memory, sentence_of
 from decoding.records.events import guarded
+from decoding.records.pairs import find_pair
 from decoding.records.run_file import save_run
 from tests.fakes import NeverStarts, OutOfMemoryError, ScriptedRunner, check_stream, small_request
 from tests.quick_jobs import measure_little
@@ -206,7 +207,8 @@ def test_a_worker_that_cannot_start_yet_is_no_fault(monkeypatch):
     backend.prepare()
 
 
-def test_what_was_loaded_before_anybody_asked_serves_the_first_run(monkeypatch):
+@pytest.mark.parametrize("by_name", [False, True])  # the page asks for the default pair by its name
+def test_what_was_loaded_before_anybody_asked_serves_the_first_run(monkeypatch, by_name):
     from tests.toy import ToyPair
 
     loaded = []
@@ -217,6 +219,7 @@ def test_what_was_loaded_before_anybody_asked_serves_the_first_run(monkeypatch):
     jobs.idle(lambda: False)
     assert jobs._known.find(["small"], 128) is not None
     options = {"prompt": "abc", "lanes": ["autoregressive", "static:2"], "max_new_tokens": 5, "repeats": 1}
+    options["pair"] = find_pair().name if by_name else ""
     events = list(jobs.run("compare", options, "run", lambda: False))
     assert events[-1][0] == "finished" and loaded == [("", "", "", "auto", "auto")]
     assert [kind for kind, _ in events[:3]] == ["started", "lane_started", "iterations"]

@@ -137,6 +137,7 @@ def test_the_page_shows_the_template_on_demand_and_begins_the_answer_on_a_line_o
     plain = player_payload(finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1), pair))
     assert (plain["read"], plain["prompt"]) == ([], "hi")
     assert is_asked(None, "smollm2") and not is_asked(None, "nobody knows") and not is_asked(None, "../models")
+    assert not is_asked(None, "x" * 400)  # longer than a file may be called
 
 
 def test_the_text_ends_with_the_message(pair):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -20,7 +22,7 @@ from decoding.records.model_free import ModelFree
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 from tests.tiny_pair import make_tiny_pair
-from tests.toy import ToyPair
+from tests.toy import ToyModel, ToyPair
 
 
 class Counting(NgramDraft):
@@ -128,3 +130,13 @@ def test_the_target_keeps_no_states_for_a_draft_that_does_not_ask(listening):
 def test_a_draft_that_hears_states_cannot_depend_on_the_text_alone():
     with pytest.raises(ValueError, match="text alone"):
         DraftAbilities(wants_hidden_states=True)
+
+
+def test_a_draft_that_lacks_a_token_of_the_text_is_refused():
+    """With it the target could never write its own end of text, and even plain decoding's text would be another."""
+    pair = ToyPair(vocab=18, eos=17)
+    pair._drafts["small"] = ToyModel("small", 16, 0, 0.8)
+    request = CompareRequest("abc", lanes=["autoregressive", "static:2"], max_new_tokens=8)
+    with pytest.raises(UserError, match="knows 16 tokens, and the target needs others for this text .id 17."):
+        prepare(request, pair)
+    prepare(replace(request, lanes=["autoregressive"]), pair)

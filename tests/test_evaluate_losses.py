@@ -15,7 +15,7 @@ COSTS = make_costs()
 
 
 def test_the_parts_of_the_time_add_up_to_the_latency():
-    costs = replace(COSTS, decision={"confidence": 0.03})
+    costs = replace(COSTS, decision={"confidence": 0.03}, first={"shallow": 0.05})
     samples = make_samples(6)
     for lane in ("static:4", "confidence:0.4", "oracle", "autoregressive"):
         row = policy_results([Entry(lane, lane)], samples, costs)[0].rows[ALL]

@@ -205,6 +205,8 @@ def test_no_time_on_the_clock_leaves_the_simulation(tmp_path):
 def test_with_no_time_for_chains_one_prompt_of_each_split_is_done(tmp_path):
     first = run(tmp_path, replace(OPTIONS, chain_minutes=0.0))[1]
     assert first.setting.validation_prompts == 1 and sum(first.setting.prompts.values()) == 1
+    second = run(tmp_path, replace(OPTIONS, chain_minutes=0.0))[1]  # and one more each time
+    assert second.setting.validation_prompts == 2 and sum(second.setting.prompts.values()) == 2
     again = run(tmp_path)[1]
     assert sum(again.setting.prompts.values()) == 4
 

@@ -57,6 +57,12 @@ def test_an_unsure_draft_that_holds_is_a_missed_one():
     assert found.precision == 1.0 and found.recall == pytest.approx(1 / 2)
 
 
+def test_where_its_cap_ends_the_drafting_a_policy_has_not_decided():
+    doubt = [0.9, 0.1, 0.9, 0.9]
+    replayed = replace(replay_lane("confidence:0.5", [sample("yyyy", doubt)], COSTS), cap=2)
+    assert predict(replayed, [sample("yyyy", doubt)]).recall == 1.0
+
+
 def test_the_oracle_foresees_everything():
     samples = make_samples(8)
     assert predict(replay_lane("oracle", samples, COSTS), samples).f1 == 1.0
@@ -292,7 +298,9 @@ def test_settings_for_transformers(lane, lines):
 
 def test_settings_for_prompt_lookup():
     draft = replace(make_drafts().drafts[0], name="ngram", best_sl=9)
-    assert "prompt_lookup_num_tokens=9" in transformers_settings(draft, parse_lane("ngram/static:9"), "t")
+    assert "prompt_lookup_num_tokens=9, max_matching_ngram_size=3" in transformers_settings(
+        draft, parse_lane("ngram/static:9"), "t"
+    )
     assert '"method": "ngram"' in vllm_settings(draft, "t")
 
 

@@ -11,6 +11,7 @@ from decoding.bench import against, floor, gpu_day, runs
 from decoding.bench.goals import GPU_GOALS
 from decoding.bench.gpu_day import plan, read_step, run_day, summary
 from decoding.cli import main
+from decoding.errors import UserError
 from decoding.records.pairs import PairDescription
 from tests import test_gpu
 from tests.fake_cuda import fake_gpu
@@ -66,6 +67,13 @@ def test_steps_are_written_as_they_end_and_not_run_again(tmp_path):
     asked.clear()
     again = list(run_day(tmp_path, 10.0, run))
     assert asked == ["evaluate"] and again[0] == "tests: done before."  # failed steps are tried again
+
+
+def test_a_folder_of_another_pair_is_refused(tmp_path):
+    list(run_day(tmp_path, 10.0, answer, "codepair-15M"))
+    with pytest.raises(UserError, match="name another folder"):
+        list(run_day(tmp_path, 10.0, answer, "smollm2-135m"))
+    assert "done before" in next(run_day(tmp_path, 25.0, answer, "codepair-15M"))  # with other time
 
 
 def test_no_step_begins_without_time(tmp_path):

@@ -87,6 +87,10 @@ def test_facts_are_those_that_the_browser_computes():
             a_step(question={"text": "?", "answers": [{"text": "a", "right": "best_sl > love", "why": "w"}] * 2}),
             "not a comparison of facts",
         ),
+        (
+            a_step(question={"text": "?", "answers": [{"text": "a", "right": "5 < best_sl", "why": "w"}] * 2}),
+            "not a comparison of facts",
+        ),
     ],
 )
 def test_what_is_no_lesson_is_refused_with_a_sentence(lesson, sentence):

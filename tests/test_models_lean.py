@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, MistralConfig, OPTConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTConfig
 
 from decoding.engines.attention import BagAttention, CacheShape
 from decoding.engines.base import OUTSIDE, CachedModel
@@ -171,6 +171,15 @@ def test_opt_with_its_learned_positions_runs_on_the_general_engine():
     model.extend(ids(5, seed=4))
     model.rewind(9)
     torch.testing.assert_close(model.extend(text[9:]), expected[9:], atol=1e-4, rtol=0)
+
+
+def test_rotary_angles_that_depend_on_the_text_s_length_are_left_to_transformers():
+    factors = [1.0] * 8
+    scaling = {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "factor": 2.0}
+    config = lean_config(LlamaConfig)
+    assert is_lean(config)
+    config.rope_parameters = {"rope_theta": 10000.0, **scaling}
+    assert not is_lean(config)
 
 
 def test_models_that_cannot_be_rewound_are_refused():

@@ -73,7 +73,7 @@ def run_all(project, folder, **environment):
     """Runs the command with SMALL's sizes in ``project``."""
     names = {"TRAINING_EAGER": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(project)}
     return subprocess.run(
-        [sys.executable, "-c", SMALL, "all", "--minutes", "0.05", "--folder", str(folder)],
+        [sys.executable, "-c", SMALL, "all", "--minutes", "0.02", "--folder", str(folder)],
         cwd=project,
         env=os.environ | names | environment,
         capture_output=True,

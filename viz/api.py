@@ -83,6 +83,8 @@ def make_compare(
     ) -> AsyncIterator[dict]:
         session = visitor.session_hash or ""
         try:
+            if not isinstance(chat, str) or chat not in CHAT:
+                raise UserError('chat must be "ask", "continue", or "" for what the pair is made for.')
             request = request_from_dict(
                 {
                     "prompt": prompt,
@@ -93,7 +95,7 @@ def make_compare(
                     "rule": rule,
                     "seed": seed,
                     "repeats": repeats,
-                    "chat": CHAT.get(chat),
+                    "chat": CHAT[chat],
                     "system": system,
                     "weights": weights,
                 }

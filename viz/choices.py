@@ -56,9 +56,9 @@ def default_lanes(pairs: Sequence[PairDescription]) -> list[str]:
 
 
 def missing_policies(pairs: Sequence[PairDescription]) -> set[str]:
-    """The learned policies that were not fitted for the default pair's default draft."""
+    """The learned policies that were not fitted for the default pair's default draft; none if ``pairs`` are unknown."""
     if not pairs:
-        return set(learned_policies())
+        return set()
     return set(learned_policies()) - set(pairs[0].fitted.get(pairs[0].default_draft, ()))
 
 

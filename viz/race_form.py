@@ -125,7 +125,13 @@ def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
             WEIGHTS_LABELS, value=first.weights, label="Weights of the target", min_width=130, elem_id="weights"
         )
     with gr.Row():
-        pair = gr.Dropdown(choices, value=first.pair, label="Pair of models", elem_id="pair")
+        pair = gr.Dropdown(
+            choices,
+            value=first.pair,
+            label="Pair of models",
+            allow_custom_value=not pairs,  # those of a backend elsewhere may be unknown
+            elem_id="pair",
+        )
         target = gr.Textbox(first.target, label="or your own target (folder or Hub id)", max_lines=1)
         draft = gr.Textbox(first.draft, label="with this draft (folder or Hub id)", max_lines=1)
     cards = [f"{one.title}: [model card]({one.card}), {one.licence}." for one in pairs if one.card]

@@ -117,7 +117,7 @@ def _wire_run(form: Form, fields: list, view: gr.HTML, visits: Visits, backend: 
         yield gr.skip(), *running()
         try:
             request = Settings(**dict(zip(FIELDS, values))).request()
-        except (UserError, TypeError, ValueError) as error:
+        except (UserError, AttributeError, OverflowError, TypeError, ValueError) as error:
             yield delta_of("failed", message=_sentence(error)), gr.skip(), gr.skip()
         else:
             feed = race_feed(backend, store, request)

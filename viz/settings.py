@@ -35,6 +35,7 @@ CHAT = {"": None, "ask": True, "continue": False}  # the pair's default; with th
 MAX_TEMPERATURE = 2.0  # of the form; the command line accepts more
 MAX_FORM_REPEATS = min(9, MAX_REPEATS)
 MIN_TOP_P = 0.01
+MAX_PAIR_CHARS = 200
 MAX_LINK_CHARS = 6000  # some servers cut longer links; the prompt is then left out
 
 
@@ -88,10 +89,11 @@ def read_settings(
     """``base`` updated with the valid ``values``, and a sentence for each invalid one.
 
     ``source`` names the origin of the values in the sentences, for instance "link". ``pairs`` are the names of the
-    available pairs.
+    available pairs; if there are none, they are unknown here.
     """
     settings, faults = Settings(**asdict(base)), []
-    readers = {**_READERS, "pair": _one_of(["", *pairs])}
+    names = list(pairs)
+    readers = {**_READERS, "pair": _one_of(["", *names]) if names else _text(MAX_PAIR_CHARS)}
     for name in FIELDS:
         if name not in values:
             continue

@@ -28,8 +28,8 @@ def speedup(alpha: float, gamma: int, c: float, v: Callable[[int], float] = _fre
     """Speedup with measured costs: ``E(alpha, gamma) (v(1) + o) / (gamma c + v(gamma + 1) + o)``.
 
     With free checking (the defaults) it is ``(1 - alpha^(gamma+1)) / ((1 - alpha)(gamma c + 1))``: Leviathan et al.
-    2023, theorem 3.8; DISCO (Mamou et al. 2024), eq. 1. With measured costs it is the throughput model of "Decoding
-    Speculative Decoding" (Yan et al. 2024), tokens per iteration over ``gamma t_draft + t_target``, extended by the
+    2023, theorem 3.8; DISCO (Mamou et al. 2024), eq. 1. With measured costs it is tokens per iteration over
+    the iteration's time, as in the throughput model of "Decoding Speculative Decoding" (Yan et al. 2024), with the
     target pass's growth v and the loop's own work o.
     """
     return throughput(expected_tokens(alpha, gamma), gamma, c, v, o)

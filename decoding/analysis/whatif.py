@@ -5,8 +5,8 @@ guesses along the target's text and, after each wrong one, its continuation. So 
 objects as the live loop, and its iterations are those of the live lane.
 
 SL of an iteration = min(policy, cap, tokens still wanted - 1), as in the loop. Drafting also ends with the chain's
-guesses: a tail shorter than 20 tokens ends with the draft's end of sequence, and a choice of None means that the draft
-had nothing to propose.
+guesses: a tail that is shorter than the longest cap ends with the draft's end of sequence, and a choice of None means
+that the draft had nothing to propose.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def simulate(
         finish: how the text ended. "eos" and "stop" leave room up to ``max_new_tokens``.
 
     Returns:
-        cost: sum over iterations of ``n * (c + decision) + v(n + 1) + o``;
+        cost: sum over iterations of ``first + n * (c + decision) + v(n + 1) + o``;
         speedup: ``n_tokens * (v(1) + o) / cost``.
     """
     replay = _replay(chain)

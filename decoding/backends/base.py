@@ -54,6 +54,14 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
+def check_comparison(request: CompareRequest, grant: Grant) -> CompareRequest:
+    """Raises UserError with a sentence for a request that cannot run, or that ``grant`` does not allow."""
+    check_granted(check_request(request), grant)
+    for lane in request.lanes:
+        parse_lane(lane)
+    return request
+
+
 class GrantedBackend(ABC):
     """A backend that runs what ``grant`` allows; the rest is refused with a sentence before it enters the queue."""
 
@@ -62,9 +70,7 @@ class GrantedBackend(ABC):
 
     def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
         try:
-            options = asdict(check_granted(check_request(request), self._grant))
-            for lane in request.lanes:
-                parse_lane(lane)
+            options = asdict(check_comparison(request, self._grant))
         except UserError as error:
             yield Numbering(run_id)("failed", message=str(error))
             return

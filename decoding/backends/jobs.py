@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Cancelled, UserError
 from ..records.events import Kind, RawEvents
+from ..records.pairs import find_pair
 from ..records.request import CompareRequest, request_from_dict
 from .loading import Key, Loading
 
@@ -126,7 +127,9 @@ class Jobs:
 
     @staticmethod
     def _key_of(request: CompareRequest | EvaluationOptions) -> Key:
-        return request.pair, request.target, request.draft, request.dtype, request.weights
+        """The default pair has one key, by name or without: what is prepared is what the page asks for by name."""
+        pair = "" if _is_default(request.pair) else request.pair
+        return pair, request.target, request.draft, request.dtype, request.weights
 
     def _load(
         self, request: CompareRequest | EvaluationOptions, cancel: Cancel
@@ -171,6 +174,13 @@ class RestingJobs(Jobs):
 
     def idle(self, busy: Callable[[], bool]) -> None:
         pass
+
+
+def _is_default(pair: str) -> bool:
+    try:
+        return pair == find_pair().name
+    except UserError:  # none is installed, as loading will say
+        return False
 
 
 def _as_events(steps: Iterator[Any]) -> RawEvents:

@@ -163,9 +163,9 @@ class RayBackend(GrantedBackend):
         with self._lock:
             place = len(self._waiting)
             self._waiting.append(number)
-        yield event("queued", place=place)
         lines: DeploymentResponseGenerator | None = None
         try:
+            yield event("queued", place=place)
             lines = self._work.remote(kind, options, event.run, self._reader)
             for kind_of, data in self._events_of(_Reader(lines), number, cancel):
                 yield event(kind_of, **data)
@@ -255,7 +255,7 @@ class Face:
         options = self._options
         grant = Grant(**options.grant)
         limits = Limits(
-            max_runs=options.max_waiting + options.most,
+            max_runs=options.max_waiting + (options.replicas or options.most),
             grant=grant,
             any_model=options.any_model,
             grace_s=options.grace_s,
@@ -289,7 +289,7 @@ def _token(options: Options) -> str:
 def build(options: Options) -> serve.Application:
     """The HTTP side over its devices. Raises UserError for invalid options."""
     if options.replicas is not None and options.replicas < 1 or not 1 <= options.least <= options.most:
-        raise UserError("A cluster needs at least one replica, and --most at least as many as --least.")
+        raise UserError("A cluster needs at least one replica: --replicas and --most-replicas must be 1 or more.")
     number: dict[str, Any] = {"num_replicas": options.replicas}
     if options.replicas is None:
         bounds = {"min_replicas": options.least, "max_replicas": options.most}

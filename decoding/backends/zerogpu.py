@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError, sentence_of
 from ..records.events import LAST_KINDS, Event, Kind, Numbering, guarded
 from ..records.pairs import find_pair
-from ..records.request import PUBLIC, CompareRequest, check_granted, check_request
+from ..records.request import PUBLIC, CompareRequest
+from .base import check_comparison
 from .jobs import Jobs
 
 if TYPE_CHECKING:
@@ -92,7 +93,9 @@ class ZeroGPUBackend:
     def _check(self, request: CompareRequest) -> CompareRequest:
         if request.target or request.pair not in ("", self._pair.name):
             raise UserError(f"Here only the pair {self._pair.name} runs: choose it, or run others on your own machine.")
-        return check_granted(check_request(request), PUBLIC)
+        if (request.dtype, request.weights) != ("auto", "auto"):
+            raise UserError("Here the models are loaded before a run: leave number format and weights at auto.")
+        return check_comparison(request, PUBLIC)
 
     def _events(
         self, kind: str, options: dict[str, Any], run_id: str, cancel: threading.Event

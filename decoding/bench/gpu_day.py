@@ -7,12 +7,13 @@ step that has an output is not run again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from ..errors import UserError
 from ..files import write_whole
 from ..records.run_file import load_run
 from .goals import GPU_GOALS, verdicts
@@ -55,10 +56,18 @@ def plan(out: Path, minutes: float, pair: str = "") -> list[Step]:
 
 
 def run_day(out: Path, minutes: float, run: Run, pair: str = "", now: Callable[[], float] = monotonic) -> Iterator[str]:
-    """Runs the steps that are not done, writes ``out``/<step>.json and summary.md; yields a sentence for each step."""
+    """Runs the steps that are not done, writes ``out``/<step>.json and summary.md; yields a sentence for each step.
+
+    Raises UserError if ``out`` holds results of other commands, for instance of another pair.
+    """
     out.mkdir(parents=True, exist_ok=True)
     end = now() + 60 * minutes
-    for step in plan(out, minutes, pair):
+    steps = plan(out, minutes, pair)
+    for step in steps:
+        done = read_step(out, step.name)
+        if done is not None and _work(done["command"]) != _work(step.words):
+            raise UserError(f"{out} holds a day of other commands (see {step.name}.json): name another folder.")
+    for step in steps:
         left = (end - now()) / 60
         if (done := read_step(out, step.name)) is not None and done["status"] == 0:
             yield f"{step.name}: done before."
@@ -69,6 +78,11 @@ def run_day(out: Path, minutes: float, run: Run, pair: str = "", now: Callable[[
             status, text = run(list(step.words), step.share * left)
             write_whole(out / f"{step.name}.json", json.dumps(_result(step, status, text), indent=1) + "\n")
         write_whole(out / "summary.md", summary(out))
+
+
+def _work(words: Sequence[str]) -> list[str]:
+    """What a command does, whatever time it has and wherever it writes."""
+    return [word for word in words if not word.startswith(("--minutes=", "--out="))]
 
 
 def _result(step: Step, status: int, text: str) -> dict[str, Any]:

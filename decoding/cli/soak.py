@@ -9,7 +9,7 @@ import typer
 from ..errors import UserError
 from ..records.request import CompareRequest
 from .console import cancel_on_interrupt, err, out, print_json, progress_bar
-from .options import AsJson, Draft, Lanes, MaxNewTokens, Target
+from .options import AsJson, Draft, Lanes, MaxNewTokens, PairName, Target
 from .serve import free_port, need_ray
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def soak(
     runs: Annotated[int, typer.Option(help="Number of comparisons.")] = 200,
     clients: Annotated[int, typer.Option(help="Number of concurrent clients.")] = 4,
+    pair: PairName = "",
     target: Target = "",
     draft: Draft = "",
     lanes: Lanes = "autoregressive,static:5",
@@ -39,7 +40,7 @@ def soak(
     from ..backends.soak import SoakOptions
     from ..backends.soak import soak as run_soak
 
-    requests = make_requests(runs, target, draft, lanes, max_new_tokens)
+    requests = make_requests(runs, target, draft, lanes, max_new_tokens, pair)
     with cancel_on_interrupt() as cancel, progress_bar() as progress:
         bar = progress.add_task("Comparisons behind a cutting proxy", total=runs)
         options = SoakOptions(

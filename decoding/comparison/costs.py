@@ -211,10 +211,6 @@ class _Echo(DraftSource):
         state.tokens.append(text[-1])
         return text[-1]
 
-    def chain(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
-        state.tokens += [text[-1]] * n
-        return True
-
     def forget(self, length: int) -> None:
         pass
 

@@ -94,12 +94,25 @@ def prepare(request: CompareRequest, pair: Pair) -> Prepared:
     prompt = _encode(request, pair)
     limits = make_limits(request, pair, len(prompt))
     vocabulary = shared_vocabulary(pair, _drafts_of(lanes, pair))
+    _check_vocabulary(vocabulary, [*prompt, *limits.ends])
     rule = make_rule(request, vocabulary, limits.max_new_tokens + 1)  # + 1: the position after the text
     prepared = Prepared(request, pair, lanes, prompt, limits, rule)
     prepared.heads = {draft: _heads_for(prepared, draft) for draft in prepared.drafts}
     for lane in lanes:
         _check_features(prepared, lane)
     return prepared
+
+
+def _check_vocabulary(shared: int, needed: Iterable[int]) -> None:
+    """Raises UserError if a token of the prompt, or one that ends a text, is beyond the ``shared`` ids: with such a
+    draft the target could not write it, and the text would not be its own.
+    """
+    beyond = sorted({token for token in needed if token >= shared})
+    if beyond:
+        raise UserError(
+            f"The draft knows {shared:,} tokens, and the target needs others for this text (id {beyond[0]:,}): "
+            "choose a draft with the target's whole vocabulary."
+        )
 
 
 def check_lanes(request: CompareRequest) -> list[Lane]:

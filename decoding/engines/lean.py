@@ -49,7 +49,13 @@ class Block:
 
 def is_lean(config: Any) -> bool:
     """Whether the lean engine can run a model with this transformers config."""
-    return config.model_type in FAMILIES and config.hidden_act == "silu" and not has_window(config)
+    one_table = _rope_type(config) != "longrope"  # whose angles depend on the length of the text
+    return config.model_type in FAMILIES and config.hidden_act == "silu" and not has_window(config) and one_table
+
+
+def _rope_type(config: Any) -> str:
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    return rope.get("rope_type", "default")
 
 
 def has_window(config: Any) -> bool:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from ..lookahead.lanes import Lane, parse_lane
+from ..loop.drafting import NgramDraft
 from ..records.model_free import PROMPT_LOOKUP
 from ..records.trace import Costs
 from .results import ALL, DraftResult, Recommendation
@@ -77,7 +78,8 @@ def _too_long(best: DraftResult) -> str:
 def transformers_settings(draft: DraftResult, lane: Lane, target: str) -> str:
     """Python code for transformers' assisted generation, with its nearest policy if it lacks this one."""
     if draft.name == PROMPT_LOOKUP.name:
-        return f"model.generate(**inputs, do_sample=False, prompt_lookup_num_tokens={draft.best_sl})"
+        lookup = f"prompt_lookup_num_tokens={draft.best_sl}, max_matching_ngram_size={NgramDraft.longest}"
+        return f"model.generate(**inputs, do_sample=False, {lookup})"
     tokens, schedule, threshold = draft.best_sl, "constant", 0.0
     nearest = ""
     if lane.policy == "heuristic":
@@ -100,7 +102,8 @@ def transformers_settings(draft: DraftResult, lane: Lane, target: str) -> str:
 def vllm_settings(draft: DraftResult, target: str) -> str:
     """A command line for vLLM, whose SL is fixed: this draft's best static one."""
     if draft.name == PROMPT_LOOKUP.name:
-        config = {"method": "ngram", "num_speculative_tokens": draft.best_sl, "prompt_lookup_max": 3}
+        config = {"method": "ngram", "num_speculative_tokens": draft.best_sl}
+        config |= {"prompt_lookup_min": 1, "prompt_lookup_max": NgramDraft.longest}
     else:
         config = {"method": "draft_model", "model": draft.source, "num_speculative_tokens": draft.best_sl}
     return f"vllm serve {target} --speculative-config '{json.dumps(config)}'"

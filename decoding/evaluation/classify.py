@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isclose
 
-from ..lookahead.base import SL_CAP
 from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import PolicySpec
 from ..lookahead.specs import all_specs
@@ -33,7 +32,7 @@ def predict(replayed: Replayed, samples: Sequence[Sample]) -> Prediction:
     pairs = [
         pair
         for sample, simulated in zip(samples, replayed.simulated)
-        for pair in _predictions(sample, simulated.iterations, _judges_last(lane.spec))
+        for pair in _predictions(sample, simulated.iterations, _judges_last(lane.spec), replayed.cap)
     ]
     return _prediction(pairs, auc_of(lane.policy, samples))
 
@@ -86,13 +85,16 @@ def _judges_last(spec: PolicySpec) -> bool:
 
 
 def _predictions(
-    sample: Sample, iterations: Sequence[tuple[int, int, int]], scored: bool
+    sample: Sample, iterations: Sequence[tuple[int, int, int]], scored: bool, cap: int | None
 ) -> Iterator[tuple[bool, bool]]:
-    """(predicted to hold, held) at the positions that the policy decided on."""
+    """(predicted to hold, held) at the positions that the policy decided on; where its ``cap`` decided, it predicts
+    that the guess holds.
+    """
     wanted = sample.max_new_tokens if sample.finish in ("eos", "stop") else sample.n_tokens
     holds, reach = sample.replay.holds, sample.replay.reach
     for start, drafted, accepted in iterations:
-        decided = drafted < min(SL_CAP, wanted - start - 1, reach[start])
+        most = min(wanted - start - 1, reach[start])
+        decided = drafted < (most if cap is None else min(cap, most))
         for index in range(min(drafted, accepted + 1)):
             if start + index < sample.n_tokens:
                 predicted = not (scored and decided and index == drafted - 1)

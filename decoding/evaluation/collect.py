@@ -78,12 +78,14 @@ class Collector:
         """
         out_of_time = deadline(minutes)
         done = {draft: {record["prompt"] for record in self._lines(draft).records} for draft in self.drafts}
+        begun = False
         for number, prompt in enumerate(prompts):
             missing = [draft for draft in self.drafts if prompt.id not in done[draft]]
             if missing:
                 self._check_cancel()
-                if number and out_of_time():
+                if begun and out_of_time():
                     return
+                begun = True
                 message = f"{label}: prompt {number + 1} of {len(prompts)}"
                 yield Progress("chains", message, number / len(prompts))
                 self._collect_prompt(prompt, missing)
@@ -101,7 +103,7 @@ class Collector:
         """
         output = self._kept.get(prepared.prompt)
         if output is None:
-            quick = self.pair.target.info.engine == "lean"
+            quick = self.pair.target.info.engine == "lean" and self.pair.target.note is None
             lane = parse_lane("static:5" if quick else "autoregressive")
             output = LaneRun(prepared, lane, _free_costs(self.drafts)).run(self._cancel).output
             self._check_cancel()
@@ -137,7 +139,7 @@ class Collector:
 
     def measure(self, lanes: Sequence[str], name: str) -> Steps:
         """The cost curves and the costs of decisions, measured once and then frozen in the folder as ``name``."""
-        key = {**self._key, "drafts": sorted(self.drafts), "heads": self._digests()}
+        key = {**self._key, "drafts": self._models(), "heads": self._digests()}
         lines = Lines(self._folder / f"{name}.jsonl", key, stale="restart")
         if not lines.records:
             costs = yield from self._readings()
@@ -254,7 +256,7 @@ class Collector:
         return lines.records
 
     def _clock_lines(self, lanes: Sequence[str], name: str) -> Lines:
-        key = {**self._key, "lanes": list(lanes), "heads": self._digests()}
+        key = {**self._key, "lanes": list(lanes), "drafts": self._models(), "heads": self._digests()}
         return Lines(self._folder / f"{name}.jsonl", key, stale="restart")
 
     # -- odds and ends
@@ -282,14 +284,23 @@ class Collector:
 
     def _lines(self, draft: str) -> Lines:
         if draft not in self._chains:
-            info = None if draft in MODEL_FREE else self.pair.draft(draft).info
             key = {
                 **self._key,
-                "draft": [draft, info.fingerprint, info.dtype] if info else [draft],
+                "draft": [draft, *self._model(draft)],
                 "heads": self._digests().get(draft, ""),
             }
             self._chains[draft] = Lines(self._folder / f"chain-{safe_name(draft)}.jsonl", key, stale="restart")
         return self._chains[draft]
+
+    def _models(self) -> dict[str, list[str]]:
+        """What was timed and replayed under each draft's name."""
+        return {draft: self._model(draft) for draft in sorted(self.drafts)}
+
+    def _model(self, draft: str) -> list[str]:
+        if draft in MODEL_FREE:
+            return []
+        info = self.pair.draft(draft).info
+        return [info.fingerprint or "", info.dtype]
 
     def _digests(self) -> dict[str, str]:
         """Draft -> digest of its fitted policies: refitting makes old scores stale."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ..analysis.whatif import Simulated, simulate
+from ..analysis.whatif import Simulated
 from ..lookahead.base import DraftState, LaneContext, LookaheadPolicy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.registry import make_policy
 from ..records.trace import Costs
 from .results import Corrections
-from .samples import Sample
+from .samples import Sample, simulate_all
 from .tables import Entry
 
 
@@ -70,16 +70,7 @@ def correct(lane: str, samples: Sequence[Sample], costs: Costs, heads: Mapping[s
         return None
 
     def replayed(wrap: Callable[[LookaheadPolicy], LookaheadPolicy]) -> list[Simulated]:
-        return [
-            simulate(
-                one.replay,
-                costs,
-                wrap(make_policy(parsed, heads)),
-                max_new_tokens=one.max_new_tokens,
-                finish=one.finish,
-            )
-            for one in samples
-        ]
+        return simulate_all(samples, costs, lambda: wrap(make_policy(parsed, heads)))
 
     def seconds(simulated: Sequence[Simulated], priced: Costs = costs) -> float:
         lengths = (n for one in simulated for _, n, _ in one.iterations)

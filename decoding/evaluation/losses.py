@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..analysis.whatif import simulate
 from ..lookahead.base import SL_CAP, LaneContext, PlannedPolicy
 from ..records.trace import Costs
 from .results import Losses
-from .samples import Replayed, Sample, plain_costs
+from .samples import Replayed, Sample, plain_costs, simulate_all
 
 
 class PerfectJudge(PlannedPolicy):
@@ -29,11 +28,8 @@ class PerfectJudge(PlannedPolicy):
 
 def replay_judge(samples: Sequence[Sample], costs: Costs) -> Replayed:
     """:class:`PerfectJudge` on every sample; its decisions are free."""
-    simulated = [
-        simulate(one.replay, costs, PerfectJudge(), max_new_tokens=one.max_new_tokens, finish=one.finish)
-        for one in samples
-    ]
-    return Replayed(PerfectJudge.name, simulated, plain_costs(samples, costs))
+    simulated = simulate_all(samples, costs, PerfectJudge)
+    return Replayed(PerfectJudge.name, simulated, plain_costs(samples, costs), PerfectJudge.cap)
 
 
 def losses(replayed: Replayed, policy: str, samples: Sequence[Sample], costs: Costs) -> Losses:
@@ -47,21 +43,26 @@ def losses(replayed: Replayed, policy: str, samples: Sequence[Sample], costs: Co
     c, decision = costs.c[draft], costs.decision.get(policy, 0.0)
     drafted = sum(one.draft_passes for one in replayed.simulated)
     passes = sum(one.target_passes for one in replayed.simulated)
-    checks = sum(costs.check(n + 1) for one in replayed.simulated for _, n, _ in one.iterations)
+    lengths = [n for one in replayed.simulated for _, n, _ in one.iterations]
+    starts = sum(costs.start(n, draft) for n in lengths)
+    checks = sum(costs.check(n + 1) for n in lengths)
     thrown = drafted - sum(one.accepted for one in replayed.simulated)
     slope = (costs.check(SL_CAP + 1) - costs.check(1)) / SL_CAP
     unit = costs.target_s / tokens
     return Losses(
-        draft_s=drafted * c * unit,
+        draft_s=(starts + drafted * c) * unit,
         check_s=checks * unit,
         decision_s=drafted * decision * unit,
         loop_s=passes * costs.o * unit,
         too_long_s=thrown * (c + decision + slope) * unit,
-        too_soon=sum(_stopped_too_soon(one, part.iterations) for one, part in zip(samples, replayed.simulated))
+        too_soon=sum(
+            _stopped_too_soon(one, part.iterations, replayed.cap) for one, part in zip(samples, replayed.simulated)
+        )
         / tokens,
     )
 
 
-def _stopped_too_soon(sample: Sample, iterations: Sequence[tuple[int, int, int]]) -> int:
+def _stopped_too_soon(sample: Sample, iterations: Sequence[tuple[int, int, int]], cap: int | None) -> int:
     holds = sample.replay.holds
-    return sum(n < min(SL_CAP, holds[start]) for start, n, _ in iterations if start + n + 1 < sample.n_tokens)
+    most = sample.n_tokens if cap is None else cap
+    return sum(n < min(most, holds[start]) for start, n, _ in iterations if start + n + 1 < sample.n_tokens)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..analysis.whatif import Replay, Simulated, simulate
+from ..lookahead.base import LookaheadPolicy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.registry import make_policy
@@ -40,6 +41,7 @@ class Replayed:
     lane: str
     simulated: list[Simulated]
     plain: np.ndarray  # cost of plain decoding, in units of target_s
+    cap: int | None  # the policy's own; None: it has none
 
     @property
     def cost(self) -> np.ndarray:
@@ -56,7 +58,7 @@ class Replayed:
 
     def pick(self, indices: Sequence[int]) -> Replayed:
         """The replays of some of the samples."""
-        return Replayed(self.lane, [self.simulated[i] for i in indices], self.plain[list(indices)])
+        return Replayed(self.lane, [self.simulated[i] for i in indices], self.plain[list(indices)], self.cap)
 
 
 def replay_lane(
@@ -64,17 +66,15 @@ def replay_lane(
 ) -> Replayed:
     """Replays ``lane`` on every sample. Raises UserError for a lane that cannot run (nothing fitted)."""
     parsed = parse_lane(lane)
-    simulated = [
-        simulate(
-            sample.replay,
-            costs,
-            make_policy(parsed, heads),
-            max_new_tokens=sample.max_new_tokens,
-            finish=sample.finish,
-        )
-        for sample in samples
+    simulated = simulate_all(samples, costs, lambda: make_policy(parsed, heads))
+    return Replayed(lane, simulated, plain_costs(samples, costs), make_policy(parsed, heads).cap)
+
+
+def simulate_all(samples: Sequence[Sample], costs: Costs, make: Callable[[], LookaheadPolicy]) -> list[Simulated]:
+    """A policy of its own, from ``make``, on every sample."""
+    return [
+        simulate(one.replay, costs, make(), max_new_tokens=one.max_new_tokens, finish=one.finish) for one in samples
     ]
-    return Replayed(lane, simulated, plain_costs(samples, costs))
 
 
 def plain_costs(samples: Sequence[Sample], costs: Costs) -> np.ndarray:

@@ -17,6 +17,7 @@ from ..comparison.cost_curves import smooth_costs
 from ..comparison.costs import measure_costs, measure_decision
 from ..comparison.prepare import ALL_FEATURES, Prepared, make_draft, prepare, shared_vocabulary
 from ..errors import Cancelled, UserError
+from ..lookahead.base import SL_CAP_LEARNED
 from ..lookahead.fitted import FOLDER
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
@@ -177,6 +178,7 @@ class _Job:
                 text,
                 max_new_tokens=self.options.max_new_tokens,
                 ends=prepared.limits.ends,
+                longest=SL_CAP_LEARNED,
                 heads=heads,
                 hidden_size=self.pair.draft(self.draft).hidden_size,
                 cancelled=self._cancelled,

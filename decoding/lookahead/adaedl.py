@@ -1,9 +1,9 @@
-"""adaedl: a threshold on the entropy bound, controlled towards a target acceptance rate.
+"""adaedl: a threshold on an entropy-based estimate, controlled towards a target acceptance rate.
 
 Source: AdaEDL (Agrawal et al. 2024, arXiv 2410.18351), whose update is that of Draft & Verify (Zhang et al. 2024, arXiv
-2309.08168). With H the entropy (nats) of the draft's distribution for the last token, 1 - sqrt(gamma H) is a lower
-bound on the probability that the token is accepted (by Pinsker's inequality, with H in place of the unknown
-cross-entropy). Draft on while
+2309.08168). With H the entropy (nats) of the draft's distribution for the last token, 1 - sqrt(gamma H) estimates the
+probability that the token is accepted: with the unknown cross-entropy in place of H it would be a lower bound, by
+Pinsker's inequality. Draft on while
 
     1 - sqrt(gamma H) >= lam,    gamma = 0.2,
 
@@ -74,7 +74,7 @@ SPEC = PolicySpec(
     offered=("adaedl",),
     evaluated=("adaedl",),
     score=Score(
-        "The score bounds from below the chance that the guess holds, by the entropy of the small model's choice. The "
+        "The score estimates the chance that the guess holds, by the entropy of the small model's choice. The "
         "line moves after each check towards the wanted share of guesses that hold; under it, it stops and checks.",
         along=lambda guesses: [-entropy for entropy in guesses.entropy],
         fixed=False,

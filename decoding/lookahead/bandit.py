@@ -14,7 +14,7 @@ losses is then n + q + q^2 + ..., where q is the share of guesses that held so f
 
 The weights are exp(-eta L_k), L_k the sum of the losses of SL k, and the SL is their mean, rounded: T is nearly linear
 and -min(a, k) is convex in k, so the mean is no worse than a draw by the weights (Cesa-Bianchi and Lugosi, 2006,
-section 2.1), and replays are deterministic. The learning rate eta = ln(K) / (regret against the weights so far) needs
+section 2.1), and replays are deterministic. The learning rate eta = ln(K) / (sum of the mixability gaps so far) needs
 no tuning (AdaHedge: de Rooij, van Erven, Grunwald and Koolen, 2014, JMLR 15, section 2.2).
 """
 

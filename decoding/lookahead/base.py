@@ -115,7 +115,8 @@ class LookaheadPolicy(ABC):
         """Whether to draft another token; asked before every draft step, including the first."""
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
-        """Receives the outcome of an iteration's check. ``n_drafted`` is 0 if the token limit left no room.
+        """Receives the outcome of an iteration's check. ``n_drafted`` is 0 if nothing was drafted: the policy did
+        not want to, the draft had nothing to propose, or the token limit left no room.
 
         ``n_drafted`` may exceed the policy's own cap: an evaluation simulates a policy that never stops too soon.
         """

@@ -131,6 +131,7 @@ class CostAware(LookaheadPolicy):
         return score > self.threshold
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
+        # None drafted counts as held, so that a policy that has given up drafts again some time.
         self._last = "held" if n_accepted == n_drafted else "missed"
         for _ in range(n_accepted):
             self._recent = updated(self._recent, True)

@@ -6,7 +6,7 @@ checked. Width, threshold and SL_max are not published: ours are in the JSON fil
 validation split.
 
 Most tokens are so likely (p, the first of the top-10) that the classifier would draft on for any other features. From
-the probability ``sure`` on, chosen on validation together with the threshold, a live lane neither computes the features
+the probability ``sure`` on, chosen on validation after the threshold, a live lane neither computes the features
 nor evaluates the classifier.
 """
 

@@ -14,7 +14,8 @@ GAMMA = 0.15
 class Entropy(LookaheadPolicy):
     """Checks once sqrt(0.15 * H) exceeds ``h``; H is the entropy (nats) of the draft's distribution for the last token.
 
-    Source: SVIP (published code); 1 - sqrt(gamma * H) is a lower bound on the acceptance probability.
+    Source: SVIP (published code). 1 - sqrt(gamma * H) estimates the acceptance probability: with the unknown
+    cross-entropy in place of H it would be a lower bound.
     """
 
     name = "entropy"

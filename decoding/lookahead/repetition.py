@@ -29,9 +29,6 @@ class Repetition:
         self._at = -1  # the position that predicts the next token; -1: none
         self._run = 0
 
-    def __len__(self) -> int:
-        return len(self._text)
-
     @property
     def end(self) -> Sequence[int]:
         """The last two tokens of the text, or fewer if it is shorter."""

@@ -50,11 +50,14 @@ class Lines:
                     "name another folder, or delete that one."
                 )
             lines = []
-        self._rewrite([self.key, *lines[1:]])
+        self._mend([self.key, *lines[1:]])
         return iter(lines[1:])
 
-    def _rewrite(self, records: list[dict[str, Any]]) -> None:
-        write_whole(self.path, "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in records))
+    def _mend(self, records: list[dict[str, Any]]) -> None:
+        """Makes the file consist of ``records``. One that does is left alone: another process may be writing to it."""
+        whole = "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in records)
+        if not self.path.exists() or self.path.read_text(encoding="utf-8", errors="replace") != whole:
+            write_whole(self.path, whole)
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -225,13 +225,16 @@ def _draft_weights(given: Any, drafts: dict[str, str]) -> dict[str, str]:
     raise TypeError(f"draft_weights, for each draft one of {', '.join(DRAFT_WEIGHTS)},")
 
 
+def _description(name: str, models: Path | None) -> Path | None:
+    """The pair.json of the embedded pair ``name``, which may come from a run file: no path is made of it."""
+    return next((path for path in (models or MODELS).glob("*/pair.json") if path.parent.name == name), None)
+
+
 @functools.cache
 def about_pair(name: str, models: Path | None = None) -> str:
     """What the target of the embedded pair ``name`` can do, in a few words; "" for a pair that is not embedded."""
-    path = (models or MODELS) / name / "pair.json"
-    if Path(name).name != name or not path.is_file():
-        return ""
-    return str(_read_json(path).get("about", ""))
+    path = _description(name, models)
+    return str(_read_json(path).get("about", "")) if path else ""
 
 
 @functools.lru_cache(maxsize=64)
@@ -242,8 +245,8 @@ def is_asked(chat: bool | None, pair: str, models: Path | None = None) -> bool:
     """
     if chat is not None:
         return chat
-    path = (models or MODELS) / pair / "pair.json"
-    if Path(pair).name == pair and path.is_file():
+    path = _description(pair, models)
+    if path:
         return bool(_read_json(path).get("chat", False))
     return any(preset.chat for preset in PRESETS if preset.name == pair)
 

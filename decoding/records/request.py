@@ -15,6 +15,7 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 Weights = Literal["auto", "int4"]
 
 MAX_PROMPT_CHARS = 100_000
+LEAST_TEMPERATURE = 0.001  # above 0: with less, float32 logits overflow
 MAX_SYSTEM_CHARS = 8_000
 MAX_NEW_TOKENS = 4096
 MAX_LANES = 8
@@ -158,8 +159,8 @@ def _check_whole(name: str, value: int, low: int, high: int) -> None:
 
 
 def _check_sampling(request: CompareRequest) -> None:
-    if not math.isfinite(request.temperature) or not 0.0 <= request.temperature <= 5.0:
-        raise UserError(f"The temperature must be a number from 0 to 5, not {request.temperature}.")
+    if request.temperature != 0.0 and not LEAST_TEMPERATURE <= request.temperature <= 5.0:
+        raise UserError(f"The temperature must be 0 or from {LEAST_TEMPERATURE} to 5, not {request.temperature}.")
     if not math.isfinite(request.top_p) or not 0.0 < request.top_p <= 1.0:
         raise UserError(f"Top-p must be a number above 0 and at most 1, not {request.top_p}.")
     if request.rule == "greedy" and request.temperature > 0:

@@ -221,7 +221,7 @@ class Costs:
     measured: ShortText | None = None  # when, ISO 8601, UTC; None: for this run
 
     def check(self, n_tokens: int) -> float:
-        """v(n): cost of a target pass over ``n_tokens``; beyond the measured range extrapolated with its last slope."""
+        """v(n): cost of a target pass over ``n_tokens``; beyond the measured range extrapolated with its mean slope."""
         if n_tokens <= len(self.v):
             return self.v[n_tokens - 1]
         slope = (self.v[-1] - self.v[0]) / max(1, len(self.v) - 1)
@@ -259,8 +259,8 @@ class Chain:
 
     ``along`` has one guess per output position, each made on the target's own text before it. ``tails[k]`` are the
     guesses that follow ``along.choice[k]`` if that is not the target's token: the draft's continuation after its first
-    mistake, up to 20 tokens, or fewer if it ends the text itself. A tail at the last position follows the whole text
-    (needed if a stop string cut the text off).
+    mistake, up to the highest cap of a policy, or fewer if it ends the text itself. A tail at the last position follows
+    the whole text (needed if a stop string cut the text off).
     """
 
     __pydantic_config__ = _STRICT

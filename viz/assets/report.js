@@ -81,11 +81,11 @@
       if (ended && !this.started) this.offerAgain();
     }
 
-    /** A measurement ends with the page that asked for it; what it had measured is kept by the server. */
+    /** A measurement ends with the page that asked for it; the server keeps the texts that the target had written. */
     offerAgain() {
       sessionStorage.removeItem(this.going);
-      this.status.say("The measurement that was under way ended when this page was left or reloaded. What it had measured is kept: "
-        + "started again with the same settings, it continues from there.");
+      this.status.say("The measurement that was under way ended when this page was left or reloaded. "
+        + "The texts that it had written are kept; started again, it takes the rest anew, with the same settings.");
       this.status.offer("Start again", () => this.element.closest("[role=tabpanel]").querySelector(".sp-run-here").click());
     }
 

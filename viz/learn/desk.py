@@ -112,9 +112,9 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
         if query.get("run") is None:
             raise UserError("Choose a run first: a saved lesson contains its runs.")
         roles = _roles(lesson, query.get("roles"))
+        payload = shelf.payload(query.get("run"))
         if len({query["run"], *roles.values()}) > MAX_RUNS:
             raise UserError(f"This lesson shows more than {MAX_RUNS} runs, the most that one file holds.")
-        payload = shelf.payload(query.get("run"))
         others = [shelf.payload(one) for one in dict.fromkeys(roles.values()) if one != query.get("run")]
         return {"name": f"speculoscope-{lesson['id']}.html", "text": export_lesson(lesson, payload, others, roles)}
 

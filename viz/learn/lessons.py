@@ -28,7 +28,7 @@ Identifier = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 Line = Annotated[str, Field(min_length=1, max_length=200)]
 Text = Annotated[str, Field(min_length=1, max_length=1200)]
 _FACT = re.compile(r"\{([^{}]*)\}")
-_CONDITION = re.compile(r"([a-z_0-9]+) (?:<|<=|>|>=|==) ([a-z_0-9]+|-?\d+(?:\.\d+)?)")
+_CONDITION = re.compile(r"([a-z_][a-z_0-9]*) (?:<|<=|>|>=|==) ([a-z_0-9]+|-?\d+(?:\.\d+)?)")
 
 
 @cache

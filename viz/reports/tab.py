@@ -204,9 +204,16 @@ def _wire_memory(page: gr.Blocks, memory: gr.BrowserState, form: dict[str, Compo
 
     def restore(kept: Any) -> list:
         values = kept if isinstance(kept, dict) else {}
-        return [values.get(name, gr.skip()) for name in form]
+        return [values[name] if _fits(field, values.get(name)) else gr.skip() for name, field in form.items()]
 
     wire_memory(page, memory, form, restore, list(form.values()))
+
+
+def _fits(field: Component, value: Any) -> bool:
+    """Whether ``field`` can show ``value``, which anybody may have written."""
+    if isinstance(field, gr.Dropdown):
+        return value in [choice for _, choice in field.choices]
+    return isinstance(value, int | float) and not isinstance(value, bool) and field.minimum <= value <= field.maximum
 
 
 def _wire(

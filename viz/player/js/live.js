@@ -39,10 +39,7 @@ const Live = {
   /** Applies events of a live run. Returns the number of the next expected event. */
   apply(delta) {
     if (this.run !== delta.run) { this.run = delta.run; this.expected = 0; }
-    if (delta.seq > this.expected) {
-      if (this.options.onGap) this.options.onGap(delta.run, this.expected);
-      return this.expected;
-    }
+    if (delta.seq > this.expected) return this.expected;
     delta.events.slice(this.expected - delta.seq).forEach((event) => this.take(event));
     this.expected = Math.max(this.expected, delta.seq + delta.events.length);
     return this.expected;
@@ -50,9 +47,6 @@ const Live = {
 
   take({ kind, data }) {
     const acts = {
-      queued: () => this.showStatus(data.place
-        ? `Waiting: ${data.place} ${data.place === 1 ? "comparison is" : "comparisons are"} ahead of this one.`
-        : "Starting."),
       started: () => this.startLive(data),
       progress: () => (this.settling ? this.showSettling(data.message, data.fraction) : this.showStatus(data.message, data.fraction)),
       lane_started: () => this.startLane(data),
