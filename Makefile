@@ -28,13 +28,16 @@ lint: .venv/.dev
 
 refresh: .venv/.run
 	$(BIN)/python -m training report --write-cards
-	for pair in smollm2-135m codepair-15M; do \
-		$(BIN)/python -m decoding fit --pair $$pair && \
-		$(BIN)/python -m decoding evaluate --pair $$pair --ship && \
-		$(BIN)/python -m decoding recordings --pair $$pair || exit 1; \
-	done
+	$(BIN)/python -m decoding fit --pair smollm2-135m
+	$(BIN)/python -m decoding fit --pair smollm2-135m --draft two-layers
+	$(BIN)/python -m decoding fit --pair codepair-15M
+	$(BIN)/python -m decoding evaluate --pair smollm2-135m --ship --clock-prompts 80 --repeats 1 --minutes 16
+	$(BIN)/python -m decoding evaluate --pair codepair-15M --ship --chain-minutes 7 --clock-prompts 320 --repeats 1 --minutes 14
+	$(BIN)/python -m decoding evaluate --pair smollm2-135m --drafts all --ship --limit 16 --validation-limit 8 \
+		--clock-prompts 6 --repeats 1 --minutes 3 --chain-minutes 4
+	$(BIN)/python -m decoding recordings --pair smollm2-135m --repeats 3 --max-new-tokens 96
+	$(BIN)/python -m decoding recordings --pair codepair-15M
 	$(BIN)/python -m viz.tools.lessons
-	$(BIN)/python -m decoding evaluate --pair smollm2-135m --drafts all --ship
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
