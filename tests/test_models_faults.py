@@ -195,7 +195,7 @@ def test_a_model_that_ignores_its_cache_is_refused(shipped):
 
 
 def test_a_prompt_without_tokens():
-    with pytest.raises(UserError, match="gives no tokens: type some text"):
+    with pytest.raises(UserError, match="gives no tokens: type a question"):
         check_prompt([], 10)
 
 

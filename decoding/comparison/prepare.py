@@ -174,7 +174,7 @@ def load_heads_of(pair: Pair, draft: str) -> dict[str, Head]:
 def _encode(request: CompareRequest, pair: Pair) -> list[int]:
     prompt = pair.encode_prompt(request.prompt, request.chat, request.system)
     if not prompt:
-        raise UserError("The prompt gives no tokens: type some text for the models to continue.")
+        raise UserError("The prompt gives no tokens: type a question for the model, or a text to continue.")
     return prompt
 
 
@@ -189,9 +189,9 @@ def _heads_for(prepared: Prepared, draft: str) -> dict[str, Head]:
 
 
 def _check_features(prepared: Prepared, lane: Lane) -> None:
-    """Raises UserError for lanes that need features which their draft does not have."""
-    policy, draft = prepared.policy(lane), prepared.draft_of(lane)
-    if policy.needs and draft is not None and abilities_of(draft).certain:
+    """Raises UserError for lanes whose policy their draft cannot serve, or whose policy is not fitted."""
+    draft = prepared.draft_of(lane)
+    if lane.spec.looks_at_guesses and draft is not None and abilities_of(draft).certain:
         others = [spec.name for spec in all_specs().values() if not (spec.plain or spec.looks_at_guesses)]
         raise UserError(
             f"The lane {lane.text} decides by the draft's probabilities, and {draft} has none: "
@@ -202,3 +202,4 @@ def _check_features(prepared: Prepared, lane: Lane) -> None:
             f"The lane {lane.text} is not defined: what {draft} guesses depends on where an iteration begins. "
             "It cannot be known in advance how far its guesses hold: leave the oracle out."
         )
+    prepared.policy(lane)  # raises for one that is not fitted

@@ -94,7 +94,7 @@ class DeviceModel(CachedModel, Protocol):
 def check_prompt(ids: list[int], max_length: int) -> None:
     """Raises UserError with a sentence for a prompt that is empty or does not fit."""
     if not ids:
-        raise UserError("The prompt gives no tokens: type some text for the models to continue.")
+        raise UserError("The prompt gives no tokens: type a question for the model, or a text to continue.")
     check_room(0, len(ids), max_length)
 
 

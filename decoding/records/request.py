@@ -106,7 +106,7 @@ def request_from_dict(data: Any) -> CompareRequest:
 def check_request(request: CompareRequest) -> CompareRequest:
     """Raises UserError with a sentence for a request that cannot run. Lane strings are checked when they are parsed."""
     if not request.prompt.strip():
-        raise UserError("The prompt is empty: type some text for the models to continue.")
+        raise UserError("The prompt is empty: type a question for the model, or a text to continue.")
     if len(request.prompt) > MAX_PROMPT_CHARS:
         raise UserError(f"The prompt has {len(request.prompt):,} characters; at most {MAX_PROMPT_CHARS:,} are read.")
     if any(not _is_whole_text(text) for text in (request.prompt, request.system, *request.stop)):

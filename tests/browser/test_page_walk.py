@@ -274,6 +274,31 @@ def test_an_example_replaces_the_prompt_when_it_is_chosen_and_not_when_the_list_
     expect(page.locator("#prompt textarea")).not_to_have_value("mine", timeout=WAIT)
 
 
+def test_a_list_left_with_tab_closes_and_changes_nothing(page):
+    page.locator("#prompt textarea").fill("mine")
+    page.locator("#example input").focus()
+    expect(page.get_by_role("listbox")).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("listbox")).to_have_count(0)
+    unfold(page.locator("#settings > button"), page.get_by_label("Seed"))
+    expect(page.locator("#prompt textarea")).to_have_value("mine")
+    page.locator("#settings > button").click()
+
+
+def test_keys_move_the_player_that_is_on_screen(page):
+    page.locator(".sd-rail").evaluate("rail => { rail.focus(); rail.blur(); }")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.locator("#prompt textarea").evaluate("field => field.blur()")
+    page.get_by_role("tab", name="Learn").click()
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_have_count(0)  # another tab is on screen
+    page.get_by_role("tab", name="Race").click()
+
+
 def test_the_example_chosen_last_can_be_chosen_again_after_typing(page):
     box, example = page.locator("#prompt textarea"), page.locator("#example input")
     first = box.input_value()

@@ -31,7 +31,7 @@
     head.append(el("p", "sp-note", "A recorded run plays while the rest of the page loads."));
     cover.append(head, root);
     document.body.prepend(cover);
-    player = global.Speculoscope.mount(root, {});
+    player = global.Speculoscope.mount(root, { globalKeys: true });
     const { payload } = JSON.parse(value).events[0].data;
     run = payload.id;
     player.load(payload);

@@ -107,6 +107,11 @@
     if (fold) fold.setAttribute("aria-expanded", String(fold.closest(".sp-form").classList.toggle("sp-open")));
   });
 
+  /** Gradio opens a list at any key in its field, at Tab after the focus has gone: the list would stay, over the page. */
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Tab" && event.target.getAttribute("role") === "combobox") event.stopPropagation();
+  }, true);
+
   // ---------------------------------------------------------------- the race
 
   /** Whether a link's settings differ from those of the page's first run. */
@@ -120,7 +125,7 @@
       this.t = 0;
       this.early = global.SpeculoscopePage.early.takeOver(element.querySelector(".sp-player"));
       this.root = element.querySelector(".sp-player");
-      this.player = this.early ? this.early.player : global.Speculoscope.mount(this.root, {});
+      this.player = this.early ? this.early.player : global.Speculoscope.mount(this.root, { globalKeys: true });
       this.player.options.details = (lane, it, at) => this.details(lane, it, at);
       this.player.options.explain = (where) => { if (this.run) global.SpeculoscopePage.explain({ run: this.run, ...where }); };
       this.root.addEventListener("sd:position", (event) => { this.t = event.detail.t; });
@@ -231,7 +236,10 @@
 
     /** The run was stopped or failed. */
     keep() {
-      if (this.run == null) this.take.refuse();
+      if (this.run == null) {
+        this.take.refuse();
+        this.plots.abandon();
+      }
       else if (this.run === this.live) this.shown();
     }
 

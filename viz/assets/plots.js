@@ -165,6 +165,7 @@
     show(run) {
       if (run !== this.fetched) this.forget();
       if (run == null) this.note.textContent = "The plots appear when the run has ended; a stopped run has none.";
+      else if (run !== this.fetched) this.note.textContent = "The plots appear when the replay ends, or when you scroll to them.";
       this.run = run;
       this.visible = false;
       this.ended = run != null && this.stands();  // nothing plays with reduced motion
@@ -181,6 +182,11 @@
       for (const old of this.drawings) global.Plotly.purge(old.canvas);
       this.drawings = [];
       this.body.replaceChildren();
+    }
+
+    /** The run that has just started will have no plots. */
+    abandon() {
+      this.body.style.minHeight = "";
     }
 
     async refresh() {

@@ -158,7 +158,8 @@ def verdict(run: Run) -> dict[str, str]:
         }
     if len(run.lanes) < 2:
         return {"kind": "free", "text": "One lane: no other text to compare with."}
-    return {"kind": "same", "text": f"Same text in all {_word(len(run.lanes))} lanes."}
+    lanes = "both lanes" if len(run.lanes) == 2 else f"all {_word(len(run.lanes))} lanes"
+    return {"kind": "same", "text": f"Same text in {lanes}."}
 
 
 def _difference(run: Run, trace: Trace) -> str:

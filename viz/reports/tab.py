@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -114,9 +115,10 @@ def build_report_tab(
     with gr.Accordion("Measure again here", open=False, elem_classes="sp-settings"), gr.Row(elem_classes="sp-ask"):
         pair = gr.Dropdown([("the default pair", ""), *pair_choices(pairs)], value="", label="Pair of models")
         suite = gr.Dropdown(["all", *available_suites()], value="all", label="Prompts")
-        limit = gr.Number(12, label="Test prompts", minimum=1, maximum=1000, precision=0, min_width=110)
-        clock = gr.Number(4, label="of them on the clock", minimum=0, maximum=1000, precision=0, min_width=110)
-        minutes = gr.Number(2, label="Minutes on the clock, at most", minimum=0, maximum=60, min_width=110)
+        # Without bounds: Gradio would refuse numbers beyond them with an error that names no field.
+        limit = gr.Number(12, label="Test prompts", precision=0, min_width=110)
+        clock = gr.Number(4, label="of them on the clock", precision=0, min_width=110)
+        minutes = gr.Number(2, label="Minutes on the clock, at most", min_width=110)
         run, stop = make_buttons("Run here", 110)
         run.elem_classes = ["sp-run-here"]
     view = gr.HTML(
@@ -213,7 +215,7 @@ def _fits(field: Component, value: Any) -> bool:
     """Whether ``field`` can show ``value``, which anybody may have written."""
     if isinstance(field, gr.Dropdown):
         return value in [choice for _, choice in field.choices]
-    return isinstance(value, int | float) and not isinstance(value, bool) and field.minimum <= value <= field.maximum
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _wire(
@@ -259,13 +261,13 @@ def _wire(
 
 def job_options(kind: Kind, pair: Any, suite: Any, limit: Any, clock: Any, minutes: Any) -> dict[str, Any]:
     """The job's options from the form. Raises UserError."""
-    for name, value in (
-        ("the number of test prompts", limit),
-        ("the number of prompts on the clock", clock),
-        ("the minutes on the clock", minutes),
+    for name, value, low, high in (
+        ("the number of test prompts", limit, 1, 1000),
+        ("the number of prompts on the clock", clock, 0, 1000),
+        ("the minutes on the clock", minutes, 0, 60),
     ):
-        if value is None or isinstance(value, bool) or not isinstance(value, int | float):
-            raise UserError(f"Fill in {name}: the field must contain a number.")
+        if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise UserError(f"Fill in {name}: the field must contain a number from {low} to {high:,}.")
     return {
         "pair": str(pair or ""),
         "suite": str(suite),

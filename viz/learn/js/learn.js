@@ -30,7 +30,7 @@ class Learn {
     this.nav.setAttribute("role", "tablist");
     this.nav.setAttribute("aria-label", "Ways to learn");
     for (const [name, title] of PLACES) {
-      const tab = button(title, () => this.goTo({ place: name }), { cls: "sl-tab" });
+      const tab = button(title, () => this.choose(name), { cls: "sl-tab" });
       tab.setAttribute("role", "tab");
       tab.dataset.place = name;
       tab.id = `sl-tab-${name}`;
@@ -137,6 +137,12 @@ class Learn {
   get known() { return (this.facts ??= factsOf(this.model)); }
 
   // -------------------------------------------------------------- places
+
+  /** The tab of the list of lessons also leads back to it out of a lesson. */
+  choose(place) {
+    if (place === "lessons" && this.place === place) this.places.lessons.leave();
+    this.goTo({ place });
+  }
 
   goTo({ place = this.place, ...where } = {}) {
     this.say("");

@@ -239,11 +239,16 @@ const Pointing = {
     move(event);
   },
 
+  isOnScreen() {
+    const { top, bottom, height } = this.root.getBoundingClientRect();
+    return height > 0 && top < global.innerHeight && bottom > 0;
+  },
+
   key(event) {
     const target = event.target;
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     const here = this.root.contains(target);
-    if (!here && !(this.options.globalKeys && target === document.body)) return;
+    if (!here && !(this.options.globalKeys && target === document.body && this.isOnScreen())) return;
     if (event.key === "Escape") { this.unpin(); return; }
     if (here && this.rove(event)) { event.preventDefault(); return; }
     if (this.guide.open) return;
