@@ -66,6 +66,7 @@ class WorkerProcess:
         self._process.kill()
         with suppress(subprocess.TimeoutExpired):  # a driver may hold it: nobody waits for that
             self._process.wait(END_S)  # so that it writes no file while its folder is removed
+        self._folder.cleanup()  # the reading thread does so as well, but this program's end may cut it short
 
     def why_it_ended(self) -> str:
         """A clause on the exit status: "was killed by signal 9 (SIGKILL)"."""
