@@ -26,7 +26,7 @@ CHAT_LABELS = [
     ("a question to the model (chat template)", "ask"),
     ("a text to continue", "continue"),
 ]
-WEIGHTS_LABELS = [("in that format (auto)", "auto"), ("four bits (int4, on a CPU)", "int4")]
+WEIGHTS_LABELS = [("auto", "auto"), ("int4 (on a CPU)", "int4")]
 ASK = ("Ask the model", "Ask a question, or say what to write")
 CONTINUE = ("Continue this text", "Type the beginning of a text; the models continue it")
 

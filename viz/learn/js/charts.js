@@ -14,7 +14,7 @@ function niceStep(range, wanted = 5) {
 /** Lines and points over a numeric axis. series: {name, points: [[x, y]], kind: "line" | "dash" | "dots", cls}. */
 function lineChart({ label, x, y, series, marks = [] }) {
   const { width, height, left, right, top, bottom } = chartSize();
-  const all = series.flatMap((one) => one.points.map(([, value]) => value)), high = Math.max(y.least || 1.2, ...all) * (marks.length ? 1.2 : 1.06);  // a mark has its text above it
+  const all = series.flatMap((one) => one.points.map(([, value]) => value)), high = Math.max(y.least || 1.2, ...all) * (marks.length ? 1.2 : 1.06);  // the text of a mark stands above all curves
   const sx = (value) => left + (value - x.min) / (x.max - x.min) * (width - left - right);
   const sy = (value) => height - bottom - value / high * (height - top - bottom);
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "sl-chart", role: "img", "aria-label": label });
@@ -27,7 +27,7 @@ function lineChart({ label, x, y, series, marks = [] }) {
   for (let value = Math.ceil(x.min); value <= x.max; value += Math.ceil((x.max - x.min) / (width > 400 ? 10 : 6))) chart.append(svg("text", { x: sx(value), y: height - bottom + 16, class: "sl-tick sl-middle" }, String(value)));
   chart.append(svg("text", { x: (left + width - right) / 2, y: height - 4, class: "sl-tick sl-middle" }, x.label));
   for (const one of series) chart.append(...drawSeries(one, sx, sy));
-  for (const mark of marks) chart.append(svg("circle", { cx: sx(mark.x), cy: sy(mark.y), r: 8, class: "sl-optimum" }), svg("text", { x: clamp(sx(mark.x), left + 60, width - 90), y: sy(mark.y) - 14, class: "sl-tick sl-middle sl-strong" }, mark.text));
+  for (const mark of marks) chart.append(svg("circle", { cx: sx(mark.x), cy: sy(mark.y), r: 8, class: "sl-optimum" }), svg("text", { x: clamp(sx(mark.x), left + 60, width - 90), y: top + 12, class: "sl-tick sl-middle sl-strong" }, mark.text));
   const legend = el("p", "sl-legend", ...series.filter((one) => one.points.length).map((one) => el("span", `sl-legend-${one.kind} ${one.cls}`, one.name)));
   return el("figure", "sl-figure", chart, legend);
 }
