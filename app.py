@@ -47,7 +47,9 @@ def main() -> None:
         backend.prepare()
         page.block_thread()
     except OSError as error:
-        parser.error(str(error) if options.port is None else f"Port {options.port} is taken: choose another --port.")
+        if options.port is None:
+            parser.error(str(error))
+        parser.error(f"Nothing can listen on port {options.port} here (is it taken?): choose another --port or --host.")
     finally:
         backend.close()
 

@@ -289,7 +289,7 @@ def _token(options: Options) -> str:
 def build(options: Options) -> serve.Application:
     """The HTTP side over its devices. Raises UserError for invalid options."""
     if options.replicas is not None and options.replicas < 1 or not 1 <= options.least <= options.most:
-        raise UserError("A cluster needs at least one replica: --replicas and --most-replicas must be 1 or more.")
+        raise UserError("A cluster needs at least one replica, and --most-replicas no fewer than it starts with.")
     number: dict[str, Any] = {"num_replicas": options.replicas}
     if options.replicas is None:
         bounds = {"min_replicas": options.least, "max_replicas": options.most}

@@ -72,12 +72,7 @@ def test_a_measurement_that_a_reload_ended_says_so_and_can_be_started_again(visi
 
 def test_no_prompts_to_measure_on_is_a_sentence(visit, page_url):
     page = visit(page_url)
-    panel = _drafts_tab(page)
-    prompts = panel.get_by_role("spinbutton", name="Test prompts")
-    unfold(panel.get_by_text("Measure again here"), prompts)
-    prompts.fill("0")
-    prompts.blur()
-    panel.get_by_role("button", name="Run here").click()
+    panel = _measure_drafts(page, prompts="0")
     expect(panel.locator(".sp-status")).to_contain_text("a number from 1 to 1,000", timeout=WAIT)
     assert page.faults == []
 
@@ -101,13 +96,19 @@ def _drafts_tab(page):
     return page.locator("[role=tabpanel]:visible")
 
 
-def _leave_and_start_again(page):
+def _measure_drafts(page, prompts: str):
+    """Press Run here in the Drafts tab, with that many test prompts; returns the tab's panel."""
     panel = _drafts_tab(page)
-    prompts = panel.get_by_role("spinbutton", name="Test prompts")
-    unfold(panel.get_by_text("Measure again here"), prompts)
-    prompts.fill("7")
-    prompts.blur()
+    field = panel.get_by_role("spinbutton", name="Test prompts")
+    unfold(panel.get_by_text("Measure again here"), field)
+    field.fill(prompts)
+    field.blur()
     panel.get_by_role("button", name="Run here").click()
+    return panel
+
+
+def _leave_and_start_again(page):
+    panel = _measure_drafts(page, prompts="7")
     expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
     page.reload()
     panel = _drafts_tab(page)

@@ -85,7 +85,7 @@
     offerAgain() {
       sessionStorage.removeItem(this.going);
       this.status.say("The measurement that was under way ended when this page was left or reloaded. "
-        + "The texts that it had written are kept; started again, it takes the rest anew, with the same settings.");
+        + "The texts that it had written are kept: started again with the same settings, it measures the rest anew.");
       this.status.offer("Start again", () => this.element.closest("[role=tabpanel]").querySelector(".sp-run-here").click());
     }
 

@@ -1,0 +1,53 @@
+"""The recommended draft and policy, and the settings for transformers and vLLM that say the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from decoding.evaluation.advice import recommend, transformers_settings, vllm_settings
+from decoding.evaluation.results import ALL
+from decoding.lookahead.lanes import parse_lane
+from tests.evaluations import make_drafts
+from viz.player.names import lane_name
+
+
+def test_the_recommendation_is_the_fastest_draft_and_is_written_out_for_other_engines():
+    result = make_drafts()
+    advice = recommend(result.drafts, "target", result.setting.costs)
+    best = max(result.drafts, key=lambda draft: draft.speedup[ALL].value)
+    assert advice.draft == best.name and lane_name(best.best_lane).split(" · ")[0] in advice.sentences[0]
+    config = json.loads(advice.vllm.partition("--speculative-config ")[2].strip("'"))
+    assert config["num_speculative_tokens"] == best.best_sl
+
+
+@pytest.mark.parametrize(
+    "lane, lines",
+    [
+        ("x/static:7", ["num_assistant_tokens = 7", '"constant"', "threshold = 0\n"]),
+        ("x/heuristic", ["num_assistant_tokens = 5", '"heuristic"', "threshold = 0\n"]),
+        ("x/confidence:0.3", ["num_assistant_tokens = 20", '"constant"', "threshold = 0.3\n"]),
+        ("x/disco", ["has no disco policy", "num_assistant_tokens = 7"]),
+    ],
+)
+def test_settings_for_transformers(lane, lines):
+    draft = replace(make_drafts().drafts[0], name="x", best_sl=7)
+    text = transformers_settings(draft, parse_lane(lane), "target")
+    for line in lines:
+        assert line in text
+    compile(text, "settings", "exec")
+
+
+def test_settings_for_prompt_lookup():
+    draft = replace(make_drafts().drafts[0], name="ngram", best_sl=9)
+    text = transformers_settings(draft, parse_lane("ngram/static:9"), "t")
+    assert "prompt_lookup_num_tokens=9, max_matching_ngram_size=3" in text
+    assert '"method": "ngram"' in vllm_settings(draft, "t")
+
+
+def test_a_losing_ladder_is_called_losing():
+    result = make_drafts(c=4.0)
+    advice = recommend(result.drafts, "target", result.setting.costs)
+    assert "No draft gains anything" in advice.sentences[0]
