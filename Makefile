@@ -16,7 +16,7 @@ run: .venv/.run
 
 test: .venv/.dev
 	scripts/chromium.sh
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-ray: .venv/.ray
 	$(BIN)/python -m pytest tests/test_ray.py $(ARGS)

@@ -382,6 +382,22 @@ def test_a_repeat_that_went_otherwise_is_left_out_and_noted():
     assert len(trace.repeats) == 1 and len(trace.notes) == 2
 
 
+def test_a_repeat_with_other_iterations_counts_in_no_lane(monkeypatch):
+    first_time = Comparison._time
+
+    def otherwise(self, index, repeat):
+        run = yield from first_time(self, index, repeat)
+        if (index, repeat) == (1, 1):
+            run.iterations[0].n_accepted += 1
+        return run
+
+    monkeypatch.setattr(Comparison, "_time", otherwise)
+    run = finished_run(request(repeats=3), ToyPair())
+    assert [len(trace.repeats) for trace in run.lanes] == [2] * len(run.lanes)
+    left_out = [trace.lane for trace in run.lanes if any("left out" in note for note in trace.notes)]
+    assert left_out == [run.lanes[1].lane]
+
+
 def test_contexts_that_are_nearly_full():
     pair = ToyPair(agree=0.9, target_length=40, draft_length=20)
     run = finished_run(request(lanes=["autoregressive", "static:5"], prompt="a" * 15, max_new_tokens=500), pair)

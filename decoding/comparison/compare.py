@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import asdict, replace
 from statistics import mean, median
 from time import perf_counter
@@ -98,8 +98,7 @@ class Comparison:
         yield from self._first_repeat()
         yield self._replay(1)
         for repeat in range(1, request.repeats):
-            for index in range(len(lanes)):
-                yield from self._time(index, repeat)
+            yield from self._repeat(repeat)
             if request.repeats <= MANY_REPEATS:
                 yield self._replay(repeat + 1)
         yield from self._read_again()
@@ -112,7 +111,7 @@ class Comparison:
         plain = [index for index, lane in enumerate(prepared.lanes) if lane.is_plain]
         for index in plain:
             self._warm_plain(prepared.lanes[index])
-            yield from self._time(index, 0)
+            yield from self._first_time(index)
         if prepared.request.rule != "sampling":  # every lane emits the same text
             yield from self._find_reference(plain)
         yield from self._find_costs()
@@ -120,7 +119,7 @@ class Comparison:
         yield from self._warm_up()
         for index in range(len(prepared.lanes)):
             if index not in plain:
-                yield from self._time(index, 0)
+                yield from self._first_time(index)
 
     def _warm_plain(self, lane: Lane) -> None:
         if lane.text not in self._warm:
@@ -217,15 +216,32 @@ class Comparison:
 
     # -- on the clock
 
-    def _time(self, index: int, repeat: int) -> RawEvents:
+    def _first_time(self, index: int) -> RawEvents:
+        self._decoded.lanes[index].append((yield from self._time(index, 0)))
+
+    def _repeat(self, repeat: int) -> RawEvents:
+        """Every lane once more. Only repeats with all lanes count: their times are compared with one another."""
+        runs = []
+        for index in range(len(self.prepared.lanes)):
+            runs.append((yield from self._time(index, repeat)))
+        others = [index for index, run in enumerate(runs) if _shape(run) != _shape(self._decoded.lanes[index][0])]
+        for index in others:
+            self._decoded.notes[index].append(
+                "A repeat had other iterations than the first one here and was left out, in all lanes."
+            )
+        if not others:
+            for kept, run in zip(self._decoded.lanes, runs):
+                kept.append(run)
+
+    def _time(self, index: int, repeat: int) -> Generator[tuple[Kind, dict[str, Any]], None, LaneRun]:
         """One repeat of one lane."""
         lane = self.prepared.lanes[index]
         yield "lane_started", {"lane": index, "repeat": repeat}
         run = LaneRun(self.prepared, lane, self._decoded.costs, self._foreseen.get(self.prepared.draft_of(lane) or ""))
         yield from self._live(index, repeat, run)
         self._check_cancel()
-        self._keep(index, run)
         yield "lane_finished", {"lane": index, "repeat": repeat, "decode_s": run.decode_s}
+        return run
 
     def _live(self, index: int, repeat: int, run: LaneRun) -> RawEvents:
         """Decode, and yield the iterations in batches, during which the clock is stopped; the first one immediately."""
@@ -247,14 +263,6 @@ class Comparison:
             "items": [live_iteration(iteration) for iteration in raw],
             "texts": texts,
         }
-
-    def _keep(self, index: int, run: LaneRun) -> None:
-        """Keep a repeat if it has the same iterations as the first one; otherwise add a note."""
-        kept = self._decoded.lanes[index]
-        if kept and _shape(kept[0]) != _shape(run):
-            self._decoded.notes[index].append("A repeat had other iterations than the first one and was left out.")
-            return
-        kept.append(run)
 
     def _replay(self, timings: int) -> tuple[Kind, dict[str, Any]]:
         """The run as far as it is decoded: what a visitor watches while the rest is measured."""
