@@ -27,7 +27,7 @@ lint: .venv/.dev
 	$(BIN)/mypy
 
 refresh: .venv/.run
-	$(BIN)/python -m training report --write-cards
+	$(BIN)/python -m training report --limit 40 --write-cards
 	$(BIN)/python -m decoding fit --pair smollm2-135m
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft two-layers
 	$(BIN)/python -m decoding fit --pair codepair-15M

@@ -73,7 +73,7 @@ class TableHead(CostAwareHead):
     """Logits by (evidence of repetition, lead), interpolated linearly."""
 
     def __init__(self, table: np.ndarray, tuned: dict[str, Any], feature: str = "p") -> None:
-        """``table`` [N_EVIDENCE, N_POINTS] float32; ``feature``: of :data:`LEADS`."""
+        """``table`` [N_EVIDENCE, N_POINTS] float32; ``feature``: of :data:`.heads.LEADS`."""
         self._rows: list[list[float]] = table.tolist()  # Python floats: one cell is read at a time
         super().__init__([feature], tuned, _first_flat(self._rows), None)
 

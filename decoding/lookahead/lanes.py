@@ -1,6 +1,6 @@
 """Lane strings: ``[draft/]policy[:argument]``, one at a time or as comma-separated lists with ranges.
 
-``static:5`` · ``wide-1x384/static:5`` · ``ngram/static:10`` · ``confidence:0.4`` · ``oracle:best`` ·
+``static:5`` · ``two-layers/static:5`` · ``ngram/static:10`` · ``confidence:0.4`` · ``oracle:best`` ·
 ``static:1..16`` · ``confidence:0.2..0.8/0.05``
 """
 

@@ -132,7 +132,7 @@ class Trace:
     """One lane: one prompt under one policy and one draft."""
 
     __pydantic_config__ = _STRICT
-    lane: ShortText  # the lane string, e.g. "wide-1x384/static:5"
+    lane: ShortText  # the lane string, e.g. "two-layers/static:5"
     policy: ShortText  # its policy's name, e.g. "static"
     draft: ShortText | None  # None: autoregressive
     output: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]

@@ -13,7 +13,7 @@ from .looks import lane_look
 
 
 def lane_name(text: str) -> str:
-    """``wide-1x384/static:5`` -> ``Static 5 · wide-1x384``."""
+    """``two-layers/static:5`` -> ``Static 5 · two-layers``."""
     lane = _known(text)
     if lane is None:
         return text
@@ -22,7 +22,7 @@ def lane_name(text: str) -> str:
 
 
 def lane_of_name(name: str) -> str:
-    """``Static 5 · wide-1x384`` -> ``wide-1x384/static:5``: the inverse of :func:`lane_name`; other texts stay."""
+    """``Static 5 · two-layers`` -> ``two-layers/static:5``: the inverse of :func:`lane_name`; other texts stay."""
     policy, dot, draft = name.partition(" · ")
     for spec in all_specs().values():
         title, rest = policy[: len(spec.title)], policy[len(spec.title) :]

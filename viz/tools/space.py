@@ -23,7 +23,8 @@ PARTS = (
     "recordings",
     "results",
     "lessons",
-    "docs/race.png",
+    "docs",
+    "examples",
 )
 HARDWARE = ("cpu", "zerogpu", "gpu")
 TORCH = "torch>=2.8,<2.12"  # ZeroGPU knows 2.8.0, 2.9.1, 2.10.0 and 2.11.0
