@@ -14,6 +14,8 @@ export OMP_WAIT_POLICY ?= PASSIVE
 run: .venv/.run
 	$(BIN)/python app.py $(ARGS)
 
+# Some systems switch the writing of bytecode off; every process that the tests start would compile the project again.
+test: export PYTHONDONTWRITEBYTECODE =
 test: .venv/.dev
 	scripts/chromium.sh
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -83,6 +84,25 @@ def test_compare_shows_fates_figures_and_times_and_writes_the_run(capsys, pair, 
     run = load_run(tmp_path / "run.json")
     assert [trace.lane for trace in run.lanes] == ["autoregressive", "static:2", "ngram/static:3", "oracle"]
     assert len(run.lanes[0].output) == 12
+
+
+def test_a_closed_pipe_costs_no_run(capsys, pair, tmp_path, monkeypatch):
+    def closed(run, as_json):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("decoding.cli.compare._show", closed)
+    with pytest.raises(BrokenPipeError):
+        main(arguments(pair, "--out", str(tmp_path / "run.json")))
+    assert len(load_run(tmp_path / "run.json").lanes) == 4
+
+
+def test_where_nothing_can_be_written_is_said_before_the_run(capsys, pair, tmp_path, monkeypatch):
+    monkeypatch.setattr("decoding.backends.jobs.Jobs", None)  # nothing is to run
+    status, _, err = run_main(capsys, *arguments(pair, "--out", str(tmp_path)))
+    assert status == 2 and "is a folder: name the file" in " ".join(err.split())
+    if Path("/proc").is_dir():
+        status, _, err = run_main(capsys, *arguments(pair, "--out", "/proc/run.json"))
+        assert status == 2 and "Cannot write into /proc" in err
 
 
 def test_json_is_json_alone(capsys, pair):
@@ -276,6 +296,12 @@ def test_recordings_are_made_checked_and_kept_in_order(capsys, pair, tmp_path, m
     assert [trace.lane for trace in backend.load("two").lanes] == ["autoregressive", "static:2", "confidence:0.4"]
     status, _, err = run_main(capsys, *words, "--only", "three")
     assert status == 2 and "one, two" in err
+    described.name = "other"
+    status, _, err = run_main(capsys, *words)
+    assert status == 2 and "name another --folder" in " ".join(err.split())
+    (tmp_path / "file").touch()
+    status, _, err = run_main(capsys, *words[:2], str(tmp_path / "file"))
+    assert status == 2 and "for recordings" in " ".join(err.split())
     described.kind = "preset"
     assert "models/" in run_main(capsys, *words)[2]
 

@@ -14,11 +14,11 @@ from decoding.comparison.chain import chain_of, foresee
 from decoding.comparison.compare import Comparison, compare, finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
-from decoding.errors import Cancelled
+from decoding.errors import Cancelled, UserError
 from decoding.lookahead.lanes import Lane
 from decoding.loop.sampling import softmax
 from decoding.records.events import Event, Numbering, guarded
-from decoding.records.request import CompareRequest
+from decoding.records.request import DEFAULT_LANES, CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Costs
 
@@ -369,6 +369,16 @@ def test_a_closed_generator_leaves_garbage_collection_on():
 def test_bad_requests_end_with_a_sentence(more, says):
     events = list(compare_pair(request(**more), ToyPair()))
     assert events[-1].kind == "failed" and says in events[-1].data["message"]
+
+
+def test_the_default_lanes_run_where_nothing_was_fitted():
+    run = finished_run(request(lanes=list(DEFAULT_LANES)), ToyPair())
+    lanes = ["autoregressive", "static:5", "confidence:0.4", "oracle"]
+    assert [trace.lane for trace in run.lanes] == run.settings.lanes == lanes
+    note = "In place of DISCO, which is not fitted for this pair."
+    assert [trace.notes for trace in run.lanes] == [[], [], [note], []]
+    with pytest.raises(UserError, match="disco is not fitted .* leave this lane out"):
+        finished_run(request(lanes=["autoregressive", "disco"]), ToyPair())
 
 
 def test_a_repeat_that_went_otherwise_is_left_out_and_noted():

@@ -53,7 +53,7 @@ def test_heads_come_back_as_they_were_written(tmp_path, seed):
 def test_nothing_fitted_says_fit_first(tmp_path):
     heads = load_heads(tmp_path, TARGET, DRAFT)
     assert heads == {}
-    with pytest.raises(UserError, match="fit first, with python -m decoding fit"):
+    with pytest.raises(UserError, match="leave this lane out, or fit it first with python -m decoding fit"):
         need_head("disco", heads)
 
 

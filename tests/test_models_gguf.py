@@ -168,6 +168,29 @@ def describe(folder: Path, name: str, record: GgufRecord | None = None) -> None:
     (folder / name / "pair.json").write_text(json.dumps(described))
 
 
+def test_a_broken_description_costs_its_own_pair_alone(tmp_path):
+    models = tmp_path / "models"
+    describe(models, "small")
+    describe(models, "broken")
+    (models / "broken" / "pair.json").write_text("{")
+    (models / "index.json").write_text('{"default": "broken"}')
+    serving, broken = pairs.embedded_pairs(models)
+    assert serving.name == "small" and serving.note.startswith("Cannot read broken/pair.json")
+    assert not broken.loadable and pairs.find_pair("", models).name == "small"
+    with pytest.raises(UserError, match="The pair broken cannot be loaded: Cannot read"):
+        pairs.find_pair("broken", models)
+    assert pairs.is_asked(None, "small", models) and not pairs.is_asked(None, "broken", models)
+
+
+def test_a_pair_has_the_name_in_its_description(tmp_path):
+    describe(tmp_path, "folder")
+    path = tmp_path / "folder" / "pair.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"name": "chatty", "about": "Talks."}))
+    assert pairs.embedded_pairs(tmp_path)[0].name == "chatty"
+    assert pairs.is_asked(None, "chatty", tmp_path) and pairs.about_pair("chatty", tmp_path) == "Talks."
+    assert not pairs.is_asked(None, "folder", tmp_path)
+
+
 def test_another_pair_serves_where_the_default_one_cannot_be_had(record, tmp_path):
     models = tmp_path / "models"
     absent = replace(record, module="not_there", repository="org/x", card="https://card", licence="MIT")

@@ -16,8 +16,9 @@ from decoding.analysis.metrics import acceptance_rate, mean_sl, speedup, tokens_
 from decoding.analysis.whatif import Replay, ending, static_sweep
 from decoding.backends.base import Backend
 from decoding.errors import UserError
+from decoding.lookahead.lanes import expand_lanes
 from decoding.records.events import new_id
-from decoding.records.request import request_from_dict
+from decoding.records.request import DEFAULT_LANES, request_from_dict
 from decoding.records.run_file import run_from_json
 from decoding.records.text import whole_text
 from decoding.records.trace import Run, Trace
@@ -28,7 +29,6 @@ from .store import RunStore
 from .visitors import address_of
 
 MOST_TOKENS = 256  # of one call: a model waits for the answer
-DEFAULT_LANES = "autoregressive,static:5,costaware,oracle"
 
 
 def check_installed() -> None:
@@ -51,7 +51,7 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
     async def compare_policies(
         visitor: gr.Request,
         prompt: str,
-        lanes: str = DEFAULT_LANES,
+        lanes: str = ",".join(DEFAULT_LANES),
         max_new_tokens: int = 64,
         pair: str = "",
         repeats: int = 2,
@@ -66,7 +66,8 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
             repeats: how often each lane is timed.
         """
         with sentences_as_errors():
-            settings = {"lanes": lanes.split(","), "max_new_tokens": max_new_tokens, "pair": pair, "repeats": repeats}
+            texts = [lane.text for lane in expand_lanes(lanes)]
+            settings = {"lanes": texts, "max_new_tokens": max_new_tokens, "pair": pair, "repeats": repeats}
             run = await made(visitor, prompt=prompt, **settings)
             text = whole_text(run.lanes[0].output, run.vocab)
             figures = [lane_summary(run, lane) for lane in run.lanes]

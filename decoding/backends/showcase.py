@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..files import digest_of_files
 from ..lookahead.fitted import FOLDER as POLICIES
-from ..lookahead.lanes import STAND_IN, Lane, parse_lane
+from ..lookahead.lanes import Lane, parse_lane, stand_in
 from ..records.fingerprint import fingerprint
 from ..records.pairs import PairDescription
 from ..records.request import DEFAULT_LANES, CompareRequest
@@ -21,7 +21,7 @@ MAX_BYTES = 600_000
 def plan_recording(prompt: Prompt, pair: PairDescription, max_new_tokens: int, repeats: int) -> CompareRequest:
     """The comparison to record for ``prompt``, with the policies that were fitted for ``pair``."""
     lanes = [parse_lane(text) for text in prompt.lanes or DEFAULT_LANES]
-    texts = [lane.text if _is_there(lane, pair) else _stand_in(lane) for lane in lanes]
+    texts = [lane.text if _is_there(lane, pair) else stand_in(lane) for lane in lanes]
     return CompareRequest(
         prompt=prompt.prompt,
         pair=pair.name,
@@ -33,10 +33,6 @@ def plan_recording(prompt: Prompt, pair: PairDescription, max_new_tokens: int, r
 
 def _is_there(lane: Lane, pair: PairDescription) -> bool:
     return not lane.is_learned or lane.policy in pair.fitted.get(lane.draft or pair.default_draft, ())
-
-
-def _stand_in(lane: Lane) -> str:
-    return f"{lane.draft}/{STAND_IN}" if lane.draft else STAND_IN
 
 
 def store_recording(run: Run, prompt: Prompt, pair: PairDescription, folder: Path) -> int:

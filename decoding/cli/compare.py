@@ -7,6 +7,7 @@ import sys
 import threading
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
@@ -69,16 +70,17 @@ def compare(
         system=system,
     )
     request = request_from_dict(settings)
-    if out_file is not None and not out_file.absolute().parent.is_dir():
-        raise UserError(f"There is no folder {out_file.parent} to write {out_file.name} into.")
+    if out_file is not None:
+        _check_writable(out_file)
     with cancel_on_interrupt() as cancel:
         run = run_here(request, cancel)
     if run is None:
         err.print("Cancelled: the run was not finished and nothing was written.")
         raise typer.Exit(CANCELLED)
+    if out_file is not None:  # before anything is shown: a closed pipe must not cost the run
+        save_run(run, out_file)
     _show(run, as_json)
     if out_file is not None:
-        save_run(run, out_file)
         err.print(Text(f"Wrote {out_file}"))
 
 
@@ -107,6 +109,18 @@ def finished_run(events: RawEvents, progress: Progress) -> Run | None:
         elif kind == "failed":
             raise UserError(data["message"])
     return None
+
+
+def _check_writable(file: Path) -> None:
+    """Raises UserError if ``file`` cannot be written: to be known before a long run, not after it."""
+    if not file.absolute().parent.is_dir():
+        raise UserError(f"There is no folder {file.parent} to write {file.name} into.")
+    if file.is_dir():
+        raise UserError(f"{file} is a folder: name the file to write in it.")
+    try:
+        TemporaryFile(dir=file.absolute().parent).close()
+    except OSError as error:
+        raise UserError(f"Cannot write into {file.absolute().parent}: {error.strerror or error}.") from error
 
 
 def _read_prompt(prompt: str, file: Path | None) -> str:

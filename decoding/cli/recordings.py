@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..backends.recorded import RECORDINGS
+from ..backends.recorded import RECORDINGS, read_index
 from ..backends.showcase import MAX_BYTES, order_index, plan_recording, stale_recordings, store_recording
 from ..errors import UserError
 from ..records.events import guarded
@@ -35,13 +35,30 @@ def recordings(
     if check:
         raise typer.Exit(_check(folder, prompts, described))
     chosen = _choose(prompts, only)
-    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder)
+    _check_others(folder, chosen, described)
     with cancel_on_interrupt() as cancel:
         done = _record(chosen, described, folder, cancel, max_new_tokens, repeats)
     order_index(folder, load_showcase())
     if done < len(chosen):
         err.print(f"Cancelled: {done} of {len(chosen)} were recorded; the others are unchanged.")
         raise typer.Exit(CANCELLED)
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot use {folder} for recordings: {error.strerror or error}.") from error
+
+
+def _check_others(folder: Path, prompts: list[Prompt], pair: PairDescription) -> None:
+    """Raises UserError if recordings of another pair would be overwritten."""
+    wanted = {prompt.id for prompt in prompts}
+    others = {info.pair for info in read_index(folder) if info.id in wanted} - {pair.name}
+    if others:
+        names = ", ".join(sorted(others))
+        raise UserError(f"{folder} has these prompts' recordings of {names}: name another --folder.")
 
 
 def _check(folder: Path, prompts: list[Prompt], pair: PairDescription) -> int:

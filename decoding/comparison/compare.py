@@ -85,7 +85,8 @@ class Comparison:
         self._run_id = run_id
         self._known = known
         self._warm: set[str] = known.warm if known else set()
-        self._decoded = Decoded(UNKNOWN, [[] for _ in prepared.lanes], [[] for _ in prepared.lanes])
+        notes = [_notes(prepared, lane) for lane in prepared.lanes]
+        self._decoded = Decoded(UNKNOWN, [[] for _ in prepared.lanes], notes)
         self._foreseen: dict[str, Chain] = {}
         self._sent: set[int] = set()  # token ids whose texts were sent
         self.run: Run
@@ -299,6 +300,10 @@ def live_iteration(raw: RawIteration) -> dict[str, Any]:
         "start": raw.start,
         "t": list(raw.times),
     }
+
+
+def _notes(prepared: Prepared, lane: Lane) -> list[str]:
+    return [prepared.notes[lane.text]] if lane.text in prepared.notes else []
 
 
 def _shape(run: LaneRun) -> list[tuple]:

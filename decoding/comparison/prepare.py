@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..lookahead.fitted import FOLDER as POLICIES_FOLDER
-from ..lookahead.fitted import load_heads
+from ..lookahead.fitted import Heads, load_heads
 from ..lookahead.heads import Head
-from ..lookahead.lanes import Lane, parse_lane
+from ..lookahead.lanes import Lane, parse_lane, stand_in
 from ..lookahead.registry import make_policy
 from ..lookahead.specs import all_specs
 from ..loop.acceptance import AcceptanceRule, make_rule
@@ -18,7 +18,7 @@ from ..loop.device_drafting import DeviceDraft, works_on_device
 from ..loop.drafting import MODEL_FREE, DraftSource, ModelDraft, abilities_of
 from ..loop.limits import Limits, StopStrings
 from ..records.model_free import MODEL_FREE as WORDS
-from ..records.request import CompareRequest, check_request
+from ..records.request import DEFAULT_LANES, CompareRequest, check_request
 from ..records.trace import ModelInfo
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Prepared:
     rule: AcceptanceRule
     heads: dict[str, dict[str, Head]] = field(default_factory=dict)
     recorded: set[str] = field(default_factory=set)  # lanes whose graphs were recorded untimed
+    notes: dict[str, str] = field(default_factory=dict)  # by lane: what a reader of its results should know
 
     def draft_of(self, lane: Lane) -> str | None:
         """Name of the lane's draft; None for plain decoding."""
@@ -98,9 +99,25 @@ def prepare(request: CompareRequest, pair: Pair) -> Prepared:
     rule = make_rule(request, vocabulary, limits.max_new_tokens + 1)  # + 1: the position after the text
     prepared = Prepared(request, pair, lanes, prompt, limits, rule)
     prepared.heads = {draft: _heads_for(prepared, draft) for draft in prepared.drafts}
-    for lane in lanes:
+    if tuple(request.lanes) == DEFAULT_LANES:  # nobody asked for a policy by name
+        prepared = _without_unfitted(prepared)
+    for lane in prepared.lanes:
         _check_features(prepared, lane)
     return prepared
+
+
+def _without_unfitted(prepared: Prepared) -> Prepared:
+    """``prepared`` with a stand-in for each default lane whose policy was not fitted for this pair."""
+    lanes, notes = [], {}
+    for lane in prepared.lanes:
+        heads = prepared.heads.get(prepared.draft_of(lane) or "", {})
+        faulty = isinstance(heads, Heads) and lane.policy in heads.faults
+        if lane.is_learned and lane.policy not in heads and not faulty:
+            title, lane = lane.spec.title, parse_lane(stand_in(lane))
+            notes[lane.text] = f"In place of {title}, which is not fitted for this pair."
+        lanes.append(lane)
+    request = replace(prepared.request, lanes=[lane.text for lane in lanes])
+    return replace(prepared, request=request, lanes=lanes, notes=notes)
 
 
 def _check_vocabulary(shared: int, needed: Iterable[int]) -> None:

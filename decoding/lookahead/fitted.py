@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import UserError
-from ..records.pairs import find_pair
+from ..records.pairs import PairDescription, find_pair
 from ..records.trace import Run
 from .heads import Head
 from .policy_files import exists, read_policy
@@ -48,7 +48,7 @@ def need_head(name: str, heads: Mapping[str, Head] | None) -> Head:
     if isinstance(heads, Heads) and name in heads.faults:
         raise UserError(heads.faults[name])
     raise UserError(
-        f"The policy {name} is not fitted for this pair and draft yet: fit first, with "
+        f"The policy {name} is not fitted for this pair and draft yet: leave this lane out, or fit it first with "
         "python -m decoding fit --pair PAIR --draft DRAFT."
     )
 
@@ -59,7 +59,17 @@ def heads_of(run: Run, draft: str | None = None) -> dict[str, Head]:
     Those fitted for other weights than the run's are left out. Raises UserError for an unknown pair.
     """
     name = draft or run.pair.default_draft
-    known, pair = run.pair.drafts.get(name), find_pair(run.pair.name)
+    known, pair = run.pair.drafts.get(name), _find(run.pair.name)
     if known is None or name not in pair.drafts:
         return {}
     return load_heads(Path(pair.drafts[name]) / FOLDER, run.pair.target.fingerprint, known.fingerprint)
+
+
+def _find(name: str) -> PairDescription:
+    try:
+        return find_pair(name)
+    except UserError as error:
+        raise UserError(
+            f"Fitted policies are found by the name of their pair, and {name} is none that can be loaded here: leave "
+            "learned lanes out."
+        ) from error

@@ -77,6 +77,11 @@ def parse_lane(text: str) -> Lane:
     return lane
 
 
+def stand_in(lane: Lane) -> str:
+    """The lane that replaces a learned one for which nothing was fitted, with the same draft."""
+    return f"{lane.draft}/{STAND_IN}" if lane.draft else STAND_IN
+
+
 def spec_of(text: str) -> PolicySpec | None:
     """The spec of a recorded lane's policy; None if this version has no such policy."""
     return all_specs().get(text.rpartition("/")[2].partition(":")[0])

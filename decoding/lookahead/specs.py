@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -17,9 +18,9 @@ def all_specs() -> Mapping[str, PolicySpec]:
     package = import_module(__package__)
     modules = [import_module(f"{__package__}.{module.name}") for module in iter_modules(package.__path__)]
     specs = sorted((m.SPEC for m in modules if hasattr(m, "SPEC")), key=lambda spec: (spec.order, spec.name))
-    found = {spec.name: spec for spec in specs}
-    assert len(found) == len(specs), "two policies have one name"
-    return MappingProxyType(found)
+    twice = [name for name, count in Counter(spec.name for spec in specs).items() if count > 1]
+    assert not twice, f"several policies are called {', '.join(twice)}: every SPEC needs a name of its own"
+    return MappingProxyType({spec.name: spec for spec in specs})
 
 
 def learned_policies() -> tuple[str, ...]:

@@ -146,6 +146,8 @@ def describe_pairs(models: Path | None = None) -> list[PairDescription]:
 
 def name_pair(target: str, draft: str) -> PairDescription:
     """The pair of any ``target`` and ``draft``, folders or Hub ids. Raises UserError if that is not allowed."""
+    if draft and not target:
+        raise UserError("--draft needs --target. For another draft of a pair write it into the lane: DRAFT/static:5.")
     if not (target and draft):
         raise UserError("Name both a target and a draft, or neither to use a pair by its name.")
     if is_public():
@@ -170,7 +172,7 @@ def embedded_pairs(models: Path | None = None) -> list[PairDescription]:
     That is the default pair or, if its target is not available here, another one with a note that says so.
     """
     models = models or MODELS
-    pairs = [read_pair(path.parent) for path in sorted(models.glob("*/pair.json"))]
+    pairs = [_read_or_say_why(path.parent) for path in sorted(models.glob("*/pair.json"))]
     default = default_name(models)
     pairs.sort(key=lambda pair: (not pair.loadable, pair.name != default))
     missing = next((pair for pair in pairs if pair.name == default and not pair.loadable), None)
@@ -183,6 +185,15 @@ def default_name(models: Path | None = None) -> str | None:
     """Name of the default pair in models/index.json, or None."""
     path = (models or MODELS) / "index.json"
     return _read_json(path).get("default") if path.exists() else None
+
+
+def _read_or_say_why(folder: Path) -> PairDescription:
+    """The pair in ``folder``. One broken description costs only itself: it cannot be loaded, for the reason given."""
+    try:
+        return read_pair(folder)
+    except UserError as error:
+        name = folder.name
+        return PairDescription(name, name, "embedded", str(folder), {}, "", loadable=False, reason=str(error))
 
 
 def read_pair(folder: Path) -> PairDescription:
@@ -225,16 +236,22 @@ def _draft_weights(given: Any, drafts: dict[str, str]) -> dict[str, str]:
     raise TypeError(f"draft_weights, for each draft one of {', '.join(DRAFT_WEIGHTS)},")
 
 
-def _description(name: str, models: Path | None) -> Path | None:
+def _described(name: str, models: Path | None) -> dict[str, Any] | None:
     """The pair.json of the embedded pair ``name``, which may come from a run file: no path is made of it."""
-    return next((path for path in (models or MODELS).glob("*/pair.json") if path.parent.name == name), None)
+    for path in (models or MODELS).glob("*/pair.json"):
+        try:
+            data = _read_json(path)
+        except UserError:
+            continue
+        if data.get("name", path.parent.name) == name:
+            return data
+    return None
 
 
 @functools.cache
 def about_pair(name: str, models: Path | None = None) -> str:
     """What the target of the embedded pair ``name`` can do, in a few words; "" for a pair that is not embedded."""
-    path = _description(name, models)
-    return str(_read_json(path).get("about", "")) if path else ""
+    return str((_described(name, models) or {}).get("about", ""))
 
 
 @functools.lru_cache(maxsize=64)
@@ -245,9 +262,9 @@ def is_asked(chat: bool | None, pair: str, models: Path | None = None) -> bool:
     """
     if chat is not None:
         return chat
-    path = _description(pair, models)
-    if path:
-        return bool(_read_json(path).get("chat", False))
+    described = _described(pair, models)
+    if described:
+        return bool(described.get("chat", False))
     return any(preset.chat for preset in PRESETS if preset.name == pair)
 
 
