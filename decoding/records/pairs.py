@@ -146,8 +146,6 @@ def describe_pairs(models: Path | None = None) -> list[PairDescription]:
 
 def name_pair(target: str, draft: str) -> PairDescription:
     """The pair of any ``target`` and ``draft``, folders or Hub ids. Raises UserError if that is not allowed."""
-    if draft and not target:
-        raise UserError("--draft needs --target. For another draft of a pair write it into the lane: DRAFT/static:5.")
     if not (target and draft):
         raise UserError("Name both a target and a draft, or neither to use a pair by its name.")
     if is_public():

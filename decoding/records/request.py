@@ -124,7 +124,10 @@ def check_request(request: CompareRequest) -> CompareRequest:
     if len(set(request.lanes)) < len(request.lanes):
         raise UserError("A lane was named twice: name each lane once.")
     if bool(request.target) != bool(request.draft):
-        raise UserError("Name both a target and a draft, or neither to use a pair by its name.")
+        raise UserError(
+            "Name both a target and a draft, or neither to use a pair by its name. Another draft of that pair is part "
+            "of a lane: DRAFT/static:5."
+        )
     _check_whole("max new tokens", request.max_new_tokens, 1, MAX_NEW_TOKENS)
     _check_whole("repeats", request.repeats, 1, MAX_REPEATS)
     _check_whole("the seed", request.seed, 0, 2**31 - 1)
