@@ -243,6 +243,15 @@ def test_repeats_that_are_far_apart_are_reported():
     assert player_payload(run)["fact"] == check_fact(run) + doubt(run)
 
 
+def test_notes_on_lanes_stand_below_the_first_sentence():
+    run = make_run(lanes=LANES)
+    for trace in run.lanes:
+        trace.notes = ["All passes ran eagerly."]
+    run.lanes[1].notes = ["All passes ran eagerly.", "A repeat was left out.", "A repeat was left out."]
+    name = lane_name(run.lanes[1].lane)
+    assert player_payload(run)["fact"].endswith(f" All passes ran eagerly. {name}: A repeat was left out.")
+
+
 def test_readings_that_contradict_each_other_are_reported_in_place_of_figures():
     run = make_run(lanes=("autoregressive", "static:5"))
     assert contradictions(run) == [] and not player_payload(run)["simulations"]["doubtful"]

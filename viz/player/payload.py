@@ -72,7 +72,7 @@ def player_payload(run: Run, *, origin: Origin = "live", shows: str = "", point:
         "look": sentences.look(run),
         "sentence": sentences.opening(run, point, doubtful),
         "shows": shows,
-        "fact": sentences.check_fact(run, doubtful) + sentences.doubt(run, point),
+        "fact": sentences.check_fact(run, doubtful) + sentences.doubt(run, point) + sentences.notes(run),
         "verdict": sentences.verdict(run),
         "lead": sentences.lead_lane(run, point),
         "prompt": prompt_end(run.settings.prompt, is_asked(run.settings.chat, run.pair.name)),

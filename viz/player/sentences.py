@@ -130,6 +130,14 @@ def doubt(run: Run, point: str = "") -> str:
     )
 
 
+def notes(run: Run) -> str:
+    """What was noted on the lanes; on all of them, without their names."""
+    first = run.lanes[0].notes if run.lanes else []
+    common = [note for note in first if all(note in trace.notes for trace in run.lanes)]
+    single = [f"{lane_name(trace.lane)}: {note}" for trace in run.lanes for note in trace.notes if note not in common]
+    return "".join(f" {note}" for note in dict.fromkeys([*common, *single]))
+
+
 def best_static_note(run: Run, trace: Trace) -> str:
     """The best static SL of this run for the lane's draft, next to the chosen one; "" for other lanes."""
     if trace.policy != "static":
