@@ -375,7 +375,7 @@ def test_the_default_lanes_run_where_nothing_was_fitted():
     run = finished_run(request(lanes=list(DEFAULT_LANES)), ToyPair())
     lanes = ["autoregressive", "static:5", "confidence:0.4", "oracle"]
     assert [trace.lane for trace in run.lanes] == run.settings.lanes == lanes
-    note = "In place of DISCO, which is not fitted for this pair."
+    note = "It runs in place of DISCO, which is not fitted for this pair."
     assert [trace.notes for trace in run.lanes] == [[], [], [note], []]
     with pytest.raises(UserError, match="disco is not fitted .* leave this lane out"):
         finished_run(request(lanes=["autoregressive", "disco"]), ToyPair())

@@ -114,7 +114,7 @@ def _without_unfitted(prepared: Prepared) -> Prepared:
         faulty = isinstance(heads, Heads) and lane.policy in heads.faults
         if lane.is_learned and lane.policy not in heads and not faulty:
             title, lane = lane.spec.title, parse_lane(stand_in(lane))
-            notes[lane.text] = f"In place of {title}, which is not fitted for this pair."
+            notes[lane.text] = f"It runs in place of {title}, which is not fitted for this pair."
         lanes.append(lane)
     request = replace(prepared.request, lanes=[lane.text for lane in lanes])
     return replace(prepared, request=request, lanes=lanes, notes=notes)
