@@ -258,7 +258,7 @@ def test_readings_that_contradict_each_other_are_reported_in_place_of_figures():
     v = list(run.costs.v)
     run.costs.v[:] = [1.0, *(0.84 for _ in v[1:])]
     payload = player_payload(run)
-    assert payload["sentence"].endswith("tokens, timed too unsteadily to say what guessing gains.")
+    assert payload["sentence"].endswith("tokens, timed too unsteadily to say what was won.")
     assert payload["fact"].startswith("Timings are unsteady here (checking 6 tokens came out cheaper")
     assert "0.84" not in payload["fact"] and payload["simulations"]["doubtful"] and payload["lanes"][1]["note"] == ""
     run.costs.v[:] = [one * 2.5 if at else one for at, one in enumerate(v)]  # the replay is far from what was measured

@@ -57,7 +57,7 @@ def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
         return f"Here: {_count(n, 'token')} by the target alone; add a lane to race it."
     same = {True: "the same ", False: "", None: ""}[trace.verdict.same]
     if doubtful:
-        return f"Here: {same}{_count(n, 'token')}, timed too unsteadily to say what guessing gains.{_ended_early(trace)}"
+        return f"Here: {same}{_count(n, 'token')}, timed too unsteadily to say what was won.{_ended_early(trace)}"
     others = _best_other(run, trace) if point else _slow_down(run, trace)
     return f"Here: {same}{_count(n, 'token')}, {_how_much_faster(ratio)} with {name}{others}.{_ended_early(trace)}"
 
