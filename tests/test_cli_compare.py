@@ -16,16 +16,12 @@ import pytest
 from rich.console import Console
 
 from decoding.backends.local import LocalBackend
-from decoding.backends.recorded import RecordedBackend
 from decoding.cli import COMMANDS, main
-from decoding.cli import recordings as recordings_module
 from decoding.cli.console import cancel_on_interrupt, visible
 from decoding.cli.show import lane_text, remarks, show_run, summary, verdict
 from decoding.evaluation.results import evaluation_from_dict
-from decoding.records.pairs import PairDescription
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import load_run
-from decoding.records.suites import Prompt
 from decoding.records.trace import Verdict
 from tests import web
 from tests.fakes import FakeBackend, ScriptedRunner, check_stream
@@ -274,36 +270,6 @@ def test_an_evaluation_runs_in_the_worker_process(backend, pair):
     assert evaluation_from_dict(events[-1].data["result"]).policies
     assert stopped[-1].kind == "cancelled"
     assert "nonsense" in refused[-1].data["message"] and "compare, evaluate, drafts" in unknown[-1].data["message"]
-
-
-def test_recordings_are_made_checked_and_kept_in_order(capsys, pair, tmp_path, monkeypatch):
-    target, draft = pair
-    described = PairDescription("", "Tiny", "embedded", target, {"draft": draft}, "draft")
-    prompts = [
-        Prompt(id, "showcase", "test", text, "", title=id, shows="x", lanes=("autoregressive", "static:2", "disco"))
-        for id, text in (("one", "hello "), ("two", "bye "))
-    ]
-    monkeypatch.setattr(recordings_module, "load_showcase", lambda chat=None: prompts)
-    monkeypatch.setattr(recordings_module, "find_pair", lambda name: described)
-    monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
-    words = ["recordings", "--folder", str(tmp_path / "recordings"), "--max-new-tokens", "8", "--repeats", "1"]
-    assert run_main(capsys, *words, "--check")[0] == 1
-    status, _, err = run_main(capsys, *words)
-    assert status == 0, err
-    assert run_main(capsys, *words, "--check")[:2] == (0, "All recordings are fresh.\n")
-    backend = RecordedBackend(tmp_path / "recordings")
-    assert [info.title for info in backend.recordings()] == ["one", "two"]
-    assert [trace.lane for trace in backend.load("two").lanes] == ["autoregressive", "static:2", "confidence:0.4"]
-    status, _, err = run_main(capsys, *words, "--only", "three")
-    assert status == 2 and "one, two" in err
-    described.name = "other"
-    status, _, err = run_main(capsys, *words)
-    assert status == 2 and "name another --folder" in " ".join(err.split())
-    (tmp_path / "file").touch()
-    status, _, err = run_main(capsys, *words[:2], str(tmp_path / "file"))
-    assert status == 2 and "for recordings" in " ".join(err.split())
-    described.kind = "preset"
-    assert "models/" in run_main(capsys, *words)[2]
 
 
 def test_serve_refuses_what_cannot_listen(capsys):
