@@ -121,10 +121,10 @@ def test_it_receives_the_targets_hidden_states_of_what_was_accepted(listening, t
 
 def test_the_target_keeps_no_states_for_a_draft_that_does_not_ask(listening):
     pair = ToyPair()
-    pair.target.keep_hidden = True  # as another lane left it
+    pair.target.kept_layers = (-1,)  # as another lane left it
     _, run = lane_run(pair, "static:3")
     run.run()
-    assert not pair.target.keep_hidden
+    assert not pair.target.kept_layers
 
 
 def test_a_draft_that_hears_states_cannot_depend_on_the_text_alone():

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.bench.remembering import RememberingModel, RememberingTarget
+from decoding.engines.inputs import FINAL
 
 from .toy import ToyModel
 
@@ -31,14 +32,14 @@ class Historical(ToyModel):
 
 def play(model, texts):
     """The logits of every pass: each text is a list of (tokens read, number of them that are kept)."""
-    model.keep_hidden = True
+    model.kept_layers = FINAL
     model.prefill(PROMPT)
     found = []
     for text in texts:
         model.rewind(len(PROMPT))
         for ids, kept in text:
             before = model.length
-            found.append((model.extend(ids).clone(), model.last_hidden.clone()))
+            found.append((model.extend(ids).clone(), model.last_states[0].clone()))
             model.rewind(before + min(kept, len(ids)))
             found[-1] += (model.length,)
     return found

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from decoding.cli import main
+from decoding.engines.inputs import FINAL
 from decoding.engines.pair import load_pair
 from decoding.errors import Cancelled, UserError
 from decoding.fit import run
@@ -170,14 +171,14 @@ def test_collected_guesses_are_the_live_drafts(pair):
         assert found.p[at] == pytest.approx(float(row.max()), rel=1e-4)
         first, second = row.topk(2).values.log().tolist()
         assert found.margin[at] == pytest.approx(first - second, rel=1e-3, abs=1e-4)
-    assert not draft.keep_hidden
-    draft.keep_hidden = True
+    assert not draft.kept_layers
+    draft.kept_layers = FINAL
     for at in range(n):
         draft.rewind(0)
         guess = int(draft.prefill(prompt + text[:at])[-1].argmax())
         draft.extend([guess])
-        np.testing.assert_allclose(found.clean[at], draft.last_hidden[-1].numpy(), rtol=2e-3, atol=2e-3)
-    draft.keep_hidden = False
+        np.testing.assert_allclose(found.clean[at], draft.last_states[0][-1].numpy(), rtol=2e-3, atol=2e-3)
+    draft.kept_layers = ()
     assert found.mixed.shape == (n, draft.hidden_size)
     agree = found.match > 0.5
     assert found.judged[agree].all(), "where both say the same, the guess was the input"

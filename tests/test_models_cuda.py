@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 from decoding.engines.base import CachedModel
 from decoding.engines.cuda import CudaModel, Drafted, key_bucket, row_bucket
 from decoding.engines.cuda_graphs import GraphRunner
+from decoding.engines.inputs import FINAL
 from decoding.engines.lean import LeanModel
 from decoding.engines.linears import DenseLinear
 from decoding.engines.loading import describe_model
@@ -53,10 +54,10 @@ def test_it_agrees_with_the_lean_engine(family, kv_heads):
     )
     assert isinstance(fixed, CachedModel) and fixed.info.engine != "cuda-graphs"
     for model in (fixed, lean):
-        model.keep_hidden = True
+        model.kept_layers = (1, -1)
     for call in (lambda m: m.prefill(ids(30)), lambda m: m.extend(ids(3)), lambda m: m.extend(ids(40))):
         torch.testing.assert_close(call(fixed), call(lean), atol=1e-4, rtol=0)
-        torch.testing.assert_close(fixed.last_hidden, lean.last_hidden, atol=1e-4, rtol=0)
+        torch.testing.assert_close(fixed.last_states, lean.last_states, atol=1e-4, rtol=0)
     assert fixed.length == lean.length == 73
 
 
@@ -158,7 +159,7 @@ def test_replayed_graphs_do_what_single_steps_do(cuda):
     """Random acceptances on graphs recorded elsewhere in the text: they contain no position and leak no state."""
     draft, target = (recording(make(CudaModel, layers=1)) for _ in range(2))
     lean = make(LeanModel, layers=1)
-    draft.keep_hidden = lean.keep_hidden = True
+    draft.kept_layers = lean.kept_layers = FINAL
     draw = random.Random(0)
     for n_prompt in (1, 20, 235):  # the last one exceeds the first bucket of keys
         text = ids(n_prompt, seed=n_prompt)
@@ -186,7 +187,7 @@ def one_iteration(draw, text, draft, target, lean):
             step = draft.draft_step(unread, 60)
             steps, unread = [*steps, step.token], [step.token]
         assert step.p == pytest.approx(float(row.softmax(-1).max()), abs=1e-5)
-        torch.testing.assert_close(draft.last_hidden, lean.last_hidden, atol=1e-4, rtol=0)
+        torch.testing.assert_close(draft.last_states, lean.last_states, atol=1e-4, rtol=0)
         drafted = Drafted(torch.tensor(steps))
     assert drafted.tokens.tolist() == expected
     wrong = draw.randint(0, n)
@@ -203,16 +204,16 @@ def one_iteration(draw, text, draft, target, lean):
 def test_a_long_reading_outlasts_the_launches_that_it_takes(cuda):
     """More rows than one graph has: each launch overwrites what the last one returned."""
     fixed, lean = recording(make(CudaModel)), make(LeanModel)
-    fixed.keep_hidden = lean.keep_hidden = True
+    fixed.kept_layers = lean.kept_layers = FINAL
     for model in (fixed, lean):
         model.prefill(ids(5))
     got, expected = fixed.extend(ids(70)), lean.extend(ids(70))
-    kept = fixed.last_hidden
+    kept = fixed.last_states
     fixed.extend(ids(3))
     fixed.rewind(9)
     fixed.choices(ids(30), VOCAB)
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=0)
-    torch.testing.assert_close(kept, lean.last_hidden, atol=1e-4, rtol=0)
+    torch.testing.assert_close(kept, lean.last_states, atol=1e-4, rtol=0)
 
 
 def test_graphs_are_few(cuda):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from decoding.engines.inputs import FINAL
 from decoding.engines.invariance import keeps_bits, pad_lone_rows
 from decoding.engines.lean import LeanModel
 from decoding.engines.linears import HalfHead, PackedLinear, make_head
@@ -40,8 +41,8 @@ def test_padding_is_given_where_bits_differ_and_nowhere_else():
 
 def test_the_self_test_sees_a_model_whose_rows_depend_on_their_company():
     class Sociable(LeanModel):
-        def _run_blocks(self, x, cos, sin, plan):
-            return super()._run_blocks(x, cos, sin, plan) * (1.0 + 1e-6 * (x.shape[0] > 1))
+        def _embed(self, ids):
+            return super()._embed(ids) * (1.0 + 1e-6 * (len(ids) > 1))
 
     model = lean(random_model(WIDE))
     assert keeps_bits(model)
@@ -52,14 +53,14 @@ def test_the_self_test_sees_a_model_whose_rows_depend_on_their_company():
 @pytest.mark.parametrize("weights", FORMS)
 def test_logits_leave_the_head_in_float32(weights):
     model = lean(random_model(WIDE), weights)
-    model.keep_hidden = True
+    model.kept_layers = FINAL
     logits = model.prefill(ids(40))
     assert logits.dtype == torch.float32
     assert (logits != logits.bfloat16()).float().mean() > 0.9  # finer than bfloat16's resolution
     weight = random_model(WIDE).lm_head.weight.detach()
     weight = weight if weights == "float32" else weight.bfloat16().float()
     with torch.inference_mode():
-        torch.testing.assert_close(logits, model.last_hidden @ weight.T, atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(logits, model.last_states[0][-1:].float() @ weight.T, atol=2e-5, rtol=1e-5)
 
 
 def test_a_head_in_two_bytes_holds_bfloat16_weights_exactly():

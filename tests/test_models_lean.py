@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTCo
 from decoding.engines.attention import BagAttention, CacheShape
 from decoding.engines.base import OUTSIDE, CachedModel
 from decoding.engines.cuda import CudaModel
+from decoding.engines.inputs import FINAL
 from decoding.engines.lean import LeanModel, is_lean
 from decoding.engines.linears import Int8Head
 from decoding.engines.loading import describe_model
@@ -58,13 +59,13 @@ def test_engines_write_the_text_that_generate_writes(hf_model):
 def test_last_hidden_is_the_input_of_the_head(hf_model):
     for model in (lean(hf_model), general(hf_model)):
         model.prefill(ids(10))
-        assert model.last_hidden is None
-        model.keep_hidden = True
+        assert not model.last_states
+        model.kept_layers = FINAL
         logits = model.prefill(ids(10))
         with torch.inference_mode():
-            torch.testing.assert_close(hf_model.lm_head(model.last_hidden), logits, atol=1e-4, rtol=0)
+            torch.testing.assert_close(hf_model.lm_head(model.last_states[0][-1:]), logits, atol=1e-4, rtol=0)
         assert model.extend(ids(3)).shape == (3, 128)
-        assert model.last_hidden.shape == (3, 64)
+        assert model.last_states[0].shape == (3, 64)
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class ToyModel(CachedModel):
         self.name, self.seed, self.agree, self.sharpness = name, seed, agree, sharpness
         self.vocab_size, self.max_length, self.hidden_size = vocab + padded, max_length, 4
         self._vocab = vocab
-        self.keep_hidden, self.last_hidden = False, None
+        self.kept_layers, self.last_states = (), ()
         self._ids: list[int] = []
         self.passes: list[int] = []  # tokens of every pass
         self.info = ModelInfo(name, name, "", 0, 0, 4, self.vocab_size, "toy", "float32", "cpu", 1)
@@ -89,9 +89,9 @@ class ToyModel(CachedModel):
         for token in ids:
             self._ids.append(token)
             contexts.append(tuple(self._ids[-CONTEXT:]))
-            if self.keep_hidden:
+            if self.kept_layers:
                 states.append([token, len(self._ids), *contexts[-1][:2], 0, 0][:4])
-        self.last_hidden = torch.tensor(states, dtype=torch.float32) if self.keep_hidden else None
+        self.last_states = (torch.tensor(states, dtype=torch.float32),) * len(self.kept_layers)
         rows = np.array([self._row(context) for context in contexts])
         if self.head_ids is not None:
             rows[:, np.setdiff1d(np.arange(self.vocab_size), self.head_ids)] = OUTSIDE

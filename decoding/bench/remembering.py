@@ -10,7 +10,10 @@ import torch
 
 from ..comparison.prepare import shared_vocabulary
 from ..engines.base import CachedModel
+from ..engines.inputs import Branches, EncodedPrompt
 from ..engines.pair import Pair
+
+TREES = "trees are read by the engine itself"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,8 @@ class RememberingModel(CachedModel):
         self._model = model
         self.info, self.max_length, self.hidden_size = model.info, model.max_length, model.hidden_size
         self.vocab_size, self.head_ids = model.vocab_size, model.head_ids
-        self.keep_hidden = False
-        self.last_hidden: torch.Tensor | None = None
+        self.kept_layers: tuple[int, ...] = ()
+        self.last_states: tuple[torch.Tensor, ...] = ()
         self._begin(0)
 
     def _begin(self, length: int) -> None:
@@ -42,14 +45,17 @@ class RememberingModel(CachedModel):
         self.length = self._root = length
         self._passes: list[_Pass] = []  # what the caller has read
         self._done: list[_Pass] = []  # what ``_model`` has read
-        self._memory: dict[tuple, tuple[Any, torch.Tensor | None]] = {}
+        self._memory: dict[tuple, tuple[Any, tuple[torch.Tensor, ...]]] = {}
 
-    def prefill(self, ids: list[int]) -> torch.Tensor:
-        logits = self._model.prefill(ids)
-        self._begin(len(ids))
+    def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
+        self._model.kept_layers = self.kept_layers
+        logits = self._model.prefill(prompt)
+        self.last_states = self._model.last_states
+        self._begin(len(prompt))
         return logits
 
-    def rewind(self, length: int) -> None:
+    def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
+        assert not rows, TREES
         if length < self._root:
             self._model.rewind(length)
             self._begin(length)
@@ -60,28 +66,30 @@ class RememberingModel(CachedModel):
                 self._passes.append(_Pass(last.ids, length - self.length))
                 self.length = length
 
-    def extend(self, ids: list[int]) -> torch.Tensor:
+    def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
+        assert branches is None, TREES
         return self._read("extend", ids)
 
-    def extend_reduced(self, ids: list[int]) -> torch.Tensor:
+    def extend_reduced(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
+        assert branches is None, TREES
         return self._read("extend_reduced", ids)
 
     def _read(self, kind: str, ids: Sequence[int]) -> Any:
-        key = (kind, self.keep_hidden, tuple(self._passes), tuple(ids))
+        key = (kind, self.kept_layers, tuple(self._passes), tuple(ids))
         if key not in self._memory:
             self._memory[key] = self._compute(kind, list(ids))
         self._passes.append(_Pass(tuple(ids), len(ids)))
         self.length += len(ids)
-        answer, self.last_hidden = self._memory[key]
+        answer, self.last_states = self._memory[key]
         return self._restored(answer)
 
-    def _compute(self, kind: str, ids: list[int]) -> tuple[Any, torch.Tensor | None]:
+    def _compute(self, kind: str, ids: list[int]) -> tuple[Any, tuple[torch.Tensor, ...]]:
         self._catch_up()
-        self._model.keep_hidden = self.keep_hidden
+        self._model.kept_layers = self.kept_layers
         logits = getattr(self._model, kind)(ids)
         self._done.append(_Pass(tuple(ids), len(ids)))
-        hidden = self._model.last_hidden
-        return self._kept(logits), None if hidden is None else hidden.clone()
+        states = tuple(one.clone() for one in self._model.last_states)
+        return self._kept(logits), states
 
     def _catch_up(self) -> None:
         """Brings ``_model`` to the caller's position, with the passes that were answered from memory."""

@@ -86,7 +86,7 @@ class _Reader:
         self._prompt = prompt
         self._views = views
         self._top = top
-        model.keep_hidden = False
+        model.kept_layers = ()
 
     def read_text(self, output: list[int], wanted: dict[int, set[int]]) -> None:
         """Views along ``output`` and right after it; ``wanted``: by position, the tokens whose probabilities are

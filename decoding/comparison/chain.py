@@ -48,7 +48,7 @@ def foresee(prepared: Prepared, draft: str, output: list[int]) -> Chain:
     if draft in MODEL_FREE:
         return chain_of(prepared, draft, output)
     model = prepared.pair.draft(draft)
-    model.keep_hidden = False
+    model.kept_layers = ()
     prefill(model, prepared.prompt)
     feed = [prepared.prompt[-1], *output[:-1]][: max(0, model.max_length - model.length)]
     choices: list[int | None] = []

@@ -1,13 +1,15 @@
 """Attention of the lean engine over its own KV cache, on a CPU (cuda.py has that of the CUDA engine).
 
-``plan(start, n)`` prepares what the layers of one pass share; ``attend(layer, query, key, value, plan)`` writes the new
-keys and values and returns softmax(Q K^T / sqrt(d)) V. Shapes: query [n, Hq, d], key and value [n, Hkv, d], result [n,
-Hq d]. Query heads that share a key head are adjacent (grouped-query attention).
+``plan(start, n, branches)`` prepares what the layers of one pass share; ``attend(layer, query, key, value, plan)``
+writes the new keys and values and returns softmax(Q K^T / sqrt(d)) V; ``move`` keeps one path of a tree. Shapes: query
+[n, Hq, d], key and value [n, Hkv, d], result [n, Hq d]. Query heads that share a key head are adjacent (grouped-query
+attention).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from mmap import mmap
@@ -15,6 +17,8 @@ from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
+
+from .inputs import Branches
 
 KEY_BLOCK = 128  # keys are read in whole blocks of this many
 
@@ -34,16 +38,24 @@ class CacheShape:
 
 @dataclass(slots=True)
 class Plan:
-    """What the layers of one pass share. ``mask`` is additive, [n, keys]; row i sees start + i + 1 keys."""
+    """What the layers of one pass share. ``mask`` is additive, [n, keys].
+
+    ``order`` [n, keys], for a tree: the cache rows in the order in which each row's text has them, to which ``mask``
+    then applies.
+    """
 
     start: int
     n: int
     mask: torch.Tensor
     indices: Any = None
+    order: torch.Tensor | None = None
 
 
 class Attention(Protocol):
-    def plan(self, start: int, n: int) -> Plan: ...
+    def plan(self, start: int, n: int, branches: Branches | None = None) -> Plan: ...
+
+    def move(self, rows: Sequence[int], to: int) -> None:
+        """Moves the keys and values of the cache ``rows`` to ``to`` and following."""
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan
@@ -51,7 +63,7 @@ class Attention(Protocol):
 
 
 class CausalBand:
-    """Masks for any position as views of one tensor: zeros, then the causal triangle."""
+    """Masks for any position as views of one tensor: zeros, then the causal triangle. Row i sees start + i + 1 keys."""
 
     def __init__(self, capacity: int, max_rows: int, dtype: torch.dtype, device: torch.device) -> None:
         rows = KEY_BLOCK + max_rows
@@ -103,6 +115,9 @@ class BagAttention:
     products spend most of their time rearranging keys: with 960 keys, 4 heads and one thread, one bfloat16 row takes 56
     microseconds instead of 200, six rows 112 instead of 250. Bags are independent, so a row's bits do not depend on the
     number of rows. Long prompts use grouped_attention.
+
+    A row of a tree reads its keys in the order of its own text, whatever their places in the cache: scores are
+    rearranged before the softmax and values are listed in that order. So its bits are those of a plain pass, too.
     """
 
     MAX_ROWS = 72  # the engine cuts checks to this many rows: one of a learned policy has up to 65
@@ -125,9 +140,26 @@ class BagAttention:
         self._indices = lru_cache(maxsize=24)(self._make_indices)
         self._bag = torch.ops.aten._embedding_bag_forward_only.default
 
-    def plan(self, start: int, n: int) -> Plan:
+    def plan(self, start: int, n: int, branches: Branches | None = None) -> Plan:
+        if branches is not None:
+            return self._plan_tree(start, n, branches)
         mask = self._band.mask(start, n)
         return Plan(start, n, mask, self._indices(n, mask.shape[1]) if n <= self.MAX_ROWS else None)
+
+    def _plan_tree(self, start: int, n: int, branches: Branches) -> Plan:
+        """Positions are at least the trunk's end, and at most ``start + n - 1``: a path has no more rows than that."""
+        trunk, positions = branches.trunk, torch.tensor(branches.positions)
+        mask = self._band.mask(start, n)
+        n_keys = mask.shape[1]
+        visible = torch.arange(n_keys) <= positions[:, None]
+        mask = torch.zeros_like(mask).masked_fill_(~visible, float("-inf"))
+        order = torch.arange(n_keys).repeat(n, 1)
+        for row, path in enumerate(branches.paths):
+            order[row, trunk : trunk + len(path)] = torch.tensor(path)
+        key_rows, key_bags, _, value_bags = self._indices(n, n_keys)
+        heads = torch.arange(self.n_kv_heads)[:, None, None, None] * self._capacity
+        value_rows = (heads + order).expand(-1, self.n_groups, -1, -1).reshape(-1).int()
+        return Plan(start, n, mask, (key_rows, key_bags, value_rows, value_bags), order)
 
     def _make_indices(self, n: int, n_keys: int) -> tuple[torch.Tensor, ...]:
         """Table rows and offsets of all bags: for the scores in the order (block, head, row, dimension), for the values
@@ -155,6 +187,8 @@ class BagAttention:
         weights = query.transpose(0, 1).expand(blocks, -1, -1, -1).reshape(-1)
         scores = self._sum_bags(self._key_tables[layer], key_rows, key_bags, weights)
         scores = scores.view(blocks, -1, KEY_BLOCK).transpose(0, 1).reshape(self.n_heads, n, n_keys)
+        if plan.order is not None:
+            scores = scores.gather(2, plan.order.expand(self.n_heads, -1, -1))
         p = torch.softmax(torch.add(plan.mask, scores, alpha=self.scale), -1)
         seen = self._sum_bags(self._value_tables[layer], value_rows, value_bags, p.view(-1))
         return seen.view(self.n_heads, n, -1).transpose(0, 1).reshape(n, -1)
@@ -177,6 +211,12 @@ class BagAttention:
             part = min(KEY_BLOCK - place, n - done)
             keys[block, :, :, place : place + part] = turned[:, :, done : done + part]
             done += part
+
+    def move(self, rows: Sequence[int], to: int) -> None:
+        old, new = torch.tensor(rows), torch.arange(to, to + len(rows))
+        for keys, values in zip(self._keys, self._values):
+            values[:, new] = values[:, old]
+            keys[new // KEY_BLOCK, :, :, new % KEY_BLOCK] = keys[old // KEY_BLOCK, :, :, old % KEY_BLOCK]
 
     def _attend_densely(self, layer: int, query: torch.Tensor, plan: Plan) -> torch.Tensor:
         n_keys = plan.mask.shape[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from ..errors import UserError
 from ..records.trace import ModelInfo
+from .inputs import Branches, EncodedPrompt
 
 DEFAULT_MAX_LENGTH = 8192  # tokens of cache, if the model could take more
 OUTSIDE = -1e4  # logit of a token outside a reduced head: its probability is 0, and 0 * OUTSIDE is not NaN
@@ -19,8 +21,12 @@ class CachedModel(Protocol):
     """A causal LM with a KV cache whose end can be discarded at no cost.
 
     The cache is allocated once; ``rewind`` only moves its end. Logits are float32, [n, vocab], on the model's device.
-    ``last_hidden`` [n, hidden], float32, is the final-norm output (the input of the LM head) of the last call, one row
-    per row of logits, if ``keep_hidden`` is set; else None.
+
+    ``last_states`` are the hidden states of the last call after each of ``kept_layers``, each [n, hidden] with one row
+    per token read (the whole prompt, for ``prefill``), on the model's device and in its dtype. They are not copied:
+    the engine's next pass may overwrite them. Layers count as in transformers' ``hidden_states``: 0 is the embedding, k
+    the residual stream after k layers, and the last one, also -1, the final-norm output, which is the input of the LM
+    head.
     """
 
     info: ModelInfo
@@ -28,13 +34,14 @@ class CachedModel(Protocol):
     max_length: int  # tokens that fit
     hidden_size: int
     vocab_size: int
-    keep_hidden: bool
-    last_hidden: torch.Tensor | None
+    kept_layers: tuple[int, ...]
+    last_states: tuple[torch.Tensor, ...]
 
     # Optional abilities of an engine, all absent by default.
     head_ids: np.ndarray | None = None  # a reduced head: the sorted ids that it may propose; extend_reduced is there
     works_on_device: bool = False  # greedy work without logits on the host: it is a DeviceModel
     can_fork: bool = False  # fork() is there
+    can_branch: bool = False  # extend() reads trees
     tied: bool = False  # embedding and head are one tensor
     note: str | None = None  # a sentence for the notes of a run
 
@@ -52,17 +59,24 @@ class CachedModel(Protocol):
         """The same weights with a separate, empty cache; where ``can_fork``."""
         raise ValueError(f"the engine of {self.info.name} cannot share its weights between caches")
 
-    def prefill(self, ids: list[int]) -> torch.Tensor:
-        """Empties the cache, reads ``ids`` and returns the logits after the last of them, [1, vocab]."""
+    def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
+        """Empties the cache, reads ``prompt`` and returns the logits after its last token, [1, vocab]."""
 
-    def extend(self, ids: list[int]) -> torch.Tensor:
-        """Appends ``ids`` and returns the logits after each of them, [n, vocab]."""
+    def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
+        """Appends ``ids`` and returns the logits after each of them, [n, vocab].
 
-    def rewind(self, length: int) -> None:
-        """Discards all tokens after the first ``length``."""
+        ``branches``, where ``can_branch``: the ids are nodes of a tree. Each is read at its own position and sees only
+        the text and its ancestors, so its logits are those of a plain pass over its path.
+        """
+
+    def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
+        """Keeps the first ``length`` tokens and discards all others but ``rows``, which move up behind them.
+
+        ``rows``: of the cache, ascending: one path of a tree.
+        """
 
     def set_threads(self, threads: int) -> None:
-        """Takes so many CPU threads from now on."""
+        """Changes the number of CPU threads."""
         self.info.threads = threads
 
 
@@ -107,7 +121,9 @@ def check_room(length: int, n_new: int, max_length: int) -> None:
         )
 
 
-def check_rewind(length: int, current: int) -> None:
-    """Raises ValueError, a programming error, if ``length`` exceeds ``current``."""
+def check_rewind(length: int, current: int, rows: Sequence[int] = ()) -> None:
+    """Raises ValueError, a programming error, for more than the ``current`` tokens, and for rows out of order."""
     if not 0 <= length <= current:
         raise ValueError(f"cannot rewind to {length}: the cache holds {current} tokens")
+    if rows and not (length <= rows[0] and rows[-1] < current and all(a < b for a, b in zip(rows, rows[1:]))):
+        raise ValueError(f"cannot keep the rows {list(rows)} after {length} of {current} tokens")

@@ -12,7 +12,7 @@ In addition to :class:`~decoding.engines.base.CachedModel` it offers greedy work
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..records.trace import ModelInfo
 from .attention import CacheShape, Plan, grouped_attention, whole_blocks
 from .base import DEFAULT_MAX_LENGTH, check_room
 from .cuda_graphs import GraphRunner
+from .inputs import Branches
 from .lean import LeanModel
 from .linears import DenseHead
 
@@ -32,6 +33,7 @@ ROW_BUCKETS = (8, 16, 24, 32)
 LEAST_ROWS = ROW_BUCKETS[0]
 MAX_ROWS = ROW_BUCKETS[-1]
 TOP = 10
+MAX_TREE = 128  # rows after the trunk that a pass over a tree can see
 _PLACE, _LAST, _IDS = 0, 1, 2  # layout of the input buffer: position in the text, index of the last id, ids
 _GRAPHS, _EAGER = "cuda-graphs", "lean, fixed buffers"
 
@@ -81,7 +83,8 @@ class FixedAttention:
         self._seen = torch.zeros((), dtype=dtype, device=device)
         self._unseen = torch.full((), float("-inf"), dtype=dtype, device=device)
 
-    def plan(self, start: int, n: int) -> Plan:
+    def plan(self, start: int, n: int, branches: Branches | None = None) -> Plan:
+        assert branches is None, "the engine's own buffers describe a tree"
         places = torch.arange(start, start + n, device=self._keys.device)
         return self.plan_at(places, key_bucket(start + n, self.capacity))
 
@@ -89,6 +92,18 @@ class FixedAttention:
         """``places`` [n] int64: row i writes at its position and sees all keys up to it."""
         mask = torch.where(self._keys[:n_keys] <= places[:, None], self._seen, self._unseen)
         return Plan(0, places.shape[0], mask, places)
+
+    def plan_tree(self, places: torch.Tensor, trunk: torch.Tensor, sees: torch.Tensor, n_keys: int) -> Plan:
+        """Row i sees the keys before ``trunk`` [1] and those at trunk + j where ``sees`` [n, MAX_TREE] is true."""
+        keys = self._keys[:n_keys] - trunk
+        branch = sees.index_select(1, keys.clamp(0, MAX_TREE - 1)) & (keys < MAX_TREE)
+        mask = torch.where((keys < 0) | branch, self._seen, self._unseen)
+        return Plan(0, places.shape[0], mask, places)
+
+    def move(self, rows: Sequence[int], to: int) -> None:
+        old = torch.tensor(rows, device=self._keys.device)
+        for layer in self.layers:
+            layer[:, :, to : to + len(rows)] = layer[:, :, old]
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: Plan
@@ -122,6 +137,9 @@ class CudaModel(LeanModel):
         with self._building():
             self._input = torch.zeros(_IDS + MAX_ROWS, dtype=torch.int64, device=self.device)
             self._offsets = torch.arange(MAX_ROWS, device=self.device)
+            self._trunk = torch.zeros(1, dtype=torch.int64, device=self.device)
+            self._positions = torch.zeros(MAX_ROWS, dtype=torch.int64, device=self.device)
+            self._sees = torch.zeros(MAX_ROWS, MAX_TREE, dtype=torch.bool, device=self.device)
             if self.tied and head_ids is None:  # one copy on the device serves both
                 self.head = DenseHead(self.embedding)
         self._pins = self.device.type == "cuda"
@@ -150,22 +168,25 @@ class CudaModel(LeanModel):
     # -- a cached model
 
     @torch.inference_mode()
-    def extend(self, ids: list[int]) -> torch.Tensor:
+    def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         """Logits after each of ``ids``, [n, vocab] float32 on the device; appends them to the cache."""
         check_room(self.length, len(ids), self.max_length)
-        logits, hidden = [], []
+        logits, states = [], []
+        one_pass = len(ids) <= MAX_ROWS
         for first in range(0, len(ids), MAX_ROWS):
             part = ids[first : first + MAX_ROWS]
-            out_logits, out_hidden = self._pass(part)[:2]
+            if branches is None:
+                out_logits, out_states = self._pass(part)
+            else:
+                out_logits, out_states = self._tree_pass(part, branches.part(first, first + MAX_ROWS))
             logits.append(_lasting(out_logits[: len(part)]))
-            if self.keep_hidden:
-                hidden.append(_lasting(out_hidden[: len(part)]))
-        self.last_hidden = torch.cat(hidden) if hidden else None
-        return logits[0] if len(logits) == 1 else torch.cat(logits)
+            states.append(tuple(one[: len(part)] if one_pass else one[: len(part)].clone() for one in out_states))
+        self.last_states = states[0] if one_pass else tuple(map(torch.cat, zip(*states)))
+        return logits[0] if one_pass else torch.cat(logits)
 
     @torch.inference_mode()
-    def extend_reduced(self, ids: list[int]) -> torch.Tensor:
-        logits = self.extend(ids)
+    def extend_reduced(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
+        logits = self.extend(ids, branches)
         return logits if self._head_rows is None else logits.index_select(1, self._head_rows)
 
     # -- greedy work on the device
@@ -177,9 +198,9 @@ class CudaModel(LeanModel):
         rows = row_bucket(len(ids))
         keys = key_bucket(self.length + rows, self._attention.capacity)
         self._fill(ids)
-        features, hidden = self._launch(("step", rows, keys, vocab), lambda: self._step(rows, keys, vocab))
+        key = ("step", rows, keys, vocab, self.kept_layers)
+        features, self.last_states = self._launch(key, lambda: self._step(rows, keys, vocab))
         self.length += len(ids)
-        self.last_hidden = _lasting(hidden) if self.keep_hidden else None
         token, p, entropy, *top = features.tolist()
         return DraftStep(int(token), p, entropy, top)
 
@@ -197,7 +218,7 @@ class CudaModel(LeanModel):
         self._fill(ids)
         tokens = self._launch(("planned", n, keys, vocab), lambda: self._planned(n, keys, vocab))
         self.length += len(ids) + n - 1
-        self.last_hidden = None
+        self.last_states = ()
         return Drafted(tokens)
 
     @torch.inference_mode()
@@ -227,17 +248,28 @@ class CudaModel(LeanModel):
         keys = key_bucket(self.length + rows, self._attention.capacity)
         found = self._launch(("check", rows, keys, vocab), lambda: self._check(rows, keys, vocab))
         self.length += n + 1
-        self.last_hidden = None
+        self.last_states = ()
         n_accepted, *columns = found.tolist()
         return columns[1 : n + 1], columns[rows : rows + n + 1], n_accepted
 
     # -- the passes: the input buffer is their only variable input
 
-    def _pass(self, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _pass(self, ids: list[int]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         rows = row_bucket(len(ids))
         keys = key_bucket(self.length + rows, self._attention.capacity)
         self._fill(ids)
-        out = self._launch(("pass", rows, keys), lambda: self._rows(self._first_ids(rows), 0, keys))
+        key = ("pass", rows, keys, self.kept_layers)
+        out = self._launch(key, lambda: self._rows(self._first_ids(rows), 0, keys))
+        self.length += len(ids)
+        return out
+
+    def _tree_pass(self, ids: list[int], branches: Branches) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        rows = row_bucket(len(ids))
+        keys = key_bucket(self.length + rows, self._attention.capacity)
+        self._fill(ids)
+        self._fill_tree(branches)
+        key = ("tree", rows, keys, self.kept_layers)
+        out = self._launch(key, lambda: self._tree_rows(rows, keys))
         self.length += len(ids)
         return out
 
@@ -257,32 +289,59 @@ class CudaModel(LeanModel):
         given = torch.tensor([self.length, len(ids) - 1 if last is None else last, *ids], pin_memory=self._pins)
         self._input[: len(given)].copy_(given, non_blocking=True)
 
+    def _fill_tree(self, branches: Branches) -> None:
+        """Writes the buffers of a tree's shape. Padding sees a row, since a softmax over none would not be finite."""
+        sees = torch.zeros(MAX_ROWS, MAX_TREE, dtype=torch.bool)
+        sees[:, 0] = True
+        for row, path in enumerate(branches.paths):
+            if path[-1] >= branches.trunk + MAX_TREE:
+                raise ValueError(f"a tree of more than {MAX_TREE} tokens")
+            sees[row, 0] = False
+            sees[row, [at - branches.trunk for at in path]] = True
+        self._sees.copy_(sees)
+        self._positions[: len(branches.paths)].copy_(torch.tensor(branches.positions))
+        self._trunk.fill_(branches.trunk)
+
     def _first_ids(self, rows: int) -> torch.Tensor:
         return self._input[_IDS : _IDS + rows]
 
     def _last(self) -> torch.Tensor:
         return self._input[_LAST : _LAST + 1]
 
-    def _rows(self, ids: torch.Tensor, offset: torch.Tensor | int, keys: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits and final-norm output of ``ids`` [rows] at ``offset`` (one number) after the pass's position."""
+    def _rows(
+        self, ids: torch.Tensor, offset: torch.Tensor | int, keys: int
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Logits and kept states of ``ids`` [rows] at ``offset`` (one number) after the pass's position."""
         places = self._input[_PLACE] + self._offsets[: len(ids)] + offset
-        turns = places.clamp(max=self.max_length - 1)  # padding may be beyond the tables
-        cos, sin = self.cos.index_select(0, turns), self.sin.index_select(0, turns)
-        x = F.embedding(ids, self.embedding)
-        hidden = self._run_blocks(x, cos, sin, self._attention.plan_at(places, keys))
-        return self._all_logits(self.head(hidden)), hidden
+        return self._run(ids, places, self._attention.plan_at(places, keys))
 
-    def _step(self, rows: int, keys: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """[token, p, entropy, top 10] as float32 (ids stay exact below 2^24), and the last hidden state [1, hidden].
+    def _tree_rows(self, rows: int, keys: int) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """As ``_rows``, for the tree in the buffers."""
+        places = self._input[_PLACE] + self._offsets[:rows]
+        plan = self._attention.plan_tree(places, self._trunk, self._sees[:rows], keys)
+        return self._run(self._first_ids(rows), self._positions[:rows], plan)
+
+    def _run(
+        self, ids: torch.Tensor, positions: torch.Tensor, plan: Plan
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        turns = positions.clamp(max=self.max_length - 1)  # padding may be beyond the tables
+        cos, sin = self.cos.index_select(0, turns), self.sin.index_select(0, turns)
+        hidden, states = self._run_blocks(F.embedding(ids, self.embedding), cos, sin, plan)
+        return self._logits(hidden), states
+
+    def _step(self, rows: int, keys: int, vocab: int) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """[token, p, entropy, top 10] as float32 (ids stay exact below 2^24), and the last row of each kept state.
 
         Avoids indexing by a one-element tensor: torch would copy it to the host, which a recording does not allow.
         """
-        logits, hidden = self._rows(self._first_ids(rows), 0, keys)
+        logits, states = self._rows(self._first_ids(rows), 0, keys)
         row = logits.index_select(0, self._last())[0, :vocab]
         token, p = row.argmax(-1, keepdim=True), torch.softmax(row, -1)
         entropy = -torch.special.xlogy(p, p).sum(0, keepdim=True)
         top = F.pad(p.topk(min(TOP, vocab)).values, (0, max(0, TOP - vocab)))
-        return torch.cat([token.float(), p.gather(0, token), entropy, top]), hidden.index_select(0, self._last())
+        return torch.cat([token.float(), p.gather(0, token), entropy, top]), tuple(
+            one.index_select(0, self._last()) for one in states
+        )
 
     def _planned(self, n: int, keys: int, vocab: int) -> torch.Tensor:
         """``n`` successive first choices; each pass after the first reads one token (and copies of it as padding)."""

@@ -10,7 +10,7 @@ Batch-invariance: on the CPU a row's bits should not depend on the number of row
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from ..records.trace import ModelInfo
 from .attention import Attention, BagAttention, CacheShape, Plan
 from .base import DEFAULT_MAX_LENGTH, OUTSIDE, ReducedModel, check_prompt, check_rewind, check_room
+from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .int4 import Groups, Int4Linear, check_shape, joined, round_to_groups
 from .invariance import PARTS, keeps_bits, pad_lone_rows
 from .linears import DenseLinear, FloatHead, Int8Head, Int8Linear, Linear, PackedLinear, make_head
@@ -76,7 +77,7 @@ class LeanModel(ReducedModel):
     if a layer's shape does not divide into groups.
     """
 
-    can_fork = True
+    can_fork = can_branch = True
 
     # Weights and buffers are made under it.
     _building: type[torch.inference_mode] | type[torch.no_grad] = torch.inference_mode
@@ -102,8 +103,8 @@ class LeanModel(ReducedModel):
         self.dtype = torch.float32 if weights == "float32" else torch.bfloat16
         self.max_length = min(max_length, config.max_position_embeddings)
         self.length = 0
-        self.keep_hidden = False
-        self.last_hidden: torch.Tensor | None = None
+        self.kept_layers: tuple[int, ...] = ()
+        self.last_states: tuple[torch.Tensor, ...] = ()
         self.note: str | None = None  # a sentence for a run's notes
         self._eps = config.rms_norm_eps
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
@@ -208,8 +209,8 @@ class LeanModel(ReducedModel):
         self.sin = sin[0, :, None].to(self.device, self.dtype).contiguous()
 
     def set_threads(self, threads: int) -> None:
-        """Take so many CPU threads from now on. Which kernels are used may depend on it, so what is claimed of rows is
-        tested again. Empties the cache.
+        """Changes the number of CPU threads and tests again whether rows keep their bits, since kernels may depend on
+        it. Empties the cache.
         """
         self.info.threads = threads
         use_threads(threads)
@@ -220,7 +221,7 @@ class LeanModel(ReducedModel):
     def fork(self) -> LeanModel:
         """The same weights with a separate, empty cache."""
         other = copy(self)
-        other.length, other.last_hidden = 0, None
+        other.length, other.last_states = 0, ()
         with self._building():
             other._attention = other._make_attention()
         return other
@@ -228,59 +229,72 @@ class LeanModel(ReducedModel):
     # -- use
 
     @torch.inference_mode()
-    def prefill(self, ids: list[int]) -> torch.Tensor:
-        """Logits after the last of ``ids``, [1, vocab]; the cache then holds only ``ids``."""
-        check_prompt(ids, self.max_length)
+    def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
+        """Logits after the last token of ``prompt``, [1, vocab]; the cache then holds only the prompt."""
+        prompt = encoded(prompt)
+        check_prompt(prompt.ids, self.max_length)
         self.length = 0
-        for first in range(0, len(ids), PREFILL_CHUNK):
-            hidden = self._forward(ids[first : first + PREFILL_CHUNK])
-        return self._logits(hidden[-1:])
+        return self._logits(self._read(prompt.ids, PREFILL_CHUNK, prompt=prompt)[-1:])
 
     @torch.inference_mode()
-    def extend(self, ids: list[int]) -> torch.Tensor:
+    def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         """Logits after each of ``ids``, [n, vocab]; appends them to the cache."""
-        return self._logits(self._read(ids))
+        check_room(self.length, len(ids), self.max_length)
+        return self._logits(self._read(ids, ROW_CHUNK, branches))
 
     @torch.inference_mode()
-    def extend_reduced(self, ids: list[int]) -> torch.Tensor:
+    def extend_reduced(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         """Like ``extend``, with the logits of the head's rows only, [n, len(head_ids)]."""
-        return self._own_logits(self._read(ids))
-
-    def _read(self, ids: list[int]) -> torch.Tensor:
-        """Final-norm output of ``ids``, [n, hidden]; appends them to the cache."""
         check_room(self.length, len(ids), self.max_length)
-        if len(ids) <= ROW_CHUNK:
-            return self._forward(ids)
-        return torch.cat([self._forward(ids[first : first + ROW_CHUNK]) for first in range(0, len(ids), ROW_CHUNK)])
+        return self.head(self._read(ids, ROW_CHUNK, branches))
 
-    def rewind(self, length: int) -> None:
-        """Discards everything after the first ``length`` tokens; it is masked, then overwritten."""
-        check_rewind(length, self.length)
-        self.length = length
+    def _read(
+        self, ids: list[int], rows: int, branches: Branches | None = None, prompt: EncodedPrompt | None = None
+    ) -> torch.Tensor:
+        """Final-norm output of ``ids``, [n, hidden]; appends them to the cache, at most ``rows`` in one pass."""
+        if len(ids) <= rows:
+            hidden, self.last_states = self._forward(ids, branches, prompt)
+            return hidden
+        passes = []
+        for first in range(0, len(ids), rows):
+            part = None if branches is None else branches.part(first, first + rows)
+            passes.append(self._forward(ids[first : first + rows], part, prompt))
+        self.last_states = tuple(torch.cat(parts) for parts in zip(*(states for _, states in passes)))
+        return torch.cat([hidden for hidden, _ in passes])
+
+    def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
+        """Keeps the first ``length`` tokens and ``rows``; the rest is masked, then overwritten."""
+        check_rewind(length, self.length, rows)
+        done = already_in_place(length, rows)
+        if done < len(rows):
+            with torch.inference_mode():
+                self._attention.move(rows[done:], length + done)
+        self.length = length + len(rows)
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._all_logits(self._own_logits(hidden))
-
-    def _own_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        self.last_hidden = hidden.float() if self.keep_hidden else None
-        return self.head(hidden)
-
-    def _all_logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits of the head's rows [n, k] -> of all tokens [n, vocab]."""
+        """Final-norm output [n, hidden] -> logits [n, vocab]; those outside a reduced head are OUTSIDE."""
+        logits = self.head(hidden)
         if self._head_rows is None:
             return logits
         full = torch.full((logits.shape[0], self.vocab_size), OUTSIDE, device=logits.device)
         return full.index_copy_(1, self._head_rows, logits)
 
-    def _forward(self, ids: list[int]) -> torch.Tensor:
-        """Final-norm output of ``ids`` (at most PREFILL_CHUNK of them), [n, hidden]; appends them to the cache."""
+    def _forward(
+        self, ids: list[int], branches: Branches | None = None, prompt: EncodedPrompt | None = None
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """One pass over ``ids`` (at most PREFILL_CHUNK of them), which appends them to the cache.
+
+        Returns the final-norm output [n, hidden] and the hidden states of ``kept_layers``.
+        """
         if self.device.type == "cpu":
             use_threads(self.info.threads)
         start, end = self.length, self.length + len(ids)
-        x = self._embed(ids)
-        hidden = self._run_blocks(x, self.cos[start:end], self.sin[start:end], self._attention.plan(start, len(ids)))
+        x = self._embed(ids) if prompt is None or prompt.embeddings is None else self._embed_prompt(ids, prompt)
+        turns = slice(start, end) if branches is None else branches.positions
+        plan = self._attention.plan(start, len(ids), branches)
+        found = self._run_blocks(x, self.cos[turns], self.sin[turns], plan)
         self.length = end
-        return hidden
+        return found
 
     def _embed(self, ids: list[int]) -> torch.Tensor:
         """Embeddings [n, hidden]; for a single token a view of its row, which saves two operations."""
@@ -288,14 +302,30 @@ class LeanModel(ReducedModel):
             return self.embedding[ids[0]][None]
         return F.embedding(torch.tensor(ids, device=self.device), self.embedding)
 
-    def _run_blocks(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan) -> torch.Tensor:
-        """All layers and the final norm: embeddings [n, hidden] -> [n, hidden]."""
+    def _embed_prompt(self, ids: list[int], prompt: EncodedPrompt) -> torch.Tensor:
+        """Embeddings of the prompt's next ``ids``, [n, hidden], with the prompt's own in place of placeholders'."""
+        assert prompt.embeddings is not None
+        x = F.embedding(torch.tensor(ids, device=self.device), self.embedding)
+        first = max(prompt.at - self.length, 0)
+        own = prompt.embeddings[max(self.length - prompt.at, 0) :][: max(len(ids) - first, 0)]
+        x[first : first + len(own)] = own.to(x)
+        return x
+
+    def _run_blocks(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """All layers and the final norm: embeddings [n, hidden] -> [n, hidden], and the states of ``kept_layers``."""
+        wanted = [layer % (len(self.blocks) + 1) for layer in self.kept_layers]
+        kept = {}
         for layer, block in enumerate(self.blocks):
+            if layer in wanted:
+                kept[layer] = x
             attended = self._attend(block, layer, self._norm(x, block.attention_norm), cos, sin, plan)
             x = block.out.plus(attended, x)
             h = self._norm(x, block.mlp_norm)
             x = block.down.plus(block.up.times(h, block.gate.silu(h)), x)
-        return self._norm(x, self.final_norm)
+        kept[len(self.blocks)] = hidden = self._norm(x, self.final_norm)
+        return hidden, tuple(kept[layer] for layer in wanted)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: torch.Tensor | None = None) -> torch.Tensor:
         """x / rms(x) * weight over the last axis, in float32 inside; ``weight`` is already multiplied by sqrt(size).

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -10,6 +12,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from ..errors import UserError
 from ..records.trace import ModelInfo
 from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
+from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .lean import has_window
 from .threads import use_threads
 
@@ -42,29 +45,53 @@ class TransformersModel(CachedModel):
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
         self.max_length = min(max_length, getattr(config, "max_position_embeddings", None) or max_length)
         self.length = 0
-        self.keep_hidden = False
-        self.last_hidden: torch.Tensor | None = None
+        self.kept_layers: tuple[int, ...] = ()
+        self.last_states: tuple[torch.Tensor, ...] = ()
         self._model = hf_model.eval()
-        self._device = hf_model.get_input_embeddings().weight.device
+        weight = hf_model.get_input_embeddings().weight
+        self._device, self._dtype = weight.device, weight.dtype
+        # A tree's rows share positions; models that derive them from the mask (ALiBi) cannot be told so.
+        self.can_branch = "position_ids" in inspect.signature(hf_model.forward).parameters
         self._new_cache()
 
-    def prefill(self, ids: list[int]) -> torch.Tensor:
-        """Logits after the last of ``ids``, [1, vocab]; the cache then holds only ``ids``."""
-        check_prompt(ids, self.max_length)
+    def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
+        """Logits after the last token of ``prompt``, [1, vocab]; the cache then holds only the prompt."""
+        prompt = encoded(prompt)
+        check_prompt(prompt.ids, self.max_length)
         self.rewind(0)
-        return self._forward(ids, keep=1)
+        return self._forward(prompt.ids, 1, self._inputs(prompt))
 
-    def extend(self, ids: list[int]) -> torch.Tensor:
+    def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         """Logits after each of ``ids``, [n, vocab]; appends them to the cache."""
         check_room(self.length, len(ids), self.max_length)
-        return self._forward(ids, keep=len(ids))
+        return self._forward(ids, len(ids), {} if branches is None else self._tree(branches))
 
-    def rewind(self, length: int) -> None:
-        """Discards everything after the first ``length`` tokens."""
-        check_rewind(length, self.length)
-        self.length = length
+    def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
+        """Keeps the first ``length`` tokens and ``rows``."""
+        check_rewind(length, self.length, rows)
+        done = already_in_place(length, rows)
         for layer in self._layers:
-            layer.keep(length)
+            layer.keep(length + done, rows[done:])
+        self.length = length + len(rows)
+
+    @torch.inference_mode()
+    def _inputs(self, prompt: EncodedPrompt) -> dict[str, torch.Tensor]:
+        """The embeddings of a prompt that is more than text; {} for any other."""
+        if prompt.embeddings is None:
+            return {}
+        x = self._model.get_input_embeddings()(torch.tensor([prompt.ids], device=self._device))
+        x[0, prompt.at : prompt.at + prompt.n_hidden] = prompt.embeddings.to(x)
+        return {"inputs_embeds": x}
+
+    def _tree(self, branches: Branches) -> dict[str, torch.Tensor]:
+        """Positions, and an additive mask [1, 1, n, keys] of what each node sees."""
+        n = len(branches.paths)
+        mask = torch.full((n, self.length + n), torch.finfo(self._dtype).min, dtype=self._dtype)
+        mask[:, : branches.trunk] = 0.0
+        for row, path in enumerate(branches.paths):
+            mask[row, path] = 0.0
+        positions = torch.tensor([branches.positions], device=self._device)
+        return {"attention_mask": mask[None, None].to(self._device), "position_ids": positions}
 
     def _new_cache(self) -> None:
         self._layers: list[RewindableLayer] = []
@@ -77,21 +104,23 @@ class TransformersModel(CachedModel):
         self._cache = Cache(layer_class_to_replicate=cast("type[RewindableLayer]", new_layer))
 
     @torch.inference_mode()
-    def _forward(self, ids: list[int], keep: int) -> torch.Tensor:
-        """One pass over ``ids``; logits of the last ``keep`` of them, [keep, vocab] float32."""
+    def _forward(self, ids: list[int], keep: int, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """One pass over ``ids``, or over ``inputs`` in their place; logits of the last ``keep``, [keep, vocab]
+        float32.
+        """
         if self._device.type == "cpu":
             use_threads(self.info.threads)
-        rows = torch.tensor([ids], device=self._device)
-        out = self._model(
-            input_ids=rows, past_key_values=self._cache, use_cache=True, output_hidden_states=self.keep_hidden
-        )
+        if "inputs_embeds" not in inputs:
+            inputs["input_ids"] = torch.tensor([ids], device=self._device)
+        wants_states = bool(self.kept_layers)
+        out = self._model(**inputs, past_key_values=self._cache, use_cache=True, output_hidden_states=wants_states)
         self.length += len(ids)
         if self._cache.get_seq_length() != self.length:
             raise UserError(
                 f"The model type {self._model.config.model_type} does not keep its past in the cache "
                 "that it is given, so it cannot be rewound: choose another model."
             )
-        self.last_hidden = out.hidden_states[-1][0, -keep:].float() if self.keep_hidden else None
+        self.last_states = tuple(out.hidden_states[layer][0] for layer in self.kept_layers)
         return out.logits[0, -keep:].float()
 
 
@@ -126,11 +155,18 @@ class RewindableLayer(DynamicLayer):
         self._values[..., start:end, :] = value_states
         return self._show(end)
 
-    def keep(self, length: int) -> None:
-        """Keeps only the first ``length`` tokens."""
-        self.length = length
-        if self.is_initialized:
-            self._show(length)
+    @torch.inference_mode()
+    def keep(self, length: int, rows: Sequence[int] = ()) -> None:
+        """Keeps only the first ``length`` tokens, and ``rows``, which move up behind them."""
+        end = length + len(rows)
+        self.length = end
+        if not self.is_initialized:
+            return
+        if rows:
+            old = torch.tensor(rows, device=self._keys.device)
+            for buffer in (self._keys, self._values):
+                buffer[..., length:end, :] = buffer[..., old, :]
+        self._show(end)
 
     def _show(self, length: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Views of the first ``length`` tokens' keys and values, which are those in use from now on."""

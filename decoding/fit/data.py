@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ..engines.inputs import FINAL
 from ..lookahead.ngrams import N_LEVELS, Ngrams
 from ..lookahead.repetition import evidence_along
 from ..loop.drafting import prefill
@@ -116,24 +117,24 @@ class Collector:
         """The pass over the text has read all right guesses; each wrong one is read at its position, last to first."""
         states = self._states(prompt, text)
         model = self._draft
-        model.keep_hidden = True
+        model.kept_layers = FINAL
         for index in reversed(range(len(text))):
             if guesses[index] != text[index]:
                 model.rewind(len(prompt) + index)
                 model.extend([guesses[index]])
-                states[index] = as_rows(model.last_hidden)[-1]
-        model.keep_hidden = False
+                states[index] = as_rows(model.last_states[0])[-1]
+        model.kept_layers = ()
         return states
 
     def _states(self, prompt: list[int], tokens: list[int]) -> np.ndarray:
         """Hidden states of the draft with each of ``tokens`` as its input, [n, hidden] float16."""
         model = self._draft
-        model.keep_hidden = True
+        model.kept_layers = FINAL
         try:
             _logits_along(model, prompt, [prompt[-1], *tokens])
-            return as_rows(model.last_hidden)[1:].astype(np.float16)
+            return as_rows(model.last_states[0])[1:].astype(np.float16)
         finally:
-            model.keep_hidden = False
+            model.kept_layers = ()
 
 
 def _logits_along(model: CachedModel, prompt: list[int], reads: list[int]) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..engines.abilities import is_reduced
+from ..engines.inputs import FINAL
 from ..lookahead.base import DraftState
 from ..records.model_free import PROMPT_LOOKUP
 from .acceptance import AcceptanceRule
@@ -112,7 +113,7 @@ class ModelDraft(DraftSource):
 
     def start(self, prompt: list[int]) -> None:
         """Reads all but the last token of the prompt; the first draft step reads that one."""
-        self._model.keep_hidden = self._needs_states
+        self._model.kept_layers = FINAL if self._needs_states else ()
         prefill(self._model, prompt)
 
     def step(self, text: list[int], state: DraftState) -> ModelProposal | None:
@@ -152,7 +153,7 @@ class ModelDraft(DraftSource):
             self._read_states(state)
 
     def _read_states(self, state: DraftState) -> None:
-        hidden = as_rows(self._model.last_hidden)[-1].copy()
+        hidden = as_rows(self._model.last_states[0])[-1].copy()
         if len(state.tokens) > 1:  # the input of this pass was the token before
             state.hidden.append(hidden)
         state.proposer.append(hidden)

@@ -12,10 +12,10 @@ FAR_BELOW = np.float32(-1e4)  # replaces -inf: its exponential is also 0, but 0 
 
 
 def as_rows(logits: Any) -> np.ndarray:
-    """Logits [n, vocab] as a float32 numpy array; on the CPU a view, not a copy."""
+    """Logits [n, vocab] as a float32 numpy array; float32 ones on the CPU as a view, not a copy."""
     if isinstance(logits, np.ndarray):
         return logits
-    return logits.numpy() if logits.device.type == "cpu" else logits.float().cpu().numpy()
+    return logits.float().cpu().numpy()  # neither copies what is float32 on the CPU
 
 
 class FeatureReader:

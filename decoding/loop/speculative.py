@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..engines.inputs import FINAL
 from ..lookahead.base import DraftState, LookaheadPolicy
 from ..records.trace import Finish, StopReason
 from .acceptance import AcceptanceRule
@@ -68,7 +69,7 @@ def speculative_decode(
     """
     text = list(prompt)
     state = DraftState(text=text)
-    target.keep_hidden = draft is not None and draft.abilities.wants_hidden_states
+    target.kept_layers = FINAL if draft is not None and draft.abilities.wants_hidden_states else ()
     checker = make_checker(target, draft, rule)
     finish: Finish | None = None
     while finish is None and not cancelled():
@@ -111,7 +112,7 @@ def _hidden_states(target: CachedModel, draft: DraftSource, n_accepted: int) -> 
     """What the target's last pass leaves for a draft that asks for it; the rows of rejected tokens are void."""
     if not draft.abilities.wants_hidden_states:
         return None
-    return as_rows(target.last_hidden)[: n_accepted + 1]
+    return as_rows(target.last_states[0])[: n_accepted + 1]
 
 
 def _most(policy: LookaheadPolicy, draft: DraftSource | None, wanted: int, n_text: int) -> tuple[int, StopReason]:

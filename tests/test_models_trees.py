@@ -1,0 +1,164 @@
+"""What the engines read besides a chain of ids: trees, prompts with embeddings; and the states that they keep."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import BloomConfig
+
+from decoding.engines.cuda import MAX_TREE, CudaModel
+from decoding.engines.inputs import Branches, EncodedPrompt
+from decoding.engines.linears import DenseLinear
+from decoding.engines.loading import describe_model
+from tests.fake_cuda import fake_cuda
+from tests.lean_models import CONFIGS, general, ids, lean, lean_config, random_model
+
+HF = random_model(lean_config(attention_bias=True, head_dim=32, max_position_embeddings=512))
+
+
+def fixed(hf_model) -> CudaModel:
+    return CudaModel(hf_model, describe_model(hf_model, "test", "test", "none"), "float32", "cpu")
+
+
+ENGINES = {"lean": lean, "fixed": fixed, "general": general}
+MODELS = {name: make(HF) for name, make in ENGINES.items()}
+trees = st.lists(st.integers(0, 10**6), min_size=1, max_size=20).map(
+    lambda drawn: [number % (index + 1) - 1 for index, number in enumerate(drawn)]
+)
+
+
+def path_to(parents: list[int], node: int) -> list[int]:
+    """The nodes from the root to ``node``."""
+    found: list[int] = []
+    while node >= 0:
+        found.insert(0, node)
+        node = parents[node]
+    return found
+
+
+@settings(deadline=None, max_examples=25)
+@given(name=st.sampled_from(list(MODELS)), parents=trees, trunk=st.sampled_from([1, 40, 120, 127]), data=st.data())
+def test_each_node_of_a_tree_is_read_as_the_end_of_its_own_path(name, parents, trunk, data):
+    model = MODELS[name]
+    text, tokens = ids(trunk), ids(len(parents), seed=2)
+    model.prefill(text)
+    cut = data.draw(st.integers(0, len(parents)))  # in two passes, as a draft that grows a tree reads it
+    parts = [
+        model.extend(tokens[first:end], Branches.below(trunk, parents[:end], first))
+        for first, end in ((0, cut), (cut, len(parents)))
+        if first < end
+    ]
+    found = torch.cat(parts)
+    node = data.draw(st.integers(0, len(parents) - 1))
+    path = path_to(parents, node)
+    more = ids(3, seed=9)
+    model.rewind(trunk, [trunk + one for one in path])
+    assert model.length == trunk + len(path)
+    after = model.extend(more)
+
+    model.prefill(text)
+    plain = model.extend([tokens[one] for one in path])
+    expected = model.extend(more)
+    if name == "lean":
+        assert torch.equal(found[path], plain) and torch.equal(after, expected)
+    torch.testing.assert_close(found[path], plain, atol=1e-4, rtol=0)
+    torch.testing.assert_close(after, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "weights", ["float32", *(pytest.param(form, marks=pytest.mark.bf16) for form in ("bfloat16", "int8"))]
+)
+def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(weights):
+    model, text = lean(random_model(CONFIGS["qwen3"]), weights), ids(126)
+    parents, tokens = [-1, 0, 0, 1, 2, -1, 5, 4], ids(8, seed=5)
+    model.prefill(text)
+    found = model.extend(tokens, Branches.below(126, parents))
+    for node in range(8):
+        path = path_to(parents, node)
+        model.rewind(126)
+        assert torch.equal(torch.cat([model.extend([tokens[one]]) for one in path])[-1], found[node])
+
+
+def test_more_rows_than_one_pass_holds():
+    parents, tokens = [-1, *range(40), *[0] * 60], ids(101, seed=3)
+    for model in MODELS.values():
+        model.prefill(ids(9))
+        found = model.extend(tokens, Branches.below(9, parents))
+        model.rewind(9)
+        torch.testing.assert_close(model.extend(tokens[:41]), found[:41], atol=1e-4, rtol=0)
+        model.rewind(10)
+        torch.testing.assert_close(model.extend(tokens[-1:])[0], found[-1], atol=1e-4, rtol=0)
+
+
+def test_what_cannot_be_kept_or_read_is_an_error():
+    for model in MODELS.values():
+        model.prefill(ids(9))
+        for rows in ([8], [9], [5, 4]):
+            with pytest.raises(ValueError, match="cannot keep the rows"):
+                model.rewind(6 if rows == [9] else 9 if rows == [8] else 3, rows)
+    with pytest.raises(ValueError, match=f"more than {MAX_TREE}"):
+        MODELS["fixed"].extend(ids(150), Branches.below(9, [-1] * 150))
+
+
+def test_trees_are_read_by_graphs_too(monkeypatch):
+    monkeypatch.setattr("decoding.engines.lean._linear_form", lambda weights, device: DenseLinear)  # as on a GPU
+    model, plain = fixed(HF), lean(HF)
+    model._runner.records = True
+    with fake_cuda(monkeypatch):
+        for seed in range(3):  # the same graph, other trees
+            parents, tokens = [-1, 0, 1, -1, 3] if seed % 2 else [-1, -1, 0, 1, 2], ids(5, seed=seed)
+            for one in (model, plain):
+                one.prefill(ids(30 + seed))
+            branches = Branches.below(30 + seed, parents)
+            found, expected = (one.extend(tokens, branches) for one in (model, plain))
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    assert model.records_graphs and model._runner._graphs and model.note is None
+
+
+def test_a_model_that_is_told_no_positions_reads_no_trees():
+    shape = dict(vocab_size=128, hidden_size=32, n_layer=1, n_head=2)
+    assert not general(random_model(BloomConfig(**shape))).can_branch
+    assert all(model.can_branch for model in MODELS.values())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_states_of_named_layers_are_those_of_transformers(name):
+    model, text, layers = MODELS[name], ids(310)[:250], (0, 1, -1)
+    with torch.no_grad():
+        states = HF(torch.tensor([text]), output_hidden_states=True).hidden_states
+    model.kept_layers = layers
+    model.prefill(text[:200])
+    for rows in (slice(0, 200), slice(200, 206), slice(206, 250)):
+        if rows.start:
+            model.extend(text[rows])
+        for layer, found in zip(layers, model.last_states, strict=True):
+            torch.testing.assert_close(found, states[layer][0, rows], atol=1e-4, rtol=0)
+    model.kept_layers = ()
+    model.prefill(text[:4])
+    assert model.last_states == ()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("at", [0, 3, 250])
+def test_embeddings_take_the_place_of_those_of_placeholders(name, at):
+    """The embeddings of other tokens, so that the prompt with these is the expected result."""
+    model = MODELS[name]
+    shown = ids(10, seed=8)
+    before = ids(270)[: min(at, 230)]
+    after = ids(20, seed=6)
+    embeddings = HF.get_input_embeddings().weight.detach()[shown]
+    prompt = EncodedPrompt([*before, *[0] * 10, *after], embeddings, len(before), "picture")
+    assert prompt.text == before + after and len(prompt) == len(before) + 30
+    found = model.prefill(prompt)
+    torch.testing.assert_close(found, model.prefill([*before, *shown, *after]), atol=1e-4, rtol=0)
+
+
+def test_a_prompt_is_cut_outside_of_its_embeddings_only():
+    prompt = EncodedPrompt([1, 0, 0, 5, 6], torch.zeros(2, 4), 1, "picture")
+    assert prompt.first(4).ids == [1, 0, 0, 5] and prompt.first(4).text == [1, 5]
+    assert prompt.extended([7]).ids[-2:] == [6, 7]
+    assert prompt.key != EncodedPrompt([1, 0, 0, 5, 6]).key
+    with pytest.raises(ValueError, match="in part"):
+        prompt.first(2)
