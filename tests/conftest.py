@@ -51,12 +51,6 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
-def has_bf16() -> bool:
-    from decoding.engines.loading import has_bf16_instructions
-
-    return has_bf16_instructions()
-
-
 def has_muon() -> bool:
     import torch
 
@@ -66,7 +60,6 @@ def has_muon() -> bool:
 NEEDS = {  # marker: what the machine must have, and what is not run without it
     "gpu": (has_gpu, "needs a CUDA GPU: real kernels were not run"),
     "muon": (has_muon, "needs torch 2.9, whose Muon ours is compared with"),
-    "bf16": (has_bf16, "needs a CPU with bfloat16 instructions: its packed products were not run"),
 }
 
 

@@ -119,7 +119,7 @@ def graph_pair(tmp_path, monkeypatch):
     """The same weights on fixed buffers whose passes are recorded and replayed, timed by CUDA's events."""
     from transformers import LlamaForCausalLM
 
-    monkeypatch.setattr("decoding.engines.lean._linear_form", lambda weights, device: DenseLinear)
+    monkeypatch.setattr("decoding.engines.formats.plain_or_packed", DenseLinear)
     with fake_cuda(monkeypatch) as cuda:
         target, draft = make_lively_pair(tmp_path)
         pair = load_pair(target=target, draft=draft, dtype="float32", device="cpu")

@@ -143,7 +143,7 @@ def test_buckets():
 
 @pytest.fixture
 def cuda(monkeypatch):
-    monkeypatch.setattr("decoding.engines.lean._linear_form", lambda weights, device: DenseLinear)  # as on a GPU
+    monkeypatch.setattr("decoding.engines.formats.plain_or_packed", DenseLinear)  # as on a GPU
     with fake_cuda(monkeypatch) as cuda:
         yield cuda
 

@@ -15,12 +15,13 @@ from decoding.bench.floor import floor_bytes
 from decoding.bench.lossless import check_lossless, plain_reference
 from decoding.comparison.kept_costs import KnownCosts, Shelf
 from decoding.comparison.kept_texts import KeptTexts
+from decoding.engines.choosing import target_formats
+from decoding.engines.formats.int4 import GROUP, Groups, Int4Linear, joined, round_to_groups
 from decoding.engines.gguf_groups import read_groups
-from decoding.engines.int4 import GROUP, Groups, Int4Linear, joined, round_to_groups
 from decoding.engines.invariance import keeps_bits
 from decoding.engines.lean import LeanModel
 from decoding.engines.linears import Int8Head
-from decoding.engines.loading import choose_target_weights, describe_model
+from decoding.engines.loading import describe_model
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
 from decoding.evaluation.options import options_from_dict
@@ -58,7 +59,7 @@ def folders(tmp_path_factory):
 
 
 def load(folders, **options):
-    return load_pair(target=folders[0], draft=folders[1], device="cpu", threads=1, **{"weights": "int4", **options})
+    return load_pair(target=folders[0], draft=folders[1], device="cpu", threads=1, **{"dtype": "int4", **options})
 
 
 def llama_cpp_matrix(tensor: gguf.ReaderTensor, heads: int | None) -> torch.Tensor:
@@ -193,7 +194,7 @@ def test_a_run_records_them_and_its_command_repeats_them(folders):
 
 
 def test_texts_and_costs_are_kept_apart_from_those_of_other_formats(folders, tmp_path):
-    four, sixteen = load(folders), load(folders, weights="auto", dtype="bfloat16")
+    four, sixteen = load(folders), load(folders, dtype="bfloat16")
     kept = KeptTexts(four, 8)
     kept.add([1, 2], [3])
     kept.close()
@@ -207,13 +208,11 @@ def test_without_a_way_they_are_refused_in_a_sentence(folders, tmp_path):
     odd = make_tiny_pair(tmp_path, intermediate=48)
     with pytest.raises(UserError, match="48 inputs and 32 outputs does not divide into groups of 32"):
         load(odd)
-    with pytest.raises(UserError, match="multiplied in bfloat16, not in float32"):
-        load(folders, dtype="float32")
-    with pytest.raises(UserError, match="must be auto or int4, not int3"):
-        load(folders, weights="int3")
-    with pytest.raises(UserError, match="run on a CPU only, not on cuda:0"):
-        choose_target_weights("int4", "auto", "cuda:0")
-    with pytest.raises(UserError, match="multiplied in bfloat16"):
+    with pytest.raises(UserError, match="number format must be auto or one of .*, not int3"):
+        load(folders, dtype="int3")
+    with pytest.raises(UserError, match="runs on a CPU only, not on cuda:0"):
+        target_formats("int4", "cuda:0", "bfloat16")
+    with pytest.raises(UserError, match="Two number formats were named, float32 and int4"):
         options_from_dict({"weights": "int4", "dtype": "float32"})
     assert options_from_dict({"weights": "int4"}).weights == "int4"
 
@@ -224,7 +223,7 @@ def test_other_families_are_refused_in_a_sentence(folders, tmp_path):
     from transformers import AutoTokenizer
 
     AutoTokenizer.from_pretrained(folders[0]).save_pretrained(tmp_path / "gpt")
-    with pytest.raises(UserError, match="gpt cannot run with four-bit weights: only Llama-shaped models can"):
+    with pytest.raises(UserError, match="Only Llama-shaped models run in int4"):
         load((str(tmp_path / "gpt"), folders[1]))
 
 

@@ -8,12 +8,12 @@ import torch
 from decoding.engines.inputs import FINAL
 from decoding.engines.invariance import keeps_bits, pad_lone_rows
 from decoding.engines.lean import LeanModel
-from decoding.engines.linears import HalfHead, PackedLinear, make_head
+from decoding.engines.linears import HalfHead, PackedLinear, half_head
 from tests.lean_models import ids, lean, lean_config, random_model
 
 # Many inputs to a layer's last product: oneDNN then sums a single row in another order.
 WIDE = lean_config(intermediate_size=2048, num_hidden_layers=4)
-FORMS = ["float32", pytest.param("bfloat16", marks=pytest.mark.bf16)]
+FORMS = ["float32", "bfloat16", "float16"]
 
 
 @pytest.mark.parametrize("weights", FORMS)
@@ -58,17 +58,17 @@ def test_logits_leave_the_head_in_float32(weights):
     assert logits.dtype == torch.float32
     assert (logits != logits.bfloat16()).float().mean() > 0.9  # finer than bfloat16's resolution
     weight = random_model(WIDE).lm_head.weight.detach()
-    weight = weight if weights == "float32" else weight.bfloat16().float()
+    weight = weight.to(getattr(torch, weights)).float()
     with torch.inference_mode():
         torch.testing.assert_close(logits, model.last_states[0][-1:].float() @ weight.T, atol=2e-5, rtol=1e-5)
 
 
 def test_a_head_in_two_bytes_holds_bfloat16_weights_exactly():
     weight = (torch.randn(500, 96, generator=torch.Generator().manual_seed(1)) * 0.05).bfloat16()
-    head = make_head(weight)
+    head = half_head(weight)
     unit = torch.eye(96).bfloat16()
     read_back = head(unit).T
     assert torch.equal(read_back[weight.abs() >= 2**-17], weight.float()[weight.abs() >= 2**-17])
     assert (read_back - weight.float()).abs().max() < 2**-24
     if isinstance(head, HalfHead):
-        assert not isinstance(make_head(weight * 1e8), HalfHead)  # beyond float16: kept in float32
+        assert not isinstance(half_head(weight * 1e8), HalfHead)  # beyond float16: kept in float32

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 
 import httpx
 import huggingface_hub
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from decoding.engines import loading
 from decoding.engines import pair as pair_module
 from decoding.engines.checks import estimate_memory
+from decoding.engines.formats import find_format
 from decoding.engines.hub import HuggingFaceHub, Repository
 from decoding.engines.pair import check_fit, load_pair, size_of
 from decoding.engines.tokenizer import Tokenizer, load_tokenizer
@@ -96,7 +98,7 @@ def test_bytes_of_a_download_are_counted(monkeypatch, tmp_path):
 def test_a_target_too_large_for_one_gpu_goes_over_several(folders, monkeypatch, gpus, free, spreads):
     """``free`` memory on each GPU, as a share of what the pair needs."""
     need = sum(
-        estimate_memory(loading.read_config(folder), loading.weight_bytes(folder), "bfloat16", "cuda", 8192).peak
+        estimate_memory(*astuple(size_of(folder)), find_format("bfloat16"), "cuda", 8192).peak
         for folder in folders.values()
     )
     monkeypatch.setattr(pair_module, "gpu_count", lambda: gpus)
@@ -126,7 +128,7 @@ def test_devices_dtypes_and_drafts_that_are_not_there(folders):
         load_pair(**names, device="cuda")
     with pytest.raises(UserError, match="must be auto, cpu, cuda"):
         load_pair(**names, device="tpu")
-    with pytest.raises(UserError, match="must be auto, float32 or bfloat16"):
+    with pytest.raises(UserError, match="number format must be auto or one of"):
         load_pair(**names, dtype="float64", device="cpu")
     pair = load_pair(**names, device="cpu", dtype="bfloat16")
     assert pair.target.info.dtype == "bfloat16" and list(pair.loaded_drafts) == ["small"]
@@ -145,29 +147,11 @@ def test_embedded_drafts_run_as_their_pair_says_unless_a_dtype_is_asked_for(fold
         draft_weights={"a": "int8"},
     )
     monkeypatch.setattr(pair_module, "find_pair", lambda name: described)
-    monkeypatch.setattr(loading, "has_bf16_instructions", lambda: True)
+    tried = []
+    monkeypatch.setattr(
+        loading, "fastest", lambda formats, *rest: tried.append([one.name for one in formats]) or formats[0]
+    )
     pair = load_pair("mini", device="cpu")
-    assert (pair.draft("a").info.dtype, pair.draft("b").info.dtype) == ("int8", "bfloat16")
+    assert (pair.draft("a").info.dtype, pair.draft("b").info.dtype) == ("int8", "float32")
     assert pair.draft("a").info.source == "mini/small"
     assert load_pair("mini", device="cpu", dtype="bfloat16").draft("a").info.dtype == "bfloat16"
-
-
-@pytest.mark.parametrize(
-    ("wanted", "dtype", "device", "expected"),
-    [
-        ("int4", "auto", "cpu", "int4"),
-        ("int8", "auto", "cpu", "int8"),
-        ("auto", "auto", "cpu", "bfloat16"),
-        ("int4", "float32", "cpu", "float32"),
-        ("int4", "auto", "cuda:0", "bfloat16"),
-    ],
-)
-def test_a_drafts_weights_are_its_pairs_on_a_cpu_that_has_the_kernels(monkeypatch, wanted, dtype, device, expected):
-    monkeypatch.setattr(loading, "has_bf16_instructions", lambda: True)
-    monkeypatch.setattr(loading, "has_int4_kernels", lambda: True)
-    assert loading.choose_draft_weights(wanted, dtype, device) == expected
-    monkeypatch.setattr(loading, "has_int4_kernels", lambda: False)  # the plain ones are slower than eight bits
-    assert loading.choose_draft_weights(wanted, dtype, device) == ("int8" if expected == "int4" else expected)
-    monkeypatch.setattr(loading, "has_bf16_instructions", lambda: False)
-    if device == "cpu":
-        assert loading.choose_draft_weights(wanted, dtype, device) == "float32"

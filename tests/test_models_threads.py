@@ -7,9 +7,9 @@ import json
 import pytest
 import torch
 
-from decoding.engines import kept_threads
+from decoding.engines import kept_trials
 from decoding.engines import threads as threads_module
-from decoding.engines.kept_threads import try_again, usual_threads
+from decoding.engines.kept_trials import try_again, usual_threads
 from decoding.engines.pair import load_pair
 from decoding.engines.threads import choose_threads, fixed_threads, thread_choices
 from tests.lean_models import CONFIGS, general, lean, random_model
@@ -73,7 +73,7 @@ def test_each_model_of_a_pair_has_its_own_number(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     found = {64: 2, 32: 1}
     monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path / "costs"))
-    monkeypatch.setattr(kept_threads, "choose_threads", lambda model, rows: found[model.hidden_size])
+    monkeypatch.setattr(kept_trials, "choose_threads", lambda model, rows: found[model.hidden_size])
     folders = make_model(tmp_path / "big", hidden=64), make_model(tmp_path / "small")
     pair = load_pair(target=str(folders[0]), draft=str(folders[1]), dtype="float32", device="cpu")
     assert (pair.target.info.threads, pair.draft().info.threads) == (2, 1)
@@ -88,9 +88,9 @@ def trials(tmp_path, monkeypatch):
     """Numbers that trials find, the next one first; what they find is kept in a folder of the test's own."""
     monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path / "costs"))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # the number would be fixed
-    monkeypatch.setattr(kept_threads, "thread_choices", lambda: (1, 2, 4))
+    monkeypatch.setattr(kept_trials, "thread_choices", lambda: (1, 2, 4))
     numbers: list[int] = []
-    monkeypatch.setattr(kept_threads, "choose_threads", lambda model, rows: numbers.pop(0))
+    monkeypatch.setattr(kept_trials, "choose_threads", lambda model, rows: numbers.pop(0))
     return numbers
 
 
@@ -115,11 +115,11 @@ def test_other_rows_formats_and_machines_are_tried_for_themselves(trials, monkey
     assert usual_threads(model, (1, 6)) == 4 and usual_threads(model, (1, 2)) == 2
     model.info.dtype = "int4"
     assert usual_threads(model, (1, 2)) == 1
-    monkeypatch.setattr(kept_threads, "thread_choices", lambda: (1, 4))
+    monkeypatch.setattr(kept_trials, "thread_choices", lambda: (1, 4))
     assert usual_threads(model, (1, 2)) == 4
 
 
-@pytest.mark.parametrize("change", [{"found": "2020-01-01T00:00:00+00:00"}, {"found": "once"}, {"threads": 64}, None])
+@pytest.mark.parametrize("change", [{"found": "2020-01-01T00:00:00+00:00"}, {"found": "once"}, {"chosen": 64}, None])
 def test_what_is_old_or_broken_is_tried_again(trials, tmp_path, change):
     trials += [4, 2]
     model = lean(random_model(CONFIGS["llama"]))

@@ -103,7 +103,7 @@ def test_every_folder_of_decoding_is_a_room():
     folders = {f"decoding.{path.parent.name}" for path in (ROOT / "decoding").glob("*/*.py")}
     assert folders == {room for room in FLOOR if room.startswith("decoding.")}
     flat = {path.name for path in (ROOT / "decoding").glob("*.py")}
-    assert flat == {"__init__.py", "__main__.py", "errors.py", "files.py"}
+    assert flat == {"__init__.py", "__main__.py", "cpu.py", "errors.py", "files.py"}
 
 
 @pytest.mark.parametrize(

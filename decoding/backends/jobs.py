@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Cancelled, UserError
 from ..records.events import Kind, RawEvents
+from ..records.number_formats import number_format
 from ..records.pairs import find_pair
 from ..records.request import CompareRequest, request_from_dict
 from .loading import Key, Loading
@@ -129,7 +130,7 @@ class Jobs:
     def _key_of(request: CompareRequest | EvaluationOptions) -> Key:
         """The default pair has one key, by name or without: what is prepared is what the page asks for by name."""
         pair = "" if _is_default(request.pair) else request.pair
-        return pair, request.target, request.draft, request.dtype, request.weights
+        return pair, request.target, request.draft, number_format(request)
 
     def _load(
         self, request: CompareRequest | EvaluationOptions, cancel: Cancel

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.05
 
-Key = tuple[str, str, str, str, str]  # pair, target, draft, dtype, weights
+Key = tuple[str, str, str, str]  # pair, target, draft, number format
 
 
 class Loading:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..engines.abilities import is_on_device
-from ..engines.int4 import BYTES_PER_WEIGHT
+from ..engines.formats import find_format
 
 if TYPE_CHECKING:
     from ..engines.base import CachedModel, DeviceModel
     from ..engines.pair import Pair
 
-_ITEM = {"float32": (4, 4), "bfloat16": (2, 2), "int8": (1, 1), "int4": (BYTES_PER_WEIGHT, 2)}
-"""Bytes of a weight in the layers and in the head."""
 ROUNDS = 30  # per pass
 TOGETHER = 8  # draft steps in one launch
 _PROBE_BYTES = {"cpu": 2**28, "cuda": 2**31}
@@ -64,10 +62,9 @@ def floor_bytes(model: CachedModel, context: int) -> int:
         rows = len(model.head_ids)
     parameters = info.parameters - (info.vocab_size - rows) * info.hidden_size
     head = (rows or info.vocab_size) * info.hidden_size
-    item, head_item = _ITEM.get(info.dtype, (2, 2))
-    if info.dtype == "int4" and model.head_ids is not None:
-        head_item = 1  # a draft's reduced head
-    return int((parameters - head) * item + head * head_item) + model.cache_bytes_per_token * context
+    held = find_format(info.dtype)
+    head_bytes = held.head_bytes if model.head_ids is None else held.reduced_head_bytes
+    return int((parameters - head) * held.layer_bytes + head * head_bytes) + model.cache_bytes_per_token * context
 
 
 def _pass_s(model: CachedModel, context: int, rounds: int) -> list[float]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..engines.checks import check_memory, free_memory
+from ..engines.choosing import plain_dtype
 from ..engines.hub import HuggingFaceHub
-from ..engines.loading import choose_device, choose_weights, load_hf_model
+from ..engines.loading import choose_device, load_hf_model
 from ..engines.pair import load_pair
 from ..engines.sources import Sources
 from ..errors import UserError, is_out_of_memory, sentence_of
@@ -32,7 +33,6 @@ class Work:
     max_new_tokens: int
     device: str = "cpu"
     dtype: str = "auto"
-    weights: str = "auto"  # of our target
     cores: int = 1
 
 
@@ -40,9 +40,10 @@ def bench_all(pair: str, target: str, draft: str, work: Work, progress: Progress
     """Reports against transformers: on the named pair ("": on all embedded ones), on CUDA also on the shaped pairs."""
     device = choose_device(work.device)
     reports = [_bench_described(one, device, work, progress) for one in _described(pair, target, draft)]
-    form = choose_weights(work.dtype, device)
     for shape in SHAPES if device.startswith("cuda") and not target else ():
-        reports.append(bench_shape(shape, device, form, work.limit, work.repeats, work.max_new_tokens, progress))
+        reports.append(
+            bench_shape(shape, device, _plain(work, device), work.limit, work.repeats, work.max_new_tokens, progress)
+        )
     return reports
 
 
@@ -58,8 +59,7 @@ def bench_against_llamacpp(pair: str, target: str, draft: str, work: Work, progr
     name = "" if target else described.name
     draft = draft if target else ""
     sixteen, four = (
-        load_pair(name, target, draft, weights=weights, device="cpu", threads=1, progress=progress)
-        for weights in ("auto", "int4")
+        load_pair(name, target, draft, dtype, device="cpu", threads=1, progress=progress) for dtype in ("auto", "int4")
     )
     prompts = _prompts(sixteen, work)
     theirs = LlamaCppContender(find_file(), max(map(len, prompts)) + work.max_new_tokens + 1)
@@ -78,14 +78,13 @@ def _described(pair: str, target: str, draft: str) -> list[PairDescription]:
 
 
 def _bench_described(described: PairDescription, device: str, work: Work, progress: Progress) -> Report:
-    form = choose_weights(work.dtype, device)
     name, target, draft = described.name, "", ""
     if described.kind == "named":
         name, target, draft = "", described.target, described.drafts[described.default_draft]
-    loaded = load_pair(name, target, draft, form, work.weights, device, progress=progress)
+    loaded = load_pair(name, target, draft, work.dtype, device, progress=progress)
     report = bench_pair(
         loaded,
-        *_transformers_models(described, form, device, progress),
+        *_transformers_models(described, _plain(work, device), device, progress),
         _prompts(loaded, work),
         max_new_tokens=work.max_new_tokens,
         repeats=work.repeats,
@@ -95,6 +94,11 @@ def _bench_described(described: PairDescription, device: str, work: Work, progre
     progress("Measuring how time grows with the context", None)
     report.growth = measure_growth(loaded, _long_text(loaded), work.repeats)
     return report
+
+
+def _plain(work: Work, device: str) -> str:
+    """The dtype of transformers' models: the one asked for, else the faster one here."""
+    return work.dtype if work.dtype in ("float32", "bfloat16") else plain_dtype(device)
 
 
 def _prompts(pair: Pair, work: Work) -> list[list[int]]:

@@ -50,7 +50,8 @@ def bench(
 
     if out_folder is not None:
         _make(out_folder)
-    work = Work(limit, repeats, max_new_tokens, device, dtype, weights, os.cpu_count() or 1)
+    form = dtype if weights == "auto" else weights
+    work = Work(limit, repeats, max_new_tokens, device, form, os.cpu_count() or 1)
     run = bench_all if against == "transformers" else bench_against_llamacpp
     with one_task("Starting") as progress:
         reports = run(pair, target, draft, work, progress)

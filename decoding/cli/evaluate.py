@@ -17,6 +17,7 @@ from ..evaluation.places import advise
 from ..evaluation.progress import Progress
 from ..evaluation.report import advice_markdown, setting_lines
 from ..evaluation.results import DraftsResult, Result
+from ..records.number_formats import number_format
 from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
 from .options import AsJson, Dtype, MaxNewTokens, PairName, Target, Weights
 from .serve import need_ray
@@ -107,7 +108,7 @@ def _run(options: EvaluationOptions, folder: Path | None, cancelled: Callable[[]
 
     with progress_bar() as progress:
         bar = progress.add_task("Loading the models", total=None)
-        pair = load_pair(options.pair, options.target, options.draft, options.dtype, options.weights)
+        pair = load_pair(options.pair, options.target, options.draft, number_format(options))
         folder = folder or WORK / work_name(options, pair)
         return _follow(run_evaluation(options, pair, folder, cancelled), progress, bar), folder
 

@@ -50,8 +50,7 @@ def lossless(
     from ..engines.pair import load_pair
     from ..records.suites import load_suite, suites_for
 
-    dtype = dtype if weights == "auto" else "auto"
-    loaded = load_pair(pair, target, draft, dtype=dtype, weights=weights, device=device)
+    loaded = load_pair(pair, target, draft, dtype=dtype if weights == "auto" else weights, device=device)
     suite = suites_for(suite, loaded.chat)
     texts = [prompt.prompt for prompt in load_suite(suite, "test", limit)[skip:]]
     if not texts:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..engines.kept_threads import MAX_AGE, try_again
+from ..engines.kept_trials import MAX_AGE, try_again
 from ..engines.loading import gpu_name
 from ..files import costs_folder, digest_of, write_whole
 from ..records.machine import describe_machine

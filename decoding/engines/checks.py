@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .formats import WeightFormat
 from .tokenizer import Tokenizer
 
 _PROBE = 'def f(x):\n    return  x ** 2  # naïve — 漢字 🙂\n\nThe quick brown fox, 1,234.5 times; it\'s "done"!\t'
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int4": 1}  # int4 at most: its head is in bfloat16
+_ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 _SIZES = (
     "num_hidden_layers",
     "num_attention_heads",
@@ -92,17 +93,23 @@ class Estimate:
     peak: int
 
 
-def estimate_memory(config: dict[str, Any], stored_bytes: int, weights: str, device: str, max_length: int) -> Estimate:
-    """Memory of a model whose safetensors have ``stored_bytes``, run with ``weights`` ("bfloat16", ...).
-
-    The lean engine on a CPU repacks the weights, so that both forms exist for a while.
-    """
+def stored_dtype(config: dict[str, Any]) -> str:
+    """The dtype of a checkpoint's weights, as its configuration says: "float32", "bfloat16" or "float16"."""
     stored = str(config.get("dtype") or config.get("torch_dtype") or "float32").removeprefix("torch.")
-    parameters = stored_bytes / _BYTES.get(stored, 4)
-    size = int(parameters * _BYTES[weights])
-    loaded = int(parameters * (4 if weights == "float32" else 2))  # int8 and int4 are made from bfloat16
-    cache = _cache_bytes(config, 4 if weights == "float32" else 2, max_length)
-    peak = int(SPARE * ((loaded + size if device == "cpu" else size) + cache))
+    return stored if stored in ("float32", "bfloat16", "float16") else "float32"
+
+
+def estimate_memory(
+    config: dict[str, Any], stored_bytes: int, weights: WeightFormat, device: str, max_length: int
+) -> Estimate:
+    """Memory of a model whose safetensors have ``stored_bytes``, run with ``weights``.
+
+    The lean engine on a CPU makes its own form of the weights, so that both forms exist for a while.
+    """
+    parameters = stored_bytes / _ITEM[stored_dtype(config)]
+    size = int(parameters * max(weights.layer_bytes, weights.head_bytes))
+    cache = _cache_bytes(config, weights.compute.itemsize, max_length)
+    peak = int(SPARE * ((stored_bytes + size if device == "cpu" else size) + cache))
     return Estimate(size, cache, peak)
 
 

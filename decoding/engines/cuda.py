@@ -153,8 +153,8 @@ class CudaModel(LeanModel):
     def _make_attention(self) -> FixedAttention:
         return FixedAttention(self._cache_shape())
 
-    def _head_form(self, form: Any) -> Any:
-        return DenseHead
+    def _make_head(self, weight: torch.Tensor, bias: torch.Tensor | None) -> DenseHead:
+        return DenseHead(weight, bias)
 
     def _norm_weight(self, weight: torch.Tensor) -> torch.Tensor:
         return weight

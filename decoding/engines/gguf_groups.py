@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .int4 import GROUP, MIDDLE, Groups
+from .formats.int4 import GROUP, MIDDLE, Groups
 
 _NAMES = {
     "attn_q": "self_attn.q_proj",

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import torch
 
 from .base import CachedModel
-from .linears import PackedLinear
+from .linears import Linear
 
 ROWS = (1, 2, 6, 17)  # plain decoding, the shortest check, a usual one, a long one
 MOST_ROWS = 24
@@ -20,20 +20,20 @@ PADDINGS = (1, 2, 4, 8)  # tried in this order; two rows cost little more than o
 _PROMPT = 8
 
 
-def pad_lone_rows(linears: Iterable[PackedLinear]) -> None:
+def pad_lone_rows(linears: Iterable[Linear]) -> None:
     """Gives each of ``linears`` the least padding with which its rows keep their bits, tested once per shape.
 
     If none of PADDINGS helps it stays unpadded, and :func:`keeps_bits` shows the effect on the model.
     """
     chosen: dict[tuple, int] = {}
     for linear in linears:
-        shape = (linear.n_out, linear.n_in, linear.weight.dtype, linear.bias is None)
+        shape = (type(linear), linear.n_out, linear.n_in, linear.dtype)
         if shape not in chosen:
             chosen[shape] = _least_rows(linear)
         linear.least_rows = chosen[shape]
 
 
-def _least_rows(linear: PackedLinear) -> int:
+def _least_rows(linear: Linear) -> int:
     for rows in PADDINGS:
         linear.least_rows = rows
         if _rows_agree(linear):
@@ -41,17 +41,20 @@ def _least_rows(linear: PackedLinear) -> int:
     return 1
 
 
-def _rows_agree(linear: PackedLinear) -> bool:
+def _rows_agree(linear: Linear) -> bool:
     """Whether a row's bits are the same for every number of rows.
 
-    A bfloat16 result hides nearly all differences of its float32 sum. So the rounded result is subtracted inside the
-    product (``plus``), which leaves the bits that rounding hid.
+    A bfloat16 result hides nearly all differences of its float32 sum. So the rounded result is also subtracted inside
+    the product (``plus``, where it is fused), which leaves the bits that rounding hid.
     """
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(MOST_ROWS, linear.n_in, generator=generator).to(linear.weight.dtype)
-    rounded = -linear(x)
-    rest = linear.plus(x, rounded)
-    return all(torch.equal(linear.plus(x[:n], rounded[:n]), rest[:n]) for n in ROWS)
+    x = torch.randn(MOST_ROWS, linear.n_in, generator=generator).to(linear.dtype)
+    together = linear(x)
+    rest = linear.plus(x, -together)
+    return all(
+        torch.equal(linear(x[:n]), together[:n]) and torch.equal(linear.plus(x[:n], -together[:n]), rest[:n])
+        for n in ROWS
+    )
 
 
 def keeps_bits(model: CachedModel) -> bool:

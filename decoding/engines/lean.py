@@ -18,13 +18,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ..errors import UserError
 from ..records.trace import ModelInfo
 from .attention import Attention, BagAttention, CacheShape, Plan
 from .base import DEFAULT_MAX_LENGTH, OUTSIDE, ReducedModel, check_prompt, check_rewind, check_room
+from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
-from .int4 import Groups, Int4Linear, check_shape, joined, round_to_groups
 from .invariance import PARTS, keeps_bits, pad_lone_rows
-from .linears import DenseLinear, FloatHead, Int8Head, Int8Linear, Linear, PackedLinear, make_head
+from .linears import FloatHead, Linear
 from .threads import use_threads
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -68,13 +69,12 @@ def has_window(config: Any) -> bool:
 
 
 class LeanModel(ReducedModel):
-    """A Llama-shaped :class:`~decoding.engines.base.CachedModel` (float32, packed bfloat16, int8 or int4 weights).
+    """A Llama-shaped :class:`~decoding.engines.base.CachedModel`.
 
-    ``weights``: "float32", "bfloat16", "int8" or "int4", the last two on a CPU only; the head of "int4" is in bfloat16,
-    a draft's reduced head in int8.
-    ``head_ids``: the only tokens that a draft may propose, sorted; its head then has only their rows. ``groups``: for
-    "int4", the matrices that a file holds in four bits, by module; the others are rounded. Raises UserError for "int4"
-    if a layer's shape does not divide into groups.
+    ``weights``: name of the number format (formats/).
+    ``head_ids``: the only tokens that a draft may propose, sorted; its head then has only their rows. ``stored``: the
+    matrices as their file holds them, by module, for formats that take them so. ``layers``: only so many of the first
+    ones, for trials. Raises UserError where a layer's shape cannot be held in the format.
     """
 
     can_fork = can_branch = True
@@ -90,17 +90,19 @@ class LeanModel(ReducedModel):
         device: str = "cpu",
         max_length: int = DEFAULT_MAX_LENGTH,
         head_ids: torch.Tensor | None = None,
-        groups: Mapping[str, Groups] | None = None,
+        stored: Mapping[str, Any] | None = None,
+        layers: int | None = None,
     ) -> None:
         config = hf_model.config
         self.info = info
+        self.format = find_format(weights)
         self.head_ids = None if head_ids is None else head_ids.numpy()
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
         self.n_heads, self.n_kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         self.device = torch.device(device)
         self._head_rows = None if head_ids is None else head_ids.to(self.device)
-        self.dtype = torch.float32 if weights == "float32" else torch.bfloat16
+        self.dtype = self.format.compute
         self.max_length = min(max_length, config.max_position_embeddings)
         self.length = 0
         self.kept_layers: tuple[int, ...] = ()
@@ -110,9 +112,8 @@ class LeanModel(ReducedModel):
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
         self._head_epsilon = torch.tensor((self.head_dim * config.rms_norm_eps) ** 0.5, device=self.device)
         with self._building():
-            form = _linear_form(weights, self.device)
-            self._take_weights(hf_model, form, self._head_form(form), groups or {})
-            pad_lone_rows(self._packed_linears())
+            self._take_weights(hf_model, stored or {}, layers)
+            self._pad_lone_rows()
             self._make_tables(hf_model)
             self._attention: Attention = self._make_attention()
 
@@ -125,24 +126,22 @@ class LeanModel(ReducedModel):
     def _make_attention(self) -> Attention:
         return BagAttention(self._cache_shape(), PREFILL_CHUNK)
 
-    def _head_form(self, form: Callable[..., Linear]) -> Callable[..., Any]:
+    def _make_head(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         """The head, whose result is float32."""
-        rounds = form is Int8Linear or (form is Int4Linear and self.head_ids is not None)
-        return Int8Head if rounds else make_head
+        return self.format.head(weight, bias, reduced=self.head_ids is not None)
 
-    def _packed_linears(self) -> list[PackedLinear]:
-        layers = [getattr(block, name) for block in self.blocks for name in ("qkv", "out", "gate", "up", "down")]
-        head = self.head.linear if isinstance(self.head, FloatHead) else self.head
-        return [linear for linear in (*layers, head) if isinstance(linear, PackedLinear)]
+    def _pad_lone_rows(self) -> None:
+        if self.device.type != "cpu":
+            return
+        linears = [getattr(block, name) for block in self.blocks for name in ("qkv", "out", "gate", "up", "down")]
+        pad_lone_rows([*linears, self.head.linear] if isinstance(self.head, FloatHead) else linears)
 
     def _cache_shape(self) -> CacheShape:
         return CacheShape(
             len(self.blocks), self.n_heads, self.n_kv_heads, self.head_dim, self.max_length, self.dtype, self.device
         )
 
-    def _take_weights(
-        self, hf_model: Any, form: Callable[..., Linear], head_form: Callable[..., Any], groups: Mapping[str, Groups]
-    ) -> None:
+    def _take_weights(self, hf_model: Any, stored: Mapping[str, Any], layers: int | None) -> None:
         names = {module: name for name, module in hf_model.named_modules()}
 
         def cast(tensor: torch.Tensor) -> torch.Tensor:
@@ -151,27 +150,27 @@ class LeanModel(ReducedModel):
         def norm(module: Any) -> torch.Tensor:
             return self._norm_weight(cast(module.weight))
 
-        def groups_of(module: Any) -> Groups:
-            check_shape(self.info.name, module.weight)
-            found = groups.get(names[module])
-            return round_to_groups(module.weight) if found is None else found
+        def bias_of(*modules: Any) -> torch.Tensor | None:
+            return None if modules[0].bias is None else torch.cat([cast(module.bias) for module in modules])
 
-        def linear(*modules: Any, form: Callable[..., Any] = form, rows: torch.Tensor | None = None) -> Any:
-            biases = [module.bias for module in modules]
-            bias = None if biases[0] is None else torch.cat([cast(one) for one in biases])
-            if form is Int4Linear:
-                return Int4Linear(joined([groups_of(module) for module in modules]), bias)
-            weight = torch.cat([cast(module.weight) for module in modules])
-            if rows is not None:
-                weight, bias = weight[rows], None if bias is None else bias[rows]
-            return form(weight, bias)
+        def linear(*modules: Any) -> Linear:
+            for module in modules:
+                why = self.format.refusal(*module.weight.shape)
+                if why:
+                    raise UserError(
+                        f"{self.info.name} cannot run in {self.format.name}: {why}. Leave the number format at auto."
+                    )
+            weights = [cast(module.weight) for module in modules]
+            return self.format.linear(weights, bias_of(*modules), [stored.get(names[module]) for module in modules])
 
         self.embedding = cast(hf_model.model.embed_tokens.weight)
         self.tied = hf_model.lm_head.weight is hf_model.model.embed_tokens.weight
         self.final_norm = norm(hf_model.model.norm)
-        self.head = linear(hf_model.lm_head, form=head_form, rows=self._head_rows)
+        rows = slice(None) if self._head_rows is None else self._head_rows
+        bias = bias_of(hf_model.lm_head)
+        self.head = self._make_head(cast(hf_model.lm_head.weight)[rows], None if bias is None else bias[rows])
         self.blocks = []
-        for layer in hf_model.model.layers:
+        for layer in hf_model.model.layers[:layers]:
             attention, mlp = layer.self_attn, layer.mlp
             self.blocks.append(
                 Block(
@@ -215,7 +214,7 @@ class LeanModel(ReducedModel):
         self.info.threads = threads
         use_threads(threads)
         with self._building():
-            pad_lone_rows(self._packed_linears())
+            self._pad_lone_rows()
         self.note = None if keeps_bits(self) else PARTS
 
     def fork(self) -> LeanModel:
@@ -353,12 +352,3 @@ class LeanModel(ReducedModel):
         turned = torch.addcmul(turned * cos, turned.roll(d // 2, -1), sin)
         query, key = turned[:, : self.n_heads], turned[:, self.n_heads :]
         return self._attention.attend(layer, query, key, heads[:, n_turned:], plan)
-
-
-def _linear_form(weights: str, device: torch.device) -> Callable[..., Linear]:
-    if weights in ("int8", "int4"):
-        return Int8Linear if weights == "int8" else Int4Linear
-    packs = device.type == "cpu" and torch.backends.mkldnn.is_available()
-    if packs and weights == "bfloat16":  # requested on a CPU that cannot multiply it: slow, but it runs
-        packs = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return PackedLinear if packs else DenseLinear

@@ -1,18 +1,17 @@
-"""Linear layers of the lean engine: y = x W^T + b, plain and fused with the neighbouring operation.
+"""Products by a matrix, y = x W^T + b, plain and fused with the neighbouring operation; what several formats share.
 
-Three storage forms share one interface: ``__call__(x)``, ``silu(x)``, ``times(x, other)`` and ``plus(x, other)``, with
-x of [n, in] and the result [n, out].
+All have one interface: ``__call__(x)``, ``silu(x)``, ``times(x, other)`` and ``plus(x, other)``, with x of [n, in] and
+the result [n, out], both of dtype ``dtype``.
 
 - Dense: any dtype, ``torch.nn.functional.linear``.
 - Packed: for the CPU, weights packed once for oneDNN. One pass over 1 to 16 rows costs about the same (on one thread,
   256 to 1,024 features: 32 to 60 microseconds in bfloat16, 60 to 100 in float32; the plain product takes 100 to 330).
-  For a single row of many inputs oneDNN has another kernel, which sums in another order: invariance.py tests the
-  model's shapes, and ``least_rows`` pads if the bits differ.
-- Int8: weight-only, one scale per output row; half the bytes to read. Row-invariant too. For drafts only: in a target
-  it would change the model.
+- Unfused: any product; bias and the neighbouring operation follow.
+
+A library may have another kernel for a single row, which sums in another order: invariance.py tests the model's shapes,
+and ``least_rows`` pads if the bits differ.
 
 Heads return float32: near 25 the spacing of bfloat16 is 0.125, so that the two best of 50,000 logits often tie.
-HalfHead is for bfloat16 models, Int8Head, with integer sums, for drafts.
 """
 
 from __future__ import annotations
@@ -23,12 +22,19 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F
 
+from . import instructions
+
 _PACK_ROWS = 16  # the number of rows for which oneDNN packs the weights
 _LARGEST_HALF = 65504.0  # of float16
 
 
 class Linear(Protocol):
+    """``dtype``: of x and y. Fewer rows than ``least_rows`` are padded to that many."""
+
     n_out: int
+    n_in: int
+    dtype: torch.dtype
+    least_rows: int
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
@@ -41,10 +47,13 @@ class Linear(Protocol):
 
 class DenseLinear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.weight, self.bias = weight.contiguous(), bias
-        self.n_out = weight.shape[0]
+        self.weight, self.bias, self.dtype = weight.contiguous(), bias, weight.dtype
+        self.n_out, self.n_in = weight.shape
+        self.least_rows = 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if (n := x.shape[0]) < self.least_rows:
+            return F.linear(_padded(x, self.least_rows), self.weight, self.bias)[:n]
         return F.linear(x, self.weight, self.bias)
 
     def silu(self, x: torch.Tensor) -> torch.Tensor:
@@ -54,7 +63,7 @@ class DenseLinear:
         return self(x) * other
 
     def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        if self.bias is not None:
+        if self.bias is not None or x.shape[0] < self.least_rows:
             return self(x) + other
         return torch.addmm(other, x, self.weight.t())
 
@@ -64,7 +73,7 @@ class PackedLinear:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.n_out, self.n_in = weight.shape
-        self.least_rows = 1  # fewer rows are padded to this many
+        self.dtype, self.least_rows = weight.dtype, 1
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACK_ROWS)
         self.bias = bias
         self._unary = torch.ops.mkldnn._linear_pointwise.default
@@ -98,14 +107,18 @@ class UnfusedLinear(ABC):
     """A product of its own (:meth:`product`); bias and the neighbouring operation follow, in place on its result."""
 
     n_out: int
+    n_in: int
+    dtype: torch.dtype
     bias: torch.Tensor | None
+    least_rows = 1
 
     @abstractmethod
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """[n, in] -> [n, out], a new tensor, without the bias."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.product(x)
+        n = x.shape[0]
+        y = self.product(x) if n >= self.least_rows else self.product(_padded(x, self.least_rows))[:n]
         return y if self.bias is None else y.add_(self.bias)
 
     def silu(self, x: torch.Tensor) -> torch.Tensor:
@@ -118,17 +131,10 @@ class UnfusedLinear(ABC):
         return self(x).add_(other)
 
 
-class Int8Linear(UnfusedLinear):
-    """Symmetric int8 weights with one bfloat16 scale per output row; activations stay bfloat16."""
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.n_out = weight.shape[0]
-        self.weight, self.scale = _round_rows(weight)
-        self.bias = None if bias is None else bias.bfloat16()
-        self._matmul = torch.ops.aten._weight_int8pack_mm.default
-
-    def product(self, x: torch.Tensor) -> torch.Tensor:
-        return self._matmul(x, self.weight, self.scale)
+def plain_or_packed(weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear | DenseLinear:
+    """Packed where oneDNN takes this dtype on this device, else plain."""
+    packs = instructions.packs_bfloat16 if weight.dtype == torch.bfloat16 else instructions.packs
+    return PackedLinear(weight, bias) if weight.device.type == "cpu" and packs() else DenseLinear(weight, bias)
 
 
 class HalfHead:
@@ -167,23 +173,21 @@ class FloatHead:
     """[n, in] -> float32 logits [n, out] by a linear layer in float32: twice the bytes, on any machine."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        packs = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()
-        form = PackedLinear if packs else DenseLinear
-        self.linear = form(weight.float(), None if bias is None else bias.float())
+        self.linear = plain_or_packed(weight.float(), None if bias is None else bias.float())
         self.n_out = weight.shape[0]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x.float())
 
 
-def make_head(weight: torch.Tensor, bias: torch.Tensor | None = None) -> HalfHead | FloatHead:
-    """The head of a model on the CPU, without further rounding; two bytes per weight if possible."""
-    fits = weight.dtype == torch.bfloat16 and weight.abs().max() < _LARGEST_HALF
-    return HalfHead(weight, bias) if fits and _has_fbgemm() else FloatHead(weight, bias)
+def half_head(weight: torch.Tensor, bias: torch.Tensor | None = None) -> HalfHead | FloatHead:
+    """The head of a model on the CPU in two bytes per weight if possible, else in four."""
+    return HalfHead(weight, bias) if fits_half(weight) and instructions.packs_float16() else FloatHead(weight, bias)
 
 
-def _has_fbgemm() -> bool:
-    return torch.backends.quantized.engine in ("fbgemm", "x86")
+def fits_half(weight: torch.Tensor) -> bool:
+    """Whether no number is beyond float16's largest."""
+    return bool(weight.abs().max() < _LARGEST_HALF)
 
 
 class Int8Head:
@@ -196,7 +200,7 @@ class Int8Head:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.n_out = weight.shape[0]
-        levels, scale = _round_rows(weight)
+        levels, scale = round_rows(weight)
         self._columns, self.scale = levels.t(), scale.float()
         self.bias = None if bias is None else bias.float()
         self._matmul = torch.ops.aten._int_mm.default
@@ -213,7 +217,7 @@ def _padded(x: torch.Tensor, rows: int) -> torch.Tensor:
     return torch.cat([x, x[:1].expand(rows - x.shape[0], -1)])
 
 
-def _round_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def round_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """``weight`` [out, in] as int8 levels, symmetric, and the bfloat16 scale [out] of each row."""
     scale = weight.float().abs().amax(dim=1).clamp_min(1e-8) / 127.0
     scale = scale.to(torch.bfloat16)

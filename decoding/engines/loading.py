@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +13,20 @@ import torch
 
 from ..errors import UserError, is_out_of_memory
 from ..records.fingerprint import fingerprint
-from ..records.request import check_weights
 from ..records.trace import ModelInfo
 from .base import CachedModel
-from .checks import check_config, check_index
+from .checks import check_config, check_index, stored_dtype
+from .choosing import fastest, general_format
 from .cuda import CudaModel
+from .formats import WeightFormat
 from .gguf_groups import read_groups
-from .kept_threads import usual_threads
+from .kept_trials import usual_threads
 from .lean import LeanModel, is_lean
 from .slim import read_head_ids
+from .threads import thread_choices
 from .transformers_engine import TransformersModel, refusal
 
 TARGET_ROWS, DRAFT_ROWS = (1, 6), (1, 2)  # of usual passes: plain decoding and a check; a step and the first one
-WEIGHTS = ("float32", "bfloat16", "int8")
-
-
-def has_bf16_instructions() -> bool:
-    """Whether this CPU multiplies bfloat16 in hardware (AVX512-BF16 or AMX)."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-
-
-def has_int4_kernels() -> bool:
-    """Whether torch's product by four-bit weights is vectorised on this CPU."""
-    return "AVX" in torch.backends.cpu.get_cpu_capability()
 
 
 def choose_device(device: str) -> str:
@@ -54,25 +45,6 @@ def choose_device(device: str) -> str:
 
 def gpu_count() -> int:
     return torch.cuda.device_count()
-
-
-def choose_weights(dtype: str, device: str) -> str:
-    """The dtype for "auto": bfloat16 if the hardware multiplies it, else float32."""
-    if dtype not in ("auto", *WEIGHTS):
-        raise UserError(f"The dtype must be auto, float32 or bfloat16, not {dtype}.")
-    if dtype != "auto":
-        return dtype
-    return "bfloat16" if device != "cpu" or has_bf16_instructions() else "float32"
-
-
-def choose_target_weights(weights: str, dtype: str, device: str) -> str:
-    """How the target's weights are held: "int4" if asked for, else as ``choose_weights`` says. Raises UserError."""
-    check_weights(weights, dtype)
-    if weights == "auto":
-        return choose_weights(dtype, device)
-    if device != "cpu":
-        raise UserError(f"Four-bit weights run on a CPU only, not on {device}: leave the weights at auto here.")
-    return weights
 
 
 def weight_bytes(folder: Path) -> int:
@@ -96,22 +68,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def choose_draft_weights(wanted: str, dtype: str, device: str) -> str:
-    """How a draft's weights are held: as its pair ``wanted`` ("auto", "int8" or "int4") where no dtype is requested and
-    bfloat16 would be used on a CPU, else as ``choose_weights`` says. Raises UserError.
-    """
-    form = choose_weights(dtype, device)
-    if wanted == "auto" or dtype != "auto" or device != "cpu" or form != "bfloat16":
-        return form
-    return wanted if wanted == "int8" or has_int4_kernels() else "int8"
-
-
 def load_model(
     folder: Path,
     *,
     name: str,
     source: str,
-    weights: str,
+    formats: Sequence[WeightFormat],
     device: str = "cpu",
     threads: int | None = None,
     rows: tuple[int, ...] = TARGET_ROWS,
@@ -121,38 +83,37 @@ def load_model(
 ) -> CachedModel:
     """Loads the model in ``folder`` on the fastest engine that supports it.
 
-    ``weights``: "float32", "bfloat16", "int8" (lean engine on the CPU only; bfloat16 elsewhere) or "int4" (there only);
-    ``threads``: None finds the best number for passes over ``rows`` tokens; ``mark``: its fingerprint, if known;
-    ``spread``: over all GPUs, through transformers' modules; ``gguf()``: the file that may hold its four-bit weights.
-    Raises UserError.
+    ``formats``: those it may run in (choosing.py); of several the fastest for passes over ``rows`` tokens, by trying;
+    ``threads``: None finds the best number for these passes; ``mark``: its fingerprint, if known; ``spread``: over all
+    GPUs, through transformers' modules; ``gguf()``: the file that may hold its four-bit weights. Raises UserError.
     """
-    read_config(folder)
-    hf_model = load_hf_model(folder, torch.float32 if weights == "float32" else torch.bfloat16, spread)
+    config = read_config(folder)
+    dtype = formats[0].compute if spread else getattr(torch, stored_dtype(config))
+    hf_model = load_hf_model(folder, dtype, spread)
     lean = is_lean(hf_model.config) and not spread
-    if weights == "int8" and not (lean and device == "cpu"):
-        weights = "bfloat16"
-    if weights == "int4" and not lean:
-        raise UserError(f"{name} cannot run with four-bit weights: only Llama-shaped models can. Leave them at auto.")
+    if not lean:
+        formats = [general_format(formats)]
+        hf_model = hf_model if spread else hf_model.to(device, formats[0].compute)
     head_ids = read_head_ids(folder)
     info = describe_model(hf_model, name, source, mark or fingerprint(folder))
-    info.engine, info.dtype, info.device, info.threads = (
-        "lean" if lean else "transformers",
-        weights,
-        device,
-        threads or torch.get_num_threads(),
-    )
+    info.engine, info.device = "lean" if lean else "transformers", device
+    info.threads = threads or torch.get_num_threads()
+    if lean:
+        choices = thread_choices() if threads is None else (threads,)
+        formats = [fastest(formats, hf_model, info, rows, choices, head_ids)]
+    weights = info.dtype = formats[0].name
     if lean and device != "cpu":
         return CudaModel(hf_model, info, weights, device, head_ids=head_ids)
     if not lean:
-        general = TransformersModel(hf_model if spread else hf_model.to(device), info)
+        general = TransformersModel(hf_model, info)
         if device == "cpu" and not spread and threads is None:
             info.threads = usual_threads(general, rows)
         return general
-    groups = None
+    stored = None
     if weights == "int4" and gguf is not None:
-        config = hf_model.config
-        groups = read_groups(gguf(), config.num_attention_heads, config.num_key_value_heads)
-    model = LeanModel(hf_model, info, weights, head_ids=head_ids, groups=groups)
+        sizes = hf_model.config
+        stored = read_groups(gguf(), sizes.num_attention_heads, sizes.num_key_value_heads)
+    model = LeanModel(hf_model, info, weights, head_ids=head_ids, stored=stored)
     model.set_threads(threads or usual_threads(model, rows))
     return model
 

@@ -8,16 +8,15 @@ from pathlib import Path
 from ..errors import UserError
 from ..records.pairs import find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
-from .checks import check_memory, estimate_memory, free_memory
+from .checks import check_memory, estimate_memory, free_memory, stored_dtype
+from .choosing import draft_formats, target_formats
+from .formats import WeightFormat
 from .hub import Hub, HuggingFaceHub, Report
 from .huge_pages import use_huge_pages
 from .loading import (
     DRAFT_ROWS,
     TARGET_ROWS,
     choose_device,
-    choose_draft_weights,
-    choose_target_weights,
-    choose_weights,
     gpu_count,
     load_model,
     read_config,
@@ -114,7 +113,6 @@ def load_pair(
     target: str = "",
     draft: str = "",
     dtype: str = "auto",
-    weights: str = "auto",
     device: str = "auto",
     threads: int | None = None,
     progress: Report | None = None,
@@ -122,30 +120,31 @@ def load_pair(
 ) -> Pair:
     """Loads a pair by ``name`` ("" is the default one), or any ``target`` with any ``draft`` (folders or Hub ids).
 
-    ``dtype``: "auto", "float32", "bfloat16"; "auto" gives drafts the weights that the pair says (CPU).
-    ``weights``: "auto", as ``dtype`` says, or "int4": four bits for the target's, on a CPU.
+    ``dtype``: a number format (formats/) of the target, and of drafts if it rounds nothing; "auto": for each model the
+    fastest that it may run in, by trying.
     ``threads``: CPU threads of every model; None: as OMP_NUM_THREADS says, else the best number for each, by trying.
     ``progress(message, fraction)`` is called while loading; ``hub`` gives access to the Hub. Raises UserError.
     """
     described = name_pair(target, draft) if target or draft else find_pair(name)
     report = progress or (lambda message, fraction: None)
     device = choose_device(device)
-    form = choose_weights(dtype, device)
-    target_form = choose_target_weights(weights, dtype, device)
+    target_formats(dtype, device, "float32")  # refused before anything is fetched
     sources = Sources(described, hub or HuggingFaceHub(), report)
     places = described.target, described.drafts[described.default_draft]
-    check_fit(described.name, sources.known_sizes(places), form, device)  # before a byte of weights is downloaded
+    check_fit(described.name, sources.known_sizes(places), dtype, device)  # before a byte of weights is downloaded
     first, default = map(sources.fetch, places)
     threads = fixed_threads(threads)
-    spread = check_fit(described.name, [size_of(first.folder), size_of(default.folder)], form, device)
+    spread = check_fit(described.name, [size_of(first.folder), size_of(default.folder)], dtype, device)
 
-    def load(which: str, place: Place, form: str, rows: tuple[int, ...], spread: bool = False) -> CachedModel:
+    def load(
+        which: str, place: Place, formats: list[WeightFormat], rows: tuple[int, ...], spread: bool = False
+    ) -> CachedModel:
         report(f"Loading {which}", None)
         return load_model(
             place.folder,
             name=which,
             source=place.source,
-            weights=form,
+            formats=formats,
             device=device,
             threads=threads,
             rows=rows,
@@ -155,11 +154,13 @@ def load_pair(
         )
 
     def load_draft(which: str) -> CachedModel:
-        own = choose_draft_weights(described.weights_of(which), dtype, device)
-        return load(which, sources.fetch(described.drafts[which]), own, DRAFT_ROWS)
+        place = sources.fetch(described.drafts[which])
+        formats = draft_formats(dtype, described.weights_of(which), device, stored_dtype(read_config(place.folder)))
+        return load(which, place, formats, DRAFT_ROWS)
 
     tokenizer = load_tokenizer(first.folder)
-    model = load(first.name, first, target_form, TARGET_ROWS, spread)
+    stored = stored_dtype(read_config(first.folder))
+    model = load(first.name, first, target_formats(dtype, device, stored), TARGET_ROWS, spread)
     pair = Pair(
         described.name,
         tokenizer,
@@ -182,14 +183,14 @@ def size_of(folder: Path) -> Size:
     return Size(read_config(folder), weight_bytes(folder))
 
 
-def check_fit(name: str, sizes: Sequence[Size], weights: str, device: str) -> bool:
+def check_fit(name: str, sizes: Sequence[Size], dtype: str, device: str) -> bool:
     """Raises UserError for a pair that will not fit in memory; returns whether its target needs several GPUs.
 
     ``sizes``: of target and draft, as far as known.
     """
     if not sizes:
         return False
-    needs = [estimate_memory(one.config, one.weight_bytes, weights, device, DEFAULT_MAX_LENGTH).peak for one in sizes]
+    needs = [_least_memory(one, dtype, device) for one in sizes]
     free = free_memory(device)
     if device != "cpu" and free is not None and sum(needs) > free and gpu_count() > 1:
         total = sum(free_memory(f"cuda:{index}") or 0 for index in range(gpu_count()))
@@ -198,3 +199,9 @@ def check_fit(name: str, sizes: Sequence[Size], weights: str, device: str) -> bo
     # on the CPU the target's second copy of the weights is freed before the draft is loaded
     check_memory(name, max(needs) if device == "cpu" else sum(needs), free, device)
     return False
+
+
+def _least_memory(size: Size, dtype: str, device: str) -> int:
+    """Peak bytes of a model in the smallest format that it may run in."""
+    formats = target_formats(dtype, device, stored_dtype(size.config))
+    return min(estimate_memory(size.config, size.weight_bytes, one, device, DEFAULT_MAX_LENGTH).peak for one in formats)

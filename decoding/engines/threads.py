@@ -9,6 +9,7 @@ is busy. So no rule by size or cores is right, and every model, target or draft,
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from statistics import median
 from time import perf_counter
 
@@ -42,27 +43,37 @@ def thread_choices() -> tuple[int, ...]:
 
 
 def choose_threads(model: CachedModel, rows: tuple[int, ...], choices: tuple[int, ...] | None = None) -> int:
-    """The number of ``choices`` under which passes over each of ``rows`` tokens take the least time together.
-
-    They take turns, so that a slow moment of the machine hits all of them. Empties the model's cache.
+    """The number of ``choices`` under which passes over each of ``rows`` tokens take the least time together. Empties
+    the model's cache.
     """
     choices = thread_choices() if choices is None else choices
     if len(choices) < 2:
         return choices[0]
-    before = model.info.threads
-    times: dict[int, list[float]] = {threads: [] for threads in choices}
+    return _fewest({threads: seconds for (_, threads), seconds in time_passes({"": model}, rows, choices).items()})
+
+
+def time_passes(
+    models: Mapping[str, CachedModel], rows: tuple[int, ...], choices: tuple[int, ...]
+) -> dict[tuple[str, int], float]:
+    """Seconds of passes over each of ``rows`` tokens together, for each of ``models`` by name, with each number of
+    threads: medians over rounds in which they take turns, so that a slow moment of the machine hits all of them.
+    Empties the models' caches.
+    """
+    before = {name: model.info.threads for name, model in models.items()}
+    times: dict[tuple[str, int], list[float]] = {(name, threads): [] for name in models for threads in choices}
     begin = perf_counter()
     for number in range(1 + ROUNDS):
-        for threads in choices:
-            model.info.threads = threads
-            spent = _time_passes(model, rows)
+        for name, threads in times:
+            models[name].info.threads = threads
+            spent = _time_passes(models[name], rows)
             if number:  # the first round starts the threads
-                times[threads].append(spent)
-        if number and perf_counter() - begin > BUDGET_S:
+                times[name, threads].append(spent)
+        if number and perf_counter() - begin > BUDGET_S * len(models):
             break
-    model.info.threads = before
-    model.rewind(0)
-    return _fewest(times)
+    for name, model in models.items():
+        model.info.threads = before[name]
+        model.rewind(0)
+    return {which: median(seconds) for which, seconds in times.items()}
 
 
 def _time_passes(model: CachedModel, rows: tuple[int, ...]) -> float:
@@ -79,10 +90,9 @@ def _time_passes(model: CachedModel, rows: tuple[int, ...]) -> float:
     return spent
 
 
-def _fewest(times: dict[int, list[float]]) -> int:
+def _fewest(typical: dict[int, float]) -> int:
     """The fastest number, or a smaller one that is nearly as fast."""
-    typical = {threads: median(seconds) for threads, seconds in sorted(times.items())}
-    best, *others = typical
+    best, *others = sorted(typical)
     for threads in others:
         if typical[threads] < GAIN * typical[best]:
             best = threads

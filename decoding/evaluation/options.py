@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from ..errors import UserError
 from ..lookahead.lanes import parse_lane
 from ..lookahead.specs import evaluated_lanes
-from ..records.request import check_weights
+from ..records.number_formats import check_format
 from ..records.suites import SPLITS, suite_names
 from .tables import STATIC_OPT
 
@@ -79,9 +79,7 @@ def check_options(options: EvaluationOptions) -> EvaluationOptions:
     suite_names(options.suite)
     if options.split not in SPLITS:
         raise UserError(f"There is no split '{options.split[:40]}': choose one of {', '.join(SPLITS)}.")
-    if options.dtype not in ("auto", "float32", "bfloat16"):
-        raise UserError(f"There is no dtype '{options.dtype[:40]}': choose auto, float32 or bfloat16.")
-    check_weights(options.weights, options.dtype)
+    check_format(options)
     if options.drafts not in ("", "all"):
         raise UserError("Drafts can be 'all', or be left out to evaluate the policies with one draft.")
     _check_count("The limit", options.limit, 1, 100_000, optional=True)

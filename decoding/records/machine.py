@@ -8,6 +8,7 @@ from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from ..cpu import imitated
 from .trace import Machine
 
 
@@ -15,7 +16,7 @@ from .trace import Machine
 def describe_machine(gpu: str | None = None) -> Machine:
     """Processor, memory, versions; ``gpu`` is the device's name if the models run on one."""
     return Machine(
-        processor=_processor()[:400],
+        processor=(_processor() + (f", as {imitated()}" if imitated() else ""))[:400],
         cores=os.cpu_count() or 1,
         memory_gb=round(_memory_bytes() / 2**30, 1),
         gpu=gpu,

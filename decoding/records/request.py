@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ..errors import UserError
+from .number_formats import check_format
 
 Rule = Literal["greedy", "coupling", "sampling"]
-Dtype = Literal["auto", "float32", "bfloat16"]
-Weights = Literal["auto", "int4"]
 
 MAX_PROMPT_CHARS = 100_000
 LEAST_TEMPERATURE = 0.001  # above 0: with less, float32 logits overflow
@@ -30,8 +29,8 @@ class CompareRequest:
     ``pair`` names an embedded pair or a preset ("" is the default one); ``target`` and ``draft`` (a folder or a Hub id
     each) replace it. ``rule``: greedy for temperature 0; coupling or sampling above it. ``chat``: the prompt is a
     message to the model, in its chat template, with ``system`` before it ("" is the template's own); False: a text
-    to continue; None: the pair's default. ``weights``: how the target's are held: "auto" is as ``dtype`` says, "int4"
-    in four bits, on a CPU.
+    to continue; None: the pair's default. ``dtype``: the number format of the target ("auto": the fastest here, by
+    trying); ``weights``: the same, in older requests.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -49,8 +48,8 @@ class CompareRequest:
     rule: Rule = "greedy"
     seed: int = 0
     repeats: int = 3
-    dtype: Dtype = "auto"
-    weights: Weights = "auto"
+    dtype: Annotated[str, Field(max_length=40)] = "auto"
+    weights: Annotated[str, Field(max_length=40)] = "auto"
     stop: list[Annotated[str, Field(max_length=200)]] = field(default_factory=list)
     ignore_eos: bool = False
     chat: bool | None = None
@@ -133,18 +132,10 @@ def check_request(request: CompareRequest) -> CompareRequest:
     _check_whole("the seed", request.seed, 0, 2**31 - 1)
     _check_whole("top-k", request.top_k, 0, 1_000_000)
     _check_sampling(request)
-    check_weights(request.weights, request.dtype)
+    check_format(request)
     if any(not stop for stop in request.stop) or len(request.stop) > 8:
         raise UserError("Give at most 8 stop strings, none of them empty.")
     return request
-
-
-def check_weights(weights: str, dtype: str) -> None:
-    """Raises UserError for unknown weights, or for weights that do not fit ``dtype``."""
-    if weights not in ("auto", "int4"):
-        raise UserError(f"The weights must be auto or int4, not {weights[:40]}.")
-    if weights == "int4" and dtype == "float32":
-        raise UserError("Four-bit weights are multiplied in bfloat16, not in float32: leave the dtype at auto.")
 
 
 def _is_whole_text(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""The four-bit matrices with which a CPU runs the drafts (decoding/engines/int4.py), in training and in measuring."""
+"""The drafts' matrices in four bits (decoding/engines/formats/int4.py), in training and in measuring."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from decoding.engines.int4 import round_to_groups
+from decoding.engines.formats.int4 import round_to_groups
 
 
 def layer_matrices(draft: LlamaForCausalLM) -> list[Tensor]:

@@ -47,15 +47,25 @@ def packed(weight: Tensor, rows: int) -> Product:
 class RowDecoder:
     """The target in bf16, with a cache for ``rows`` texts of up to ``length`` tokens that start with ``prefix``.
 
-    ``positions`` (rows,) are the positions of the rows' next tokens.
+    ``positions`` (rows,) are the positions of the rows' next tokens; ``states`` (rows, layers, width), bf16, are the
+    hidden states of the last step after each of ``state_layers`` layers.
     """
 
-    def __init__(self, model: LlamaForCausalLM, prefix: list[int], rows: int, length: int) -> None:
+    def __init__(
+        self,
+        model: LlamaForCausalLM,
+        prefix: list[int],
+        rows: int,
+        length: int,
+        state_layers: tuple[int, ...] = (),
+    ) -> None:
         config = model.config
         self.eps, self.heads = config.rms_norm_eps, config.num_attention_heads
         self.kv_heads = config.num_key_value_heads or self.heads
         self.head_dim = config.hidden_size // self.heads
         self.rows, self.length, self.prefix = rows, length, len(prefix) - 1
+        self.state_layers = state_layers
+        self.states = torch.zeros(rows, len(state_layers), config.hidden_size, dtype=torch.bfloat16)
         cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(length)[None])
         self.cos, self.sin = cos[0].bfloat16(), sin[0].bfloat16()
         self.embedding = model.lm_head.weight.detach().bfloat16()
@@ -144,6 +154,7 @@ class RowDecoder:
         cells = (self._first_cells + positions[:, None]).flatten()
         masks = [self._mask(rows, length) for rows, length in zip(self._chunks(), self._lengths)]
         x = F.embedding(ids, self.embedding)
+        states = []
         for index, (norm1, norm2, qkv, out, gate_up, down) in enumerate(self.layers):
             mixed = qkv(F.rms_norm(x, norm1.shape, norm1, self.eps)).view(rows, -1, self.head_dim)
             turned = mixed[:, : self.heads + self.kv_heads]
@@ -156,6 +167,10 @@ class RowDecoder:
             x = x + out(self._attend(q * self.head_dim**-0.5, key_parts, value_parts, masks))
             gate, up = gate_up(F.rms_norm(x, norm2.shape, norm2, self.eps)).chunk(2, dim=-1)
             x = x + down(F.silu(gate) * up)
+            if index + 1 in self.state_layers:
+                states.append(x)
+        if states:
+            self.states = torch.stack(states, dim=1)
         self.positions = positions + 1
         self._steps_left -= 1
         return self.head(F.rms_norm(x, self.norm.shape, self.norm, self.eps))

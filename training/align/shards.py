@@ -25,6 +25,9 @@ def save_texts(texts: list[Text], file: Path) -> None:
         "answers": np.array([text.answer for text in texts], dtype=np.int64),
         "temperatures": np.array([text.temperature for text in texts], dtype=np.float32),
     }
+    kept = [text.states for text in texts if text.states is not None]
+    if len(kept) == len(texts):
+        tensors["states"] = np.concatenate(kept)
     write_whole(file, save(tensors, {"prompts": json.dumps([text.prompt for text in texts])}))
 
 
@@ -32,15 +35,18 @@ def shard_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("texts-*.safetensors"))
 
 
-def load_texts(file: Path) -> Iterator[Text]:
+def load_texts(file: Path, with_states: bool = False) -> Iterator[Text]:
+    """The texts of a file; ``with_states``: with the hidden states, ten times as much to read, where they were kept."""
     with safe_open(file, "np") as shard:
         prompts = json.loads(shard.metadata()["prompts"])
         ids, top_ids, top_logp = (shard.get_tensor(name) for name in ("ids", "top_ids", "top_logp"))
+        states = shard.get_tensor("states") if with_states and "states" in shard.keys() else None  # noqa: SIM118
         lengths, answers, temperatures = (shard.get_tensor(name) for name in ("lengths", "answers", "temperatures"))
     ends = lengths.cumsum()
     for index, prompt in enumerate(prompts):
         part = slice(int(ends[index] - lengths[index]), int(ends[index]))
-        yield Text(ids[part], int(answers[index]), top_ids[part], top_logp[part], prompt, float(temperatures[index]))
+        known = ids[part], int(answers[index]), top_ids[part], top_logp[part], prompt, float(temperatures[index])
+        yield Text(*known, None if states is None else states[part])
 
 
 def all_texts(folder: Path) -> Iterator[Text]:

@@ -42,7 +42,9 @@ class Turns:
 @dataclass(frozen=True, slots=True)
 class Text:
     """Ids (n,) that follow ``Turns.before``, the answer from index ``answer`` on; the target's TOP most probable ids
-    and their log-probabilities at each position (n, TOP); the prompt, and the temperature of the answer.
+    and their log-probabilities at each position (n, TOP); the prompt, and the temperature of the answer. ``states``
+    (n, layers, width), where they are kept: the target's hidden states when it had read each of ``Turns.before[-1:]``
+    and ``ids[:-1]``, from which that position's token was written; bfloat16 as uint16, which numpy can hold.
     """
 
     ids: np.ndarray
@@ -51,6 +53,7 @@ class Text:
     top_logp: np.ndarray
     prompt: str
     temperature: float
+    states: np.ndarray | None = None
 
     @property
     def split(self) -> Split:
@@ -59,8 +62,8 @@ class Text:
 
 @dataclass(slots=True)
 class _Row:
-    """One unfinished text: its ids so far, the template's ids that must follow, and (ids, log-probabilities) of each
-    pass.
+    """One unfinished text: its ids so far, the template's ids that must follow, and (ids, log-probabilities, hidden
+    states) of each pass.
     """
 
     answer_temperature: float
@@ -68,7 +71,7 @@ class _Row:
     dictated: list[int] = field(default_factory=list)
     answer: int = 0
     prompt: str = ""
-    kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    kept: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
 
     @property
     def temperature(self) -> float:
@@ -135,6 +138,7 @@ class Stream:
         if order is not None:
             self.rows, self.ids = [self.rows[row] for row in order], self.ids[torch.tensor(order)]
         logits = self.decoder.step(self.ids)
+        states = self.decoder.states
         probabilities = logits.float().softmax(-1)  # several times as fast as logsumexp
         _, top_ids = highest(logits, TOP)
         top_logp = probabilities.gather(-1, top_ids).clamp_min(LEAST).log().half()
@@ -146,7 +150,7 @@ class Stream:
         for index, row in enumerate(self.rows):
             token = row.dictated.pop(0) if row.dictated else drawn[index]
             row.ids.append(token)
-            row.kept.append((top_ids[index], top_logp[index]))
+            row.kept.append((top_ids[index], top_logp[index], states[index]))
             if self._over(row, token):
                 if row.answer and len(row.ids) > row.answer + 1:
                     ended.append(self._text(row))
@@ -175,11 +179,13 @@ class Stream:
         return False
 
     def _text(self, row: _Row) -> Text:
+        top_ids, top_logp, states = (torch.stack(each) for each in zip(*row.kept))
         return Text(
             np.array(row.ids, dtype=np.uint16),
             row.answer,
-            torch.stack([ids for ids, _ in row.kept]).numpy().astype(np.uint16),
-            torch.stack([logp for _, logp in row.kept]).numpy(),
+            top_ids.numpy().astype(np.uint16),
+            top_logp.numpy(),
             row.prompt,
             row.answer_temperature,
+            states.view(torch.uint16).numpy() if states.numel() else None,
         )

@@ -17,6 +17,8 @@ ROWS = 128
 """Texts that are written at once; more of them bring no more tokens per second on a CPU."""
 SHARD = 400
 """Texts per file."""
+STATE_LAYERS = (2, 15, 27, 30)
+"""The layers after which the target's hidden states are kept: EAGLE-3's three depths (Li et al. 2025), and the last."""
 
 
 def write_enough(model: ChatModel, folder: Path, tokens: int, rows: int = ROWS, shard: int = SHARD) -> int:
@@ -30,7 +32,7 @@ def write_enough(model: ChatModel, folder: Path, tokens: int, rows: int = ROWS, 
         return done
     turns = turns_of(tokenizer := model.tokenizer())
     length = len(turns.before) + LONGEST_PROMPT + len(turns.between) + LONGEST_ANSWER
-    decoder = RowDecoder(model.load(torch.bfloat16), turns.before, rows, length)
+    decoder = RowDecoder(model.load(torch.bfloat16), turns.before, rows, length, STATE_LAYERS)
     stream = Stream(decoder, turns, tokenizer, seen, seed=1000 + len(shard_files(folder)))
     ended = []
     with tqdm(total=tokens, initial=done, desc="texts", unit=" tokens", mininterval=5) as bar:

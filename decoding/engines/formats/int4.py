@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import UserError
-from .linears import UnfusedLinear
+from .. import instructions
+from ..linears import FloatHead, HalfHead, Int8Head, UnfusedLinear, half_head
+from . import WeightFormat
 
 GROUP = 32  # inputs that share a scale and a zero
 LEVELS = 16
 MIDDLE = 8  # the level whose value is the zero
-BYTES_PER_WEIGHT = 0.5 + 2 * 2 / GROUP
 _ROWS = 16  # the packed layout takes outputs in groups of this size
 _INNER_TILES = 1  # required by the operation, without effect on a CPU
 
@@ -60,21 +60,13 @@ def joined(parts: Sequence[Groups]) -> Groups:
     return Groups(torch.cat(levels), torch.cat(scales), torch.cat(zeros))
 
 
-def check_shape(name: str, weight: torch.Tensor) -> None:
-    """Raises UserError if a layer [out, in] does not divide into groups of four-bit weights."""
-    n_out, n_in = weight.shape
-    if n_in % GROUP or n_out % _ROWS:
-        raise UserError(
-            f"{name} cannot run with four-bit weights: a layer of {n_in} inputs and {n_out} outputs does not divide "
-            f"into groups of {GROUP} inputs and {_ROWS} outputs. Leave the weights as they are (weights auto)."
-        )
-
-
 class Int4Linear(UnfusedLinear):
     """y = x W^T + b with W in groups."""
 
+    dtype = torch.bfloat16
+
     def __init__(self, groups: Groups, bias: torch.Tensor | None = None) -> None:
-        self.n_out = groups.levels.shape[0]
+        self.n_out, self.n_in = groups.levels.shape
         self.bias = None if bias is None else bias.bfloat16()
         self._weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(groups.levels.int(), _INNER_TILES)
         both = torch.stack([groups.scale, groups.zero], dim=-1)  # [out, groups, 2]
@@ -83,3 +75,35 @@ class Int4Linear(UnfusedLinear):
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         return self._matmul(x, self._weight, GROUP, self._scales)
+
+
+class Int4(WeightFormat):
+    """The head stays in two bytes, a draft's reduced head takes eight bits."""
+
+    name = "int4"
+    compute = torch.bfloat16
+    layer_bytes = 0.5 + 2 * 2 / GROUP
+    head_bytes, reduced_head_bytes = 2, 1
+
+    def is_fast_here(self) -> bool:
+        return instructions.has_vectors()
+
+    def refusal(self, n_out: int, n_in: int) -> str | None:
+        if n_in % GROUP == 0 and n_out % _ROWS == 0:
+            return None
+        return (
+            f"a layer of {n_in} inputs and {n_out} outputs does not divide into groups of {GROUP} inputs and {_ROWS} "
+            "outputs"
+        )
+
+    def linear(
+        self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, stored: Sequence[Groups | None]
+    ) -> Int4Linear:
+        parts = [round_to_groups(weight) if groups is None else groups for weight, groups in zip(weights, stored)]
+        return Int4Linear(joined(parts), bias)
+
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> HalfHead | FloatHead | Int8Head:
+        return Int8Head(weight, bias) if reduced else half_head(weight, bias)
+
+
+FORMAT = Int4()

@@ -1,0 +1,36 @@
+"""How a lesser CPU is imitated. Imports no torch.
+
+SPECULOSCOPE_CPU names a class of CPUs that a process is to imitate (``make test-cpus``), on a machine that offers more:
+
+- ``avx2``: AVX2 alone (most laptops before 2024, Zen 2 and 3): no half-precision instructions;
+- ``avx512``: AVX512 without bfloat16 (Ice Lake, Cascade Lake);
+- ``plain``: neither oneDNN nor FBGEMM, and none of torch's vector kernels (as torch is built for ARM and macOS).
+
+Whatever a class lacks is then not used by torch's own kernels, oneDNN and this program. FBGEMM reads the CPU itself:
+in ``avx2`` its float16 product still takes AVX512 where the machine has it, so figures taken so are only imitations.
+"""
+
+from __future__ import annotations
+
+import os
+
+IMITATED = "SPECULOSCOPE_CPU"
+_SWITCHES = {
+    "avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
+    "avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "ATEN_CPU_CAPABILITY": "avx512"},
+    "plain": {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"},
+}
+CLASSES = tuple(_SWITCHES)
+
+
+def imitated() -> str:
+    """The class of CPUs that this process imitates; "" if none. Raises ValueError for an unknown one."""
+    name = os.environ.get(IMITATED, "")
+    if name and name not in _SWITCHES:
+        raise ValueError(f"{IMITATED} must be one of {', '.join(CLASSES)}, not {name[:40]}.")
+    return name
+
+
+def imitate() -> None:
+    """Sets what libraries read from the environment when they are loaded; call it before torch computes anything."""
+    os.environ.update(_SWITCHES.get(imitated(), {}))

@@ -1,0 +1,125 @@
+"""Which number format a model runs in: asked for, or the fastest of those that may be used, found by trying.
+
+No rule by the processor's name is right: what is fast depends on its instructions, on what its libraries do with them
+and on how fast it reads memory. So at the first load on a machine a model's first layers are built in every format that
+may be used, and passes over as many rows as usual passes have are timed, in turns; a format in which a row's bits
+depend on the other rows of its pass is left out. What was found is kept (kept_trials.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..errors import UserError
+from ..records.trace import ModelInfo
+from .formats import WeightFormat, all_formats, find_format
+from .instructions import multiplies_bfloat16
+from .kept_trials import usual
+from .lean import LeanModel
+from .threads import GAIN, time_passes
+
+TRIAL_WEIGHTS = 24_000_000  # at least so many in the layers of a trial: more than a processor's cache holds
+_PREFERENCE = ("bfloat16", "float16", "float32")  # where two are equally fast: the smaller one
+
+
+def target_formats(dtype: str, device: str, stored: str) -> list[WeightFormat]:
+    """The formats that a target may run in: the one asked for, or those that hold a checkpoint of dtype ``stored``.
+
+    On a GPU "auto" is bfloat16. Raises UserError.
+    """
+    if dtype != "auto":
+        return [_asked_for(dtype, device)]
+    return _unasked(device, stored)
+
+
+def draft_formats(dtype: str, rounded_to: str, device: str, stored: str) -> list[WeightFormat]:
+    """The formats that a draft may run in: ``dtype``, if it is an exact one, else as its target may, and on a CPU the
+    format ``rounded_to`` that its pair names, too ("auto": none), which comes first.
+
+    A draft of rounded weights guesses a little worse, and no text depends on it. Raises UserError.
+    """
+    if dtype != "auto" and _asked_for(dtype, device).exact:
+        return [find_format(dtype)]
+    formats = _unasked(device, stored)
+    if device != "cpu" or rounded_to == "auto":
+        return formats
+    rounded = [find_format(rounded_to), *(one for one in all_formats().values() if not one.exact)]
+    smaller = [one for one in dict.fromkeys(rounded) if one.layer_bytes >= rounded[0].layer_bytes]
+    return [one for one in smaller if one.is_fast_here()] + formats
+
+
+def _asked_for(dtype: str, device: str) -> WeightFormat:
+    found = find_format(dtype)
+    if device != "cpu" and not found.gpu:
+        raise UserError(f"{found.name} runs on a CPU only, not on {device}: leave the number format at auto here.")
+    return found
+
+
+def _unasked(device: str, stored: str) -> list[WeightFormat]:
+    if device != "cpu":
+        return [find_format("bfloat16")]
+    formats = [all_formats()[name] for name in _PREFERENCE]
+    return [one for one in formats if stored in one.holds and (one.is_fast_here() or one.name == "float32")]
+
+
+def fastest(
+    formats: Sequence[WeightFormat],
+    hf_model: Any,
+    info: ModelInfo,
+    rows: tuple[int, ...],
+    threads: tuple[int, ...],
+    head_ids: Any = None,
+) -> WeightFormat:
+    """The one of ``formats`` in which passes over each of ``rows`` tokens take the least time together, with whichever
+    number of ``threads`` suits it; kept per model and machine. A later one must be faster than an earlier one by the
+    GAIN that threads must bring.
+    """
+    if len(formats) == 1:
+        return formats[0]
+
+    def trial() -> str:
+        models = {one.name: _first_layers(one, hf_model, info, head_ids) for one in formats}
+        times = time_passes({name: model for name, model in models.items() if model is not None}, rows, threads)
+        best, *others = [name for name in models if name in {name for name, _ in times}]
+        typical = {name: min(s for (model, _), s in times.items() if model == name) for name in models if models[name]}
+        for name in others:
+            if typical[name] < GAIN * typical[best]:
+                best = name
+        return best
+
+    subject = replace(info, dtype="auto", threads=0)
+    return find_format(str(usual("format", subject, [one.name for one in formats], rows, trial)))
+
+
+def _first_layers(one: WeightFormat, hf_model: Any, info: ModelInfo, head_ids: Any) -> LeanModel | None:
+    """The model's first layers in a format; None where it cannot hold them, or where rows depend on their company."""
+    layer = sum(weight.numel() for weight in hf_model.model.layers[0].parameters())
+    try:
+        model = LeanModel(
+            hf_model,
+            replace(info, dtype=one.name),
+            one.name,
+            head_ids=head_ids,
+            layers=-(-TRIAL_WEIGHTS // layer),
+        )
+    except UserError:
+        return None
+    model.set_threads(1)
+    return model if model.note is None or one.name == "float32" else None
+
+
+def general_format(formats: Sequence[WeightFormat]) -> WeightFormat:
+    """The format for transformers' own modules: the first that they run in, unless the CPU does not multiply it."""
+    able = [one for one in formats if one.general]
+    if not able:
+        raise UserError(
+            f"Only Llama-shaped models run in {formats[0].name}: leave the number format at auto for this one."
+        )
+    return able[0]
+
+
+def plain_dtype(device: str) -> str:
+    """The half or single precision in which plain products are fast here: what transformers is compared in."""
+    return "bfloat16" if device != "cpu" or multiplies_bfloat16() else "float32"

@@ -1,0 +1,77 @@
+"""Number formats of weights: the modules of this package with a ``FORMAT``. There is no other list.
+
+A format says how the lean engine holds a model's matrices, in which dtype it computes, and whether a target may use it
+unasked. Which of them a model runs in is measured on the machine at hand (../choosing.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from ...errors import UserError
+from ..linears import Linear, plain_or_packed
+
+
+class WeightFormat(ABC):
+    """One number format.
+
+    ``compute``: dtype of activations and of the KV cache. ``layer_bytes``, ``head_bytes``, ``reduced_head_bytes``: of
+    a weight in the layers, in the head, in a draft's reduced head. ``holds``: dtypes of checkpoints whose values it
+    holds, so that a target may run in it unasked. ``gpu``: whether it runs on a GPU, too. ``general``: whether models
+    that are not Llama-shaped run in it (transformers' modules in ``compute``).
+    """
+
+    name: str
+    compute: torch.dtype
+    layer_bytes: float
+    head_bytes: float
+    reduced_head_bytes: float
+    holds: frozenset[str] = frozenset()
+    gpu: bool = False
+    general: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether it holds the values of any checkpoint; the others round them."""
+        return bool(self.holds)
+
+    def is_fast_here(self) -> bool:
+        """Whether this CPU has what its products are written for: a trial of others would be a waste of time."""
+        return True
+
+    def refusal(self, n_out: int, n_in: int) -> str | None:
+        """Why a matrix [n_out, n_in] cannot be held so, or None."""
+        return None
+
+    def linear(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, stored: Sequence[Any]) -> Linear:
+        """The product by matrices [out, in] below each other, which are in ``compute``.
+
+        ``stored``: for each matrix its form in the file it came from (int4.Groups), or None.
+        """
+        return plain_or_packed(torch.cat(list(weights)), bias)
+
+    @abstractmethod
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> Callable[[torch.Tensor], Any]:
+        """The head, [n, in] -> float32 logits [n, out]; ``reduced``: a draft's, of some rows only."""
+
+
+@cache
+def all_formats() -> Mapping[str, WeightFormat]:
+    """The formats by name."""
+    modules = [import_module(f"{__package__}.{module.name}") for module in iter_modules(__path__)]
+    return MappingProxyType({module.FORMAT.name: module.FORMAT for module in modules})
+
+
+def find_format(name: str) -> WeightFormat:
+    """The format of that name. Raises UserError."""
+    if name not in all_formats():
+        raise UserError(f"The number format must be auto or one of {', '.join(all_formats())}, not {name[:40]}.")
+    return all_formats()[name]

@@ -1,0 +1,26 @@
+"""bfloat16, activations too, float32 sums: fast where the CPU multiplies it (AVX512-BF16, AMX), and on GPUs."""
+
+from __future__ import annotations
+
+import torch
+
+from .. import instructions
+from ..linears import FloatHead, HalfHead, half_head
+from . import WeightFormat
+
+
+class Bfloat16(WeightFormat):
+    name = "bfloat16"
+    compute = torch.bfloat16
+    layer_bytes = head_bytes = reduced_head_bytes = 2
+    holds = frozenset({"bfloat16"})
+    gpu = general = True
+
+    def is_fast_here(self) -> bool:
+        return instructions.multiplies_bfloat16()
+
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> HalfHead | FloatHead:
+        return half_head(weight, bias)
+
+
+FORMAT = Bfloat16()

@@ -1,0 +1,22 @@
+"""float32: holds every checkpoint's values, and runs everywhere. Packed by oneDNN where it is there."""
+
+from __future__ import annotations
+
+import torch
+
+from ..linears import FloatHead
+from . import WeightFormat
+
+
+class Float32(WeightFormat):
+    name = "float32"
+    compute = torch.float32
+    layer_bytes = head_bytes = reduced_head_bytes = 4
+    holds = frozenset({"float32", "bfloat16", "float16"})
+    gpu = general = True
+
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
+        return FloatHead(weight, bias)
+
+
+FORMAT = Float32()

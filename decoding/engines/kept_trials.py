@@ -1,0 +1,109 @@
+"""What trials found (number formats, thread counts), kept next to the cost curves, per model and machine."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from ..files import costs_folder, digest_of, write_whole
+from ..records.machine import describe_machine
+from ..records.trace import Machine, ModelInfo
+from .base import CachedModel
+from .threads import choose_threads, fixed_threads, thread_choices
+
+log = logging.getLogger(__name__)
+
+MAX_AGE = timedelta(days=7)
+Choice = int | str
+
+
+@dataclass(slots=True)
+class Trial:
+    """The conditions and the result of a trial. ``rows``: of its passes; ``found``: ISO 8601, UTC."""
+
+    model: ModelInfo
+    machine: Machine
+    choices: tuple[Choice, ...]
+    rows: tuple[int, ...]
+    chosen: Choice
+    found: str
+
+
+_ADAPTER = TypeAdapter(Trial)
+
+
+def usual(
+    kind: str, model: ModelInfo, choices: Sequence[Choice], rows: tuple[int, ...], trial: Callable[[], Choice]
+) -> Choice:
+    """What was kept for ``model`` on this machine, else what ``trial`` finds, which is then kept. ``kind`` ("threads",
+    "format") and ``choices`` say what is chosen; ``rows``: of a trial's passes.
+    """
+    kept = _read(kind, model, choices)
+    if kept is not None and kept.rows == rows and _age(kept) <= MAX_AGE:
+        return kept.chosen
+    return _keep(kind, model, choices, rows, trial())
+
+
+def usual_threads(model: CachedModel, rows: Sequence[int]) -> int:
+    """The number kept for ``model`` on this machine, else the best one by trial, which is then kept."""
+    return int(
+        usual("threads", _alike(model), thread_choices(), tuple(rows), lambda: choose_threads(model, tuple(rows)))
+    )
+
+
+def try_again(model: CachedModel) -> None:
+    """Sets ``model`` to the number of threads that a new trial finds; no effect if its number does not come from one.
+
+    A trial may be another process's, on the same machine: it says nothing where OMP_NUM_THREADS fixes the number.
+    """
+    kept = _read("threads", _alike(model), thread_choices())
+    if kept is None or fixed_threads(None) is not None:
+        return
+    threads = choose_threads(model, kept.rows)
+    _keep("threads", _alike(model), thread_choices(), kept.rows, threads)
+    if threads != model.info.threads:
+        model.set_threads(threads)
+
+
+def _keep(kind: str, model: ModelInfo, choices: Sequence[Choice], rows: tuple[int, ...], chosen: Choice) -> Choice:
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    trial = Trial(model, describe_machine(), tuple(choices), rows, chosen, now)
+    try:
+        write_whole(_path(kind, model, choices), _ADAPTER.dump_json(trial))
+    except OSError as error:  # only costs the next start another trial
+        log.warning("the result of a trial (%s) could not be kept: %s", kind, error)
+    return chosen
+
+
+def _read(kind: str, model: ModelInfo, choices: Sequence[Choice]) -> Trial | None:
+    try:
+        kept = _ADAPTER.validate_json(_path(kind, model, choices).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        log.warning("the kept result of a trial (%s) cannot be read; it is tried again: %s", kind, str(error)[:200])
+        return None
+    same = (kept.model, kept.machine, kept.choices) == (model, describe_machine(), tuple(choices))
+    return kept if same and kept.chosen in kept.choices else None
+
+
+def _path(kind: str, model: ModelInfo, choices: Sequence[Choice]) -> Path:
+    setting = repr((model, describe_machine(), tuple(choices)))
+    return costs_folder() / f"{kind}-{digest_of(setting.encode())}.json"
+
+
+def _alike(model: CachedModel) -> ModelInfo:
+    """Identifies the model, independently of its current number of threads."""
+    return replace(model.info, threads=0)
+
+
+def _age(trial: Trial) -> timedelta:
+    try:
+        return datetime.now(timezone.utc) - datetime.fromisoformat(trial.found)
+    except (ValueError, TypeError):
+        return timedelta.max

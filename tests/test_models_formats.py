@@ -1,0 +1,216 @@
+"""A number format is one file, found everywhere; which one a model runs in is measured on the machine at hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from decoding import cpu
+from decoding.engines import choosing, formats, instructions
+from decoding.engines.choosing import draft_formats, fastest, target_formats
+from decoding.engines.formats import WeightFormat, all_formats, find_format
+from decoding.engines.formats.float16 import HalfLinear
+from decoding.engines.invariance import keeps_bits
+from decoding.engines.lean import LeanModel
+from decoding.engines.linears import DenseLinear, FloatHead
+from decoding.engines.loading import describe_model
+from decoding.errors import UserError
+from decoding.records.number_formats import CHOICES, FORMATS
+from decoding.records.request import CompareRequest, check_request
+from tests.lean_models import CONFIGS, ids, lean, random_model
+
+FILE = """
+import torch
+from decoding.engines.formats.float32 import Float32
+
+class Sixth(Float32):
+    name = "sixth"
+
+FORMAT = Sixth()
+"""
+
+
+@pytest.fixture
+def costs(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path / "costs"))
+    return tmp_path / "costs"
+
+
+def names(found) -> list[str]:
+    return [one.name for one in found]
+
+
+def test_a_sixth_format_is_one_file(tmp_path, monkeypatch):
+    (tmp_path / "sixth.py").write_text(FILE)
+    monkeypatch.setattr(formats, "__path__", [*formats.__path__, str(tmp_path)])
+    all_formats.cache_clear()
+    try:
+        assert find_format("sixth").compute == torch.float32
+        model = lean(random_model(CONFIGS["llama"]), "sixth")
+        assert torch.equal(model.prefill(ids(5)), lean(random_model(CONFIGS["llama"])).prefill(ids(5)))
+    finally:
+        monkeypatch.undo()
+        all_formats.cache_clear()
+
+
+def test_what_must_not_import_torch_knows_the_same_names():
+    assert set(FORMATS) == set(all_formats()) and CHOICES[0] == "auto"
+    for name in FORMATS:
+        check_request(CompareRequest("hello", dtype=name))
+    with pytest.raises(UserError, match="number format must be one of auto, bfloat16, .*, not fp8"):
+        check_request(CompareRequest("hello", dtype="fp8"))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_runs_a_model_close_to_float32_with_rows_that_keep_their_bits(name):
+    hf_model = random_model(replace_sizes(CONFIGS["llama"]))
+    model, text = lean(hf_model, name), ids(20)
+    exact, found = lean(hf_model).prefill(text), model.prefill(text)
+    assert (found - exact).abs().max() <= (0.3 if name == "int4" else 0.06) * exact.abs().max()
+    assert keeps_bits(model)
+
+
+def replace_sizes(config):
+    changed = config.__class__.from_dict(config.to_dict())
+    changed.intermediate_size = 128  # divides into groups of four-bit weights
+    return changed
+
+
+def test_float16_holds_a_bfloat16_checkpoint_but_for_the_smallest_numbers():
+    weight = (torch.randn(64, 96, generator=torch.Generator().manual_seed(1)) * 0.05).bfloat16()
+    linear = find_format("float16").linear([weight.float()], None, [None])
+    held = linear(torch.eye(96)).T
+    assert torch.equal(held[weight.abs() >= 2**-17], weight.float()[weight.abs() >= 2**-17])
+    assert (held - weight.float()).abs().max() <= 2**-25
+    beyond = find_format("float16").linear([weight.float() * 1e8], None, [None])
+    assert torch.allclose(beyond(torch.eye(96)).T, weight.float() * 1e8, rtol=1e-6)
+
+
+def test_biases_and_fused_operations_of_float16_are_those_of_the_plain_product():
+    generator = torch.Generator().manual_seed(2)
+    weight, bias, x, other = (torch.randn(*size, generator=generator) for size in ((48, 32), (48,), (5, 32), (5, 48)))
+    linear = find_format("float16").linear([weight], bias, [None])
+    y = torch.nn.functional.linear(x, weight.half().float(), bias)
+    torch.testing.assert_close(linear(x), y, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(linear.silu(x), torch.nn.functional.silu(y), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(linear.times(x, other), y * other, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(linear.plus(x, other), y + other, atol=1e-5, rtol=1e-5)
+
+
+def test_without_fbgemm_and_onednn_plain_products_serve(monkeypatch):
+    monkeypatch.setenv(cpu.IMITATED, "plain")
+    for name in ("float32", "float16", "bfloat16"):
+        model = lean(random_model(CONFIGS["llama"]), name)
+        assert isinstance(model.blocks[0].qkv, DenseLinear) and isinstance(model.head, FloatHead)
+        assert keeps_bits(model) or name == "bfloat16"  # plain bfloat16 products are only used if asked for
+    assert names(target_formats("auto", "cpu", "bfloat16")) == ["float32"]
+
+
+@pytest.mark.parametrize(
+    ("imitated", "stored", "expected"),
+    [
+        ("avx2", "bfloat16", ["float16", "float32"]),
+        ("avx512", "bfloat16", ["float16", "float32"]),
+        ("avx2", "float16", ["float16", "float32"]),
+        ("avx2", "float32", ["float32"]),
+        ("plain", "bfloat16", ["float32"]),
+    ],
+)
+def test_a_target_is_tried_in_what_holds_its_values_and_is_fast_here(monkeypatch, imitated, stored, expected):
+    monkeypatch.setattr(torch.backends.quantized, "engine", "x86") if imitated != "plain" else None
+    monkeypatch.setenv(cpu.IMITATED, imitated)
+    assert names(target_formats("auto", "cpu", stored)) == expected
+    assert names(target_formats("auto", "cuda:0", stored)) == ["bfloat16"]
+    assert names(target_formats("int8", "cpu", stored)) == ["int8"]
+
+
+def test_a_draft_may_also_run_rounded_as_its_pair_says(monkeypatch):
+    monkeypatch.setattr(instructions, "has_vectors", lambda: True)
+    exact = names(target_formats("auto", "cpu", "bfloat16"))
+    assert names(draft_formats("auto", "auto", "cpu", "bfloat16")) == exact
+    assert names(draft_formats("auto", "int4", "cpu", "bfloat16")) == ["int4", "int8", *exact]
+    assert names(draft_formats("auto", "int8", "cpu", "bfloat16")) == ["int8", *exact]
+    assert names(draft_formats("int4", "int8", "cpu", "bfloat16")) == ["int8", *exact]  # the target's, not the draft's
+    assert names(draft_formats("float32", "int4", "cpu", "bfloat16")) == ["float32"]
+    assert names(draft_formats("auto", "int4", "cuda:0", "bfloat16")) == ["bfloat16"]
+    monkeypatch.setattr(instructions, "has_vectors", lambda: False)  # rounded products that are not vectorised are slow
+    assert names(draft_formats("auto", "int4", "cpu", "bfloat16")) == exact
+
+
+@pytest.fixture
+def timed(monkeypatch, costs):
+    """Seconds that a trial finds for each format; every trial is noted."""
+    seconds, trials = {"bfloat16": 1.0, "float16": 1.0, "float32": 1.0}, []
+
+    def time_passes(models, rows, threads):
+        trials.append(sorted(models))
+        return {(name, number): seconds[name] / number for name in models for number in threads}
+
+    monkeypatch.setattr(choosing, "time_passes", time_passes)
+    return seconds, trials
+
+
+def choose(hf_model, *wanted):
+    info = describe_model(hf_model, "test", "test", "none")
+    return fastest([find_format(name) for name in wanted], hf_model, info, (1, 6), (1, 2)).name
+
+
+def test_the_fastest_is_taken_and_kept_for_the_next_start(timed):
+    seconds, trials = timed
+    hf_model = random_model(CONFIGS["llama"])
+    assert choose(hf_model, "bfloat16", "float16", "float32") == "bfloat16"  # none is faster
+    seconds["float16"] = 0.5
+    assert choose(hf_model, "bfloat16", "float16", "float32") == "bfloat16" and len(trials) == 1
+    assert choose(hf_model, "float16", "float32") == "float16" and len(trials) == 2
+    assert choose(hf_model, "float32") == "float32" and len(trials) == 2  # nothing to choose
+
+
+def test_a_format_whose_rows_depend_on_their_company_is_left_out(timed, monkeypatch):
+    seconds, trials = timed
+    seconds["float16"] = 0.1
+    monkeypatch.setattr(HalfLinear, "product", lambda self, x: self._product(x, self._packed) * (1 + 1e-3 * len(x)))
+    assert choose(random_model(CONFIGS["llama"]), "float16", "float32") == "float32"
+    assert trials == [["float32"]]
+
+
+def test_a_format_that_cannot_hold_a_layer_is_left_out(timed, monkeypatch):
+    monkeypatch.setattr(type(find_format("float16")), "refusal", lambda self, n_out, n_in: "no layer is good enough")
+    hf_model = random_model(CONFIGS["llama"])
+    info = describe_model(hf_model, "test", "test", "none")
+    with pytest.raises(UserError, match="test cannot run in float16: no layer is good enough. Leave the number format"):
+        LeanModel(hf_model, info, "float16")
+    assert choose(hf_model, "float16", "float32") == "float32" and timed[1] == [["float32"]]
+
+
+def test_a_trial_on_real_passes_takes_one_of_them(costs):
+    hf_model = random_model(CONFIGS["llama"])
+    before = torch.get_num_threads()
+    try:
+        found = choose(hf_model, *names(target_formats("auto", "cpu", "bfloat16")))
+        assert find_format(found).exact and list(costs.glob("format-*.json"))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_an_imitated_cpu_is_another_machine(monkeypatch):
+    from decoding.records.machine import describe_machine
+
+    describe_machine.cache_clear()
+    real = describe_machine()
+    monkeypatch.setenv(cpu.IMITATED, "avx2")
+    describe_machine.cache_clear()
+    assert replace(describe_machine(), processor=real.processor) == real
+    assert describe_machine().processor == real.processor + ", as avx2"
+    monkeypatch.setenv(cpu.IMITATED, "vax")
+    with pytest.raises(ValueError, match="must be one of avx2, avx512, plain, not vax"):
+        cpu.imitated()
+    monkeypatch.undo()
+    describe_machine.cache_clear()
+
+
+def test_formats_are_plain_about_what_they_are():
+    for one in all_formats().values():
+        assert isinstance(one, WeightFormat) and one.layer_bytes <= one.compute.itemsize * 2
+        assert one.exact == (one.name in ("float32", "bfloat16", "float16"))
