@@ -2,7 +2,7 @@
 # make test   all tests, in a browser too (installs what they need the first time)
 # make test-ray  those that need Ray (installs it the first time; elsewhere they count as not run)
 # make lint   ruff, and mypy on decoding/ and training/
-# make refresh  rebuild all that is derived from the shipped weights: policies, cards, recordings, tables (but for the
+# make refresh  rebuild all that is derived from the shipped weights: policies, recordings, tables (but for the
 #             papers' data sets, which are fetched: docs/measured.md has their commands)
 
 PYTHON ?= python3
@@ -29,7 +29,6 @@ lint: .venv/.dev
 	$(BIN)/mypy
 
 refresh: .venv/.run
-	$(BIN)/python -m training report --limit 40 --write-cards
 	$(BIN)/python -m decoding fit --pair smollm2-135m
 	$(BIN)/python -m decoding fit --pair smollm2-135m --draft two-layers
 	$(BIN)/python -m decoding fit --pair codepair-15M

@@ -63,7 +63,7 @@ NEEDS = {  # marker: what the machine must have, and what is not run without it
 }
 
 
-LONG = ("test_gpu_day.py", "test_training_all.py")  # begin first: the last file of the order must be a short one
+LONG = ("test_gpu_day.py",)  # begins first: the last file of the order must be a short one
 
 
 def pytest_collection_modifyitems(items):

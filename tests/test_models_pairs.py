@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import astuple
+from pathlib import Path
 
 import httpx
 import huggingface_hub
@@ -21,6 +22,7 @@ from decoding.engines.pair import check_fit, load_pair, size_of
 from decoding.engines.tokenizer import Tokenizer, load_tokenizer
 from decoding.errors import UserError
 from decoding.records import pairs
+from decoding.records.fingerprint import fingerprint
 from tests.tiny_models import make_model
 
 
@@ -155,3 +157,14 @@ def test_embedded_drafts_run_as_their_pair_says_unless_a_dtype_is_asked_for(fold
     assert (pair.draft("a").info.dtype, pair.draft("b").info.dtype) == ("int8", "float32")
     assert pair.draft("a").info.source == "mini/small"
     assert load_pair("mini", device="cpu", dtype="bfloat16").draft("a").info.dtype == "bfloat16"
+
+
+def test_the_small_pairs_cards_belong_to_the_shipped_weights():
+    pair = next(pair for pair in pairs.embedded_pairs() if pair.name == "codepair-15M")
+    for folder in (pair.target, *pair.drafts.values()):
+        assert fingerprint(Path(folder)) in Path(folder, "README.md").read_text()
+
+
+def test_shipped_shards_keep_their_limits():
+    sizes = [file.stat().st_size for file in pairs.MODELS.rglob("*.safetensors")]
+    assert sizes and max(sizes) <= 9_500_000

@@ -15,18 +15,20 @@ from typer.testing import CliRunner
 from decoding.engines.slim import own_weights, read_head_ids
 from decoding.errors import UserError
 from decoding.lookahead.ngrams import read_ngrams
-from training import loop
-from training.align import distil, install, places, recipes, rows, stream, texts
-from training.align.commands import app
+from training import loop, paths
+from training.__main__ import app
+from training.align import distil, install, recipes, rows, stream, texts
+from training.align import teacher as teachers
 from training.align.data import Texts, frequent_ids, read_texts
 from training.align.draft_folder import write_head_ids
+from training.align.measure import Interval
 from training.align.prompts import good_prompt, split_of
 from training.align.recipes import Recipe
 from training.align.rounding import in_four_bits, layer_matrices, rounded_layers
 from training.align.rows import RowDecoder
 from training.align.shards import all_texts, shard_files
 from training.align.suite import suite_of
-from training.align.table import Interval, LossRow
+from training.align.table import LossRow
 from training.align.teacher import ChatModel, Teacher, turns_of
 
 from .tiny_chat import make_tiny_chat
@@ -183,7 +185,7 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "CHECKPOINTS", tmp_path / "checkpoints")
     monkeypatch.setattr(loop, "LOGS", tmp_path / "logs")
     pair = tmp_path / "models" / "pair"
-    for module in (places, distil, install):
+    for module in (paths, teachers, distil, install):
         for name, value in {
             "PAIR": pair,
             "TEXTS": written,
@@ -192,7 +194,7 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
         }.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(places, "SUITE_FILE", tmp_path / "chat.jsonl")
+    monkeypatch.setattr(paths, "SUITE_FILE", tmp_path / "chat.jsonl")
     tiny = {
         "three-layers": Recipe((0, None, recipes.LAST), 28, "three", grown_from="two-layers"),
         "two-layers": Recipe((0, None), 28, "two"),
@@ -278,7 +280,7 @@ def test_embeddings_and_shared_layers_stay_the_targets(tiny_places, chat, writte
 
 
 def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
-    result = CliRunner().invoke(app, ["all", "--tokens", "5000", "--minutes", "0.02"])
+    result = CliRunner().invoke(app, ["align", "all", "--tokens", "5000", "--minutes", "0.02"])
     assert result.exit_code == 0, result.output
     described = json.loads((tiny_places / "pair.json").read_text())
     assert described["chat"] and described["default_draft"] == "three-layers"
@@ -295,7 +297,7 @@ def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
 
 
 def test_install_without_a_default_draft_says_what_to_do(tiny_places):
-    result = CliRunner().invoke(app, ["install"])
+    result = CliRunner().invoke(app, ["align", "install"])
     assert isinstance(result.exception, UserError) and "align draft" in str(result.exception)
 
 

@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.errors import UserError
-from training.align.head import loss_over_head
-from training.align.losses import LOSSES, OF_THE_BATCH, Known, draft_q, forward_kl, total_variation
-from training.align.measure import tokens_per_pass
-from training.align.table import difference, rates_of
+from training.align.losses import LOSSES, OF_THE_BATCH, Known, draft_q, forward_kl, loss_over_head, total_variation
+from training.align.measure import difference, rates_of, tokens_per_pass
 
 TOP, HEAD, N = 8, 24, 12
 

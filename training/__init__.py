@@ -1,1 +1,1 @@
-"""Training of the embedded pair, step by step: ``python -m training --help``."""
+"""Trains the drafts of the chat model. The small pair's own trainer is in the history: see its card."""

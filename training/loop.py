@@ -1,7 +1,7 @@
-"""The training loop: limited by time, resumable, logged. The target and every draft use it.
+"""The training loop: limited by time, resumable, logged.
 
-It is not transformers' Trainer, which took 18% longer per step on two cores (``python -m training measure-trainer``),
-takes one optimiser instead of two (Muon and AdamW), and schedules by steps, not by time.
+It is not transformers' Trainer, which took 18% longer per step on two cores, takes one optimiser instead of two (Muon
+and AdamW), and schedules by steps, not by time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import pickle
 import time
 from collections.abc import Callable
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from tqdm import tqdm
 from transformers import LlamaForCausalLM
@@ -25,9 +23,8 @@ from transformers import LlamaForCausalLM
 from decoding.errors import UserError
 from training.files import explained_errors, replacing_file
 from training.optimisers import make_optimisers, rate_at, set_rates
-from training.places import BUILD, LOGS
+from training.paths import CHECKPOINTS, LOGS
 
-CHECKPOINTS = BUILD / "checkpoints"
 CHECKPOINT_EVERY = 120.0
 CHECKPOINT_KEYS = ("settings", "model", "optimisers", "elapsed", "steps", "position", "tokens")
 LOG_EVERY = 20.0
@@ -44,55 +41,6 @@ class Rates:
     warmup: float = 0.01
     flat_until: float = 0.5
     last: float = 0.02
-
-
-def device() -> torch.device:
-    """CUDA if available, otherwise the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def on_device(model: LlamaForCausalLM) -> LlamaForCausalLM:
-    """``model``, moved to :func:`device`. (transformers' own ``to`` is a wrapper that has lost its types.)"""
-    torch.nn.Module.to(model, device())
-    return model
-
-
-def compiled(function: Callable) -> Callable:
-    """``torch.compile``, unless TRAINING_EAGER is set (tests, machines without a compiler)."""
-    return function if os.environ.get("TRAINING_EAGER") else torch.compile(function)
-
-
-def set_attention(model: LlamaForCausalLM, length: int) -> None:
-    """Plain attention for short windows: compiled, it took a third of fused attention's time on two cores."""
-    short_on_cpu = device().type == "cpu" and length <= 512
-    model.set_attn_implementation("eager" if short_on_cpu else "sdpa")
-
-
-def hidden_states(model: LlamaForCausalLM, ids: Tensor) -> Tensor:
-    """Last hidden states in bf16 autocast. ids (batch, length) -> (batch, length, hidden)."""
-    with torch.autocast(ids.device.type, torch.bfloat16):
-        return model.model(input_ids=ids, use_cache=False).last_hidden_state
-
-
-def logits_of(model: LlamaForCausalLM, hidden: Tensor) -> Tensor:
-    """Logits in bf16 autocast. hidden (..., hidden) -> (..., vocabulary)."""
-    with torch.autocast(hidden.device.type, torch.bfloat16):
-        return F.linear(hidden, model.lm_head.weight)
-
-
-def next_token_loss(model: LlamaForCausalLM, windows: Tensor) -> Tensor:
-    """Cross-entropy in nats per token over windows (batch, length + 1) of ids."""
-    logits = logits_of(model, hidden_states(model, windows[:, :-1]))
-    return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten())
-
-
-@torch.no_grad()
-def mean_loss(model: LlamaForCausalLM, windows: Tensor, batch: int = 8) -> float:
-    """Mean next-token loss over held-out windows (count, length + 1), in nats per token."""
-    model.eval()
-    losses = [next_token_loss(model, part.to(device())) for part in windows.split(batch)]
-    model.train()
-    return float(torch.stack(losses).mean())
 
 
 def last_of_log(name: str) -> dict:
@@ -113,7 +61,7 @@ def last_of_log(name: str) -> dict:
 def read_checkpoint(path: Path) -> dict:
     """A run's saved state. Raises UserError if the file is damaged."""
     try:
-        saved = torch.load(path, weights_only=True, map_location=device())
+        saved = torch.load(path, weights_only=True, map_location="cpu")
         return {key: saved[key] for key in CHECKPOINT_KEYS}
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError) as error:
         raise UserError(f"The checkpoint {path.name} cannot be read. Remove it to start over.") from error

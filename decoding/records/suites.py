@@ -1,8 +1,8 @@
 """Prompt suites: JSON Lines under ``prompts/``, one file per suite, each prompt in one split.
 
-The suites of the small pair are ``code``, ``prose``, ``tests`` and ``structured`` (written by ``python -m training
-prompts``), with the splits ``train``, ``validation`` and ``test``; ``showcase`` has a few prompts that look good on the
-page. The papers' data sets are in the cache folder after ``python -m decoding suites fetch``.
+The suites of the small pair are ``code``, ``prose``, ``tests`` and ``structured`` (from files that
+it was not trained on), with the splits ``train``, ``validation`` and ``test``; ``showcase`` has a few prompts that
+look good on the page. The papers' data sets are in the cache folder after ``python -m decoding suites fetch``.
 """
 
 from __future__ import annotations

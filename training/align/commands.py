@@ -13,7 +13,9 @@ MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, earlier ru
 @app.command()
 def texts(tokens: int = TOKENS) -> None:
     """Let the target write prompts and their answers."""
-    from .places import TEXTS, model
+    from training.paths import TEXTS
+
+    from .teacher import model
     from .texts import write_enough
 
     typer.echo(f"{write_enough(model(), TEXTS, tokens):,} tokens.")
@@ -22,7 +24,8 @@ def texts(tokens: int = TOKENS) -> None:
 @app.command()
 def suite() -> None:
     """Write the prompt suite `chat` from prompts that no draft is trained on."""
-    from .places import SUITE_FILE, TEXTS
+    from training.paths import SUITE_FILE, TEXTS
+
     from .shards import all_texts
     from .suite import write_suite
 
@@ -59,12 +62,13 @@ def losses(
     only: list[str] = ONLY,
 ) -> None:
     """Compare the losses: train one draft further with each of them, on the same tokens."""
+    from training.paths import DRAFTS, TEXTS
+
     from .install import write_losses
     from .losses import LOSSES
-    from .places import DRAFTS, TEXTS, model
     from .recipes import COMPARED, RECIPES
     from .table import compare_losses
-    from .teacher import Teacher
+    from .teacher import Teacher, model
 
     start, rows = DRAFTS / COMPARED if (DRAFTS / COMPARED).is_dir() else None, []
     for row in compare_losses(RECIPES[COMPARED], start, Teacher.read(model(), TEXTS), tokens, only or tuple(LOSSES)):

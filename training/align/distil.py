@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,16 +16,15 @@ from decoding.engines.slim import is_slim, own_weights, read_head_ids
 from decoding.errors import UserError
 from training.files import replacing_folder
 from training.loop import Rates, TimedRun, last_of_log
+from training.paths import DRAFTS, PAIR, TEXTS
 
 from .data import Batch, frequent_ids, read_texts
 from .draft_folder import save_slim, write_head_ids
-from .head import ROWS, loss_over_head
-from .losses import LOSSES, OF_THE_BATCH
-from .measure import guesses, hidden_at, summary
-from .places import DRAFTS, PAIR, TEXTS, model
+from .losses import LOSSES, OF_THE_BATCH, ROWS, loss_over_head
+from .measure import guesses, hidden_at
 from .recipes import RECIPES, Recipe, grow, start_draft
 from .rounding import rounded_layers
-from .teacher import Teacher
+from .teacher import Teacher, model
 
 FURTHER = "-further"
 """Ends the name of the run that trains a shipped draft further."""
@@ -87,9 +87,7 @@ class Run:
         settings = {"recipe": self.recipe, "loss": self.loss, "target": self.teacher.mark}
         self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, self.plan.rates, tokens)
         torch.manual_seed(2)
-        self.timed.train(
-            self._loss_to_train, (1, self.plan.batch_tokens), lambda: self.measure()["match"], save or (lambda: None)
-        )
+        self.timed.train(self._loss_to_train, (1, self.plan.batch_tokens), self.match_rate, save or (lambda: None))
 
     def _loss_to_train(self, number: int) -> Tensor:
         with rounded_layers(self.draft) if self.timed.share > self.plan.rounded_from else nullcontext():
@@ -109,12 +107,13 @@ class Run:
             self._order = self.texts.batches(self.plan.batch_tokens, self._pass)
         return self.texts.batch(self._order[min(number % count, len(self._order) - 1)])
 
-    def measure(self) -> dict[str, float]:
-        """``summary`` over the watched texts of the validation split."""
+    def match_rate(self) -> float:
+        """Share of the tokens of the watched greedy answers that are the draft's first choice; 0 without any."""
         self.draft.eval()
-        found = summary(guesses(self.draft, self.watched, range(len(self.watched.texts)), self.plan.batch_tokens))
+        found = guesses(self.draft, self.watched, self.plan.batch_tokens)
         self.draft.train()
-        return found
+        greedy = [guess.hits for guess in found if guess.temperature == 0]
+        return float(np.concatenate(greedy).mean()) if greedy else 0.0
 
     def save(self, folder: Path) -> None:
         save_slim(self.draft, folder, self.head_ids, self.recipe.target_layers, self.projection)
@@ -146,7 +145,7 @@ def distil(name: str, loss: str, minutes: float = 0.0, tokens: int | None = None
     run_name = name + FURTHER if further else name
     run = Run(run_name, recipe, loss, Teacher.read(model(), TEXTS), plan, shipped if further else None)
     run.train(minutes or 1e6, lambda: run.save(DRAFTS / name), tokens)
-    return f"match rate {run.measure()['match']:.3f} on held-out texts"
+    return f"match rate {run.match_rate():.3f} on held-out texts"
 
 
 def _with_another_head(name: str) -> str:

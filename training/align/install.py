@@ -15,16 +15,16 @@ from decoding.lookahead.fitted import FOLDER as FITTED
 from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.records.fingerprint import fingerprint
 from training.files import replacing_file, replacing_folder
+from training.paths import DRAFTS, PAIR, TEXTS
 
 from .card import write_card
 from .data import read_texts
 from .distil import facts_of
 from .losses import LOSSES
-from .places import DRAFTS, PAIR, TEXTS, model
+from .measure import facts_of_texts, measure_drafts
 from .recipes import DEFAULT, RECIPES
-from .report import facts_of_texts, measure_drafts
 from .table import LossRow
-from .teacher import ChatModel, Teacher, turns_of
+from .teacher import ChatModel, Teacher, model, turns_of
 
 LOSSES_FILE, FACTS_FILE = "losses.json", "alignment.json"
 

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from decoding.engines.slim import read_head_ids
+from decoding.errors import UserError
+
 from .data import Texts
 from .losses import variation
+from .rounding import round_layers
+from .shards import all_texts
+from .teacher import Teacher
+
+SL = 3
+"""Tokens drafted per iteration in the figure that Goel et al. (2024, table 1) call block efficiency."""
+DRAWS = 2000
+"""Resamples of the bootstrap over texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +38,9 @@ class Guesses:
 
 
 @torch.no_grad()
-def guesses(draft: LlamaForCausalLM, texts: Texts, indices: Sequence[int], tokens: int = 4096) -> list[Guesses]:
-    """The draft's guesses along the answers of the texts at ``indices``."""
-    chosen = set(indices)
-    found = []
-    for batch in texts.batches(tokens, seed=0):
-        rows = [index for index in batch if index in chosen]
-        if rows:
-            found += _guesses_of(draft, texts, rows)
-    return found
+def guesses(draft: LlamaForCausalLM, texts: Texts, tokens: int = 4096) -> list[Guesses]:
+    """The draft's guesses along the answers of all texts, in batches of at most ``tokens`` padded tokens."""
+    return [guess for batch in texts.batches(tokens, seed=0) for guess in _guesses_of(draft, texts, batch)]
 
 
 def _guesses_of(draft: LlamaForCausalLM, texts: Texts, rows: list[int]) -> list[Guesses]:
@@ -78,16 +84,88 @@ def tokens_per_pass(hits: np.ndarray, speculation_length: int) -> float:
     return len(hits) / max(passes, 1)
 
 
-def summary(found: Sequence[Guesses]) -> dict[str, float]:
-    """Match rate and tokens per target pass at SL 3 over greedy answers, and acceptance over answers sampled at
-    temperature 1.
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A rate and its 95% interval over texts."""
+
+    rate: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.rate:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def rates_of(rows: Sequence[np.ndarray]) -> Interval:
+    """The mean over all positions of ``rows`` (one per text); the interval is a bootstrap over texts (Efron 1979)."""
+    if not sum(map(len, rows)):
+        raise UserError(
+            "There are too few held-out texts to measure on. Run `python -m training align texts` with more `--tokens`."
+        )
+    drawn = _drawn(rows)
+    return Interval(float(np.concatenate(rows).mean()), *(float(x) for x in np.quantile(drawn, (0.025, 0.975))))
+
+
+def difference(rows: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Interval:
+    """The mean of ``rows`` minus that of ``others`` on the same texts, with an interval by a paired bootstrap."""
+    drawn = _drawn(rows) - _drawn(others)
+    middle = float(np.concatenate(rows).mean() - np.concatenate(others).mean())
+    return Interval(middle, *(float(x) for x in np.quantile(drawn, (0.025, 0.975))))
+
+
+def _drawn(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Means (DRAWS,) over texts drawn with replacement; the draws are the same for all lists of equal length."""
+    sums, counts = np.array([row.sum() for row in rows], float), np.array([len(row) for row in rows], float)
+    chosen = np.random.default_rng(0).integers(len(rows), size=(DRAWS, len(rows)))
+    return sums[chosen].sum(1) / counts[chosen].sum(1)
+
+
+def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callable[[str], None]) -> dict[str, dict]:
+    """Figures of each draft, its layers in four bits, on the answers of the validation split; ``folders``: name ->
+    folder with all weights.
     """
+    figures = {}
+    for name, folder in folders.items():
+        draft = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        round_layers(draft)
+        head_ids = read_head_ids(folder)
+        every = torch.arange(draft.config.vocab_size) if head_ids is None else head_ids
+        texts = teacher.texts(teacher.validation, every)
+        found = guesses(draft, texts)
+        figures[name] = _figures(found) | {
+            "parameters": sum(weight.numel() for weight in draft.parameters()),
+            "layers": draft.config.num_hidden_layers,
+            "width": draft.config.hidden_size,
+            "head_rows": len(every),
+            "outside": outside(teacher, every),
+        }
+        report(f"{name}: match rate {figures[name]['match']['rate']:.3f}")
+    return figures
+
+
+def _figures(found: list[Guesses]) -> dict:
     greedy = [guess.hits for guess in found if guess.temperature == 0]
     sampled = [guess.accepted for guess in found if guess.temperature == 1]
-    hits = np.concatenate(greedy) if greedy else np.zeros(1)
-    passes = sum(len(row) / tokens_per_pass(row, 3) for row in greedy if len(row))
+    passes = sum(len(row) / tokens_per_pass(row, SL) for row in greedy)
     return {
-        "match": float(hits.mean()),
-        "tokens_per_pass": len(hits) / passes if passes else 1.0,
-        "accepted": float(np.concatenate(sampled).mean()) if sampled else 0.0,
+        "answers": len(greedy),
+        "answer_tokens": sum(map(len, greedy)),
+        "match": asdict(rates_of(greedy)),
+        "accepted": asdict(rates_of(sampled)),
+        "tokens_per_pass": sum(map(len, greedy)) / passes,
     }
+
+
+def outside(teacher: Teacher, head_ids: torch.Tensor) -> float:
+    """Share of the validation split's answer tokens that a reduced head cannot propose."""
+    inside = set(head_ids.tolist())
+    missed = [
+        np.array([token not in inside for token in text.ids[text.answer :].tolist()]) for text in teacher.validation
+    ]
+    return float(np.concatenate(missed).mean())
+
+
+def facts_of_texts(folder: Path) -> dict[str, int]:
+    """Numbers of the texts that the target has written and of their tokens."""
+    lengths = [len(text.ids) for text in all_texts(folder)]
+    return {"texts": len(lengths), "tokens": sum(lengths)}

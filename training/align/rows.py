@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM
-
-from training.layer_weights import LayerWeights, layer_weights
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 CHUNK = 32
 """Rows that attend together, over the positions of the longest of them."""
@@ -71,14 +70,23 @@ class RowDecoder:
         self.embedding = model.lm_head.weight.detach().bfloat16()
         self.norm = model.model.norm.weight.detach().bfloat16()
         self.head = packed(self.embedding, rows)
-        self.layers = [self._pack(weights) for weights in layer_weights(model)]
+        self.layers = [self._pack(layer) for layer in model.model.layers]
         self.positions = torch.full((rows,), self.prefix)
         self._caches = self._allocate()
         self._read_prefix(model, prefix)
 
-    def _pack(self, weights: LayerWeights) -> PackedLayer:
-        linears = weights.qkv, weights.out, weights.gate_up, weights.down
-        return PackedLayer(weights.norm1, weights.norm2, *(packed(one.contiguous(), self.rows) for one in linears))
+    def _pack(self, layer: torch.nn.Module) -> PackedLayer:
+        """A layer's weights in bf16; those of query, key and value are joined, those of gate and up too."""
+        assert isinstance(layer, LlamaDecoderLayer)
+        attention, mlp = layer.self_attn, layer.mlp
+        qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
+        gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+        linears = qkv, attention.o_proj.weight, gate_up, mlp.down_proj.weight
+        return PackedLayer(
+            layer.input_layernorm.weight.detach().bfloat16(),
+            layer.post_attention_layernorm.weight.detach().bfloat16(),
+            *(packed(weight.detach().bfloat16().contiguous(), self.rows) for weight in linears),
+        )
 
     def _chunks(self) -> list[slice]:
         return [slice(start, min(start + CHUNK, self.rows)) for start in range(0, self.rows, CHUNK)]

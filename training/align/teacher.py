@@ -13,6 +13,7 @@ from decoding.engines.gguf import unpack
 from decoding.engines.hub import HuggingFaceHub
 from decoding.errors import UserError
 from decoding.records.gguf_record import read_record
+from training.paths import PAIR
 
 from .data import Texts, read_texts
 from .stream import Text, Turns
@@ -41,6 +42,11 @@ class ChatModel:
 
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(self.folder)
+
+
+def model() -> ChatModel:
+    """The chat model that drafts are aligned to. Raises UserError if it is not available."""
+    return ChatModel.of_pair(PAIR)
 
 
 def turns_of(tokenizer: PreTrainedTokenizerBase) -> Turns:

@@ -1,0 +1,14 @@
+"""What the steps read and write: build outputs in ``build/`` (not in git), shipped weights in ``models/``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CHECKPOINTS = ROOT / "build" / "checkpoints"
+LOGS = ROOT / "build" / "logs"
+PAIR = ROOT / "models" / "smollm2-135m"
+"""The pair that drafts are aligned for."""
+TEXTS = ROOT / "build" / "align" / "texts"
+DRAFTS = ROOT / "build" / "align" / "drafts"
+SUITE_FILE = ROOT / "prompts" / "chat.jsonl"
