@@ -1,5 +1,7 @@
 """The two exceptions of this program: bad input, explained in one sentence, and a requested stop."""
 
+from typing import Any
+
 
 class UserError(ValueError):
     """Bad input, with a sentence that says what to do.
@@ -22,6 +24,19 @@ def sentence_of(error: Exception) -> str:
     first_line = (str(error).splitlines() or [""])[0][:200]
     fault = f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
     return f"The program itself broke down ({fault}). Try again; if it happens again, see the program's log."
+
+
+def first_fault(error: Any) -> str:
+    """The first fault in data from elsewhere, as the end of a sentence. ``error``: pydantic's ValidationError, or the
+    RecursionError of data that are nested too deeply.
+    """
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply."
+    first, *others = error.errors(include_input=False, include_url=False, include_context=False)
+    where = ".".join(str(part)[:60] for part in first["loc"])[:200]
+    more = f" ({len(others)} more errors)" if others else ""
+    message = first["msg"].removeprefix("Value error, ")[:300]
+    return f"{f'at {where}: ' if where else ''}{message}{more}."
 
 
 def is_out_of_memory(error: Exception) -> bool:

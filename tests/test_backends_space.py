@@ -56,7 +56,9 @@ def test_a_refusal_there_is_its_own_sentence(space):
     assert events[-1].kind == "failed" and "never drafts" in events[-1].data["message"]
 
 
-@pytest.mark.parametrize("setting", [{"top_k": 5}, {"stop": ["x"]}, {"ignore_eos": True}, {"dtype": "float32"}])
+@pytest.mark.parametrize(
+    "setting", [{"top_k": 5}, {"stop": ["x"]}, {"ignore_eos": True}, {"target": "x", "draft": "y"}]
+)
 def test_a_setting_that_the_endpoint_does_not_take_is_refused_here(space, setting):
     events = list(space.compare(small_request(**setting), threading.Event()))
     assert len(events) == 1 and f"no setting {next(iter(setting)).replace('_', ' ')}" in events[0].data["message"]

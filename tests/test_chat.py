@@ -20,7 +20,7 @@ from tests.tiny_models import make_model
 from tests.toy import ToyPair
 from viz.player.payload import player_payload
 from viz.race_form import ASK, CONTINUE, words_of_prompt
-from viz.settings import Settings, command_line, settings_of
+from viz.settings import command_line, form_of, request_of
 
 TEMPLATE = (
     "{% for m in messages %}{% if loop.first and m.role != 'system' %}<be kind>{% endif %}"
@@ -100,10 +100,9 @@ def test_a_run_file_carries_how_the_prompt_was_meant_and_older_ones_are_read():
 def test_the_copied_command_and_the_form_repeat_it():
     for chat, flag in ((True, "--chat"), (False, "--no-chat"), (None, "")):
         request = CompareRequest("hi", chat=chat, system="" if chat is False else "Be kind.")
-        assert settings_of(request).request() == request
+        assert request_of(form_of(request)) == request
         words = command_line(request)
         assert (flag in words.split()) == bool(flag) and ("--system=Be kind." in words) == (chat is not False)
-    assert Settings(prompt="hi").request().chat is None
 
 
 def test_the_box_says_what_the_pair_is_meant_for():
@@ -163,6 +162,6 @@ def test_the_form_says_why_another_pair_serves_and_names_cards():
         ([PairDescription("p", "P", "embedded", "t", {"d": "d"}, "d")], {}),
     ):
         with gr.Blocks() as page:
-            build_form(Settings(), [], pairs)
+            build_form(form_of(CompareRequest("")), [], pairs)
         texts = {one.elem_id: one.value for one in page.blocks.values() if isinstance(one, gr.Markdown)}
         assert texts == shown

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.errors import UserError
-from decoding.records.request import CompareRequest
-from viz.settings import FIELDS, Settings, command_line, link_query, read_settings, settings_of
+from decoding.records.request import SETTINGS, CompareRequest
+from viz.settings import command_line, form_of, link_query, read_form, request_of
 
 from .runs import HOSTILE
 
+FIRST = form_of(CompareRequest(""))
 PROMPTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), min_size=1, max_size=60)
 REQUESTS = st.builds(
     CompareRequest,
@@ -26,7 +27,7 @@ REQUESTS = st.builds(
     rule=st.sampled_from(["coupling", "sampling"]),
     seed=st.integers(0, 2**31 - 1),
     ignore_eos=st.booleans(),
-    weights=st.sampled_from(["auto", "int4"]),
+    dtype=st.sampled_from(["auto", "int4"]),
     stop=st.lists(st.sampled_from(["\t", "END", "a b"]), max_size=2),
 )
 
@@ -34,9 +35,9 @@ REQUESTS = st.builds(
 @given(REQUESTS)
 def test_a_link_gives_the_request_back(request_):
     query = dict(parse_qsl(link_query(request_), keep_blank_values=True))
-    restored, faults = read_settings(query, Settings(), "link")
+    restored, faults = read_form(query, FIRST, "link")
     assert faults == []
-    assert restored.request() == request_
+    assert request_of(restored) == request_
 
 
 @given(REQUESTS)
@@ -52,19 +53,18 @@ def test_a_shell_reads_the_command_as_it_was_meant(request_):
 
 def test_settings_and_request_are_each_other_s_inverse():
     request = CompareRequest(prompt="x", lanes=["static:3"], stop=["a", "b"], seed=5)
-    assert settings_of(request).request() == request
+    assert request_of(form_of(request)) == request
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_values_stay_text_or_are_left_out_with_a_sentence(text):
-    values = dict.fromkeys(FIELDS, text)
-    read, faults = read_settings(values, Settings(), "link")
-    assert read.prompt == text
+    read, faults = read_form(dict.fromkeys(SETTINGS, text), FIRST, "link")
+    assert read["prompt"] == text
     named = " ".join(faults)
     checked = "max_new_tokens temperature rule seed repeats top_k top_p dtype weights ignore_eos"
     for name in checked.split():
         assert f"The link's {name} was left out" in named
-        assert getattr(read, name) == getattr(Settings(), name)
+        assert read[name] == FIRST[name]
 
 
 @pytest.mark.parametrize(
@@ -91,19 +91,25 @@ def test_hostile_values_stay_text_or_are_left_out_with_a_sentence(text):
     ],
 )
 def test_what_does_not_fit_is_left_out(name, value):
-    read, faults = read_settings({name: value}, Settings(), "link")
+    read, faults = read_form({name: value}, FIRST, "link")
     assert len(faults) == 1 and faults[0].startswith(f"The link's {name} was left out: it ")
-    assert read == Settings()
+    assert read == FIRST
 
 
 def test_a_pair_that_is_not_offered_is_left_out():
-    read, faults = read_settings({"pair": "nope"}, Settings(), "link", ["toy", "other"])
-    assert read.pair == "" and faults == ["The link's pair was left out: it must be one of toy, other."]
-    assert read_settings({"pair": "toy"}, Settings(), "link", ["toy"])[0].pair == "toy"
+    read, faults = read_form({"pair": "nope"}, FIRST, "link", ["toy", "other"])
+    assert read["pair"] == "" and faults == ["The link's pair was left out: it must be one of toy, other."]
+    assert read_form({"pair": "toy"}, FIRST, "link", ["toy"])[0]["pair"] == "toy"
+
+
+def test_weights_in_an_older_link_are_the_number_format():
+    read, faults = read_form({"weights": "int4"}, FIRST, "link")
+    assert (read["dtype"], read["weights"], faults) == ("int4", "auto", [])
+    assert form_of(CompareRequest("x", weights="int4", dtype="bfloat16"))["dtype"] == "int4"
 
 
 def test_unknown_names_are_ignored():
-    assert read_settings({"__class__": "x", "theme": "y"}, Settings(), "link") == (Settings(), [])
+    assert read_form({"__class__": "x", "theme": "y"}, FIRST, "link") == (FIRST, [])
 
 
 def test_a_very_long_prompt_does_not_go_into_the_link():
@@ -124,4 +130,4 @@ def test_a_very_long_prompt_does_not_go_into_the_link():
 )
 def test_a_form_that_cannot_run_says_why(changes, sentence):
     with pytest.raises(UserError, match=sentence):
-        Settings(**{"prompt": "x", **changes}).request()
+        request_of({**FIRST, "prompt": "x", **changes})

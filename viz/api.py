@@ -4,6 +4,7 @@
 
 import time
 from collections.abc import AsyncIterator, Callable
+from inspect import Parameter
 from typing import Any, Literal
 
 import gradio as gr
@@ -11,12 +12,13 @@ import gradio as gr
 from decoding.backends.base import Backend
 from decoding.errors import UserError
 from decoding.records.events import LAST_KINDS
-from decoding.records.request import DEFAULT_LANES, request_from_dict
+from decoding.records.request import SETTINGS, read_request
+from decoding.records.settings import Setting, with_parameters
 
 from .session import Feed, Visits
-from .settings import CHAT
 from .visitors import address_of
 
+OFFERED = {name: setting for name, setting in SETTINGS.items() if setting.endpoint}
 GRACE_S = 20.0  # how long a run continues if nobody fetches its results, as on a served backend
 UNREAD = "The results were not read for too long, so the run was ended: start it again."
 
@@ -67,39 +69,10 @@ def make_compare(
     ``waiting(session)``: number of messages that the session has not fetched.
     """
 
-    async def compare(
-        visitor: gr.Request,
-        prompt: str,
-        lanes: list[str] = list(DEFAULT_LANES),  # noqa: B006 (Gradio shows the default; it is never changed)
-        max_new_tokens: int = 128,
-        pair: str = "",
-        temperature: float = 0.0,
-        rule: Literal["greedy", "coupling", "sampling"] = "greedy",
-        seed: int = 0,
-        repeats: int = 3,
-        chat: Literal["", "ask", "continue"] = "",
-        system: str = "",
-        weights: Literal["auto", "int4"] = "auto",
-    ) -> AsyncIterator[dict]:
+    async def compare(visitor: gr.Request, *values: Any) -> AsyncIterator[dict]:
         session = visitor.session_hash or ""
         try:
-            if not isinstance(chat, str) or chat not in CHAT:
-                raise UserError('chat must be "ask", "continue", or "" for what the pair is made for.')
-            request = request_from_dict(
-                {
-                    "prompt": prompt,
-                    "lanes": lanes.split(",") if isinstance(lanes, str) else lanes,
-                    "max_new_tokens": max_new_tokens,
-                    "pair": pair,
-                    "temperature": temperature,
-                    "rule": rule,
-                    "seed": seed,
-                    "repeats": repeats,
-                    "chat": CHAT[chat],
-                    "system": system,
-                    "weights": weights,
-                }
-            )
+            request = read_request(dict(zip(OFFERED, values)))
             feed = Feed(lambda cancel: backend.compare(request, cancel))
             with visits.present(feed, session, "api", address_of(visitor)):
                 async for event in _read(feed, Unread(lambda: waiting(session))):
@@ -107,7 +80,17 @@ def make_compare(
         except UserError as error:
             yield {"run": "", "seq": 0, "kind": "failed", "data": {"message": str(error)}}
 
+    with_parameters(compare, map(argument, OFFERED.values()))
     return compare
+
+
+def argument(setting: Setting) -> Parameter:
+    """The argument of the endpoint for ``setting``, from whose type Gradio makes a form and a schema."""
+    types: dict[str, Any] = {"whole": int, "number": float, "flag": bool, "list": list[str]}
+    kind = Literal[tuple(setting.choices)] if setting.choices else types.get(setting.kind, str)  # type: ignore[valid-type]
+    default = setting.default if setting.kind == "list" else setting.written(setting.default)
+    default = Parameter.empty if setting.name == "prompt" else default
+    return Parameter(setting.name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
 
 
 async def _read(feed: Feed, unread: Unread) -> AsyncIterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,17 +19,24 @@ from decoding.backends.base import Backend
 from decoding.errors import UserError
 from decoding.lookahead.lanes import expand_lanes
 from decoding.records.events import new_id
-from decoding.records.request import DEFAULT_LANES, request_from_dict
+from decoding.records.request import DEFAULT_LANES, SETTINGS, read_request
 from decoding.records.run_file import run_from_json
+from decoding.records.settings import with_parameters
 from decoding.records.text import whole_text
 from decoding.records.trace import Run, Trace
 
+from .api import argument
 from .player.details import token_details
 from .session import Feed, Visits
 from .store import RunStore
 from .visitors import address_of
 
 MOST_TOKENS = 256  # of one call: a model waits for the answer
+OF_TOOLS: dict[str, dict[str, Any]] = {  # likewise
+    "max_new_tokens": {"default": 64},
+    "repeats": {"default": 2},
+    "lanes": {"kind": "text", "default": ",".join(DEFAULT_LANES)},  # one line, with ranges
+}
 
 
 def check_installed() -> None:
@@ -47,46 +55,23 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
     """The tools, bound to ``backend``; runs that they make are kept in ``store``. They raise gr.Error."""
 
     made = partial(make_run, backend, store, visits)
+    offered = {name: replace(one, **OF_TOOLS.get(name, {})) for name, one in SETTINGS.items() if one.tools}
+    of_text = {name: setting for name, setting in offered.items() if name not in ("lanes", "repeats")}
 
-    async def compare_policies(
-        visitor: gr.Request,
-        prompt: str,
-        lanes: str = ",".join(DEFAULT_LANES),
-        max_new_tokens: int = 64,
-        pair: str = "",
-        repeats: int = 2,
-    ) -> str:
-        """Decode a prompt with several lookahead policies of speculative decoding and compare their speed.
-
-        Parameters:
-            prompt: the text to continue.
-            lanes: policies separated by commas, such as autoregressive,static:5,disco,costaware,oracle.
-            max_new_tokens: how many tokens to decode, at most 256.
-            pair: a pair of models by its name (see list_pairs); empty for the default one.
-            repeats: how often each lane is timed.
-        """
+    async def compare_policies(visitor: gr.Request, *values: Any) -> str:
+        """Decode a prompt with several lookahead policies of speculative decoding and compare their speed."""
         with sentences_as_errors():
-            texts = [lane.text for lane in expand_lanes(lanes)]
-            settings = {"lanes": texts, "max_new_tokens": max_new_tokens, "pair": pair, "repeats": repeats}
-            run = await made(visitor, prompt=prompt, **settings)
+            run = await made(visitor, dict(zip(offered, values)))
             text = whole_text(run.lanes[0].output, run.vocab)
             figures = [lane_summary(run, lane) for lane in run.lanes]
             return _written({**_about(run, visitor), "text": text, "lanes": figures})
 
-    async def best_speculation_length(
-        visitor: gr.Request, prompt: str, max_new_tokens: int = 64, pair: str = ""
-    ) -> str:
-        """Which fixed speculation length (SL) decodes this prompt fastest? Simulated for SL 1 to 20 from one run.
-
-        Parameters:
-            prompt: the text to continue.
-            max_new_tokens: how many tokens to decode, at most 256.
-            pair: a pair of models by its name (see list_pairs); empty for the default one.
-        """
+    async def best_speculation_length(visitor: gr.Request, *values: Any) -> str:
+        """Which fixed speculation length (SL) decodes this prompt fastest? Simulated for SL 1 to 20 from one run."""
         with sentences_as_errors():
-            lanes = ["autoregressive", "static:5", "oracle"]
-            settings = {"lanes": lanes, "max_new_tokens": max_new_tokens, "pair": pair, "repeats": 1}
-            run = await made(visitor, prompt=prompt, **settings)
+            run = await made(
+                visitor, {**dict(zip(of_text, values)), "lanes": "autoregressive,static:5,oracle", "repeats": 1}
+            )
             return _written({**_about(run, visitor), **best_length(run)})
 
     async def explain_token(run: str, lane: str, position: int) -> str:
@@ -113,14 +98,22 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
                 ]
             )
 
+    for tool, settings in ((compare_policies, offered), (best_speculation_length, of_text)):
+        with_parameters(tool, map(argument, settings.values()))
+        described = (f"    {name}: {setting.help}" for name, setting in settings.items())
+        tool.__doc__ = "\n".join([tool.__doc__ or "", "", "Parameters:", *described])
     return [compare_policies, best_speculation_length, explain_token, list_pairs]
 
 
 async def make_run(
-    backend: Backend, store: RunStore, visits: Visits, visitor: gr.Request | None, **settings: Any
+    backend: Backend,
+    store: RunStore,
+    visits: Visits,
+    visitor: gr.Request | None,
+    values: dict[str, Any],
 ) -> Run:
-    """The run of a request with these ``settings``, kept in ``store``. Raises UserError."""
-    request = request_from_dict(settings)
+    """The run of a request with these ``values``, kept in ``store``. Raises UserError."""
+    request = read_request({**values, "lanes": [lane.text for lane in expand_lanes(values["lanes"])]})
     if request.max_new_tokens > MOST_TOKENS:
         raise UserError(f"{request.max_new_tokens} new tokens are too many for a tool: at most {MOST_TOKENS}.")
     feed = Feed(lambda cancel: backend.compare(request, cancel))

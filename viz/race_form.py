@@ -6,34 +6,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
+from gradio.components import Component
 
-from decoding.records.request import MAX_LANES
+from decoding.records.request import MAX_LANES, SETTINGS
+from decoding.records.settings import HIDDEN, Setting
 
 from .buttons import make_buttons
 from .choices import Example, lane_choices, pair_choices
-from .settings import CHAT, DTYPES, FIELDS, MAX_FORM_REPEATS, MAX_TEMPERATURE, MIN_TOP_P, Settings
+from .settings import FormValues
 
 UNFOLD = """<button type="button" class="sp-unfold" aria-expanded="false">Race your own text</button>"""
-RULE_LABELS = [
-    ("greedy: both models' first choices must agree", "greedy"),
-    ("coupling: same noise for both models, so every lane writes the same text", "coupling"),
-    ("sampling: speculative sampling; lanes may differ in text", "sampling"),
-]
-
-
-CHAT_LABELS = [
-    ("the pair's default", ""),
-    ("a question to the model (chat template)", "ask"),
-    ("a text to continue", "continue"),
-]
-WEIGHTS_LABELS = [("auto", "auto"), ("int4 (on a CPU)", "int4")]
 ASK = ("Ask the model", "Ask a question, or say what to write")
 CONTINUE = ("Continue this text", "Type the beginning of a text; the models continue it")
 
 
 @dataclass(slots=True)
 class Form:
-    """The form's components; ``fields`` are in the order of :data:`viz.settings.FIELDS`."""
+    """The form's components; ``fields`` are in the order of :data:`~decoding.records.request.SETTINGS`."""
 
     fields: dict[str, Any]
     example: gr.Dropdown
@@ -41,7 +30,7 @@ class Form:
     stop: gr.Button
 
 
-def build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
+def build_form(first: FormValues, examples: list[Example], pairs: list) -> Form:
     """The form in its own column, collapsed on phones, with its fields wired to each other."""
     with gr.Column(elem_classes="sp-form"):
         gr.HTML(html_template=UNFOLD, js_on_load=None, apply_default_css=False, elem_classes="sp-unfold-box")
@@ -54,21 +43,17 @@ def build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
     return form
 
 
-# Number fields have no bounds of Gradio's, whose message would not name the field; the check of the request does.
+def _build_form(first: FormValues, examples: list[Example], pairs: list) -> Form:
+    fields: dict[str, Any] = {}
+    special = _special_fields(first, examples, pairs)
 
+    def row(number: int, **styles: Any) -> None:
+        for name, setting in SETTINGS.items():
+            if setting.row == number:
+                fields[name] = _field(setting, first[name], {**styles, **special.get(name, {})})
 
-def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
-    label, placeholder = words_of_prompt(first.chat, first.pair, pairs)
     with gr.Row(elem_classes="sp-ask", equal_height=True):
-        prompt = gr.Textbox(
-            first.prompt,
-            label=label,
-            lines=2,
-            max_lines=2,
-            scale=6,
-            elem_id="prompt",
-            placeholder=placeholder,
-        )
+        row(0)
         run, stop = make_buttons("Run", 96, run="run", stop="stop")
     with gr.Row(elem_classes="sp-ask"):
         example = gr.Dropdown(
@@ -82,90 +67,53 @@ def _build_form(first: Settings, examples: list[Example], pairs: list) -> Form:
             interactive=True,
             elem_id="example",
         )
-        lanes = gr.Dropdown(
-            lane_choices(pairs, examples),
-            value=first.lanes,
-            label=f"Lanes (up to {MAX_LANES}; others can be typed: Static 7)",
-            multiselect=True,
-            allow_custom_value=True,
-            max_choices=MAX_LANES,
-            scale=5,
-            min_width=320,
-            elem_id="lanes",
-        )
-        max_new_tokens = gr.Number(
-            first.max_new_tokens,
-            label="New tokens",
-            precision=0,
-            scale=1,
-            min_width=110,
-            elem_id="max-new-tokens",
-        )
+        row(1, scale=1)
     with gr.Accordion("Settings", open=False, elem_id="settings", elem_classes="sp-settings"):
-        rest = _build_rest(first, pairs)
-    fields = {"prompt": prompt, "lanes": lanes, "max_new_tokens": max_new_tokens, **rest}
-    return Form({name: fields[name] for name in FIELDS}, example, run, stop)
+        for number in sorted({setting.row for setting in SETTINGS.values()} - {0, 1}):
+            with gr.Row(visible=number != HIDDEN):
+                row(number)
+        cards = [f"{one.title}: [model card]({one.card}), {one.licence}." for one in pairs if one.card]
+        if cards:
+            gr.Markdown(" ".join(cards), elem_id="pair-cards")
+    return Form({name: fields[name] for name in SETTINGS}, example, run, stop)
 
 
-def _build_rest(first: Settings, pairs: list) -> dict[str, Any]:
-    """The rarer settings, in a collapsed section."""
-    choices = [("the default pair", ""), *pair_choices(pairs)]
-    with gr.Row():
-        rule = gr.Radio(RULE_LABELS, value=first.rule, label="Acceptance rule", elem_id="rule")
-        temperature = gr.Slider(
-            0, MAX_TEMPERATURE, value=first.temperature, step=0.05, label="Temperature", elem_id="temperature"
-        )
-    with gr.Row():
-        seed = gr.Number(first.seed, label="Seed", precision=0, min_width=110)
-        repeats = gr.Slider(1, MAX_FORM_REPEATS, value=first.repeats, step=1, label="Timing repeats")
-        top_k = gr.Number(first.top_k, label="Top-k (0: off)", precision=0, min_width=110)
-        top_p = gr.Slider(MIN_TOP_P, 1, value=first.top_p, step=0.01, label="Top-p (1: off)")
-        dtype = gr.Dropdown(list(DTYPES), value=first.dtype, label="Number format (dtype)", min_width=130)
-        weights = gr.Dropdown(
-            WEIGHTS_LABELS, value=first.weights, label="Weights of the target", min_width=130, elem_id="weights"
-        )
-    with gr.Row():
-        pair = gr.Dropdown(
-            choices,
-            value=first.pair,
-            label="Pair of models",
-            allow_custom_value=not pairs,  # those of a backend elsewhere may be unknown
-            elem_id="pair",
-        )
-        target = gr.Textbox(first.target, label="or your own target (folder or Hub id)", max_lines=1)
-        draft = gr.Textbox(first.draft, label="with this draft (folder or Hub id)", max_lines=1)
-    cards = [f"{one.title}: [model card]({one.card}), {one.licence}." for one in pairs if one.card]
-    if cards:
-        gr.Markdown(" ".join(cards), elem_id="pair-cards")
-    with gr.Row():
-        stop = gr.Textbox(first.stop, label="Stop strings, one per line", lines=1, max_lines=4)
-        ignore_eos = gr.Checkbox(first.ignore_eos, label="Continue after the end-of-text token")
-    with gr.Row():
-        chat = gr.Radio(CHAT_LABELS, value=first.chat, label="Kind of prompt", elem_id="chat")
-        system = gr.Textbox(
-            first.system,
-            label="System message of a chat (empty: the model's default)",
-            lines=1,
-            max_lines=4,
-            elem_id="system",
-        )
+def _special_fields(first: FormValues, examples: list[Example], pairs: list) -> dict[str, dict[str, Any]]:
+    """What the fields of some settings have that does not follow from the setting."""
+    label, placeholder = words_of_prompt(first["chat"], first["pair"], pairs)
+    lanes = f"Lanes (up to {MAX_LANES}; others can be typed: Static 7)"
     return {
-        "rule": rule,
-        "temperature": temperature,
-        "seed": seed,
-        "repeats": repeats,
-        "top_k": top_k,
-        "top_p": top_p,
-        "dtype": dtype,
-        "weights": weights,
-        "pair": pair,
-        "target": target,
-        "draft": draft,
-        "stop": stop,
-        "ignore_eos": ignore_eos,
-        "chat": chat,
-        "system": system,
+        "prompt": {"label": label, "placeholder": placeholder, "lines": 2, "max_lines": 2, "scale": 6},
+        "lanes": {"choices": lane_choices(pairs, examples), "label": lanes, "scale": 5, "min_width": 320},
+        "pair": {
+            "choices": [("the default pair", ""), *pair_choices(pairs)],
+            "allow_custom_value": not pairs,  # those of a backend elsewhere may be unknown
+        },
+        "stop": {"elem_id": None},  # the Stop button has that name
     }
+
+
+def _field(setting: Setting, value: Any, more: dict[str, Any]) -> Component:
+    """The component of ``setting``; ``more`` arguments go to it."""
+    note = f" ({setting.note})" if setting.note else ""
+    common = {"value": value, "label": setting.label + note, "elem_id": setting.name.replace("_", "-"), **more}
+    named = [(setting.words.get(name, name), name) for name in setting.choices]
+    if setting.kind == "list" and setting.separator == ",":
+        return gr.Dropdown(multiselect=True, allow_custom_value=True, max_choices=int(setting.high), **common)
+    if setting.kind == "flag":
+        return gr.Checkbox(**common)
+    if setting.radio:
+        return gr.Radio(named, **common)
+    if named or "choices" in more:
+        return gr.Dropdown(**{"choices": named, "min_width": 130, **common})
+    if setting.slider:
+        low, high, step = setting.slider
+        return gr.Slider(low, high, step=step, **common)
+    if setting.kind in ("whole", "number"):
+        # Without bounds of Gradio's, whose message would not name the field; the check of the request does.
+        return gr.Number(precision=0 if setting.kind == "whole" else None, min_width=110, **common)
+    is_name = setting.kind == "text" and setting.max_chars <= 400
+    return gr.Textbox(**{"lines": 1, "max_lines": 1 if is_name else 4, **common})
 
 
 # -- dependencies between the fields
@@ -224,5 +172,5 @@ def _wire_chat(form: Form, pairs: list) -> None:
 def words_of_prompt(chat: str, pair: str, pairs: list) -> tuple[str, str]:
     """Label and placeholder of the prompt's box; ``pair`` "" is the first of ``pairs``."""
     chosen = next((one for one in pairs if one.name == pair), None) if pair else next(iter(pairs), None)
-    asks = CHAT.get(chat)
+    asks = SETTINGS["chat"].parse(chat)
     return ASK if (asks if asks is not None else chosen is not None and chosen.chat) else CONTINUE

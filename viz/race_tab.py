@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import asdict, replace
 from typing import Any
 
 import gradio as gr
@@ -12,6 +11,7 @@ import gradio as gr
 from decoding.backends.base import Backend
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
+from decoding.records.request import SETTINGS, CompareRequest
 from decoding.records.trace import Run
 
 from .buttons import idle, running, stopping
@@ -21,7 +21,7 @@ from .memory import wire_memory
 from .player.payload import player_payload
 from .race_form import Form, build_form
 from .session import Visits, delta_of, race_feed
-from .settings import FIELDS, Settings, asked, read_settings, settings_of
+from .settings import FormValues, asked, form_of, read_form, request_of
 from .store import RunStore
 from .visitors import address_of
 
@@ -61,7 +61,7 @@ def build_race_tab(
     """Adds the tab's components to ``page``, whose context is open, and wires them; ``memory``: of its form."""
     examples = find_examples(recorded)
     pairs = backend.pairs()
-    first = Settings(prompt=examples[0].prompt if examples else "", lanes=default_lanes(pairs))
+    first = form_of(CompareRequest(examples[0].prompt if examples else "", default_lanes(pairs)))
     names = [pair.name for pair in pairs if pair.loadable]
     form = build_form(_shown_first(first, examples, store, names), examples, pairs)
     view = race_view(_first_value(store, examples), answers(store, visits))
@@ -98,15 +98,15 @@ def _first_of_pair(examples: list[Example], pair: str | None) -> Example | None:
 
 def _made_by(run: Run, names_of_pairs: list[str]) -> list:
     """The form's values that repeat ``run``; fields that cannot show a setting keep their defaults."""
-    settings, _ = read_settings(asdict(settings_of(asked(run))), Settings(), "run", names_of_pairs)
-    return list(asdict(settings).values())
+    form, _ = read_form(form_of(asked(run)), form_of(CompareRequest("")), "run", names_of_pairs)
+    return list(form.values())
 
 
-def _shown_first(first: Settings, examples: list[Example], store: RunStore, names_of_pairs: list[str]) -> Settings:
+def _shown_first(first: FormValues, examples: list[Example], store: RunStore, names_of_pairs: list[str]) -> FormValues:
     """The form's values when the page opens: those that made the run on screen, else ``first``."""
     if not examples or not examples[0].recording:
         return first
-    return Settings(*_made_by(store.get(examples[0].recording), names_of_pairs))
+    return dict(zip(SETTINGS, _made_by(store.get(examples[0].recording), names_of_pairs)))
 
 
 # -- wires -----------------------------------------------------------------------------------------------------
@@ -116,9 +116,9 @@ def _wire_run(form: Form, fields: list, view: gr.HTML, visits: Visits, backend: 
     async def race(visitor: gr.Request, *values: Any) -> AsyncIterator[tuple]:
         yield gr.skip(), *running()
         try:
-            request = Settings(**dict(zip(FIELDS, values))).request()
-        except (UserError, AttributeError, OverflowError, TypeError, ValueError) as error:
-            yield delta_of("failed", message=_sentence(error)), gr.skip(), gr.skip()
+            request = request_of(dict(zip(SETTINGS, values)))
+        except UserError as error:
+            yield delta_of("failed", message=str(error)), gr.skip(), gr.skip()
         else:
             feed = race_feed(backend, store, request)
             async for delta in visits.deltas(feed, visitor.session_hash or "", TASK, address_of(visitor)):
@@ -143,14 +143,10 @@ def _wire_run(form: Form, fields: list, view: gr.HTML, visits: Visits, backend: 
     form.stop.click(stop, None, form.stop, queue=False, show_progress="hidden", api_visibility="private")
 
 
-def _sentence(error: Exception) -> str:
-    return str(error) if isinstance(error, UserError) else "A setting of the form is missing or of the wrong kind."
-
-
 def _wire_examples(
     form: Form, fields: list, view: gr.HTML, store: RunStore, examples: list[Example], names_of_pairs: list[str]
 ) -> None:
-    prompt = form.fields["prompt"]
+    prompt, names = form.fields["prompt"], list(SETTINGS)
     nothing = [gr.skip()] * (len(fields) + 2)
 
     def open_example(index: int) -> list:
@@ -159,8 +155,8 @@ def _wire_examples(
             values = _made_by(store.get(example.recording), names_of_pairs)
         else:
             values = [gr.skip()] * len(fields)
-            values[FIELDS.index("lanes")] = example.lanes or gr.skip()
-        values[FIELDS.index("prompt")] = example.prompt
+            values[names.index("lanes")] = example.lanes or gr.skip()
+        values[names.index("prompt")] = example.prompt
         return [*values, _example_delta(store, example), index]
 
     def choose(index: int | None, shown: int, text: str) -> list:
@@ -219,7 +215,7 @@ def _wire_memory(
     form: Form,
     fields: list,
     view: gr.HTML,
-    first: Settings,
+    first: FormValues,
     examples: list[Example],
     names_of_pairs: list[str],
     store: RunStore,
@@ -241,11 +237,11 @@ def _wire_memory(
         if "run" in query:
             return _of_link(query["run"])
         example = None if "prompt" in query else _first_of_pair(examples, query.get("pair"))
-        if set(query) & set(FIELDS):
-            base = first if example is None else replace(first, prompt=example.prompt)
-            settings, faults = read_settings(query, base, "link", names_of_pairs)
+        if set(query) & set(SETTINGS):
+            base = first if example is None else {**first, "prompt": example.prompt}
+            values, faults = read_form(query, base, "link", names_of_pairs)
         elif kept:
-            settings, faults = read_settings(kept, first, "browser", names_of_pairs)[0], []
+            values, faults = read_form(kept, first, "browser", names_of_pairs)[0], []
         else:
             return nothing  # keep what the visitor is typing
         delta = gr.skip()
@@ -253,7 +249,7 @@ def _wire_memory(
             delta = delta_of("failed", message=" ".join(faults))
         elif example and example is not examples[0]:  # the first one is on screen already
             delta = _example_delta(store, example)
-        title = gr.skip() if settings.prompt == first.prompt else example and example.title
-        return [*asdict(settings).values(), delta, title]
+        title = gr.skip() if values["prompt"] == first["prompt"] else example and example.title
+        return [*values.values(), delta, title]
 
     wire_memory(page, memory, form.fields, restore, [*fields, view, form.example])

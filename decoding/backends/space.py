@@ -7,12 +7,11 @@ import queue
 import re
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..records.events import LAST_KINDS, Event, Numbering
-from ..records.request import CompareRequest, check_request
+from ..records.request import SETTINGS, CompareRequest, check_request
 
 if TYPE_CHECKING:
     from gradio_client import Client
@@ -24,8 +23,6 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-CHAT = {None: "", True: "ask", False: "continue"}  # as the endpoint names them
-CARRIED = ("prompt", "lanes", "max_new_tokens", "pair", "temperature", "rule", "seed", "repeats", "system", "weights")
 QUOTA = re.compile(r"quota|GPU (duration|task)|credits", re.IGNORECASE)
 
 
@@ -142,12 +139,14 @@ class SpaceBackend:
 
 def carried(request: CompareRequest) -> dict[str, Any]:
     """``request`` as arguments of the endpoint. Raises UserError for a setting that the endpoint lacks."""
-    default = CompareRequest(prompt="")
-    left_out = replace(request, chat=None, **{name: getattr(default, name) for name in CARRIED})
-    for name in CompareRequest.__slots__:
-        if getattr(left_out, name) != getattr(default, name):
+    arguments = {}
+    for name, setting in SETTINGS.items():
+        value = getattr(request, name)
+        if setting.endpoint:
+            arguments[name] = value if setting.kind == "list" else setting.written(value)
+        elif value != setting.default:
             raise UserError(f"A Space has no setting {name.replace('_', ' ')}: keep its default, or run it here.")
-    return {name: getattr(request, name) for name in CARRIED} | {"chat": CHAT[request.chat]}
+    return arguments
 
 
 def _in_own_form(kind: str, data: dict[str, Any], run: str) -> dict[str, Any]:

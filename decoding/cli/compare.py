@@ -8,7 +8,7 @@ import threading
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
@@ -16,59 +16,23 @@ from rich.text import Text
 
 from ..errors import UserError
 from ..records.events import RawEvents, guarded, new_id
-from ..records.request import DEFAULT_LANES, MAX_PROMPT_CHARS, CompareRequest, request_from_dict
+from ..records.request import MAX_PROMPT_CHARS, CompareRequest, request_from_dict
 from ..records.run_file import run_from_json, save_run
 from ..records.trace import Run
 from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
-from .options import AsJson, Draft, Dtype, MaxNewTokens, PairName, Repeats, Target, Weights
+from .options import AsJson, with_settings
 
 
+@with_settings
 def compare(
-    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "",
     prompt_file: Annotated[Path | None, typer.Option(help="A file with the text to continue; - is stdin.")] = None,
-    pair: PairName = "",
-    target: Target = "",
-    draft: Draft = "",
-    lanes: Annotated[str, typer.Option(help="Comma-separated; ranges like static:3..5.")] = ",".join(DEFAULT_LANES),
-    max_new_tokens: MaxNewTokens = 128,
-    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="0: off.")] = 0,
-    top_p: Annotated[float, typer.Option(help="1: off.")] = 1.0,
-    rule: Annotated[str, typer.Option(help="greedy, coupling or sampling.")] = "greedy",
-    seed: Annotated[int, typer.Option(help="Seed of the noise, above temperature 0.")] = 0,
-    repeats: Repeats = 3,
-    dtype: Dtype = "auto",
-    weights: Weights = "auto",
-    stop: Annotated[list[str] | None, typer.Option(help="A text that ends the output; may be repeated.")] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue after the end-of-text token.")] = False,
-    chat: Annotated[
-        bool | None, typer.Option("--chat/--no-chat", help="Ask the model, or continue the text. Default: by the pair.")
-    ] = None,
-    system: Annotated[str, typer.Option(help="The system message of a chat; empty: the model's own.")] = "",
     out_file: Annotated[Path | None, typer.Option("--out", help="Write the run file here.")] = None,
     as_json: AsJson = False,
+    **settings: Any,
 ) -> None:
     """Decode one prompt with several lookahead policies and show each of them token by token."""
-    settings = dict(
-        prompt=_read_prompt(prompt, prompt_file),
-        pair=pair,
-        target=target,
-        draft=draft,
-        lanes=_lane_texts(lanes),
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        rule=rule,
-        seed=seed,
-        repeats=repeats,
-        dtype=dtype,
-        weights=weights,
-        stop=stop or [],
-        ignore_eos=ignore_eos,
-        chat=chat,
-        system=system,
-    )
+    settings["prompt"] = _read_prompt(settings["prompt"], prompt_file)
+    settings["lanes"] = _lane_texts(settings["lanes"])
     request = request_from_dict(settings)
     if out_file is not None:
         _check_writable(out_file)

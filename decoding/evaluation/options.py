@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from ..errors import UserError
+from ..errors import UserError, first_fault
 from ..lookahead.lanes import parse_lane
 from ..lookahead.specs import evaluated_lanes
 from ..records.number_formats import check_format
@@ -69,9 +69,7 @@ def options_from_dict(data: dict[str, Any]) -> EvaluationOptions:
     except TypeError as error:
         raise UserError("The options of an evaluation must be plain data: text, numbers and lists.") from error
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(str(part)[:40] for part in first["loc"]) or "the options"
-        raise UserError(f"These options of an evaluation are invalid: {where}: {first['msg'][:200]}.") from error
+        raise UserError(f"These options of an evaluation are invalid: {first_fault(error)}") from error
 
 
 def check_options(options: EvaluationOptions) -> EvaluationOptions:

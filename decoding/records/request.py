@@ -2,58 +2,143 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from ..errors import UserError
-from .number_formats import check_format
+from ..errors import UserError, first_fault
+from .number_formats import CHOICES, check_format
+from .settings import HIDDEN, setting, settings_of
 
 Rule = Literal["greedy", "coupling", "sampling"]
 
 MAX_PROMPT_CHARS = 100_000
 LEAST_TEMPERATURE = 0.001  # above 0: with less, float32 logits overflow
-MAX_SYSTEM_CHARS = 8_000
 MAX_NEW_TOKENS = 4096
 MAX_LANES = 8
 MAX_REPEATS = 50
 DEFAULT_LANES = ("autoregressive", "static:5", "disco", "oracle")
 
+RULES = {
+    "greedy": "greedy: both models' first choices must agree",
+    "coupling": "coupling: same noise for both models, so every lane writes the same text",
+    "sampling": "sampling: speculative sampling; lanes may differ in text",
+}
+KINDS_OF_PROMPT = {
+    "": "the pair's default",
+    "ask": "a question to the model (chat template)",
+    "continue": "a text to continue",
+}
+FORMATS = {name: name for name in CHOICES}
+DTYPE = setting(
+    "Number format",
+    f"The number format of the target: {', '.join(CHOICES)}; auto: the fastest here, by trying.",
+    "auto",
+    row=3,
+    words=FORMATS,
+)
+WEIGHTS = setting(
+    "Weights",
+    "The same as --dtype, in older links and scripts.",
+    "auto",
+    row=HIDDEN,
+    words=FORMATS,
+)
+
 
 @dataclass(slots=True)
 class CompareRequest:
-    """One comparison: a prompt, a pair, some lanes.
+    """One comparison: a prompt, a pair, some lanes. A new setting is one line here.
 
-    ``pair`` names an embedded pair or a preset ("" is the default one); ``target`` and ``draft`` (a folder or a Hub id
-    each) replace it. ``rule``: greedy for temperature 0; coupling or sampling above it. ``chat``: the prompt is a
+    The order is that of the endpoint's arguments: new ones come last. ``pair`` "" is the default one; ``target`` and
+    ``draft`` replace it. ``rule``: greedy for temperature 0; coupling or sampling above it. ``chat``: the prompt is a
     message to the model, in its chat template, with ``system`` before it ("" is the template's own); False: a text
     to continue; None: the pair's default. ``dtype``: the number format of the target ("auto": the fastest here, by
     trying); ``weights``: the same, in older requests.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
-    prompt: Annotated[str, Field(max_length=MAX_PROMPT_CHARS)]
-    pair: Annotated[str, Field(max_length=200)] = ""
-    target: Annotated[str, Field(max_length=400)] = ""
-    draft: Annotated[str, Field(max_length=400)] = ""
-    lanes: Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=16)] = field(
-        default_factory=lambda: list(DEFAULT_LANES)
+    prompt: str = setting(
+        "Prompt", "The text to continue, or the question.", max_chars=MAX_PROMPT_CHARS, row=0, tools=True
     )
-    max_new_tokens: int = 128
-    temperature: float = 0.0
-    top_k: int = 0  # 0: off
-    top_p: float = 1.0  # 1: off
-    rule: Rule = "greedy"
-    seed: int = 0
-    repeats: int = 3
-    dtype: Annotated[str, Field(max_length=40)] = "auto"
-    weights: Annotated[str, Field(max_length=40)] = "auto"
-    stop: list[Annotated[str, Field(max_length=200)]] = field(default_factory=list)
-    ignore_eos: bool = False
-    chat: bool | None = None
-    system: Annotated[str, Field(max_length=MAX_SYSTEM_CHARS)] = ""
+    lanes: list[str] = setting(
+        "Lanes",
+        "Policies separated by commas, such as autoregressive,static:5,disco,costaware,oracle.",
+        list(DEFAULT_LANES),
+        low=1,
+        high=MAX_LANES,
+        max_chars=100,
+        row=1,
+        tools=True,
+    )
+    max_new_tokens: int = setting(
+        "New tokens", "The token limit of each text.", 128, low=1, high=MAX_NEW_TOKENS, row=1, tools=True
+    )
+    pair: str = setting(
+        "Pair of models", "A pair by its name (see: pairs); empty for the default one.", "", row=4, tools=True
+    )
+    target: str = setting(
+        "or your own target (folder or Hub id)",
+        "A target instead of a pair: a folder or a Hub id; needs --draft.",
+        "",
+        max_chars=400,
+        row=4,
+        endpoint=False,
+    )
+    draft: str = setting(
+        "with this draft (folder or Hub id)",
+        "Its draft: a folder or a Hub id.",
+        "",
+        max_chars=400,
+        row=4,
+        endpoint=False,
+    )
+    temperature: float = setting("Temperature", "0: greedy.", 0.0, high=5, slider=(0, 2, 0.05), row=2)
+    rule: Rule = setting("Acceptance rule", "greedy, coupling or sampling.", "greedy", words=RULES, radio=True, row=2)
+    seed: int = setting("Seed", "Seed of the noise, above temperature 0.", 0, high=2**31 - 1, row=3)
+    repeats: int = setting(
+        "Timing repeats", "Timed runs of each lane.", 3, low=1, high=MAX_REPEATS, slider=(1, 9, 1), row=3, tools=True
+    )
+    top_k: int = setting("Top-k", "0: off.", 0, note="0: off", high=1_000_000, row=3, endpoint=False)
+    top_p: float = setting(
+        "Top-p", "1: off.", 1.0, note="1: off", high=1, slider=(0.01, 1, 0.01), row=3, endpoint=False
+    )
+    stop: list[str] = setting(
+        "Stop strings",
+        "A text that ends the output; may be repeated.",
+        [],
+        note="one per line",
+        separator="\n",
+        high=8,
+        row=5,
+        endpoint=False,
+    )
+    ignore_eos: bool = setting(
+        "Continue after the end-of-text token", "Continue after the end-of-text token.", False, row=5, endpoint=False
+    )
+    chat: bool | None = setting(
+        "Kind of prompt",
+        "Ask the model, or continue the text. Default: by the pair.",
+        None,
+        words=KINDS_OF_PROMPT,
+        radio=True,
+        row=6,
+    )
+    system: str = setting(
+        "System message of a chat",
+        "The system message of a chat; empty: the model's own.",
+        "",
+        note="empty: the model's own",
+        max_chars=8_000,
+        row=6,
+    )
+    weights: str = WEIGHTS
+    dtype: str = DTYPE
+
+
+SETTINGS = settings_of(CompareRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,33 +178,36 @@ def check_long_job(grant: Grant) -> None:
         raise UserError("Evaluations take minutes and this machine is shared: run them on your own machine.")
 
 
+def read_request(values: Mapping[str, Any]) -> CompareRequest:
+    """A checked request of values as people and programs write them (a form, arguments). Raises UserError."""
+    return check_request(CompareRequest(**{name: SETTINGS[name].parse(value) for name, value in values.items()}))
+
+
 def request_from_dict(data: Any) -> CompareRequest:
-    """A checked request from plain data (form, body or file). Raises UserError."""
+    """A checked request of what ``asdict`` made of one, elsewhere. Raises UserError."""
     try:
         request = _ADAPTER.validate_python(data)
     except (ValidationError, RecursionError) as error:
-        raise UserError(_explain(error)) from error
+        raise UserError(f"These settings cannot be read: {first_fault(error)}") from error
     return check_request(request)
 
 
 def check_request(request: CompareRequest) -> CompareRequest:
     """Raises UserError with a sentence for a request that cannot run. Lane strings are checked when they are parsed."""
+    if not request.lanes:
+        raise UserError("No lane was chosen: pick at least one, for example autoregressive and static:5.")
+    if isinstance(request.lanes, list) and len(request.lanes) > MAX_LANES:
+        raise UserError(f"{len(request.lanes)} lanes are too many for one run: choose at most {MAX_LANES}.")
+    for name, one in SETTINGS.items():
+        one.check(getattr(request, name))
     if not request.prompt.strip():
         raise UserError("The prompt is empty: type a question for the model, or a text to continue.")
-    if len(request.prompt) > MAX_PROMPT_CHARS:
-        raise UserError(f"The prompt has {len(request.prompt):,} characters; at most {MAX_PROMPT_CHARS:,} are read.")
     if any(not _is_whole_text(text) for text in (request.prompt, request.system, *request.stop)):
         raise UserError("The prompt contains half of a character (a lone surrogate): paste the text again.")
     if "\x00" in request.prompt:
         raise UserError("The prompt contains NUL bytes, so it looks like a binary file: paste text instead.")
-    if len(request.system) > MAX_SYSTEM_CHARS:
-        raise UserError(f"The system message is too long: at most {MAX_SYSTEM_CHARS:,} characters are read.")
     if request.system and request.chat is False:
         raise UserError("A system message is part of a chat: ask the model (chat), or leave the message out.")
-    if not request.lanes:
-        raise UserError("No lane was chosen: pick at least one, for example autoregressive and static:5.")
-    if len(request.lanes) > MAX_LANES:
-        raise UserError(f"{len(request.lanes)} lanes are too many for one run: choose at most {MAX_LANES}.")
     if len(set(request.lanes)) < len(request.lanes):
         raise UserError("A lane was named twice: name each lane once.")
     if bool(request.target) != bool(request.draft):
@@ -127,14 +215,10 @@ def check_request(request: CompareRequest) -> CompareRequest:
             "Name both a target and a draft, or neither to use a pair by its name. Another draft of that pair is part "
             "of a lane: DRAFT/static:5."
         )
-    _check_whole("max new tokens", request.max_new_tokens, 1, MAX_NEW_TOKENS)
-    _check_whole("repeats", request.repeats, 1, MAX_REPEATS)
-    _check_whole("the seed", request.seed, 0, 2**31 - 1)
-    _check_whole("top-k", request.top_k, 0, 1_000_000)
+    if "" in request.stop:
+        raise UserError("A stop string is empty: give at most 8 stop strings, none of them empty.")
     _check_sampling(request)
     check_format(request)
-    if any(not stop for stop in request.stop) or len(request.stop) > 8:
-        raise UserError("Give at most 8 stop strings, none of them empty.")
     return request
 
 
@@ -147,28 +231,15 @@ def _is_whole_text(text: str) -> bool:
     return True
 
 
-def _check_whole(name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise UserError(f"{name[0].upper()}{name[1:]} must be a whole number from {low:,} to {high:,}, not {value}.")
-
-
 def _check_sampling(request: CompareRequest) -> None:
-    if request.temperature != 0.0 and not LEAST_TEMPERATURE <= request.temperature <= 5.0:
-        raise UserError(f"The temperature must be 0 or from {LEAST_TEMPERATURE} to 5, not {request.temperature}.")
-    if not math.isfinite(request.top_p) or not 0.0 < request.top_p <= 1.0:
-        raise UserError(f"Top-p must be a number above 0 and at most 1, not {request.top_p}.")
+    if 0 < request.temperature < LEAST_TEMPERATURE:
+        raise UserError(f"The temperature must be 0 or at least {LEAST_TEMPERATURE}, not {request.temperature}.")
+    if request.top_p == 0:
+        raise UserError("Top-p must be above 0: 1 turns it off.")
     if request.rule == "greedy" and request.temperature > 0:
         raise UserError("The greedy rule needs temperature 0: lower it, or choose the coupling or sampling rule.")
     if request.rule != "greedy" and request.temperature == 0:
         raise UserError(f"The {request.rule} rule needs a temperature above 0: raise it, or choose the greedy rule.")
-
-
-def _explain(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return "These settings are nested too deeply to be read."
-    first = error.errors(include_input=False, include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the settings"
-    return f"These settings cannot be read: at {where}: {first['msg']}."
 
 
 _ADAPTER = TypeAdapter(CompareRequest)

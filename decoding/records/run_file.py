@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..errors import UserError
+from ..errors import UserError, first_fault
 from ..files import write_whole
 from .trace import SCHEMA, Run
 from .trace_checks import check_consistent
@@ -34,7 +34,7 @@ def run_from_json(text: str | bytes) -> Run:
     try:
         run = _ADAPTER.validate_json(text)
     except (ValidationError, RecursionError) as error:
-        raise UserError(_explain(error)) from error
+        raise UserError(f"This is not a Speculoscope run file of schema {SCHEMA}: {first_fault(error)}") from error
     check_consistent(run)
     return run
 
@@ -57,12 +57,3 @@ def save_run(run: Run, path: str | Path) -> None:
         write_whole(path, run_to_json(run))
     except OSError as error:
         raise UserError(f"Cannot write the run file {path}: {error.strerror or error}.") from error
-
-
-def _explain(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return "This file is nested too deeply to be a Speculoscope run."
-    first = error.errors(include_input=False, include_url=False)[0]
-    where = ".".join(str(part)[:60] for part in first["loc"])[:200] or "the file"
-    more = f" ({error.error_count() - 1} more errors)" if error.error_count() > 1 else ""
-    return f"This is not a Speculoscope run file of schema {SCHEMA}: at {where}: {first['msg'][:200]}{more}."

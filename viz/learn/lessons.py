@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from decoding.errors import UserError
+from decoding.errors import UserError, first_fault
 from decoding.lookahead.lanes import parse_lane
 
 from .assets import HERE
@@ -167,15 +167,7 @@ def read_lesson(text: Any) -> dict[str, Any]:
     try:
         return Lesson.model_validate_json(text.encode("utf-8", "surrogatepass")).model_dump(exclude_none=True)
     except (ValidationError, RecursionError) as error:
-        raise UserError(_explain(error)) from error
-
-
-def _explain(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return "This file is nested too deeply to be a lesson."
-    first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-    where = ".".join(str(part)[:40] for part in first["loc"])[:160] or "the file"
-    return f"This is not a lesson file: at {where}: {first['msg'].removeprefix('Value error, ')[:300]}."
+        raise UserError(f"This is not a lesson file: {first_fault(error)}") from error
 
 
 @cache
