@@ -154,7 +154,7 @@ def test_the_prompt_may_be_a_file(capsys, pair, tmp_path):
         (["--prompt", "x", "--lanes", "nonsense"], "no policy 'nonsense'"),
         (["--prompt", "x", "--lanes", "static:10000"], "from 1 to 20"),
         (["--prompt", "x", "--lanes", ""], "No lane"),
-        (["--prompt", "x", "--lanes", "static:1..20"], "at most 16"),
+        (["--prompt", "x", "--lanes", "static:1..20"], "choose at most 8"),
         (["--prompt", "x", "--max-new-tokens", "0"], "1 to 4,096"),
         (["--prompt", "x", "--temperature", "nan"], "finite"),
         (["--prompt", "x", "--rule", "guess"], "rule"),

@@ -64,7 +64,7 @@ def make_requests(
     return [
         CompareRequest(
             f"# {i}\ndef f{i}(x):\n",
-            pair,
+            pair=pair,
             target=target,
             draft=draft,
             lanes=lanes.split(","),
