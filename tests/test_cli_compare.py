@@ -159,7 +159,7 @@ def test_the_prompt_may_be_a_file(capsys, pair, tmp_path):
         (["--prompt", "x", "--temperature", "nan"], "finite"),
         (["--prompt", "x", "--rule", "guess"], "rule"),
         (["--prompt", "x", "--temperature", "1"], "greedy rule needs temperature 0"),
-        (["--prompt", "x", "--dtype", "int3"], "dtype"),
+        (["--prompt", "x", "--dtype", "int3"], "Dtype must be one of auto, bfloat16"),
         (["--prompt", "x", "--target", "only"], "both a target and a draft"),
         (["--prompt", "x", "--pair", "no-such-pair"], "no pair no-such-pair"),
         (["--prompt", "x", "--target", "/no/t", "--draft", "/no/d"], "/no/t"),

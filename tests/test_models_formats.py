@@ -59,7 +59,7 @@ def test_what_must_not_import_torch_knows_the_same_names():
     assert set(FORMATS) == set(all_formats()) and CHOICES[0] == "auto"
     for name in FORMATS:
         check_request(CompareRequest("hello", dtype=name))
-    with pytest.raises(UserError, match="number format must be one of auto, bfloat16, .*, not fp8"):
+    with pytest.raises(UserError, match="Dtype must be one of auto, bfloat16, .*, not fp8"):
         check_request(CompareRequest("hello", dtype="fp8"))
 
 
