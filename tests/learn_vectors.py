@@ -19,7 +19,6 @@ LANES = (
     "static:1",
     "static:3",
     "static:20",
-    "heuristic",
     "confidence",
     "confidence:0.8",
     "entropy",
@@ -33,8 +32,6 @@ LANES = (
     "specdecpp:0.8",
     "specdecpp:auto",
     "costaware",
-    "throughput",
-    "bandit",
     "adaedl",
     "adaedl:0.6",
 )

@@ -18,7 +18,7 @@ from decoding.records.text import pieces, whole_text
 from decoding.records.trace import TokenText
 from tests.tiny_models import make_model
 from tests.toy import ToyPair
-from viz.player.payload import player_payload
+from viz.player.payload import run_payload
 from viz.race_form import ASK, CONTINUE, words_of_prompt
 from viz.settings import command_line, form_of, request_of
 
@@ -129,11 +129,11 @@ def test_the_page_shows_the_template_on_demand_and_begins_the_answer_on_a_line_o
     name = pair.tokenizer.token_text(end).text
     pair.tokenizer._hf.chat_template = f"{name}{TEMPLATE}"  # as many templates begin
     try:
-        asked = player_payload(finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1, chat=True), pair))
+        asked = run_payload(finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1, chat=True), pair))
     finally:
         pair.tokenizer._hf.chat_template = TEMPLATE
     assert asked["read"] == [[name, True], ["<be kind><user:hi><assistant:", False]] and asked["prompt"] == "hi\n"
-    plain = player_payload(finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1), pair))
+    plain = run_payload(finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1), pair))
     assert (plain["read"], plain["prompt"]) == ([], "hi")
     assert is_asked(None, "smollm2") and not is_asked(None, "nobody knows") and not is_asked(None, "../models")
     assert not is_asked(None, "x" * 400)  # longer than a file may be called
@@ -143,7 +143,7 @@ def test_the_text_ends_with_the_message(pair):
     pair.tokenizer.eos_ids = frozenset(range(pair.target.vocab_size))  # whatever it says ends it
     run = finished_run(CompareRequest("hi", lanes=["static:2"], repeats=1, chat=True), pair)
     assert run.lanes[0].finish == "eos" and len(run.lanes[0].output) == 1
-    assert player_payload(run)["lanes"][0]["ends"]
+    assert run_payload(run)["lanes"][0]["ends"]
 
 
 def test_the_form_says_why_another_pair_serves_and_names_cards():

@@ -14,8 +14,8 @@ from tests.page_server import write_recordings
 from tests.runs import make_run
 from viz.learn.desk import OWN_RECORDINGS, learn_answers
 from viz.learn.lessons import shipped_lessons
-from viz.learn.payload import learn_payload
 from viz.learn.roles import find_roles, readable_runs
+from viz.player.payload import run_payload
 from viz.store import RunStore
 
 
@@ -55,13 +55,13 @@ def test_the_lessons_bring_the_runs_that_they_need():
 def test_a_run_comes_with_what_its_replay_needs(desk):
     payload = desk["learn_run"]({"run": "quick"})["payload"]
     assert payload["lanes"][1]["name"] == "Static 5"
-    assert len(payload["lanes"][1]["times"]) == len(payload["lanes"][1]["iterations"])
+    assert len(payload["lanes"][1]["times"]) == 4 * len(payload["lanes"][1]["details"])
     assert payload["finish"] == "length"
     assert ["rule", "greedy"] in payload["settings"]
 
 
 def test_a_run_without_a_plain_lane_has_no_speedups():
-    payload = learn_payload(make_run(lanes=("static:5",)))
+    payload = run_payload(make_run(lanes=("static:5",)))
     assert payload["lanes"][0]["speedup"] is None
 
 
@@ -76,7 +76,7 @@ def ask(desk, name, query):
 def test_an_opened_run_is_kept_under_a_name_of_its_own(desk):
     payload = ask(desk, "learn_open", {"text": run_to_json(make_run())})["payload"]
     assert ask(desk, "learn_run", {"run": payload["id"]})["payload"]["lanes"] == payload["lanes"]
-    assert payload["origin"] == "imported"
+    assert payload["badge"]["kind"] == "imported"
     assert json.loads(desk["learn_file"]({"run": payload["id"]})["text"])["id"] == payload["id"]
 
 
@@ -109,4 +109,4 @@ def test_an_exported_lesson_holds_the_runs_of_all_its_steps(desk):
 
 def test_every_shipped_recording_can_be_stepped_through():
     for info in RecordedBackend(OWN_RECORDINGS).recordings():
-        assert learn_payload(load_run(OWN_RECORDINGS / f"{info.id}.json"))["title"]
+        assert run_payload(load_run(OWN_RECORDINGS / f"{info.id}.json"), details=True)["title"]

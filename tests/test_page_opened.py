@@ -16,8 +16,7 @@ from decoding.records.trace import Chain, Guesses, Run, TokenText
 from viz import opened
 from viz.desk import while_there
 from viz.opened import BUSY, LEFT, TOO_LONG, Drawing, work
-from viz.player import sweeps
-from viz.player.payload import player_payload
+from viz.player.payload import run_payload
 from viz.store import MAX_UPLOAD_BYTES, RunStore, check_text
 
 from .page_fakes import ScriptedBackend
@@ -53,7 +52,7 @@ def test_a_file_is_checked_and_drawn_in_a_process_of_its_own():
     run = make_run(lanes=LANES)
     answer = Drawing().do("open", run_to_json(run), "opened-x")
     assert run_from_json(answer["run"]) == replace(run, id="opened-x")
-    expected = player_payload(replace(run, id="opened-x"), origin="imported")
+    expected = run_payload(replace(run, id="opened-x"), origin="imported")
     assert answer["payload"] == json.loads(json.dumps(expected))
 
 
@@ -73,14 +72,6 @@ def test_a_file_that_is_no_run_is_refused(text):
 def test_what_is_no_text_or_too_long_is_refused_before_any_process_is_started(text):
     with pytest.raises(UserError, match="larger than 8 MB"):
         check_text(text)
-
-
-def test_no_more_panels_are_computed_than_are_shown(monkeypatch):
-    made = []
-    kept = sweeps._swept
-    monkeypatch.setattr(sweeps, "_swept", lambda *arguments: made.append(1) or kept(*arguments))
-    payload = player_payload(crafted_run(60), origin="imported")
-    assert len(payload["thresholds"]) == len(made) == sweeps.MOST
 
 
 def test_a_job_that_takes_too_long_is_ended_and_the_next_one_works():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -12,10 +11,10 @@ from decoding.errors import UserError
 from decoding.records.trace import TokenText
 from tests.runs import make_run
 from viz import assets as page_assets
-from viz.player import assets
-from viz.player.assets import SECTIONS, player_css, player_js
+from viz.core import bundle
+from viz.core.document import json_for_script
+from viz.player.assets import player_css, player_js
 from viz.player.details import token_details
-from viz.player.document import json_for_script
 from viz.player.export import export_html
 
 
@@ -100,10 +99,30 @@ def test_no_text_can_end_the_json_block():
     assert json.loads(written) == {"text": hostile}
 
 
-def test_the_player_is_one_script_that_holds_every_section():
-    written = {file.stem for file in (Path(assets.__file__).parent / "js").iterdir()}
-    assert written == set(SECTIONS)
-    assert player_js().count("global.Speculoscope =") == 1
+def test_every_module_is_part_of_a_script():
+    entries = [bundle.VIZ / name / "js" / "main.js" for name in ("player", "learn")]
+    used = {path for entry in entries for path in bundle._modules(entry)}
+    assert used == {path for name in ("core", "player", "learn") for path in (bundle.VIZ / name / "js").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("sources", "sentence"),
+    [
+        ({"main": 'import { b } from "./other.js";\n', "other": "export const a = 1;\n"}, "imports b, which other.js"),
+        ({"main": 'import "./other.js";\n', "other": 'import "./main.js";\n'}, "main.js imports itself, by other.js"),
+    ],
+    ids=["missing", "circle"],
+)
+def test_a_wrong_import_is_refused(tmp_path, monkeypatch, sources, sentence):
+    monkeypatch.setattr(bundle, "VIZ", tmp_path)
+    for name, source in sources.items():
+        (tmp_path / f"{name}.js").write_text(source, encoding="utf-8")
+    with pytest.raises(ValueError, match=sentence):
+        bundle.script("main.js", "Faulty")
+
+
+def test_the_player_is_one_plain_script():
+    assert player_js().count("window.Speculoscope =") == 1
     assert not re.search(r"^\s*(import|export)\b|\brequire\(", player_js(), flags=re.M)
     assert player_js() in page_assets.head() and player_css() in page_assets.head()  # the same as the dashboard's
 

@@ -22,9 +22,8 @@ from decoding.records.suites import Prompt
 from viz.figures.evaluation import draw_evaluation
 from viz.learn.export import export_lesson
 from viz.learn.lessons import read_lesson, shipped_lessons
-from viz.learn.payload import learn_payload
 from viz.page import build_page
-from viz.player.payload import player_payload
+from viz.player.payload import run_payload
 
 from .tiny_pair import make_tiny_pair
 from .toy import ToyPair
@@ -123,7 +122,7 @@ def test_the_page_offers_it_and_names_it(run_file, tmp_path):
     page = build_page(RecordedBackend(tmp_path), tmp_path)
     lanes = next(block for block in page.blocks.values() if getattr(block, "elem_id", None) == "lanes")
     assert "alternate:6" in [value for _, value in lanes.choices]
-    shown = player_payload(load_run(run_file))["lanes"][1]
+    shown = run_payload(load_run(run_file))["lanes"][1]
     assert (shown["name"], shown["caption"]) == ("Alternating 3", "one guess and 3 guesses in turn")
 
 
@@ -135,7 +134,9 @@ def test_the_lessons_show_it_by_its_record_and_say_what_they_cannot_simulate(run
         {"title": lane, "text": ["-"], "show": {**show, "lane": lane}} for lane in ("alternate:3", "alternate:5")
     ]
     file = tmp_path / "lesson.html"
-    file.write_text(export_lesson(read_lesson(json.dumps(lesson)), learn_payload(load_run(run_file))), encoding="utf-8")
+    file.write_text(
+        export_lesson(read_lesson(json.dumps(lesson)), run_payload(load_run(run_file), details=True)), encoding="utf-8"
+    )
     page, faults = browser.new_page(), []
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.goto(file.as_uri())

@@ -26,7 +26,7 @@ from .figures.race import draw_run
 from .opened import Drawing
 from .player.details import token_details
 from .player.export import export_html
-from .player.payload import player_payload
+from .player.payload import run_payload
 from .session import BROKEN, Visits
 from .settings import asked, command_line, link_query
 from .store import RunStore, check_text, new_name
@@ -69,7 +69,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
         run = store.get(query.get("run"))
         if store.origin(run.id) == "imported":
             return {"payload": drawing.do("payload", store.text(run.id), run.id)}
-        return {"payload": player_payload(run, origin=store.origin(run.id), **_noticed(store, run.id))}
+        return {"payload": run_payload(run, origin=store.origin(run.id), **_noticed(store, run.id))}
 
     @answered
     def opened(query: Query, gone: threading.Event | None = None) -> Answer:
@@ -115,7 +115,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
 
 
 def _noticed(store: RunStore, identifier: str) -> dict[str, str]:
-    """The points of an example to notice, for :func:`player_payload`."""
+    """The points of an example to notice, for :func:`run_payload`."""
     info = next((one for one in store.recorded.recordings() if one.id == identifier), None)
     return {"shows": info.shows, "point": info.point} if info else {}
 

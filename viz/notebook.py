@@ -29,9 +29,9 @@ from decoding.records.trace import Run
 from .figures.race import draw_run
 from .learn.export import export_lesson
 from .learn.lessons import read_lesson, shipped_lessons
-from .learn.payload import learn_payload
 from .player.assets import light_colours
 from .player.export import export_html
+from .player.payload import run_payload
 
 PLAYER_HEIGHT, LESSON_HEIGHT = 760, 900  # px
 _DEFAULT: list[Backend] = []
@@ -106,8 +106,8 @@ def lesson(run: Run, name: str = "ten-steps", height: int = LESSON_HEIGHT) -> Fr
     """A shipped lesson, or a lesson file by its path, on ``run``. Raises UserError."""
     shipped = {one["id"]: one for one in shipped_lessons()}
     if name in shipped:
-        return Frame(export_lesson(shipped[name], learn_payload(run)), height)
+        return Frame(export_lesson(shipped[name], run_payload(run, details=True)), height)
     path = Path(name)
     if not path.is_file():
         raise UserError(f"There is no lesson {name[:80]}: choose one of {', '.join(shipped)}, or give a file's path.")
-    return Frame(export_lesson(read_lesson(path.read_text(encoding="utf-8")), learn_payload(run)), height)
+    return Frame(export_lesson(read_lesson(path.read_text(encoding="utf-8")), run_payload(run, details=True)), height)

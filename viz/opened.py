@@ -115,10 +115,10 @@ def _open(run: Run) -> dict[str, Any]:
     return {"run": run_to_json(run), "payload": _payload(run)}
 
 
-def _payload(run: Run) -> dict[str, Any]:
-    from .player.payload import player_payload
+def _payload(run: Run, details: bool = False) -> dict[str, Any]:
+    from .player.payload import run_payload
 
-    return player_payload(run, origin="imported")
+    return run_payload(run, origin="imported", details=details)
 
 
 def _figures(run: Run) -> list[dict[str, Any]]:
@@ -134,9 +134,7 @@ def _html(run: Run) -> str:
 
 
 def _learn(run: Run) -> dict[str, Any]:
-    from .learn.payload import learn_payload
-
-    return learn_payload(run, origin="imported")
+    return _payload(run, details=True)
 
 
 def _learn_open(run: Run) -> dict[str, Any]:

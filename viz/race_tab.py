@@ -18,7 +18,7 @@ from .buttons import idle, running, stopping
 from .choices import Example, default_lanes, find_examples
 from .desk import answers
 from .memory import wire_memory
-from .player.payload import player_payload
+from .player.payload import run_payload
 from .race_form import Form, build_form
 from .session import Visits, delta_of, race_feed
 from .settings import FormValues, asked, form_of, read_form, request_of
@@ -80,9 +80,7 @@ def _example_delta(store: RunStore, example: Example) -> Any:
     if not example.recording:
         return gr.skip()
     run = store.get(example.recording)
-    return delta_of(
-        "finished", payload=player_payload(run, origin="recorded", shows=example.shows, point=example.point)
-    )
+    return delta_of("finished", payload=run_payload(run, origin="recorded", shows=example.shows, point=example.point))
 
 
 def _first_value(store: RunStore, examples: list[Example]) -> str:

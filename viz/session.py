@@ -25,7 +25,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json
 
 from .player.names import lane_heading
-from .player.payload import player_payload, prompt_end
+from .player.payload import prompt_end, run_payload
 from .store import RunStore
 from .visitors import check_share
 
@@ -140,7 +140,7 @@ def race_feed(backend: Backend, store: RunStore, request: CompareRequest) -> Fee
         data = dict(event.data)
         run = run_from_json(json.dumps(data.pop("run")))
         store.add(run)
-        return Event(event.run, event.seq, event.kind, {**data, "payload": player_payload(run, origin="live")})
+        return Event(event.run, event.seq, event.kind, {**data, "payload": run_payload(run, origin="live")})
 
     return Feed(lambda cancel: backend.compare(request, cancel), translate)
 

@@ -22,7 +22,7 @@ from playwright.sync_api import sync_playwright
 
 from tests.browser.player_pages import open_export
 from tests.runs import make_run
-from viz.player.payload import player_payload
+from viz.player.payload import run_payload
 
 MODES = {
     "replay": "",
@@ -63,7 +63,7 @@ MEASURE = """async ([act, frames]) => {
 def main(frames: int = 300) -> None:
     path = os.environ.get("SPECULOSCOPE_CHROMIUM") or shutil.which("chromium")
     run = make_run(size="large")
-    wire = json.dumps(player_payload(run), separators=(",", ":")).encode()
+    wire = json.dumps(run_payload(run), separators=(",", ":")).encode()
     print(f"payload {len(wire) / 1e6:.2f} MB, {len(gzip.compress(wire)) / 1e6:.2f} MB compressed")
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])

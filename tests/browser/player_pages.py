@@ -8,7 +8,7 @@ from decoding.records.trace import Run
 from tests.fakes import scripted_events
 from viz.player.export import export_html
 from viz.player.names import lane_heading
-from viz.player.payload import player_payload
+from viz.player.payload import run_payload
 
 LANES = ("autoregressive", "static:5", "confidence:0.5", "oracle")
 
@@ -56,7 +56,7 @@ def live_events(run: Run) -> list[dict[str, Any]]:
         if kind == "started":
             data = {"lanes": [lane_heading(lane) for lane in data["lanes"]], "prompt": run.settings.prompt}
         if kind == "finished":
-            data = {"payload": player_payload(run, origin="live")}
+            data = {"payload": run_payload(run, origin="live")}
         events.append({"kind": kind, "data": data})
     return events
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import base64
+import json
+import random
 import zlib
+from types import SimpleNamespace
 
 import pytest
 
-from decoding.analysis import theory
+from decoding.analysis import metrics, theory
+from decoding.analysis.whatif import simulate_lane
 from decoding.lookahead.specs import all_specs
-from tests.learn_vectors import LANES, make_vectors
+from decoding.records.text import whole_text
+from tests.learn_vectors import LANES, make_tuned, make_vectors
+from tests.runs import add_draft, make_run
 from viz.learn.assets import learn_js
+from viz.player.payload import run_payload
+
+LANES_RUN = ("autoregressive", "static:5", "confidence:0.5", "disco:0.6")
+ITERATIONS = "lane.iterations.map((it) => [it.start, it.drafted, it.accepted])"
 
 REPLAY = """(cases) => cases.map(({ chain, costs, ending, tuned, lanes }) => {
   const { Replay, simulate, makePolicy, parseLane } = SpeculoscopeLearn;
@@ -62,6 +72,92 @@ def test_the_closed_form_is_the_theory_module_s(page, alpha):
         [alpha, costs],
     )
     assert speedups == pytest.approx([theory.speedup(alpha, n, 0.1) for n in range(65)])
+
+
+# -- a run's payload as a model: measured and simulated lanes ------------------------------------------------
+
+
+def model_of(page, run, expression: str, **options):
+    """The value of ``expression`` about ``model``, the run's payload as the page has it."""
+    payload = run_payload(run, **options)
+    return page.evaluate(
+        f"(payload) => {{ const model = new SpeculoscopeLearn.RunModel(payload); return {expression}; }}", payload
+    )
+
+
+TEXT = "lane.tokens.filter((token) => !token.thrown).map((token) => token.text).join('')"
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_every_lane_measured_or_simulated_spells_the_text_with_split_characters_whole(page, seed):
+    run = make_run(lanes=LANES_RUN, hostile=True, seed=seed)
+    texts = model_of(page, run, f"[...model.lanes, model.staticLane(4), model.alwaysWrong(3)].map((lane) => {TEXT})")
+    assert set(texts) == {whole_text(run.lanes[0].output, run.vocab)}
+
+
+def test_simulated_lanes_are_the_what_ifs(page):
+    run = make_run(lanes=LANES_RUN)
+    add_draft(run, "slow", match=0.6, c=0.4)
+    found = model_of(
+        page,
+        run,
+        f"""[1, 7, 20].map((sl) => model.staticLane(sl, "slow")).concat(model.simulatedLane("static:7"))
+      .map((lane) => [lane.lane, {ITERATIONS}, lane.speedup.replayed])""",
+    )
+    for lane, iterations, speedup in found:
+        expected = simulate_lane(run, lane)
+        assert iterations == [list(one) for one in expected.iterations], lane
+        assert speedup == pytest.approx(expected.speedup, rel=1e-12)
+    assert model_of(page, run, "model.bestStatic().sl") == metrics.static_opt(run)[0]
+
+
+def test_simulated_plain_decoding_takes_as_long_as_the_measured_one(page):
+    ends = model_of(page, make_run(lanes=LANES_RUN), "[model.plain.end, model.simulatedLane('autoregressive').end]")
+    assert ends[0] == pytest.approx(ends[1], rel=1e-9)
+
+
+def test_a_lane_with_a_threshold_is_replayed_as_it_ran_and_at_other_thresholds(page):
+    run = make_run(lanes=LANES_RUN)
+    for number, trace in enumerate(run.lanes[2:], start=2):
+        policy, _, as_run = trace.lane.partition(":")
+        for value in (float(as_run), 0.2, 0.85):
+            found = model_of(
+                page,
+                run,
+                f"""(() => {{ const lane = model.atThreshold(model.lanes[{number}], {value});
+                  return [{ITERATIONS}, lane.speedup.replayed, lane.scores]; }})()""",
+            )
+            expected = replayed_at(run, policy, value)
+            assert found[0] == [list(one) for one in expected.iterations]
+            assert found[1] == pytest.approx(expected.speedup, rel=1e-12)
+            if value == float(as_run):
+                assert [row[1:] for row in found[0]] == [[it.n_drafted, it.n_accepted] for it in trace.iterations]
+                for it, seen in zip(trace.iterations, found[2], strict=True):
+                    for token, one in zip(it.drafted, seen, strict=True):
+                        assert one is None or one == [token.score, value]
+
+
+def replayed_at(run, policy: str, value: float):
+    tuned = {"disco": SimpleNamespace(name="disco", needs=frozenset(), tuned={"sl_max": 20, "threshold": 0.5})}
+    return simulate_lane(run, f"{policy}:{value:g}", tuned)
+
+
+def test_the_cost_aware_policy_is_replayed_at_multiples_of_its_threshold(page):
+    tuned = make_tuned(random.Random(0))["costaware"]
+    run = make_run(lanes=("autoregressive", "static:5"))
+    chain = run.chains["shallow"]
+    for guesses in (chain.along, *chain.tails.values()):
+        guesses.scores["costaware"] = list(guesses.p)
+    heads = {"costaware": SimpleNamespace(name="costaware", needs=frozenset(), tuned=tuned)}
+    expected = simulate_lane(run, "costaware", heads)
+    lane = {"lane": "costaware", "draft": "shallow", "threshold": {"fixed": False, "longest": 20}}
+    expression = f"""(model.tuned.shallow = {{ costaware: {json.dumps(tuned)} }}, [0.3, 1, 3].map((factor) => {{
+      const lane = model.atThreshold({json.dumps(lane)}, factor);
+      return [{ITERATIONS}, lane.scores.flat().filter((one) => one && one[1] != null).map((one) => one[1])]; }}))"""
+    low, own, high = model_of(page, run, expression, details=True)
+    assert own[0] == [list(one) for one in expected.iterations]
+    assert sum(n for _, n, _ in low[0]) > sum(n for _, n, _ in own[0]) > sum(n for _, n, _ in high[0])
+    assert max(high[1]) == pytest.approx(3 * max(own[1]), rel=0.2)
 
 
 def packed(data: bytes) -> str:

@@ -13,7 +13,7 @@ from tests.page_server import first_run
 from tests.runs import make_run
 from viz.learn.export import export_lesson
 from viz.learn.lessons import shipped_lessons
-from viz.learn.payload import learn_payload
+from viz.player.payload import run_payload
 
 from .conftest import new_visitor
 
@@ -368,7 +368,7 @@ def test_everything_has_a_name_for_who_does_not_see_it(there):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(browser, tmp_path, scheme):
     file = tmp_path / "lesson.html"
-    file.write_text(export_lesson(shipped_lessons()[0], learn_payload(first_run())), encoding="utf-8")
+    file.write_text(export_lesson(shipped_lessons()[0], run_payload(first_run(), details=True)), encoding="utf-8")
     page = browser.new_page(color_scheme=scheme, bypass_csp=True)
     page.goto(file.as_uri())
     for place in ("lessons", "steps", "play", "whatif", "words"):

@@ -216,7 +216,7 @@ def test_the_simulated_lane_guesses_with_the_draft_that_is_chosen(page, tmp_path
     notes = []
     for draft, lane in (("two-layers", "two-layers/static:7"), ("shallow", "static:7")):
         choice.select_option(draft)
-        page.get_by_label("SL of a simulated static lane").fill("6")  # the seventh: SL 7
+        page.get_by_label("SL of a simulated static lane").fill("7")
         expected = simulate_lane(run, lane)
         notes.append(page.locator(".sd-sim-note").inner_text())
         measure = f"{expected.speedup:.2f}× simulated, {expected.target_passes} target passes"

@@ -265,7 +265,7 @@ def test_copying_gives_the_text_itself(page, run):
 
 def test_the_sl_slider_answers_from_the_what_if(page, run):
     slider = page.get_by_label("SL of a simulated static lane")
-    slider.fill("11")  # the twelfth: SL 12
+    slider.fill("12")
     expected = simulate_lane(run, "static:12")
     note = page.locator(".sd-sim-note").inner_text()
     assert f"Always guessing 12: {expected.speedup:.2f}× simulated, {expected.target_passes} target passes" in note
@@ -276,14 +276,14 @@ def test_the_sl_slider_answers_from_the_what_if(page, run):
 
 def test_the_simulated_lane_shows_its_text_too(page, run):
     stop_at(page, 1)
-    page.get_by_label("SL of a simulated static lane").fill("1")
+    page.get_by_label("SL of a simulated static lane").fill("2")
     page.locator(".sd-chip-sim").click()
     column = page.locator(".sd-col-sim")
     assert column.locator("h2").inner_text() == "Static 2, simulated"
     kept = page.evaluate("player.simulation.lane.tokens.filter(t => !'rd'.includes(t.fate)).map(t => t.text).join('')")
     assert kept == whole_text(run.lanes[0].output, run.vocab)
     assert column.locator(".sd-r").count() == sum(a < n for _, n, a in simulate_lane(run, "static:2").iterations)
-    page.get_by_label("SL of a simulated static lane").fill("3")
+    page.get_by_label("SL of a simulated static lane").fill("4")
     assert column.locator("h2").inner_text() == "Static 4, simulated"
 
 

@@ -17,10 +17,10 @@ from decoding.records.trace import Run
 
 from ..desk import Answer, Query, answered, while_there
 from ..opened import Drawing
+from ..player.payload import Origin, run_payload
 from ..store import RunStore, check_text, new_name
 from .export import export_lesson
 from .lessons import LESSONS, read_lesson, shipped_lessons
-from .payload import learn_payload
 from .roles import find_roles, readable_runs, wanted_by
 
 OWN_RECORDINGS = LESSONS / "recordings"  # runs that lessons need and the showcase does not contain
@@ -61,7 +61,8 @@ class Shelf:
         run = self.run(identifier)
         if run.id not in titles and self.store.origin(run.id) == "imported":
             return self.drawing.do("learn", self.store.text(run.id), run.id)
-        return learn_payload(run, title=titles.get(run.id, ""), origin="recorded" if run.id in titles else "live")
+        origin: Origin = "recorded" if run.id in titles else "live"
+        return run_payload(run, title=titles.get(run.id, ""), origin=origin, details=True)
 
     def open(self, text: Any, gone: threading.Event) -> dict[str, Any]:
         """Check a visitor's run file and store it under a new name."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.document import document
 from ..player.assets import player_css
-from ..player.document import document
 from .assets import learn_css, learn_js
 
 

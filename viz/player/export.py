@@ -6,18 +6,18 @@ from typing import Any
 
 from decoding.records.trace import Run
 
+from ..core.document import document
 from .appendix import appendix
 from .assets import player_css, player_js
 from .details import token_details
-from .document import document
-from .payload import Origin, player_payload
+from .payload import Origin, run_payload
 
 MAX_DETAILED_TOKENS = 6000  # above it the file leaves out the tokens' alternatives
 
 
 def export_html(run: Run, *, origin: Origin = "recorded") -> str:
     """The page."""
-    payload = player_payload(run, origin=origin)
+    payload = run_payload(run, origin=origin)
     return document(
         title=f"Speculoscope: {payload['sentence']}",
         css=player_css(),

@@ -1,30 +1,34 @@
-"""The player's payload of a run: small, plain and ready to draw; see :func:`player_payload`.
+"""The page's data of a run: small, plain, and enough to draw and to replay it; see :func:`run_payload`.
 
-Times are whole multiples of 1e-7 s. Every token text is stored once in ``strings`` and referenced by index. Simulated
-lanes carry only SLs and accepted counts: the player lays them out from the target's text and the draft's recorded wrong
-guesses.
+Token ids get their texts in the browser, which also simulates lanes from the recorded chains and cost curves. Times are
+whole multiples of 1e-7 s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import asdict
+from itertools import chain as joined
 from typing import Any, Literal
 
 from decoding.analysis import metrics
 from decoding.analysis.lane_figures import Figure, lane_figures
 from decoding.analysis.steadiness import contradictions
-from decoding.analysis.whatif import Replay, ending, static_sweep
+from decoding.analysis.whatif import ending
+from decoding.errors import UserError
+from decoding.lookahead.base import SL_CAP
+from decoding.lookahead.fitted import heads_of
+from decoding.lookahead.specs import all_specs
 from decoding.records.pairs import is_asked
 from decoding.records.text import pieces
-from decoding.records.trace import Chain, Run, Trace
+from decoding.records.trace import Guesses, Iteration, Run, Trace
 
 from . import sentences
+from .appendix import settings_table
 from .looks import lane_look
 from .names import lane_caption, lane_name
-from .sweeps import threshold_panels
 
 TICKS_PER_SECOND = 10_000_000
-NEAR = 3  # tokens before a position that may have left a character incomplete
 PROMPT_CHARS = 400  # length of the prompt's end that is shown before each text
 READ_CHARS = 600  # of a long message, at either end, in the account of what the target read
 LETTERS = {"accepted": "a", "rejected": "r", "dropped": "d", "correction": "c", "bonus": "b", "plain": "p"}
@@ -36,53 +40,59 @@ COLUMN_FIGURES = (
     "thrown_away",
     "first_guess_hit_rate",
 )
+FACTORS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)
+"""Multiples of its own threshold at which a policy that computes it is replayed."""
+TUNED = ("threshold", "sl_max", "sure", "ledger", "this", "next", "recent", "first", "caution")  # for a replay
 Origin = Literal["recorded", "live", "imported"]
 
 
-class Strings:
-    """A table of distinct texts; the first is the empty text."""
-
-    def __init__(self) -> None:
-        self.index: dict[str, int] = {"": 0}
-
-    def add(self, texts: Sequence[str]) -> list[int]:
-        return [self.index.setdefault(text, len(self.index)) for text in texts]
-
-    def all(self) -> list[str]:
-        return list(self.index)
-
-
-def player_payload(run: Run, *, origin: Origin = "live", shows: str = "", point: str = "") -> dict[str, Any]:
-    """The JSON-ready data that ``player.load`` needs for ``run``.
+def run_payload(
+    run: Run, *, origin: Origin = "live", title: str = "", shows: str = "", point: str = "", details: bool = False
+) -> dict[str, Any]:
+    """The JSON-ready data of ``run`` for the race and for the Learn tab.
 
     Args:
-        origin: what the badge says.
+        origin: what the badge says. title: the run's name in lists; its prompt's first line if not given.
         shows: an example's sentence on what to notice. point: the lane of the first sentence; "" for the fastest one.
+        details: with everything that is recorded of each token, which the Learn tab explains step by step.
     """
-    strings, doubtful = Strings(), contradictions(run)
-    lanes = [_lane(run, trace, strings, doubtful) for trace in run.lanes]
-    simulations = _simulations(run, strings, doubtful)
+    doubtful, asked = contradictions(run), is_asked(run.settings.chat, run.pair.name)
+    doubt, how = sentences.doubt(run, point), ending(run)
     return {
         "id": run.id,
-        "badge": {
-            "kind": origin,
-            "text": sentences.badge_text(run),
-            "place": sentences.badge_place(run),
-        },
+        "title": title or _first_line(run),
+        "badge": {"kind": origin, "text": sentences.badge_text(run), "place": sentences.badge_place(run)},
         "look": sentences.look(run),
         "sentence": sentences.opening(run, point, doubtful),
+        "doubt": doubt,
         "shows": shows,
-        "fact": sentences.check_fact(run, doubtful) + sentences.doubt(run, point) + sentences.notes(run),
+        "fact": sentences.check_fact(run, doubtful) + doubt + sentences.notes(run),
         "verdict": sentences.verdict(run),
         "lead": sentences.lead_lane(run, point),
-        "prompt": prompt_end(run.settings.prompt, is_asked(run.settings.chat, run.pair.name)),
+        "prompt": prompt_end(run.settings.prompt, asked),
+        "chat": asked,
         "read": _read(run),
-        "lanes": lanes,
-        "simulations": simulations,
-        "thresholds": threshold_panels(run) if simulations else [],
+        "rule": run.settings.rule,
+        "temperature": run.settings.temperature,
+        "seed": run.settings.seed,
+        "settings": settings_table(run),
         "time_table": _time_table(run),
-        "strings": strings.all(),
+        "lanes": [_lane(run, trace, doubtful, details) for trace in run.lanes],
+        "default_draft": run.pair.default_draft,
+        "token_limit": how["max_new_tokens"],
+        "finish": how["finish"],
+        "doubtful": bool(doubtful),
+        "costs": asdict(run.costs),
+        "chains": {draft: _chain(run, draft, details) for draft in run.chains},
+        "tuned": {draft: _tuned(run, draft) for draft in run.chains},
+        "titles": {name: spec.title for name, spec in all_specs().items()},
+        "vocab": _vocab(run, details),
     }
+
+
+def _first_line(run: Run) -> str:
+    line = next((one.strip() for one in run.settings.prompt.splitlines() if one.strip()), run.id)
+    return line[:80]
 
 
 def prompt_end(prompt: str, asked: bool) -> str:
@@ -115,23 +125,38 @@ def _shortened(text: str) -> str:
 # -- measured lanes ------------------------------------------------------------------------------------
 
 
-def _lane(run: Run, trace: Trace, strings: Strings, doubtful: list[str]) -> dict[str, Any]:
+def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[str, Any]:
+    """The lane: its iterations as a letter per token, the guesses that did not hold, and times."""
     figures = [figure for figure in lane_figures(run, trace) if figure.key in COLUMN_FIGURES]
-    return {
+    lane = {
         "lane": trace.lane,
         "name": lane_name(trace.lane),
         "caption": lane_caption(trace.lane),
         "policy": trace.policy,
+        "draft": trace.draft,
         "ends": trace.finish == "eos",
         "look": lane_look(trace.lane)._asdict(),
         "note": "" if doubtful else sentences.best_static_note(run, trace),
         "speedup": _speedup(run, trace),
         "figures": [_speedup_figure(run, trace, f) if f.key == "speedup" else _figure(f) for f in figures],
+        "threshold": _threshold(run, trace),
+        "output": trace.output,
         "starts": [iteration.start for iteration in trace.iterations],
-        "fates": ["".join(LETTERS[t.fate] for t in _tokens(iteration)) for iteration in trace.iterations],
-        "texts": [strings.add(texts) for texts in iteration_texts(run, trace)],
+        "fates": ["".join(LETTERS[token.fate] for token in _tokens(iteration)) for iteration in trace.iterations],
+        "wrong": [[token.id for token in it.drafted if token.fate != "accepted"] for it in trace.iterations],
         "times": _ticks(run, trace),
     }
+    return {**lane, "details": [_recorded(iteration) for iteration in trace.iterations]} if details else lane
+
+
+def _recorded(iteration: Iteration) -> dict[str, Any]:
+    """What is recorded of an iteration and its tokens besides their fates."""
+    tokens = [asdict(token) for token in _tokens(iteration)]
+    return {"stop": iteration.stop, "score": iteration.score, "tokens": tokens}
+
+
+def _tokens(iteration: Iteration) -> list:
+    return iteration.drafted + ([iteration.emitted] if iteration.emitted else [])
 
 
 def _speedup(run: Run, trace: Trace) -> dict[str, float] | None:
@@ -140,10 +165,6 @@ def _speedup(run: Run, trace: Trace) -> dict[str, float] | None:
     if spread is None or replayed is None:
         return None
     return {"replayed": replayed, "median": spread.median, "low": spread.low, "high": spread.high}
-
-
-def _tokens(iteration) -> list:
-    return iteration.drafted + ([iteration.emitted] if iteration.emitted else [])
 
 
 def _figure(figure: Figure) -> dict[str, str]:
@@ -171,116 +192,79 @@ def _times_sign(text: str) -> str:
     return f"{head}×{tail}" if sign and head.replace(".", "").isdigit() else text
 
 
-def iteration_texts(run: Run, trace: Trace) -> list[list[str]]:
-    """Display text of every token that each iteration drafted or emitted, with split characters joined.
+def _threshold(run: Run, trace: Trace) -> dict[str, Any] | None:
+    """For a policy that compares a score with a threshold: at which thresholds the page replays it.
 
-    Accepted tokens show what they add to the text; rejected and dropped ones what they would have added.
+    ``fixed``: ``values`` are thresholds, and the lane ran with ``as_run``; otherwise the policy computes its threshold,
+    and they are multiples of it. ``longest``: the lane's cap on guesses per iteration if it reached that.
     """
-    shown = pieces(trace.output, run.vocab)
-    found = []
-    for iteration in trace.iterations:
-        end = iteration.start + iteration.n_accepted
-        wrong = [token.id for token in iteration.drafted if token.fate != "accepted"]
-        texts = shown[iteration.start : end] + after(trace.output[max(0, end - NEAR) : end], wrong, run)
-        found.append(texts + ([shown[end]] if iteration.emitted else []))
-    return found
-
-
-def after(context: Sequence[int], ids: Sequence[int], run: Run) -> list[str]:
-    """Display texts of ``ids`` after ``context``, whose last tokens may have left a character incomplete."""
-    near = list(context[-NEAR:])
-    return pieces(near + list(ids), run.vocab, special=True)[len(near) :] if ids else []
+    spec = all_specs().get(trace.policy)
+    if spec is None or spec.score is None:
+        return None
+    drafted = (token for iteration in trace.iterations for token in iteration.drafted)
+    as_run = next((round(token.threshold, 4) for token in drafted if token.threshold is not None), None)
+    sweep = spec.argument.sweep if spec.score.fixed and spec.argument else ()
+    capped = [iteration.n_drafted for iteration in trace.iterations if iteration.stop == "cap"]
+    return {
+        "explanation": spec.score.explanation,
+        "fixed": spec.score.fixed,
+        "values": sorted({*sweep, *([] if as_run is None else [as_run])}) if spec.score.fixed else list(FACTORS),
+        "as_run": as_run if spec.score.fixed else 1.0,
+        "longest": max(capped, default=SL_CAP),
+    }
 
 
 def _ticks(run: Run, trace: Trace) -> list[int]:
     """draft, check, policy, rest of each iteration of the replayed repeat, flat."""
     index = metrics.replayed_repeat(run)
-    if index is None or not trace.repeats:
+    if index is None or index >= len(trace.repeats):
         return [0] * (4 * len(trace.iterations))
     repeat = trace.repeats[index]
     rows = zip(repeat.draft_s, repeat.check_s, repeat.policy_s, repeat.rest_s)
     return [round(seconds * TICKS_PER_SECOND) for row in rows for seconds in row]
 
 
-# -- simulated lanes -----------------------------------------------------------------------------------
+# -- for replays ---------------------------------------------------------------------------------------
 
 
-def _simulations(run: Run, strings: Strings, doubtful: list[str]) -> dict[str, Any]:
-    """{sources: {draft: ...}, static: {draft: ...}, draft, doubtful}; {} if the run recorded no chain."""
-    chains = {draft: chain for draft, chain in run.chains.items() if chain.target}
-    if not chains:
+def _chain(run: Run, draft: str, details: bool) -> dict[str, Any]:
+    """The recorded guesses; without ``details`` only with the scores by which the run's own lanes decided."""
+    chain, deciding = asdict(run.chains[draft]), {trace.policy for trace in run.lanes}
+    if not details:
+        for guesses in (chain["along"], *chain["tails"].values()):
+            guesses["scores"] = {name: scores for name, scores in guesses["scores"].items() if name in deciding}
+    return chain
+
+
+def _tuned(run: Run, draft: str) -> dict[str, dict[str, Any]]:
+    """The fitted parameters of each learned policy whose scores the chain contains; {} if its files are missing."""
+    scored = run.chains[draft].along.scores
+    try:
+        heads = heads_of(run, draft) if scored else {}
+    except UserError:
         return {}
     return {
-        "sources": {draft: _source(run, chain, strings) for draft, chain in chains.items()},
-        "static": {draft: _static_options(run, draft) for draft in chains},
-        "draft": _slider_draft(run, chains),
-        "doubtful": bool(doubtful),
+        name: {key: head.tuned[key] for key in TUNED if key in head.tuned}
+        for name, head in heads.items()
+        if name in scored
     }
 
 
-def _slider_draft(run: Run, chains: dict[str, Chain]) -> str:
-    """The draft of the first static lane, else the pair's own, else any with a chain."""
-    wanted = [trace.draft for trace in run.lanes if trace.policy == "static"] + [run.pair.default_draft]
-    return next((draft for draft in wanted if draft in chains), next(iter(chains)))
+def _vocab(run: Run, details: bool) -> dict[str, list]:
+    """{id: [text, bytes or None, whether it is special]} of the tokens that are shown."""
+    shown = run.vocab if details else run.vocab.keys() & set(_shown(run))
+    texts = ((token, run.vocab[token]) for token in sorted(shown))
+    return {str(token): [text.text, text.bytes, text.special] for token, text in texts}
 
 
-def _source(run: Run, chain: Chain, strings: Strings) -> dict[str, Any]:
-    """The data with which the player lays out any what-if on this chain."""
-    tails = {}
-    for at, tail in chain.tails.items():
-        wrong = [chain.along.choice[at], *tail.choice]
-        ids = [token for token in wrong if token is not None]
-        tails[at] = strings.add(after(chain.target[:at], ids, run))
-    return {
-        "target": strings.add(pieces(chain.target, run.vocab)),
-        "tails": tails,
-        "costs": {
-            "unit_s": _unit_seconds(run),
-            "c": run.costs.c[chain.draft],
-            "v": run.costs.v,
-            "o": run.costs.o,
-            "first": run.costs.first.get(chain.draft, 0.0),
-        },
-    }
-
-
-def _unit_seconds(run: Run) -> float:
-    """Seconds per unit of cost, such that simulated plain decoding takes its measured time.
-
-    A simulated strip then matches its simulated speedup on the axis of the measured ones.
-    """
-    plain = run.baseline
-    if plain is None or not plain.output:
-        return run.costs.target_s
-    measured = sum(_ticks(run, plain)) / TICKS_PER_SECOND
-    return measured / (len(plain.output) * run.costs.iteration(0, None)) or run.costs.target_s
-
-
-def _static_options(run: Run, draft: str) -> dict[str, Any]:
-    simulated = static_sweep(Replay(run.chains[draft]), run.costs, **ending(run))
-    best = max(range(len(simulated)), key=lambda i: (simulated[i].speedup, -i))
-    prefix = "" if draft == run.pair.default_draft else f"{draft}/"
-    options = [
-        {
-            "value": i + 1,
-            "lane": f"{prefix}static:{i + 1}",
-            "name": f"{lane_name(f'{prefix}static:{i + 1}')}, simulated",
-            "measured": _measured(run, draft, i + 1),
-            "sl": [n for _, n, _ in one.iterations],
-            "accepted": [a for _, _, a in one.iterations],
-            "speedup": round(one.speedup, 4),
-            "decision": run.costs.decision.get("static", 0.0),
-        }
-        for i, one in enumerate(simulated)
-    ]
-    return {"options": options, "best": best, "initial": best}
-
-
-def _measured(run: Run, draft: str, sl: int) -> str:
-    """The speedup of the lane that ran with this SL and draft, as on its card; "" if none did."""
-    ran = [t for t in run.lanes if t.policy == "static" and t.draft == draft and t.lane.endswith(f":{sl}")]
-    spread = metrics.speedup(run, ran[0]) if ran else None
-    return f"median {sentences.times(spread.median)} ({spread.low:.2f} to {spread.high:.2f})" if spread else ""
+def _shown(run: Run) -> Iterable[int | None]:
+    """The ids of all lanes' tokens and of all recorded guesses."""
+    for trace in run.lanes:
+        yield from trace.output
+        yield from (token.id for iteration in trace.iterations for token in iteration.drafted)
+    guesses: Iterable[Guesses] = joined.from_iterable([c.along, *c.tails.values()] for c in run.chains.values())
+    yield from joined.from_iterable(chain.target for chain in run.chains.values())
+    yield from joined.from_iterable(one.choice for one in guesses)
 
 
 # -- the table of times --------------------------------------------------------------------------------

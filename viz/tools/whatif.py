@@ -18,7 +18,7 @@ from decoding.backends.recorded import RecordedBackend
 
 from ..learn.export import export_lesson
 from ..learn.lessons import shipped_lessons
-from ..learn.payload import learn_payload
+from ..player.payload import run_payload
 
 ALLOWED_MS = 100
 MOVE = """async ([name, value]) => {
@@ -45,7 +45,7 @@ def measure(moves: int, identifier: str | None = None) -> list[tuple[float, floa
         browser = playwright.chromium.launch(args=["--no-sandbox"], **({"executable_path": path} if path else {}))
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         file = Path(folder, "lesson.html")
-        file.write_text(export_lesson(shipped_lessons()[0], learn_payload(run)), encoding="utf-8")
+        file.write_text(export_lesson(shipped_lessons()[0], run_payload(run, details=True)), encoding="utf-8")
         page.goto(file.as_uri())
         page.evaluate("learn.goTo({ place: 'whatif' })")
         found = [tuple(page.evaluate(MOVE, _move(k))) for k in range(moves)]

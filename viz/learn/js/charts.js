@@ -1,8 +1,12 @@
 /* Small charts in SVG, redrawn within a frame. Colours come from the player's variables and are never the only mark. */
 
+import { el, isNarrow, svg } from "../../core/js/dom.js";
+import { clamp, count, fixed, times } from "../../core/js/format.js";
+import { checkCost } from "../../core/js/replay.js";
+
 /** In the units of the viewBox: a smaller drawing on a phone, so that its letters stay readable. */
 function chartSize() {
-  const narrow = window.matchMedia("(max-width: 760px)").matches;
+  const narrow = isNarrow();
   return { width: narrow ? 360 : 640, height: narrow ? 260 : 300, left: 40, right: 12, top: 16, bottom: 36 };
 }
 
@@ -12,7 +16,7 @@ function niceStep(range, wanted = 5) {
 }
 
 /** Lines and points over a numeric axis. series: {name, points: [[x, y]], kind: "line" | "dash" | "dots", cls}. */
-function lineChart({ label, x, y, series, marks = [] }) {
+export function lineChart({ label, x, y, series, marks = [] }) {
   const { width, height, left, right, top, bottom } = chartSize();
   const all = series.flatMap((one) => one.points.map(([, value]) => value)), high = Math.max(y.least || 1.2, ...all) * (marks.length ? 1.2 : 1.06);  // the text of a mark stands above all curves
   const sx = (value) => left + (value - x.min) / (x.max - x.min) * (width - left - right);
@@ -39,7 +43,7 @@ function drawSeries({ points, kind, cls }, sx, sy) {
 }
 
 /** Speedups as cells, which are built once and then only recoloured. The run's cell is outlined. */
-class HeatMap {
+export class HeatMap {
   constructor({ columns, rows, xLabel, yLabel, xText = String, yText = String }) {
     Object.assign(this, { columns, rows, xLabel, yLabel, xText, yText, w: chartSize().width === 360 ? 360 : 460, h: 250, left: 34, top: 8, bottom: 34 });
     this.cw = (this.w - this.left - 6) / columns.length;
@@ -92,7 +96,7 @@ class HeatMap {
 }
 
 /** Bars of speedup, one per lane; 1 is plain decoding. */
-function speedBars(rows, { caption } = {}) {
+export function speedBars(rows, { caption } = {}) {
   const most = Math.max(1, ...rows.map((row) => row.speedup || 0)), list = el("ol", "sl-bars");
   for (const { name, speedup, note, cls } of rows) {
     const fill = el("i", cls || "");
@@ -105,16 +109,16 @@ function speedBars(rows, { caption } = {}) {
 }
 
 /** The measured lanes of the run as bars, with the draft that is always wrong. */
-function lanesChart(model) {
-  const rows = model.measured.map((lane) => ({ name: lane.name, speedup: lane.speedup ? lane.speedup.shown : lane.policy === "autoregressive" ? 1 : null,
+export function lanesChart(model) {
+  const rows = model.lanes.map((lane) => ({ name: lane.name, speedup: lane.speedup ? lane.speedup.replayed : lane.policy === "autoregressive" ? 1 : null,
     note: `${lane.iterations.length} passes of the target`, cls: "sl-measured" }));
   const wrong = model.alwaysWrong(5);
-  if (wrong) rows.push({ name: wrong.name, speedup: wrong.speedup.shown, note: `${wrong.iterations.length} passes; an invented draft, simulated`, cls: "sl-simulated" });
+  if (wrong) rows.push({ name: wrong.name, speedup: wrong.speedup.replayed, note: `${wrong.iterations.length} passes; an invented draft, simulated`, cls: "sl-simulated" });
   return speedBars(rows, { caption: "Speed relative to plain decoding (the line), as measured and as the race replays it" });
 }
 
 /** What a pass over several tokens costs, as measured, against as many passes over one. */
-function checksChart(model) {
+export function checksChart(model) {
   const { costs } = model, sizes = [1, 2, 4, 6, 11, 21], list = el("ol", "sl-bars sl-checks"), most = sizes[sizes.length - 1];
   for (const n of sizes) {
     const one = el("i", "sl-simulated"), all = el("i", "sl-part-check");

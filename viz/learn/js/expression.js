@@ -6,14 +6,17 @@
  * A hand-written parser turns it into closures; the text is never passed to the browser's own interpreter.
  */
 
-const MAX_SOURCE = 600, MAX_DEPTH = 40;
+import { Policy } from "../../core/js/policies.js";
+import { checkCost, plainCost } from "../../core/js/replay.js";
+
+export const MAX_SOURCE = 600, MAX_DEPTH = 40;
 const FUNCTIONS = {
   min: [2, Math.min], max: [2, Math.max], abs: [1, Math.abs], sqrt: [1, (x) => Math.sqrt(Math.max(0, x))],
   log: [1, (x) => Math.log(Math.max(1e-12, x))], exp: [1, (x) => Math.exp(Math.min(50, x))],
 };
 const TOKEN = /\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)|([A-Za-z_]\w*)|(<=|>=|==|!=|[-+*/^(),<>=]))/y;
 
-class ExpressionError extends Error {}
+export class ExpressionError extends Error {}
 
 /** {wantsMore(values) -> boolean}. names: the variables that may be read. Throws an ExpressionError with a sentence. */
 function parsePolicy(source, names) {
@@ -163,16 +166,16 @@ class ExpressionParser {
   }
 }
 
-const WRITTEN_NAMES = ["p", "entropy", "product", "guessed", "position", "held_last", "guessed_last", "c", "check", "plain"];
+export const WRITTEN_NAMES = ["p", "entropy", "product", "guessed", "position", "held_last", "guessed_last", "c", "check", "plain"];
 
 /** A written policy as a lane. It is asked after every guess, and before the first one with p = 1 and entropy = 0. */
-class Written extends Policy {
+export class Written extends Policy {
   constructor(source) { super("written"); this.parsed = parsePolicy(source, WRITTEN_NAMES); }
   reset({ costs, draft }) {
     this.product = 1;
     this.last = { held_last: 0, guessed_last: 0 };
     this.costs = costs;
-    this.known = { c: costs.c[draft], plain: iterationCost(costs, 0, null) };
+    this.known = { c: costs.c[draft], plain: plainCost(costs) };
   }
   wantsMore({ start, guesses }) {
     const guessed = guesses.length, last = guesses[guessed - 1];

@@ -4,7 +4,12 @@
  * have is null, and a text that uses it says so.
  */
 
-const FACTS = {
+import { fixed, small, times } from "../../core/js/format.js";
+import { Static, makePolicy, parseLane } from "../../core/js/policies.js";
+import { checkCost, withCosts } from "../../core/js/replay.js";
+import { breakEven } from "./theory.js";
+
+export const FACTS = {
   tokens: "tokens of the text", plain_passes: "passes of plain decoding", rule: "acceptance rule", draft: "name of the draft",
   fast_name: "fastest lane (the oracle excluded)", fast_speedup: "its speedup", fast_passes: "its passes of the target",
   slow_name: "slowest lane", slow_speedup: "its speedup", oracle_speedup: "speedup of the oracle",
@@ -23,7 +28,7 @@ const FACTS = {
 
 const RULES = { sampling: "speculative sampling" };
 
-function factsOf(model) {
+export function factsOf(model) {
   const facts = Object.fromEntries(Object.keys(FACTS).map((name) => [name, null]));
   if (!model) return facts;
   const draft = model.draft, replay = model.replay();
@@ -36,12 +41,12 @@ function factsOf(model) {
 }
 
 function laneFacts(model, facts) {
-  const timed = model.measured.filter((lane) => lane.speedup && lane.policy !== "autoregressive");
-  const usable = timed.filter((lane) => lane.policy !== "oracle").sort((a, b) => b.speedup.shown - a.speedup.shown);
+  const timed = model.lanes.filter((lane) => lane.speedup && lane.policy !== "autoregressive");
+  const usable = timed.filter((lane) => lane.policy !== "oracle").sort((a, b) => b.speedup.replayed - a.speedup.replayed);
   const oracle = timed.find((lane) => lane.policy === "oracle"), fast = usable[0], slow = usable[usable.length - 1];
-  if (fast) Object.assign(facts, { fast_name: fast.name, fast_speedup: fast.speedup.shown, fast_passes: fast.iterations.length });
-  if (slow) Object.assign(facts, { slow_name: slow.name, slow_speedup: slow.speedup.shown });
-  if (oracle) facts.oracle_speedup = oracle.speedup.shown;
+  if (fast) Object.assign(facts, { fast_name: fast.name, fast_speedup: fast.speedup.replayed, fast_passes: fast.iterations.length });
+  if (slow) Object.assign(facts, { slow_name: slow.name, slow_speedup: slow.speedup.replayed });
+  if (oracle) facts.oracle_speedup = oracle.speedup.replayed;
 }
 
 function chainFacts(model, facts, replay, draft) {
@@ -49,8 +54,8 @@ function chainFacts(model, facts, replay, draft) {
   const wrong = model.alwaysWrong(5);
   const atCost = (c) => Math.max(...model.sweep(withCosts(model.costs, draft, { c })).map((one) => one.speedup));
   Object.assign(facts, { match: 100 * model.matchRate(), best_sl: best.sl, best_speedup: best.speedup, one_speedup: sweep[0].speedup,
-    long_speedup: sweep[sweep.length - 1].speedup, dynamic_speedup: floor.speedup.shown, break_even: breakEven(atCost),
-    wrong_speedup: wrong.speedup.shown, wrong_passes: wrong.iterations.length, longest_run: Math.max(0, ...replay.holds),
+    long_speedup: sweep[sweep.length - 1].speedup, dynamic_speedup: floor.speedup.replayed, break_even: breakEven(atCost),
+    wrong_speedup: wrong.speedup.replayed, wrong_passes: wrong.iterations.length, longest_run: Math.max(0, ...replay.holds),
     acceptance_short: acceptance(model, 1), acceptance_long: acceptance(model, 10) });
   const other = Object.keys(model.chains).find((name) => name !== draft && model.costs.c[name] != null);
   if (other) {
@@ -61,12 +66,12 @@ function chainFacts(model, facts, replay, draft) {
 
 function acceptance(model, sl) {
   const lane = model.simulated("", new Static(sl));
-  const drafted = lane.iterations.reduce((sum, it) => sum + it.n, 0), held = lane.iterations.reduce((sum, it) => sum + it.accepted, 0);
+  const drafted = lane.iterations.reduce((sum, it) => sum + it.drafted, 0), held = lane.iterations.reduce((sum, it) => sum + it.accepted, 0);
   return drafted ? 100 * held / drafted : null;
 }
 
 function samplingFacts(model, facts) {
-  const found = model.measured.flatMap((lane) => lane.iterations).map(keptByChance).find(Boolean);
+  const found = model.lanes.flatMap((lane) => lane.iterations).map(keptByChance).find(Boolean);
   Object.assign(facts, found);
 }
 
@@ -77,10 +82,10 @@ function keptByChance(it) {
 }
 
 /** The facts of the iteration on screen. */
-function iterationFacts(lane, i) {
+export function iterationFacts(lane, i) {
   const it = lane && lane.iterations[i];
   if (!it) return {};
-  return { lane_name: lane.name, iteration: i + 1, sl: it.n, held: it.accepted, gives: it.gives, thrown: it.n - it.accepted, cost: it.cost.total, saved: it.cost.gained, check: it.cost.check, ...keptByChance(it) };
+  return { lane_name: lane.name, iteration: i + 1, sl: it.drafted, held: it.accepted, gives: it.gives, thrown: it.drafted - it.accepted, cost: it.cost.total, saved: it.cost.gained, check: it.cost.check, ...keptByChance(it) };
 }
 
 const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown", "iteration", "longest_run"]);
@@ -98,14 +103,14 @@ function factText(name, value) {
 }
 
 /** A lesson's text with the values of its {facts}. */
-function fill(text, facts) {
+export function fill(text, facts) {
   return text.replace(/\{([a-z_0-9]+)\}/g, (whole, name) => (name in FACTS ? factText(name, facts[name]) : whole));
 }
 
 const CONDITION = /^([a-z_0-9]+) (<|<=|>|>=|==) ([a-z_0-9]+|-?\d+(?:\.\d+)?)$/;
 
 /** Whether an answer is right for these facts: as written, or by a comparison; null if a fact is missing. */
-function isRight(right, facts) {
+export function isRight(right, facts) {
   if (typeof right === "boolean") return right;
   const [, left, sign, other] = CONDITION.exec(right) || [];
   const a = facts[left], b = other in FACTS ? facts[other] : Number(other);

@@ -2,14 +2,24 @@
  *
  *   const learn = SpeculoscopeLearn.mount(root, { server, index, payloads, exported })
  *   server: functions of viz/learn/desk.py, each (query) -> Promise of an answer or {error: sentence}; null in a file
- *   payloads: the runs of a saved file, {id: result of learn_payload}
+ *   payloads: the runs of a saved file, {id: result of run_payload with details}
  *   learn.openRun(payload) · learn.goTo({ place, ... }) · learn.say(sentence)
  */
+
+import { button, el, select } from "../../core/js/dom.js";
+import { RunModel } from "../../core/js/run.js";
+import { factsOf } from "./facts.js";
+import { packRun, unpackRun } from "./files.js";
+import { Lessons } from "./lessons.js";
+import { Play } from "./play.js";
+import { Steps } from "./steps.js";
+import { WhatIf } from "./whatif.js";
+import { Words } from "./words.js";
 
 const PLACES = [["lessons", "Lessons"], ["steps", "Step by step"], ["play", "Be the policy"], ["whatif", "What if"], ["words", "Words"]];
 const RUN_ID = /^[A-Za-z0-9_-]{1,64}$/;
 
-class Learn {
+export class Learn {
   constructor(root, { server = null, index = { recordings: [], lessons: [], roles: {} }, payloads = {}, exported = false } = {}) {
     Object.assign(this, { root, server, index, payloads, exported, model: null, place: "lessons" });
     root.classList.add("speculoscope", "sl-root");
@@ -128,7 +138,7 @@ class Learn {
     this.model = new RunModel(payload);
     this.facts = null;
     this.fillPicker();
-    this.runLine.replaceChildren(el("span", "", payload.sentence + (payload.doubt || "")), el("span", "sl-mute", payload.badge));
+    this.runLine.replaceChildren(el("span", "", payload.sentence + payload.doubt), el("span", "sl-mute", payload.badge.text));
     this.places.steps.open(this.model);
     for (const name of ["play", "whatif"]) this.places[name].model = null;
     if (this.place !== "lessons") this.show(this.place);
@@ -252,48 +262,8 @@ class Learn {
   openFirst() { return this.openId(this.index.roles.everyday || this.index.recordings[0].id); }
 }
 
-// ---------------------------------------------------------------- a run in a link
-
-const MAX_PACKED = 60000, MAX_UNPACKED = 8 * 2 ** 20; // characters of a fragment; bytes of a run
-
-/** A run file, compressed, in characters that are valid in a link. The tokens' alternatives are left out. */
-async function packRun(text) {
-  const run = JSON.parse(text);
-  for (const lane of run.lanes) {
-    lane.repeats = lane.repeats.slice(0, 1);
-    for (const it of lane.iterations) for (const token of [...it.drafted, ...(it.emitted ? [it.emitted] : [])]) token.draft_top = token.target_top = [];
-  }
-  run.settings.repeats = 1;
-  const stream = new Blob([JSON.stringify(run)]).stream().pipeThrough(new CompressionStream("deflate-raw"));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  let letters = "";
-  for (const byte of bytes) letters += String.fromCharCode(byte);
-  const packed = btoa(letters).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
-  if (packed.length > MAX_PACKED) throw new Error("This run is too large for a link: save its file on the Race tab and share that.");
-  return packed;
-}
-
-async function unpackRun(packed) {
-  const tooLarge = new Error("The run in this link is larger than a link may hold: ask for its file.");
-  if (packed.length > MAX_PACKED) throw tooLarge;
-  try {
-    const letters = atob(packed.replace(/-/g, "+").replace(/_/g, "/"));
-    const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
-    const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw")).getReader();
-    const parts = [];
-    for (let size = 0, part = await reader.read(); !part.done; part = await reader.read()) {
-      parts.push(part.value);
-      size += part.value.length;
-      if (size > MAX_UNPACKED) throw tooLarge; // a small link can unpack to gigabytes
-    }
-    return await new Blob(parts).text();
-  } catch (error) {
-    throw error === tooLarge ? error : new Error("The run in this link cannot be read: the link was cut or changed.", { cause: error });
-  }
-}
-
 /** Mount in the dashboard: loads the index, then follows the page's link or shows the list of lessons. */
-async function mountPage(root, server) {
+export async function mountPage(root, server) {
   const learn = new Learn(root, { server });
   root.speculoscopeLearn = learn;
   await learn.attempt(async () => {

@@ -1,13 +1,24 @@
 /* Lessons: the texts of lessons/*.json, next to the run that they describe. */
 
+import { button, el, table } from "../../core/js/dom.js";
+import { clamp } from "../../core/js/format.js";
+import { checksChart, lanesChart } from "./charts.js";
+import { FACTS, factsOf, fill, iterationFacts } from "./facts.js";
+import { memory, tokenBox } from "./fields.js";
+import { printNode, saveText } from "./files.js";
+import { KINDS, exampleOf } from "./kinds.js";
+import { Question, answersOf } from "./questions.js";
+import { costSentence, iterationSentence } from "./sentences.js";
+import { Calculator } from "./whatif.js";
+
 const LANE_WORDS = {
-  fast: (model) => model.measured.find((lane) => lane.name === factsOf(model).fast_name),
-  slow: (model) => model.measured.find((lane) => lane.name === factsOf(model).slow_name),
+  fast: (model) => model.lanes.find((lane) => lane.name === factsOf(model).fast_name),
+  slow: (model) => model.lanes.find((lane) => lane.name === factsOf(model).slow_name),
   wrong: (model) => model.alwaysWrong(5),
   plain: (model) => model.plain,
 };
 
-class Lessons {
+export class Lessons {
   constructor(learn) {
     Object.assign(this, { learn, lesson: null, at: 0, results: new Map() });
     this.node = el("section", "sl-lessons");
@@ -124,7 +135,7 @@ class Lessons {
       const done = (this.progress[lesson.id] || []).length, total = lesson.steps.length;
       const state = done >= total ? "done" : done ? `${done} of ${total} steps done` : `${total} steps`;
       const open = button(done && done < total ? "Continue" : "Start", () => this.learn.attempt(() => this.open(lesson, done < total ? firstMissing(this.progress[lesson.id], total) : 0)),
-        { cls: "sl-button sl-main", title: `${lesson.title}: open` });
+        { cls: "sd-button sl-main", title: `${lesson.title}: open` });
       return el("article", "sl-card", el("h3", "", lesson.title), el("p", "", lesson.about), el("p", "sl-mute", `About ${lesson.minutes} minutes · ${state}`), open);
     });
     const box = el("div", "sl-shelf", el("p", "sl-intro", "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Each lesson shows it on a real run and ends with questions."),
@@ -173,7 +184,7 @@ class Lessons {
     if (this.missed) text.append(el("p", "sl-note sl-missing", this.missed));
     const rest = el("div", "sl-lesson-rest", step.question ? this.ask(step.question, facts) : null);
     rest.append(el("div", "sl-bar sl-turn", button("← Back", () => this.move(-1), { title: "Previous step of the lesson (page up)" }),
-      button(last ? "Finish" : "Next step →", () => this.move(1), { cls: "sl-button sl-main", title: "Next step of the lesson (page down)" })), this.dots, this.tools());
+      button(last ? "Finish" : "Next step →", () => this.move(1), { cls: "sd-button sl-main", title: "Next step of the lesson (page down)" })), this.dots, this.tools());
     return el("div", `sl-lesson${stage ? "" : " sl-alone"}`, text, stage ? el("div", "sl-stage", stage) : null, rest);
   }
 
@@ -226,9 +237,9 @@ class Lessons {
   }
 
   laneFor(text = "static:5", model = this.model) {
-    if (LANE_WORDS[text]) return LANE_WORDS[text](model) || model.measured[0];
-    const measured = model.measured.find((lane) => lane.lane === text);
-    return measured || model.simulatedLane(text) || model.measured[model.measured.length - 1];
+    if (LANE_WORDS[text]) return LANE_WORDS[text](model) || model.lanes[0];
+    const measured = model.lanes.find((lane) => lane.lane === text);
+    return measured || model.simulatedLane(text) || model.lanes[model.lanes.length - 1];
   }
 
   // -------------------------------------------------------------- saving and printing
@@ -259,12 +270,12 @@ class Lessons {
       const model = await this.learn.modelOf(this.runFor(step).id), part = this.printedStep(step, i, model, solutions);
       if (model && !models.includes(model)) {
         models.push(model);
-        part.prepend(el("p", "", `${models.length > 1 ? "From here on another run. " : ""}${model.sentence}`), el("p", "sl-mute", model.badge));
+        part.prepend(el("p", "", `${models.length > 1 ? "From here on another run. " : ""}${model.sentence}`), el("p", "sl-mute", model.badge.text));
       }
       page.append(part);
     }
     if (solutions.children.length) page.append(el("section", "sl-solutions", el("h2", "", "Answers"), solutions));
-    models.forEach((model, i) => page.append(el("section", "", el("h2", "", `How the ${["", "second ", "third "][i] ?? "next "}run was made`), table(["what", "value"], model.settings))));
+    models.forEach((model, i) => page.append(el("section", "", el("h2", "", `How the ${["", "second ", "third "][i] ?? "next "}run was made`), table(["what", "value"], model.settings, { cls: "sl-table" }))));
     return page;
   }
 
@@ -290,25 +301,7 @@ function firstMissing(done = [], total = 0) {
 }
 
 function printedIteration(lane, i) {
-  const it = lane.iterations[i], row = el("p", "sl-printed", ...it.guesses.map((guess) => tokenBox(guess.text, guess.fate)));
-  if (it.own) row.append(tokenBox(it.own.text, it.own.fate));
+  const it = lane.iterations[i], row = el("p", "sl-printed", ...it.guesses.map((guess) => tokenBox(guess.text, guess.outcome)));
+  if (it.own) row.append(tokenBox(it.own.text, it.own.outcome));
   return el("div", "", el("p", "", iterationSentence(lane, i)), row, el("p", "sl-mute", costSentence(it)));
-}
-
-/** Print only one node. */
-function printNode(node) {
-  const sheet = el("div", "speculoscope sl-print", node);
-  document.body.append(sheet);
-  document.body.classList.add("sl-printing");
-  const done = () => { document.body.classList.remove("sl-printing"); sheet.remove(); };
-  window.addEventListener("afterprint", done, { once: true });
-  window.print();
-}
-
-function saveText(name, mime, text) {
-  const link = el("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: mime }));
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }

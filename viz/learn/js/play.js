@@ -1,8 +1,19 @@
 /* Be the policy: guess on or check now, on the recorded guesses and the measured costs; then write a policy. */
 
+import { button, el, select } from "../../core/js/dom.js";
+import { fixed, small, times } from "../../core/js/format.js";
+import { pieces, piecesAfter } from "../../core/js/pieces.js";
+import { Confidence, Oracle, Static, makePolicy } from "../../core/js/policies.js";
+import { Replay, SL_CAP, bestSplit, checkCost, cutChain, iterationCost, plainCost, simulate } from "../../core/js/replay.js";
+import { speedBars } from "./charts.js";
+import { ExpressionError, MAX_SOURCE, WRITTEN_NAMES, Written } from "./expression.js";
+import { memory, tokenBox } from "./fields.js";
+import { iterationSentence } from "./sentences.js";
+import { meter, promptBefore } from "./steps.js";
+
 const LENGTHS = [24, 48, 96];
 
-class Play {
+export class Play {
   constructor(learn) {
     this.learn = learn;
     this.node = el("section", "sl-play");
@@ -80,7 +91,7 @@ class Play {
     return el("div", "sl-card", el("h2", "", "You decide: guess on, or check now?"),
       el("p", "", `The draft shows one guess at a time and how sure it is of it. A guess costs ${small(cost.c[draft])} passes of the target, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little, and the target is called too often; guess too much, and the guesses after the first wrong one are wasted.`),
       el("p", "", "Keys: → or g guesses on, ↓ or c checks now."),
-      el("p", "sl-bar", lengths, Object.assign(button("Start", () => this.start(), { cls: "sl-button sl-main" }), { id: "sl-start" }), best ? el("span", "sl-mute", `Your best here: ${times(best)}`) : null));
+      el("p", "sl-bar", lengths, Object.assign(button("Start", () => this.start(), { cls: "sd-button sl-main" }), { id: "sl-start" }), best ? el("span", "sl-mute", `Your best here: ${times(best)}`) : null));
   }
 
   /** The game: the text, the guesses of this iteration, the time spent, two buttons. */
@@ -88,7 +99,7 @@ class Play {
     const { game } = this, seen = game.guesses, last = game.past[game.past.length - 1];
     const board = el("ol", "sl-board");
     seen.forEach((guess, k) => board.append(el("li", "sl-cell", el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(game.wordOf(k), "waiting"), meter(guess.p, "draft"))));
-    const on = button("Guess on (→)", () => this.guessOn(), { cls: "sl-button sl-main" }), check = button(seen.length ? "Check now (↓)" : "Check now: take one token (↓)", () => this.check(), { cls: "sl-button sl-main" });
+    const on = button("Guess on (→)", () => this.guessOn(), { cls: "sd-button sl-main" }), check = button(seen.length ? "Check now (↓)" : "Check now: take one token (↓)", () => this.check(), { cls: "sd-button sl-main" });
     on.dataset.key = "on";
     check.dataset.key = "check";
     on.disabled = !game.mayGuess;
@@ -103,7 +114,7 @@ class Play {
   results() {
     const { game, model } = this, regrets = game.worst(3), speed = times(game.speedup);
     const rows = [{ name: "You", speedup: game.speedup, cls: "sl-you", note: `${game.past.length} passes` }, ...game.others(model)].sort((a, b) => b.speedup - a.speedup);
-    const again = button("Again", () => this.start(), { cls: "sl-button sl-main" });
+    const again = button("Again", () => this.start(), { cls: "sd-button sl-main" });
     again.dataset.key = "again";
     const list = el("ol", "sl-regrets", ...regrets.map(({ i, cost, sentence }) => el("li", "", `${sentence} `, button("Show it", () => this.stepThrough(i)), ` It cost ${fixed(cost)} passes.`)));
     return el("div", "sl-card", el("h2", "", `You: ${speed}${game.isBest ? ", your best here" : ""}`),
@@ -125,7 +136,7 @@ class Game {
     this.replay = new Replay(cutChain(model.chains[model.draft], n));
     this.model = model;
     this.shown = pieces(this.replay.chain.target, model.vocab);
-    this.plain = iterationCost(model.costs, 0, null);
+    this.plain = plainCost(model.costs);
     Object.assign(this, { start: 0, guesses: [], past: [], spent: 0, over: false });
   }
 
@@ -211,9 +222,9 @@ class Writer {
       const lane = this.model.simulated("Your policy", new Written(this.source));
       const best = this.model.bestStatic(), confidence = this.model.simulated("", new Confidence());
       this.field.setAttribute("aria-invalid", "false");
-      this.out.replaceChildren(speedBars([{ name: "Your policy", speedup: lane.speedup.shown, cls: "sl-you", note: `${lane.iterations.length} passes` },
+      this.out.replaceChildren(speedBars([{ name: "Your policy", speedup: lane.speedup.replayed, cls: "sl-you", note: `${lane.iterations.length} passes` },
         { name: `Static ${best.sl}`, speedup: best.speedup, note: "the best static SL, with hindsight", cls: "sl-simulated" },
-        { name: "Confidence 0.4", speedup: confidence.speedup.shown, cls: "sl-simulated" }], { caption: `Simulated on all ${this.model.replay().n} tokens of this run` }),
+        { name: "Confidence 0.4", speedup: confidence.speedup.replayed, cls: "sl-simulated" }], { caption: `Simulated on all ${this.model.replay().n} tokens of this run` }),
       button("Step through it", () => this.learn.goTo({ place: "steps", lane, iteration: 0, step: 0 })));
     } catch (error) {
       if (!(error instanceof ExpressionError)) throw error;

@@ -1,5 +1,8 @@
 /* A question with answers in shuffled order; a chosen answer is explained with the numbers of the run on screen. */
 
+import { button, el } from "../../core/js/dom.js";
+import { fill, isRight } from "./facts.js";
+
 /** A seed from a text, the same on every machine, so that everyone in a class sees the same order. */
 function seedOf(text) {
   let seed = 2166136261;
@@ -18,7 +21,7 @@ function mixed(list, seed) {
 }
 
 /** The answers for these facts, filled in. Wrong answers with the same text as a right one are left out. */
-function answersOf(question, facts, key) {
+export function answersOf(question, facts, key) {
   const answers = question.answers.map((answer) => ({ text: fill(answer.text, facts), why: fill(answer.why, facts), right: isRight(answer.right, facts) }));
   const right = new Set(answers.filter((answer) => answer.right).map((answer) => answer.text)), kept = new Map();
   for (const answer of answers) {
@@ -27,7 +30,7 @@ function answersOf(question, facts, key) {
   return mixed([...kept.values()], seedOf(key));
 }
 
-class Question {
+export class Question {
   /** options: hidden (show the answers on request only), answered(text, right), chosen (text of an earlier choice). */
   constructor(question, facts, key, { hidden = false, chosen = null, answered = () => {} } = {}) {
     Object.assign(this, { answers: answersOf(question, facts, key), answered, chosen, hidden });

@@ -1,10 +1,7 @@
 /* One sentence per step, computed from the iteration on screen. */
 
-const count = (n, one, many = `${one}s`) => `${n === 0 ? "no" : n.toLocaleString("en")} ${n === 1 ? one : many}`;
-const percent = (p) => (p >= 0.995 && p < 1 ? "over 99%" : p < 0.005 ? "under 1%" : `${Math.round(100 * p)}%`);
-const fixed = (x, digits = 2) => Number(x).toFixed(digits);
-const small = (x) => fixed(x, x > 0 && x < 0.1 ? 3 : 2);
-const times = (x) => `${fixed(x)}×`;
+import { count, fixed, percent, quoted } from "../../core/js/format.js";
+import { checkCost } from "../../core/js/replay.js";
 
 const STOPPED = {
   policy: "check now", cap: "check now: this is the limit for one iteration", limit: "check now: no more tokens are wanted",
@@ -13,18 +10,18 @@ const STOPPED = {
 };
 
 /** "Iteration 2: guessed 5, 1 held, 1 rejected, 3 dropped, 1 correction: 2 tokens." */
-function iterationSentence(lane, i) {
-  const it = lane.iterations[i], rejected = it.guesses.filter((guess) => guess.fate === "rejected").length;
-  const dropped = it.n - it.accepted - rejected;
-  const parts = it.n ? [`guessed ${it.n}`, `${it.accepted} held`] : ["nothing was guessed"];
+export function iterationSentence(lane, i) {
+  const it = lane.iterations[i], rejected = it.guesses.filter((guess) => guess.outcome === "rejected").length;
+  const dropped = it.drafted - it.accepted - rejected;
+  const parts = it.drafted ? [`guessed ${it.drafted}`, `${it.accepted} held`] : ["nothing was guessed"];
   if (rejected) parts.push(`${rejected} rejected`);
   if (dropped) parts.push(`${dropped} dropped`);
-  if (it.own) parts.push(`1 ${{ plain: "token by the target alone" }[it.own.fate] || it.own.fate}`);
+  if (it.own) parts.push(`1 ${{ plain: "token by the target alone" }[it.own.outcome] || it.own.outcome}`);
   return `Iteration ${i + 1}: ${parts.join(", ")}: ${count(it.gives, "token")}.`;
 }
 
 /** The iteration's cost, compared with plain decoding of the same tokens. */
-function costSentence({ cost, n, gives }) {
+export function costSentence({ cost, drafted: n, gives }) {
   const guessing = n ? `${count(n, "guess", "guesses")} ${fixed(cost.guessing)} + ` : "";
   const sum = `${guessing}one check ${fixed(cost.check)} + the rest ${fixed(cost.rest)} = ${fixed(cost.total)} passes of the target`;
   const verdict = Math.abs(cost.gained) < 0.005 ? "no difference"
@@ -33,14 +30,14 @@ function costSentence({ cost, n, gives }) {
 }
 
 /** The steps of one iteration: [{kind, at, sentence, more}]; `at` is the index of the step's guess. */
-function stepsOf(model, lane, i) {
+export function stepsOf(model, lane, i) {
   const it = lane.iterations[i], steps = it.guesses.map((guess, at) => guessStep(lane, it, guess, at));
   steps.push(checkStep(model, it, lane));
   it.guesses.forEach((guess, at) => {
-    if (guess.fate === "accepted" || guess.fate === "rejected") steps.push({ kind: "verdict", at, ...verdictOf(model, it, guess, at) });
+    if (guess.outcome === "accepted" || guess.outcome === "rejected") steps.push({ kind: "verdict", at, ...verdictOf(model, it, guess, at) });
   });
   if (it.own) steps.push({ kind: "own", at: it.accepted, ...ownStep(model, it) });
-  if (it.n > it.accepted) steps.push({ kind: "rewind", at: it.accepted, ...rewindStep(it) });
+  if (it.drafted > it.accepted) steps.push({ kind: "rewind", at: it.accepted, ...rewindStep(it) });
   steps.push({ kind: "cost", at: -1, sentence: iterationSentence(lane, i), more: costSentence(it) });
   return steps;
 }
@@ -54,7 +51,7 @@ function guessStep(lane, it, guess, at) {
 
 /** What the policy decided after this guess. */
 function decisionOf(lane, it, guess, at) {
-  const last = at === it.n - 1, outcome = last ? STOPPED[it.stop] || "check now" : "guess on";
+  const last = at === it.drafted - 1, outcome = last ? STOPPED[it.stop] || "check now" : "guess on";
   if (guess.score != null && guess.threshold != null) {
     return `The policy ${lane.name} compares its score ${fixed(guess.score, 3)} with the threshold ${fixed(guess.threshold, 3)}: ${outcome}.`;
   }
@@ -62,21 +59,21 @@ function decisionOf(lane, it, guess, at) {
 }
 
 function checkStep(model, it, lane) {
-  const cost = fixed(checkCost(model.costs, it.n + 1));
-  if (!it.n) {
+  const cost = fixed(checkCost(model.costs, it.drafted + 1));
+  if (!it.drafted) {
     return { kind: "check", at: -1, sentence: "Nothing was guessed: the target takes one pass for one token.",
       more: "That is plain decoding: every token needs a whole pass." };
   }
   return {
     kind: "check", at: -1,
-    sentence: `Check: the target reads ${it.n === 1 ? "the guess" : `all ${it.n} guesses`} in one pass, which gives its own choice at each place, and after the last.`,
-    more: `A pass over ${count(it.n + 1, "token")} takes ${cost} times as long as one over a single token, measured on the machine of this run`
-      + (cost < 1 + 0.5 * it.n ? ": most of a pass goes into reading the model's weights, which are read once for all tokens." : "."),
+    sentence: `Check: the target reads ${it.drafted === 1 ? "the guess" : `all ${it.drafted} guesses`} in one pass, which gives its own choice at each place, and after the last.`,
+    more: `A pass over ${count(it.drafted + 1, "token")} takes ${cost} times as long as one over a single token, measured on the machine of this run`
+      + (cost < 1 + 0.5 * it.drafted ? ": most of a pass goes into reading the model's weights, which are read once for all tokens." : "."),
   };
 }
 
 function verdictOf(model, it, guess, at) {
-  const name = `Guess ${at + 1}, ${quoted(guess.text)}`, held = guess.fate === "accepted";
+  const name = `Guess ${at + 1}, ${quoted(guess.text)}`, held = guess.outcome === "accepted";
   const first = at === 0 || held ? "" : " The guesses after it no longer count.";
   if (model.rule === "sampling" && guess.accept_probability != null) return samplingVerdict(guess, name, held);
   const noise = model.rule === "coupling" ? `, each with the same noise added (seed ${model.seed}, place ${it.start + at}),` : "";
@@ -96,9 +93,9 @@ function samplingVerdict(guess, name, held) {
 
 function ownStep(model, it) {
   const token = quoted(it.own.text);
-  if (it.own.fate === "plain") return { sentence: `The target writes ${token}.`, more: "" };
-  if (it.own.fate === "bonus") {
-    return { sentence: `${it.n === 1 ? "The guess" : `All ${it.n} guesses`} held, and the same pass also gives the next token: ${token}, the bonus.`,
+  if (it.own.outcome === "plain") return { sentence: `The target writes ${token}.`, more: "" };
+  if (it.own.outcome === "bonus") {
+    return { sentence: `${it.drafted === 1 ? "The guess" : `All ${it.drafted} guesses`} held, and the same pass also gives the next token: ${token}, the bonus.`,
       more: "It costs nothing extra: the check computed it anyway." };
   }
   return model.rule === "sampling"
@@ -109,9 +106,9 @@ function ownStep(model, it) {
 }
 
 function rewindStep(it) {
-  const dropped = it.guesses.filter((guess) => guess.fate === "dropped").length;
+  const dropped = it.guesses.filter((guess) => guess.outcome === "dropped").length;
   const end = it.start + it.accepted;
-  const lost = dropped && it.guesses.some((guess) => guess.fate === "rejected")
+  const lost = dropped && it.guesses.some((guess) => guess.outcome === "rejected")
     ? `${dropped === 1 ? "The guess" : `The ${dropped} guesses`} after the rejected one followed a wrong token: dropped.`
     : dropped ? "The text ended before the last guesses: dropped." : "Nothing was guessed after the rejected token.";
   return { sentence: `${lost} Both models' caches are cut back to ${end ? `the first ${count(end, "token")} of the new text` : "the prompt"}.`,

@@ -1,8 +1,14 @@
 /* Step by step: one iteration at a time, divided into guesses, check, verdicts, own token, rewind and cost. */
 
+import { button, el, select } from "../../core/js/dom.js";
+import { clamp, fixed, percent, visible } from "../../core/js/format.js";
+import { tokenBox } from "./fields.js";
+import { KINDS, findIteration } from "./kinds.js";
+import { stepsOf } from "./sentences.js";
+
 const TEXT_BEFORE = 60; // tokens of text shown before the iteration
 
-class Steps {
+export class Steps {
   constructor(learn) {
     this.learn = learn;
     this.node = el("section", "sl-steps");
@@ -16,8 +22,8 @@ class Steps {
     this.model = model;
     this.extra = [];
     this.bets.clear();
-    const first = model.measured.findIndex((lane) => lane.policy === "static");
-    this.lane = model.measured[first >= 0 ? first : Math.min(1, model.measured.length - 1)] || null;
+    const first = model.lanes.findIndex((lane) => lane.policy === "static");
+    this.lane = model.lanes[first >= 0 ? first : Math.min(1, model.lanes.length - 1)] || null;
     this.at = { iteration: 0, step: 0 };
     const wrong = model.alwaysWrong(5);
     if (wrong) this.extra.push(wrong);
@@ -27,7 +33,7 @@ class Steps {
   /** Outside a lesson nothing is pointed at. */
   refresh() { delete this.node.dataset.highlight; }
 
-  get lanes() { return [...this.model.measured, ...this.extra]; }
+  get lanes() { return [...this.model.lanes, ...this.extra]; }
 
   /** Show a lane (object, lane text or number) at an iteration and a step (number or kind). */
   goTo({ lane, iteration = 0, step = 0 } = {}) {
@@ -47,7 +53,7 @@ class Steps {
 
   get state() { return this.lane ? { lane: this.lanes.indexOf(this.lane), ...this.at } : {}; }
   get steps() { return stepsOf(this.model, this.lane, this.at.iteration); }
-  get blocked() { return this.hides && this.steps[this.at.step].kind === "check" && this.it.n > 0 && !this.bets.has(this.it); }
+  get blocked() { return this.hides && this.steps[this.at.step].kind === "check" && this.it.drafted > 0 && !this.bets.has(this.it); }
   get it() { return this.lane.iterations[this.at.iteration]; }
 
   move(direction) {
@@ -70,7 +76,7 @@ class Steps {
   towards(at) {
     const found = this.steps.findIndex((step) => step.kind === "verdict" && step.at === at);
     const thrown = this.steps.findIndex((step) => step.kind === "rewind");
-    if (at < this.it.n && (found >= 0 || thrown >= 0)) this.goTo({ iteration: this.at.iteration, step: found >= 0 ? found : thrown });
+    if (at < this.it.drafted && (found >= 0 || thrown >= 0)) this.goTo({ iteration: this.at.iteration, step: found >= 0 ? found : thrown });
   }
 
   key(event) {
@@ -102,7 +108,7 @@ class Steps {
     const keyed = (key, node) => { node.dataset.key = key; return node; };
     const moves = el("span", "sl-group",
       keyed("back", button("◀ Back", () => this.move(-1), { title: "One step back (left arrow)" })),
-      keyed("next", button("Next ▶", () => this.move(1), { title: "Next step (right arrow)", cls: "sl-button sl-main" })),
+      keyed("next", button("Next ▶", () => this.move(1), { title: "Next step (right arrow)", cls: "sd-button sl-main" })),
       keyed("skip", button("»", () => this.goTo({ iteration: this.at.iteration + 1 }), { title: "Next iteration (n)" })));
     const jumps = el("span", "sl-group sl-jumps", el("span", "sl-mute", "Jump to"),
       ...Object.entries(KINDS).map(([kind, { label, title }]) => keyed(kind, button(label, () => this.jump(kind), { title: `Jump to ${title}` }))));
@@ -118,14 +124,14 @@ class Steps {
     const sentence = el("p", "sl-sentence", step.sentence);
     const box = el("div", "sl-caption", where, sentence, step.more ? el("p", "sl-more", step.more) : null);
     box.setAttribute("aria-live", "polite");
-    if (step.kind === "check" && this.hides && this.it.n) box.append(this.bet());
+    if (step.kind === "check" && this.hides && this.it.drafted) box.append(this.bet());
     if (step.kind === "cost" && this.bets.has(this.it)) box.append(el("p", "sl-more", this.betResult()));
     return box;
   }
 
   bet() {
     const made = this.bets.get(this.it), row = el("p", "sl-bet", "How many of them will hold? ");
-    for (let k = 0; k <= Math.min(this.it.n, 24); k++) {
+    for (let k = 0; k <= Math.min(this.it.drafted, 24); k++) {
       row.append(button(String(k), () => { this.bets.set(this.it, k); this.build(); }, { pressed: made === k }), " ");
     }
     if (made != null) row.append(el("span", "sl-mute", "Now choose Next."));
@@ -140,14 +146,14 @@ class Steps {
   /** How much of the iteration is revealed at this step. */
   revealed(step) {
     const { kind, at } = step, it = this.it;
-    const guesses = kind === "guess" ? at + 1 : it.n;
-    const verdicts = kind === "verdict" ? at + 1 : ["own", "rewind", "cost"].includes(kind) ? it.n : 0;
+    const guesses = kind === "guess" ? at + 1 : it.drafted;
+    const verdicts = kind === "verdict" ? at + 1 : ["own", "rewind", "cost"].includes(kind) ? it.drafted : 0;
     const own = ["own", "rewind", "cost"].includes(kind);
     return { guesses, verdicts, own, refused: verdicts > it.accepted, thrown: own, over: kind === "cost" || kind === "rewind" };
   }
 
   fateOf(k, open) {
-    const { fate } = this.it.guesses[k];
+    const { outcome: fate } = this.it.guesses[k];
     if (fate === "dropped") return open.refused || open.own ? "dropped" : "waiting";
     return k < open.verdicts ? fate : "waiting";
   }
@@ -160,7 +166,7 @@ class Steps {
       if (past.start + past.gives < it.start - TEXT_BEFORE) return;
       const group = el("span", "sl-past", el("sup", "", String(i + 1)));
       past.guesses.slice(0, past.accepted).forEach((guess) => group.append(el("span", "sl-kept sl-accepted", guess.text)));
-      if (past.own) group.append(el("span", `sl-kept sl-${past.own.fate}`, past.own.text));
+      if (past.own) group.append(el("span", `sl-kept sl-${past.own.outcome}`, past.own.text));
       box.append(group);
     });
     const now = el("span", "sl-present", el("sup", "", String(this.at.iteration + 1)));
@@ -168,7 +174,7 @@ class Steps {
       const fate = this.fateOf(k, open);
       if (!(open.thrown && (fate === "dropped" || fate === "rejected"))) now.append(el("span", `sl-kept sl-${fate}`, guess.text));
     });
-    if (it.own && open.own) now.append(el("span", `sl-kept sl-${it.own.fate}`, it.own.text));
+    if (it.own && open.own) now.append(el("span", `sl-kept sl-${it.own.outcome}`, it.own.text));
     box.append(now);
     requestAnimationFrame(() => { box.scrollTop = box.scrollHeight; });
     return box;
@@ -181,13 +187,13 @@ class Steps {
       const fate = this.fateOf(k, open), current = step.at === k && step.kind !== "own" && step.kind !== "rewind";
       const cell = el("li", `sl-cell${current ? " sl-current" : ""}`, el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(guess.text, fate));
       if (guess.p != null) cell.append(meter(guess.p, "draft"));
-      if (k < open.verdicts && guess.fate !== "dropped") cell.append(el("span", "sl-cell-own", guess.fate === "rejected" && guess.other != null ? `target: ${visible(guess.other)}` : "agrees"));
+      if (k < open.verdicts && guess.outcome !== "dropped") cell.append(el("span", "sl-cell-own", guess.outcome === "rejected" && guess.other != null ? `target: ${visible(guess.other)}` : "agrees"));
       if (fate !== "waiting") cell.append(el("span", "sl-cell-fate", fate));
       board.append(cell);
     });
     if (open.own && it.own) {
       board.append(el("li", `sl-cell sl-cell-big${step.kind === "own" ? " sl-current" : ""}`, el("span", "sl-cell-no", "target"),
-        tokenBox(it.own.text, it.own.fate), el("span", "sl-cell-fate", it.own.fate)));
+        tokenBox(it.own.text, it.own.outcome), el("span", "sl-cell-fate", it.own.outcome)));
     }
     const current = board.querySelector(".sl-current");
     if (current) requestAnimationFrame(() => { board.scrollLeft = current.offsetLeft - board.clientWidth / 2; });
@@ -196,7 +202,7 @@ class Steps {
 
   /** Two bars on one scale: the time spent so far, and plain decoding's time for the tokens that the iteration gives. */
   costs(step) {
-    const { cost, n, gives } = this.it, open = this.revealed(step), checked = step.kind !== "guess";
+    const { cost, drafted: n, gives } = this.it, open = this.revealed(step), checked = step.kind !== "guess";
     const scale = Math.max(cost.total, cost.plain, 1), bar = el("div", "sl-cost"), plain = el("div", "sl-cost");
     const part = (holder, size, cls, text) => {
       const piece = el("i", cls);
@@ -216,8 +222,8 @@ class Steps {
   }
 
   clock() {
-    const { seconds } = this.it;
-    return seconds ? ` On the clock this iteration took ${fixed(1000 * seconds.reduce((a, b) => a + b, 0), 1)} ms.` : "";
+    const seconds = this.lane.simulated ? 0 : this.it.end - this.it.t0;
+    return seconds ? ` On the clock this iteration took ${fixed(1000 * seconds, 1)} ms.` : "";
   }
 
   /** Both models' most probable tokens at the place of the step. */
@@ -233,12 +239,12 @@ class Steps {
 }
 
 /** The end of the prompt: above the text where that answers it, else joined to it. */
-function promptBefore(model, letters) {
-  const { prompt, chat } = model, shown = prompt.length > letters ? `…${prompt.slice(-letters)}` : prompt;
+export function promptBefore(model, letters) {
+  const { chat } = model, prompt = chat ? model.prompt.trimEnd() : model.prompt, shown = prompt.length > letters ? `…${prompt.slice(-letters)}` : prompt;
   return el("span", `sl-prompt${chat ? " sl-asked" : ""}`, chat ? `Prompt: ${shown}` : shown);
 }
 
-function meter(p, name) {
+export function meter(p, name) {
   const fill = el("i");
   fill.style.width = `${clamp(100 * p, 1, 100)}%`;
   const node = el("span", "sl-meter", el("span", "sl-meter-bar", fill), el("span", "", percent(p)));

@@ -1,5 +1,13 @@
 /* What if the draft were cheaper, the SL longer, checks free? Computed by replay and by the closed form. */
 
+import { button, el, select } from "../../core/js/dom.js";
+import { clamp, fixed, percent, small, times } from "../../core/js/format.js";
+import { Confidence, parseLane } from "../../core/js/policies.js";
+import { iterationCost, plainCost, withCosts } from "../../core/js/replay.js";
+import { HeatMap, lineChart, speedBars } from "./charts.js";
+import { numberField, slider } from "./fields.js";
+import { breakEven, modelSpeedup } from "./theory.js";
+
 const CHECKS = {
   measured: ["as measured", (costs) => costs.v],
   free: ["free: any number of tokens for the price of one", () => [1, 1]],
@@ -15,7 +23,7 @@ const PRESETS = {
 };
 const LONGEST = 20, MATCHES = Array.from({ length: 20 }, (_, i) => 0.05 * (i + 1)), COSTS = [0, 0.01, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]; // closer where drafts are
 
-class WhatIf {
+export class WhatIf {
   constructor(learn) {
     this.learn = learn;
     this.node = el("section", "sl-whatif");
@@ -38,7 +46,7 @@ class WhatIf {
     this.threshold = slider("Confidence threshold", { min: 0, max: 1, step: 0.01, value: 0.4, shown: fixed }, redraw);
     this.checks = select("What a check costs", Object.entries(CHECKS).map(([key, [text]]) => [key, text]), "measured", redraw);
     this.presets = el("p", "sl-bar", el("span", "sl-mute", "Presets"), ...Object.entries(PRESETS).map(([key, [text]]) => button(text, () => this.preset(key), { pressed: key === "measured" })));
-    const drafts = Object.keys(model.chains);
+    const drafts = model.drafts;
     const choice = drafts.length > 1 ? el("label", "sl-field", el("span", "", "Draft"), select("Draft", drafts.map((name) => [name, name]), this.draft, (name) => this.changeDraft(name))) : null;
     this.out = el("div", "sl-whatif-out");
     const rows = Array.from({ length: LONGEST }, (_, i) => i + 1);
@@ -90,29 +98,29 @@ class WhatIf {
     const { model, draft, costs } = this, alpha = model.matchRate(draft), sweep = model.sweep(costs, draft, LONGEST), sl = this.sl.value;
     const best = sweep.reduce((a, b) => (b.speedup > a.speedup ? b : a)), chosen = sweep[sl - 1];
     const confidence = model.simulated("", new Confidence(this.threshold.value), { draft, costs });
-    const mean = confidence.iterations.reduce((sum, it) => sum + it.n, 0) / confidence.iterations.length;
+    const mean = confidence.iterations.reduce((sum, it) => sum + it.drafted, 0) / confidence.iterations.length;
     const closed = sweep.map((one) => [one.sl, modelSpeedup(alpha, one.sl, costs, draft)]);
-    const points = model.measured.filter((lane) => lane.policy === "static" && lane.draft === draft && lane.speedup)
-      .map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.shown, `${lane.name}: ${times(lane.speedup.shown)} on the clock`]);
+    const points = model.lanes.filter((lane) => lane.policy === "static" && lane.draft === draft && lane.speedup)
+      .map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.replayed, `${lane.name}: ${times(lane.speedup.replayed)} on the clock`]);
     const chart = lineChart({ label: "Speed relative to plain decoding over the SL", x: { min: 1, max: LONGEST, label: "SL: guesses per check" }, y: {},
       series: [{ name: "simulated: the recorded guesses at these costs", kind: "line", cls: "sl-s0", points: sweep.map((one) => [one.sl, one.speedup]) },
         { name: `model: every guess holds with probability ${fixed(alpha)}`, kind: "dash", cls: "sl-s1", points: closed },
         { name: "measured on the clock, at the measured costs", kind: "dots", cls: "sl-s2", points },
-        { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sl-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.shown, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.shown)}`]] }],
+        { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sl-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.replayed, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.replayed)}`]] }],
       marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }] });
     const said = el("p", "sl-sentence", `SL ${sl} at c = ${small(this.cost)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
       + (best.speedup > 1 ? `The best SL would be ${best.sl}, ${times(best.speedup)}.` : "No SL gains anything: plain decoding is best."));
     said.setAttribute("role", "status");
-    this.out.replaceChildren(...[said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would reach ${times(confidence.speedup.shown)} with ${fixed(mean, 1)} guesses on average. On this text the draft's guess is right at ${percent(alpha)} of the places; its measured c is ${small(this.measured)}.`), chart, this.recorded(costs)].filter(Boolean));
+    this.out.replaceChildren(...[said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would reach ${times(confidence.speedup.replayed)} with ${fixed(mean, 1)} guesses on average. On this text the draft's guess is right at ${percent(alpha)} of the places; its measured c is ${small(this.measured)}.`), chart, this.recorded(costs)].filter(Boolean));
     cancelAnimationFrame(this.later);
     this.later = requestAnimationFrame(() => this.drawMaps(alpha, costs, sl));
   }
 
   /** The run's own lanes at these costs, with their recorded decisions: so every policy is here, with or without JavaScript. */
   recorded(costs) {
-    const { model, draft } = this, plain = iterationCost(costs, 0, null);
-    const rows = model.measured.filter((lane) => lane.policy !== "autoregressive" && lane.draft === draft).map((lane) => {
-      const cost = lane.iterations.reduce((sum, it) => sum + iterationCost(costs, it.n, draft, lane.policy), 0);
+    const { model, draft } = this, plain = plainCost(costs);
+    const rows = model.lanes.filter((lane) => lane.policy !== "autoregressive" && lane.draft === draft).map((lane) => {
+      const cost = lane.iterations.reduce((sum, it) => sum + iterationCost(costs, it.drafted, draft, lane.policy), 0);
       return { name: lane.name, speedup: lane.output.length * plain / cost, cls: "sl-simulated" };
     });
     if (!rows.length) return null;
@@ -153,7 +161,7 @@ function numberQuestion(text, answer, tolerance, shown) {
 }
 
 /** Tokens per second from the times of a guess and a check, the SL and the guesses that hold; and plain decoding's. */
-class Calculator {
+export class Calculator {
   constructor({ guess = 1, check = 10, sl = 4, held = 3 } = {}) {
     const redraw = () => this.draw();
     this.guess = numberField("a guess takes (ms)", guess, {}, redraw);

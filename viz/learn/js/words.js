@@ -1,6 +1,12 @@
 /* The glossary, printable, and the calculator. */
 
-class Words {
+import { button, el } from "../../core/js/dom.js";
+import { GLOSSARY, MORE_WORDS } from "../../core/js/words.js";
+import { tokenBox } from "./fields.js";
+import { printNode } from "./files.js";
+import { Calculator } from "./whatif.js";
+
+export class Words {
   constructor(learn) {
     this.learn = learn;
     this.node = el("section", "sl-words");

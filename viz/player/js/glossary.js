@@ -1,5 +1,9 @@
 // The page's glossary, which explains words on a tap, and the guide behind "?".
 
+import { el } from "../../core/js/dom.js";
+import { GLOSSARY } from "../../core/js/words.js";
+import { Popup, closeButton } from "./popup.js";
+
 const SPELLINGS = {
   tokens: "token", lanes: "lane", iterations: "iteration", policies: "policy", repeats: "repeat", drafts: "draft",
   "target passes": "target pass", "draft passes": "draft pass", Simulated: "simulated", Prefill: "prefill",
@@ -11,9 +15,9 @@ const ESCAPED = WORDS.map((word) => word.replace(/[+]/g, "\\+"));
 const TERM = new RegExp(`(?<![\\w-])(?:${ESCAPED.join("|")})(?![\\w-]|\\+\\+)`, "g");
 
 /** The glossary's word for `text`, "" if there is none. */
-const termOf = (text) => (text in GLOSSARY ? text : SPELLINGS[text] || "");
+export const termOf = (text) => (text in GLOSSARY ? text : SPELLINGS[text] || "");
 
-function termButton(text) {
+export function termButton(text) {
   const node = el("button", "sd-term", text);
   node.type = "button";
   node.sdTerm = termOf(text);
@@ -21,7 +25,7 @@ function termButton(text) {
 }
 
 /** `text` as nodes; the first occurrence of each glossary word is a button. */
-function termed(text) {
+export function termed(text) {
   const nodes = [], known = new Set();
   let from = 0;
   for (const found of String(text).matchAll(TERM)) {
@@ -36,16 +40,16 @@ function termed(text) {
 }
 
 /** Writes `text` into `node` with buttons for glossary words. */
-function say(node, text) { node.replaceChildren(...termed(text || "")); }
+export function say(node, text) { node.replaceChildren(...termed(text || "")); }
 
-function explanation(term) {
+export function explanation(term) {
   const head = el("div", "sd-pop-head");
   head.append(el("b", "", term));
   return [head, el("p", "", GLOSSARY[term])];
 }
 
 /** Words outside a player, such as in a report: a pop-up of `root` shows their explanations. */
-function explainTerms(root) {
+export function explainTerms(root) {
   const popup = new Popup(root);
   root.addEventListener("click", (event) => {
     const term = event.target.closest(".sd-term");
@@ -67,10 +71,10 @@ function definitions(cls, rows) {
 }
 
 /** The guide: what the page shows, the colours, every word, the keys. */
-function guide(legend) {
+export function guide(legend) {
   const dialog = el("dialog", "sd-guide");
   dialog.setAttribute("aria-label", "Guide: what you see, words, keys");
-  const close = button("sd-close", "✕", "Close", () => dialog.close());
+  const close = closeButton(() => dialog.close());
   dialog.append(close, el("h2", "", "What you see"), el("p", "",
     "The same text is written several times, in each lane with another policy. On the time axis, a dark bar is a pass of the "
     + "target and a thin bar is a guess of the draft: guessing far ahead saves passes if the guesses hold, and wastes time if "

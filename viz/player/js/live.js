@@ -1,5 +1,13 @@
 // A live run: events arrive, lanes grow.
 
+import { el } from "../../core/js/dom.js";
+import { clamp, clockText } from "../../core/js/format.js";
+import { Lane } from "../../core/js/lanes.js";
+import { LETTERS } from "../../core/js/words.js";
+import { say } from "./glossary.js";
+import { Player } from "./player.js";
+import { fittingSpeed } from "./speeds.js";
+
 /** Joins the bytes of characters that span several tokens at the token that completes them. */
 class Utf8Joiner {
   constructor(texts) { this.texts = texts; this.open = []; }

@@ -1,7 +1,13 @@
 // A lane's lookahead along its text: a bar per iteration, guessed as outline, accepted as fill.
 
+import { el, svg } from "../../core/js/dom.js";
+import { clamp } from "../../core/js/format.js";
+import { lastAtMost } from "../../core/js/lanes.js";
+import { termButton } from "./glossary.js";
+import { Player } from "./player.js";
+
 /** One lane's SLs over output positions; all lanes share both axes, so that the bars can be compared. */
-class SlStrip {
+export class SlStrip {
   constructor(lane) {
     this.lane = lane;
     this.node = el("div", "sd-sl");

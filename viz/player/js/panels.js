@@ -1,165 +1,130 @@
-// The panels below the texts: scores against a threshold, the table of times, and simulated strips.
+// The panels below the texts: scores against a threshold, the table of times, what the target read.
 
-function simulatedStrip(lane, speedup) {
-  const strip = new Strip(lane);
-  strip.build();
-  strip.flag.append(el("i", "sd-flag-sign", "⚐"), el("b", "", speedup));
-  return strip;
+import { el, range, svg, table } from "../../core/js/dom.js";
+import { clamp } from "../../core/js/format.js";
+import { termed } from "./glossary.js";
+import { simulatedStrip } from "./strip.js";
+
+export function figureButton(figure) {
+  const node = el("button", "sd-fig", el("span", "", figure.label), el("b", "", figure.text));
+  return Object.assign(node, { type: "button", sdFigure: figure, sdKnown: true });
 }
 
-function figureButton(figure) {
-  const node = el("button", "sd-fig");
-  node.type = "button";
-  node.append(el("span", "", figure.label), el("b", "", figure.text));
-  node.sdFigure = figure;
-  node.sdKnown = true;
-  return node;
+function panel(title, ...content) {
+  return el("details", "sd-card sd-panel", el("summary", "", title), ...content);
 }
 
-function tablePanel(table) {
-  const panel = el("details", "sd-card sd-panel");
-  panel.append(el("summary", "", table.title));
-  const body = el("table");
-  const head = el("tr");
-  for (const title of table.columns) {
-    const th = el("th");
-    say(th, title);
-    th.scope = "col";
-    head.append(th);
-  }
-  const thead = el("thead");
-  thead.append(head);
-  const rows = el("tbody");
-  for (const cells of table.rows) {
-    const row = el("tr");
-    cells.forEach((cell, i) => {
-      const node = el(i ? "td" : "th", "", Array.isArray(cell) ? null : cell);
-      if (!i) node.scope = "row";
-      if (Array.isArray(cell)) node.append(...cell.map(figureButton));
-      row.append(node);
-    });
-    rows.append(row);
-  }
-  body.append(thead, rows);
-  const holder = el("div", "sd-scroll");
-  holder.tabIndex = 0;
-  holder.setAttribute("role", "group");
-  holder.setAttribute("aria-label", table.title);
-  holder.append(body);
-  panel.append(holder, el("p", "sd-mute", table.note));
-  return panel;
+export function timePanel({ title, columns, rows, note }) {
+  const cells = rows.map((row) => row.map((cell) => (Array.isArray(cell) ? cell.map(figureButton) : cell)));
+  return panel(title, table(columns.map(termed), cells, { label: title }), el("p", "sd-mute", note));
 }
 
 /** The prompt as the target read it: [text, is it a special token]. */
-function readPanel(parts) {
-  const panel = el("details", "sd-card sd-panel"), text = el("p", "sd-read");
-  panel.append(el("summary", "", "What the target read"));
-  for (const [part, special] of parts) text.append(special ? el("code", "sd-special", part) : part);
-  panel.append(text, el("p", "sd-mute", "Framed: special tokens, which say where a message begins and ends. They have no text of "
-    + "their own, and one that a visitor types is read as letters."));
-  return panel;
+export function readPanel(parts) {
+  return panel("What the target read", el("p", "sd-read", ...parts.map(([part, special]) => (special ? el("code", "sd-special", part) : part))),
+    el("p", "sd-mute", "Framed: special tokens, which say where a message begins and ends. They have no text of "
+      + "their own, and one that a visitor types is read as letters."));
 }
 
 const CROSS = "m-3.4-3.4l6.8 6.8m0-6.8l-6.8 6.8";
 const RING = "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0";
 
 function plotLegend() {
-  const legend = el("div", "sd-plot-legend");
-  const entries = [["a", RING, "accepted"], ["r", CROSS, "rejected"], ["d", RING, "dropped"]];
-  for (const [fate, shape, text] of entries) {
-    const mark = svg("svg", { viewBox: "0 0 18 12", "aria-hidden": "true" });
-    mark.append(svg("path", { class: `sd-dot sd-dot-${fate}`, d: `M9 6${shape}` }));
-    const entry = el("span", "", text);
-    entry.prepend(mark);
-    legend.append(entry);
-  }
-  const mark = svg("svg", { viewBox: "0 0 18 12", "aria-hidden": "true" });
-  mark.append(svg("path", { class: "sd-bar-line", d: "M0 6H18" }));
-  const entry = el("span", "", "threshold");
-  entry.prepend(mark);
-  legend.append(entry);
-  return legend;
+  const entry = (cls, path, text) => el("span", "",
+    svg("svg", { viewBox: "0 0 18 12", "aria-hidden": "true" }, svg("path", { class: cls, d: path })), text);
+  return el("div", "sd-plot-legend", entry("sd-dot sd-dot-a", `M9 6${RING}`, "accepted"), entry("sd-dot sd-dot-r", `M9 6${CROSS}`, "rejected"),
+    entry("sd-dot sd-dot-d", `M9 6${RING}`, "dropped"), entry("sd-bar-line", "M0 6H18", "threshold"));
 }
 
-/** Each guess's score against the threshold, with its fate; the slider re-simulates from the payload's sweep. */
+const MOST = 4; // panels
+
+/** The panels of the lanes whose policy compares a score with a threshold, where the replay does what the lane did. */
+export function thresholdPanels(player) {
+  const { model } = player, found = [];
+  for (const lane of model.lanes) {
+    if (!lane.threshold || !model.replay(lane.draft) || found.length === MOST) continue;
+    const { as_run: asRun, fixed, values } = lane.threshold, at = asRun ?? values[0];
+    const again = model.atThreshold(lane, at);
+    if (again && (fixed || again.iterations.every((it, i) => it.drafted === lane.iterations[i]?.drafted))) found.push(new ThresholdPanel(lane, player));
+  }
+  return found;
+}
+
+/** Each guess's score against the threshold, with its fate; the slider replays the lane at other thresholds. */
 class ThresholdPanel {
-  constructor(data, player) {
-    this.data = data;
-    this.player = player;
-    this.source = player.payload.simulations.sources[data.draft];
-    this.node = el("details", "sd-card sd-panel sd-threshold");
-    this.node.open = Boolean(data.open);
-    this.node.append(el("summary", "", data.title), el("p", "sd-mute"));
-    say(this.node.lastChild, data.explanation);
+  constructor(lane, player) {
+    Object.assign(this, { run: lane, player, model: player.model, made: new Map() });
+    const { values, explanation } = lane.threshold;
     this.plot = el("div", "sd-plot");
     this.plot.setAttribute("role", "group"); // scrolls on phones, so it must take the focus
     this.plot.tabIndex = 0;
-    const label = el("label", "sd-threshold-label");
     this.value = el("span");
-    this.slider = el("input", "sd-slider");
-    Object.assign(this.slider, { type: "range", min: 0, max: data.options.length - 1, step: 1, value: data.initial });
-    this.slider.setAttribute("aria-label", `Threshold of ${data.name}, simulated`);
-    this.slider.addEventListener("input", () => this.choose(Number(this.slider.value)));
-    label.append(this.value, this.slider);
+    this.slider = range(`Threshold of ${lane.name}, simulated`, { min: 0, max: values.length - 1, value: 0, cls: "sd-slider" }, (at) => this.choose(values[at]));
     this.holder = el("div", "sd-strip");
-    const row = el("div", "sd-row sd-sim");
-    row.append(el("em", "sd-mute", "simulated"), this.holder);
     this.sentence = el("p");
-    this.node.append(label, this.sentence, row, this.plot, plotLegend());
-    this.choose(data.initial);
+    this.node = panel(`${lane.name}: each guess's score against the threshold`, el("p", "sd-mute", ...termed(explanation)),
+      el("label", "sd-threshold-label", this.value, this.slider), this.sentence,
+      el("div", "sd-row sd-sim", el("em", "sd-mute", "simulated"), this.holder), this.plot, plotLegend());
+    this.node.classList.add("sd-threshold");
+    this.node.addEventListener("toggle", () => { if (!this.strip) this.begin(); }); // not before anyone looks
   }
 
-  choose(index) {
-    const option = this.data.options[index];
-    this.lane = laneFromSimulation(this.source, option, this.player.payload.strings);
-    this.strip = simulatedStrip(this.lane, this.player.simulatedTimes(option.speedup));
+  /** Replays at all thresholds, and shows the one that the lane ran with, else the best. */
+  begin() {
+    const { values, as_run: asRun } = this.run.threshold, gain = (value) => this.at(value).speedup.replayed;
+    this.best = values.reduce((best, value) => (gain(value) > gain(best) ? value : best));
+    const initial = asRun ?? this.best;
+    this.slider.value = values.indexOf(initial);
+    this.choose(initial);
+  }
+
+  at(value) {
+    if (!this.made.has(value)) this.made.set(value, this.model.atThreshold(this.run, value));
+    return this.made.get(value);
+  }
+
+  nameOf(value) {
+    if (this.run.threshold.fixed) return value.toFixed(2);
+    return value === 1 ? "its own threshold" : `${value} times its threshold`;
+  }
+
+  choose(value) {
+    const lane = this.at(value), { fixed, as_run: asRun } = this.run.threshold, { passes, thrown, drafted } = lane.counts();
+    this.strip = simulatedStrip(lane, this.player.simulatedTimes(lane));
     this.strip.node.classList.add("sd-fin");
     this.holder.replaceWith(this.strip.node);
     this.holder = this.strip.node;
     this.scale(this.player.total);
-    const counts = this.lane.counts(this.lane.iterations.length);
-    const words = option.words || option.value.toFixed(2);
-    this.value.textContent = option.words ? `threshold × ${option.value}` : `threshold ${words}`;
-    this.sentence.textContent = `Simulated at ${words}: ${this.player.simulatedTimes(option.speedup)}, ${counts.passes} target `
-      + `passes, ${counts.thrown} of ${counts.drafted} guesses thrown away. ${this.data.best_text}`;
+    this.value.textContent = fixed ? `threshold ${value.toFixed(2)}` : `threshold × ${value}`;
+    const ran = fixed && asRun != null ? ` It ran with ${asRun.toFixed(2)}.` : "";
+    this.sentence.textContent = `Simulated at ${this.nameOf(value)}: ${this.player.simulatedTimes(lane)}, ${passes} target `
+      + `passes, ${thrown} of ${drafted} guesses thrown away. Best for this run, with hindsight: ${this.nameOf(this.best)}, `
+      + `${this.at(this.best).speedup.replayed.toFixed(2)}×.${ran}`;
     this.slider.setAttribute("aria-valuetext", this.sentence.textContent);
-    this.plot.setAttribute("aria-label", `Scores of ${counts.drafted} guesses against the threshold: ${words}`);
-    this.draw(option);
+    this.plot.setAttribute("aria-label", `Scores of ${drafted} guesses against the threshold: ${this.nameOf(value)}`);
+    this.draw(lane);
   }
 
-  scale(total) { this.strip.scale(total); }
+  scale(total) { this.strip?.scale(total); }
 
-  /** Markers by fate: disc accepted, cross rejected, ring dropped. */
-  draw(option) {
-    const width = 1000, height = 170, left = 34, top = 8, bottom = 22;
-    const n = Math.max(1, this.source.target.length);
-    const x = (position) => left + (width - left - 6) * position / n;
+  /** Markers by fate: disc accepted, cross rejected, ring dropped; a line at the threshold of each guess. */
+  draw(lane) {
+    const width = 1000, height = 170, left = 34, top = 8, bottom = 22, { fixed } = this.run.threshold;
+    const x = (position) => left + (width - left - 6) * position / Math.max(1, lane.output.length);
     const y = (score) => top + (height - top - bottom) * (1 - clamp(score, 0, 1));
     const paths = { a: "", r: "", d: "" };
-    let k = 0, bars = option.thresholds ? "" : `M${left} ${y(option.value)}H${width}`;
-    for (const it of this.lane.iterations) {
-      for (let j = 0; j < it.drafted; j++, k++) {
-        const score = option.scores[k];
-        if (score == null) continue;
-        const [px, py] = [x(it.start + j).toFixed(1), y(score / 100).toFixed(1)];
-        paths[it.fates[j]] += `M${px} ${py}${it.fates[j] === "r" ? CROSS : RING}`;
-        if (option.thresholds) bars += `M${x(it.start + j - 0.5).toFixed(1)} ${y(option.thresholds[k] / 100).toFixed(1)}H${x(it.start + j + 0.5).toFixed(1)}`;
-      }
-    }
-    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true", focusable: "false" });
-    for (const score of [0, 0.5, 1]) {
-      picture.append(svg("path", { class: "sd-grid", d: `M${left} ${y(score)}H${width}` }));
-      picture.append(label(score.toString(), 26, y(score) + 4, "end"));
-    }
-    const bar = svg("path", { class: option.thresholds ? "sd-bar-line sd-bar-steps" : "sd-bar-line", d: bars });
-    for (const fate of "adr") picture.append(svg("path", { class: `sd-dot sd-dot-${fate}`, d: paths[fate] }));
-    picture.append(bar, label("output position", width - 6, height - 4, "end"), label("0", left, height - 4, "start"));
-    this.plot.replaceChildren(picture);
+    let lines = "";
+    lane.iterations.forEach((it, i) => lane.scores[i].forEach((seen, k) => {
+      if (!seen || seen[0] == null) return;
+      const [score, threshold] = seen, at = it.start + k, fate = it.fates[k];
+      paths[fate] += `M${x(at).toFixed(1)} ${y(score).toFixed(1)}${fate === "r" ? CROSS : RING}`;
+      lines = fixed ? `M${left} ${y(threshold)}H${width}` : `${lines}M${x(at - 0.5).toFixed(1)} ${y(threshold).toFixed(1)}H${x(at + 0.5).toFixed(1)}`;
+    }));
+    const label = (text, px, py, anchor) => svg("text", { x: px, y: py, "text-anchor": anchor }, text);
+    const grid = [0, 0.5, 1].flatMap((score) => [svg("path", { class: "sd-grid", d: `M${left} ${y(score)}H${width}` }), label(String(score), 26, y(score) + 4, "end")]);
+    this.plot.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true", focusable: "false" }, ...grid,
+      ...Object.entries(paths).map(([fate, d]) => svg("path", { class: `sd-dot sd-dot-${fate}`, d })),
+      svg("path", { class: fixed ? "sd-bar-line" : "sd-bar-line sd-bar-steps", d: lines }),
+      label("output position", width - 6, height - 4, "end"), label("0", left, height - 4, "start")));
   }
-}
-
-function label(text, x, y, anchor) {
-  const node = svg("text", { x, y, "text-anchor": anchor });
-  node.textContent = text;
-  return node;
 }

@@ -1,6 +1,29 @@
-// The player: one clock for all lanes.
+/* Speculoscope's player: replays one run, several lanes on one clock. Framework-free, no build step.
+ *
+ *   const player = Speculoscope.mount(root, {details, autoplay, globalKeys});
+ *   details: async (lane index, iteration, index) => dict of payload.py's token_details
+ *   player.load(payload)        payload.py's player_payload, as an object
+ *   player.apply({run, seq, events: [{kind, data}]})   live: events of decoding/records/events.py. "iterations" data also
+ *                               carries texts {id: [text, hex bytes | null]}; "finished" data carries {payload}.
+ *   player.seek(seconds) · player.goTo({lane, position | iteration}) · player.play() · player.pause() · player.destroy()
+ *   root listens for 'sd:goto' {lane, position | iteration} and fires 'sd:position' {lane, position, t}, and 'sd:end' when
+ *   a replay has ended.
+ *
+ * Texts of models and users reach the page only through textContent. The layout does not change while the clock runs:
+ * tokens are laid out once and only become visible, so that frames are short and the text does not move.
+ */
 
-class Player {
+import { el } from "../../core/js/dom.js";
+import { clamp, clockText } from "../../core/js/format.js";
+import { lastAtMost } from "../../core/js/lanes.js";
+import { RunModel } from "../../core/js/run.js";
+import { say } from "./glossary.js";
+import { readPanel, thresholdPanels, timePanel } from "./panels.js";
+import { Popup } from "./popup.js";
+import { fittingSpeed } from "./speeds.js";
+
+/** One clock for all lanes. */
+export class Player {
   constructor(root, options) {
     this.root = root;
     this.options = Object.assign({ details: null, autoplay: true, globalKeys: false }, options);
@@ -23,7 +46,7 @@ class Player {
     this.speed = fittingSpeed(Math.max(...this.lanes.map((lane) => lane.end), 1e-6));
     this.fillSpeeds();
     this.select(Math.max(0, payload.lead ?? 0));
-    const still = global.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.seek(still ? this.total : 0);
     if (this.options.autoplay && !still) this.play();
   }
@@ -50,7 +73,8 @@ class Player {
     this.partial = false;  // whether it is a stopped run, for which no details are kept
     this.cache.clear();
     this.payload = payload;
-    this.lanes = payload.lanes.map((lane) => laneFromPayload(lane, payload.strings));
+    this.model = new RunModel(payload);
+    this.lanes = this.model.lanes;
     this.status.hidden = true;
     this.race.classList.remove("sd-live");
     say(this.look, payload.look);
@@ -80,7 +104,7 @@ class Player {
     this.playhead = el("div", "sd-playhead");
     overlay.append(this.playhead);
     this.strip.append(overlay);
-    if (this.payload && this.payload.simulations.static) this.addSimulatedRow(prompt);
+    if (this.payload && this.model.replay()) this.addSimulatedRow(prompt);
   }
 
   /** The common axis ends with the slowest lane; the strips are rescaled only if that end has moved. */
@@ -103,10 +127,10 @@ class Player {
 
   buildPanels() {
     this.panels.replaceChildren();
-    this.thresholds = (this.payload.thresholds || []).map((data) => new ThresholdPanel(data, this));
+    this.thresholds = thresholdPanels(this);
     for (const panel of this.thresholds) this.panels.append(panel.node);
-    if (this.payload.time_table) this.panels.append(tablePanel(this.payload.time_table));
-    if ((this.payload.read || []).length) this.panels.append(readPanel(this.payload.read));
+    this.panels.append(timePanel(this.payload.time_table));
+    if (this.payload.read.length) this.panels.append(readPanel(this.payload.read));
   }
 
   // ------------------------------------------------------------ clock
@@ -124,9 +148,9 @@ class Player {
       last = now;
       this.render();
       if (this.t >= this.total) { this.pause(); this.root.dispatchEvent(new CustomEvent("sd:end", { bubbles: true })); }
-      else this.frame = global.requestAnimationFrame(frame);
+      else this.frame = window.requestAnimationFrame(frame);
     };
-    this.frame = global.requestAnimationFrame(frame);
+    this.frame = window.requestAnimationFrame(frame);
   }
 
   pause() {
@@ -135,7 +159,7 @@ class Player {
       this.paintWaiting(this.waiting.length);
       this.renderFigures();
     }
-    if (this.frame) global.cancelAnimationFrame(this.frame);
+    if (this.frame) window.cancelAnimationFrame(this.frame);
     this.frame = 0;
     this.showPlaying();
   }
@@ -193,8 +217,8 @@ class Player {
     const views = this.waiting.splice(0, count);
     for (const view of views) view.plan(this.t);  // read all of the layout before the first write
     for (const view of views) view.paint(!this.hovering);
-    global.cancelAnimationFrame(this.later);
-    if (this.waiting.length && !this.playing) this.later = global.requestAnimationFrame(() => this.paintWaiting(1));
+    window.cancelAnimationFrame(this.later);
+    if (this.waiting.length && !this.playing) this.later = window.requestAnimationFrame(() => this.paintWaiting(1));
   }
 
   /** Only two boxes show the time, because each moving layer adds to the cost of every frame. */
@@ -268,7 +292,7 @@ class Player {
   destroy() {
     this.pause();
     clearTimeout(this.timer);
-    global.cancelAnimationFrame(this.later);
+    window.cancelAnimationFrame(this.later);
     this.cleanups.forEach((act) => act());
     this.root.replaceChildren();
   }

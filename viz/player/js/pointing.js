@@ -1,5 +1,12 @@
 // Selection, highlighting and details, by mouse, touch and keyboard.
 
+import { NARROW, button, el } from "../../core/js/dom.js";
+import { visible } from "../../core/js/format.js";
+import { GLOSSARY } from "../../core/js/words.js";
+import { explanation, termOf } from "./glossary.js";
+import { Player } from "./player.js";
+import { detailNodes } from "./popup.js";
+
 const Pointing = {
   select(number) {
     this.selected = number;
@@ -35,7 +42,7 @@ const Pointing = {
 
   /** Scrolls the race and the lane's text into view. */
   bringIntoView(number) {
-    const out = ({ top, bottom }) => top < 0 || bottom > global.innerHeight;
+    const out = ({ top, bottom }) => top < 0 || bottom > window.innerHeight;
     const text = this.views[number].scroller.getBoundingClientRect();
     if (out(text) || this.race.getBoundingClientRect().bottom < 60) this.race.scrollIntoView({ block: "start" });
     if (out(this.views[number].scroller.getBoundingClientRect())) this.columns[number].scrollIntoView({ block: "nearest" });
@@ -83,7 +90,7 @@ const Pointing = {
     if (!this.options.explain || !this.lanes[lane] || this.live || this.partial) return null;
     const act = this.isHeld || this.popup.sheet ? "Explain this token" : "Click the token for a step-by-step explanation";
     if (!this.isHeld && !this.popup.sheet) return el("p", "sd-mute", `${act}.`);
-    return button("sd-explain", act, "", () => this.explain({ lane, token }));
+    return button(act, () => this.explain({ lane, token }), { cls: "sd-explain" });
   },
 
   explain({ lane, token }) {
@@ -94,7 +101,7 @@ const Pointing = {
 
   async fetchDetails(lane, token) {
     const basic = {
-      text: token.text, fate: FATES[token.fate],
+      text: token.text, fate: token.outcome,
       where: `${this.laneAt(lane).name} · output position ${token.position} · iteration ${token.iteration + 1}`,
     };
     if (!this.options.details || !this.lanes[lane] || this.live || this.partial) return basic;
@@ -136,8 +143,7 @@ const Pointing = {
     const { label, formula, text } = node.sdFigure;
     const lane = this.shownLanes().find((one) => (one.figureNodes || []).some((x) => x.figure === node.sdFigure));
     const known = node.sdKnown || (lane && lane.wasFinished);
-    const head = el("div", "sd-pop-head");
-    head.append(el("b", "", label), el("span", "sd-mute", known ? text : "available when the lane has finished"));
+    const head = el("div", "sd-pop-head", el("b", "", label), el("span", "sd-mute", known ? text : "available when the lane has finished"));
     const meaning = GLOSSARY[termOf(label)];
     this.popup.show(node, [head, ...(meaning ? [el("p", "", meaning)] : []), el("p", "sd-mute", formula)]);
   },
@@ -183,9 +189,9 @@ const Pointing = {
     this.on(this.root, "sd:goto", (event) => this.goTo(event.detail || {}));
     this.on(this.texts, "copy", (event) => this.copy(event));
     this.on(document, "keydown", (event) => this.key(event));
-    const narrow = global.matchMedia(NARROW);
+    const narrow = window.matchMedia(NARROW);
     this.on(narrow, "change", () => { if (this.columns.length) { this.showColumns(); this.render(); } });
-    if (global.ResizeObserver) {
+    if (window.ResizeObserver) {
       const observer = new ResizeObserver(() => { for (const view of this.views) view.forgetLayout(); });
       observer.observe(this.texts);
       this.cleanups.push(() => observer.disconnect());
@@ -241,7 +247,7 @@ const Pointing = {
 
   isOnScreen() {
     const { top, bottom, height } = this.root.getBoundingClientRect();
-    return height > 0 && top < global.innerHeight && bottom > 0;
+    return height > 0 && top < window.innerHeight && bottom > 0;
   },
 
   key(event) {
@@ -270,12 +276,12 @@ const Pointing = {
 
   /** Copies the text without symbols for spaces and without discarded tokens. */
   copy(event) {
-    const selection = global.getSelection();
+    const selection = window.getSelection();
     const scroller = event.target.closest ? event.target.closest(".sd-text") : null;
     if (!scroller || !selection.rangeCount) return;
     const range = selection.getRangeAt(0);
     const kept = this.laneAt(Number(scroller.dataset.lane)).tokens
-      .filter(({ node, fate }) => fate !== "r" && fate !== "d" && range.intersectsNode(node));
+      .filter(({ node, thrown }) => !thrown && range.intersectsNode(node));
     if (!kept.length) return;
     event.preventDefault();
     event.clipboardData.setData("text/plain", kept.map(({ text }) => text).join(""));
@@ -291,12 +297,12 @@ const Pointing = {
     const lane = this.laneAt(Number(scroller.dataset.lane));
     const from = event.target.sdToken ?? -1;
     for (let k = from + direction; k >= 0 && k < lane.tokens.length; k += direction) {
-      const { node, text, fate, ends } = lane.tokens[k];
+      const { node, text, outcome, ends } = lane.tokens[k];
       if (k >= this.views[Number(scroller.dataset.lane)].visible) break;
       if (node.offsetParent === null) continue; // final text only
       node.tabIndex = -1;
       node.setAttribute("role", "button");
-      node.setAttribute("aria-label", `${ends ? "end of the text" : blanksVisible(text)}, ${FATES[fate]}`);
+      node.setAttribute("aria-label", `${ends ? "end of the text" : visible(text)}, ${outcome}`);
       node.setAttribute("aria-describedby", this.popup.node.id);
       node.focus({ preventScroll: false });
       break;

@@ -1,7 +1,11 @@
 // The pop-up that explains a token's fate or a figure.
 
+import { button, el, isNarrow } from "../../core/js/dom.js";
+import { clamp, visible } from "../../core/js/format.js";
+import { GLOSSARY, LETTERS } from "../../core/js/words.js";
+
 /** One shared element: next to the token on wide screens, a sheet at the bottom on phones. */
-class Popup {
+export class Popup {
   constructor(root) {
     this.root = root;
     this.node = el("div", "sd-pop");
@@ -13,12 +17,12 @@ class Popup {
 
   show(anchor, parts) {
     this.node.replaceChildren(...parts);
-    if (this.sheet) this.node.prepend(button("sd-close", "✕", "Close", () => this.hide()));
+    if (this.sheet) this.node.prepend(closeButton(() => this.hide()));
     this.node.hidden = false;
     this.place(anchor);
   }
 
-  get sheet() { return global.matchMedia(NARROW).matches; }
+  get sheet() { return isNarrow(); }
 
   place(anchor) {
     this.node.classList.toggle("sd-sheet", this.sheet);
@@ -26,13 +30,13 @@ class Popup {
     if (this.sheet) {
       this.node.style.left = this.node.style.top = "";
       const covered = at.bottom + 12 - this.node.getBoundingClientRect().top;
-      if (covered > 0) global.scrollBy(0, covered);
+      if (covered > 0) window.scrollBy(0, covered);
       return;
     }
     const home = this.root.getBoundingClientRect();
     const size = this.node.getBoundingClientRect();
     const left = clamp(at.left - home.left - 12, 0, Math.max(0, home.width - size.width));
-    const below = at.bottom + 8 + size.height < global.innerHeight || at.top - size.height - 8 < 0;
+    const below = at.bottom + 8 + size.height < window.innerHeight || at.top - size.height - 8 < 0;
     this.node.style.left = `${left}px`;
     this.node.style.top = `${(below ? at.bottom + 8 : at.top - size.height - 8) - home.top}px`;
   }
@@ -40,9 +44,7 @@ class Popup {
   hide() { this.node.hidden = true; }
 }
 
-function blanksVisible(text) {
-  return text.replace(/\n/g, "↵").replace(/\t/g, "⇥").replace(/ /g, "·");
-}
+export const closeButton = (act) => button("✕", act, { title: "Close", cls: "sd-close" });
 
 function topTable(title, rows) {
   const box = el("div", "sd-top");
@@ -52,7 +54,7 @@ function topTable(title, rows) {
     const row = el("li");
     const fill = el("i");
     fill.style.width = `${clamp(100 * p, 1, 100)}%`;
-    row.append(el("code", "", blanksVisible(text)), fill, el("b", "", p >= 0.0005 ? p.toFixed(3) : "<0.001"));
+    row.append(el("code", "", visible(text)), fill, el("b", "", p >= 0.0005 ? p.toFixed(3) : "<0.001"));
     list.append(row);
   }
   box.append(list);
@@ -60,9 +62,9 @@ function topTable(title, rows) {
 }
 
 /** The explanation of a token's fate, as nodes. */
-function detailNodes(details) {
+export function detailNodes(details) {
   const head = el("div", "sd-pop-head");
-  head.append(el("span", `sd-tk sd-${LETTERS[details.fate]} sd-still`, blanksVisible(details.text)));
+  head.append(el("span", `sd-tk sd-${LETTERS[details.fate]} sd-still`, visible(details.text)));
   head.append(el("b", "", details.fate), el("span", "sd-mute", GLOSSARY[details.fate] || ""));
   const parts = [head, el("p", "sd-mute", details.where)];
   if (details.why) parts.push(el("p", "", details.why));

@@ -1,5 +1,7 @@
 // Keyboard: the small buttons of one place share one Tab stop, and arrow keys lead from one to the next.
 
+import { Player } from "./player.js";
+
 const PLACES = ".sd-words, .sd-legend, .sd-strips, .sd-sim-under, .sd-bar, .sd-col, .sd-panel";
 const SHARING = ".sd-term, .sd-fig, .sd-chip, button.sd-name";
 const AHEAD = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };

@@ -1,5 +1,21 @@
 // The parts of the page that do not depend on the run: transport, legend, axis, columns.
 
+import { button, el, isNarrow, range, select, svg } from "../../core/js/dom.js";
+import { times } from "../../core/js/format.js";
+import { FATES } from "../../core/js/words.js";
+import { guide, termButton, termed } from "./glossary.js";
+import { SlStrip } from "./lookahead.js";
+import { figureButton } from "./panels.js";
+import { Player } from "./player.js";
+import { SPEEDS, speedText } from "./speeds.js";
+import { Strip } from "./strip.js";
+import { TextView } from "./textview.js";
+
+/** Colour and shape of a lane, which are the same everywhere. */
+function laneLook({ look: { colour, symbol } = { colour: "--sd-l0", symbol: "square" } }) {
+  return { cls: `sd-lane sd-shape-${symbol}`, ink: `var(${colour})` };
+}
+
 const Shell = {
   buildShell() {
     this.sentence = el("p", "sd-sentence");
@@ -7,81 +23,56 @@ const Shell = {
     this.fact = el("p", "sd-fact");
     this.shows = el("p", "sd-shows");  // what to notice in an example
     this.badge = el("p", "sd-badge");
-    const head = el("div", "sd-say");
-    const lines = el("div");
-    lines.append(this.look, this.sentence);
-    head.append(lines, this.badge);
+    const head = el("div", "sd-say", el("div", "", this.look, this.sentence), this.badge);
     this.status = el("p", "sd-status");
     this.status.hidden = true;
-    this.race = el("div", "sd-card sd-race");
     this.strip = el("div", "sd-strips");
     this.axis = el("div", "sd-axis");
     this.axis.setAttribute("aria-hidden", "true");
-    this.race.append(this.status, this.buildTransport(), this.strip, this.axis, this.buildLegend());
+    this.race = el("div", "sd-card sd-race", this.status, this.buildTransport(), this.strip, this.axis, this.buildLegend());
     this.verdict = el("p", "sd-verdict");
     this.verdict.setAttribute("aria-live", "polite");
     this.chips = el("div", "sd-chips");
     this.chips.setAttribute("role", "group");
     this.chips.setAttribute("aria-label", "Texts shown");
-    const bar = el("div", "sd-bar");
-    bar.append(this.verdict, this.chips);
     this.texts = el("div", "sd-texts");
     this.panels = el("div", "sd-panels");
     this.guide = guide(this.buildLegend(true));
-    const words = el("div", "sd-words");
-    words.append(head, this.shows, this.fact);
-    this.root.replaceChildren(words, this.race, bar, this.texts, this.panels, this.guide);
+    const words = el("div", "sd-words", head, this.shows, this.fact);
+    this.root.replaceChildren(words, this.race, el("div", "sd-bar", this.verdict, this.chips), this.texts, this.panels, this.guide);
   },
 
   buildTransport() {
-    const row = el("div", "sd-transport");
-    const icon = (path) => {
-      const node = svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" });
-      node.append(svg("path", { d: path }));
+    const iconButton = (path, act, title, cls = "") => {
+      const node = button(null, act, { title, cls });
+      node.append(svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("path", { d: path })));
       return node;
     };
     this.playPath = ["M3.5 2v12l10-6z", "M3 2h3.6v12H3zM9.4 2H13v12H9.4z"];
-    this.playButton = button("sd-play", null, "Play", () => this.toggle());
-    this.playButton.append(icon(this.playPath[0]));
-    const back = button("", null, "Previous iteration (left arrow)", () => this.step(-1));
-    back.append(icon("M3 2h2v12H3zM13 2v12L6 8z"));
-    const next = button("", null, "Next iteration (right arrow)", () => this.step(1));
-    next.append(icon("M11 2h2v12h-2zM3 2v12l7-6z"));
+    this.playButton = iconButton(this.playPath[0], () => this.toggle(), "Play", "sd-play");
+    const back = iconButton("M3 2h2v12H3zM13 2v12L6 8z", () => this.step(-1), "Previous iteration (left arrow)");
+    const next = iconButton("M11 2h2v12h-2zM3 2v12l7-6z", () => this.step(1), "Next iteration (right arrow)");
     this.now = el("span", "sd-clock");
-    this.rail = el("input", "sd-rail");
-    Object.assign(this.rail, { type: "range", min: 0, max: 1000, step: 1, value: 0 });
-    this.rail.setAttribute("aria-label", "Time");
-    this.rail.addEventListener("input", () => { this.pause(); this.seek(this.rail.value / 1000 * this.total); });
+    this.rail = range("Time", { min: 0, max: 1000, value: 0, cls: "sd-rail" }, (at) => { this.pause(); this.seek(at / 1000 * this.total); });
     this.ends = el("span", "sd-clock sd-mute");
-    this.speeds = el("select", "sd-speed");
-    this.speeds.setAttribute("aria-label", "Speed of the replay");
-    this.speeds.addEventListener("change", () => { this.speed = Number(this.speeds.value); });
-    this.finalOnly = button("sd-toggle", "final text", "", () => this.setFinalOnly(!this.isFinalOnly));
+    this.speeds = select("Speed of the replay", [], "", (speed) => { this.speed = Number(speed); }, "sd-speed");
+    this.finalOnly = button("final text", () => this.setFinalOnly(!this.isFinalOnly), { cls: "sd-toggle", pressed: false });
     this.finalOnly.append(el("span", "sd-wide", " only"));
-    this.finalOnly.setAttribute("aria-pressed", "false");
-    this.help = button("sd-help", "?", "Guide: what you see, words, keys (?)", () => this.showGuide());
-    const rail = el("span", "sd-rail-box");
-    rail.append(this.now, this.buildTrack(), this.ends);
-    row.append(this.playButton, back, next, rail, this.speeds, this.finalOnly, this.help);
-    return row;
+    const help = button("?", () => this.showGuide(), { title: "Guide: what you see, words, keys (?)", cls: "sd-help" });
+    const rail = el("span", "sd-rail-box", this.now, this.buildTrack(), this.ends);
+    return el("div", "sd-transport", this.playButton, back, next, rail, this.speeds, this.finalOnly, help);
   },
 
   /** The visible rail: changing the slider's value would cause a new layout, this one only moves. */
   buildTrack() {
-    const track = el("span", "sd-track");
     this.knob = el("i", "sd-knob"); // with the line up to it
-    track.append(this.knob, this.rail);
-    return track;
+    return el("span", "sd-track", this.knob, this.rail);
   },
 
   /** The legend of bars, colours and shades; tapping an entry explains it. */
   buildLegend(whole) {
     const legend = el("div", whole ? "sd-legend sd-legend-whole" : "sd-legend");
-    const entry = (mark, text) => {
-      const node = el("span", "sd-key");
-      node.append(mark, ...termed(text));
-      legend.append(node);
-    };
+    const entry = (mark, text) => legend.append(el("span", "sd-key", mark, ...termed(text)));
     entry(el("i", "sd-swatch sd-swatch-guess"), "a guess by the draft");
     entry(el("i", "sd-swatch sd-swatch-check"), "a pass of the target");
     for (const letter of "ardcbp") {
@@ -95,13 +86,12 @@ const Shell = {
   },
 
   addLane(lane, number, prompt) {
-    const color = laneLook(lane, number);
+    const color = laneLook(lane);
     const strip = new Strip(lane);
     strip.build();
     const row = el("div", `sd-row ${color.cls}`);
     row.style.setProperty("--sd-k", color.ink);
-    const name = button("sd-name", lane.name, `Step through ${lane.name}`, () => this.select(number));
-    name.setAttribute("aria-pressed", "false");
+    const name = button(lane.name, () => this.select(number), { title: `Step through ${lane.name}`, cls: "sd-name", pressed: false });
     row.append(name, strip.node);
     strip.node.dataset.lane = number;
     strip.flag.append(el("i", "sd-flag-sign", "⚑"), el("b", "", lane.speedup ? times(lane.speedup.replayed) : ""));
@@ -123,16 +113,13 @@ const Shell = {
     this.sls.push(strip);
     this.columns.push(column);
     this.texts.append(column);
-    const chip = button(`sd-chip ${color.cls}`, lane.name, "", () => this.toggleColumn(number));
+    const chip = button(lane.name, () => this.toggleColumn(number), { cls: `sd-chip ${color.cls}`, pressed: true });
     chip.style.setProperty("--sd-k", color.ink);
-    chip.setAttribute("aria-pressed", "true");
     this.chips.append(chip);
   },
 
   fillColumn(column, lane, view, strip) {
-    const title = el("h2"), caption = el("p", "sd-cap");
-    say(title, lane.name);
-    say(caption, lane.caption);
+    const title = el("h2", "", ...termed(lane.name)), caption = el("p", "sd-cap", ...termed(lane.caption));
     column.replaceChildren(title, caption, strip.node, view.scroller, this.buildFigures(lane));
     column.setAttribute("aria-label", lane.name);
   },
@@ -147,11 +134,7 @@ const Shell = {
       box.append(node);
       return { figure, value: node.lastChild };
     });
-    if (lane.note) {
-      const note = el("p", "sd-note");
-      say(note, lane.note);
-      box.append(note);
-    }
+    if (lane.note) box.append(el("p", "sd-note", ...termed(lane.note)));
     return box;
   },
 
@@ -164,7 +147,7 @@ const Shell = {
   },
 
   toggleColumn(number) {
-    if (global.matchMedia(NARROW).matches) this.tab = number;
+    if (isNarrow()) this.tab = number;
     else {
       this.shown[number] = !this.shown[number];
       if (!this.shown.includes(true)) this.shown[number] = true;
@@ -183,7 +166,7 @@ const Shell = {
   },
 
   showColumns() {
-    const narrow = global.matchMedia(NARROW).matches;
+    const narrow = isNarrow();
     if (!narrow && !this.shown[this.tab]) this.tab = Math.max(0, this.shown.indexOf(true));
     this.columns.forEach((column, i) => {
       const visible = narrow ? i === this.tab : this.shown[i];
@@ -214,11 +197,7 @@ const Shell = {
   fillSpeeds() {
     const all = SPEEDS.filter((s) => Math.abs(Math.log(s / this.speed)) > 0.01).concat(this.speed);
     all.sort((a, b) => a - b);
-    this.speeds.replaceChildren(...all.map((speed) => {
-      const option = el("option", "", speedText(speed));
-      option.value = String(speed);
-      return option;
-    }));
+    this.speeds.replaceChildren(...all.map((speed) => Object.assign(el("option", "", speedText(speed)), { value: speed })));
     this.speeds.value = String(this.speed);
   },
 };

@@ -1,85 +1,72 @@
-// The SL slider: a simulated static lane, computed in advance by what-if.
+// The SL slider: a simulated static lane.
+
+import { button, el, range, select } from "../../core/js/dom.js";
+import { times } from "../../core/js/format.js";
+import { Lane } from "../../core/js/lanes.js";
+import { SL_CAP } from "../../core/js/replay.js";
+import { say } from "./glossary.js";
+import { SlStrip } from "./lookahead.js";
+import { Player } from "./player.js";
+import { simulatedStrip } from "./strip.js";
+import { TextView } from "./textview.js";
 
 const REPLAYED = "simulated: the recorded guesses replayed with this SL, at the cost curves of the run";
 
 const Simulation = {
   addSimulatedRow(prompt) {
-    const { draft, static: sweeps } = this.payload.simulations;
-    const source = sweeps[draft];
-    const row = el("div", "sd-row sd-sim");
-    const label = el("label", "sd-name");
-    const slider = el("input", "sd-slider");
-    const options = source.options;
-    Object.assign(slider, { type: "range", min: 0, max: options.length - 1, step: 1, value: source.initial });
-    slider.setAttribute("aria-label", "SL of a simulated static lane");
-    const text = el("span", "sd-sim-name");
-    label.append(text, slider);
-    const holder = el("div", "sd-strip");
-    row.append(label, holder);
+    const { draft, drafts } = this.model, text = el("span", "sd-sim-name"), holder = el("div", "sd-strip");
+    const slider = range("SL of a simulated static lane", { min: 1, max: SL_CAP, cls: "sd-slider" }, (sl) => this.simulate(sl));
+    const row = el("div", "sd-row sd-sim", el("label", "sd-name", text, slider), holder);
+    const note = el("p", "sd-sim-note"), under = el("div", "sd-sim-under", note);
     this.strip.append(row);
-    const note = el("p", "sd-sim-note");
-    const under = el("div", "sd-sim-under");
-    under.append(note);
     this.axis.after(under);
-    this.simulation = { source, draft, prompt, made: [], number: this.lanes.length, row, holder, text, slider, note, under };
-    this.offerDrafts(Object.keys(sweeps));
+    this.simulation = { draft, prompt, made: [], number: this.lanes.length, row, holder, text, slider, note, under };
+    if (drafts.length > 1) {
+      under.prepend(select("Draft of the simulated lane", drafts.map((name) => [name, name]), draft, (name) => this.useDraft(name), "sd-speed"));
+    }
     this.addSimulatedColumn();
-    slider.addEventListener("input", () => this.simulate(Number(slider.value)));
-    this.simulate(source.initial);
+    this.useDraft(draft);
   },
 
-  /** The choice of the simulated lane's draft, if the run has several. */
-  offerDrafts(drafts) {
-    if (drafts.length < 2) return;
-    const choice = el("select", "sd-speed");
-    choice.setAttribute("aria-label", "Draft of the simulated lane");
-    for (const name of drafts) choice.append(el("option", "", name));
-    choice.value = this.simulation.draft;
-    choice.addEventListener("change", () => this.useDraft(choice.value));
-    this.simulation.under.prepend(choice);
-  },
-
+  /** Simulates with this draft, first at its best SL. */
   useDraft(draft) {
-    const sim = this.simulation;
-    Object.assign(sim, { draft, source: this.payload.simulations.static[draft], made: [] });
-    sim.slider.max = sim.source.options.length - 1;
-    sim.slider.value = sim.source.initial;
-    this.simulate(sim.source.initial);
+    const sim = Object.assign(this.simulation, { draft, made: [], best: this.model.bestStatic(undefined, draft) });
+    sim.slider.value = sim.best.sl;
+    this.simulate(sim.best.sl);
   },
 
   /** A simulated speedup as text; "unsteady" if the measured costs contradict each other. */
-  simulatedTimes(speedup) {
-    return this.payload.simulations.doubtful ? "unsteady" : times(speedup);
+  simulatedTimes(lane) {
+    return this.payload.doubtful ? "unsteady" : times(lane.speedup.replayed);
   },
 
   /** Its text is built only when it is visible. */
   addSimulatedColumn() {
-    const { number } = this.simulation;
-    const column = el("article", "sd-card sd-col sd-col-sim");
+    const { number } = this.simulation, column = el("article", "sd-card sd-col sd-col-sim"), none = new Lane({});
     this.columns.push(column);
-    this.views.push(new TextView(new Lane({}), "", number));
-    this.sls.push(new SlStrip(this.simulation.lane || new Lane({})));
+    this.views.push(new TextView(none, "", number));
+    this.sls.push(new SlStrip(none));
     this.texts.append(column);
     this.shown.push(false);
-    this.simulation.chip = button("sd-chip sd-chip-sim", "", "", () => this.toggleColumn(number));
+    this.simulation.chip = button("", () => this.toggleColumn(number), { cls: "sd-chip sd-chip-sim" });
     this.chips.append(this.simulation.chip);
+    this.simulation.lane = none;
     this.showColumns();
   },
 
-  simulate(choice) {
+  simulate(sl) {
     const sim = this.simulation;
-    const option = sim.source.options[choice];
-    const { lane, strip } = (sim.made[choice] ??= this.simulated(option));
+    const { lane, strip } = (sim.made[sl] ??= this.simulated(sl));
     Object.assign(sim, { lane, strip });
     this.sls[sim.number] = new SlStrip(lane);
     strip.highlight(-1);
     lane.wasFinished = undefined;
     sim.holder.replaceWith(sim.strip.node);
     sim.holder = sim.strip.node;
-    sim.text.replaceChildren(el("span", "", `SL ${option.value}`), el("em", "", "simulated"));
+    sim.text.replaceChildren(el("span", "", `SL ${sl}`), el("em", "", "simulated"));
     sim.chip.textContent = sim.lane.name;
-    sim.slider.setAttribute("aria-valuetext", `SL ${option.value}, simulated ${this.simulatedTimes(option.speedup)}`);
-    say(sim.note, this.simulatedNote(option, choice));
+    sim.slider.setAttribute("aria-valuetext", `SL ${sl}, simulated ${this.simulatedTimes(lane)}`);
+    say(sim.note, this.simulatedNote(sl));
     this.shareStops(sim.under);
     sim.stale = true;
     this.setTotal();
@@ -88,30 +75,35 @@ const Simulation = {
   },
 
   /** Lane and strip of one SL, created on first use. */
-  simulated(option) {
-    const lane = laneFromSimulation(this.payload.simulations.sources[this.simulation.draft], option, this.payload.strings);
-    lane.figures = simulatedFigures(lane, this.simulatedTimes(option.speedup));
-    lane.caption = `the result of always guessing ${option.value}${this.withDraft()}, simulated`;
-    return { lane, strip: simulatedStrip(lane, this.simulatedTimes(option.speedup)) };
+  simulated(sl) {
+    const lane = this.model.staticLane(sl, this.simulation.draft), speedup = this.simulatedTimes(lane);
+    lane.name = `${lane.name}, simulated`;
+    lane.figures = simulatedFigures(lane, speedup);
+    lane.caption = `the result of always guessing ${sl}${this.withDraft()}, simulated`;
+    return { lane, strip: simulatedStrip(lane, speedup) };
   },
 
   /** Names the simulated lane's draft if the run has several. */
   withDraft() {
-    const { draft } = this.simulation;
-    return Object.keys(this.payload.simulations.sources).length > 1 ? ` with ${draft}` : "";
+    return this.model.drafts.length > 1 ? ` with ${this.simulation.draft}` : "";
   },
 
-  simulatedNote(option, choice) {
-    const { source, lane } = this.simulation;
-    const best = source.options[source.best];
-    const counts = lane.counts(lane.iterations.length);
-    const made = `${counts.passes} target passes, ${counts.thrown} of ${counts.drafted} guesses thrown away.`;
-    const head = `Always guessing ${option.value}${this.withDraft()}: `;
-    if (this.payload.simulations.doubtful) return `${head}${made} Timings were unsteady, so no simulated speedup is given.`;
-    const ran = option.measured ? ` Measured: ${option.measured}.` : "";
-    return `${head}${times(option.speedup)} simulated, ${made}${ran} ` + (choice === source.best
+  simulatedNote(sl) {
+    const { lane, best } = this.simulation, { passes, thrown, drafted } = lane.counts();
+    const made = `${passes} target passes, ${thrown} of ${drafted} guesses thrown away.`;
+    const head = `Always guessing ${sl}${this.withDraft()}: `;
+    if (this.payload.doubtful) return `${head}${made} Timings were unsteady, so no simulated speedup is given.`;
+    return `${head}${this.simulatedTimes(lane)} simulated, ${made}${this.measuredAt(sl)} ` + (sl === best.sl
       ? `The best static SL of this run${this.withDraft()}.`
-      : `Best static SL of this run${this.withDraft()}: ${best.value}, ${times(best.speedup)}.`);
+      : `Best static SL of this run${this.withDraft()}: ${best.sl}, ${times(best.speedup)}.`);
+  },
+
+  /** The speedup of the lane that ran with this SL and draft, as on its card; "" if none did. */
+  measuredAt(sl) {
+    const ran = this.lanes.find(({ policy, draft, lane }) => policy === "static" && draft === this.simulation.draft && lane.endsWith(`:${sl}`));
+    if (!ran?.speedup) return "";
+    const { median, low, high } = ran.speedup;
+    return ` Measured: median ${times(median)} (${low.toFixed(2)} to ${high.toFixed(2)}).`;
   },
 
   refreshSimulatedText() {
@@ -131,7 +123,7 @@ Object.assign(Player.prototype, Simulation);
 
 /** `speedup` as text. */
 function simulatedFigures(lane, speedup) {
-  const { passes, drafted, thrown, kept } = lane.counts(lane.iterations.length);
+  const { passes, drafted, thrown, kept } = lane.counts();
   const figure = (key, label, text, formula) => ({ key, label, text: String(text), formula });
   return [
     figure("speedup", "speedup", speedup, REPLAYED),

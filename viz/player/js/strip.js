@@ -1,9 +1,11 @@
 // The passes of one lane on the time axis.
 
+import { el, svg } from "../../core/js/dom.js";
+
 const MICRO = 1e6;
 
 /** One lane's passes on the common time axis, in microseconds. */
-class Strip {
+export class Strip {
   constructor(lane) {
     this.lane = lane;
     this.node = el("div", "sd-strip");
@@ -47,6 +49,14 @@ class Strip {
     this.mark.style.left = `${100 * it.t0 / this.total}%`;
     this.mark.style.width = `${100 * (it.end - it.t0) / this.total}%`;
   }
+}
+
+/** The strip of a simulated lane; `speedup`: text of its flag. */
+export function simulatedStrip(lane, speedup) {
+  const strip = new Strip(lane);
+  strip.build();
+  strip.flag.append(el("i", "sd-flag-sign", "⚐"), el("b", "", speedup));
+  return strip;
 }
 
 function bar(x, width, y, height) {

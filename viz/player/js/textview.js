@@ -1,5 +1,8 @@
 // The text of one lane, following the clock.
 
+import { el } from "../../core/js/dom.js";
+import { clamp } from "../../core/js/format.js";
+
 /** A token's nodes in the plain text: discarded tokens take no space, and spaces are not marked. */
 function plainNodes(text, fate, number) {
   const node = el("span", `sd-tk sd-${fate}`, fate === "r" || fate === "d" ? "" : text);
@@ -39,7 +42,7 @@ const BLOCK = 24; // tokens of a block of text, at least
  * are always the first ones of the text, so a frame moves two boxes instead of restyling thousands of tokens. The text
  * is cut into blocks at line ends, which looks the same: only the block where something changes is repainted.
  */
-class TextView {
+export class TextView {
   constructor(lane, prompt, number) {
     this.lane = lane;
     this.scroller = el("div", "sd-text");

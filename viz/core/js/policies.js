@@ -1,32 +1,32 @@
-/* The policies: ports of those in decoding/lookahead, which gives their sources and formulas. */
+/* The policies that the page replays: ports of those in decoding/lookahead, which has their sources and formulas.
+ *
+ * These are the ones that a lesson or a panel simulates: static SLs, oracles, and all that compare a score with a threshold.
+ */
 
-class Policy {
+import { clamp } from "./format.js";
+import { SL_CAP, bestSplit, checkCost, iterationCost, plainCost } from "./replay.js";
+
+export class Policy {
+  /** cap: most guesses in an iteration. After a guess, `score` and `threshold` are those of the decision about the next one. */
   constructor(name, cap = SL_CAP) { this.name = name; this.cap = cap; this.score = this.threshold = null; }
+  get stopsAbove() { return false; } // whether it stops where the score is above the threshold
+  begin() { this.score = this.threshold = null; return true; }
   reset() {}
   planned() { return null; }
   wantsMore() { return false; }
   observe() {}
 }
 
-class Static extends Policy {
+export class Static extends Policy {
   constructor(sl, name = "static") { super(name); this.sl = sl; }
   planned() { return this.sl; }
 }
 
-class Heuristic extends Policy {
-  constructor() { super("heuristic"); }
-  reset() { this.sl = 5; }
-  planned() { return this.sl; }
-  observe(n, accepted) {
-    if (n) this.sl = accepted === n ? Math.min(this.sl + 2, SL_CAP) : Math.max(1, this.sl - 1);
-  }
-}
-
 /** Stops after a guess whose probability is under the threshold. */
-class Confidence extends Policy {
+export class Confidence extends Policy {
   constructor(threshold = 0.4) { super("confidence"); this.limit = threshold; }
   wantsMore({ guesses }) {
-    if (!guesses.length) { this.score = this.threshold = null; return true; }
+    if (!guesses.length) return this.begin();
     this.score = guesses[guesses.length - 1].p;
     this.threshold = this.limit;
     return this.score >= this.limit;
@@ -36,15 +36,16 @@ class Confidence extends Policy {
 /** SVIP: stops where sqrt(0.15 H) exceeds h. */
 class Entropy extends Policy {
   constructor(h = 0.3) { super("entropy"); this.limit = h; }
+  get stopsAbove() { return true; }
   wantsMore({ guesses }) {
-    if (!guesses.length) { this.score = this.threshold = null; return true; }
+    if (!guesses.length) return this.begin();
     this.score = Math.sqrt(0.15 * Math.max(guesses[guesses.length - 1].entropy, 0));
     this.threshold = this.limit;
     return this.score <= this.limit;
   }
 }
 
-class Oracle extends Policy {
+export class Oracle extends Policy {
   constructor(cap = null) { super("oracle", cap); }
   reset({ holds }) { this.holds = holds; }
   planned(start) { return this.holds(start); }
@@ -60,6 +61,28 @@ class BestOracle extends Oracle {
   planned(start) { return this.plan[start] ?? 0; }
 }
 
+/** A threshold on the entropy bound, adjusted after each check towards a target acceptance rate. */
+class AdaEdl extends Policy {
+  constructor(wanted = 0.9) { super("adaedl"); this.wanted = wanted; }
+  reset() {
+    this.limit = 0.4;
+    this.rate = this.wanted;
+  }
+  wantsMore({ guesses }) {
+    if (!guesses.length) return this.begin();
+    this.score = 1 - Math.sqrt(0.2 * Math.max(guesses[guesses.length - 1].entropy, 0));
+    this.threshold = this.limit;
+    return this.score >= this.limit;
+  }
+  observe(n, accepted) {
+    if (!n) return;
+    this.rate = 0.5 * this.rate + 0.5 * accepted / n;
+    if (this.rate < this.wanted) this.limit += 0.02;
+    else if (n < SL_CAP) this.limit -= 0.02;
+    this.limit = clamp(this.limit, 0, 1);
+  }
+}
+
 class Disco extends Policy {
   constructor(tuned, threshold) {
     super("disco", tuned.sl_max);
@@ -68,7 +91,7 @@ class Disco extends Policy {
   }
   wantsMore({ guesses }) {
     const last = guesses[guesses.length - 1];
-    if (!last) { this.score = this.threshold = null; return true; }
+    if (!last) return this.begin();
     this.score = last.score("disco");
     this.threshold = this.limit;
     return last.p >= this.sure || this.score >= this.limit;
@@ -81,12 +104,13 @@ class SpecDecPlusPlus extends Policy {
     this.rows = argument === "auto" ? tuned.ledger : null;
     this.limit = argument == null || this.rows ? tuned.threshold : Number(argument);
   }
+  get stopsAbove() { return true; }
   reset({ costs, draft }) {
     this.product = 1;
     if (this.rows) this.limit = cheapestRow(this.rows, costs, draft, this.name)[0];
   }
   wantsMore({ guesses }) {
-    if (guesses.length < 2) { this.product = 1; this.score = this.threshold = null; return true; }
+    if (guesses.length < 2) { this.product = 1; return this.begin(); }
     this.product *= guesses[guesses.length - 2].score("specdecpp");
     this.score = 1 - this.product;
     this.threshold = this.limit;
@@ -152,7 +176,7 @@ function costAwareThresholds({ ledger: rows, caution = 1 }, costs, draft) {
   const lam = Math.min(...rows.map((row) => rowLatency(row, costs, draft, "costaware")));
   const step = costs.c[draft] + ((costs.decision || {}).costaware || 0);
   const rises = checkRises(costs);
-  const drafts = lam < iterationCost(costs, 0, null);
+  const drafts = lam < plainCost(costs);
   const cost = (n) => step + Math.max(0, rises[Math.min(Math.max(n, 1), rises.length) - 1]);
   return Array.from({ length: 65 }, (_, n) => (drafts ? Math.min(1, caution * cost(n) / lam) : 1));
 }
@@ -168,14 +192,48 @@ function checkRises(costs) {
 }
 
 const numberOf = (argument) => (argument == null ? undefined : Number(argument));
-const POLICIES = {
+export const POLICIES = {
   autoregressive: () => new Static(0, "autoregressive"),
   static: (argument) => new Static(Number(argument)),
-  heuristic: () => new Heuristic(),
   confidence: (argument) => new Confidence(numberOf(argument)),
   entropy: (argument) => new Entropy(numberOf(argument)),
+  adaedl: (argument) => new AdaEdl(numberOf(argument)),
   oracle: (argument) => (argument === "best" ? new BestOracle() : new Oracle(numberOf(argument) ?? null)),
   disco: (argument, tuned) => (tuned ? new Disco(tuned, numberOf(argument)) : null),
   specdecpp: (argument, tuned) => (tuned ? new SpecDecPlusPlus(tuned, argument) : null),
   costaware: (argument, tuned) => (tuned ? new CostAware(tuned) : null),
 };
+
+/** "wide/static:5" -> {text, draft, policy, argument}; null if it is not a lane. */
+export function parseLane(text) {
+  const match = /^(?:([A-Za-z0-9][A-Za-z0-9._/-]*)\/)?([a-z_+-]+)(?::(.+))?$/.exec(String(text).trim());
+  return match ? { text: match[0], draft: match[1] || null, policy: match[2], argument: match[3] ?? null } : null;
+}
+
+/** A new policy for a lane; null if it is not ported or not fitted. tuned: fitted parameters by policy name. */
+export function makePolicy({ policy, argument }, tuned = {}) {
+  return Object.hasOwn(POLICIES, policy) ? POLICIES[policy](argument, tuned[policy]) : null;
+}
+
+/** A policy that compares its score with `factor` times its threshold, and notes both of each decision: `seen` has, per
+ * iteration, [score, threshold] of each guess after which it was asked. */
+export class Watched extends Policy {
+  constructor(policy, factor = 1) {
+    super(policy.name, policy.cap);
+    Object.assign(this, { policy, factor, seen: [], open: [] });
+  }
+  reset(context) { this.policy.reset(context); }
+  planned(start) { return this.policy.planned(start); }
+  wantsMore(state) {
+    const wanted = this.policy.wantsMore(state), { score, threshold, stopsAbove } = this.policy;
+    const line = threshold == null ? null : threshold * this.factor;
+    if (state.guesses.length) this.open.push([score, line]);
+    if (this.factor === 1 || score == null || line == null) return wanted;
+    return stopsAbove ? score < line : score > line;
+  }
+  observe(n, accepted) {
+    this.seen.push(this.open);
+    this.open = [];
+    this.policy.observe(n, accepted);
+  }
+}

@@ -1,6 +1,9 @@
-// The glossary of the race and the Learn tab.
+// The words of the race and the Learn tab.
 
-const GLOSSARY = {
+export const FATES = { a: "accepted", r: "rejected", d: "dropped", c: "correction", b: "bonus", p: "plain" };
+export const LETTERS = Object.fromEntries(Object.entries(FATES).map(([letter, fate]) => [fate, letter]));
+
+export const GLOSSARY = {
   token: "A piece of text that a model reads or writes as a unit: a short word, part of a longer one, punctuation or a space.",
   target: "The big model, whose text we want. One pass of it checks many tokens at once.",
   draft: "The small model (or a lookup in the text so far) that guesses what the target will write.",
@@ -41,7 +44,7 @@ const GLOSSARY = {
 };
 
 /** Words only in the Learn tab's glossary: too short or too common to be marked in every text. */
-const MORE_WORDS = {
+export const MORE_WORDS = {
   rule: "The acceptance rule decides whether a guess is accepted: greedy, speculative sampling, or coupling.",
   greedy: "Both models always take their first choice; a guess holds if the two agree.",
   "speculative sampling": "A guess is kept with probability min(1, p/q); otherwise a token is drawn from max(0, p − q).",

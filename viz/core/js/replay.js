@@ -1,33 +1,39 @@
-/* A port of decoding's what-if module: the same policies over the same recorded chain, in the browser.
+/* Replays a recorded chain with another policy: a port of decoding/analysis/whatif.py, the only one in the browser.
  *
  * Tests over all policies compare the results with those of the Python code. Costs are in units of a target pass over one
  * token; output positions count new tokens from 0.
  */
 
-const SL_CAP = 20; // of static policies and of those whose source has this cap
+export const SL_CAP = 20; // of static policies and of those whose source has this cap
 
 // ---------------------------------------------------------------- costs
 
 /** v(n): cost of a target pass over n tokens, extrapolated beyond the measured range with the mean slope. */
-function checkCost(costs, n) {
-  const { v } = costs, last = v[v.length - 1];
+export function checkCost({ v }, n) {
+  const last = v[v.length - 1];
   if (n <= v.length) return v[n - 1];
   return last + (last - v[0]) / Math.max(1, v.length - 1) * (n - v.length);
 }
 
-/** Cost of one iteration of n drafted tokens. */
-function iterationCost(costs, n, draft, policy) {
-  const c = draft == null ? 0 : costs.c[draft];
-  const decision = (policy && costs.decision && costs.decision[policy]) || 0;
-  const first = draft != null && n && costs.first ? costs.first[draft] || 0 : 0;
-  return first + n * (c + decision) + checkCost(costs, n + 1) + costs.o;
+/** What an iteration of n drafted tokens costs: {guess, decide, check, rest}. All simulated costs and times come from here. */
+export function iterationParts(costs, n, draft, policy) {
+  const c = draft == null ? 0 : costs.c[draft], first = draft != null && n ? costs.first?.[draft] || 0 : 0;
+  return { guess: first + n * c, decide: n * (costs.decision?.[policy] || 0), check: checkCost(costs, n + 1), rest: costs.o };
 }
 
+export function iterationCost(costs, n, draft, policy) {
+  const { guess, decide, check, rest } = iterationParts(costs, n, draft, policy);
+  return guess + decide + check + rest;
+}
+
+/** Cost of a token of plain decoding. */
+export const plainCost = (costs) => iterationCost(costs, 0, null);
+
 /** The costs with some curves replaced: another cost of a guess, of checks or of the loop. */
-function withCosts(costs, draft, { c, v, o } = {}) {
+export function withCosts(costs, draft, { c, v, o } = {}) {
   const changed = { ...costs, v: v || costs.v, o: o ?? costs.o };
   if (c == null) return changed;
-  const known = costs.c[draft], first = (costs.first && costs.first[draft]) || 0;
+  const known = costs.c[draft], first = costs.first?.[draft] || 0;
   changed.c = { ...costs.c, [draft]: c };
   changed.first = { ...costs.first, [draft]: known ? first * c / known : first };
   return changed;
@@ -35,7 +41,7 @@ function withCosts(costs, draft, { c, v, o } = {}) {
 
 // ---------------------------------------------------------------- the chain, prepared
 
-class Replay {
+export class Replay {
   constructor(chain) {
     this.chain = chain;
     this.n = chain.target.length;
@@ -72,7 +78,7 @@ function said(tail) {
 }
 
 /** The chain cut after n tokens, as a run with that token limit would have recorded it. */
-function cutChain(chain, n) {
+export function cutChain(chain, n) {
   if (n >= chain.target.length) return chain;
   const along = { ...chain.along, choice: chain.along.choice.slice(0, n) };
   const tails = {};
@@ -83,7 +89,7 @@ function cutChain(chain, n) {
 // ---------------------------------------------------------------- replaying
 
 /** The iterations [start, SL, accepted] in which a policy decodes the text, and their cost. */
-function simulate(replay, costs, policy, ending = {}) {
+export function simulate(replay, costs, policy, ending = {}) {
   const { draft } = replay.chain;
   let wanted = replay.n;
   if (ending.finish === "eos" || ending.finish === "stop") wanted = Math.max(wanted, ending.maxNewTokens || 0);
@@ -101,7 +107,7 @@ function simulate(replay, costs, policy, ending = {}) {
     cost += known.get(n);
     start += accepted + 1;
   }
-  const plain = replay.n * iterationCost(costs, 0, null);
+  const plain = replay.n * plainCost(costs);
   return { iterations, nTokens: replay.n, cost, speedup: cost ? plain / cost : 1 };
 }
 
@@ -115,7 +121,7 @@ function draftStepwise(replay, policy, start, most) {
 }
 
 /** The SL at every position that makes the rest of the text cheapest, and that cost (dynamic programming). */
-function bestSplit(holds, nTokens, cost, wanted = nTokens) {
+export function bestSplit(holds, nTokens, cost, wanted = nTokens) {
   const limit = Math.max(wanted, nTokens);
   const rest = new Array(nTokens + 2).fill(0), plan = new Array(nTokens).fill(0), costs = [];
   for (let start = nTokens - 1; start >= 0; start--) {
@@ -129,18 +135,4 @@ function bestSplit(holds, nTokens, cost, wanted = nTokens) {
     rest[start] = best;
   }
   return { plan, rest };
-}
-
-// ---------------------------------------------------------------- lanes
-
-/** "wide/static:5" -> {draft, policy, argument}; null if it is not a lane. */
-function parseLane(text) {
-  const match = /^(?:([A-Za-z0-9][A-Za-z0-9._/-]*)\/)?([a-z_+-]+)(?::(.+))?$/.exec(String(text).trim());
-  return match ? { text: match[0], draft: match[1] || null, policy: match[2], argument: match[3] ?? null } : null;
-}
-
-/** A new policy for a lane; null if it cannot be replayed. tuned: fitted parameters of the learned policies, by name. */
-function makePolicy(lane, tuned = {}) {
-  const maker = POLICIES[lane.policy];
-  return maker ? maker(lane.argument, tuned[lane.policy]) : null;
 }

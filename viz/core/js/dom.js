@@ -1,0 +1,66 @@
+/* Elements. Texts of models, users and lessons reach the page only through textContent and text nodes. */
+
+const SVG = "http://www.w3.org/2000/svg";
+export const NARROW = "(max-width: 760px)"; // as in the stylesheets: a phone
+export const isNarrow = () => window.matchMedia(NARROW).matches;
+
+/** An element with children: nodes and texts; null and "" are left out. */
+export function el(tag, cls, ...children) {
+  const node = document.createElement(tag);
+  if (cls) node.className = cls;
+  node.append(...children.filter((child) => child != null && child !== ""));
+  return node;
+}
+
+export function svg(tag, attributes, ...children) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes || {})) if (value != null) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+export function button(text, act, { title, cls = "sd-button", pressed } = {}) {
+  const node = el("button", cls, text);
+  node.type = "button";
+  if (title) node.title = title;
+  if (title && !/[a-z0-9]/i.test(text || "")) node.setAttribute("aria-label", title); // a symbol alone has no name
+  if (pressed != null) node.setAttribute("aria-pressed", String(pressed));
+  node.addEventListener("click", act);
+  return node;
+}
+
+/** A choice among options [[value, text]]. */
+export function select(label, options, value, act, cls = "sd-select") {
+  const node = el("select", cls);
+  node.setAttribute("aria-label", label);
+  for (const [key, text] of options) node.append(Object.assign(el("option", "", text), { value: key }));
+  node.value = value;
+  node.addEventListener("change", () => act(node.value));
+  return node;
+}
+
+/** A slider without a visible label. */
+export function range(label, { min, max, step = 1, value, cls }, act) {
+  const node = Object.assign(el("input", cls), { type: "range", min, max, step, value });
+  node.setAttribute("aria-label", label);
+  node.addEventListener("input", () => act(Number(node.value)));
+  return node;
+}
+
+/** A table of rows of cells (texts or nodes), which scrolls by itself; the first column is the row header. */
+export function table(columns, rows, { caption, label, cls } = {}) {
+  const head = el("tr"), body = el("tbody");
+  for (const content of columns) head.append(Object.assign(el("th", "", ...[content].flat()), { scope: "col" }));
+  for (const cells of rows) {
+    const [first, ...others] = cells.map((content, i) => el(i ? "td" : "th", "", ...[content].flat()));
+    first.scope = "row";
+    body.append(el("tr", "", first, ...others));
+  }
+  const holder = el("div", "sd-scroll", el("table", cls, caption && el("caption", "", caption), el("thead", "", head), body));
+  holder.tabIndex = 0;
+  if (label) {
+    holder.setAttribute("role", "group");
+    holder.setAttribute("aria-label", label);
+  }
+  return holder;
+}

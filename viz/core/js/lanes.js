@@ -1,0 +1,150 @@
+/* Lanes with their texts and times: of the run's record, or of a replay; both are laid out by `layOut`. */
+
+import { pieces, piecesAfter } from "./pieces.js";
+import { iterationParts, plainCost } from "./replay.js";
+import { FATES } from "./words.js";
+
+const TICK = 1e-7; // times of the payload are whole multiples of this many seconds
+
+/** Last index whose key is <= x in an ascending list; -1 if none. */
+export function lastAtMost(list, x, key) {
+  let low = 0, high = list.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (key(list[middle]) <= x) low = middle + 1; else high = middle;
+  }
+  return low - 1;
+}
+
+/** A token of a lane: {text, fate (a letter), iteration, index in it, position in the text, node on the page}, and what
+ * is recorded of it, where the payload has that. */
+class Token {
+  constructor(fields) { Object.assign(this, fields); }
+  get outcome() { return FATES[this.fate]; }
+  get thrown() { return this.fate === "r" || this.fate === "d"; }
+}
+Token.prototype.tops = [[], []]; // the draft's and the target's most probable tokens here: [text, probability]
+
+/** An iteration: {start, fates, drafted, accepted, emitted (0 or 1), tokens}, and on the decode clock, in seconds,
+ * {t0, draftEnd, checkEnd, end}; draftShare: the part of the time until draftEnd that is not the policy's. */
+class Iteration {
+  constructor(lane, fields) {
+    Object.assign(this, fields);
+    Object.defineProperty(this, "lane", { value: lane }); // not enumerable: a lane can be written as JSON
+  }
+
+  get guesses() { return this.tokens.slice(0, this.drafted); }
+  get own() { return this.emitted ? this.tokens[this.drafted] : null; }
+  get gives() { return this.accepted + this.emitted; }
+
+  /** Its cost by the lane's cost curves, in target passes, and that of plain decoding for the same tokens. */
+  get cost() {
+    const { costs, draft, policy } = this.lane, parts = iterationParts(costs, this.drafted, draft, policy);
+    const guessing = parts.guess + parts.decide, total = guessing + parts.check + parts.rest, plain = this.gives * plainCost(costs);
+    return { guessing, check: parts.check, rest: parts.rest, total, plain, gained: plain - total };
+  }
+}
+
+export class Lane {
+  constructor(about) {
+    Object.assign(this, { name: "", caption: "", figures: [], simulated: false }, about);
+    this.iterations = [];
+    this.end = 0;
+    this.tokens = [];
+    this.keptAt = []; // output position -> index into tokens
+  }
+
+  /** One more iteration: a letter and a text for each token, and its times in seconds. */
+  add(fates, texts, start, draft, check, policy, rest) {
+    const t0 = this.end, draftEnd = t0 + draft + policy;
+    const emitted = "cbp".includes(fates[fates.length - 1] || "-") ? 1 : 0, accepted = fates.split("a").length - 1;
+    const iteration = new Iteration(this, {
+      start, fates, emitted, accepted, t0, draftEnd, drafted: fates.length - emitted,
+      draftShare: draft + policy > 0 ? draft / (draft + policy) : 1,
+      checkEnd: draftEnd + check,
+      end: draftEnd + check + rest,
+      first: this.tokens.length, // of its tokens
+      nodes: null,
+    });
+    iteration.tokens = texts.map((text, index) => {
+      const fate = fates[index], position = "cbp".includes(fate) ? start + accepted : start + index;
+      return new Token({ text, fate, iteration: this.iterations.length, index, position, node: null });
+    });
+    for (const token of iteration.tokens) {
+      if (!token.thrown) this.keptAt[token.position] = this.tokens.length;
+      this.tokens.push(token);
+    }
+    this.iterations.push(iteration);
+    this.end = iteration.end;
+    return iteration;
+  }
+
+  /** The iteration at time t (the last one that has begun). */
+  at(t) {
+    return lastAtMost(this.iterations, t, (it) => it.t0);
+  }
+
+  /** Number of iterations checked by time t. */
+  doneAt(t) {
+    const at = this.at(t);
+    return at >= 0 && this.iterations[at].checkEnd <= t ? at + 1 : Math.max(at, 0);
+  }
+
+  /** The lane's counts after `upTo` iterations, by default all. */
+  counts(upTo = this.iterations.length) {
+    if (!this.sums) {
+      let drafted = 0, accepted = 0, kept = 0;
+      this.sums = this.iterations.map((it) => {
+        drafted += it.drafted; accepted += it.accepted; kept += it.gives;
+        return { drafted, accepted, kept };
+      });
+    }
+    const sums = upTo > 0 ? this.sums[upTo - 1] : { drafted: 0, accepted: 0, kept: 0 };
+    return { passes: upTo, thrown: sums.drafted - sums.accepted, ...sums };
+  }
+}
+
+/** Adds iterations {start, fates, wrong: ids of the guesses that did not hold, times} to a lane that writes `output`. */
+function layOut(lane, output, iterations, vocab) {
+  const shown = pieces(output, vocab);
+  for (const { start, fates, wrong, times } of iterations) {
+    const end = start + fates.split("a").length - 1;
+    const texts = [...shown.slice(start, end), ...piecesAfter(output.slice(Math.max(0, end - 3), end), wrong, vocab)];
+    if (texts.length < fates.length) texts.push(shown[end]);
+    lane.add(fates, texts, start, ...times);
+  }
+  return lane;
+}
+
+/** A lane of the payload, with the times of the repeat that is replayed. */
+export function measuredLane(data, costs, vocab) {
+  const times = (i) => data.times.slice(4 * i, 4 * i + 4).map((ticks) => ticks * TICK);
+  const lane = layOut(new Lane({ ...data, costs }), data.output,
+    data.fates.map((fates, i) => ({ start: data.starts[i], fates, wrong: data.wrong[i], times: times(i) })), vocab);
+  const last = lane.tokens[lane.keptAt[lane.keptAt.length - 1]];
+  if (data.ends && last) last.ends = true; // a token without a text
+  return lane;
+}
+
+/** Iterations [start, SL, accepted] of a replay as a lane; `unit`: seconds per unit of cost. */
+export function replayedLane(about, replay, iterations, unit, vocab) {
+  const { target, draft } = replay.chain, lane = new Lane({ simulated: true, draft, output: target, ...about });
+  const wrong = ([start, n, accepted]) => Array.from({ length: n - accepted }, (_, k) => replay.guess(start, accepted + k).id); // ids
+  const fates = ([start, n, accepted]) => {
+    const over = start + accepted >= target.length; // the text ended before the other guesses
+    const rest = n === accepted ? "" : over ? "d".repeat(n - accepted) : `r${"d".repeat(n - accepted - 1)}`;
+    return "a".repeat(accepted) + rest + (over ? "" : n === 0 ? "p" : n > accepted ? "c" : "b");
+  };
+  const times = ([, n]) => {
+    const { guess, check, decide, rest } = iterationParts(lane.costs, n, draft, lane.policy);
+    return [guess, check, decide, rest].map((cost) => cost * unit);
+  };
+  layOut(lane, target, iterations.map((one) => ({ start: one[0], fates: fates(one), wrong: wrong(one), times: times(one) })), vocab);
+  for (const it of lane.iterations) {
+    it.guesses.forEach((token, k) => {
+      const other = k <= it.accepted ? lane.tokens[lane.keptAt[it.start + k]]?.text : null; // the target's choice
+      Object.assign(token, { p: replay.guess(it.start, k).p, other });
+    });
+  }
+  return lane;
+}

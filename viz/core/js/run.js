@@ -1,0 +1,132 @@
+/* A run as the page has it: the payload of viz/player/payload.py, its measured lanes, and whatever is simulated on it. */
+
+import { measuredLane, replayedLane } from "./lanes.js";
+import { pieces } from "./pieces.js";
+import { Static, Watched, makePolicy, parseLane } from "./policies.js";
+import { Replay, SL_CAP, plainCost, simulate } from "./replay.js";
+
+export class RunModel {
+  constructor(payload) {
+    Object.assign(this, payload);
+    this.replays = new Map();
+    this.sweeps = new Map();
+    this.lanes = payload.lanes.map((data, index) => Object.assign(measuredLane(data, this.costs, this.vocab), { index }));
+    this.lanes.forEach((lane, i) => payload.lanes[i].details && this.addDetails(lane, payload.lanes[i].details));
+    this.plain = this.lanes.find((lane) => lane.policy === "autoregressive") || null;
+    const target = this.chains[this.draft]?.target || (this.plain || this.lanes[0] || { output: [] }).output;
+    this.text = { ids: target, shown: pieces(target, this.vocab) };
+  }
+
+  /** Adds to the tokens and iterations of a lane what is recorded of them besides fates and texts. */
+  addDetails(lane, details) {
+    details.forEach(({ stop, score, tokens }, i) => {
+      const it = Object.assign(lane.iterations[i], { stop, score });
+      it.tokens.forEach((token, k) => Object.assign(token, tokens[k], { // the fate is known as a letter
+        fate: token.fate, p: tokens[k].p_draft, other: this.word(tokens[k].target_choice),
+        tops: [this.alternatives(tokens[k].draft_top), this.alternatives(tokens[k].target_top)],
+      }));
+    });
+  }
+
+  word(id) { return id == null ? null : pieces([id], this.vocab, true)[0]; }
+  alternatives(top) { return (top || []).slice(0, 5).map(([id, p]) => [this.word(id), p]); }
+
+  /** The drafts whose guesses are recorded. */
+  get drafts() { return Object.keys(this.chains).filter((name) => this.chains[name].target.length && this.costs.c[name] != null); }
+
+  /** The draft of simulated lanes: that of the first static lane, else the pair's own, else any; null if there is none. */
+  get draft() {
+    const wanted = [...this.lanes.filter((lane) => lane.policy === "static").map((lane) => lane.draft), this.default_draft];
+    return wanted.find((draft) => this.drafts.includes(draft)) || this.drafts[0] || null;
+  }
+
+  replay(draft = this.draft) {
+    if (!this.drafts.includes(draft)) return null;
+    if (!this.replays.has(draft)) this.replays.set(draft, new Replay(this.chains[draft]));
+    return this.replays.get(draft);
+  }
+
+  get ending() { return { finish: this.finish, maxNewTokens: this.token_limit }; }
+
+  /** Seconds per unit of cost, such that simulated plain decoding takes as long as the measured one. */
+  get unit() {
+    return (this.plain && this.plain.output.length && this.plain.end / (this.plain.output.length * plainCost(this.costs))) || this.costs.target_s;
+  }
+
+  // -------------------------------------------------------------- simulated lanes
+
+  /** What a policy would have done on this text; null if no guesses of the draft are recorded. */
+  simulated(name, policy, { draft = this.draft, costs = this.costs, replay = this.replay(draft), lane = null } = {}) {
+    if (!replay || !policy) return null;
+    const { iterations, speedup } = simulate(replay, costs, policy, this.ending);
+    return this.fromIterations(name, policy.name, iterations, { costs, replay, speedup, lane });
+  }
+
+  /** The lane of iterations [start, SL, accepted]. */
+  fromIterations(name, policy, iterations, { costs = this.costs, replay = this.replay(), speedup, lane = null } = {}) {
+    return replayedLane({ name, policy, costs, lane, speedup: { replayed: speedup } }, replay, iterations, this.unit, this.vocab);
+  }
+
+  /** A lane by its text, simulated; null where no guesses for it are recorded, or its policy is not written for the browser. */
+  simulatedLane(text) {
+    const lane = parseLane(text), own = this.drafts.includes(this.default_draft) ? this.default_draft : this.draft;
+    const draft = lane && (lane.draft || own);
+    return lane && this.simulated(this.nameOf(text), makePolicy(lane, this.tuned[draft]), { draft, lane: text });
+  }
+
+  staticLane(sl, draft = this.draft) {
+    return this.simulatedLane(`${draft === this.default_draft ? "" : `${draft}/`}static:${sl}`);
+  }
+
+  /** A lane's display name. */
+  nameOf(text) {
+    const { policy, argument, draft } = parseLane(text);
+    return `${this.titles[policy] || policy}${argument ? ` ${argument}` : ""}${draft ? ` · ${draft}` : ""}`;
+  }
+
+  /** Static SLs from 1 on, simulated, also under other costs: [{sl, speedup}]. */
+  sweep(costs = this.costs, draft = this.draft, longest = SL_CAP) {
+    const replay = this.replay(draft), key = costs === this.costs ? `${draft}/${longest}` : null;
+    if (!replay) return [];
+    if (this.sweeps.has(key)) return this.sweeps.get(key);
+    const found = Array.from({ length: longest }, (_, i) => ({ sl: i + 1, speedup: simulate(replay, costs, new Static(i + 1), this.ending).speedup }));
+    if (key) this.sweeps.set(key, found);
+    return found;
+  }
+
+  bestStatic(costs = this.costs, draft = this.draft) {
+    return this.sweep(costs, draft).reduce((best, one) => (!best || one.speedup > best.speedup ? one : best), null);
+  }
+
+  /** The lane replayed with a threshold that is `value` (or, where its policy computes it, `value` times its own), with
+   * `scores`: [score, threshold] of each of its guesses, null where the policy was not asked. */
+  atThreshold({ lane: text, draft, threshold: { fixed, longest } }, value) {
+    const lane = parseLane(text), lent = Object.fromEntries(Object.keys(this.chains[draft].along.scores).map((head) => [head, { sl_max: longest }]));
+    const policy = fixed ? makePolicy({ ...lane, argument: value }, lent) : makePolicy(lane, this.tuned[draft]);
+    if (!policy) return null;
+    const watched = new Watched(policy, fixed ? 1 : value), found = this.simulated(this.nameOf(text), watched, { draft });
+    found.scores = watched.seen.map((seen, i) => Array.from({ length: found.iterations[i].drafted }, (_, k) => seen[k] || null));
+    return found;
+  }
+
+  /** Share of the positions of the text at which the draft's guess is the target's token. */
+  matchRate(draft = this.draft) {
+    const chain = this.chains[draft];
+    if (!chain || !chain.target.length) return null;
+    return chain.target.filter((token, at) => chain.along.choice[at] === token).length / chain.target.length;
+  }
+
+  /** The same text and costs with an invented draft that is wrong at every place; its name says so. */
+  alwaysWrong(sl) {
+    if (!this.replay()) return null;
+    const { target, draft } = this.replay().chain, ids = Object.keys(this.vocab).map(Number);
+    const other = (at, k) => {
+      const id = target[(at * 7 + k * 3 + 1) % target.length];
+      return id !== target[at + k] ? id : ids.find((one) => one !== id && one !== target[at + k]) ?? id;
+    };
+    const guesses = (choice) => ({ choice, p: choice.map(() => 0.05), entropy: choice.map(() => 3), scores: {} });
+    const tail = (at) => guesses(Array.from({ length: SL_CAP }, (_, k) => other(at, k + 1)));
+    const along = guesses(target.map((_, at) => other(at, 0))), tails = Object.fromEntries(target.map((_, at) => [at, tail(at)]));
+    return this.simulated(`Static ${sl}, every guess wrong`, new Static(sl), { replay: new Replay({ draft, target, along, tails }) });
+  }
+}

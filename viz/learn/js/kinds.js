@@ -1,0 +1,27 @@
+/* Kinds of iterations that lessons and jumps look for, as in viz/learn/roles.py. */
+
+export const KINDS = {
+  rejection: { label: "a rejection", title: "the next iteration in which a guess failed", fits: (it) => it.drafted > it.accepted && it.own,
+    clear: (it) => it.accepted > 0 && it.drafted - it.accepted > 1 },
+  burst: { label: "a burst", title: "the next iteration in which four or more guesses held", fits: (it) => it.accepted >= 4 },
+  full: { label: "all held", title: "the next iteration in which all of two or more guesses held", fits: (it) => it.drafted > 1 && it.accepted === it.drafted && it.own },
+  short: { label: "a stop too early", title: "the next iteration that checked although more guesses would have held",
+    fits: (it, holds) => it.drafted > 0 && it.accepted === it.drafted && holds(it.start) > it.drafted },
+  wasted: { label: "a waste", title: "the next iteration in which three or more guesses were thrown away", fits: (it) => it.drafted - it.accepted >= 3,
+    clear: (it) => it.cost.gained < 0 },
+};
+
+/** The iteration that shows the kind best: the first clear one, else the first one; -1 if there is none. */
+export function exampleOf(model, lane, kind) {
+  const { fits, clear } = KINDS[kind], found = clear ? lane.iterations.findIndex((it) => fits(it) && clear(it)) : -1;
+  return found >= 0 ? found : findIteration(model, lane, kind);
+}
+
+/** The first iteration of that kind after `from` in this direction; -1 if there is none. */
+export function findIteration(model, lane, kind, from = -1, direction = 1) {
+  const replay = model.replay(lane.draft || undefined), holds = (start) => (replay ? Math.min(replay.holds[start], replay.n - start - 1) : 0); // the last token is the target's own
+  for (let i = from + direction; i >= 0 && i < lane.iterations.length; i += direction) {
+    if (KINDS[kind].fits(lane.iterations[i], holds)) return i;
+  }
+  return -1;
+}

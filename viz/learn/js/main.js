@@ -1,0 +1,13 @@
+/* What a page, and a test, may use of the Learn tab. */
+
+import { RunModel } from "../../core/js/run.js";
+import { POLICIES, makePolicy, parseLane } from "../../core/js/policies.js";
+import { Replay, simulate, withCosts } from "../../core/js/replay.js";
+import { Written } from "./expression.js";
+import { unpackRun } from "./files.js";
+import { Learn, mountPage } from "./learn.js";
+import { answersOf } from "./questions.js";
+import { expectedTokens, modelSpeedup } from "./theory.js";
+
+export const mount = (root, options) => new Learn(root, options);
+export { POLICIES, Replay, RunModel, Written, answersOf, expectedTokens, makePolicy, modelSpeedup, mountPage, parseLane, simulate, unpackRun, withCosts };

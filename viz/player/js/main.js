@@ -1,0 +1,13 @@
+// What a page may use of the player.
+
+import { explainTerms, termed } from "./glossary.js";
+import "./live.js";
+import "./lookahead.js";
+import { Player } from "./player.js";
+import "./pointing.js";
+import "./roving.js";
+import "./shell.js";
+import "./simulation.js";
+
+export const mount = (root, options) => new Player(root, options);
+export { explainTerms, termed };
