@@ -32,6 +32,7 @@ LANES = (
     "specdecpp:0.8",
     "specdecpp:auto",
     "costaware",
+    "costaware:1.3",
     "adaedl",
     "adaedl:0.6",
 )
@@ -111,7 +112,12 @@ def make_tuned(random_: random.Random) -> dict[str, dict[str, Any]]:
     """Fitted parameters of the learned policies, drawn at random."""
     ledger = [[t / 10, 1000, [random_.randrange(40) for _ in range(1, 24)]] for t in range(1, 10)]
     return {
-        "disco": {"threshold": 0.55, "sl_max": random_.choice((8, 30)), "sure": random_.choice((0.9, 2.0))},
+        "disco": {
+            "threshold": 0.55,
+            "sl_max": random_.choice((8, 30)),
+            "sure": random_.choice((0.9, 2.0)),
+            "sure_at": random_.choice(([], [[0.6, 0.8]], [[0.6, 0.7], [0.7, 0.85], [0.9, 0.95]])),
+        },
         "specdecpp": {"threshold": 0.4, "sl_max": 24, "ledger": ledger},
         "costaware": {
             "sl_max": 40,

@@ -7,15 +7,28 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
+from ..analysis.tuning import chosen_here
 from ..errors import UserError
+from ..lookahead.fitted import FOLDER as POLICIES
 from ..lookahead.lanes import parse_lane
 from ..records.events import Event, Numbering
+from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import CompareRequest, Grant, check_granted, check_long_job, check_request
 
-if TYPE_CHECKING:
-    from ..records.pairs import PairDescription
+
+def pairs_here() -> list[PairDescription]:
+    """All named pairs, with what this machine's costs chose for the policies of their drafts."""
+    pairs = describe_pairs()
+    for pair in pairs:
+        for draft in (name for name, fitted in pair.fitted.items() if fitted):
+            chosen = chosen_here(Path(pair.drafts[draft]) / POLICIES)
+            if chosen is not None:
+                pair.best_sl[draft], pair.set_here[draft] = chosen.static, chosen.sentence()
+    return pairs
+
 
 CLOSED = "The program was closed before the run was done: start it and the run again."
 

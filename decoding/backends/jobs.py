@@ -59,13 +59,14 @@ class Jobs:
         """
         if self._loading is None and self._known is None:
             return
-        from ..comparison.idle import measure_asked, prepare_usual
+        from ..comparison.idle import measure_asked, prepare_usual, set_policies
 
         try:
             if self._loading is not None and self._loading.wait(busy):
                 prepare_usual(self._take(self._loading), busy)
             if self._known is not None:
                 measure_asked(self._known, busy)
+                set_policies(self._known, busy)
         except UserError as error:  # the next run reports the same error
             log.warning("%s", error)
         except Exception:

@@ -14,9 +14,9 @@ from typing import Any
 
 from ..errors import UserError
 from ..records.events import LAST_KINDS, Event, Kind, Numbering
-from ..records.pairs import PairDescription, describe_pairs, is_public
+from ..records.pairs import PairDescription, is_public
 from ..records.request import PUBLIC, Grant
-from .base import CLOSED, GrantedBackend
+from .base import CLOSED, GrantedBackend, pairs_here
 from .process import WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class LocalBackend(GrantedBackend):
             self._worker.send({"prepare": True})
 
     def pairs(self) -> list[PairDescription]:
-        return describe_pairs()
+        return pairs_here()
 
     def status(self) -> str:
         with self._lock:

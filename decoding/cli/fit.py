@@ -24,6 +24,10 @@ def fit(
     max_new_tokens: Annotated[int, typer.Option(min=16, max=1024, help="Length of each text.")] = 128,
     epochs: Annotated[int, typer.Option(min=1, max=100, help="Passes over the training data.")] = 12,
     seed: Annotated[int, typer.Option(min=0, help="Seed of training and mixing.")] = 0,
+    only_chains: Annotated[
+        bool,
+        typer.Option("--only-chains", help="Leave the policies, record again what machines choose thresholds on."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Fit the learned policies: write texts, train, calibrate, tune, and store them next to the draft."""
@@ -35,7 +39,7 @@ def fit(
     with cancel_on_interrupt() as cancel, one_task("Loading the models") as progress:
         loaded, drafts = _load(pair, target, draft)
         try:
-            found = fit_pair(loaded, drafts, options, progress, cancel.is_set)
+            found = fit_pair(loaded, drafts, options, progress, cancel.is_set, only_chains)
         except Cancelled:
             err.print("Cancelled: nothing was written for the current draft.")
             raise typer.Exit(CANCELLED) from None
@@ -43,9 +47,11 @@ def fit(
     if as_json:
         print_json(rows)
         return
-    _show(rows)
+    if rows:
+        _show(rows)
     for one in found:
-        err.print(f"{one.draft}: fitted in {one.seconds:.0f} s, written into {one.folder.name} next to the draft.")
+        done = "fitted" if one.policies else "recorded"
+        err.print(f"{one.draft}: {done} in {one.seconds:.0f} s, written into {one.folder.name} next to the draft.")
 
 
 def _load(pair: str, target: str, draft: str) -> tuple[Any, list[str]]:

@@ -55,7 +55,8 @@ def compare(
     ``known``: what this process knows of the pair's costs; without it they are measured for this run.
     Raises UserError for bad input, Cancelled once ``cancel()`` is true.
     """
-    yield from Comparison(prepare(request, pair), cancel, run_id or new_id(), known).events()
+    prepared = prepare(request, pair, known.chosen) if known else prepare(request, pair)
+    yield from Comparison(prepared, cancel, run_id or new_id(), known).events()
 
 
 def finished_run(request: CompareRequest, pair: Pair, cancel: Cancel = never) -> Run:

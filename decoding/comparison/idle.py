@@ -1,4 +1,6 @@
-"""The idle work of a process with a loaded pair: it measures the costs that later runs will need."""
+"""The idle work of a process with a loaded pair: it measures the costs that later runs will need, and chooses what
+follows from them for the policies.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from ..records.request import DEFAULT_LANES, CompareRequest
 from ..records.trace import Costs
 from .costs import cost_rounds, measure_decision, warm_up
 from .kept_costs import KnownCosts, Task
-from .prepare import prepare
+from .prepare import load_heads_of, prepare
 
 Busy = Callable[[], bool]
 
@@ -26,6 +28,7 @@ def prepare_usual(known: KnownCosts, busy: Busy) -> None:
     if known.find([draft], context) is None:
         known.ask_for(draft, context)
         measure_asked(known, busy)
+    set_policies(known, busy)
     costs = known.find([draft], context)
     for text in USUAL.lanes:
         if costs is not None and not busy():
@@ -39,6 +42,18 @@ def measure_asked(known: KnownCosts, busy: Busy) -> None:
     while known.tasks and (measured := _measure(known, known.tasks[0], busy)) is not None:
         task = known.tasks[0]
         known.keep([task.draft] if task.draft else [], task.context, measured)
+
+
+def set_policies(known: KnownCosts, busy: Busy) -> None:
+    """Choose thresholds and the best fixed SL for every loaded draft whose curves have not; stops when ``busy()``."""
+    for draft in filter(known.is_unset, list(known.pair.loaded_drafts)):
+        for policy in load_heads_of(known.pair, draft):
+            kept = known.typical(draft)
+            if kept is not None and policy not in kept.costs.decision and not busy():
+                lane = policy if draft == known.pair.default_draft else f"{draft}/{policy}"
+                _warm_up(known, lane, kept.setting.context, kept.costs)
+        if not busy():
+            known.choose(draft, busy)
 
 
 def _measure(known: KnownCosts, task: Task, busy: Busy) -> Costs | None:
@@ -56,7 +71,7 @@ def _measure(known: KnownCosts, task: Task, busy: Busy) -> Costs | None:
 def _warm_up(known: KnownCosts, text: str, context: int, costs: Costs) -> None:
     """Let a lane decode a few tokens, and keep the cost of its decisions. Lanes that this pair lacks are skipped."""
     try:
-        prepared = prepare(replace(USUAL, lanes=[text]), known.pair)
+        prepared = prepare(replace(USUAL, lanes=[text]), known.pair, known.chosen)
     except UserError:
         return
     lane = prepared.lanes[0]

@@ -1,10 +1,12 @@
-"""Cost curves from earlier measurements, kept per pair, engine and machine, so that runs need not wait for them."""
+"""Cost curves from earlier measurements, kept per pair, engine and machine, so that runs need not wait for them; and
+what they choose for the policies.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -12,12 +14,17 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
+from ..analysis.tuning import Chosen, choose
+from ..analysis.validation import FILE as VALIDATION
+from ..analysis.validation import policies_digest, read_validation
 from ..engines.kept_trials import MAX_AGE, try_again
 from ..engines.loading import gpu_name
+from ..errors import UserError
 from ..files import costs_folder, digest_of, write_whole
 from ..records.machine import describe_machine
 from ..records.trace import Costs, Machine, ModelInfo
-from .prepare import model_info
+from .prepare import POLICIES_FOLDER as POLICIES
+from .prepare import load_heads_of, model_info
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CONTEXTS = tuple(2**n for n in range(6, 18))  # tokens; costs in between are similar
+TYPICAL = 128  # tokens of context: a question and half of its answer
 DOUBTFUL = 0.1  # readings that contradict each other by more
 
 
@@ -44,10 +52,11 @@ class Setting:
 
 @dataclass(slots=True)
 class Kept:
-    """One file of the shelf: the curves with one draft."""
+    """One file of the shelf: the curves with one draft, and what they chose for its policies."""
 
     setting: Setting
     costs: Costs
+    chosen: Chosen | None = None
 
 
 _ADAPTER = TypeAdapter(Kept)
@@ -59,8 +68,8 @@ class Shelf:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or costs_folder()
 
-    def read(self, setting: Setting) -> Costs | None:
-        """The curves kept for ``setting``; None if there are none, or only unsound ones."""
+    def read(self, setting: Setting) -> Kept | None:
+        """What is kept for ``setting``; None if nothing is, or nothing sound."""
         try:
             kept = _ADAPTER.validate_json(self._path(setting).read_bytes())
         except FileNotFoundError:
@@ -68,12 +77,12 @@ class Shelf:
         except (OSError, ValidationError) as error:
             log.warning("kept cost curves cannot be read and are measured again: %s", str(error)[:200])
             return None
-        return kept.costs if kept.setting == setting else None
+        return kept if kept.setting == setting else None
 
-    def write(self, setting: Setting, costs: Costs) -> None:
-        """Keep ``costs``. If they cannot be written, the next run measures them again."""
+    def write(self, kept: Kept) -> None:
+        """Keep this. If it cannot be written, the next run measures again."""
         try:
-            write_whole(self._path(setting), _ADAPTER.dump_json(Kept(setting, costs)))
+            write_whole(self._path(kept.setting), _ADAPTER.dump_json(kept))
         except OSError as error:
             log.warning("cost curves could not be kept: %s", error)
 
@@ -110,6 +119,7 @@ class KnownCosts:
     shelf: Shelf = field(default_factory=Shelf)
     warm: set[str] = field(default_factory=set)  # lanes that have run in this process
     tasks: list[Task] = field(default_factory=list)
+    unusable: set[str] = field(default_factory=set)  # drafts without sound validation chains
     misfits: bool = False  # passes took another time than the curves say: the numbers of threads are tried again, too
 
     def find(self, drafts: Sequence[str], context: int) -> Costs | None:
@@ -128,27 +138,87 @@ class KnownCosts:
         return joined(costs)
 
     def _nearest(self, draft: str | None, context: int) -> Found | None:
-        for near in sorted(CONTEXTS, key=lambda one: abs(math.log(one / bucket(context)))):
-            costs = self.shelf.read(self._setting(draft, near))
-            if costs is not None:
-                return Found(near, costs)
+        for near in _by_nearness(bucket(context)):
+            kept = self.shelf.read(self._setting(draft, near))
+            if kept is not None:
+                return Found(near, kept.costs)
         return None
 
     def keep(self, drafts: Sequence[str], context: int, costs: Costs) -> None:
         """Keep ``costs`` as measured now, by draft."""
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        date = now()
         for draft in _each(drafts):
-            own = replace(costs, c=_only(costs.c, draft), first=_only(costs.first, draft), measured=now)
-            self.shelf.write(self._setting(draft, context), own)
+            own = replace(costs, c=_only(costs.c, draft), first=_only(costs.first, draft), measured=date)
+            setting = self._setting(draft, context)
+            before = self.shelf.read(setting)  # what older curves chose serves until these have chosen
+            self.shelf.write(Kept(setting, own, before.chosen if before else None))
             self.tasks = [task for task in self.tasks if task != Task(draft, bucket(context))]
 
     def add_decisions(self, drafts: Sequence[str], context: int, decision: dict[str, float]) -> None:
         """Keep the cost of decisions with the curves; the curves keep their date."""
         for draft in _each(drafts):
-            setting = self._setting(draft, context)
-            costs = self.shelf.read(setting)
-            if costs is not None:
-                self.shelf.write(setting, replace(costs, decision={**costs.decision, **decision}))
+            kept = self.shelf.read(self._setting(draft, context))
+            if kept is not None:
+                costs = replace(kept.costs, decision={**kept.costs.decision, **decision})
+                self.shelf.write(replace(kept, costs=costs))
+
+    # -- what the curves choose
+
+    def typical(self, draft: str) -> Kept | None:
+        """What is kept with ``draft`` at the context nearest to TYPICAL tokens."""
+        return next(self._near_typical(draft), None)
+
+    def chosen(self, draft: str) -> Chosen | None:
+        """What this machine's curves chose for the policies of ``draft`` as they are now; None if nothing yet.
+
+        It is one choice for texts of all lengths, by the curves nearest to TYPICAL tokens.
+        """
+        source = self._source(draft)
+        found = (kept.chosen for kept in self._near_typical(draft)) if source else iter(())
+        return next((one for one in found if one is not None and one.source == source), None)
+
+    def is_unset(self, draft: str) -> bool:
+        """Whether the typical curves can choose for the policies of ``draft`` and have not."""
+        source, kept = self._source(draft), self.typical(draft)
+        if not source or kept is None or draft in self.unusable:
+            return False
+        chosen = kept.chosen
+        return chosen is None or (chosen.source, chosen.measured) != (source, kept.costs.measured)
+
+    def choose(self, draft: str, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Choose for the policies of ``draft`` by replay of its validation chains, unless ``stopped()``, and keep that
+        with the curves.
+        """
+        kept, folder = self.typical(draft), self._policies(draft)
+        if kept is None or folder is None:
+            return
+        target, own = self.pair.target.info, self.pair.draft(draft).info
+        try:
+            recorded = read_validation(folder, draft, target.fingerprint, own.fingerprint)
+        except UserError as error:
+            log.warning("nothing is chosen for this machine: %s", error)
+            recorded = []
+        if not recorded:
+            self.unusable.add(draft)
+            return
+        chosen = choose(recorded, load_heads_of(self.pair, draft), kept.costs, stopped)
+        if chosen is not None:
+            self.shelf.write(replace(kept, chosen=replace(chosen, source=self._source(draft))))
+
+    def _near_typical(self, draft: str) -> Iterator[Kept]:
+        kept = (self.shelf.read(self._setting(draft, context)) for context in _by_nearness(TYPICAL))
+        return (one for one in kept if one is not None)
+
+    def _policies(self, draft: str) -> Path | None:
+        folder = self.pair.draft_folders.get(draft)
+        return None if folder is None else folder / POLICIES
+
+    def _source(self, draft: str) -> str:
+        """The digest of the draft's policies and chains; "" if there are no chains."""
+        folder = self._policies(draft)
+        return policies_digest(folder) if folder is not None and (folder / VALIDATION).is_file() else ""
+
+    # -- what to measure
 
     def ask_for(self, draft: str | None, context: int) -> None:
         """Have these curves measured again in idle time."""
@@ -176,9 +246,19 @@ class KnownCosts:
         return Setting(target, info, machine, bucket(context))
 
 
+def _by_nearness(context: int) -> list[int]:
+    """CONTEXTS, the ones nearest to ``context`` by ratio first."""
+    return sorted(CONTEXTS, key=lambda one: abs(math.log(one / context)))
+
+
 def bucket(context: int) -> int:
     """The one of CONTEXTS that is nearest to ``context`` by ratio."""
-    return min(CONTEXTS, key=lambda one: abs(math.log(one / max(1, context))))
+    return _by_nearness(max(1, context))[0]
+
+
+def now() -> str:
+    """The date of curves that are measured now."""
+    return datetime.now(timezone.utc).isoformat(timespec="microseconds")
 
 
 def age_of(costs: Costs) -> timedelta:

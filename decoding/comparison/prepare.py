@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ..analysis.tuning import Chosen
 from ..errors import UserError
 from ..lookahead.fitted import FOLDER as POLICIES_FOLDER
 from ..lookahead.fitted import Heads, load_heads
@@ -89,8 +90,13 @@ def models_of(pair: Pair, drafts: Iterable[str | None]) -> list[CachedModel]:
     return [pair.target, *(pair.draft(name) for name in drafts if name is not None and name not in MODEL_FREE)]
 
 
-def prepare(request: CompareRequest, pair: Pair) -> Prepared:
-    """Checks ``request`` against ``pair`` and creates what its lanes share; loads the drafts. Raises UserError."""
+def prepare(
+    request: CompareRequest, pair: Pair, chosen: Callable[[str], Chosen | None] = lambda draft: None
+) -> Prepared:
+    """Checks ``request`` against ``pair`` and creates what its lanes share; loads the drafts. Raises UserError.
+
+    ``chosen``: by draft what this machine's costs chose for its policies, for lanes that name no number.
+    """
     lanes = check_lanes(request)
     prompt = _encode(request, pair)
     limits = make_limits(request, pair, len(prompt))
@@ -101,6 +107,7 @@ def prepare(request: CompareRequest, pair: Pair) -> Prepared:
     prepared.heads = {draft: _heads_for(prepared, draft) for draft in prepared.drafts}
     if tuple(request.lanes) == DEFAULT_LANES:  # nobody asked for a policy by name
         prepared = _without_unfitted(prepared)
+    prepared = _set_here(prepared, chosen)
     for lane in prepared.lanes:
         _check_features(prepared, lane)
     return prepared
@@ -118,6 +125,24 @@ def _without_unfitted(prepared: Prepared) -> Prepared:
         lanes.append(lane)
     request = replace(prepared.request, lanes=[lane.text for lane in lanes])
     return replace(prepared, request=request, lanes=lanes, notes=notes)
+
+
+def _set_here(prepared: Prepared, chosen: Callable[[str], Chosen | None]) -> Prepared:
+    """``prepared`` with each learned lane that names no number at the one chosen for this machine, if there is one.
+
+    The request names it too, so that the run file and the command line repeat the run elsewhere.
+    """
+    asked = {lane.text for lane in prepared.lanes}
+    lanes = []
+    for lane in prepared.lanes:
+        if lane.is_learned and lane.number is None:
+            here = chosen(prepared.draft_of(lane) or "")
+            argument = here.arguments.get(lane.policy) if here else None
+            text = f"{lane.text.partition(':')[0]}:{argument}"
+            if argument is not None and text not in asked:  # a lane of that number stays the only one
+                lane = parse_lane(text)
+        lanes.append(lane)
+    return replace(prepared, request=replace(prepared.request, lanes=[lane.text for lane in lanes]), lanes=lanes)
 
 
 def _check_vocabulary(shared: int, needed: Iterable[int]) -> None:

@@ -13,16 +13,20 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis.tuning import Bench
+from ..analysis.validation import Recorded
+from ..lookahead.base import SL_CAP, SL_CAP_LEARNED
 from ..lookahead.heads import Head
 from ..lookahead.ngrams import Ngrams
-from ..lookahead.specs import learned_policies
+from ..lookahead.specs import all_specs, learned_policies
 from ..records.trace import Costs
 from . import tuning
 from .calibration import Platt, figures, fit_platt
 from .data import Positions, rows_of, split_texts
 from .training import Trained, Weights
-from .tuning import Bench, Recorded
+from .tuning import rescored
 
+CAPS = (8, SL_CAP, SL_CAP_LEARNED)  # of SL_max
 HELD_OUT = 0.1  # share of the training texts on which only the loss is measured
 
 
@@ -62,6 +66,7 @@ class Calibrated:
     bench: Bench
     costs: Costs  # its decision cost under the policy's name
     figures: dict[str, float]
+    cap: int = SL_CAP  # the SL_max that is being tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +76,13 @@ class Fitter:
     ``train(positions, held out, n-grams, epochs, seed)`` gives its candidates with the names of their columns;
     ``make_head(trained, tuned)`` a head, by default with something tuned that a warm-up can run with;
     ``calibrate(weights, platt)`` the weights with Platt's slope and bias folded into the last layer;
-    ``tune(candidate)`` the candidate with what validation chose for it.
+    ``settings(candidate)`` what its head needs besides its cap and the lane's argument, which :func:`choose` finds.
     """
 
     train: Callable[[Positions, Positions, Ngrams | None, int, int], Iterable[tuple[str, Trained]]]
     make_head: Callable[..., Head]
     calibrate: Callable[[Weights, Platt], Weights]
-    tune: Callable[[Calibrated], Fitted]
+    settings: Callable[[Calibrated], dict[str, Any]]
 
 
 def fitted_policies() -> list[str]:
@@ -113,17 +118,24 @@ def calibrated(policy: str, trained: Trained, platt: Platt) -> Trained:
 
 def choose(policy: str, candidates: Sequence[Candidate], recorded: list[Recorded], costs: Costs) -> Fitted:
     """The candidate of ``policy`` with the least simulated validation latency, calibrated and tuned."""
-    tune = fitter_of(policy).tune
-    found = [(one.candidate.column, tune(one)) for one in _calibrate(candidates, policy, recorded, costs)]
+    found = [(one.candidate.column, _tune(one)) for one in _calibrate(candidates, policy, recorded, costs)]
     column, best = min(found, key=lambda item: item[1].latency)
     best.candidates = {name: one.latency for name, one in found}
     best.architecture["chosen"] = column
     return best
 
 
-def fitted(one: Calibrated, tuned: dict[str, Any], latency: float) -> Fitted:
-    """``one`` with what was chosen for it."""
+def _tune(one: Calibrated) -> Fitted:
+    """``one`` with the SL_max and the argument of the least simulated validation latency."""
     trained, policy = one.trained, one.candidate.policy
+    argument = all_specs()[policy].argument
+    assert argument is not None, "a policy that is fitted has something to choose"
+    tries = []
+    for cap in CAPS:
+        settings = fitter_of(policy).settings(replace(one, cap=cap)) | {"sl_max": cap}
+        latency, text = one.bench.best_argument(policy, make_head(policy, trained, settings))
+        tries.append((latency, cap, settings | {argument.meaning: float(text)}))
+    latency, _, tuned = min(tries, key=lambda one: one[:2])
     return Fitted(
         policy=policy,
         head=make_head(policy, trained, tuned),
@@ -145,7 +157,7 @@ def _calibrate(
             continue
         scores, held = tuning.along(recorded, one.column)
         platt = fit_platt(scores, held)
-        rescored = [chain.with_score(policy, one.column, platt.apply) for chain in recorded]
+        chains = [rescored(chain, policy, one.column, platt.apply) for chain in recorded]
         priced = replace(costs, decision={policy: costs.decision[one.column]})
         measured = figures(platt.apply(scores), held) | {
             "log_loss_before_platt": figures(scores, held)["log_loss"],
@@ -154,5 +166,5 @@ def _calibrate(
             "decision_over_c": round(costs.decision[one.column] / costs.c[recorded[0].chain.draft], 4),
         }
         trained = calibrated(policy, one.trained, platt)
-        found.append(Calibrated(one, trained, platt, rescored, Bench(rescored, priced), priced, measured))
+        found.append(Calibrated(one, trained, platt, chains, Bench(chains, priced), priced, measured))
     return found

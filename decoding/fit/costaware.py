@@ -11,8 +11,9 @@ import torch
 from sklearn.isotonic import isotonic_regression
 from torch import nn
 
+from ..analysis.validation import Recorded
 from ..lookahead.base import SL_CAP
-from ..lookahead.costaware import CostAware, least_latency, thresholds, updated
+from ..lookahead.costaware import CostAware, updated
 from ..lookahead.costaware_heads import (
     FEATURES_OF_NETWORKS,
     N_POINTS,
@@ -27,16 +28,15 @@ from ..lookahead.ledger import Row, rows_to_json
 from ..lookahead.ngrams import Ngrams
 from ..lookahead.repetition import LONGEST, N_EVIDENCE
 from .calibration import Platt, fit_chance
-from .candidates import Calibrated, Fitted, Fitter, fitted
+from .candidates import Calibrated, Fitter
 from .data import Positions
 from .training import Trained, Weights, loss_of, scaled_row, train_net
-from .tuning import LONG_CAPS, Recorded, first_guesses, held
+from .tuning import first_guesses, held
 
 WIDTH = 24
 NETWORK_WIDTH = 8  # a live lane evaluates it for each token
 NETWORK_EPOCHS = 3  # times those of the other heads, which have fewer inputs
 FLAT_FROM = (8, 16, LONGEST + 1)  # the chance after repetitions of that length needs no lead
-CAUTIONS = (1.0, 1.1, 1.2, 1.3, 1.4)
 THRESHOLDS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, *np.round(np.arange(0.4, 0.81, 0.05), 3), 0.9, 1.0)
 
 
@@ -157,10 +157,12 @@ def _calibrate(weights: Weights, platt: Platt) -> Weights:
     return weights | {"last": scaled_row(weights["last"], platt), "alone": alone}
 
 
-def _tune(one: Calibrated) -> Fitted:
+def _settings(one: Calibrated) -> dict[str, Any]:
     """The chances of the last and of the next token, and the ledger from which lam follows anywhere."""
     chances = fit_chances(one.recorded) | {"first": first_guesses(one.recorded)}
-    return min((_tune_ledger(one, chances | {"sl_max": cap}) for cap in LONG_CAPS), key=lambda found: found.latency)
+    head = _make_head(one.trained, chances | {"sl_max": one.cap})
+    rows = [one.bench.row(CostAware(head, threshold=t), t) for t in THRESHOLDS]
+    return chances | {"ledger": rows_to_json(rows)}
 
 
 def fit_chances(recorded: Sequence[Recorded]) -> dict[str, Any]:
@@ -189,23 +191,4 @@ def recent_along(right: np.ndarray, start: float) -> np.ndarray:
     return np.array(rates)
 
 
-def _tune_ledger(one: Calibrated, tuned: dict[str, Any]) -> Fitted:
-    head = _make_head(one.trained, tuned)
-    rows = [one.bench.row(CostAware(head, t), t) for t in THRESHOLDS]
-    tuned["ledger"] = rows_to_json(rows)
-    draft = one.recorded[0].chain.draft
-    latency, tuned["caution"] = min((_latency(one, tuned | {"caution": caution}), caution) for caution in CAUTIONS)
-    measured = {
-        "least_latency_of_the_ledger": round(least_latency(rows, one.costs, draft), 5),
-        "first_threshold_here": round(thresholds(rows, one.costs, draft, tuned["caution"])[0], 4),
-    }
-    found = fitted(one, tuned, latency)
-    found.figures = one.figures | measured
-    return found
-
-
-def _latency(one: Calibrated, tuned: dict[str, Any]) -> float:
-    return one.bench.latency(one.bench.row(CostAware(_make_head(one.trained, tuned)), 0.0), "costaware")
-
-
-FITTER = Fitter(_train, _make_head, _calibrate, _tune)
+FITTER = Fitter(_train, _make_head, _calibrate, _settings)

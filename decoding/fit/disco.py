@@ -1,8 +1,8 @@
-"""How DISCO is fitted: FFNs against hard and soft labels; threshold, SL_max and a sure p by validation latency."""
+"""How DISCO is fitted: FFNs against hard and soft labels; where it may trust a token unseen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,18 +10,18 @@ import torch
 from torch import nn
 
 from ..lookahead.base import SL_CAP
-from ..lookahead.disco import N_INPUTS, Disco, DiscoHead, as_logs, scaled_position
+from ..lookahead.disco import N_INPUTS, DiscoHead, as_logs, scaled_position
+from ..lookahead.disco import SPEC as DISCO
 from ..lookahead.ngrams import Ngrams
 from .calibration import Platt
-from .candidates import Calibrated, Fitted, Fitter, fitted
+from .candidates import Calibrated, Fitter
 from .data import Positions
 from .training import Trained, Weights, loss_of, scaled_row, train_net
-from .tuning import CAPS, Recorded, everywhere
+from .tuning import everywhere
 
 Labels = str  # "hard": accepted or not; "soft": 1 - TV
 
 VARIANTS = [(32, "hard", False), (32, "soft", False), (32, "hard", True), (32, "soft", True)]  # width, labels, logs
-THRESHOLDS = (*np.round(np.arange(0.3, 0.96, 0.05), 3), 0.97, 0.98, 0.99)
 SURE_STEPS = np.arange(0.5, 1.0, 0.01)  # of p, from which on DISCO may trust a token unseen
 CHANGED = 1e-3  # of decisions, at most, by that
 
@@ -75,26 +75,19 @@ def _calibrate(weights: Weights, platt: Platt) -> Weights:
     return weights | {"second": scaled_row(weights["second"], platt)}
 
 
-def _tune(one: Calibrated) -> Fitted:
-    """Threshold and SL_max with the least simulated validation latency."""
-    head = one.candidate.head
-    assert isinstance(head, DiscoHead), "made by _make_head"
-
-    def latency(threshold: float, longest: int) -> float:
-        policy = Disco(head, threshold, longest)
-        return one.bench.latency(one.bench.row(policy, threshold), "disco")
-
-    by_threshold = sorted((latency(t, SL_CAP), t) for t in THRESHOLDS)
-    best = min((latency(t, cap), t, cap) for _, t in by_threshold[:3] for cap in CAPS)
-    tuned = {"threshold": float(best[1]), "sl_max": int(best[2]), "sure": sure_probability(one.recorded, best[1])}
-    return fitted(one, tuned, best[0])
+def _settings(one: Calibrated) -> dict[str, Any]:
+    assert DISCO.argument is not None
+    p, scores = (np.concatenate(column) for column in zip(*(everywhere(r.chain, "disco") for r in one.recorded)))
+    return {"sure_at": [[t, sure_probability(p, scores, t)] for t in DISCO.argument.tuned]}
 
 
-def sure_probability(recorded: Sequence[Recorded], threshold: float) -> float:
-    """The least p above which the classifier stops at no more than CHANGED of all guesses; 2.0 if there is none."""
-    p, scores = (np.concatenate(column) for column in zip(*(everywhere(one.chain, "disco") for one in recorded)))
+def sure_probability(p: np.ndarray, scores: np.ndarray, threshold: float) -> float:
+    """The least p above which the classifier stops at no more than CHANGED of all guesses; 2.0 if there is none.
+
+    ``p`` and ``scores`` are [n], of all guesses.
+    """
     stops = p[scores < threshold]
     return next((round(float(least), 2) for least in SURE_STEPS if (stops >= least).sum() <= CHANGED * len(p)), 2.0)
 
 
-FITTER = Fitter(_train, _make_head, _calibrate, _tune)
+FITTER = Fitter(_train, _make_head, _calibrate, _settings)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from itertools import product
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..analysis.tuning import Bench
+from ..analysis.validation import Recorded, write_validation
 from ..comparison.chain import record_chain
 from ..comparison.cost_curves import smooth_costs
 from ..comparison.costs import measure_costs, measure_decision
 from ..comparison.prepare import ALL_FEATURES, Prepared, make_draft, prepare, shared_vocabulary
 from ..errors import Cancelled, UserError
-from ..lookahead.base import SL_CAP_LEARNED
-from ..lookahead.fitted import FOLDER
+from ..lookahead.base import SL_CAP, SL_CAP_LEARNED
+from ..lookahead.fitted import FOLDER, load_heads
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.ngrams import read_ngrams
@@ -30,7 +33,6 @@ from ..records.trace import Costs, Finish
 from .candidates import Candidate, Fitted, choose, fitted_policies, train_candidates
 from .data import Collector, Positions
 from .texts import greedy_texts
-from .tuning import Bench, Recorded
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
@@ -41,6 +43,7 @@ COST_PROMPTS = 3
 DECISION_PROMPTS = 5
 SHORTEST = 8  # minimum length of a text in tokens
 MIN_POSITIONS = 500  # too few to train on below this
+SHIPPED = 40  # validation prompts whose chains are written beside the policies
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Fit:
 
     draft: str
     folder: Path
-    policies: list[PolicyFile]
+    policies: list[PolicyFile]  # [] if only the chains were recorded
     seconds: float
 
 
@@ -71,18 +74,23 @@ def fit(
     options: FitOptions,
     progress: Progress = lambda message, fraction: None,
     cancelled: Callable[[], bool] = lambda: False,
+    only_chains: bool = False,
 ) -> list[Fit]:
-    """Fits DISCO, SpecDec++ and costaware for each of ``drafts`` and writes them next to the draft.
+    """Fits DISCO, SpecDec++ and costaware for each of ``drafts`` and writes them next to the draft, with the validation
+    prompts' chains, on which other machines choose thresholds for their own costs.
 
-    Raises UserError, Cancelled.
+    ``only_chains``: the policies stay as they are. Raises UserError, Cancelled.
     """
     folders = [_folder(pair, draft) for draft in drafts]
     began = perf_counter()
-    texts = write_texts(pair, pair.default_draft, options, progress, cancelled)
+    splits = ("validation",) if only_chains else ("train", "validation")
+    texts = write_texts(pair, pair.default_draft, options, progress, cancelled, splits)
     found = []
     for draft, folder in zip(drafts, folders, strict=True):
-        policies = _fit_draft(_Job(pair, draft, options, progress, cancelled), texts)
+        job = _Job(pair, draft, options, progress, cancelled)
+        policies = [] if only_chains else _fit_draft(job, texts)
         _write(folder, policies)
+        job.ship_chains(folder, texts["validation"])
         found.append(Fit(draft, folder, policies, perf_counter() - began))
         began = perf_counter()
     return found
@@ -102,13 +110,16 @@ def _fit_draft(job: _Job, texts: dict[str, Texts]) -> list[PolicyFile]:
 
 
 def write_texts(
-    pair: Pair, draft: str, options: FitOptions, progress: Progress, cancelled: Callable[[], bool]
+    pair: Pair,
+    draft: str,
+    options: FitOptions,
+    progress: Progress,
+    cancelled: Callable[[], bool],
+    splits: Sequence[str] = ("train", "validation"),
 ) -> dict[str, Texts]:
-    """The target's greedy text after the prompts of both splits, decoded with ``draft``."""
-    asked = {
-        "train": _prompts(pair, options, "train", options.n_train),
-        "validation": _prompts(pair, options, "validation", options.n_validation),
-    }
+    """The target's greedy text after the prompts of these splits, decoded with ``draft``."""
+    counts = {"train": options.n_train, "validation": options.n_validation}
+    asked = {split: _prompts(pair, options, split, counts[split]) for split in splits}
     found = {}
     for split, prompts in asked.items():
 
@@ -165,8 +176,8 @@ class _Job:
             raise UserError("The draft is always right or always wrong on these texts: there is nothing to learn.")
         return positions
 
-    def record(self, texts: Texts, heads: dict[str, Head]) -> list[Recorded]:
-        """Chains along the validation texts, with live drafting after each mistake."""
+    def record(self, texts: Texts, heads: Mapping[str, Head], longest: int = SL_CAP_LEARNED) -> list[Recorded]:
+        """Chains along the validation texts, with up to ``longest`` guesses after each mistake."""
         prepared = self._prepared(texts)
         found = []
         for number, (prompt, text) in enumerate(texts):
@@ -178,7 +189,7 @@ class _Job:
                 text,
                 max_new_tokens=self.options.max_new_tokens,
                 ends=prepared.limits.ends,
-                longest=SL_CAP_LEARNED,
+                longest=longest,
                 heads=heads,
                 hidden_size=self.pair.draft(self.draft).hidden_size,
                 cancelled=self._cancelled,
@@ -186,6 +197,20 @@ class _Job:
             finish: Finish = "length" if len(text) >= self.options.max_new_tokens else "eos"
             found.append(Recorded(chain, self.options.max_new_tokens, finish))
         return found
+
+    def ship_chains(self, folder: Path, texts: Texts) -> None:
+        """Writes the chains of some validation texts beside the policies, with their scores. Raises UserError."""
+        fingerprints = self.pair.target.info.fingerprint, self.pair.draft(self.draft).info.fingerprint
+        heads = load_heads(folder, *fingerprints)
+        if not heads:
+            raise UserError(
+                f"No policy is fitted for the draft {self.draft}, so there is nothing to choose thresholds for: "
+                "fit first, without --only-chains."
+            )
+        # Hardly any policy guesses on for SL_CAP tokens after a mistake, so that longer tails would change nothing.
+        chains = self.record(texts[:: max(1, len(texts) // SHIPPED)][:SHIPPED], heads, SL_CAP)
+        with _writing(folder):
+            write_validation(folder, fingerprints, list(heads), chains)
 
     def read_costs(self, texts: Texts) -> list[Costs]:
         """The cost curves of this machine, from a few prompts measured at different times, so that no busy moment
@@ -277,8 +302,14 @@ def _folder(pair: Pair, draft: str) -> Path:
 
 
 def _write(folder: Path, policies: list[PolicyFile]) -> None:
-    try:
+    with _writing(folder):
         for policy in policies:
             write_policy(folder, policy)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(f"Cannot write the fitted policies into {folder.name}: {error.strerror or error}.") from error

@@ -1,4 +1,4 @@
-"""How SpecDec++ is fitted: heads of several depths, with and without a lead, by validation latency."""
+"""How SpecDec++ is fitted: heads of several depths, with and without a lead; its ledger."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..lookahead.heads import LEADS
 from ..lookahead.ledger import rows_to_json
 from ..lookahead.ngrams import Ngrams
 from ..lookahead.specdecpp import HINGES, SpecDecHead, SpecDecPlusPlus, hinged
+from ..lookahead.specdecpp import SPEC as SPECDECPP
 from .calibration import Platt
-from .candidates import Calibrated, Fitted, Fitter, fitted
+from .candidates import Calibrated, Fitter
 from .data import Positions
 from .training import Trained, Weights, loss_of, scaled_row, train_net
-from .tuning import LONG_CAPS
 
 REJECTED_WEIGHT = 6.0  # w_rej
 VARIANTS = [  # context, depth D, feature whose lead the head sees
@@ -27,7 +27,6 @@ VARIANTS = [  # context, depth D, feature whose lead the head sees
     *(("clean", depth, feature) for depth in (0, 1, 3) for feature in LEADS),
 ]
 MOST_EPOCHS = 5  # more epochs overfit the training texts
-THRESHOLDS = (0.05, *np.round(np.arange(0.1, 0.96, 0.1), 3), 0.35, 0.45, 0.55, 0.97)
 
 
 def _train(
@@ -123,16 +122,11 @@ def _calibrate(weights: Weights, platt: Platt) -> Weights:
     return changed
 
 
-def _tune(one: Calibrated) -> Fitted:
-    """Threshold and SL_max with the least simulated validation latency; the ledger is for ``auto``."""
-    return min((_tune_cap(one, cap) for cap in LONG_CAPS), key=lambda tuned: tuned.latency)
+def _settings(one: Calibrated) -> dict[str, Any]:
+    """The ledger, for ``auto``."""
+    assert SPECDECPP.argument is not None
+    head = _make_head(one.trained, {"threshold": 0.5, "sl_max": one.cap})
+    return {"ledger": rows_to_json([one.bench.row(SpecDecPlusPlus(head, t), t) for t in SPECDECPP.argument.tuned])}
 
 
-def _tune_cap(one: Calibrated, longest: int) -> Fitted:
-    head = _make_head(one.candidate.trained, {"threshold": 0.5, "sl_max": longest})
-    rows = [one.bench.row(SpecDecPlusPlus(head, t), t) for t in THRESHOLDS]
-    latency, threshold = min((one.bench.latency(row, "specdecpp"), row.threshold) for row in rows)
-    return fitted(one, {"threshold": threshold, "sl_max": longest, "ledger": rows_to_json(rows)}, latency)
-
-
-FITTER = Fitter(_train, _make_head, _calibrate, _tune)
+FITTER = Fitter(_train, _make_head, _calibrate, _settings)

@@ -1,41 +1,26 @@
-"""Tuning on the validation split: the simulated cost of each threshold on recorded chains."""
+"""What calibration and tuning read from the validation prompts' chains."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from ..analysis.whatif import Replay, simulate
-from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, LookaheadPolicy
-from ..lookahead.ledger import Row
-from ..lookahead.oracle import Oracle
-from ..lookahead.static import Static
-from ..records.trace import Chain, Costs, Finish, Guesses
-
-CAPS = (8, 12, 16, SL_CAP, 28, 40, SL_CAP_LEARNED)
-LONG_CAPS = (SL_CAP, SL_CAP_LEARNED)
+from ..analysis.validation import Recorded
+from ..records.trace import Chain, Guesses
 
 
-@dataclass(slots=True)
-class Recorded:
-    """One validation prompt: its chain, and how its text ended."""
+def rescored(recorded: Recorded, policy: str, column: str, change: Callable[[np.ndarray], np.ndarray]) -> Recorded:
+    """The chain with only one column of scores, transformed and named after its ``policy``."""
+    chain = recorded.chain
 
-    chain: Chain
-    max_new_tokens: int
-    finish: Finish
+    def only(guesses: Guesses) -> Guesses:
+        scores = change(np.array(guesses.scores[column])).tolist() if guesses.choice else []
+        return replace(guesses, scores={policy: scores})
 
-    def with_score(self, policy: str, column: str, change: Callable[[np.ndarray], np.ndarray]) -> Recorded:
-        """The chain with only one column of scores, transformed and named after its ``policy``."""
-        tails = {at: _rescored(tail, policy, column, change) for at, tail in self.chain.tails.items()}
-        along = _rescored(self.chain.along, policy, column, change)
-        return replace(self, chain=replace(self.chain, along=along, tails=tails))
-
-
-def _rescored(guesses: Guesses, policy: str, column: str, change: Callable[[np.ndarray], np.ndarray]) -> Guesses:
-    scores = change(np.array(guesses.scores[column])).tolist() if guesses.choice else []
-    return replace(guesses, scores={policy: scores})
+    tails = {at: only(tail) for at, tail in chain.tails.items()}
+    return replace(recorded, chain=replace(chain, along=only(chain.along), tails=tails))
 
 
 def along(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np.ndarray]:
@@ -69,35 +54,3 @@ def first_guesses(recorded: Sequence[Recorded]) -> dict[str, float]:
     means = {"start": start, "missed": missed, "held": after}
     # Laplace smoothing: no chance is 0 or 1.
     return {name: float((outcomes.sum() + 1.0) / (len(outcomes) + 2.0)) for name, outcomes in means.items()}
-
-
-class Bench:
-    """All validation chains ready for replay; computes the latency of policies under one set of costs."""
-
-    def __init__(self, recorded: Sequence[Recorded], costs: Costs) -> None:
-        self._replays = [(Replay(one.chain), one) for one in recorded]
-        self._costs = costs
-        self._draft = recorded[0].chain.draft
-
-    def row(self, policy: LookaheadPolicy, threshold: float) -> Row:
-        """The histogram of iterations by SL that ``policy`` gives on these texts."""
-        histogram = [0] * (SL_CAP + 1)
-        for replay, one in self._replays:
-            found = simulate(replay, self._costs, policy, max_new_tokens=one.max_new_tokens, finish=one.finish)
-            for _, drafted, _ in found.iterations:
-                while drafted >= len(histogram):  # the oracle has no cap
-                    histogram.append(0)
-                histogram[drafted] += 1
-        return Row(float(threshold), sum(replay.n_tokens for replay, _ in self._replays), tuple(histogram))
-
-    def latency(self, row: Row, policy: str) -> float:
-        return row.latency(self._costs, self._draft, policy)
-
-    def static_opt(self) -> tuple[int, float]:
-        """(SL, latency per token) of the best static policy."""
-        found = {sl: self.latency(self.row(Static(sl), sl), "static") for sl in range(1, SL_CAP + 1)}
-        return min(found.items(), key=lambda item: item[1])
-
-    def oracle(self) -> float:
-        """Latency per token of the oracle."""
-        return self.latency(self.row(Oracle(None), 0.0), "oracle")

@@ -52,7 +52,7 @@ from .ledger import Row, rows_from_json
 from .ngrams import CELLS, Ngrams
 from .policy_files import AGAIN, PolicyFile
 from .repetition import LONGEST, N_EVIDENCE, Repetition
-from .spec import PolicySpec, Score
+from .spec import Argument, PolicySpec, Score
 
 DAMAGED = f"The file of the policy costaware is damaged: {AGAIN}."
 CAUTION = 0.5, 2.0  # range of the factor on the line
@@ -78,10 +78,13 @@ class CostAware(LookaheadPolicy):
 
     name = "costaware"
 
-    def __init__(self, head: CostAwareHead, threshold: float | None = None) -> None:
-        """``threshold``: a constant instead of m(n) / lam, with which ``fit`` fills the ledger."""
+    def __init__(self, head: CostAwareHead, caution: float | None = None, threshold: float | None = None) -> None:
+        """``caution``: the factor on the line; None: the one that ``fit`` chose. ``threshold``: a constant instead of
+        the line, with which ``fit`` fills the ledger.
+        """
         self._head = head
         self.needs = head.needs
+        self._caution: float = head.tuned.get("caution", 1.0) if caution is None else caution
         self._constant = threshold
         self.cap = int(head.tuned["sl_max"])
         self._this, self._next = (_coefficients(head.tuned[name]) for name in ("this", "next"))
@@ -101,9 +104,8 @@ class CostAware(LookaheadPolicy):
 
     def _lines(self, context: LaneContext) -> list[float]:
         assert context.draft is not None, "a learned policy belongs to a draft"
-        tuned = self._head.tuned
-        rows = rows_from_json(tuned["ledger"], self.name)
-        return thresholds(rows, context.costs, context.draft, tuned.get("caution", 1.0))
+        rows = rows_from_json(self._head.tuned["ledger"], self.name)
+        return thresholds(rows, context.costs, context.draft, self._caution)
 
     def looks(self, state: DraftState) -> bool:
         """Reads the new text, which determines whether the lead is needed."""
@@ -246,18 +248,30 @@ def _network_from(policy: PolicyFile, tuned: dict[str, Any]) -> NetworkHead:
     return NetworkHead(first, last, alone, tuned, features, ngrams)
 
 
+def _make(caution: float | None, head: CostAwareHead) -> CostAware:
+    """``costaware`` with the caution that ``fit`` chose, ``costaware:F`` with another one."""
+    return CostAware(head, caution)
+
+
 SPEC = PolicySpec(
     name="costaware",
     title="Cost-aware",
     caption="guesses on while one more guess gains more time than it costs",
     source="ours",
-    make=CostAware,
+    make=_make,
     order=100,
+    argument=Argument(
+        "caution",
+        *CAUTION,
+        "costaware:1.1",
+        tuned=(0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4),
+        effect="with caution {}",
+    ),
     offered=("costaware",),
     evaluated=("costaware",),
     score=Score(
         "The score is the probability that all guesses of this round and the next one hold. The line is the cost of "
-        "one more guess over the average cost of a token, both measured, times a factor from validation: under it, the "
+        "one more guess over the average cost of a token, both measured, times a factor (its caution): under it, the "
         "policy stops and checks.",
         judges_last=False,
         fixed=False,

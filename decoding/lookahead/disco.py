@@ -13,6 +13,7 @@ nor evaluates the classifier.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -122,11 +123,19 @@ def sigmoid(logit: float) -> float:
 
 
 def _make(threshold: float | None, head: DiscoHead) -> Disco:
-    """``disco`` as tuned on validation, or ``disco:T`` with another threshold, for which ``sure`` is unknown."""
-    longest = int(head.tuned["sl_max"])
-    if threshold is not None:
-        return Disco(head, threshold, longest)
-    return Disco(head, head.tuned["threshold"], longest, head.tuned.get("sure", math.inf))
+    """``disco`` as ``fit`` chose it, or ``disco:T`` with another threshold."""
+    threshold = head.tuned["threshold"] if threshold is None else threshold
+    return Disco(head, threshold, int(head.tuned["sl_max"]), sure_at(head.tuned, threshold))
+
+
+def sure_at(tuned: Mapping[str, Any], threshold: float) -> float:
+    """``sure`` at this threshold: that of the next one from there on for which ``fit`` found it, else infinite.
+
+    A higher threshold stops more often, so that its ``sure`` is the stricter one.
+    """
+    if threshold == tuned.get("threshold") and "sure" in tuned:  # files of before ``sure_at``
+        return tuned["sure"]
+    return min((sure for known, sure in tuned.get("sure_at", ()) if known >= threshold), default=math.inf)
 
 
 def _head_from(policy: PolicyFile) -> DiscoHead:
@@ -138,6 +147,9 @@ def _head_from(policy: PolicyFile) -> DiscoHead:
     policy.chosen("sl_max", 1, SL_CAP_LEARNED)
     if "sure" in policy.tuned:
         policy.chosen("sure", 0.0, 2.0)
+    pairs = policy.tuned.get("sure_at", [])
+    if not isinstance(pairs, list) or not all(isinstance(one, list) and len(one) == 2 for one in pairs):
+        raise UserError(f"The file of the policy disco has no sound 'sure_at': {AGAIN}.")
     logs = policy.architecture.get("inputs") == "logarithms"
     first, second = policy.weight("first", width, N_INPUTS + 1), policy.weight("second", width + 1)
     return DiscoHead(first, second, policy.tuned, logs)
@@ -150,7 +162,15 @@ SPEC = PolicySpec(
     source="DISCO (Mamou et al. 2024)",
     make=_make,
     order=80,
-    argument=Argument("threshold", 0.0, 1.0, "disco:0.5", sweep=TWENTIETHS),
+    argument=Argument(
+        "threshold",
+        0.0,
+        1.0,
+        "disco:0.5",
+        sweep=TWENTIETHS,
+        tuned=(*TWENTIETHS, 0.97, 0.98, 0.99),
+        effect="stops below {}",
+    ),
     offered=("disco",),
     evaluated=("disco",),
     score=Score("The score is the classifier's probability that the guess holds: under the line, it stops and checks."),

@@ -68,6 +68,14 @@ def exists(folder: Path, policy: str) -> bool:
     return (folder / f"{policy}.json").is_file()
 
 
+def weights_digest(folder: Path, policy: str) -> str:
+    """The digest of the weights that the policy's file names; "" if there is no sound file."""
+    try:
+        return str(_read_json(folder / f"{policy}.json", policy).get("weights", ""))
+    except UserError:
+        return ""
+
+
 def write_policy(folder: Path, policy: PolicyFile) -> None:
     """Writes both files atomically; a reader never mixes old and new weights. Raises OSError."""
     _check_finite(policy)

@@ -24,7 +24,9 @@ class Argument:
     """What may follow the colon of a lane: a number from ``low`` to ``high``, or one of ``words``.
 
     ``default``: the number of a lane without an argument; None leaves it to the policy. ``sweep``: the numbers that
-    evaluations and the page try. ``refused``: sentences for invalid numbers that a user is likely to type.
+    evaluations and the page try. ``tuned``: those among which ``fit`` and then every machine chooses, and ``effect``
+    what the chosen one does ("stops below {}"). ``refused``: sentences for invalid numbers that a user is likely to
+    type.
     """
 
     meaning: str  # "threshold"
@@ -36,6 +38,8 @@ class Argument:
     default: float | None = None
     words: tuple[str, ...] = ()
     sweep: tuple[float, ...] = ()
+    tuned: tuple[float, ...] = ()
+    effect: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, text: str | None) -> Value:

@@ -173,7 +173,16 @@ SPEC = PolicySpec(
     source="SpecDec++ (Huang et al. 2024); ours may also see how sure the draft was",
     make=_make,
     order=90,
-    argument=Argument("threshold", 0.0, 1.0, "specdecpp:0.5", words=("auto",), sweep=TWENTIETHS),
+    argument=Argument(
+        "threshold",
+        0.0,
+        1.0,
+        "specdecpp:0.5",
+        words=("auto",),
+        sweep=TWENTIETHS,
+        tuned=(*TWENTIETHS, 0.97),
+        effect="stops above {}",
+    ),
     offered=("specdecpp:auto",),
     evaluated=("specdecpp",),
     score=Score(

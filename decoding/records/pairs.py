@@ -35,6 +35,8 @@ class PairDescription:
     note: str = ""  # a sentence: why this pair replaces the default one
     card: str = ""  # address of the target's model card
     licence: str = ""  # of the target
+    best_sl: dict[str, int] = field(default_factory=dict)  # draft name -> the best fixed SL for this machine's costs
+    set_here: dict[str, str] = field(default_factory=dict)  # draft name -> a sentence on all that those costs chose
     about: str = ""  # what the target can do, in a few words shown next to its name
 
     def weights_of(self, draft: str) -> str:

@@ -42,7 +42,8 @@ COLUMN_FIGURES = (
 )
 FACTORS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)
 """Multiples of its own threshold at which a policy that computes it is replayed."""
-TUNED = ("threshold", "sl_max", "sure", "ledger", "this", "next", "recent", "first", "caution")  # for a replay
+# What a replay needs of a fitted head:
+TUNED = ("threshold", "sl_max", "sure", "sure_at", "ledger", "this", "next", "recent", "first", "caution")
 Origin = Literal["recorded", "live", "imported"]
 
 

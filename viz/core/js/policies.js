@@ -87,7 +87,8 @@ class Disco extends Policy {
   constructor(tuned, threshold) {
     super("disco", tuned.sl_max);
     this.limit = threshold ?? tuned.threshold;
-    this.sure = threshold == null ? tuned.sure ?? Infinity : Infinity;
+    const known = (tuned.sure_at ?? []).filter(([from]) => from >= this.limit).map(([, sure]) => sure);
+    this.sure = this.limit === tuned.threshold && tuned.sure != null ? tuned.sure : Math.min(Infinity, ...known);
   }
   wantsMore({ guesses }) {
     const last = guesses[guesses.length - 1];
@@ -120,7 +121,10 @@ class SpecDecPlusPlus extends Policy {
 
 /** Guesses on while the chance that all n guesses and the next one hold exceeds m(n) / lam. */
 class CostAware extends Policy {
-  constructor(tuned) { super("costaware", tuned.sl_max); this.tuned = tuned; }
+  constructor(tuned, caution) {
+    super("costaware", tuned.sl_max);
+    this.tuned = caution == null ? tuned : { ...tuned, caution };
+  }
   reset({ costs, draft }) {
     this.last = "start";
     this.held = 1;
@@ -201,7 +205,7 @@ export const POLICIES = {
   oracle: (argument) => (argument === "best" ? new BestOracle() : new Oracle(numberOf(argument) ?? null)),
   disco: (argument, tuned) => (tuned ? new Disco(tuned, numberOf(argument)) : null),
   specdecpp: (argument, tuned) => (tuned ? new SpecDecPlusPlus(tuned, argument) : null),
-  costaware: (argument, tuned) => (tuned ? new CostAware(tuned) : null),
+  costaware: (argument, tuned) => (tuned ? new CostAware(tuned, numberOf(argument)) : null),
 };
 
 /** "wide/static:5" -> {text, draft, policy, argument}; null if it is not a lane. */

@@ -1,0 +1,136 @@
+"""Choosing thresholds and a fixed SL: the simulated cost of policies on the validation prompts' chains.
+
+``fit`` chooses with the cost curves of its machine, and every other machine chooses again with its own: cheap checks
+favour long SLs, dear ones short SLs. Only the number that follows a policy's name in a lane is chosen again; its cap
+stays as ``fit`` left it, since no other cap gained more than 0.3% at any of the costs tried.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from ..files import costs_folder
+from ..lookahead.base import SL_CAP, LookaheadPolicy
+from ..lookahead.heads import Head
+from ..lookahead.ledger import Row
+from ..lookahead.oracle import Oracle
+from ..lookahead.specs import all_specs
+from ..lookahead.static import Static
+from ..records.trace import Costs
+from .validation import FILE as VALIDATION
+from .validation import Recorded, policies_digest
+from .whatif import Replay, simulate
+
+
+@dataclass(slots=True)
+class Chosen:
+    """What the costs of one machine choose for one draft.
+
+    ``arguments``: policy -> the text after the colon of its lane. ``source``: digest of the policies and chains that it
+    was chosen with; ``measured``: date of the curves.
+    """
+
+    static: int
+    arguments: dict[str, str] = field(default_factory=dict)
+    source: str = ""
+    measured: str | None = None
+
+    def sentence(self) -> str:
+        """For the page: "Set for this machine on validation prompts: best fixed SL 3, DISCO stops below 0.55." """
+        specs = all_specs()
+        words = [f"best fixed SL {self.static}"]
+        for policy, text in self.arguments.items():
+            spec = specs.get(policy)
+            if spec is not None and spec.argument is not None:
+                words.append(f"{spec.title} {spec.argument.effect.replace('{}', text)}")
+        return f"Set for this machine on validation prompts: {', '.join(words)}."
+
+
+def chosen_here(folder: Path) -> Chosen | None:
+    """What this machine's curves chose for the policies in ``folder``, from the files of
+    :mod:`decoding.comparison.kept_costs`; of several the one for the latest curves. Loads no model.
+    """
+    if not (folder / VALIDATION).is_file():
+        return None
+    source, found = policies_digest(folder), list[Chosen]()
+    for path in costs_folder().glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # measured and chosen again by the next run
+            kept = json.loads(path.read_bytes())
+            chosen = _CHOSEN.validate_python(kept["chosen"])
+            if chosen.source == source:
+                found.append(chosen)
+    return max(found, key=lambda one: one.measured or "", default=None)
+
+
+_CHOSEN = TypeAdapter(Chosen)
+
+
+class Bench:
+    """All validation chains ready for replay; computes the latency of policies under one set of costs."""
+
+    def __init__(self, recorded: Sequence[Recorded], costs: Costs) -> None:
+        self._replays = [(Replay(one.chain), one) for one in recorded]
+        self._costs = costs
+        self._draft = recorded[0].chain.draft
+
+    def row(self, policy: LookaheadPolicy, threshold: float = 0.0) -> Row:
+        """The histogram of iterations by SL that ``policy`` gives on these texts."""
+        histogram = [0] * (SL_CAP + 1)
+        for replay, one in self._replays:
+            found = simulate(replay, self._costs, policy, max_new_tokens=one.max_new_tokens, finish=one.finish)
+            for _, drafted, _ in found.iterations:
+                while drafted >= len(histogram):  # the oracle has no cap
+                    histogram.append(0)
+                histogram[drafted] += 1
+        return Row(float(threshold), sum(replay.n_tokens for replay, _ in self._replays), tuple(histogram))
+
+    def latency(self, policy: LookaheadPolicy) -> float:
+        """Time per token of ``policy``, in target passes."""
+        return self.latency_of(self.row(policy), policy.name)
+
+    def latency_of(self, row: Row, policy: str) -> float:
+        """Time per token, in target passes, of iterations with these SLs."""
+        return row.latency(self._costs, self._draft, policy)
+
+    def static_opt(self) -> tuple[int, float]:
+        """(SL, latency per token) of the best static policy."""
+        found = {sl: self.latency(Static(sl)) for sl in range(1, SL_CAP + 1)}
+        return min(found.items(), key=lambda item: item[1])
+
+    def oracle(self) -> float:
+        """Latency per token of the oracle."""
+        return self.latency(Oracle(None))
+
+    def best_argument(self, policy: str, head: Head) -> tuple[float, str]:
+        """(latency per token, argument) of a learned policy, at the best of its ``tuned`` arguments."""
+        spec = all_specs()[policy]
+        assert spec.argument is not None and spec.argument.tuned, "nothing is to be chosen for this policy"
+        texts = [f"{value:g}" for value in spec.argument.tuned]
+        return min((self.latency(spec.build(text, head)), text) for text in texts)
+
+
+def choose(
+    recorded: Sequence[Recorded],
+    heads: Mapping[str, Head],
+    costs: Costs,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Chosen | None:
+    """What ``costs`` choose for the draft of these chains; None if ``stopped()`` before the end.
+
+    A policy without scores in the chains (its head was fitted again since) keeps what ``fit`` chose.
+    """
+    bench = Bench(recorded, costs)
+    found = Chosen(bench.static_opt()[0], measured=costs.measured)
+    for policy, spec in all_specs().items():
+        if stopped():
+            return None
+        chooses = spec.argument is not None and spec.argument.tuned
+        if chooses and policy in heads and policy in recorded[0].chain.along.scores:
+            _, found.arguments[policy] = bench.best_argument(policy, heads[policy])
+    return found

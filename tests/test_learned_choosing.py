@@ -1,0 +1,152 @@
+"""Validation chains on disk, and what the costs of a machine choose on them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from decoding.analysis.tuning import Bench, Chosen, choose
+from decoding.analysis.validation import FILE, Recorded, read_validation, write_validation
+from decoding.analysis.whatif import simulate
+from decoding.errors import UserError
+from decoding.lookahead.fitted import FOLDER, load_heads
+from decoding.lookahead.lanes import parse_lane
+from decoding.lookahead.policy_files import write_policy
+from decoding.lookahead.registry import make_policy
+from decoding.records.pairs import embedded_pairs
+from decoding.records.trace import Chain, Costs, Guesses
+
+from .learned_heads import TUNED, make_file, make_head
+
+TARGET, DRAFT = "t" * 16, "d" * 16
+HEADS = {policy: make_head(policy) for policy in TUNED}
+
+
+def costs(c: float, v6: float) -> Costs:
+    """Curves of a draft step and of a check of six tokens, between which a check's time is a line."""
+    return Costs(0.01, [1.0 + (v6 - 1.0) * n / 5 for n in range(65)], {"toy": c}, 0.002, dict.fromkeys(TUNED, c / 10))
+
+
+def make_recorded(n: int = 12, seed: int = 0) -> list[Recorded]:
+    """Texts on which seven guesses in ten hold; scores say so, well but not perfectly."""
+    rng = np.random.default_rng(seed)
+
+    def guesses(right: np.ndarray) -> Guesses:
+        p = np.clip(0.25 + 0.5 * right + rng.normal(0.0, 0.2, len(right)), 0.01, 0.999)
+        return Guesses(
+            [0 if one else 1 for one in right], p.tolist(), [1.0] * len(right), {x: p.tolist() for x in TUNED}
+        )
+
+    found = []
+    for _ in range(n):
+        right = rng.random(60) < 0.7
+        along = guesses(right)
+        tails = {int(at): guesses(np.zeros(12, dtype=bool)) for at in np.flatnonzero(~right)}
+        found.append(Recorded(Chain("toy", [0] * 60, along, tails), 60, "length"))
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for policy in TUNED:
+        write_policy(tmp_path, make_file(policy))
+    return tmp_path
+
+
+@pytest.mark.parametrize("lane", ["static:4", "disco:0.6", "specdecpp:0.4", "costaware:1.2", "oracle"])
+def test_kept_chains_replay_as_they_were_recorded(folder, lane):
+    recorded = make_recorded()
+    recorded[0].finish = "eos"
+    recorded[1].chain.along.choice[10] = None  # the draft had nothing to propose
+    recorded[1].chain.tails.pop(10, None)
+    write_validation(folder, (TARGET, DRAFT), list(TUNED), recorded)
+    for was, kept in zip(recorded, read_validation(folder, "toy", TARGET, DRAFT), strict=True):
+        assert (kept.finish, kept.max_new_tokens) == (was.finish, was.max_new_tokens)
+        policies = (make_policy(parse_lane(lane), HEADS) for _ in range(2))
+        old, new = (simulate(one.chain, costs(0.1, 1.3), policy) for one, policy in zip((was, kept), policies))
+        assert old.iterations == new.iterations
+
+
+def test_scores_of_a_head_that_was_fitted_again_are_left_out(folder):
+    write_validation(folder, (TARGET, DRAFT), list(TUNED), make_recorded(2))
+    write_policy(folder, make_file("disco", seed=5))
+    assert set(read_validation(folder, "toy")[0].chain.along.scores) == {"specdecpp", "costaware"}
+    chosen = choose(read_validation(folder, "toy"), HEADS, costs(0.1, 1.3))
+    assert set(chosen.arguments) == {"specdecpp", "costaware"}
+
+
+def test_chains_that_cannot_be_used_are_named(folder):
+    assert read_validation(folder, "toy") == []
+    write_validation(folder, (TARGET, DRAFT), list(TUNED), make_recorded(2))
+    with pytest.raises(UserError, match="of other models: fit again"):
+        read_validation(folder, "toy", "x" * 16, DRAFT)
+    arrays = load_file(folder / FILE)
+    save_file(arrays, folder / FILE)
+    with pytest.raises(UserError, match="of another version"):
+        read_validation(folder, "toy")
+    (folder / FILE).write_bytes(b"no tensors")
+    with pytest.raises(UserError, match="are damaged"):
+        read_validation(folder, "toy")
+
+
+def test_cheap_checks_choose_longer_iterations_and_dear_ones_shorter():
+    recorded = make_recorded()
+    cheap, dear = (choose(recorded, HEADS, one) for one in (costs(0.03, 1.02), costs(0.12, 2.3)))
+    assert cheap.static > dear.static
+    assert float(cheap.arguments["disco"]) < float(dear.arguments["disco"]), "it stops later"
+    assert float(cheap.arguments["specdecpp"]) > float(dear.arguments["specdecpp"])
+    assert choose(recorded, HEADS, costs(0.03, 1.02)) == cheap, "the same curves choose the same"
+
+
+def test_what_is_chosen_is_the_cheapest_of_what_was_tried():
+    recorded, here = make_recorded(), costs(0.1, 1.3)
+    chosen, bench = choose(recorded, HEADS, here), Bench(recorded, here)
+
+    def latency(lane: str) -> float:
+        return bench.latency(make_policy(parse_lane(lane), HEADS))
+
+    assert latency(f"static:{chosen.static}") == min(latency(f"static:{sl}") for sl in range(1, 21))
+    for policy, argument in chosen.arguments.items():
+        tried = parse_lane(policy).spec.argument.tuned
+        assert latency(f"{policy}:{argument}") == min(latency(f"{policy}:{value:g}") for value in tried)
+
+
+def test_choosing_can_be_stopped():
+    assert choose(make_recorded(2), HEADS, costs(0.1, 1.3), lambda: True) is None
+
+
+def test_the_sentence_says_what_was_chosen():
+    chosen = Chosen(3, {"disco": "0.55", "specdecpp": "0.3", "costaware": "1.1", "gone": "7"})
+    assert chosen.sentence() == (
+        "Set for this machine on validation prompts: best fixed SL 3, DISCO stops below 0.55, SpecDec++ stops above "
+        "0.3, Cost-aware with caution 1.1."
+    )
+
+
+# -- the shipped chains
+
+
+SHIPPED = [(pair, name) for pair in embedded_pairs() for name, policies in pair.fitted.items() if policies]
+
+
+@pytest.mark.parametrize("pair, draft", SHIPPED, ids=[f"{pair.name}/{draft}" for pair, draft in SHIPPED])
+def test_shipped_policies_have_chains_with_their_scores(pair, draft):
+    folder = Path(pair.drafts[draft]) / FOLDER
+    facts = json.loads((folder / "disco.json").read_text())
+    recorded = read_validation(folder, draft, facts["target_fingerprint"], facts["draft_fingerprint"])
+    assert len(recorded) == 40 and set(recorded[0].chain.along.scores) == set(pair.fitted[draft])
+    assert (folder / FILE).stat().st_size < 500_000
+
+
+def test_an_avx2_cpu_chooses_another_fixed_sl_than_one_with_bfloat16():
+    """Curves that were measured on CPUs of both kinds with the default draft."""
+    pair = embedded_pairs()[0]
+    folder = Path(pair.drafts[pair.default_draft]) / FOLDER
+    recorded, disco = read_validation(folder, "toy"), {"disco": load_heads(folder, None, None)["disco"]}
+    bfloat16, avx2 = (choose(recorded, disco, one) for one in (costs(0.05, 1.14), costs(0.12, 1.45)))
+    assert bfloat16.static > avx2.static
+    assert float(bfloat16.arguments["disco"]) < float(avx2.arguments["disco"])
