@@ -34,6 +34,8 @@ class Jobs:
     Imports torch only when a job needs it. ``device`` as in :func:`decoding.engines.pair.load_pair`.
     """
 
+    sets_lanes = True  # learned policies run with the thresholds chosen for this machine's costs
+
     def __init__(self, device: str = "auto") -> None:
         self._device = device
         self._key: Key | None = None
@@ -90,14 +92,13 @@ class Jobs:
 
         Runs in the calling thread, because ZeroGPU's stand-in for CUDA works in no other.
         """
-        from ..comparison.kept_costs import KnownCosts
         from ..engines.pair import load_pair
 
         key = self._key_of(request)
         pair = load_pair(*key, device=self._device)
         for name in pair.draft_names:
             pair.draft(name)
-        self._pair, self._key, self._known = pair, key, KnownCosts(pair)
+        self._know(pair, key)
 
     def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
         from ..comparison.compare import compare
@@ -162,12 +163,15 @@ class Jobs:
         """Take over the pair that was being loaded. Raises what loading raised."""
         import torch
 
-        from ..comparison.kept_costs import KnownCosts
-
         self._loading = None
         pair = loading.pair()
-        self._pair, self._key, self._known = pair, loading.key, KnownCosts(pair)
         torch.set_num_threads(pair.target.info.threads)  # torch keeps it per thread; this one decodes
+        return self._know(pair, loading.key)
+
+    def _know(self, pair: Pair, key: Key) -> KnownCosts:
+        from ..comparison.kept_costs import KnownCosts
+
+        self._pair, self._key, self._known = pair, key, KnownCosts(pair, sets_lanes=self.sets_lanes)
         return self._known
 
 
@@ -176,6 +180,12 @@ class RestingJobs(Jobs):
 
     def idle(self, busy: Callable[[], bool]) -> None:
         pass
+
+
+class FittedJobs(Jobs):
+    """Jobs whose learned policies run as they were fitted, on every machine: for runs that ship."""
+
+    sets_lanes = False
 
 
 def _is_default(pair: str) -> bool:

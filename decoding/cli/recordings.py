@@ -88,10 +88,10 @@ def _record(
     """Records ``prompts`` one after another with one loaded pair; returns the number finished."""
     from dataclasses import asdict
 
-    from ..backends.jobs import Jobs
+    from ..backends.jobs import FittedJobs
     from .compare import finished_run
 
-    jobs = Jobs()
+    jobs = FittedJobs()
     for done, prompt in enumerate(prompts):
         request = plan_recording(prompt, pair, max_new_tokens, repeats)
         with progress_bar() as progress:

@@ -119,6 +119,7 @@ class KnownCosts:
     shelf: Shelf = field(default_factory=Shelf)
     warm: set[str] = field(default_factory=set)  # lanes that have run in this process
     tasks: list[Task] = field(default_factory=list)
+    sets_lanes: bool = True  # False: policies run as they were fitted
     unusable: set[str] = field(default_factory=set)  # drafts without sound validation chains
     misfits: bool = False  # passes took another time than the curves say: the numbers of threads are tried again, too
 
@@ -174,7 +175,7 @@ class KnownCosts:
         It is one choice for texts of all lengths, by the curves nearest to TYPICAL tokens.
         """
         source = self._source(draft)
-        found = (kept.chosen for kept in self._near_typical(draft)) if source else iter(())
+        found = (kept.chosen for kept in self._near_typical(draft)) if source and self.sets_lanes else iter(())
         return next((one for one in found if one is not None and one.source == source), None)
 
     def is_unset(self, draft: str) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from decoding.backends.base import Backend
+from decoding.backends.jobs import FittedJobs
 from decoding.backends.local import LocalBackend
 from decoding.backends.recorded import RecordedBackend
 from decoding.backends.showcase import order_index, store_recording
@@ -132,7 +133,7 @@ def main() -> int:
     lessons, failed = shipped_lessons(), False
     if not options.check:
         pair = find_pair(options.pair)
-        with closing(LocalBackend()) as backend:
+        with closing(LocalBackend(FittedJobs)) as backend:
             for needed in NEEDED:
                 if options.only and needed.id not in options.only:
                     continue
