@@ -53,7 +53,7 @@ def write_validation(
     along = [one.chain.along for one in recorded]
     tails = [one.chain.tails[at] for one in recorded for at in sorted(one.chain.tails)]
     everywhere = [*along, *tails]
-    arrays = {
+    arrays: dict[str, np.ndarray] = {
         "limit": np.array([one.max_new_tokens for one in recorded], dtype=np.int32),
         "finish": np.array([FINISHES.index(one.finish) for one in recorded], dtype=np.uint8),
         "length": np.array([len(one.chain.target) for one in recorded], dtype=np.int32),
