@@ -1,5 +1,6 @@
 # make run    start the dashboard (builds .venv the first time)
 # make test   all tests, in a browser too (installs what they need the first time)
+# make test-cpus  engines, texts, drafts and one whole comparison as on lesser CPUs (decoding/cpu.py), one after another
 # make test-ray  those that need Ray (installs it the first time; elsewhere they count as not run)
 # make lint   ruff, and mypy on decoding/ and training/
 # make refresh  rebuild all that is derived from the shipped weights: policies, recordings, tables (but for the
@@ -9,7 +10,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: run test test-ray lint refresh clean
+.PHONY: run test test-cpus test-ray lint refresh clean
 
 run: .venv/.run
 	$(BIN)/python app.py $(ARGS)
@@ -19,6 +20,15 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: .venv/.dev
 	scripts/chromium.sh
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+CPU_TESTS := $(addprefix tests/,test_models_formats.py test_models_invariance.py test_models_lean.py test_models_int4.py \
+	test_core_lossless.py test_core_compare.py test_training_align.py test_cpu_classes.py)
+
+test-cpus: .venv/.dev
+	for class in avx2 avx512 plain; do \
+		echo "As $$class:"; \
+		SPECULOSCOPE_CPU=$$class $(BIN)/python -m pytest -n 3 --dist loadfile $(CPU_TESTS) $(ARGS) || exit 1; \
+	done
 
 test-ray: .venv/.ray
 	$(BIN)/python -m pytest tests/test_ray.py $(ARGS)

@@ -1,4 +1,4 @@
-"""Decodes many texts at once, each at its own position: a bf16 Llama forward pass over a preallocated cache.
+"""Decodes many texts at once, each at its own position: a Llama forward pass over a preallocated cache.
 
 When a text ends, its row is reused immediately (continuous batching, Yu et al. 2022). All texts share their first
 tokens, whose keys and values stay in the cache: a new text only resets its row's position and needs no prefill.
@@ -14,6 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import LlamaForCausalLM
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+from decoding.engines.instructions import multiplies_bfloat16, packs_bfloat16
+from decoding.engines.instructions import packs as packs_float32
 
 CHUNK = 32
 """Rows that attend together, over the positions of the longest of them."""
@@ -37,17 +40,19 @@ class PackedLayer(NamedTuple):
 
 def packed(weight: Tensor, rows: int) -> Product:
     """A function that multiplies (rows, inputs) by ``weight`` (outputs, inputs), packed once for ``rows`` rows."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    packs = packs_bfloat16 if weight.dtype == torch.bfloat16 else packs_float32
+    if weight.device.type != "cpu" or not packs():
         return lambda x: F.linear(x, weight)
     laid_out = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, laid_out, None, "none", [], "")
 
 
 class RowDecoder:
-    """The target in bf16, with a cache for ``rows`` texts of up to ``length`` tokens that start with ``prefix``.
+    """The target, in bfloat16 where the CPU multiplies it and else in float32, with a cache for ``rows`` texts of up to
+    ``length`` tokens that start with ``prefix``.
 
-    ``positions`` (rows,) are the positions of the rows' next tokens; ``states`` (rows, layers, width), bf16, are the
-    hidden states of the last step after each of ``state_layers`` layers.
+    ``positions`` (rows,) are the positions of the rows' next tokens; ``states`` (rows, layers, width), bfloat16, are
+    the hidden states of the last step after each of ``state_layers`` layers.
     """
 
     def __init__(
@@ -63,12 +68,13 @@ class RowDecoder:
         self.kv_heads = config.num_key_value_heads or self.heads
         self.head_dim = config.hidden_size // self.heads
         self.rows, self.length, self.prefix = rows, length, len(prefix) - 1
+        self.dtype = torch.bfloat16 if multiplies_bfloat16() else torch.float32
         self.state_layers = state_layers
         self.states = torch.zeros(rows, len(state_layers), config.hidden_size, dtype=torch.bfloat16)
         cos, sin = model.model.rotary_emb(torch.zeros(1), torch.arange(length)[None])
-        self.cos, self.sin = cos[0].bfloat16(), sin[0].bfloat16()
-        self.embedding = model.lm_head.weight.detach().bfloat16()
-        self.norm = model.model.norm.weight.detach().bfloat16()
+        self.cos, self.sin = cos[0].to(self.dtype), sin[0].to(self.dtype)
+        self.embedding = model.lm_head.weight.detach().to(self.dtype)
+        self.norm = model.model.norm.weight.detach().to(self.dtype)
         self.head = packed(self.embedding, rows)
         self.layers = [self._pack(layer) for layer in model.model.layers]
         self.positions = torch.full((rows,), self.prefix)
@@ -76,16 +82,16 @@ class RowDecoder:
         self._read_prefix(model, prefix)
 
     def _pack(self, layer: torch.nn.Module) -> PackedLayer:
-        """A layer's weights in bf16; those of query, key and value are joined, those of gate and up too."""
+        """A layer's weights; those of query, key and value are joined, those of gate and up too."""
         assert isinstance(layer, LlamaDecoderLayer)
         attention, mlp = layer.self_attn, layer.mlp
         qkv = torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])
         gate_up = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
         linears = qkv, attention.o_proj.weight, gate_up, mlp.down_proj.weight
         return PackedLayer(
-            layer.input_layernorm.weight.detach().bfloat16(),
-            layer.post_attention_layernorm.weight.detach().bfloat16(),
-            *(packed(weight.detach().bfloat16().contiguous(), self.rows) for weight in linears),
+            layer.input_layernorm.weight.detach().to(self.dtype),
+            layer.post_attention_layernorm.weight.detach().to(self.dtype),
+            *(packed(weight.detach().to(self.dtype).contiguous(), self.rows) for weight in linears),
         )
 
     def _chunks(self) -> list[slice]:
@@ -114,7 +120,7 @@ class RowDecoder:
         self._steps_left = STRIDE
         caches = []
         for _ in range(2 * len(self.layers)):
-            buffer = torch.zeros(cells[-1], self.head_dim, dtype=torch.bfloat16)
+            buffer = torch.zeros(cells[-1], self.head_dim, dtype=self.dtype)
             parts = [
                 buffer[start:end].view(-1, self.kv_heads, length, self.head_dim)
                 for start, end, length in zip(cells, cells[1:], self._lengths)
@@ -131,7 +137,7 @@ class RowDecoder:
         read = [layer.keys for layer in layers] + [layer.values for layer in layers]
         for (_, parts), state in zip(self._caches, read):
             for part in parts:
-                part[:, :, : self.prefix] = state.bfloat16()
+                part[:, :, : self.prefix] = state.to(self.dtype)
 
     def restart(self, row: int) -> None:
         """Resets a row to the end of the prefix; its next token must be the prefix's last."""
@@ -156,7 +162,7 @@ class RowDecoder:
 
     @torch.no_grad()
     def step(self, ids: Tensor) -> Tensor:
-        """Logits (rows, vocabulary), bf16, after one more token in every row; ids (rows,)."""
+        """Logits (rows, vocabulary) after one more token in every row; ids (rows,)."""
         rows, positions = self.rows, self.positions
         cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
         cells = (self._first_cells + positions[:, None]).flatten()
@@ -178,7 +184,7 @@ class RowDecoder:
             if index + 1 in self.state_layers:
                 states.append(x)
         if states:
-            self.states = torch.stack(states, dim=1)
+            self.states = torch.stack(states, dim=1).bfloat16()
         self.positions = positions + 1
         self._steps_left -= 1
         return self.head(F.rms_norm(x, self.norm.shape, self.norm, self.eps))
@@ -194,5 +200,5 @@ class RowDecoder:
         parts = []
         for rows, key, value, mask in zip(self._chunks(), keys, values, masks):
             scores = torch.matmul(grouped[rows], key.transpose(-1, -2)).float().add_(mask)
-            parts.append(torch.matmul(scores.softmax(-1).bfloat16(), value))
+            parts.append(torch.matmul(scores.softmax(-1).to(self.dtype), value))
         return torch.cat(parts).view(self.rows, -1)
