@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from decoding.engines.instructions import multiplies_bfloat16
 from decoding.engines.slim import read_head_ids
 from decoding.errors import UserError
 
@@ -62,7 +63,8 @@ def _guesses_of(draft: LlamaForCausalLM, texts: Texts, rows: list[int]) -> list[
 
 def hidden_at(draft: LlamaForCausalLM, ids: Tensor, places: Tensor) -> Tensor:
     """Last hidden states (n, width), bf16, at flat ``places`` (n,) of ids (texts, length)."""
-    with torch.autocast(ids.device.type, torch.bfloat16):
+    half = ids.device.type != "cpu" or multiplies_bfloat16()  # imitated, it is slower than float32
+    with torch.autocast(ids.device.type, torch.bfloat16, enabled=half):
         return draft.model(input_ids=ids, use_cache=False).last_hidden_state.flatten(0, 1)[places].bfloat16()
 
 
