@@ -44,7 +44,7 @@ def pair(folder) -> Pair:
 
 def test_the_prompt_goes_through_the_template_where_asked_for(pair):
     def shown(*args):
-        return pair.tokenizer.decode(pair.encode_prompt(*args))
+        return pair.tokenizer.decode(pair.encode_prompt(*args).ids)
 
     assert not pair.chat  # a pair without a description is for plain texts
     assert shown("hi") == shown("hi", False) == "hi"
@@ -60,12 +60,13 @@ def test_the_prompt_goes_through_the_template_where_asked_for(pair):
 @pytest.mark.parametrize("typed", ["<s>", "a<s>b", "  <s>\n</s>", "x<s>", "plain"])
 def test_what_a_visitor_types_never_becomes_a_special_token(pair, typed):
     special = set(pair.tokenizer.eos_ids)
-    own = [id for id in pair.encode_prompt("hi", True) if id in special]  # those of the template
-    for ids in (pair.encode_prompt(typed), pair.encode_prompt(typed, True), pair.encode_prompt("hi", True, typed)):
+    own = [id for id in pair.encode_prompt("hi", True).ids if id in special]  # those of the template
+    asked = (pair.encode_prompt(typed), pair.encode_prompt(typed, True), pair.encode_prompt("hi", True, typed))
+    for ids in (prompt.ids for prompt in asked):
         assert [id for id in ids if id in special] in ([], own)
-    assert pair.tokenizer.decode(pair.encode_prompt(typed)) == typed
-    assert pair.tokenizer.decode(pair.encode_prompt(typed, True)) == f"<be kind><user:{typed}><assistant:"
-    text = pair.tokenizer.decode(pair.encode_prompt(typed, True, typed))
+    assert pair.tokenizer.decode(pair.encode_prompt(typed).ids) == typed
+    assert pair.tokenizer.decode(pair.encode_prompt(typed, True).ids) == f"<be kind><user:{typed}><assistant:"
+    text = pair.tokenizer.decode(pair.encode_prompt(typed, True, typed).ids)
     assert text == f"<system:{typed}><user:{typed}><assistant:"
     assert pair.tokenizer.eos_ids & set(pair.tokenizer.encode("<s>"))  # it is a special token if a template writes it
 
@@ -121,7 +122,7 @@ def test_special_tokens_are_left_out_of_texts_and_shown_on_demand(pair):
     assert entry.special and entry.text == "<s>"
     vocab = {end: entry, 7: TokenText("x")}
     assert pieces([7, end], vocab) == ["x", ""] and whole_text([7, end], vocab, special=True) == "x<s>"
-    assert not pair.tokenizer.token_text(pair.encode_prompt("x")[0]).special
+    assert not pair.tokenizer.token_text(pair.encode_prompt("x").ids[0]).special
 
 
 def test_the_page_shows_the_template_on_demand_and_begins_the_answer_on_a_line_of_its_own(pair):

@@ -13,6 +13,7 @@ from scipy.stats import chisquare
 from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import Prepared, make_draft, prepare
+from decoding.engines.inputs import EncodedPrompt
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop.acceptance import Coupling, Greedy, Sampling
@@ -98,9 +99,9 @@ def test_coupled_choices_agree_as_often_as_the_bound_says():
 def test_greedy_accepts_the_common_prefix():
     rule = Greedy(5)
     logits = np.eye(5, 7, dtype=np.float32)[[3, 1, 4, 2]]  # first choices 3 1 4 2
-    assert rule.check(logits, [3, 1, 4], 0) == (3, 2)
-    assert rule.check(logits, [3, 0, 4], 0) == (1, 1)
-    assert rule.check(logits[:1], [], 0) == (0, 3)
+    assert rule.verify(logits, [3, 1, 4], 0) == (3, 2)
+    assert rule.verify(logits, [3, 0, 4], 0) == (1, 1)
+    assert rule.verify(logits[:1], [], 0) == (0, 3)
 
 
 # -- speculative sampling, against exact enumeration
@@ -116,16 +117,16 @@ class WrongResidual(Sampling):
 class WrongBonus(Sampling):
     """Mutant: after full acceptance emits the target's first choice instead of a sample."""
 
-    def check(self, logits, drafted, start):
-        n, emitted = super().check(logits, drafted, start)
+    def verify(self, logits, drafted, start):
+        n, emitted = super().verify(logits, drafted, start)
         return (n, int(logits[-1].argmax())) if n == len(drafted) else (n, emitted)
 
 
 class AlwaysAccepts(Sampling):
     """Mutant: accepts half of the tokens that the ratio would reject."""
 
-    def check(self, logits, drafted, start):
-        n, emitted = super().check(logits, drafted, start)
+    def verify(self, logits, drafted, start):
+        n, emitted = super().verify(logits, drafted, start)
         return n, emitted if n == len(drafted) else drafted[n]
 
 
@@ -168,9 +169,9 @@ def p_value(lane: str, rule_class=Sampling, draft_class=None, head_ids=None, dra
         **request,
     )
     prepared = prepare(settings, pair)
-    prepared.prompt = [1, 2, 3]
+    prepared.prompt = EncodedPrompt([1, 2, 3])
     shaping = Shaping(settings.temperature, settings.top_k, settings.top_p)
-    expected = exact(pair, shaping, prepared.prompt)
+    expected = exact(pair, shaping, prepared.prompt.ids)
     seen: Counter = Counter()
     for seed in range(draws):
         prepared.rule = rule_class(VOCAB, shaping, seed)

@@ -15,9 +15,9 @@ from decoding.engines.pair import load_pair
 from decoding.lookahead.base import DraftState
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
-from decoding.loop.checking import DeviceChecker, HostChecker, make_checker
 from decoding.loop.device_drafting import DeviceDraft, Waiting
 from decoding.loop.drafting import ModelDraft, NgramDraft
+from decoding.loop.verifying import DeviceVerifier, HostVerifier, make_verifier
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
@@ -106,11 +106,11 @@ def test_an_uncapped_oracle_goes_step_by_step_beyond_the_longest_graph(pairs):
     source = prepared.source("draft")
     source.start(prepared.prompt)
     state = DraftState()
-    assert source.propose(list(prepared.prompt), state, 30, frozenset()) and len(state.tokens) == 30
+    assert source.propose(list(prepared.prompt.ids), state, 30, frozenset()) and len(state.tokens) == 30
     assert source.take_waiting() is None
     source.forget(len(prepared.prompt) - 1)
     state.begin(0)
-    assert source.propose(list(prepared.prompt), state, 20, frozenset()) and not state.tokens
+    assert source.propose(list(prepared.prompt.ids), state, 20, frozenset()) and not state.tokens
     assert source.take_waiting() is not None and source.take_waiting() is None
 
 
@@ -163,12 +163,12 @@ def test_graphs_are_recorded_off_the_clock(graph_pair):
 def test_who_works_where(pairs):
     greedy = prepare(CompareRequest(PROMPT, lanes=["static:2"]), pairs[1])
     assert isinstance(greedy.source("draft"), DeviceDraft)
-    assert isinstance(make_checker(pairs[1].target, None, greedy.rule), DeviceChecker)
+    assert isinstance(make_verifier(pairs[1].target, None, greedy.rule), DeviceVerifier)
     assert isinstance(make_draft(pairs[1], "ngram", greedy.rule), NgramDraft)
     coupled = prepare(CompareRequest(PROMPT, lanes=["static:2"], rule="coupling", temperature=1.0), pairs[1])
     assert type(coupled.source("draft")) is ModelDraft
-    assert isinstance(make_checker(pairs[1].target, None, coupled.rule), HostChecker)
-    assert isinstance(make_checker(pairs[0].target, None, greedy.rule), HostChecker)
+    assert isinstance(make_verifier(pairs[1].target, None, coupled.rule), HostVerifier)
+    assert isinstance(make_verifier(pairs[0].target, None, greedy.rule), HostVerifier)
 
 
 def test_the_other_rules_work_with_the_engine_too(pairs):

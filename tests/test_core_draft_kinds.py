@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,16 +10,21 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from decoding.comparison.chain import chain_of, foresee
 from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.engines import loading
+from decoding.engines.inputs import EncodedPrompt
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
+from decoding.evaluation.collect import Collector
+from decoding.fit.run import _folder
 from decoding.loop import drafting
-from decoding.loop.drafting import DraftAbilities, ModelFreeDraft, NgramDraft
+from decoding.loop.drafting import DraftAbilities, ModelDraft, ModelFreeDraft, NgramDraft
 from decoding.records import model_free
 from decoding.records.model_free import ModelFree
+from decoding.records.pairs import DraftKind, read_pair
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 from tests.tiny_pair import make_tiny_pair
@@ -66,10 +72,10 @@ class Listening(ModelFreeDraft):
     """Guesses the known text ``says``, every seventh token wrong, and keeps what it receives after each check."""
 
     name = "listening"
-    abilities = DraftAbilities(certain=True, text_only=False, wants_hidden_states=True)
+    abilities = DraftAbilities(certain=True, text_only=False, layers=(1, -1))
 
-    def start(self, prompt):
-        self.heard = []
+    def start(self, prompt, states):
+        self.heard, self.read = [], [one.numpy(force=True).copy() for one in states]
 
     def step(self, text, state):
         at = state.position
@@ -77,10 +83,10 @@ class Listening(ModelFreeDraft):
         self._rule.propose_certain(state.tokens[-1])
         return state.tokens[-1]
 
-    def observe(self, n_accepted, hidden):
-        self.heard.append((n_accepted, hidden.copy()))
+    def observe(self, n_accepted, states):
+        self.heard.append((n_accepted, [one.numpy(force=True).copy() for one in states]))
 
-    def forget(self, length):
+    def forget(self, length, path=()):
         pass
 
 
@@ -105,18 +111,90 @@ def test_it_receives_the_targets_hidden_states_of_what_was_accepted(listening, t
     pair = load_pair(target=folder, draft=draft, device="cpu", dtype="float32")
     monkeypatch.setattr(Listening, "says", lane_run(pair, "autoregressive")[1].run().output, raising=False)
     prompt, run = lane_run(pair, "listening/static:3")
+    prompt = prompt.ids
     text = [*prompt, *run.run().output]
     assert text[len(prompt) :] == Listening.says
 
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.no_grad():
-        states = model(torch.tensor([text]), output_hidden_states=True).hidden_states[-1][0].numpy()
+        hidden_states = model(torch.tensor([text]), output_hidden_states=True).hidden_states
+    states = [hidden_states[layer][0].numpy() for layer in Listening.abilities.layers]
+    for read, expected in zip(run.source.read, states, strict=True):
+        np.testing.assert_allclose(read, expected[: len(prompt) - 1], atol=1e-4)
     heard = run.source.heard
     assert [n for n, _ in heard] == [iteration.n_accepted for iteration in run.iterations]
     assert {n for n, _ in heard} >= {1, 2, 3}, "checks that accepted all and checks that did not"
     for (n_accepted, hidden), iteration in zip(heard, run.iterations, strict=True):
         first = len(prompt) - 1 + iteration.start  # the text's last token before the iteration
-        np.testing.assert_allclose(hidden, states[first : first + n_accepted + 1], atol=1e-4)
+        for found, expected in zip(hidden, states, strict=True):
+            np.testing.assert_allclose(found, expected[first : first + n_accepted + 1], atol=1e-4)
+
+
+class Feature(ModelDraft):
+    """A kind that reads the target's states."""
+
+    abilities = DraftAbilities(text_only=False, layers=(-1,))
+
+    @classmethod
+    def abilities_as(cls, kind):
+        return DraftAbilities(text_only=False, layers=kind.layers)
+
+
+def feature_pair():
+    pair = ToyPair()
+    pair.draft_kinds = {"weak": DraftKind("feature", (1, -1))}
+    return pair
+
+
+def test_a_pair_declares_the_kind_of_its_draft(monkeypatch):
+    monkeypatch.setitem(drafting.KINDS, "feature", Feature)
+    pair = feature_pair()
+    prepared = prepare(CompareRequest("abc", lanes=["weak/static:3", "static:3"]), pair)
+    assert prepared.source("weak").abilities.layers == (1, -1)
+    assert prepared.source("small").abilities == DraftAbilities()
+    run = finished_run(CompareRequest("abc", lanes=["weak/static:3"], max_new_tokens=20, repeats=1), pair)
+    assert run.lanes[0].verdict.same and not run.chains
+    for function in (chain_of, foresee):
+        with pytest.raises(UserError, match="what weak guesses depends on where an iteration begins"):
+            function(prepared, "weak", [1, 2, 3])
+    with pytest.raises(UserError, match="An evaluation is not defined"):
+        Collector(pair, ["weak"], [], 20, None, lambda: False)
+    with pytest.raises(UserError, match="Fitting is not defined"):
+        _folder(pair, "weak")
+
+
+def test_an_unknown_kind_is_a_sentence():
+    with pytest.raises(UserError, match="weak is of the kind feature; this version knows model"):
+        prepare(CompareRequest("abc", lanes=["weak/static:3"]), feature_pair())
+
+
+def test_pair_json_names_the_kind_of_a_draft(tmp_path):
+    described = {"target": "t", "default_draft": "a", "drafts": {"a": "drafts/a"}}
+
+    def read(**draft):
+        drafts = {"a": "drafts/a", "b": draft}
+        (tmp_path / "pair.json").write_text(json.dumps({**described, "drafts": drafts}))
+        return read_pair(tmp_path)
+
+    pair = read(folder="drafts/b", kind="feature", layers=[2, 15, -1])
+    assert pair.drafts == {name: str(tmp_path / "drafts" / name) for name in "ab"}
+    assert pair.kind_of("b") == DraftKind("feature", (2, 15, -1)) and pair.kind_of("a") == DraftKind()
+    assert read(folder="drafts/b").draft_kinds == {}
+    for draft in ({"kind": "feature"}, {"folder": "b", "layers": ["2"]}, {"folder": "b", "kind": 3}):
+        with pytest.raises(UserError, match="does not describe a pair"):
+            read(**draft)
+
+
+def test_a_draft_reads_the_text_of_a_prompt_that_shows_more():
+    """The target reads placeholders, the draft does not, and guesses as after the text alone."""
+    shown = EncodedPrompt([1, 0, 0, 5, 6, 7], torch.zeros(2, 4), 1, "picture")
+    pair = ToyPair(agree=1.0)
+    prepared = prepare(CompareRequest("abc", lanes=["static:3"], max_new_tokens=30), pair)
+    prepared.prompt = shown
+    run = LaneRun(prepared, prepared.lanes[0], Costs(target_s=1.0, v=[1.0], c={"small": 0.1}, o=0.0)).run()
+    assert all(iteration.n_accepted == len(iteration.drafted) for iteration in run.iterations)
+    assert pair.draft()._ids[:4] == [1, 5, 6, 7] and pair.target._ids[:6] == shown.ids
+    assert pair.draft().length <= pair.target.length - 2
 
 
 def test_the_target_keeps_no_states_for_a_draft_that_does_not_ask(listening):
@@ -129,7 +207,7 @@ def test_the_target_keeps_no_states_for_a_draft_that_does_not_ask(listening):
 
 def test_a_draft_that_hears_states_cannot_depend_on_the_text_alone():
     with pytest.raises(ValueError, match="text alone"):
-        DraftAbilities(wants_hidden_states=True)
+        DraftAbilities(layers=(-1,))
 
 
 def test_a_draft_that_lacks_a_token_of_the_text_is_refused():

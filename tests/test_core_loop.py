@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
+from decoding.engines.inputs import EncodedPrompt
 from decoding.lookahead.base import DraftState, LaneContext
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.specs import evaluated_lanes
 from decoding.lookahead.static import Static
 from decoding.loop.acceptance import make_rule
-from decoding.loop.clock import CHECK, DRAFT, POLICY, REST, CpuClock
+from decoding.loop.clock import DRAFT, POLICY, REST, VERIFY, CpuClock
 from decoding.loop.drafting import NgramDraft, prefill
 from decoding.loop.speculative import speculative_decode
 from decoding.records.request import CompareRequest
@@ -182,7 +183,7 @@ def test_each_pass_falls_into_its_phase(lane):
     clock = LapClock(pair)
     for it in speculative_decode(pair.target, source, policy, prepared.rule, prepared.prompt, prepared.limits, clock):
         target_only, draft_only = (1, 0), (0, len(it.drafted))
-        assert (it.times[CHECK], it.times[DRAFT]) == (target_only, draft_only)
+        assert (it.times[VERIFY], it.times[DRAFT]) == (target_only, draft_only)
         assert it.times[POLICY] == it.times[REST] == (0, 0)
 
 
@@ -264,7 +265,7 @@ def test_ngram_proposes_what_followed_the_longest_match():
     rule = make_rule(CompareRequest("x"), 100, 10)
     source, state = NgramDraft(rule), DraftState()
     text = [1, 2, 3, 9, 2, 3, 8, 1, 2, 3]
-    source.start(text)
+    source.start(EncodedPrompt(text))
     source.propose(text, state, 4, frozenset())
     assert state.tokens == [9, 2, 3, 8]  # 9 came after 1 2 3, 2 after 3 9, 3 after 9 2, 8 after 9 2 3
     source.forget(len(text))
@@ -284,7 +285,7 @@ def test_ngram_equals_its_plain_definition(text, n):
         return None
 
     source, state = NgramDraft(make_rule(CompareRequest("x"), 9, 9)), DraftState()
-    source.start(text[:1])
+    source.start(EncodedPrompt(text[:1]))
     expected = list(text)
     source.propose(text, state, n, frozenset())
     for _ in range(n):

@@ -247,7 +247,7 @@ def test_at_the_break_even_cost_the_best_static_gains_nothing():
 
 
 def test_prompt_lookup_is_not_asked_for_probabilities():
-    policies = {parse_lane(lane).policy for lane in candidates("ngram", [])}
+    policies = {parse_lane(lane).policy for lane in candidates("ngram", [], certain=True)}
     assert policies == {"static", "heuristic", "throughput", "bandit"}
     assert "disco" in {parse_lane(lane).policy for lane in candidates("shallow", ["disco"])}
 

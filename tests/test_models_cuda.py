@@ -101,7 +101,7 @@ def test_drafting_and_check_on_the_device_do_what_single_steps_do(n, n_unseen, p
         drafted.tokens[wrong] = (drafted.tokens[wrong] + 1) % VOCAB
     target.prefill(text)
     target.rewind(len(text) - 1)
-    tokens, choices, n_accepted = target.check_planned(text[-1], Drafted(drafted.tokens), VOCAB)
+    tokens, choices, n_accepted = target.verify_planned(text[-1], Drafted(drafted.tokens), VOCAB)
     assert tokens == drafted.tokens.tolist() and len(choices) == n + 1
     assert n_accepted == min(wrong, n) and choices[:n_accepted] == expected[:n_accepted]
     assert target.length == len(text) + n
@@ -193,7 +193,7 @@ def one_iteration(draw, text, draft, target, lean):
     wrong = draw.randint(0, n)
     spoiled = drafted.tokens.clone()
     spoiled[wrong : wrong + 1] = (spoiled[wrong : wrong + 1] + 1) % 60
-    tokens, choices, n_accepted = target.check_planned(text[-1], Drafted(spoiled), 60)
+    tokens, choices, n_accepted = target.verify_planned(text[-1], Drafted(spoiled), 60)
     assert n_accepted == wrong and tokens == spoiled.tolist() and choices[:wrong] == expected[:wrong]
     text = text + tokens[:wrong] + [choices[wrong]]
     target.rewind(len(text) - 1)
@@ -235,7 +235,7 @@ def test_a_check_is_launched_while_the_drafting_may_still_run(monkeypatch):
         for model in (draft, target):
             model.prefill(ids(9))
         drafted = draft.draft_planned(ids(1), 3, VOCAB)
-        tokens, _, n_accepted = target.check_planned(ids(1)[0], drafted, VOCAB)
+        tokens, _, n_accepted = target.verify_planned(ids(1)[0], drafted, VOCAB)
         assert n_accepted == 3 and len(tokens) == 3
         draft.rewind(9)
         draft.draft_step(ids(2), VOCAB)

@@ -67,9 +67,7 @@ def test_each_node_of_a_tree_is_read_as_the_end_of_its_own_path(name, parents, t
     torch.testing.assert_close(after, expected, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "weights", ["float32", *(pytest.param(form, marks=pytest.mark.bf16) for form in ("bfloat16", "int8"))]
-)
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "float16", "int8"])
 def test_a_row_of_a_tree_has_the_bits_of_plain_decoding(weights):
     model, text = lean(random_model(CONFIGS["qwen3"]), weights), ids(126)
     parents, tokens = [-1, 0, 0, 1, 2, -1, 5, 4], ids(8, seed=5)
@@ -103,7 +101,7 @@ def test_what_cannot_be_kept_or_read_is_an_error():
 
 
 def test_trees_are_read_by_graphs_too(monkeypatch):
-    monkeypatch.setattr("decoding.engines.lean._linear_form", lambda weights, device: DenseLinear)  # as on a GPU
+    monkeypatch.setattr("decoding.engines.formats.plain_or_packed", DenseLinear)  # as on a GPU
     model, plain = fixed(HF), lean(HF)
     model._runner.records = True
     with fake_cuda(monkeypatch):

@@ -5,13 +5,15 @@ The draft agrees with the target where a hash says so. ``ToyPair`` stands in for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from functools import cache
 
 import numpy as np
 import torch
 
-from decoding.engines.base import OUTSIDE, CachedModel
+from decoding.engines.base import OUTSIDE, CachedModel, check_rewind
+from decoding.engines.inputs import Branches, EncodedPrompt, encoded
 from decoding.errors import UserError
 from decoding.records.trace import ModelInfo, TokenText
 
@@ -42,7 +44,9 @@ def _logits(
 
 
 class ToyModel(CachedModel):
-    """A CachedModel without weights. With ``agree`` it is a draft of the target of the same seed."""
+    """A CachedModel without weights, which reads trees. With ``agree`` it is a draft of the target of the same seed."""
+
+    can_branch = True
 
     def __init__(
         self,
@@ -66,29 +70,32 @@ class ToyModel(CachedModel):
     def length(self) -> int:
         return len(self._ids)
 
-    def prefill(self, ids: list[int]) -> torch.Tensor:
+    def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
         self._ids = []
-        return self._read(ids)[-1:]
+        return self._read(encoded(prompt).ids)[-1:]
 
-    def extend(self, ids: list[int]) -> torch.Tensor:
+    def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         self.passes.append(len(ids))
-        return self._read(ids)
+        return self._read(ids, branches)
 
-    def extend_reduced(self, ids: list[int]) -> torch.Tensor:
-        return self.extend(ids)[:, self.head_ids]
+    def extend_reduced(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
+        return self.extend(ids, branches)[:, self.head_ids]
 
-    def rewind(self, length: int) -> None:
-        assert 0 <= length <= len(self._ids), "nothing beyond the cache can be kept"
-        del self._ids[length:]
+    def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
+        check_rewind(length, len(self._ids), rows)
+        self._ids[length:] = [self._ids[row] for row in rows]
 
-    def _read(self, ids: list[int]) -> torch.Tensor:
+    def _read(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         assert ids, "a pass needs tokens"
         if len(self._ids) + len(ids) > self.max_length:
             raise UserError("The toy's context is full.")
         contexts, states = [], []
-        for token in ids:
+        for index, token in enumerate(ids):
             self._ids.append(token)
-            contexts.append(tuple(self._ids[-CONTEXT:]))
+            text = self._ids
+            if branches is not None:
+                text = self._ids[: branches.trunk] + [self._ids[row] for row in branches.paths[index]]
+            contexts.append(tuple(text[-CONTEXT:]))
             if self.kept_layers:
                 states.append([token, len(self._ids), *contexts[-1][:2], 0, 0][:4])
         self.last_states = (torch.tensor(states, dtype=torch.float32),) * len(self.kept_layers)
@@ -132,6 +139,7 @@ class ToyPair:
         self.draft_names = list(self._drafts)
         self.loaded_drafts = dict(self._drafts)
         self.draft_folders: dict = {}
+        self.draft_kinds: dict = {}
 
     def draft(self, name: str = "") -> ToyModel:
         name = name or self.default_draft
@@ -139,8 +147,8 @@ class ToyPair:
             raise UserError(f"The pair toy has no draft {name}.")
         return self._drafts[name]
 
-    def encode_prompt(self, text: str, chat: bool | None = None, system: str = "") -> list[int]:
-        return self.tokenizer.encode(f"{system}|{text}|" if chat else text)
+    def encode_prompt(self, text: str, chat: bool | None = None, system: str = "") -> EncodedPrompt:
+        return EncodedPrompt(self.tokenizer.encode(f"{system}|{text}|" if chat else text))
 
     def fork(self) -> ToyPair:
         return deepcopy(self)

@@ -59,10 +59,10 @@ class Replay:
         held = self.holds[start]
         end = start + held
         if end == self.n_tokens:  # all hold to the end of the text: the guesses after its last token
-            return held + _said(self.chain.tails.get(end - 1))
+            return held + _n_guesses(self.chain.tails.get(end - 1))
         if self.chain.along.choice[end] is None:
             return held
-        return held + 1 + _said(self.chain.tails.get(end))
+        return held + 1 + _n_guesses(self.chain.tails.get(end))
 
     def guess(self, start: int, index: int) -> tuple[Guesses, int]:
         """The place of the ``index``-th guess of an iteration at ``start``: (its list, its index there)."""
@@ -81,7 +81,7 @@ def _runs_that_hold(chain: Chain) -> list[int]:
     return holds
 
 
-def _said(tail: Guesses | None) -> int:
+def _n_guesses(tail: Guesses | None) -> int:
     if tail is None:
         return 0
     return next((i for i, choice in enumerate(tail.choice) if choice is None), len(tail.choice))

@@ -11,6 +11,7 @@ import torch
 
 from ..comparison.lane_run import LaneRun
 from ..comparison.prepare import prepare
+from ..engines.inputs import EncodedPrompt
 from ..engines.threads import use_threads
 from ..lookahead.lanes import parse_lane
 from ..records.request import CompareRequest
@@ -66,7 +67,7 @@ class LaneContender:
         use_threads(self.threads)
         request = CompareRequest(prompt="given as ids", lanes=[self.lane], max_new_tokens=n, ignore_eos=True)
         prepared = prepare(request, self.pair)
-        prepared.prompt = prompt
+        prepared.prompt = EncodedPrompt(prompt)
         run = LaneRun(prepared, parse_lane(self.lane), self.costs).run()
         draft, check, policy, rest = map(sum, zip(*(iteration.times for iteration in run.iterations)))
         shares = draft, check, policy, rest

@@ -11,6 +11,7 @@ import numpy as np
 from ..comparison.assemble import NEAR_TIE
 from ..comparison.chain import record_chain
 from ..comparison.prepare import load_heads_of, make_draft, shared_vocabulary
+from ..engines.inputs import EncodedPrompt
 from ..lookahead.base import LaneContext, LookaheadPolicy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
@@ -18,7 +19,7 @@ from ..lookahead.registry import make_policy
 from ..lookahead.specs import all_specs
 from ..loop.acceptance import Greedy
 from ..loop.clock import CpuClock
-from ..loop.drafting import MODEL_FREE, DraftSource, prefill
+from ..loop.drafting import MODEL_FREE, DraftSource, prefill, start_text
 from ..loop.limits import Limits
 from ..loop.speculative import speculative_decode
 from ..records.trace import Chain, Costs
@@ -120,14 +121,12 @@ class _Checker:
 
     def start(self, prompt: list[int]) -> None:
         """Reads ``prompt`` and records, for the oracles, the draft's guesses along the text."""
-        self._prompt = prompt
-        prefill(self._pair.target, prompt)
-        for source in self._sources.values():
-            source.start(prompt)
+        self._prompt = EncodedPrompt(prompt)
+        start_text(self._pair.target, self._sources.values(), self._prompt)
         output = self.decode("autoregressive", None)
         self._chain: Chain = record_chain(
             self._sources[self._pair.default_draft],
-            prompt,
+            self._prompt,
             output,
             max_new_tokens=self._limits.max_new_tokens,
             ends=self._limits.ends,
@@ -151,7 +150,7 @@ class _Checker:
             return policy, None
         policy.cap = cap
         draft = lane.draft or self._pair.default_draft
-        context = LaneContext(draft, _costs(draft), self._limits.max_new_tokens, prompt=self._prompt)
+        context = LaneContext(draft, _costs(draft), self._limits.max_new_tokens, prompt=self._prompt.ids)
         if lane.is_oracle:
             context.holds, context.n_tokens = self._chain.holds, len(self._chain.target)
         policy.reset(context)

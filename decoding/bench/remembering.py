@@ -149,4 +149,5 @@ def remembering(pair: Pair) -> Pair:
         pair.chat,
     )
     new.target_folder, new.draft_folders = pair.target_folder, pair.draft_folders
+    new.draft_kinds = pair.draft_kinds
     return new

@@ -105,7 +105,7 @@ def _prompts(pair: Pair, work: Work) -> list[list[int]]:
     """Token ids of test prompts, cut to what the target's context leaves room for."""
     room = pair.target.max_length - work.max_new_tokens - 1
     suite = load_suite(suites_for("all", pair.chat), "test", work.limit)
-    return [pair.encode_prompt(one.prompt)[-room:] for one in suite]
+    return [pair.encode_prompt(one.prompt).ids[-room:] for one in suite]
 
 
 def bench_shape(

@@ -55,7 +55,7 @@ def lossless(
     texts = [prompt.prompt for prompt in load_suite(suite, "test", limit)[skip:]]
     if not texts:
         raise UserError(f"No prompt is left: at most {limit}, of which {skip} are skipped. Skip fewer.")
-    prompts = [loaded.encode_prompt(text) for text in texts]
+    prompts = [loaded.encode_prompt(text).ids for text in texts]
     lines = _lines(kept, loaded, {"suite": suite, "skip": skip, "tokens": max_new_tokens, "longest": longest})
     counts = _kept_counts(lines)
     deadline = monotonic() + 60 * minutes if minutes is not None else inf

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.whatif import Replay
+from ..engines.inputs import EncodedPrompt
 from ..loop.acceptance import AcceptanceRule, Coupling
 from ..loop.drafting import MODEL_FREE, prefill
 from ..loop.features import as_rows
@@ -59,20 +60,21 @@ class Annotator:
         If ``policy`` accepted a token without evaluating its head, the head's score is taken from the chain.
         """
         output = [token for iteration in raw for token in iteration.tokens]
-        target = self._look("", self._prepared.pair.target, output, raw)
-        said = None
+        prompt = self._prepared.prompt
+        target = self._look("", self._prepared.pair.target, prompt, output, raw)
+        seen = None
         if draft is not None and draft not in MODEL_FREE:
-            said = self._look(draft, self._prepared.pair.draft(draft), output, raw)
-        found = [_dress(iteration, target, said, draft, chain) for iteration in raw]
+            seen = self._look(draft, self._prepared.pair.draft(draft), EncodedPrompt(prompt.text), output, raw)
+        found = [_dress(iteration, target, seen, draft, chain) for iteration in raw]
         if chain is not None:
             replay = Replay(chain)
             for iteration in found:
                 _fill_scores(iteration, replay, policy)
         return found
 
-    def _look(self, name: str, model: Any, output: list[int], raw: list[RawIteration]) -> Views:
+    def _look(self, name: str, model: Any, prompt: EncodedPrompt, output: list[int], raw: list[RawIteration]) -> Views:
         views = self._views.setdefault((name, tuple(output)), {})
-        reader = _Reader(model, self._prepared.rule, self._prepared.prompt, views, self._top)
+        reader = _Reader(model, self._prepared.rule, prompt, views, self._top)
         reader.read_text(output, _tokens_at(raw))
         for iteration in reversed(raw):  # from the end: rewinding keeps what comes before
             reader.read_dropped(iteration)
@@ -80,7 +82,7 @@ class Annotator:
 
 
 class _Reader:
-    def __init__(self, model: Any, rule: AcceptanceRule, prompt: list[int], views: Views, top: int) -> None:
+    def __init__(self, model: Any, rule: AcceptanceRule, prompt: EncodedPrompt, views: Views, top: int) -> None:
         self._model = model
         self._rule = rule
         self._prompt = prompt
@@ -93,7 +95,7 @@ class _Reader:
         needed.
         """
         prefill(self._model, self._prompt)
-        feed = [self._prompt[-1], *output][: self._model.max_length - len(self._prompt) + 1]
+        feed = [self._prompt.ids[-1], *output][: self._model.max_length - len(self._prompt) + 1]
         for first in range(0, len(feed), CHUNK):
             rows = as_rows(self._model.extend(feed[first : first + CHUNK]))
             for offset, row in enumerate(rows):
@@ -156,8 +158,8 @@ def _tokens_at(raw: list[RawIteration]) -> dict[int, set[int]]:
     return found
 
 
-def _dress(raw: RawIteration, target: Views, said: Views | None, draft: str | None, chain: Chain | None) -> Iteration:
-    drafted = [_drafted_token(raw, index, target, said, draft) for index in range(len(raw.drafted))]
+def _dress(raw: RawIteration, target: Views, seen: Views | None, draft: str | None, chain: Chain | None) -> Iteration:
+    drafted = [_drafted_token(raw, index, target, seen, draft) for index in range(len(raw.drafted))]
     first = raw.decisions[0] if raw.decisions else (None, None)
     holds = None
     if chain is not None and raw.start < len(chain.target):
@@ -165,7 +167,7 @@ def _dress(raw: RawIteration, target: Views, said: Views | None, draft: str | No
     return Iteration(
         start=raw.start,
         drafted=drafted,
-        emitted=_emitted_token(raw, target, said, draft),
+        emitted=_emitted_token(raw, target, seen, draft),
         stop=raw.stop,
         score=_number(first[0]),
         threshold=_number(first[1]),
@@ -183,27 +185,28 @@ def _fill_scores(iteration: Iteration, replay: Replay, policy: str) -> None:
                 token.score = _number(guesses.scores[policy][at])
 
 
-def _drafted_token(raw: RawIteration, index: int, target: Views, said: Views | None, draft: str | None) -> Token:
+def _drafted_token(raw: RawIteration, index: int, target: Views, seen: Views | None, draft: str | None) -> Token:
     wrong = tuple(raw.drafted[raw.n_accepted : index])
     key = (raw.start + index, wrong)
     token = Token(id=raw.drafted[index], fate=fate_of(raw, index))
-    _describe(token, target.get(key), None if said is None else said.get(key))
-    if said is None and draft is not None:  # no model: what it proposed is all that it had in mind
+    _describe(token, target.get(key), None if seen is None else seen.get(key))
+    if seen is None and draft is not None:  # no model: its first choice is what it proposed
         token.draft_choice = token.id
     if index + 1 < len(raw.decisions):
         token.score, token.threshold = map(_number, raw.decisions[index + 1])
-    if raw.draws is not None and index < len(raw.draws):
-        token.accept_probability, token.draw = (_short(value) for value in raw.draws[index])
+    drawn = raw.draws[index] if raw.draws is not None and index < len(raw.draws) else None
+    if drawn is not None:
+        token.accept_probability, token.draw = map(_short, drawn)
     return token
 
 
-def _emitted_token(raw: RawIteration, target: Views, said: Views | None, draft: str | None) -> Token | None:
+def _emitted_token(raw: RawIteration, target: Views, seen: Views | None, draft: str | None) -> Token | None:
     if raw.emitted is None:
         return None
     key = (raw.start + raw.n_accepted, ())
     token = Token(id=raw.emitted, fate=fate_of_emitted(raw))
-    _describe(token, target.get(key), None if said is None else said.get(key))
-    if said is None and draft is not None and raw.n_accepted < len(raw.drafted):
+    _describe(token, target.get(key), None if seen is None else seen.get(key))
+    if seen is None and draft is not None and raw.n_accepted < len(raw.drafted):
         token.draft_choice = raw.drafted[raw.n_accepted]
     return token
 
@@ -222,16 +225,16 @@ def fate_of_emitted(raw: RawIteration) -> Fate:
     return "bonus" if raw.n_accepted == len(raw.drafted) else "correction"
 
 
-def _describe(token: Token, target: Place | None, said: Place | None) -> None:
+def _describe(token: Token, target: Place | None, seen: Place | None) -> None:
     if target is not None:
         token.target_choice = target.choice
         token.p_target = target.p.get(token.id)
         token.target_top = target.top
-    if said is not None:
-        token.draft_choice = said.choice
-        token.p_draft = said.p.get(token.id)
-        token.entropy = said.entropy
-        token.draft_top = said.top
+    if seen is not None:
+        token.draft_choice = seen.choice
+        token.p_draft = seen.p.get(token.id)
+        token.entropy = seen.entropy
+        token.draft_top = seen.top
 
 
 def _number(value: float | None) -> float | None:

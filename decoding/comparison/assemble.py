@@ -49,11 +49,11 @@ def assemble(prepared: Prepared, decoded: Decoded, run_id: str, explained: bool)
         machine=describe_machine(gpu_name(prepared.pair.target.info.device)),
         pair=pair_info(prepared),
         settings=prepared.request,
-        prompt_ids=list(prepared.prompt),
+        prompt_ids=list(prepared.prompt.ids),
         costs=decoded.costs,
         chains=decoded.chains,
         lanes=lanes,
-        vocab=_vocabulary(prepared.prompt, lanes, decoded.chains, prepared.pair.tokenizer.token_text),
+        vocab=_vocabulary(prepared.prompt.ids, lanes, decoded.chains, prepared.pair.tokenizer.token_text),
         token_limit=prepared.limits.max_new_tokens,
     )
 
@@ -86,7 +86,7 @@ def _trace(prepared: Prepared, decoded: Decoded, index: int, annotator: Annotato
 
 
 def _engine_notes(prepared: Prepared, lane: Lane) -> list[str]:
-    """What the engines have to say of themselves, such as that no CUDA graph could be recorded."""
+    """The notes of the lane's engines, such as that no CUDA graph could be recorded."""
     notes = (model.note for model in models_of(prepared.pair, [prepared.draft_of(lane)]))
     return [note[:400] for note in dict.fromkeys(notes) if note]
 
@@ -108,9 +108,9 @@ def _verdict(prepared: Prepared, reference: LaneRun | None, output: list[int]) -
 def _top_gap(prepared: Prepared, output: list[int]) -> float:
     """The gap between the target's two best logits after ``output``."""
     target = prepared.pair.target
-    text = [*prepared.prompt, *output]
+    text = prepared.prompt.extended(output)
     prefill(target, text)
-    row = as_rows(target.extend(text[-1:]))[-1, : prepared.rule.vocab_size]
+    row = as_rows(target.extend(text.ids[-1:]))[-1, : prepared.rule.vocab_size]
     second, best = np.sort(np.partition(row, -2)[-2:])
     return float(best - second)
 

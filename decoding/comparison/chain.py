@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..engines.abilities import is_reduced
+from ..engines.inputs import EncodedPrompt
 from ..errors import Cancelled
 from ..lookahead.base import SL_CAP, DraftState
 from ..lookahead.heads import GuessFeatures, Head
 from ..loop.drafting import MODEL_FREE, DraftSource, known_ids, prefill
 from ..loop.features import as_rows
 from ..records.trace import Chain, Guesses
-from .prepare import ALL_FEATURES, Prepared, make_draft, model_info
+from .prepare import ALL_FEATURES, Prepared, check_text_only, make_draft, model_info
 
 if TYPE_CHECKING:
     from ..engines.base import CachedModel
@@ -23,7 +24,11 @@ ROWS = 32  # of logits held at once
 
 
 def chain_of(prepared: Prepared, draft: str, output: list[int], cancelled: Callable[[], bool] = lambda: False) -> Chain:
-    """What ``draft`` guesses along ``output``, with the scores of all heads fitted for it."""
+    """What ``draft`` guesses along ``output``, with the scores of all heads fitted for it.
+
+    Raises UserError for a draft whose guess depends on more than the text.
+    """
+    check_text_only(prepared.pair, draft, "A chain of guesses along a text")
     heads = prepared.heads.get(draft, {})
     needs = frozenset({"p", "entropy"}).union(*(head.needs for head in heads.values())) & ALL_FEATURES
     return record_chain(
@@ -45,12 +50,14 @@ def foresee(prepared: Prepared, draft: str, output: list[int]) -> Chain:
     The chain has no probabilities, no scores and no tails. An engine whose logits depend on how many tokens share a
     pass may guess otherwise in the loop, where two tokens tie: an oracle then meets a guess that fails.
     """
+    check_text_only(prepared.pair, draft, "An oracle")
     if draft in MODEL_FREE:
         return chain_of(prepared, draft, output)
     model = prepared.pair.draft(draft)
     model.kept_layers = ()
-    prefill(model, prepared.prompt)
-    feed = [prepared.prompt[-1], *output[:-1]][: max(0, model.max_length - model.length)]
+    prompt = prepared.prompt.text
+    prefill(model, prompt)
+    feed = [prompt[-1], *output[:-1]][: max(0, model.max_length - model.length)]
     choices: list[int | None] = []
     ids = known_ids(model, prepared.rule)
     for first in range(0, len(feed), ROWS):
@@ -72,7 +79,7 @@ def _rows(model: CachedModel, tokens: list[int], ids: np.ndarray | None) -> np.n
 
 def record_chain(
     source: DraftSource,
-    prompt: list[int],
+    prompt: EncodedPrompt,
     output: list[int],
     *,
     max_new_tokens: int,
@@ -86,7 +93,7 @@ def record_chain(
 
     Args:
         source: the draft; it must compute "p", "entropy" and the features that ``heads`` need.
-        prompt, output: ids; ``output`` is the target's own text.
+        prompt, output: ``output`` (ids) is the target's own text.
         max_new_tokens: the run's token limit; nothing beyond it is ever drafted.
         ends: end-of-sequence ids, after which a draft proposes nothing.
         longest: the highest cap of any policy to be replayed; no tail needs to be longer.
@@ -97,7 +104,7 @@ def record_chain(
         The chain. Features that exist only one step after a guess (``hidden``) are zeros for the last guess of
         a tail or of the text: a live policy never needs them.
     """
-    source.start(prompt)
+    source.start(prompt, ())
     recorder = _Recorder(len(output), heads or {}, hidden_size)
     start = 0
     while start < len(output):
@@ -105,7 +112,7 @@ def record_chain(
             raise Cancelled
         state = DraftState()
         state.begin(start)
-        right = _guess_until_wrong(source, prompt, output, state, longest, max_new_tokens, ends)
+        right = _guess_until_wrong(source, prompt.ids, output, state, longest, max_new_tokens, ends)
         recorder.add(state, right)
         start += right + 1
         source.forget(len(prompt) + min(start, len(output)) - 1)
@@ -195,12 +202,12 @@ class _Recorder:
 def _append(to: Guesses, state: DraftState, scores: dict[str, np.ndarray], first: int, end: int) -> None:
     """Appends the guesses ``first`` .. ``end`` of ``state``; a missing one means that there was nothing to propose."""
     for index in range(first, end):
-        said = index < len(state.tokens)
-        to.choice.append(state.tokens[index] if said else None)
-        to.p.append(_short(state.p[index]) if said else 0.0)
-        to.entropy.append(_short(state.entropy[index]) if said else 0.0)
+        exists = index < len(state.tokens)
+        to.choice.append(state.tokens[index] if exists else None)
+        to.p.append(_short(state.p[index]) if exists else 0.0)
+        to.entropy.append(_short(state.entropy[index]) if exists else 0.0)
         for name, column in scores.items():
-            to.scores.setdefault(name, []).append(_short(column[index]) if said else 0.0)
+            to.scores.setdefault(name, []).append(_short(column[index]) if exists else 0.0)
 
 
 def _short(value: float) -> float:

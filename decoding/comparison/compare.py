@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Cancelled
 from ..lookahead.lanes import Lane
-from ..loop.clock import CHECK
-from ..loop.drafting import abilities_of
+from ..loop.clock import VERIFY
 from ..loop.speculative import RawIteration
 from ..records.events import Kind, RawEvents, new_id
 from ..records.request import CompareRequest
@@ -24,7 +23,7 @@ from .cost_curves import smooth_costs
 from .costs import adjusted, cost_rounds, measure_decision, warm_up, with_progress
 from .kept_costs import KnownCosts
 from .lane_run import LaneRun
-from .prepare import Prepared, prepare
+from .prepare import Prepared, abilities_of, prepare
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
@@ -195,7 +194,7 @@ class Comparison:
         self._measured_share = 0.0
         wanted = READINGS if prepared.request.repeats >= MANY_REPEATS else 1
         while len(readings) < wanted:
-            rounds = cost_rounds(prepared.pair, prepared.drafts, prepared.prompt, context=self._context)
+            rounds = cost_rounds(prepared.pair, prepared.drafts, prepared.prompt.ids, context=self._context)
             readings.append(
                 (yield from with_progress(rounds, lambda share: self._measured((len(readings) + share) / wanted)))
             )
@@ -213,7 +212,7 @@ class Comparison:
     def _plain_seconds(self) -> float | None:
         """Seconds of a target pass over one token in this run, if the plain lane has been decoded."""
         runs = [self._decoded.lanes[i] for i, lane in enumerate(self.prepared.lanes) if lane.is_plain]
-        passes = [iteration.times[CHECK] for run in runs for iteration in run[0].iterations]
+        passes = [iteration.times[VERIFY] for run in runs for iteration in run[0].iterations]
         return median(passes) if passes else None
 
     # -- on the clock
@@ -283,7 +282,7 @@ class Comparison:
 
     def _record_chains(self, output: list[int]) -> RawEvents:
         for draft in self.prepared.drafts:
-            if abilities_of(draft).text_only:
+            if abilities_of(self.prepared.pair, draft).text_only:
                 yield "progress", _progress("chain", f"Off the clock: all that {draft} would guess, for the what-if")
                 self._decoded.chains[draft] = chain_of(self.prepared, draft, output, self._cancel)
 

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from ..engines.inputs import EncodedPrompt
 from ..lookahead.base import SL_CAP, SL_CAP_LEARNED, DraftState, LaneContext, PlannedPolicy
 from ..loop.acceptance import AcceptanceRule, Greedy
-from ..loop.clock import CHECK, DRAFT, POLICY, REST, make_clock
-from ..loop.drafting import DraftAbilities, DraftSource, abilities_of, prefill
+from ..loop.clock import DRAFT, POLICY, REST, VERIFY, make_clock
+from ..loop.drafting import DraftAbilities, DraftSource, States, start_text
 from ..loop.limits import Limits
 from ..loop.speculative import RawIteration, speculative_decode
 from ..records.trace import Costs
 from .cost_curves import contradiction, fit_checks, fit_steps
-from .prepare import Prepared, make_draft, shared_vocabulary
+from .prepare import Prepared, abilities_of, make_draft, shared_vocabulary
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
@@ -88,7 +89,7 @@ def cost_rounds(
         (the target's pass evicts the draft's weights from the CPU caches; including this in c would overestimate long
         iterations); ``o`` of the loop's own work per iteration.
     """
-    leader = next((name for name in drafts if not abilities_of(name).may_decline), None)
+    leader = next((name for name in drafts if not abilities_of(pair, name).may_decline), None)
     timer = Timer(pair, drafts, prompt, context)
     lengths, long, rounds = timer.plan(leader)
     for number in range(rounds):
@@ -114,9 +115,8 @@ class Timer:
         self._room = min([pair.target.max_length, *(source.max_length for source in self._sources.values())])
         self._text = _repeat_to(prompt, context or len(prompt) + 64, self._room - SL_CAP_LEARNED - 1)
         self.clear()
-        prefill(self._target, self._text)
-        for source in self._sources.values():
-            source.start(self._text)
+        self._prompt = EncodedPrompt(self._text)
+        start_text(self._target, self._sources.values(), self._prompt)
 
     def clear(self) -> None:
         """Discards all times."""
@@ -149,10 +149,10 @@ class Timer:
         for done, iteration in enumerate(self._decode(self._sources[draft], lengths), start=1):
             n, times = len(iteration.drafted), iteration.times
             if n:
-                self.checks[draft].setdefault(n, []).append(times[CHECK])
+                self.checks[draft].setdefault(n, []).append(times[VERIFY])
                 self.drafts[draft].setdefault(n, []).append(times[DRAFT])
             elif before == 0:
-                self.plain.append(times[CHECK])
+                self.plain.append(times[VERIFY])
             self.rest.append(times[REST])
             before = n
             yield done / len(lengths)
@@ -165,7 +165,7 @@ class Timer:
             self._target.rewind(len(self._text) - 1)
             source.forget(len(self._text) - 1)
             decode = speculative_decode(
-                self._target, source, schedule, self._rule, self._text, limits, self._clock, lambda: not schedule.left
+                self._target, source, schedule, self._rule, self._prompt, limits, self._clock, lambda: not schedule.left
             )
             yield from decode
 
@@ -204,14 +204,14 @@ class _Echo(DraftSource):
     abilities = DraftAbilities(certain=True)
     max_length = 2**31
 
-    def start(self, prompt: list[int]) -> None:
+    def start(self, prompt: EncodedPrompt, states: States) -> None:
         pass
 
     def step(self, text: list[int], state: DraftState) -> int:
         state.tokens.append(text[-1])
         return text[-1]
 
-    def forget(self, length: int) -> None:
+    def forget(self, length: int, path: Sequence[int] = ()) -> None:
         pass
 
 
@@ -227,10 +227,10 @@ def adjusted(kept: Costs, prepared: Prepared, plain_s: float | None = None) -> C
 
     ``plain_s``: the current time of a target pass over one token, if known; times are relative to it.
     """
-    leader = next((name for name in prepared.drafts if not abilities_of(name).may_decline), None)
+    leader = next((name for name in prepared.drafts if not abilities_of(prepared.pair, name).may_decline), None)
     if leader is None:
         return kept
-    timer = Timer(prepared.pair, [leader], prepared.prompt, len(prepared.prompt))
+    timer = Timer(prepared.pair, [leader], prepared.prompt.ids, len(prepared.prompt))
     readings = timer.read(leader, [*(PLAIN if plain_s is None else ()), *(CHECKED_SL,) * CHECKS])
     _exhaust(readings)
     checks, drafts = timer.checks[leader].get(CHECKED_SL), timer.drafts[leader].get(CHECKED_SL)
@@ -261,12 +261,10 @@ def warm_up(prepared: Prepared, lane: Lane, costs: Costs, n_tokens: int = 2) -> 
     """Decode a few tokens of ``lane`` off the clock."""
     policy = prepared.policy(lane)
     draft = prepared.draft_of(lane)
-    policy.reset(LaneContext(draft, costs, n_tokens, prompt=prepared.prompt))
+    policy.reset(LaneContext(draft, costs, n_tokens, prompt=prepared.prompt.ids))
     prepared.rule.reset()
     source = prepared.source(draft, policy.needs)
-    prefill(prepared.pair.target, prepared.prompt)
-    if source is not None:
-        source.start(prepared.prompt)
+    start_text(prepared.pair.target, [source], prepared.prompt)
     limits = replace(prepared.limits, max_new_tokens=min(n_tokens, prepared.limits.max_new_tokens))
     clock = make_clock(prepared.pair.target.info.device)
     return list(speculative_decode(prepared.pair.target, source, policy, prepared.rule, prepared.prompt, limits, clock))

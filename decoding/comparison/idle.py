@@ -58,7 +58,7 @@ def set_policies(known: KnownCosts, busy: Busy) -> None:
 
 def _measure(known: KnownCosts, task: Task, busy: Busy) -> Costs | None:
     drafts = [task.draft] if task.draft else []
-    prompt = known.pair.encode_prompt(TEXT)
+    prompt = known.pair.encode_prompt(TEXT).ids
     with closing(cost_rounds(known.pair, drafts, prompt, context=task.context)) as rounds:
         while not busy():
             try:

@@ -10,7 +10,7 @@ from time import perf_counter
 from ..lookahead.base import LaneContext
 from ..lookahead.lanes import Lane
 from ..loop.clock import make_clock
-from ..loop.drafting import prefill
+from ..loop.drafting import start_text
 from ..loop.speculative import RawIteration, speculative_decode
 from ..records.trace import Chain, Costs, Finish
 from .prepare import Prepared, models_of
@@ -27,7 +27,7 @@ class LaneRun:
         draft = prepared.draft_of(lane)
         self._policy = prepared.policy(lane)
         self.source = prepared.source(draft, self._policy.needs)
-        self._context = LaneContext(draft, costs, prepared.limits.max_new_tokens, prompt=prepared.prompt)
+        self._context = LaneContext(draft, costs, prepared.limits.max_new_tokens, prompt=prepared.prompt.ids)
         if chain is not None:
             self._context.holds = chain.holds
             self._context.n_tokens = len(chain.target)
@@ -89,9 +89,7 @@ class LaneRun:
         """Both models read the prompt; returns seconds."""
         target = self._prepared.pair.target
         before = perf_counter()
-        prefill(target, self._prepared.prompt)
-        if self.source is not None:
-            self.source.start(self._prepared.prompt)
+        start_text(target, [self.source], self._prepared.prompt)
         if target.info.device.startswith("cuda"):
             import torch
 

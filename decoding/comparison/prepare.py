@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..analysis.tuning import Chosen
+from ..engines.inputs import EncodedPrompt
 from ..errors import UserError
 from ..lookahead.fitted import FOLDER as POLICIES_FOLDER
 from ..lookahead.fitted import Heads, load_heads
@@ -16,9 +17,10 @@ from ..lookahead.registry import make_policy
 from ..lookahead.specs import all_specs
 from ..loop.acceptance import AcceptanceRule, make_rule
 from ..loop.device_drafting import DeviceDraft, works_on_device
-from ..loop.drafting import MODEL_FREE, DraftSource, ModelDraft, abilities_of
+from ..loop.drafting import KINDS, MODEL_FREE, DraftAbilities, DraftSource, ModelDraft
 from ..loop.limits import Limits, StopStrings
 from ..records.model_free import MODEL_FREE as WORDS
+from ..records.pairs import TEXT_MODEL
 from ..records.request import DEFAULT_LANES, CompareRequest, check_request
 from ..records.trace import ModelInfo
 
@@ -36,7 +38,7 @@ class Prepared:
     request: CompareRequest
     pair: Pair
     lanes: list[Lane]
-    prompt: list[int]
+    prompt: EncodedPrompt
     limits: Limits
     rule: AcceptanceRule
     heads: dict[str, dict[str, Head]] = field(default_factory=dict)
@@ -71,13 +73,38 @@ def _drafts_of(lanes: Iterable[Lane], pair: Pair) -> list[str]:
 
 
 def make_draft(pair: Pair, draft: str, rule: AcceptanceRule, needs: frozenset[str] = frozenset()) -> DraftSource:
-    """The draft named ``draft`` of ``pair``, or one that needs no model."""
+    """The draft named ``draft`` of ``pair``, or one that needs no model. Raises UserError for an unknown kind."""
     if draft in MODEL_FREE:
         return MODEL_FREE[draft](rule)
-    model = pair.draft(draft)
-    if works_on_device(model, rule) and works_on_device(pair.target, rule):
+    kind, model = _class_of(pair, draft), pair.draft(draft)
+    if kind is ModelDraft and works_on_device(model, rule) and works_on_device(pair.target, rule):
         return DeviceDraft(draft, model, rule, needs)
-    return ModelDraft(draft, model, rule, needs)
+    source = kind(draft, model, rule, needs)
+    source.abilities = abilities_of(pair, draft)
+    return source
+
+
+def abilities_of(pair: Pair, draft: str) -> DraftAbilities:
+    """What the draft declares, without loading it."""
+    if draft in MODEL_FREE:
+        return MODEL_FREE[draft].abilities
+    return _class_of(pair, draft).abilities_as(pair.draft_kinds.get(draft, TEXT_MODEL))
+
+
+def _class_of(pair: Pair, draft: str) -> type[ModelDraft]:
+    kind = pair.draft_kinds.get(draft, TEXT_MODEL).kind
+    if kind not in KINDS:
+        raise UserError(f"The draft {draft} is of the kind {kind}; this version knows {', '.join(KINDS)}.")
+    return KINDS[kind]
+
+
+def check_text_only(pair: Pair, draft: str, purpose: str) -> None:
+    """Raises UserError for a draft whose guess depends on more than the text. ``purpose``: "The lane x", ..."""
+    if not abilities_of(pair, draft).text_only:
+        raise UserError(
+            f"{purpose} is not defined: what {draft} guesses depends on where an iteration begins, so it cannot be "
+            "known in advance how far its guesses hold. Choose a draft that reads the text alone, or leave it out."
+        )
 
 
 def shared_vocabulary(pair: Pair, drafts: list[str]) -> int:
@@ -101,7 +128,7 @@ def prepare(
     prompt = _encode(request, pair)
     limits = make_limits(request, pair, len(prompt))
     vocabulary = shared_vocabulary(pair, _drafts_of(lanes, pair))
-    _check_vocabulary(vocabulary, [*prompt, *limits.ends])
+    _check_vocabulary(vocabulary, [*prompt.text, *limits.ends])
     rule = make_rule(request, vocabulary, limits.max_new_tokens + 1)  # + 1: the position after the text
     prepared = Prepared(request, pair, lanes, prompt, limits, rule)
     prepared.heads = {draft: _heads_for(prepared, draft) for draft in prepared.drafts}
@@ -213,9 +240,9 @@ def load_heads_of(pair: Pair, draft: str) -> dict[str, Head]:
     return load_heads(folder / POLICIES_FOLDER, pair.target.info.fingerprint, pair.draft(draft).info.fingerprint)
 
 
-def _encode(request: CompareRequest, pair: Pair) -> list[int]:
+def _encode(request: CompareRequest, pair: Pair) -> EncodedPrompt:
     prompt = pair.encode_prompt(request.prompt, request.chat, request.system)
-    if not prompt:
+    if not prompt.ids:
         raise UserError("The prompt gives no tokens: type a question for the model, or a text to continue.")
     return prompt
 
@@ -233,15 +260,17 @@ def _heads_for(prepared: Prepared, draft: str) -> dict[str, Head]:
 def _check_features(prepared: Prepared, lane: Lane) -> None:
     """Raises UserError for lanes whose policy their draft cannot serve, or whose policy is not fitted."""
     draft = prepared.draft_of(lane)
-    if lane.spec.looks_at_guesses and draft is not None and abilities_of(draft).certain:
+    if draft is not None:
+        _check_draft(prepared.pair, draft, lane)
+    prepared.policy(lane)  # raises for one that is not fitted
+
+
+def _check_draft(pair: Pair, draft: str, lane: Lane) -> None:
+    if abilities_of(pair, draft).certain and lane.spec.looks_at_guesses:
         others = [spec.name for spec in all_specs().values() if not (spec.plain or spec.looks_at_guesses)]
         raise UserError(
             f"The lane {lane.text} decides by the draft's probabilities, and {draft} has none: "
             f"use one of these policies with it: {', '.join(others)}."
         )
-    if lane.is_oracle and draft is not None and not abilities_of(draft).text_only:
-        raise UserError(
-            f"The lane {lane.text} is not defined: what {draft} guesses depends on where an iteration begins. "
-            "It cannot be known in advance how far its guesses hold: leave the oracle out."
-        )
-    prepared.policy(lane)  # raises for one that is not fitted
+    if lane.is_oracle:
+        check_text_only(pair, draft, f"The lane {lane.text}")

@@ -98,7 +98,7 @@ class DeviceModel(CachedModel, Protocol):
     def draft_planned(self, ids: list[int], n: int, vocab: int) -> Any:
         """Appends ``ids`` and proposes ``n`` tokens, which stay on the device."""
 
-    def check_planned(self, last: int, drafted: Any, vocab: int) -> tuple[list[int], list[int], int]:
+    def verify_planned(self, last: int, drafted: Any, vocab: int) -> tuple[list[int], list[int], int]:
         """Checks such proposals; returns their ids, the first choices and the number of accepted ones."""
 
     def choices(self, ids: list[int], vocab: int) -> list[int]:

@@ -7,7 +7,7 @@ one number. Everything also runs on a CPU, without graphs; the tests use this.
 
 In addition to :class:`~decoding.engines.base.CachedModel` it offers greedy work that never copies logits to the host:
 ``draft_step`` (a proposal and its features in one small copy), ``draft_planned`` (K proposals, nothing copied) and
-``check_planned`` (a check of what it drafted, with acceptance on the device; the only copy of the iteration).
+``verify_planned`` (a check of what it drafted, with acceptance on the device; the only copy of the iteration).
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class CudaModel(LeanModel):
         return Drafted(tokens)
 
     @torch.inference_mode()
-    def check_planned(self, last: int, drafted: Drafted, vocab: int) -> tuple[list[int], list[int], int]:
+    def verify_planned(self, last: int, drafted: Drafted, vocab: int) -> tuple[list[int], list[int], int]:
         """Checks proposals on the device after the token ``last``: one pass, one small copy.
 
         Returns the proposals, the target's first choices (one more), and the number of accepted proposals.
@@ -243,7 +243,7 @@ class CudaModel(LeanModel):
         return self._read_check(len(ids) - 1, vocab)[1]
 
     def _read_check(self, n: int, vocab: int) -> tuple[list[int], list[int], int]:
-        """Checks a token and ``n`` proposals in the input buffer; returns as ``check_planned``."""
+        """Checks a token and ``n`` proposals in the input buffer; returns as ``verify_planned``."""
         rows = row_bucket(n + 1)
         keys = key_bucket(self.length + rows, self._attention.capacity)
         found = self._launch(("check", rows, keys, vocab), lambda: self._check(rows, keys, vocab))

@@ -30,14 +30,14 @@ class EncodedPrompt:
         return len(self.ids)
 
     @property
-    def n_hidden(self) -> int:
+    def n_placeholders(self) -> int:
         """Number of placeholders, which ``text`` lacks."""
         return 0 if self.embeddings is None else len(self.embeddings)
 
     @property
     def text(self) -> list[int]:
         """The ids without placeholders."""
-        return self.ids if self.embeddings is None else self.ids[: self.at] + self.ids[self.at + self.n_hidden :]
+        return self.ids if self.embeddings is None else self.ids[: self.at] + self.ids[self.at + self.n_placeholders :]
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -50,7 +50,7 @@ class EncodedPrompt:
 
     def first(self, n: int) -> EncodedPrompt:
         """The first ``n`` tokens. Raises ValueError if that cuts the embeddings."""
-        if self.embeddings is not None and n < self.at + self.n_hidden:
+        if self.embeddings is not None and n < self.at + self.n_placeholders:
             raise ValueError(f"the first {n} tokens of this prompt hold its embeddings in part only")
         return replace(self, ids=self.ids[:n])
 

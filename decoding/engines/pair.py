@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import UserError
-from ..records.pairs import find_pair, name_pair
+from ..records.pairs import TEXT_MODEL, DraftKind, find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory, stored_dtype
 from .choosing import draft_formats, target_formats
 from .formats import WeightFormat
 from .hub import Hub, HuggingFaceHub, Report
 from .huge_pages import use_huge_pages
+from .inputs import EncodedPrompt
 from .loading import (
     DRAFT_ROWS,
     TARGET_ROWS,
@@ -47,6 +48,7 @@ class Pair:
         self.chat = chat
         self.target_folder: Path | None = None
         self.draft_folders: dict[str, Path] = {}  # of the drafts in a folder on this machine
+        self.draft_kinds: dict[str, DraftKind] = {}  # of the drafts that are not models of text alone
         self._load_draft = load_draft
         self._drafts: dict[str, CachedModel] = {}
 
@@ -90,10 +92,11 @@ class Pair:
             self.chat,
         )
         forked.target_folder, forked.draft_folders = self.target_folder, self.draft_folders
+        forked.draft_kinds = self.draft_kinds
         return forked
 
-    def encode_prompt(self, text: str, chat: bool | None = None, system: str = "") -> list[int]:
-        """Token ids of a visitor's prompt.
+    def encode_prompt(self, text: str, chat: bool | None = None, system: str = "") -> EncodedPrompt:
+        """A visitor's prompt in tokens.
 
         ``chat``: as a message under the target's chat template, after the ``system`` message ("" is the template's
         own); None: where the pair is meant for that. The name of a special token in ``text`` or ``system`` is read as
@@ -102,10 +105,10 @@ class Pair:
         if not (self.chat if chat is None else chat):
             if system:
                 raise UserError("This pair continues texts and takes no system message: leave it out, or ask for chat.")
-            return self.tokenizer.encode_typed(text)
+            return EncodedPrompt(self.tokenizer.encode_typed(text))
         if not self.tokenizer.has_chat_template:
             raise UserError(f"The target of {self.name} has no chat template: let it continue the text instead.")
-        return self.tokenizer.encode_chat(text, system)
+        return EncodedPrompt(self.tokenizer.encode_chat(text, system))
 
 
 def load_pair(
@@ -154,6 +157,9 @@ def load_pair(
         )
 
     def load_draft(which: str) -> CachedModel:
+        kind = described.kind_of(which).kind
+        if kind != TEXT_MODEL.kind:
+            raise UserError(f"The draft {which} is of the kind {kind}, which this version cannot load: choose another.")
         place = sources.fetch(described.drafts[which])
         formats = draft_formats(dtype, described.weights_of(which), device, stored_dtype(read_config(place.folder)))
         return load(which, place, formats, DRAFT_ROWS)
@@ -171,6 +177,7 @@ def load_pair(
         described.chat and tokenizer.has_chat_template,
     )
     pair.target_folder = first.folder
+    pair.draft_kinds = described.draft_kinds
     pair.draft_folders = {which: Path(place) for which, place in described.drafts.items() if Path(place).is_dir()}
     pair.draft()
     if device == "cpu" and model.info.parameters >= LARGE:

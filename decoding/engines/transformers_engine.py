@@ -80,7 +80,7 @@ class TransformersModel(CachedModel):
         if prompt.embeddings is None:
             return {}
         x = self._model.get_input_embeddings()(torch.tensor([prompt.ids], device=self._device))
-        x[0, prompt.at : prompt.at + prompt.n_hidden] = prompt.embeddings.to(x)
+        x[0, prompt.at : prompt.at + prompt.n_placeholders] = prompt.embeddings.to(x)
         return {"inputs_embeds": x}
 
     def _tree(self, branches: Branches) -> dict[str, torch.Tensor]:

@@ -14,7 +14,7 @@ from ..comparison.cost_curves import smooth_costs
 from ..comparison.costs import cost_rounds, measure_decision, with_progress
 from ..comparison.kept_texts import KeptTexts
 from ..comparison.lane_run import LaneRun
-from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
+from ..comparison.prepare import Prepared, check_text_only, load_heads_of, make_limits, prepare, shared_vocabulary
 from ..errors import Cancelled, UserError
 from ..files import digest_of_files, safe_name
 from ..lookahead.fitted import FOLDER
@@ -52,6 +52,8 @@ class Collector:
     ) -> None:
         self.pair = pair
         self.drafts = list(drafts)
+        for draft in self.drafts:
+            check_text_only(pair, draft, "An evaluation")
         self._cancel = cancel
         self._folder = folder
         self._base = _prepare_all(pair, self.drafts, prompts[0], max_new_tokens)
@@ -101,14 +103,14 @@ class Collector:
         """Plain decoding's text. On the lean engine a static lane writes the same text faster (its passes are
         row-invariant); the timed stage compares it with plain decoding's. A text written before comes from the cache.
         """
-        output = self._kept.get(prepared.prompt)
+        output = self._kept.get(prepared.prompt.ids)
         if output is None:
             quick = self.pair.target.info.engine == "lean" and self.pair.target.note is None
             lane = parse_lane("static:5" if quick else "autoregressive")
             output = LaneRun(prepared, lane, _free_costs(self.drafts)).run(self._cancel).output
             self._check_cancel()
             if self.pair.target.info.fingerprint:  # toys have none, and would take each other's texts
-                self._kept.add(prepared.prompt, output)
+                self._kept.add(prepared.prompt.ids, output)
         record = {"prompt": prompt.id, "output": output, "finish": prepared.limits.cut([], output)[1]}
         self._texts.add(record)
         self._by_prompt[prompt.id] = record
@@ -162,7 +164,7 @@ class Collector:
             yield progress_at(0.0)
             prepared = self._prepared(prompt)
             context = len(prepared.prompt) + prepared.limits.max_new_tokens // 2
-            rounds = cost_rounds(self.pair, self.drafts, prepared.prompt, context=context)
+            rounds = cost_rounds(self.pair, self.drafts, prepared.prompt.ids, context=context)
             readings.append((yield from with_progress(rounds, progress_at)))
         return smooth_costs(readings)
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..analysis import theory
-from ..comparison.prepare import model_info
+from ..comparison.prepare import abilities_of, model_info
 from ..errors import UserError
 from ..lookahead.base import SL_CAP
 from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import PolicySpec
 from ..lookahead.specs import all_specs, evaluated_lanes, learned_policies
-from ..loop.drafting import MODEL_FREE, abilities_of
+from ..loop.drafting import MODEL_FREE
 from ..records.suites import Prompt
 from ..records.trace import Costs
 from .advice import recommend
@@ -56,7 +56,13 @@ class DraftsEvaluation(Evaluation[DraftsResult]):
     def __init__(
         self, options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool] = lambda: False
     ) -> None:
-        super().__init__(check_options(options), pair, [*pair.draft_names, *MODEL_FREE], folder, cancel)
+        super().__init__(
+            check_options(options),
+            pair,
+            [name for name in (*pair.draft_names, *MODEL_FREE) if abilities_of(pair, name).text_only],
+            folder,
+            cancel,
+        )
 
     def costs(self) -> RawEvents:
         decided = [lane for lane in evaluated_lanes() if _decides(parse_lane(lane).spec)]
@@ -97,11 +103,14 @@ def _decides(spec: PolicySpec) -> bool:
     return spec.adapts and not spec.learned
 
 
-def candidates(draft: str, learned: Sequence[str]) -> list[str]:
-    """The candidates for a draft's best policy on validation, each with every other argument of its sweep."""
+def candidates(draft: str, learned: Sequence[str], certain: bool = False) -> list[str]:
+    """The candidates for a draft's best policy on validation, each with every other argument of its sweep.
+
+    ``certain``: the draft's proposals have probability 1, and no policy can decide by them.
+    """
     lanes = static_lanes(draft)
     for name, spec in all_specs().items():
-        if not _decides(spec) or (abilities_of(draft).certain and spec.looks_at_guesses):
+        if not _decides(spec) or (certain and spec.looks_at_guesses):
             continue
         sweep = spec.argument.sweep[1::2] if spec.argument is not None else ()
         lanes += [f"{draft}/{name}:{value:g}" for value in sweep] or [f"{draft}/{name}"]
@@ -118,7 +127,8 @@ def _draft_result(
     costs, heads = collector.costs, collector.heads(draft)
     tuning, samples = collector.samples(validation, draft), collector.samples(test, draft)
     best_static = best_of(static_lanes(draft), tuning, costs)
-    best_lane = best_of(candidates(draft, _learned(collector, draft)), tuning, costs, heads)
+    certain = abilities_of(collector.pair, draft).certain
+    best_lane = best_of(candidates(draft, _learned(collector, draft), certain), tuning, costs, heads)
     rates = match_rates(samples)
     info = model_info(collector.pair, draft)
     sweep = [replay_lane(lane, samples, costs) for lane in static_lanes(draft)]

@@ -18,7 +18,16 @@ from ..analysis.validation import Recorded, write_validation
 from ..comparison.chain import record_chain
 from ..comparison.cost_curves import smooth_costs
 from ..comparison.costs import measure_costs, measure_decision
-from ..comparison.prepare import ALL_FEATURES, Prepared, make_draft, prepare, shared_vocabulary
+from ..comparison.prepare import (
+    ALL_FEATURES,
+    Prepared,
+    abilities_of,
+    check_text_only,
+    make_draft,
+    prepare,
+    shared_vocabulary,
+)
+from ..engines.inputs import EncodedPrompt
 from ..errors import Cancelled, UserError
 from ..lookahead.base import SL_CAP, SL_CAP_LEARNED
 from ..lookahead.fitted import FOLDER, load_heads
@@ -26,7 +35,6 @@ from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.ngrams import read_ngrams
 from ..lookahead.policy_files import PolicyFile, write_policy
-from ..loop.drafting import abilities_of
 from ..records.request import CompareRequest
 from ..records.suites import load_suite, suites_for
 from ..records.trace import Costs, Finish
@@ -137,7 +145,9 @@ def write_texts(
 
 def _prompts(pair: Pair, options: FitOptions, split: str, limit: int) -> list[list[int]]:
     most = pair.target.max_length - options.max_new_tokens
-    prompts = [pair.encode_prompt(one.prompt) for one in load_suite(suites_for(options.suite, pair.chat), split, limit)]
+    prompts = [
+        pair.encode_prompt(one.prompt).ids for one in load_suite(suites_for(options.suite, pair.chat), split, limit)
+    ]
     usable = [prompt for prompt in prompts if 1 < len(prompt) <= most]
     if not usable:
         raise UserError(
@@ -185,7 +195,7 @@ class _Job:
             self.progress("drafting on validation texts", number / len(texts))
             chain = record_chain(
                 make_draft(self.pair, self.draft, prepared.rule, ALL_FEATURES),
-                prompt,
+                EncodedPrompt(prompt),
                 text,
                 max_new_tokens=self.options.max_new_tokens,
                 ends=prepared.limits.ends,
@@ -225,7 +235,7 @@ class _Job:
         found: dict[str, list[float]] = {one.column: [] for one in candidates}
         for one, (prompt, _) in product(candidates, texts[:DECISION_PROMPTS]):
             self._check()
-            prepared = replace(self._prepared(texts), prompt=prompt)
+            prepared = replace(self._prepared(texts), prompt=EncodedPrompt(prompt))
             prepared.heads = {self.draft: {one.policy: one.head}}
             lane = parse_lane(f"{self.draft}/{one.policy}")
             found[one.column].append(measure_decision(prepared, lane, costs, self.options.max_new_tokens))
@@ -289,8 +299,9 @@ def _data(options: FitOptions, texts: dict[str, Texts], positions: Positions) ->
 
 
 def _folder(pair: Pair, draft: str) -> Path:
-    if abilities_of(draft).certain:
+    if abilities_of(pair, draft).certain:
         raise UserError(f"The draft {draft} has no probabilities to learn from: fit a model draft.")
+    check_text_only(pair, draft, "Fitting")
     pair.draft(draft)  # raises UserError for an unknown name
     folder = pair.draft_folders.get(draft)
     if folder is None:

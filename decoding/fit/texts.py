@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 from ..comparison.kept_texts import KeptTexts
 from ..comparison.prepare import make_draft, shared_vocabulary
+from ..engines.inputs import EncodedPrompt
 from ..lookahead.base import LaneContext
 from ..lookahead.confidence import Confidence
 from ..loop.acceptance import Greedy
 from ..loop.clock import make_clock
-from ..loop.drafting import prefill
+from ..loop.drafting import start_text
 from ..loop.limits import Limits
 from ..loop.speculative import speculative_decode
 from ..records.trace import Costs
@@ -45,10 +46,9 @@ def greedy_texts(
             texts.append(known)
             continue
         policy.reset(LaneContext(draft, UNUSED_COSTS, n_tokens))
-        prefill(pair.target, prompt)
-        source.start(prompt)
+        start_text(pair.target, [source], EncodedPrompt(prompt))
         clock = make_clock(pair.target.info.device)
-        decode = speculative_decode(pair.target, source, policy, rule, prompt, limits, clock)
+        decode = speculative_decode(pair.target, source, policy, rule, EncodedPrompt(prompt), limits, clock)
         texts.append([token for iteration in decode for token in iteration.tokens])
         kept.add(prompt, texts[-1])
     kept.close()

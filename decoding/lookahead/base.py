@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..records.proposal import Proposal
 from ..records.trace import Costs
 
 SL_CAP = 20  # of static policies and of those whose source sets it
@@ -16,8 +17,8 @@ SL_CAP_LEARNED = 64  # largest SL_max that fitting may choose for a learned poli
 
 
 @dataclass(slots=True)
-class DraftState:
-    """What a policy may see: the tokens drafted so far in this iteration, all of which will be checked.
+class DraftState(Proposal):
+    """What a policy may see: the tokens drafted so far in this iteration, all of which the target will verify.
 
     The lists are parallel, one entry per drafted token, and filled only if the policy ``needs`` them. ``proposer[i]``
     is the draft's last hidden state (the input of its lm_head) that proposed token i; ``hidden[i]`` is the draft's last
@@ -25,14 +26,12 @@ class DraftState:
     one shorter. ``scores[head]`` holds acceptance probabilities that are known without running the head (what-if
     replays); a live lane leaves it empty.
 
-    Features are computed lazily: in a live lane they are missing for tokens that a policy did not look at, and entropy
+    Features are computed lazily: in a live lane they are missing for tokens whose features it did not need, and entropy
     and top-10 also for those with p >= ``sure``. A policy must read the last entry only.
     """
 
     start: int = 0  # output position of the iteration's first draft token
     text: list[int] = field(default_factory=list)  # prompt and output before this iteration (live lanes only)
-    tokens: list[int] = field(default_factory=list)
-    p: list[float] = field(default_factory=list)  # needs "p": the draft's probability of each drafted token
     entropy: list[float] = field(default_factory=list)  # needs "entropy": nats
     top10: list[np.ndarray] = field(default_factory=list)  # needs "top10": [10] float32, descending
     margin: list[float] = field(default_factory=list)  # needs "margin": ln p - ln p of the strongest other token
@@ -53,6 +52,7 @@ class DraftState:
     def begin(self, start: int) -> None:
         """Clears the last iteration; the next one starts at output position ``start``."""
         self.start = start
+        self.parents = None
         for column in (
             self.tokens,
             self.p,
@@ -106,8 +106,8 @@ class LookaheadPolicy(ABC):
         """The SL of the next iteration if it does not depend on drafted tokens; None: ask before each step."""
         return None
 
-    def looks(self, state: DraftState) -> bool:
-        """Whether the next decision needs the features of the last drafted token; asked in live lanes."""
+    def needs_features(self, state: DraftState) -> bool:
+        """Whether the next decision reads the features of the last drafted token; asked in live lanes."""
         return True
 
     @abstractmethod

@@ -107,17 +107,17 @@ class CostAware(LookaheadPolicy):
         rows = rows_from_json(self._head.tuned["ledger"], self.name)
         return thresholds(rows, context.costs, context.draft, self._caution)
 
-    def looks(self, state: DraftState) -> bool:
+    def needs_features(self, state: DraftState) -> bool:
         """Reads the new text, which determines whether the lead is needed."""
         if len(state.tokens) == 1:
             self._catch_up(state.text)
         token = state.tokens[-1]
         self._evidence = self._repetition.evidence(token)
-        looks = self._head.needs_lead(self._evidence)
-        if looks:
+        needs = self._head.needs_lead(self._evidence)
+        if needs:
             self._levels = self._head.levels(self._repetition.end, token)
         self._repetition.push(token)
-        return looks
+        return needs
 
     def should_draft(self, state: DraftState) -> bool:
         n = len(state.tokens)

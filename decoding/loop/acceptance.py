@@ -1,26 +1,35 @@
-"""The acceptance rules: how the draft proposes from its logits, and how the target checks the proposals.
+"""The acceptance rules: how the draft proposes from its logits, and how the target verifies the proposals.
 
 All rules see logits over the shared vocabulary only, since model families pad it differently for target and draft.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from ..records.proposal import Proposal, children_of
 from ..records.request import CompareRequest
 from .noise import gumbel_noise
 from .sampling import Shaping, softmax
 
+LEAST_MASS = 1e-6  # of a distribution from which a further sibling is drawn
+Draws = list[tuple[float, float] | None] | None
+
 
 class AcceptanceRule(Protocol):
-    """A lane's acceptance rule. ``draws``: (acceptance probability, draw) of each token examined in the last check."""
+    """A lane's acceptance rule.
+
+    ``draws``: (acceptance probability, draw) of each token of the last verified proposal; None for those that were not
+    examined, and if the rule draws nothing.
+    """
 
     name: str
     vocab_size: int
-    draws: list[tuple[float, float]] | None
+    draws: Draws
 
     def reset(self) -> None:
         """Starts a lane or a repeat of it, from the same random state."""
@@ -38,11 +47,62 @@ class AcceptanceRule(Protocol):
     def propose_certain(self, token: int) -> None:
         """Records that the draft proposes ``token`` with probability 1 (n-gram)."""
 
-    def check(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
+    def verify(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
         """The number of accepted tokens of ``drafted``, and the target's own token after them.
 
         logits: [len(drafted) + 1, vocab] of the target; ``start``: output position of the first drafted token.
         """
+
+    def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
+        """The draft's choices for output ``position`` of a tree, below ``node`` (-1: the text). As for ``propose``."""
+
+    def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
+        """The accepted path of a tree, as indices of its tokens, and the target's own token after it.
+
+        logits: [len(tree.tokens) + 1, vocab] of the target, after the text and after each token.
+        """
+
+
+class Siblings(Protocol):
+    """The draft's choices for one place of a tree, one after the other.
+
+    ``chance``: about how likely it is that the next of them is accepted once the place is reached; 0.0 if there is none
+    left. Where choices are random it does not depend on the next one, so that no token is left out for what it is.
+    """
+
+    chance: float
+
+    def draw(self) -> tuple[int, float]:
+        """The next choice, an index into the row (see ``propose``), and its probability."""
+
+
+class Ranked:
+    """Choices in the order of their ``scores``, with the draft's probabilities ``q``."""
+
+    MOST = 32  # further choices are too unlikely to be tried
+
+    def __init__(self, scores: np.ndarray, q: np.ndarray) -> None:
+        best = np.argpartition(scores, -self.MOST)[-self.MOST :] if len(scores) > self.MOST else np.arange(len(scores))
+        order = best[np.argsort(-scores[best], kind="stable")]
+        self._left = [(int(choice), float(q[choice])) for choice in order[::-1] if q[choice] > 0.0]
+        self.chance = self._left[-1][1]
+
+    def draw(self) -> tuple[int, float]:
+        drawn = self._left.pop()
+        self.chance = self._left[-1][1] if self._left else 0.0
+        return drawn
+
+
+def follow(choices: list[int], tree: Proposal) -> tuple[list[int], int]:
+    """Walks down a tree along the target's ``choices``, after the text and after each token."""
+    assert tree.parents is not None
+    below = {(parent, token): node for node, (parent, token) in enumerate(zip(tree.parents, tree.tokens))}
+    path: list[int] = []
+    node = below.get((-1, choices[0]))
+    while node is not None:
+        path.append(node)
+        node = below.get((node, choices[node + 1]))
+    return path, choices[path[-1] + 1 if path else 0]
 
 
 def agreeing(drafted: list[int], choices: list[int]) -> int:
@@ -57,7 +117,7 @@ class Greedy:
     """Accepts while the draft's token is the target's first choice (temperature 0)."""
 
     name = "greedy"
-    draws: list[tuple[float, float]] | None = None
+    draws: Draws = None
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
@@ -75,10 +135,17 @@ class Greedy:
     def propose_certain(self, token: int) -> None:
         pass
 
-    def check(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
+    def verify(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
         choices = logits[:, : self.vocab_size].argmax(axis=1).tolist()
         n_accepted = agreeing(drafted, choices)
         return n_accepted, choices[n_accepted]
+
+    def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
+        row = row[: self.vocab_size]
+        return Ranked(row, softmax(row))
+
+    def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
+        return follow(logits[:, : self.vocab_size].argmax(axis=1).tolist(), tree)
 
 
 class Coupling:
@@ -90,7 +157,7 @@ class Coupling:
     """
 
     name = "coupling"
-    draws: list[tuple[float, float]] | None = None
+    draws: Draws = None
 
     def __init__(self, vocab_size: int, shaping: Shaping, noise: np.ndarray) -> None:
         """``noise``: [positions, vocab] from :func:`.noise.gumbel_noise`, drawn before the clock starts."""
@@ -111,10 +178,19 @@ class Coupling:
     def propose_certain(self, token: int) -> None:
         pass
 
-    def check(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
+    def verify(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
         choices = self.choices(logits, start)
         n_accepted = agreeing(drafted, choices)
         return n_accepted, choices[n_accepted]
+
+    def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
+        shaped, noise = self.shape(row), self._noise[position]
+        return Ranked(shaped + (noise if ids is None else noise[ids]), softmax(shaped))
+
+    def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
+        positions = np.array([0, *(depth + 1 for depth in tree.depths)]) + start
+        noisy = self.shape(logits) + self._noise[positions]
+        return follow(noisy.argmax(axis=1).tolist(), tree)
 
     def choices(self, logits: np.ndarray, start: int) -> list[int]:
         """First choices under the noise from output position ``start`` on, one per row of ``logits``."""
@@ -129,6 +205,40 @@ class _Proposal:
     q: np.ndarray
     of_choice: float
     ids: np.ndarray | None
+
+
+class _Drawn:
+    """Siblings drawn without replacement from q, which is over all tokens or over ``ids`` and zero elsewhere.
+
+    The draft draws all of them before the target examines the first, and for both q starts whole.
+    """
+
+    def __init__(self, q: np.ndarray, ids: np.ndarray | None, sample: Callable[[np.ndarray], int]) -> None:
+        self._whole, self._left, self._ids, self._sample = q, q.copy(), ids, sample
+        self._examined: list[int] = []
+        self.chance = self._expected()
+
+    def draw(self) -> tuple[int, float]:
+        choice = self._sample(self._left)
+        self._left[choice] = 0.0
+        self.chance = self._expected()
+        return choice, float(self._whole[choice])
+
+    def _expected(self) -> float:
+        """The mean probability of the next draw."""
+        total = float(self._left.sum())
+        return float((self._left**2).sum()) / total if total > LEAST_MASS else 0.0
+
+    def distribution(self, vocab_size: int) -> np.ndarray:
+        """What the next sibling to be examined was drawn from, [vocab_size], summing to 1."""
+        q = np.zeros(vocab_size)
+        q[slice(None) if self._ids is None else self._ids] = self._whole
+        q[self._examined] = 0.0
+        return q / q.sum()
+
+    def remove(self, token: int) -> None:
+        """``token`` was examined and rejected."""
+        self._examined.append(token)
 
 
 class Sampling:
@@ -152,7 +262,8 @@ class Sampling:
         # adaptive policy may already have reacted.
         self._uniform = np.random.default_rng(self._seed).random
         self._proposals: list[_Proposal | None] = []  # per drafted token; None: one-hot
-        self.draws: list[tuple[float, float]] | None = []
+        self._drawn: dict[int, _Drawn] = {}  # in a tree, by the node that the draws continue
+        self.draws: Draws = []
 
     def shape(self, logits: np.ndarray) -> np.ndarray:
         return self._shaping.apply(logits[..., : self.vocab_size])
@@ -167,18 +278,55 @@ class Sampling:
     def propose_certain(self, token: int) -> None:
         self._proposals.append(None)
 
-    def check(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
+    def verify(self, logits: np.ndarray, drafted: list[int], start: int) -> tuple[int, int]:
         p = softmax(self.shape(logits))
         proposals, self._proposals = self._proposals, []
-        self.draws = []
+        draws: list[tuple[float, float] | None] = []
+        self.draws = draws
         for index, token in enumerate(drafted):
             proposal = proposals[index]
             probability = min(1.0, p[index, token] / (1.0 if proposal is None else proposal.of_choice))
             draw = self._uniform()
-            self.draws.append((float(probability), draw))
+            draws.append((float(probability), draw))
             if draw >= probability:
                 return index, self._sample(self._residual(p[index], proposal, token))
         return len(drafted), self._sample(p[-1])
+
+    def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
+        self._drawn[node] = drawn = _Drawn(softmax(self.shape(row)), ids, self._sample)
+        return drawn
+
+    def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
+        """SpecInfer's multi-step speculative sampling (Miao et al. 2024, Algorithm 2), for siblings drawn without
+        replacement, as in recursive rejection sampling (Jeon et al. 2024): after each rejected sibling p becomes
+        norm(max(0, p - q)), and q loses the sibling.
+        """
+        assert tree.parents is not None
+        p, below = softmax(self.shape(logits)), children_of(tree.parents)
+        drawn, self._drawn = self._drawn, {}
+        draws: list[tuple[float, float] | None] = [None] * len(tree.tokens)
+        self.draws = draws
+        path: list[int] = []
+        node = -1
+        while True:
+            left, accepted = p[node + 1], -1
+            for child in below[node]:
+                q = drawn[node].distribution(len(left))
+                token = tree.tokens[child]
+                probability = min(1.0, float(left[token] / q[token]))
+                draw = self._uniform()
+                draws[child] = probability, draw
+                if draw < probability:
+                    accepted = child
+                    break
+                drawn[node].remove(token)
+                rest = np.maximum(0.0, left - q)
+                if (total := rest.sum()) > 0.0:  # else p and q differ by rounding only
+                    left = rest / total
+            if accepted < 0:
+                return path, self._sample(left)
+            path.append(accepted)
+            node = accepted
 
     def _residual(self, p: np.ndarray, proposal: _Proposal | None, token: int) -> np.ndarray:
         """max(0, p - q), not normalised; for a one-hot q this is p without its token."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any, Protocol
 
-DRAFT, CHECK, POLICY, REST = range(4)
-Times = tuple[float, float, float, float]  # seconds: draft, check, policy, rest
+DRAFT, VERIFY, POLICY, REST = range(4)
+Times = tuple[float, float, float, float]  # seconds: draft, verify, policy, rest
 
 
 class Clock(Protocol):
@@ -36,8 +36,8 @@ class CpuClock:
 
     def end(self) -> Times:
         self.lap(REST)
-        draft, check, policy, rest = self._spans
-        return draft, check, policy, rest
+        draft, verify, policy, rest = self._spans
+        return draft, verify, policy, rest
 
 
 class CudaClock:
@@ -69,8 +69,8 @@ class CudaClock:
         for (_, before), (phase, event) in zip(self._events, self._events[1:]):
             spans[phase] += before.elapsed_time(event) / 1000.0
         self._spare += [event for _, event in self._events]
-        draft, check, policy, rest = spans
-        return draft, check, policy, rest
+        draft, verify, policy, rest = spans
+        return draft, verify, policy, rest
 
 
 def make_clock(device: str) -> Clock:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..engines.abilities import is_reduced
-from ..engines.inputs import FINAL
+from ..engines.inputs import FINAL, EncodedPrompt, encoded
 from ..lookahead.base import DraftState
 from ..records.model_free import PROMPT_LOOKUP
+from ..records.pairs import DraftKind
 from .acceptance import AcceptanceRule
 from .features import FeatureReader, as_rows
 
 if TYPE_CHECKING:
+    import torch
+
     from ..engines.base import CachedModel
+
+States = tuple["torch.Tensor", ...]  # hidden states of the target: for each layer [n, hidden], n tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +32,19 @@ class DraftAbilities:
 
     ``certain``: its proposals have probability 1, so that no policy can decide by them. ``may_decline``: it may have
     nothing to propose. ``text_only``: its guess depends on the text alone and not on where the iteration began; only
-    then can a chain be recorded, and only then are oracle and what-if defined for it. ``wants_hidden_states``: after
-    each check it receives the target's hidden states (as EAGLE's and Medusa's heads do); such a guess depends on where
-    the last check ended. Raises ValueError for a contradiction.
+    then can a chain be recorded, and only then are oracle, what-if and evaluations defined for it. ``layers``: the
+    layers of the target whose hidden states it reads, of the prompt and after each verification (as EAGLE's and
+    Medusa's heads do; counted as in ``CachedModel.kept_layers``); such a guess depends on where the last verification
+    ended. Raises ValueError for a contradiction.
     """
 
     certain: bool = False
     may_decline: bool = False
     text_only: bool = True
-    wants_hidden_states: bool = False
+    layers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.text_only and self.wants_hidden_states:
+        if self.text_only and self.layers:
             raise ValueError("a draft that reads the target's hidden states does not depend on the text alone")
 
 
@@ -48,9 +55,18 @@ class DraftSource(ABC):
     abilities = DraftAbilities()
     max_length: int  # the longest text after which it can propose
 
+    @classmethod
+    def abilities_as(cls, kind: DraftKind) -> DraftAbilities:
+        """The abilities of such a draft of a pair, which may depend on what its pair.json says."""
+        return cls.abilities
+
     @abstractmethod
-    def start(self, prompt: list[int]) -> None:
-        """Reads the prompt (prefill)."""
+    def start(self, prompt: EncodedPrompt, states: States) -> None:
+        """Reads the prompt (prefill).
+
+        states: the target's, of each layer in ``abilities.layers`` and all tokens of the prompt but the last; () if
+        there are no layers or no such tokens. Valid during the call.
+        """
 
     @abstractmethod
     def step(self, text: list[int], state: DraftState) -> Any:
@@ -74,17 +90,20 @@ class DraftSource(ABC):
                 break
         return True
 
-    def observe(self, n_accepted: int, hidden: np.ndarray | None) -> None:
-        """Receives the result of the check, before :meth:`forget`.
+    def observe(self, n_accepted: int, states: States) -> None:
+        """Receives the result of the verification, before :meth:`forget`.
 
-        n_accepted: how many of the proposals the target accepted. hidden: None, or with ``wants_hidden_states`` the
-        target's last hidden states, the input of its LM head, [n_accepted + 1, hidden_size] float32: of the text's last
-        token before the iteration, then of each accepted token. The array is valid during the call.
+        n_accepted: how many of the proposals the target accepted. states: the target's, of each layer in
+        ``abilities.layers``, [n_accepted + 1, hidden_size]: of the text's last token before the iteration, then of each
+        accepted one. On the target's device and in its dtype; valid during the call.
         """
 
     @abstractmethod
-    def forget(self, length: int) -> None:
-        """Discards everything after the first ``length`` tokens of the text."""
+    def forget(self, length: int, path: Sequence[int] = ()) -> None:
+        """Discards everything after the first ``length`` tokens of the text.
+
+        path: of the last proposal, the indices of the accepted tokens.
+        """
 
 
 @dataclass(slots=True)
@@ -106,15 +125,17 @@ class ModelDraft(DraftSource):
         self._model = model
         self._rule = rule
         self._needs = needs
+        self._skipped = 0  # tokens of the text that only the target reads
         self._needs_states = bool(needs & {"hidden", "proposer"})
         self._head_ids = known_ids(model, rule)
         n_choices = rule.vocab_size if self._head_ids is None else len(self._head_ids)
         self._reader = FeatureReader(n_choices, masked=rule.name != "greedy")
 
-    def start(self, prompt: list[int]) -> None:
-        """Reads all but the last token of the prompt; the first draft step reads that one."""
+    def start(self, prompt: EncodedPrompt, states: States = ()) -> None:
+        """Reads all but the last token of the prompt's text; the first draft step reads that one."""
         self._model.kept_layers = FINAL if self._needs_states else ()
-        prefill(self._model, prompt)
+        self._skipped = prompt.n_placeholders
+        prefill(self._model, EncodedPrompt(prompt.text))
 
     def step(self, text: list[int], state: DraftState) -> ModelProposal | None:
         """One pass over the tokens that the model has not read."""
@@ -134,7 +155,7 @@ class ModelDraft(DraftSource):
         The end is one token after a rejection, two after full acceptance (the last proposal and the bonus), and more
         after iterations without drafts.
         """
-        return [state.tokens[-1]] if state.tokens else text[self._model.length :]
+        return [state.tokens[-1]] if state.tokens else text[self._model.length + self._skipped :]
 
     def read_features(self, state: DraftState, proposal: ModelProposal) -> None:
         needs = self._needs
@@ -158,9 +179,9 @@ class ModelDraft(DraftSource):
             state.hidden.append(hidden)
         state.proposer.append(hidden)
 
-    def forget(self, length: int) -> None:
-        if self._model.length > length:
-            self._model.rewind(length)
+    def forget(self, length: int, path: Sequence[int] = ()) -> None:
+        if self._model.length > length - self._skipped:
+            self._model.rewind(length - self._skipped)
 
 
 def known_ids(model: CachedModel, rule: AcceptanceRule) -> np.ndarray | None:
@@ -194,10 +215,10 @@ class NgramDraft(ModelFreeDraft):
     abilities = DraftAbilities(certain=True, may_decline=True)
     longest = 3
 
-    def start(self, prompt: list[int]) -> None:
+    def start(self, prompt: EncodedPrompt, states: States = ()) -> None:
         self._seen: list[int] = []
         self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> its end positions, ascending
-        for token in prompt:
+        for token in prompt.ids:
             self._push(token)
 
     def step(self, text: list[int], state: DraftState) -> int | None:
@@ -211,7 +232,7 @@ class NgramDraft(ModelFreeDraft):
         state.tokens.append(found)
         return found
 
-    def forget(self, length: int) -> None:
+    def forget(self, length: int, path: Sequence[int] = ()) -> None:
         while len(self._seen) > length:
             for key in self._keys():
                 self._ends[key].pop()
@@ -237,16 +258,22 @@ class NgramDraft(ModelFreeDraft):
 
 
 MODEL_FREE: dict[str, type[ModelFreeDraft]] = {PROMPT_LOOKUP.name: NgramDraft}
+KINDS: dict[str, type[ModelDraft]] = {"model": ModelDraft}  # by the kind in a pair.json
 
 
-def abilities_of(draft: str) -> DraftAbilities:
-    """What the draft of that name declares."""
-    return MODEL_FREE[draft].abilities if draft in MODEL_FREE else ModelDraft.abilities
+def start_text(target: CachedModel, drafts: Iterable[DraftSource | None], prompt: EncodedPrompt) -> None:
+    """Target and ``drafts`` read all but the last token of ``prompt``; each draft gets the states that it asks for."""
+    sources = [draft for draft in drafts if draft is not None]
+    target.kept_layers = tuple(dict.fromkeys(layer for source in sources for layer in source.abilities.layers))
+    prefill(target, prompt)
+    states = dict(zip(target.kept_layers, target.last_states)) if len(prompt) > 1 else {}
+    for source in sources:
+        source.start(prompt, tuple(states[layer] for layer in source.abilities.layers if states))
 
 
-def prefill(model: CachedModel, prompt: list[int]) -> None:
+def prefill(model: CachedModel, prompt: EncodedPrompt | list[int]) -> None:
     """Reads all but the last token of ``prompt``, so that every pass of the loop is alike."""
     if len(prompt) > 1:
-        model.prefill(prompt[:-1])
+        model.prefill(encoded(prompt).first(len(prompt) - 1))
     else:
         model.rewind(0)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from ..engines.inputs import FINAL
+from ..engines.inputs import EncodedPrompt
 from ..lookahead.base import DraftState, LookaheadPolicy
 from ..records.trace import Finish, StopReason
-from .acceptance import AcceptanceRule
-from .checking import make_checker
-from .clock import CHECK, DRAFT, POLICY, Clock, Times
-from .drafting import DraftSource
-from .features import as_rows
+from .acceptance import AcceptanceRule, Draws
+from .clock import DRAFT, POLICY, VERIFY, Clock, Times
+from .drafting import DraftSource, States
 from .limits import Limits
+from .verifying import make_verifier
 
 if TYPE_CHECKING:
     from ..engines.base import CachedModel
@@ -31,7 +28,8 @@ class RawIteration:
     """One iteration in the loop: bare numbers, which become a trace after the clock has stopped.
 
     ``decisions[i]`` was taken with i tokens drafted. ``emitted`` is None if the text ended within the accepted tokens.
-    ``finish`` is set on the last iteration of a text.
+    ``finish`` is set on the last iteration of a text. In a tree ``parents`` are as in a Proposal, and ``path`` are the
+    accepted tokens' indices; both are None for a chain.
     """
 
     start: int
@@ -40,14 +38,17 @@ class RawIteration:
     emitted: int | None
     stop: StopReason
     decisions: list[Decision]
-    draws: list[tuple[float, float]] | None
+    draws: Draws
     times: Times
     finish: Finish | None
+    parents: list[int] | None = None
+    path: list[int] | None = None
 
     @property
     def tokens(self) -> list[int]:
         """The tokens of the text that this iteration produced."""
-        kept = self.drafted[: self.n_accepted]
+        drafted = self.drafted
+        kept = drafted[: self.n_accepted] if self.path is None else [drafted[node] for node in self.path]
         return kept if self.emitted is None else [*kept, self.emitted]
 
 
@@ -56,21 +57,23 @@ def speculative_decode(
     draft: DraftSource | None,
     policy: LookaheadPolicy,
     rule: AcceptanceRule,
-    prompt: list[int],
+    prompt: EncodedPrompt,
     limits: Limits,
     clock: Clock,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Iterator[RawIteration]:
     """Continues ``prompt`` iteration by iteration (Leviathan et al. 2023, Algorithm 1).
 
-    Both models must have read all of the prompt but its last token; policy and rule must have been reset. ``draft`` may
+    Both models must have read all of the prompt but its last token (``start_text``); policy and rule must have been
+    reset. ``draft`` may
     be None for a policy that never drafts. The time between iterations is not counted, and the loop ends when
     ``cancelled()`` is true.
     """
-    text = list(prompt)
+    text = list(prompt.ids)
     state = DraftState(text=text)
-    target.kept_layers = FINAL if draft is not None and draft.abilities.wants_hidden_states else ()
-    checker = make_checker(target, draft, rule)
+    layers = draft.abilities.layers if draft is not None else ()
+    target.kept_layers = layers
+    verifier = make_verifier(target, draft, rule)
     finish: Finish | None = None
     while finish is None and not cancelled():
         clock.begin()
@@ -81,18 +84,20 @@ def speculative_decode(
         most, bound = _most(policy, draft, limits.max_new_tokens - start, len(text))
         stop, decisions = _propose(text, draft, policy, state, most, bound, limits.ends, clock)
 
-        # The target reads them all in one pass; the rule accepts a prefix and adds the target's own token.
-        n_accepted, emitted = checker.check(text[-1], state)
-        clock.lap(CHECK)
+        # The target reads them all in one pass; the rule accepts a path of them and adds the target's own token.
+        path, emitted = verifier.verify(text[-1], state)
+        n_accepted = len(path)
+        clock.lap(VERIFY)
 
         # The text takes the tokens up to its end, and both models discard the rest.
-        new = [*state.tokens[:n_accepted], emitted]
+        accepted = state.tokens[:n_accepted] if state.parents is None else [state.tokens[node] for node in path]
+        new = [*accepted, emitted]
         n_kept, finish = limits.cut(text[len(prompt) :], new)
         text += new[:n_kept]
-        target.rewind(len(text) - 1)
         if draft is not None:
-            draft.observe(n_accepted, _hidden_states(target, draft, n_accepted))
-            draft.forget(len(text) - 1)
+            draft.observe(n_accepted, _states(target, path, state) if layers else ())
+            draft.forget(len(text) - 1, path)
+        _forget(target, text, n_kept, path, state)
         policy.observe(len(state.tokens), n_accepted)
 
         yield RawIteration(
@@ -105,14 +110,27 @@ def speculative_decode(
             draws=rule.draws,
             times=clock.end(),
             finish=finish,
+            parents=None if state.parents is None else state.parents[:],
+            path=None if state.parents is None else list(path[:n_kept]),
         )
 
 
-def _hidden_states(target: CachedModel, draft: DraftSource, n_accepted: int) -> np.ndarray | None:
-    """What the target's last pass leaves for a draft that asks for it; the rows of rejected tokens are void."""
-    if not draft.abilities.wants_hidden_states:
-        return None
-    return as_rows(target.last_states[0])[: n_accepted + 1]
+def _states(target: CachedModel, path: Sequence[int], state: DraftState) -> States:
+    """The target's states of the text's last token and of the accepted ones; those of other rows are void."""
+    if state.parents is None:
+        return tuple(rows[: len(path) + 1] for rows in target.last_states)
+    kept = [0, *(node + 1 for node in path)]
+    return tuple(rows[kept] for rows in target.last_states)
+
+
+def _forget(target: CachedModel, text: list[int], n_kept: int, path: Sequence[int], state: DraftState) -> None:
+    """Keeps the text in the target's cache, but for its last token, which the next pass reads."""
+    end = len(text) - 1
+    if state.parents is None:
+        target.rewind(end)
+    else:  # the pass read the token before the tree, and then its nodes
+        top = end - n_kept + 1
+        target.rewind(top, [top + node for node in path[: n_kept - 1]])
 
 
 def _most(policy: LookaheadPolicy, draft: DraftSource | None, wanted: int, n_text: int) -> tuple[int, StopReason]:
@@ -154,7 +172,7 @@ def _propose(
     decisions: list[Decision] = []
     proposal = None
     while len(state.tokens) < most:
-        if proposal is not None and policy.looks(state):
+        if proposal is not None and policy.needs_features(state):
             draft.read_features(state, proposal)
         more = policy.should_draft(state)
         decisions.append((policy.score, policy.threshold))

@@ -16,6 +16,19 @@ MODELS = Path(__file__).resolve().parents[2] / "models"
 DRAFT_WEIGHTS = ("auto", "int8", "int4")
 
 
+@dataclass(frozen=True, slots=True)
+class DraftKind:
+    """What guesses, as pair.json says it: the ``kind`` of draft, and the ``layers`` of the target whose hidden states
+    it reads (counted as in transformers' ``hidden_states``; -1 is the input of the head).
+    """
+
+    kind: str = "model"
+    layers: tuple[int, ...] = ()
+
+
+TEXT_MODEL = DraftKind()  # a language model that reads the text
+
+
 @dataclass(slots=True)
 class PairDescription:
     """A pair before anything is loaded."""
@@ -28,6 +41,7 @@ class PairDescription:
     default_draft: str
     description: str = ""
     draft_weights: dict[str, str] = field(default_factory=dict)  # see weights_of
+    draft_kinds: dict[str, DraftKind] = field(default_factory=dict)  # see kind_of
     loadable: bool = True
     reason: str = ""  # a sentence: why it cannot load, or what it needs
     chat: bool = False  # prompts go through the chat template
@@ -42,6 +56,10 @@ class PairDescription:
     def weights_of(self, draft: str) -> str:
         """How the draft's weights are held on a CPU unless a dtype is requested: "auto", "int8" or "int4"."""
         return self.draft_weights.get(draft, "auto")
+
+    def kind_of(self, draft: str) -> DraftKind:
+        """The draft's kind; a language model unless pair.json says otherwise."""
+        return self.draft_kinds.get(draft, TEXT_MODEL)
 
 
 def _preset(
@@ -200,7 +218,8 @@ def read_pair(folder: Path) -> PairDescription:
     """The pair that ``folder``/pair.json describes. Raises UserError if the file is broken."""
     data = _read_json(folder / "pair.json")
     try:
-        drafts = {str(name): str(folder / place) for name, place in data["drafts"].items()}
+        entries = {str(name): _draft_entry(str(name), given) for name, given in data["drafts"].items()}
+        drafts = {name: str(folder / place) for name, (place, _) in entries.items()}
         record = read_record(folder / data["target"])
         missing = record.why_missing() if record else ""
         fitted = {name: _fitted(Path(place)) for name, place in drafts.items()}
@@ -213,6 +232,7 @@ def read_pair(folder: Path) -> PairDescription:
             default_draft=data["default_draft"],
             description=data.get("description", ""),
             draft_weights=_draft_weights(data.get("draft_weights", "auto"), drafts),
+            draft_kinds={name: kind for name, (_, kind) in entries.items() if kind != TEXT_MODEL},
             loadable=not missing,
             reason=missing,
             chat=bool(data.get("chat", False)),
@@ -226,6 +246,21 @@ def read_pair(folder: Path) -> PairDescription:
     if pair.default_draft not in pair.drafts:
         raise UserError(f"{folder.name}/pair.json: its default draft {pair.default_draft} is not among its drafts.")
     return pair
+
+
+def _draft_entry(name: str, given: Any) -> tuple[str, DraftKind]:
+    """The folder and kind of a draft: ``given`` is a folder, or an object with "folder", "kind" and "layers". Raises
+    KeyError, TypeError.
+    """
+    if isinstance(given, str):
+        return given, TEXT_MODEL
+    if not isinstance(given, dict):
+        raise TypeError(f"the draft {name}, a folder or an object with folder, kind and layers,")
+    folder, kind, layers = given["folder"], given.get("kind", TEXT_MODEL.kind), given.get("layers", [])
+    numbers = isinstance(layers, list) and all(isinstance(layer, int) and layer >= -1 for layer in layers)
+    if not (isinstance(folder, str) and isinstance(kind, str) and numbers):
+        raise TypeError(f"the draft {name}, whose folder and kind are texts and whose layers are numbers from -1 up,")
+    return folder, DraftKind(kind, tuple(layers))
 
 
 def _draft_weights(given: Any, drafts: dict[str, str]) -> dict[str, str]:
