@@ -9,6 +9,7 @@ import pytest
 
 from decoding.analysis.tuning import Chosen, chosen_here
 from decoding.analysis.validation import write_validation
+from decoding.backends import base
 from decoding.comparison import compare as compare_module
 from decoding.comparison import kept_costs
 from decoding.comparison.compare import compare
@@ -17,8 +18,10 @@ from decoding.comparison.kept_costs import KnownCosts, Shelf
 from decoding.files import costs_folder
 from decoding.lookahead.fitted import FOLDER
 from decoding.lookahead.policy_files import write_policy
+from decoding.records.pairs import PairDescription
 from decoding.records.request import DEFAULT_LANES, CompareRequest
 from decoding.records.run_file import run_from_json
+from viz.choices import lane_choices, set_here
 from viz.settings import command_line
 
 from .learned_heads import TUNED, make_file
@@ -98,6 +101,26 @@ def test_the_page_reads_the_same_choice_without_models(known):
     set_policies(known, lambda: False)
     (costs_folder() / "broken.json").write_text("{")
     assert chosen_here(folder) == known.chosen("small")
+
+
+def test_the_form_offers_the_best_fixed_sl_of_this_machine(known, monkeypatch):
+    described = PairDescription(
+        "toy",
+        "Toy",
+        "embedded",
+        "t",
+        {"small": str(known.pair.draft_folders["small"])},
+        "small",
+        fitted={"small": ["disco"]},
+    )
+    monkeypatch.setattr(base, "describe_pairs", lambda: [replace(described, best_sl={}, set_here={})])
+    assert set_here(base.pairs_here()) == "" and lane_choices(base.pairs_here()) == lane_choices([described])
+    known.keep(["small"], 100, measured())
+    set_policies(known, lambda: False)
+    best, pairs = known.chosen("small").static, base.pairs_here()
+    assert lane_choices(pairs)[0] == (f"Best fixed SL here: {best}", f"static:{best}")
+    assert len({lane for _, lane in lane_choices(pairs)}) == len(lane_choices(pairs))
+    assert set_here(pairs).startswith(f"Set for this machine on validation prompts: best fixed SL {best}, DISCO stops")
 
 
 def test_chains_that_cannot_be_used_choose_nothing_and_break_nothing(known):

@@ -65,14 +65,21 @@ def missing_policies(pairs: Sequence[PairDescription]) -> set[str]:
 def lane_choices(pairs: Sequence[PairDescription], examples: Sequence[Example] = ()) -> list[tuple[str, str]]:
     """(name on the page, lane) of the offered lanes and those of ``examples``; unfitted policies are marked.
 
-    Others can be typed.
+    Others can be typed. The first one is the best fixed SL for this machine's costs, once it is known.
     """
     missing = missing_policies(pairs)
-    lanes = [*offered_lanes(), NGRAM_LANE]
+    lanes, names = [*offered_lanes(), NGRAM_LANE], {}
     for pair in pairs[:1]:
+        if best := pair.best_sl.get(pair.default_draft):
+            names[f"static:{best}"] = f"Best fixed SL here: {best}"
         lanes += [f"{draft}/static:5" for draft in pair.drafts if draft != pair.default_draft]
     lanes += [lane for example in examples for lane in example.lanes]
-    return [(_label(lane, missing), lane) for lane in dict.fromkeys(lanes)]
+    return [(names.get(lane) or _label(lane, missing), lane) for lane in dict.fromkeys([*names, *lanes])]
+
+
+def set_here(pairs: Sequence[PairDescription]) -> str:
+    """A sentence on what this machine's costs chose for the default pair's default draft; "" if nothing yet."""
+    return pairs[0].set_here.get(pairs[0].default_draft, "") if pairs else ""
 
 
 def _label(lane: str, missing: set[str]) -> str:

@@ -161,6 +161,7 @@ def best_length(run: Run) -> dict[str, Any]:
     return {
         "best_speculation_length": best,
         "simulated_speedup_at_best": speedups[best],
+        "chosen": "in hindsight, on this text alone",
         "simulated_speedups": {str(sl): value for sl, value in speedups.items()},
         "measured": [lane_summary(run, lane) for lane in run.lanes],
     }

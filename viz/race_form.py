@@ -12,7 +12,7 @@ from decoding.records.request import MAX_LANES, SETTINGS
 from decoding.records.settings import HIDDEN, Setting
 
 from .buttons import make_buttons
-from .choices import Example, lane_choices, pair_choices
+from .choices import Example, lane_choices, pair_choices, set_here
 from .settings import FormValues
 
 UNFOLD = """<button type="button" class="sp-unfold" aria-expanded="false">Race your own text</button>"""
@@ -28,6 +28,7 @@ class Form:
     example: gr.Dropdown
     run: gr.Button
     stop: gr.Button
+    set_here: gr.Markdown
 
 
 def build_form(first: FormValues, examples: list[Example], pairs: list) -> Form:
@@ -75,7 +76,8 @@ def _build_form(first: FormValues, examples: list[Example], pairs: list) -> Form
         cards = [f"{one.title}: [model card]({one.card}), {one.licence}." for one in pairs if one.card]
         if cards:
             gr.Markdown(" ".join(cards), elem_id="pair-cards")
-    return Form({name: fields[name] for name in SETTINGS}, example, run, stop)
+    chosen = gr.Markdown(set_here(pairs), elem_id="set-here")
+    return Form({name: fields[name] for name in SETTINGS}, example, run, stop, chosen)
 
 
 def _special_fields(first: FormValues, examples: list[Example], pairs: list) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from decoding.records.request import SETTINGS, CompareRequest
 from decoding.records.trace import Run
 
 from .buttons import idle, running, stopping
-from .choices import Example, default_lanes, find_examples
+from .choices import Example, default_lanes, find_examples, lane_choices, set_here
 from .desk import answers
 from .memory import wire_memory
 from .player.payload import run_payload
@@ -69,6 +69,7 @@ def build_race_tab(
     _wire_run(form, fields, view, visits, backend, store)
     _wire_examples(form, fields, view, store, examples, names)
     _wire_opened(form, fields, view, store, names)
+    _wire_set_here(page, backend, form, examples)
     _wire_memory(page, memory, form, fields, view, first, examples, names, store)
 
 
@@ -184,6 +185,23 @@ def _wire_examples(
         js=f"(text, title) => (({prompts})[title] === text ? title : null)",
         inputs=[prompt, form.example],
         outputs=form.example,
+        api_visibility="private",
+    )
+
+
+def _wire_set_here(page: gr.Blocks, backend: Backend, form: Form, examples: list[Example]) -> None:
+    """Every visit shows what the machine's costs have chosen by then."""
+
+    def shown() -> tuple[str, Any]:
+        pairs = backend.pairs()
+        return set_here(pairs), gr.Dropdown(choices=lane_choices(pairs, examples))
+
+    page.load(
+        shown,
+        None,
+        [form.set_here, form.fields["lanes"]],
+        show_progress="hidden",
+        concurrency_limit=None,
         api_visibility="private",
     )
 

@@ -52,8 +52,8 @@ def _verdict(best: DraftResult) -> str:
     if gain.value < 1.0:
         return f"No draft gains anything here: the best, {best.name}, makes decoding {1 / gain.value:.2f} times slower."
     return (
-        f"Use {best.name} with {_policy(best)}: {gain.value:.2f}x plain decoding, simulated over the test prompts "
-        f"(95% interval {gain.low:.2f} to {gain.high:.2f})."
+        f"Use {best.name} with {_policy(best)}, chosen on validation prompts: {gain.value:.2f}x plain decoding, "
+        f"simulated over the test prompts (95% interval {gain.low:.2f} to {gain.high:.2f})."
     )
 
 
@@ -70,8 +70,8 @@ def _too_long(best: DraftResult) -> str:
     if peak.sl == last.sl:
         return f"Its speedup still grows at the longest SL tried ({last.sl})."
     return (
-        f"Longer is not better: {best.name} is fastest at a fixed SL of {peak.sl} ({peak.simulated:.2f}x) and reaches "
-        f"only {last.simulated:.2f}x at SL {last.sl}."
+        f"Longer is not better: on the test prompts {best.name} is fastest, in hindsight, at a fixed SL of {peak.sl} "
+        f"({peak.simulated:.2f}x) and reaches only {last.simulated:.2f}x at SL {last.sl}."
     )
 
 
@@ -87,7 +87,7 @@ def transformers_settings(draft: DraftResult, lane: Lane, target: str) -> str:
     elif lane.policy == "confidence":
         tokens, threshold = 20, lane.number if lane.number is not None else 0.4
     elif lane.policy != "static":
-        nearest = f"# transformers has no {lane.policy} policy: this is the best fixed SL\n"
+        nearest = f"# transformers has no {lane.policy} policy: this is the best fixed SL on validation prompts\n"
     return (
         f"# target: {target}, assistant: {draft.source}\n"
         f"# the options are read from the assistant's own config\n{nearest}"
