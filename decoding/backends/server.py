@@ -18,11 +18,10 @@ import json
 import logging
 import re
 import threading
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, fields
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,12 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from ..errors import UserError, sentence_of
+from ..errors import UserError
 from ..records.events import Event, event_to_json
 from ..records.request import CompareRequest, Grant, check_granted, check_long_job, request_from_dict
 from .base import Backend, check_token
 from .metrics import Metrics
+from .stream import EventStream, whole
 
 log = logging.getLogger(__name__)
 
@@ -68,89 +68,49 @@ class Refusal(Exception):
 
 
 class Session:
-    """One run on the server: its thread fills a bounded buffer, the newest reader empties it.
+    """One run on the server: the stream of its events as lines, of which the newest reader gets them.
 
-    All but :meth:`pump` runs in the event loop's thread.
+    All of it runs in the event loop's thread.
     """
 
-    def __init__(self, run: str, limits: Limits, forget: Callable[[str], None]) -> None:
-        self.run = run
-        self.cancel = threading.Event()
-        self.ended = False
+    def __init__(self, stream: EventStream[str], limits: Limits, forget: Callable[[str], None]) -> None:
+        self.stream = stream
         self._limits, self._forget = limits, forget
-        self._lines: deque[str] = deque()
-        self._first = 0  # number of the event at the left end of the buffer
         self._reader = 0  # a newer reader takes over from an older one
-        self._expired = False
-        self._changed = asyncio.Condition()
-        self._loop = asyncio.get_running_loop()
         self._expire_later()
 
-    def pump(self, events: Iterator[Event]) -> None:
-        """Moves the backend's events into the buffer (in a separate thread)."""
-        for event in events:
-            if self._loop.is_closed():
-                return
-            adding = asyncio.run_coroutine_threadsafe(self._add(event_to_json(event) + "\n", event.is_last), self._loop)
-            adding.result()
-
-    async def _add(self, line: str, is_last: bool) -> None:
-        async with self._changed:
-            await self._changed.wait_for(lambda: len(self._lines) < self._limits.window or self._expired)
-            self.ended = self.ended or is_last
-            if not self._expired:
-                self._lines.append(line)
-            self._changed.notify_all()
-
-    async def take_over(self, start: int) -> int:
+    def take_over(self, start: int) -> int:
         """Registers a new reader and acknowledges all events before ``start``; returns the reader's number."""
-        async with self._changed:
-            if start < self._first:
-                raise Refusal(410, f"Event {start} was read before and is no longer kept: start the run again.")
-            if start > self._first + len(self._lines):
-                raise Refusal(400, f"Event {start} does not exist yet: request {self._first + len(self._lines)}.")
-            while self._first < start:
-                self._lines.popleft()
-                self._first += 1
-            self._reader += 1
-            self._changed.notify_all()
-            return self._reader
+        if start < self.stream.first:
+            raise Refusal(410, f"Event {start} was read before and is no longer kept: start the run again.")
+        if start > self.stream.next:
+            raise Refusal(400, f"Event {start} does not exist yet: request {self.stream.next}.")
+        self.stream.forget(start)
+        self._reader += 1
+        return self._reader
 
-    async def stream(self, start: int, reader: int) -> AsyncGenerator[str, None]:
+    async def lines(self, start: int, reader: int) -> AsyncGenerator[str, None]:
         """Lines from number ``start`` on, at most half a window of them; heartbeats in between."""
         at, end = start, start + max(1, self._limits.window // 2)
         try:
             while at < end:
-                lines = await self._wait_for(at, end, reader)
-                if lines is None:
+                try:
+                    lines = await asyncio.wait_for(self.stream.read(at, end), self._limits.heartbeat_s)
+                except asyncio.TimeoutError:
+                    lines = [HEARTBEAT] if reader == self._reader else []
+                else:
+                    at += len(lines)
+                if not lines or reader != self._reader:
                     return
-                yield "".join(lines) or HEARTBEAT
-                at += len(lines)
-                if self.ended and at == self._first + len(self._lines):
+                yield "".join(lines)
+                if self.stream.ended and at == self.stream.next:
                     return
         finally:
             if reader == self._reader:
                 self._expire_later()
 
-    async def _wait_for(self, at: int, end: int, reader: int) -> list[str] | None:
-        """The lines from ``at`` on; [] after a heartbeat's time; None if this reader's time is over."""
-        async with self._changed:
-            try:
-                await asyncio.wait_for(
-                    self._changed.wait_for(lambda: self._has(at) or reader != self._reader or self._expired),
-                    self._limits.heartbeat_s,
-                )
-            except asyncio.TimeoutError:
-                return []
-            if reader != self._reader or self._expired:
-                return None
-            return [self._lines[i - self._first] for i in range(at, min(end, self._first + len(self._lines)))]
-
-    def _has(self, at: int) -> bool:
-        return at < self._first + len(self._lines)
-
     def _expire_later(self) -> None:
-        self._loop.call_later(self._limits.grace_s, self._expire_unread, self._reader)
+        asyncio.get_running_loop().call_later(self._limits.grace_s, self._expire_unread, self._reader)
 
     def _expire_unread(self, reader: int) -> None:
         """Ends the run unless someone has come to read it after ``reader``."""
@@ -159,15 +119,8 @@ class Session:
 
     def expire(self) -> None:
         """Ends the run because it has no reader."""
-        self._expired = True
-        self._lines.clear()
-        self.cancel.set()
-        self._forget(self.run)
-        self._loop.create_task(self._wake())
-
-    async def _wake(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+        self.stream.close()
+        self._forget(self.stream.run)
 
 
 class Sessions:
@@ -195,15 +148,13 @@ class Sessions:
                 if self._bodies[run] != body:
                     raise Refusal(409, "There is already a run with this id and other settings.")
                 return
-            if sum(not session.ended for session in self._known.values()) >= self._limits.max_runs:
+            if sum(not session.stream.ended for session in self._known.values()) >= self._limits.max_runs:
                 sentence = f"{self._limits.max_runs} runs are under way or waiting, the maximum: try again soon."
                 raise Refusal(503, sentence)
             kind, options = _read_body(body, self._limits)
-            session = Session(run, self._limits, self._forget)
-            self._known[run], self._bodies[run] = session, body
-            events = self._metrics.watched(self._events(kind, options, session))
-            first = await asyncio.to_thread(next, events)  # it is in the queue now
-            threading.Thread(target=session.pump, args=(chain((first,), events),), daemon=True).start()
+            stream = EventStream(run, self._events(run, kind, options), _line, self._limits.window)
+            self._known[run], self._bodies[run] = Session(stream, self._limits, self._forget), body
+            await stream.read(0)  # it is in the queue now
 
     def get(self, run: str) -> Session:
         if run not in self._known:
@@ -215,30 +166,20 @@ class Sessions:
         for session in list(self._known.values()):
             session.expire()
 
-    def _events(self, kind: str, options: Any, session: Session) -> Iterator[Event]:
+    def _events(self, run: str, kind: str, options: Any) -> Callable[[threading.Event], Iterator[Event]]:
         if isinstance(options, CompareRequest):
-            return _whole(session.run, lambda: self._backend.compare(options, session.cancel, session.run))
-        return _whole(session.run, lambda: self._backend.run_job(kind, options, session.cancel, session.run))
+            make = partial(self._backend.compare, options)
+        else:
+            make = partial(self._backend.run_job, kind, options)
+        return lambda cancel: self._metrics.watched(whole(run, lambda: make(cancel, run)))
 
     def _forget(self, run: str) -> None:
         self._known.pop(run, None)
         self._bodies.pop(run, None)
 
 
-def _whole(run: str, events: Callable[[], Iterator[Event]]) -> Iterator[Event]:
-    """All events; the run ends with a sentence even if a backend raises or ends without a last event."""
-    seq, message = -1, "The run ended without a result. Start it again; the server's log may have the reason."
-    try:
-        for event in events():
-            yield event
-            seq = event.seq
-            if event.is_last:
-                return
-        log.error("a backend ended run %s without a last event", run)
-    except Exception as error:  # the boundary to the users of the other machine
-        log.exception("a backend raised")
-        message = sentence_of(error)
-    yield Event(run, seq + 1, "failed", {"message": message})
+def _line(event: Event) -> str:
+    return event_to_json(event) + "\n"
 
 
 def _read_body(body: bytes, limits: Limits) -> tuple[str, CompareRequest | dict[str, Any]]:
@@ -347,14 +288,13 @@ def _add_routes(app: FastAPI, backend: Backend, guarded: Any, limits: Limits) ->
         if not start.isascii() or not start.isdigit() or len(start) > 12:
             raise Refusal(400, "from must be the number of an event.")
         session = app.state.sessions.get(run)
-        reader = await session.take_over(int(start))
-        return _EventsResponse(session.stream(int(start), reader))
+        return _EventsResponse(session.lines(int(start), session.take_over(int(start))))
 
     @app.delete("/runs/{run}", dependencies=[guarded], status_code=204)
     async def cancel(run: str) -> None:
         session = app.state.sessions.get(run)
-        session.cancel.set()
-        if session.ended:
+        session.stream.cancel.set()
+        if session.stream.ended:
             session.expire()
 
 

@@ -1,0 +1,129 @@
+"""The events of a run on their way to readers that may come late, break off, and come again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from ..errors import UserError, sentence_of
+from ..records.events import Event
+
+log = logging.getLogger(__name__)
+Item = TypeVar("Item")
+
+NO_END = "The run ended without a result. Start it again; the server's log may have the reason."
+
+
+class EventStream(Generic[Item]):
+    """The numbered events of one run, from a thread that makes them to readers in the event loop.
+
+    A reader asks for the events from a number on, as often as it likes, so a broken connection loses nothing. Events
+    are kept until :meth:`forget`. With a ``window``, the run waits while that many are kept. ``encode`` makes of each
+    event what readers get, in the run's thread. The run begins at once; setting ``cancel`` ends it.
+
+    All methods are for the event loop in which the stream was made.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        events: Callable[[threading.Event], Iterator[Event]],
+        encode: Callable[[Event], Item],
+        window: int | None = None,
+    ) -> None:
+        self.run = run
+        self.cancel = threading.Event()
+        self.first = 0  # number of the oldest event that is kept
+        self.ended = False  # the last event has come
+        self._closed = False
+        self._events, self._encode, self._window = events, encode, window
+        self._kept: deque[Item] = deque()
+        self._room = threading.Condition()  # guards what is kept
+        self._loop, self._news = asyncio.get_running_loop(), asyncio.Event()
+        context = contextvars.copy_context()  # ZeroGPU finds the visitor, whose quota is used, in the context
+        threading.Thread(target=context.run, args=(self._fill,), name=f"run-{run}", daemon=True).start()
+
+    @property
+    def next(self) -> int:
+        """The number of the next event to come."""
+        with self._room:
+            return self.first + len(self._kept)
+
+    def kept(self, start: int, end: int | None = None) -> list[Item]:
+        """The events from number ``start`` to before ``end`` that have come; none if some of them are forgotten."""
+        with self._room:
+            if start < self.first:
+                return []
+            stop = len(self._kept) if end is None else min(len(self._kept), end - self.first)
+            return [self._kept[at] for at in range(start - self.first, stop)]
+
+    async def read(self, start: int, end: int | None = None) -> list[Item]:
+        """As :meth:`kept`, as soon as there is one; [] at the end of the run, or once the stream is closed."""
+        while not (found := self.kept(start, end)):
+            if self._closed or self.ended or start < self.first:
+                return []
+            await self._news.wait()
+        return found
+
+    def forget(self, start: int) -> None:
+        """Lets go of the events before number ``start``."""
+        with self._room:
+            while self._kept and self.first < start:
+                self._kept.popleft()
+                self.first += 1
+            self._room.notify_all()
+
+    def close(self) -> None:
+        """Ends the run, and keeps nothing more."""
+        self.cancel.set()
+        with self._room:
+            self._closed = True
+            self._kept.clear()
+            self._room.notify_all()
+        self._tell()
+
+    def _fill(self) -> None:
+        for event in self._events(self.cancel):
+            item = self._encode(event)
+            with self._room:
+                self._room.wait_for(self._has_room)
+                if not self._closed:
+                    self._kept.append(item)
+                self.ended = self.ended or event.is_last
+            try:
+                self._loop.call_soon_threadsafe(self._tell)
+            except RuntimeError:  # the event loop has closed: the server is shutting down
+                self.cancel.set()
+                return
+
+    def _has_room(self) -> bool:
+        return self._closed or self._window is None or len(self._kept) < self._window
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+
+def whole(run: str, events: Callable[[], Iterator[Event]], broken: str = "") -> Iterator[Event]:
+    """All of ``events()``; the run ends with a sentence even if they raise or lack a last event.
+
+    ``broken``: the sentence for a fault of the program, by default one that names it.
+    """
+    seq, message = -1, NO_END
+    try:
+        for event in events():
+            yield event
+            seq = event.seq
+            if event.is_last:
+                return
+        log.error("run %s ended without a last event", run)
+    except Exception as error:  # the boundary to the users of the page or of another machine
+        if not isinstance(error, UserError):
+            log.exception("run %s broke down", run)
+        message = broken if broken and not isinstance(error, UserError) else sentence_of(error)
+    yield Event(run, seq + 1, "failed", {"message": message})
