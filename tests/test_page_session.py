@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from functools import partial
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.records.events import Event
 from decoding.records.request import CompareRequest
-from viz.session import BROKEN, Feed, Visits, delta_of, merged, race_feed
+from viz.session import BROKEN, Visits, delta_of, merged, race_stream, stream_of
 from viz.store import RunStore
 
 from .page_fakes import ScriptedBackend
@@ -35,14 +36,15 @@ def test_neighbouring_iterations_of_a_lane_become_one_event():
 
 
 def test_later_repeats_and_heartbeats_are_not_sent():
-    batch = merged([iterations(0, 1, 0, [5]), Event("r", 1, "heartbeat", {}), Event("r", 2, "cancelled", {})])
-    assert [event["kind"] for event in batch] == ["cancelled"]
+    events = [iterations(0, 1, 0, [5]), Event("r", 1, "heartbeat", {}), Event("r", 2, "cancelled", {})]
+    (delta,) = collect(lambda: stream_of(lambda cancel, run: iter(events)))
+    assert [event["kind"] for event in delta["events"]] == ["cancelled"] and (delta["seq"], delta["next"]) == (0, 3)
 
 
-def collect(feed: Feed, visits: Visits | None = None, until=lambda deltas: False) -> list[dict]:
+def collect(start, visits: Visits | None = None, until=lambda deltas: False) -> list[dict]:
     async def run() -> list[dict]:
         found = []
-        stream = (visits or Visits()).deltas(feed, "ann", "race")
+        stream = (visits or Visits()).deltas(start, "ann", "race")
         async for text in stream:
             found.append(json.loads(text))
             if until(found):
@@ -59,11 +61,11 @@ def store(tmp_path) -> RunStore:
 
 def test_a_race_is_reported_in_numbered_deltas_and_ends_with_its_payload(tmp_path):
     runs = store(tmp_path)
-    deltas = collect(race_feed(ScriptedBackend(pause_s=0.002), runs, REQUEST))
+    deltas = collect(partial(race_stream, ScriptedBackend(pause_s=0.002), runs, REQUEST))
     number = 0
     for delta in deltas:
         assert delta["seq"] == number
-        number += len(delta["events"])
+        number = delta["next"]
     events = [event for delta in deltas for event in delta["events"]]
     assert [event["kind"] for event in events][:2] == ["queued", "started"]
     started = events[1]["data"]
@@ -77,7 +79,7 @@ def test_a_race_is_reported_in_numbered_deltas_and_ends_with_its_payload(tmp_pat
 
 
 def test_deltas_come_at_most_some_fifteen_times_a_second(tmp_path):
-    deltas = collect(race_feed(ScriptedBackend(pause_s=0.0005), store(tmp_path), REQUEST))
+    deltas = collect(partial(race_stream, ScriptedBackend(pause_s=0.0005), store(tmp_path), REQUEST))
     sent_iterations = sum(event["kind"] == "iterations" for delta in deltas for event in delta["events"])
     assert sent_iterations < 40  # the backend sent more than 100
 
@@ -87,22 +89,32 @@ def test_what_was_missed_can_be_asked_for_while_the_race_goes_on(tmp_path):
 
     def until(deltas: list[dict]) -> bool:
         if len(deltas) == 4:
-            asked["again"] = [json.loads(text) for text in visits.missed(deltas[-1]["run"], deltas[2]["seq"])]
-            asked["seen"] = deltas[2:]
+            missed = deltas[2:]
+            asked["again"] = visits.missed(missed[0]["run"], missed[0]["seq"], missed[-1]["next"])
+            asked["seen"] = [event for delta in missed for event in delta["events"]]
             return True
         return False
 
-    collect(race_feed(ScriptedBackend(pause_s=0.01), store(tmp_path), REQUEST), visits, until)
-    assert asked["again"] == asked["seen"]
-    assert visits.missed("unknown", 0) == []
+    collect(partial(race_stream, ScriptedBackend(pause_s=0.01), store(tmp_path), REQUEST), visits, until)
+    assert tokens(asked["again"]) == tokens(asked["seen"]) != []
+    assert visits.missed("unknown", 0, 9) == []
+
+
+def tokens(events: list[dict]) -> list[tuple[int, int]]:
+    """(lane, position) of every iteration in ``events``."""
+    return [(e["data"]["lane"], i["start"]) for e in events if e["kind"] == "iterations" for i in e["data"]["items"]]
 
 
 def test_closing_the_stream_cancels_the_job_and_forgets_it(tmp_path):
-    visits = Visits()
-    feed = race_feed(ScriptedBackend(pause_s=0.01), store(tmp_path), REQUEST)
-    collect(feed, visits, until=lambda deltas: len(deltas) == 2)
-    assert feed.cancel.is_set()
-    assert visits.missed(feed.run, 0) == []
+    visits, begun = Visits(), []
+
+    def start():
+        begun.append(race_stream(ScriptedBackend(pause_s=0.01), store(tmp_path), REQUEST))
+        return begun[0]
+
+    collect(start, visits, until=lambda deltas: len(deltas) == 2)
+    assert begun[0].cancel.is_set()
+    assert visits.missed(begun[0].run, 0, 9) == []
 
 
 def test_stop_by_one_visitor_and_task_leaves_the_others(tmp_path):
@@ -110,9 +122,8 @@ def test_stop_by_one_visitor_and_task_leaves_the_others(tmp_path):
     visits, runs, began = Visits(), store(tmp_path), {name: asyncio.Event() for name in backends}
 
     async def follow(name: str, visitor: str, task: str) -> str:
-        feed = race_feed(backends[name], runs, REQUEST)
         last = ""
-        async for text in visits.deltas(feed, visitor, task):
+        async for text in visits.deltas(partial(race_stream, backends[name], runs, REQUEST), visitor, task):
             began[name].set()
             last = json.loads(text)["events"][-1]["kind"]
         return last
@@ -128,23 +139,23 @@ def test_stop_by_one_visitor_and_task_leaves_the_others(tmp_path):
 
 
 def test_faults_become_sentences(tmp_path):
-    def broken(cancel: threading.Event):
+    def broken(cancel: threading.Event, run: str):
         yield Event("r", 0, "queued", {"place": 0})
         raise RuntimeError("secret path /home/someone")
 
-    def endless_silence(cancel: threading.Event):
+    def silent(cancel: threading.Event, run: str):
         return iter(())
 
-    for start, sentence in ((broken, BROKEN), (endless_silence, "ended without a result")):
-        last = collect(Feed(start))[-1]["events"][-1]
+    for job, sentence in ((broken, BROKEN), (silent, "ended without a result")):
+        last = collect(partial(stream_of, job))[-1]["events"][-1]
         assert last["kind"] == "failed" and sentence in last["data"]["message"]
         assert "secret" not in last["data"]["message"]
 
 
 def test_a_backend_that_reports_its_start_in_another_way_is_a_sentence(tmp_path):
     """As a backend of another version on another machine may do."""
-    backend = type("Other", (), {"compare": lambda self, request, cancel: iter([Event("r", 0, "started", {})])})()
-    last = collect(race_feed(backend, store(tmp_path), REQUEST))[-1]["events"][-1]
+    backend = type("Other", (), {"compare": lambda self, request, cancel, run: iter([Event("r", 0, "started", {})])})()
+    last = collect(partial(race_stream, backend, store(tmp_path), REQUEST))[-1]["events"][-1]
     assert last["kind"] == "failed" and last["data"]["message"] == BROKEN
 
 
@@ -152,9 +163,8 @@ def test_a_run_that_does_not_hold_together_is_not_shown(tmp_path):
     def lying(cancel: threading.Event):
         yield Event("r", 0, "finished", {"run": {"schema": "speculoscope.run/1"}})
 
-    backend = type("Lying", (), {"compare": lambda self, request, cancel: lying(cancel)})()
-    feed = race_feed(backend, store(tmp_path), REQUEST)
-    last = collect(feed)[-1]["events"][-1]
+    backend = type("Lying", (), {"compare": lambda self, request, cancel, run: lying(cancel)})()
+    last = collect(partial(race_stream, backend, store(tmp_path), REQUEST))[-1]["events"][-1]
     assert last["kind"] == "failed" and "not a Speculoscope run" in last["data"]["message"]
 
 

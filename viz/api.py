@@ -4,18 +4,20 @@
 
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from inspect import Parameter
 from typing import Any, Literal
 
 import gradio as gr
 
 from decoding.backends.base import Backend
+from decoding.backends.stream import EventStream
 from decoding.errors import UserError
-from decoding.records.events import LAST_KINDS
+from decoding.records.events import LAST_KINDS, Event
 from decoding.records.request import SETTINGS, read_request
 from decoding.records.settings import Setting, with_parameters
 
-from .session import Feed, Visits
+from .session import Visits, batches, stream_of
 from .visitors import address_of
 
 OFFERED = {name: setting for name, setting in SETTINGS.items() if setting.endpoint}
@@ -73,9 +75,9 @@ def make_compare(
         session = visitor.session_hash or ""
         try:
             request = read_request(dict(zip(OFFERED, values)))
-            feed = Feed(lambda cancel: backend.compare(request, cancel))
-            with visits.present(feed, session, "api", address_of(visitor)):
-                async for event in _read(feed, Unread(lambda: waiting(session))):
+            job = partial(stream_of, partial(backend.compare, request))
+            with visits.present(job, session, "api", address_of(visitor)) as stream:
+                async for event in _read(stream, Unread(lambda: waiting(session))):
                     yield event
         except UserError as error:
             yield {"run": "", "seq": 0, "kind": "failed", "data": {"message": str(error)}}
@@ -93,13 +95,14 @@ def argument(setting: Setting) -> Parameter:
     return Parameter(setting.name, Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=kind)
 
 
-async def _read(feed: Feed, unread: Unread) -> AsyncIterator[dict[str, Any]]:
-    """The numbered events of ``feed`` for programs, as long as they are fetched."""
+async def _read(stream: EventStream[Event], unread: Unread) -> AsyncIterator[dict[str, Any]]:
+    """The events of ``stream`` for programs, merged and numbered, as long as they are fetched."""
     seq = 0
-    async for batch in feed.batches():
+    async for _, after, batch in batches(stream):
+        stream.forget(after)
         for event in batch:
-            yield {"run": feed.run, "seq": seq, **keyed_items(event)}
+            yield {"run": stream.run, "seq": seq, **keyed_items(event)}
             seq += 1
         if batch[-1]["kind"] not in LAST_KINDS and unread.too_long():
-            yield {"run": feed.run, "seq": seq, "kind": "failed", "data": {"message": UNREAD}}
+            yield {"run": stream.run, "seq": seq, "kind": "failed", "data": {"message": UNREAD}}
             return

@@ -92,8 +92,8 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
 
     @answered
     def missed(query: Query) -> Answer:
-        run, first = query.get("run"), _whole(query.get("first"))
-        return {"deltas": visits.missed(run, first) if isinstance(run, str) and run else []}
+        first, after = (_whole(query.get(name)) for name in ("first", "after"))
+        return {"events": visits.missed(str(query.get("run")), first, after)}
 
     @answered
     def take(query: Query) -> Answer:

@@ -20,14 +20,14 @@ from decoding.errors import UserError
 from decoding.lookahead.lanes import expand_lanes
 from decoding.records.events import new_id
 from decoding.records.request import DEFAULT_LANES, SETTINGS, read_request
-from decoding.records.run_file import run_from_json
+from decoding.records.run_file import finished_run
 from decoding.records.settings import with_parameters
 from decoding.records.text import whole_text
 from decoding.records.trace import Run, Trace
 
 from .api import argument
 from .player.details import token_details
-from .session import Feed, Visits
+from .session import Visits, stream_of
 from .store import RunStore
 from .visitors import address_of
 
@@ -116,13 +116,15 @@ async def make_run(
     request = read_request({**values, "lanes": [lane.text for lane in expand_lanes(values["lanes"])]})
     if request.max_new_tokens > MOST_TOKENS:
         raise UserError(f"{request.max_new_tokens} new tokens are too many for a tool: at most {MOST_TOKENS}.")
-    feed = Feed(lambda cancel: backend.compare(request, cancel))
-    with visits.present(feed, new_id(), "mcp", address_of(visitor)):
-        async for batch in feed.batches():
-            last = batch[-1]
-    if last["kind"] != "finished":
-        raise UserError(last["data"].get("message", "The run was stopped."))
-    run = run_from_json(json.dumps(last["data"]["run"]))
+    job = partial(stream_of, partial(backend.compare, request))
+    with visits.present(job, new_id(), "mcp", address_of(visitor)) as stream:
+        at = 0
+        while events := await stream.read(at):
+            last, at = events[-1], at + len(events)
+            stream.forget(at)
+    run = await asyncio.to_thread(finished_run, [last])
+    if run is None:
+        raise UserError("The run was stopped.")
     await asyncio.to_thread(store.add, run)
     return run
 

@@ -34,10 +34,14 @@ class Page(gr.Blocks):
     offers_tools = False
 
     def validate_inputs(self, block_fn: Any, inputs: list[Any]) -> None:
+        """Fills in defaults for arguments left out at the end: a program of yesterday knows fewer settings."""
+        parameters = get_function_params(block_fn.fn) if block_fn.fn else []  # none: it runs in the browser alone
+        left_out = parameters[len(inputs) : len(block_fn.inputs)]
+        if inputs and all(has_default for _, has_default, *_ in left_out):
+            inputs += [default for _, _, default, _ in left_out]
         try:
             super().validate_inputs(block_fn, inputs)
         except ValueError:
-            parameters = get_function_params(block_fn.fn) if block_fn.fn else []  # none: it runs in the browser alone
             names = f" ({', '.join(name for name, *_ in parameters)})" if parameters else ""
             name = block_fn.api_name or "This event"
             sentence = f"{name} takes {len(block_fn.inputs)} values{names}, not {len(inputs)}."

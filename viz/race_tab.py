@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -20,7 +21,7 @@ from .desk import answers
 from .memory import wire_memory
 from .player.payload import run_payload
 from .race_form import Form, build_form
-from .session import Visits, delta_of, race_feed
+from .session import Visits, delta_of, race_stream
 from .settings import FormValues, asked, form_of, read_form, request_of
 from .store import RunStore
 from .visitors import address_of
@@ -119,8 +120,8 @@ def _wire_run(form: Form, fields: list, view: gr.HTML, visits: Visits, backend: 
         except UserError as error:
             yield delta_of("failed", message=str(error)), gr.skip(), gr.skip()
         else:
-            feed = race_feed(backend, store, request)
-            async for delta in visits.deltas(feed, visitor.session_hash or "", TASK, address_of(visitor)):
+            job = partial(race_stream, backend, store, request)
+            async for delta in visits.deltas(job, visitor.session_hash or "", TASK, address_of(visitor)):
                 yield delta, gr.skip(), gr.skip()
         yield gr.skip(), *idle()
 

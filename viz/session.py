@@ -1,28 +1,28 @@
-"""Turns a backend's events into deltas for the page, at most about fifteen per second.
+"""Streams of runs for the page, as deltas: at most about fifteen per second, each with what has come since the last.
 
-A comparison runs in a thread that iterates over the backend; the page's event loop sleeps until something has
-arrived, waits a moment for more, and sends all of it as one numbered delta
-``{"run": id, "seq": n, "events": [{"kind", "data"}, ...]}``, where ``seq`` is the number of its first event. With
-the first repeat comes the payload of the run as far as it is decoded, with the last event that of the whole.
+A delta is ``{"run": id, "seq": n, "next": m, "events": [{"kind", "data"}, ...]}``: the events from number ``seq`` to
+before ``next``, merged. With the first repeat comes the payload of the run as far as it is decoded, with the last event
+that of the whole.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import json
-import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from decoding.backends.base import Backend
+from decoding.backends.stream import EventStream, whole
 from decoding.errors import UserError
-from decoding.records.events import LAST_KINDS, Event, new_id
+from decoding.records.events import Event, new_id
 from decoding.records.pairs import is_asked
 from decoding.records.request import CompareRequest
-from decoding.records.run_file import run_from_json
+from decoding.records.run_file import run_from_dict
 
 from .player.names import lane_heading
 from .player.payload import prompt_end, run_payload
@@ -32,82 +32,43 @@ from .visitors import check_share
 PERIOD_S = 0.07  # between two deltas
 BROKEN = "Something failed on the server; this is not your fault. Try again; the server's log has the details."
 
-log = logging.getLogger(__name__)
 Batch = list[dict[str, Any]]  # [{"kind", "data"}, ...]
+Job = Callable[[threading.Event, str], Iterator[Event]]  # (cancel, run id) -> the run's events
 
 
-class Feed:
-    """The events of one long job, passed from its thread to the event loop and merged."""
+def stream_of(job: Job, translate: Callable[[Event], Event] = lambda event: event) -> EventStream[Event]:
+    """A new run's events as the page wants them: each is what ``translate`` makes of it."""
+    run = new_id()
 
-    def __init__(
-        self, start: Callable[[threading.Event], Iterator[Event]], translate: Callable[[Event], Event] = lambda e: e
-    ) -> None:
-        """``start(cancel)`` gives the events; ``translate`` turns each into what the page wants."""
-        self.cancel = threading.Event()
-        self.run = ""
-        self._start, self._translate = start, translate
-        self._pending: list[Event] = []
-        self._lock = threading.Lock()
+    def events(cancel: threading.Event) -> Iterator[Event]:
+        return whole(run, lambda: map(translate, job(cancel, run)), BROKEN)
 
-    async def batches(self) -> AsyncIterator[Batch]:
-        """Merged events, at most one batch per PERIOD_S; the last batch ends with a last event.
+    return EventStream(run, events, _light)
 
-        Closing this iterator cancels the job.
-        """
-        self._loop, self._ready = asyncio.get_running_loop(), asyncio.Event()
-        context = contextvars.copy_context()  # ZeroGPU finds the visitor, whose quota is used, in the context
-        threading.Thread(target=context.run, args=(self._pump,), name="feed", daemon=True).start()
-        try:
-            last = False
-            while not last:
-                await self._ready.wait()
-                batch, last = self._take()
-                if batch:
-                    yield batch
-                    await asyncio.sleep(0 if last else PERIOD_S)
-        finally:
-            self.cancel.set()
 
-    def _pump(self) -> None:
-        try:
-            for event in self._start(self.cancel):
-                self.run = event.run
-                self._put(self._translate(event))
-                if event.is_last:
-                    return
-            self._put(self._failure("The comparison ended without a result; try again."))
-        except UserError as error:
-            self._put(self._failure(str(error)))
-        except Exception:
-            log.exception("A job of the page failed")
-            self._put(self._failure(BROKEN))
+def _light(event: Event) -> Event:
+    """``event``, without its data if no page shows it: later repeats only repeat the measurement."""
+    repeated = event.kind == "iterations" and event.data.get("repeat")
+    return Event(event.run, event.seq, "heartbeat") if repeated else event
 
-    def _failure(self, message: str) -> Event:
-        return Event(self.run, -1, "failed", {"message": message})
 
-    def _put(self, event: Event) -> None:
-        with self._lock:
-            self._pending.append(event)
-        try:
-            self._loop.call_soon_threadsafe(self._ready.set)
-        except RuntimeError:  # the event loop has closed: the server is shutting down
-            self.cancel.set()
-
-    def _take(self) -> tuple[Batch, bool]:
-        self._ready.clear()
-        with self._lock:
-            events, self._pending = self._pending, []
-        return merged(events), bool(events) and events[-1].kind in LAST_KINDS
+async def batches(stream: EventStream[Event]) -> AsyncIterator[tuple[int, int, Batch]]:
+    """(number of the first event, of the one after the last, the events merged), at most one per PERIOD_S."""
+    first = at = 0
+    while events := await stream.read(at):
+        at += len(events)
+        batch = merged(events)
+        if batch:
+            yield first, at, batch
+            first = at
+        await asyncio.sleep(0 if events[-1].is_last else PERIOD_S)
 
 
 def merged(events: list[Event]) -> Batch:
-    """Events as plain dicts; neighbouring iterations of one lane become one, those of later repeats are left out.
-
-    Later repeats only repeat the measurement.
-    """
+    """Events as plain dicts; neighbouring iterations of one lane become one."""
     batch: Batch = []
     for event in events:
-        if event.kind == "heartbeat" or (event.kind == "iterations" and event.data.get("repeat")):
+        if event.kind == "heartbeat":
             continue
         before = batch[-1] if batch else None
         if event.kind == "iterations" and before and _continues(before, event.data):
@@ -129,7 +90,7 @@ def _copied(event: Event) -> dict[str, Any]:
     return data
 
 
-def race_feed(backend: Backend, store: RunStore, request: CompareRequest) -> Feed:
+def race_stream(backend: Backend, store: RunStore, request: CompareRequest) -> EventStream[Event]:
     """A comparison. Runs in its events are kept in ``store`` and replaced by the page's payload."""
 
     def translate(event: Event) -> Event:
@@ -138,80 +99,73 @@ def race_feed(backend: Backend, store: RunStore, request: CompareRequest) -> Fee
         if event.kind not in ("replay", "finished"):
             return event
         data = dict(event.data)
-        run = run_from_json(json.dumps(data.pop("run")))
+        run = run_from_dict(data.pop("run"))
         store.add(run)
         return Event(event.run, event.seq, event.kind, {**data, "payload": run_payload(run, origin="live")})
 
-    return Feed(lambda cancel: backend.compare(request, cancel), translate)
+    return stream_of(partial(backend.compare, request), translate)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Visit:
+    """A current job of a visitor. A task is a kind of job of which a visitor has one at a time."""
+
+    stream: EventStream[Event]
+    visitor: str
+    task: str
+    address: str  # on the internet, "" if it does not matter
 
 
 class Visits:
-    """The visitors' current jobs. A task is a kind of job of which a visitor has one at a time."""
+    """The visitors' current jobs."""
 
     def __init__(self) -> None:
-        self._live: set[Live] = set()
+        self._current: set[Visit] = set()
         self._lock = threading.Lock()
 
-    async def deltas(self, feed: Feed, visitor: str, task: str, address: str = "") -> AsyncIterator[str]:
-        """The deltas of ``feed`` as JSON text; a single failure if the visitor has too many jobs.
+    async def deltas(self, start: Callable[[], EventStream[Event]], visitor: str, task: str, address: str = "") -> Any:
+        """The deltas of the job that ``start()`` begins, as JSON text; a failure if the visitor has too many jobs.
 
         Closing the iterator cancels the job.
         """
         try:
-            with self.present(feed, visitor, task, address) as live:
-                async for batch in feed.batches():
-                    yield live.number(batch)
+            with self.present(start, visitor, task, address) as stream:
+                async for first, after, batch in batches(stream):
+                    yield _written({"run": stream.run, "seq": first, "next": after, "events": batch})
         except UserError as error:
             yield delta_of("failed", message=str(error))
 
     @contextmanager
-    def present(self, feed: Feed, visitor: str, task: str, address: str = "") -> Iterator[Live]:
-        """Registers ``feed`` as a current job and cancels it at the end. Raises UserError if there are too many.
-
-        ``address``: the visitor's internet address, "" if it does not matter.
-        """
-        live = Live(feed, visitor, task, address)
+    def present(
+        self, start: Callable[[], EventStream[Event]], visitor: str, task: str, address: str = ""
+    ) -> Iterator[EventStream[Event]]:
+        """Begins a job with ``start()`` and cancels it at the end. Raises UserError if the visitor has too many."""
         with self._lock:
-            of_session = sum(one.visitor == visitor for one in self._live)
-            of_address = sum(one.address == address for one in self._live) if address else 0
+            of_session = sum(one.visitor == visitor for one in self._current)
+            of_address = sum(one.address == address for one in self._current) if address else 0
             check_share(of_session, of_address)
-            self._live.add(live)
+            visit = Visit(start(), visitor, task, address)
+            self._current.add(visit)
         try:
-            yield live
+            yield visit.stream
         finally:
-            feed.cancel.set()
+            visit.stream.cancel.set()
             with self._lock:
-                self._live.discard(live)
+                self._current.discard(visit)
 
     def stop(self, visitor: str, task: str | None = None) -> None:
         """Cancels the jobs of ``visitor`` (of one task or all); others' jobs continue."""
-        for live in self._of(lambda one: one.visitor == visitor and task in (None, one.task)):
-            live.feed.cancel.set()
+        for visit in self._of(lambda one: one.visitor == visitor and task in (None, one.task)):
+            visit.stream.cancel.set()
 
-    def missed(self, run: str, first: int) -> list[str]:
-        """The deltas of a running job, from event number ``first`` on."""
-        found = self._of(lambda one: one.feed.run == run)
-        return [delta for live in found for number, delta in live.sent if number >= first]
+    def missed(self, run: str, first: int, after: int) -> Batch:
+        """The events of a current job from number ``first`` to before ``after``."""
+        found = self._of(lambda one: one.stream.run == run)
+        return [event for one in found for event in merged(one.stream.kept(first, after))]
 
-    def _of(self, wanted: Callable[[Live], bool]) -> list[Live]:
+    def _of(self, wanted: Callable[[Visit], bool]) -> list[Visit]:
         with self._lock:
-            return [live for live in self._live if wanted(live)]
-
-
-class Live:
-    """One current job: its visitor, and everything sent so far (for pages that missed something)."""
-
-    def __init__(self, feed: Feed, visitor: str, task: str, address: str = "") -> None:
-        self.feed, self.visitor, self.task, self.address = feed, visitor, task, address
-        self.sent: list[tuple[int, str]] = []  # (number of the first event, delta)
-        self._events = 0
-
-    def number(self, batch: Batch) -> str:
-        """``batch`` as a delta for the page, with the number of its first event."""
-        delta = {"run": self.feed.run, "seq": self._events, "events": batch}
-        self.sent.append((self._events, _written(delta)))
-        self._events += len(batch)
-        return self.sent[-1][1]
+            return [visit for visit in self._current if wanted(visit)]
 
 
 def _headed(event: Event) -> Event:
@@ -225,7 +179,7 @@ def _headed(event: Event) -> Event:
 def delta_of(kind: str, **data: Any) -> str:
     """A delta of one event outside any job; its run name is always new, so that the page accepts it."""
     name = f"page-{new_id()}"
-    return _written({"run": name, "seq": 0, "events": [{"kind": kind, "data": data}]})
+    return _written({"run": name, "seq": 0, "next": 1, "events": [{"kind": kind, "data": data}]})
 
 
 def _written(delta: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..errors import UserError, first_fault
 from ..files import write_whole
+from .events import Event
 from .trace import SCHEMA, Run
 from .trace_checks import check_consistent
 
@@ -37,6 +39,21 @@ def run_from_json(text: str | bytes) -> Run:
         raise UserError(f"This is not a Speculoscope run file of schema {SCHEMA}: {first_fault(error)}") from error
     check_consistent(run)
     return run
+
+
+def run_from_dict(data: Any) -> Run:
+    """Reads and checks the run in an event's data. Raises UserError."""
+    return run_from_json(json.dumps(data))  # the strict types of a run file are those of JSON: its keys are text
+
+
+def finished_run(events: Iterable[Event]) -> Run | None:
+    """The run with which ``events`` end; None if it was stopped. Raises UserError with the sentence of a failure."""
+    for event in events:
+        if event.kind == "failed":
+            raise UserError(event.data["message"])
+        if event.kind == "finished":
+            return run_from_dict(event.data["run"])
+    return None
 
 
 def load_run(path: str | Path) -> Run:

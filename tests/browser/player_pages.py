@@ -61,9 +61,8 @@ def live_events(run: Run) -> list[dict[str, Any]]:
     return events
 
 
-def apply_events(page, events: list[dict[str, Any]], first: int = 0, run: str = "live") -> int:
-    """Hand over ``events`` as one delta; returns the number of the event wanted next."""
-    return page.evaluate("delta => player.apply(delta)", {"run": run, "seq": first, "events": events})
+def hear_events(page, events: list[dict[str, Any]]) -> None:
+    page.evaluate("events => events.forEach((event) => player.hear(event))", events)
 
 
 def lane_text(page, lane: int) -> str:

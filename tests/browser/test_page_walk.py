@@ -340,7 +340,8 @@ def test_what_was_missed_is_fetched_again(new_page):
         """() => { const race = document.querySelector('#race .html-container > div').speculoscope
           || [...document.querySelectorAll('#race *')].map((n) => n.speculoscope).find(Boolean);
         window.race = race; const accept = race.accept.bind(race); let count = 0; window.repairs = 0;
-        const repair = race.repair.bind(race); race.repair = (d) => { window.repairs += 1; return repair(d); };
+        const server = race.server, missed = server.missed;
+        race.server = { ...server, missed: (query) => { window.repairs += 1; return missed(query); } };
         race.accept = (delta) => (count++ === 3 ? Promise.resolve() : accept(delta)); }"""
     )
     run_box(page, "def lost():", tokens=120)

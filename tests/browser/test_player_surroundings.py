@@ -7,7 +7,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from decoding.records.text import whole_text
 from decoding.records.trace import TokenText
-from tests.browser.player_pages import LANES, apply_events, lane_text, live_events, open_export, stop_at, wait_until
+from tests.browser.player_pages import LANES, hear_events, lane_text, live_events, open_export, stop_at, wait_until
 from tests.runs import make_run
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
@@ -34,7 +34,7 @@ def test_a_live_run_shows_who_is_on_the_clock_and_then_races(opened):
     events = live_events(run)
     start = next(i for i, e in enumerate(events) if e["kind"] == "lane_started" and e["data"]["lane"] == 1)
     page.evaluate("player.shows.textContent = 'Notice: what another run shows'")
-    wanted = apply_events(page, events[: start + 4])
+    hear_events(page, events[: start + 4])
     assert page.evaluate("player.shows.textContent") == ""
     assert "On the clock: Static 5" in page.locator(".sd-status").inner_text()
     assert page.locator(".sd-onclock").inner_text().startswith("Static 5")
@@ -44,29 +44,16 @@ def test_a_live_run_shows_who_is_on_the_clock_and_then_races(opened):
     drafted = sum(it.n_drafted for it in run.lanes[1].iterations[:3])
     assert f"draft passes {drafted}" in page.locator(".sd-col").nth(1).inner_text().replace("\n", " ")
     assert page.locator(".sd-col:visible .sd-prompt").last.is_visible()
-    apply_events(page, events[wanted:], first=wanted)
+    hear_events(page, events[start + 4 :])
     wait_until(page, "player.playing && player.t > 0")
     assert page.locator(".sd-badge").inner_text().startswith("live")
     assert not page.locator(".sd-status").is_visible()
 
 
-def test_a_delta_twice_counts_once_and_what_was_missed_is_asked_for(opened):
-    run = make_run(lanes=LANES, n_tokens=30, repeats=1)
-    page = opened(run)
-    events = live_events(run)
-    apply_events(page, events[:10])
-    before = page.evaluate("player.lanes[0].iterations.length")
-    apply_events(page, events[5:10], first=5)
-    assert page.evaluate("player.lanes[0].iterations.length") == before
-    assert apply_events(page, events[20:25], first=20) == 10
-    apply_events(page, events[8:25], first=8)
-    assert page.evaluate("player.expected") == 25
-
-
 def test_live_texts_join_split_characters(opened):
     run = make_run(lanes=LANES, n_tokens=80, repeats=1, hostile=True, seed=5)
     page = opened(run)
-    apply_events(page, live_events(run)[:-1])
+    hear_events(page, live_events(run)[:-1])
     for lane, trace in enumerate(run.lanes):
         shown = lane_text(page, lane)
         assert shown == whole_text(trace.output, run.vocab) or shown == whole_text(trace.output, run.vocab)[:-1]
@@ -81,7 +68,7 @@ def test_what_a_stopped_run_had_decoded_can_be_replayed(opened, kind, how):
     page = opened(run)
     events = live_events(run)
     static = next(i for i, e in enumerate(events) if e["kind"] == "lane_started" and e["data"]["lane"] == 1)
-    apply_events(page, [*events[: static + 4], {"kind": kind, "data": {"message": SENTENCE}}])
+    hear_events(page, [*events[: static + 4], {"kind": kind, "data": {"message": SENTENCE}}])
     decoded = run.lanes[1].iterations[:3]
     tokens = sum(len(iteration.tokens) for iteration in decoded)
     assert page.locator(".sd-sentence").inner_text() == f"{how} after {30 + tokens} tokens in 2 of 4 lanes."
@@ -102,7 +89,7 @@ def test_what_a_stopped_run_had_decoded_can_be_replayed(opened, kind, how):
     page.evaluate("player.seek(0.8 * player.total)")
     page.get_by_role("button", name="Play (space)").click()
     wait_until(page, "player.t >= player.total")
-    apply_events(page, live_events(run), run="next")
+    hear_events(page, live_events(run))
     wait_until(page, "player.playing")
     assert page.locator(".sd-sentence").inner_text().startswith("Here:")
 
@@ -110,7 +97,7 @@ def test_what_a_stopped_run_had_decoded_can_be_replayed(opened, kind, how):
 def test_a_run_stopped_before_its_first_token_says_so(opened):
     page = opened(make_run(lanes=LANES))
     events = live_events(make_run(lanes=LANES, n_tokens=30))
-    apply_events(page, [*events[:1], {"kind": "cancelled", "data": {}}])
+    hear_events(page, [*events[:1], {"kind": "cancelled", "data": {}}])
     assert page.locator(".sd-sentence").inner_text() == "Stopped before the first token."
 
 
@@ -123,7 +110,7 @@ def test_hostile_texts_are_shown_and_never_run(opened):
     page.evaluate("""async () => {
       for (const token of player.lanes[1].tokens) await player.showToken(player.tokenOf(token.node)); }""")
     assert page.locator(".sd-pop").is_visible()
-    apply_events(page, live_events(run))
+    hear_events(page, live_events(run))
     assert page.evaluate("[window.hacked, document.querySelectorAll('#player img, #player script').length]") == [
         None,
         0,
@@ -170,7 +157,7 @@ def test_on_a_phone_what_stands_behind_a_strip_stays_in_its_box(opened, ended):
     events = live_events(run)
     last = next(i for i, event in enumerate(events) if event["kind"] == "lane_finished")  # the longest strip so far
     stopped = [{"kind": "cancelled", "data": {"message": ""}}] if ended else []
-    apply_events(page, [*events[:last], *stopped])
+    hear_events(page, [*events[:last], *stopped])
     box = page.locator(".sd-race").bounding_box()
     assert page.evaluate(FLAG_ENDS) <= box["x"] + box["width"] - 1
     assert page.locator(".sd-row .sd-flag").first.is_visible() == ended  # live, the status says who is on the clock

@@ -190,24 +190,16 @@
       });
     }
 
-    async accept(delta) {
-      if (delta.run !== this.live) Object.assign(this, { live: delta.run, wanted: 0, started: false });
-      if (delta.seq > this.wanted) await this.repair(delta);
-      if (delta.seq >= this.wanted) this.apply(delta);
-    }
-
-    /** Fetches the events between the last one received and this delta. */
-    async repair(delta) {
-      const { deltas } = await ask(this.server.missed({ run: delta.run, first: this.wanted }));
-      for (const text of deltas) {
-        const missed = JSON.parse(text);
-        if (missed.seq === this.wanted && missed.seq < delta.seq) this.apply(missed);
+    /** A delta has the events from number ``seq`` to before ``next``; those between the last one and it were missed. */
+    async accept({ run, seq, next, events }) {
+      if (run !== this.live) Object.assign(this, { live: run, wanted: 0, started: false });
+      if (next <= this.wanted) return;
+      if (seq > this.wanted) {
+        const missed = await ask(this.server.missed({ run, first: this.wanted, after: seq }));
+        events = missed.events.concat(events);
       }
-    }
-
-    apply(delta) {
-      this.wanted = delta.seq + delta.events.length;
-      for (const event of delta.events) this.hear(event);
+      this.wanted = next;
+      for (const event of events) this.hear(event);
     }
 
     /** The run on screen stays until the new one has started. */
@@ -247,7 +239,6 @@
       this.root.hidden = false;
       if (global.matchMedia("(max-width: 760px)").matches) this.root.scrollIntoView({ block: "start" });
       this.started = true;
-      this.sent = 0;
       this.run = null;
       this.status.say("");
       this.take.offer(null);
@@ -256,8 +247,7 @@
 
     toPlayer({ kind, data }) {
       const shown = kind === "failed" ? { message: "The part that was decoded is shown." } : data;
-      this.player.apply({ run: this.live, seq: this.sent, events: [{ kind, data: shown }] });
-      this.sent += 1;
+      this.player.hear({ kind, data: shown });
     }
 
     details(lane, iteration, index) {

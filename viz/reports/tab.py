@@ -26,7 +26,7 @@ from ..buttons import idle, make_buttons, running, stopping
 from ..choices import pair_choices
 from ..desk import answered
 from ..memory import wire_memory
-from ..session import Feed, Visits, delta_of
+from ..session import Visits, delta_of, stream_of
 from ..visitors import address_of
 from .drafts import beside_evaluation, drafts_report
 from .evaluation import evaluation_report
@@ -235,10 +235,9 @@ def _wire(
         except (UserError, TypeError, ValueError) as error:
             yield delta_of("failed", message=str(error)), gr.skip(), gr.skip()
         else:
-            feed = Feed(
-                lambda cancel: backend.run_job(kind.job, options, cancel), functools.partial(_finish, kind, kept)
-            )
-            async for delta in visits.deltas(feed, visitor.session_hash or "", kind.job, address_of(visitor)):
+            run_job = functools.partial(backend.run_job, kind.job, options)
+            job = functools.partial(stream_of, run_job, functools.partial(_finish, kind, kept))
+            async for delta in visits.deltas(job, visitor.session_hash or "", kind.job, address_of(visitor)):
                 yield delta, gr.skip(), gr.skip()
         yield gr.skip(), *idle()
 

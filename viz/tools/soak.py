@@ -15,6 +15,7 @@ import logging
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from decoding.backends import choose_backend
@@ -22,7 +23,7 @@ from decoding.backends.recorded import RecordedBackend
 from decoding.records.request import CompareRequest
 
 from ..desk import answers
-from ..session import Visits, race_feed
+from ..session import Visits, race_stream
 from ..store import RunStore
 
 FIRST = 10  # the run after which the memory counts as settled
@@ -38,7 +39,7 @@ def resident_mb() -> float:
 async def visit(backend, store: RunStore, visits: Visits, request: CompareRequest, name: str) -> str:
     """One visitor's run with details and downloads; returns the kind of its last event."""
     last: dict = {}
-    async for delta in visits.deltas(race_feed(backend, store, request), name, "race"):
+    async for delta in visits.deltas(partial(race_stream, backend, store, request), name, "race"):
         last = json.loads(delta)["events"][-1]
     if last["kind"] == "finished":
         desk = {function.__name__: function for function in answers(store, visits)}

@@ -44,16 +44,8 @@ function unfinished(bytes) {
 }
 
 const Live = {
-  /** Applies events of a live run. Returns the number of the next expected event. */
-  apply(delta) {
-    if (this.run !== delta.run) { this.run = delta.run; this.expected = 0; }
-    if (delta.seq > this.expected) return this.expected;
-    delta.events.slice(this.expected - delta.seq).forEach((event) => this.take(event));
-    this.expected = Math.max(this.expected, delta.seq + delta.events.length);
-    return this.expected;
-  },
-
-  take({ kind, data }) {
+  /** The next event of a live run; they come in order. */
+  hear({ kind, data }) {
     const acts = {
       started: () => this.startLive(data),
       progress: () => (this.settling ? this.showSettling(data.message, data.fraction) : this.showStatus(data.message, data.fraction)),
