@@ -47,6 +47,12 @@ class Page(gr.Blocks):
             sentence = f"{name} takes {len(block_fn.inputs)} values{names}, not {len(inputs)}."
             raise gr.Error(sentence, print_exception=False) from None
 
+    async def preprocess_data(self, *inputs: Any, **more: Any) -> Any:
+        try:
+            return await super().preprocess_data(*inputs, **more)
+        except gr.Error as error:  # it names the value
+            raise gr.Error(error.message, print_exception=False) from None
+
     def waiting(self, session: str) -> int:
         """Number of messages in the queue that ``session`` has not fetched."""
         messages = self._queue.pending_messages_per_session
