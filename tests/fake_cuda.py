@@ -234,4 +234,5 @@ def fake_gpu(monkeypatch, free_bytes: int = 2**40):
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         for module in ("loading", "pair"):
             monkeypatch.setattr(f"decoding.engines.{module}.gpu_count", lambda: 1)
+        monkeypatch.setattr("decoding.engines.instructions.packs", lambda: False)  # a GPU has no packed layout
         yield cuda

@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from decoding.bench import runs
-from decoding.bench.llamacpp import LlamaCppContender
+from decoding.bench.contenders import LlamaCppContender
+from decoding.cli import _application
 from decoding.errors import UserError
 from tests.quick_jobs import measure_little
 from tests.tiny_gguf import write_gguf
@@ -52,14 +53,8 @@ def llama_cpp(monkeypatch):
 
 
 def llamacpp_command(*words: str) -> Result:
-    import typer
-
-    from decoding.cli import bench as command
-
-    application = typer.Typer()
-    application.command()(command.bench)
     small = ["--limit", "1", "--repeats", "2", "--max-new-tokens", "8"]
-    return CliRunner().invoke(application, ["--against", "llamacpp", *small, *words])
+    return CliRunner().invoke(_application(["bench"]), ["bench", "--against", "llamacpp", *small, *words])
 
 
 def test_llama_cpp_takes_turns_with_our_lanes_on_the_same_file(llama_cpp, tmp_path, monkeypatch):
@@ -99,6 +94,6 @@ def test_llama_cpp_is_imported_by_its_contender_only():
     root = Path(__file__).resolve().parents[1]
     sources = [path for top in ("decoding", "viz", "training") for path in (root / top).rglob("*.py")]
     naming = [path.name for path in sources if "llama_cpp" in path.read_text(encoding="utf-8")]
-    assert naming == ["llamacpp.py"]
+    assert naming == ["contenders.py"]
     for name in ("requirements.txt", "requirements-dev.txt"):
         assert "llama-cpp" not in (root / name).read_text()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
 from decoding.bench import against, floor, runs
+from decoding.bench.against import Work
+from decoding.bench.markdown import as_markdown
 from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 from decoding.cli import main
 from decoding.records.pairs import PairDescription
 from tests.fake_cuda import fake_gpu
 from tests.quick_jobs import measure_little
 from tests.tiny_pair import make_tiny_pair
+
+ON_GPU = Work(limit=1, repeats=1, max_new_tokens=8, device="cuda", dtype="bfloat16")
 
 
 def test_shaped_pairs_agree_until_noise_parts_them():
@@ -38,22 +42,18 @@ def test_shaped_pairs_agree_until_noise_parts_them():
         rates.append(float((choices[0] == choices[1]).float().mean()))
         assert pair.target.info.layers == 4 and pair.draft().info.layers == 1
     assert rates[0] == 1.0 > rates[1] > rates[2]
-    report = runs.bench_shape(shape, "cpu", "float32", 1, 1, 8, lambda message, fraction: None)
-    assert (
-        report.same_text == 1 and report.pair == "tiny" and [one.name for one in report.passes] == ["target", "draft"]
-    )
+    report = runs.bench_shape(shape, Work(1, 1, 8, "cpu", "float32"))
+    assert report.same_text == 1 and report.pair == "tiny"
+    assert [one.name for one in report.passes] == ["target", "draft"]
 
 
-def test_a_shape_that_does_not_fit_is_left_out_with_a_sentence(monkeypatch, capsys):
-    from decoding.cli.bench import _show
-
+def test_a_shape_that_does_not_fit_is_left_out_with_a_sentence(monkeypatch):
     shape = SHAPES[1]
     assert memory_of(shape, "bfloat16") == pytest.approx(2 * 2 * 1.1 * 10.2e9, rel=0.02)  # 8.0e9 and 1.9e9, caches
     monkeypatch.setattr(runs, "free_memory", lambda device: 24 * 10**9)
-    report = runs.bench_shape(shape, "cuda", "bfloat16", 1, 1, 8, lambda message, fraction: None)
+    report = runs.bench_shape(shape, ON_GPU)
     assert report.figures == [] and "needs about" in report.notes[0] and "24.0 GB are free" in report.notes[0]
-    _show(report)
-    assert "Left out: The 8B/1B-shaped pair" in capsys.readouterr().out
+    assert "- Left out: The 8B/1B-shaped pair" in as_markdown(asdict(report))
 
 
 def test_a_shape_for_which_memory_ends_after_all_is_left_out(monkeypatch):
@@ -63,11 +63,11 @@ def test_a_shape_for_which_memory_ends_after_all_is_left_out(monkeypatch):
     monkeypatch.setattr(runs, "free_memory", lambda device: None)
     monkeypatch.setattr(runs, "make_models", full)
     error = torch.OutOfMemoryError("CUDA out of memory")
-    report = runs.bench_shape(SHAPES[0], "cuda", "bfloat16", 1, 1, 8, lambda message, fraction: None)
+    report = runs.bench_shape(SHAPES[0], ON_GPU)
     assert report.figures == [] and report.notes[0].startswith("Left out: The GPU ran out of memory")
     error = RuntimeError("a fault of the program")
     with pytest.raises(RuntimeError, match="a fault"):
-        runs.bench_shape(SHAPES[0], "cuda", "bfloat16", 1, 1, 8, lambda message, fraction: None)
+        runs.bench_shape(SHAPES[0], ON_GPU)
 
 
 def main_ends(words: list[str]) -> None:
@@ -77,7 +77,7 @@ def main_ends(words: list[str]) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, capsys, tmp_path):
+def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, tmp_path):
     """The command as on a GPU: the named pair and both shapes at reduced sizes, all contenders, the floor, growth."""
     target, draft = make_tiny_pair(tmp_path)
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
@@ -93,24 +93,24 @@ def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(against, name, value)
     with fake_gpu(monkeypatch) as cuda:
         small = ["--limit", "1", "--repeats", "1", "--max-new-tokens", "8"]
-        main_ends(["bench", "--device", "cuda", "--dtype", "float32", *small])
-    printed = capsys.readouterr().out
+        main_ends(["bench", "--device", "cuda", "--dtype", "float32", *small, "--out", str(tmp_path / "bench")])
+    printed = (tmp_path / "bench" / "bench.md").read_text()
     for pair in ("tiny, float32, cuda", "1B/0.15B-shaped, float32, cuda", "8B/1B-shaped, float32, cuda"):
         assert pair in printed
     for row in (
-        "autoregressive ",
-        "static:5 ",
-        "heuristic ",
-        "hf generate ",
-        "hf generate static ",
-        "hf assisted 5 ",
-        "one target pass: ",
-        "one draft pass: ",
-        "one planned draft pass: ",
-        "same text on 1 of 1 prompts",
+        "| autoregressive |",
+        "| static:5 |",
+        "| heuristic |",
+        "| hf generate |",
+        "| hf generate static |",
+        "| hf assisted 5 |",
+        "- One target pass takes ",
+        "- One draft pass takes ",
+        "- One planned draft pass takes ",
+        "same text from all on 1 of 1 prompts",
     ):
         assert printed.count(row) >= 3, row
-    assert printed.count("per iteration at context") == 2 and printed.count("static:5 / hf assisted 5: ") == 3
+    assert printed.count("per iteration at context") == 2 and printed.count("| static:5 / hf assisted 5 |") == 3
     assert "Left out" not in printed and "eagerly" not in printed
     assert len(cuda.graphs) > 30 and cuda.events and cuda.memory.fills and all(cuda.memory.fills)
 

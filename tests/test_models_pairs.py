@@ -35,7 +35,7 @@ def folders(tmp_path_factory):
 def test_the_pairs_command_lists_presets_and_why_some_do_not_load():
     import typer
 
-    from decoding.cli.pairs import pairs as command
+    from decoding.cli.lists import pairs as command
 
     application = typer.Typer()
     application.command()(command)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.cli.policies import markdown_lines
+from decoding.cli.lists import markdown_lines
 from decoding.errors import UserError
 from decoding.evaluation.corrections import correct
 from decoding.lookahead.base import SL_CAP, DraftState, LaneContext

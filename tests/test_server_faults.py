@@ -276,7 +276,7 @@ def test_lack_of_memory_in_a_command_is_a_sentence(monkeypatch, capsys):
     def pairs() -> None:
         raise MemoryError
 
-    monkeypatch.setattr("decoding.cli.pairs.pairs", pairs)
+    monkeypatch.setattr("decoding.cli.lists.pairs", pairs)
     with pytest.raises(SystemExit) as ended:
         main(["pairs"])
     assert ended.value.code == 1 and "The machine ran out of memory: choose" in capsys.readouterr().err

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from ..analysis.metrics import Spread
 from ..comparison.costs import measure_costs
 from ..comparison.prepare import load_heads_of
-from ..lookahead.lanes import parse_lane
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 from .floor import PassTime, measure_bandwidth, pass_times
 
@@ -22,16 +22,30 @@ POLICIES = ("heuristic", "confidence:0.4")  # dynamic policies that need no fitt
 GROWTH_SHORT, GROWTH_LONG, GROWTH_TOKENS = 100, 900, 48
 
 Progress = Callable[[str, float | None], None]
+Readings = dict[str, list[list[Reading]]]  # contender -> prompt -> repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a benchmark is to do: ``limit`` prompts, ``repeats`` runs of each contender, so many CPU ``cores``."""
+
+    limit: int
+    repeats: int
+    max_new_tokens: int
+    device: str = "cpu"
+    dtype: str = "auto"
+    cores: int = 1
+    progress: Progress = lambda message, fraction: None
 
 
 @dataclass(slots=True)
 class Figure:
-    """One contender: tokens/s over all prompts and repeats, and its shares of the time (sum 1)."""
+    """One contender over all prompts and repeats: tokens/s without the prompt, the median with it (``end_to_end``), and
+    the shares of draft, check, policy and rest in its time (None: not known).
+    """
 
     name: str
-    tokens_per_s: float
-    low: float
-    high: float
+    tokens_per_s: Spread
     end_to_end: float
     threads: int
     shares: list[float] | None = None
@@ -39,27 +53,21 @@ class Figure:
 
 @dataclass(slots=True)
 class Ratio:
-    """``ours`` over ``theirs``: median, minimum and maximum of the ratios within a prompt and repeat."""
+    """Tokens/s of ``ours`` over that of ``theirs``, within a prompt and repeat."""
 
     ours: str
     theirs: str
-    median: float
-    low: float
-    high: float
+    ratio: Spread
 
 
 @dataclass(slots=True)
 class Growth:
-    """Milliseconds per iteration of ``lane`` near two context lengths, and their ratio: medians over rounds, and the
-    ratio's range.
-    """
+    """Medians over rounds of the milliseconds per iteration of ``lane`` near two context lengths, and their ratio."""
 
     lane: str
     short_ms: float
     long_ms: float
-    ratio: float
-    low: float
-    high: float
+    ratio: Spread
 
 
 @dataclass(slots=True)
@@ -69,7 +77,7 @@ class Report:
     pair: str
     dtype: str
     device: str
-    figures: list[Figure]
+    figures: list[Figure] = field(default_factory=list)
     ratios: list[Ratio] = field(default_factory=list)
     growth: list[Growth] = field(default_factory=list)
     n_prompts: int = 0
@@ -78,67 +86,49 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
 
-def bench_pair(
-    pair: Pair,
-    hf_target: Any,
-    hf_draft: Any,
-    prompts: list[list[int]],
-    *,
-    max_new_tokens: int,
-    repeats: int,
-    cores: int,
-    progress: Progress = lambda message, fraction: None,
-) -> Report:
+def bench_pair(pair: Pair, hf_target: Any, hf_draft: Any, prompts: list[list[int]], work: Work) -> Report:
     """Our lanes on ``pair`` against transformers on the same weights. ``prompts``: token ids each."""
-    costs = measure_costs(pair, [pair.default_draft], prompts[0])
-    ours: list[Contender] = [LaneContender(lane, pair, costs, pair.target.info.threads) for lane in lanes_of(pair)]
     info = pair.target.info
     on_gpu = info.device.startswith("cuda")
     offered = transformers_contenders(hf_target, hf_draft, compiled=on_gpu)
-    choices = (1, cores) if cores > 1 and info.device == "cpu" else (info.threads,)
+    choices = (1, work.cores) if work.cores > 1 and info.device == "cpu" else (info.threads,)
     # On a GPU try the longest text: a static cache that grows later is recompiled during a timed text.
-    tried = (max(prompts, key=len), max_new_tokens) if on_gpu else (prompts[0], min(24, max_new_tokens))
-    theirs, left_out = choose_able(offered, *tried, choices, progress)
-    readings = interleave([*ours, *theirs], prompts, max_new_tokens, repeats, progress)
-    report = Report(pair.name, info.dtype, info.device, figures_of([*ours, *theirs], readings))
+    tried = (max(prompts, key=len), work.max_new_tokens) if on_gpu else (prompts[0], min(24, work.max_new_tokens))
+    theirs, left_out = choose_able(offered, *tried, choices, work.progress)
+    lanes = [PLAIN, STATIC, *POLICIES, *load_heads_of(pair, pair.default_draft)]
+    report, readings = _race(pair, [*our_contenders(pair, prompts[0], lanes), *theirs], prompts, work)
     report.ratios = ratios_of(report.figures, readings)
-    report.n_prompts = len(prompts)
-    report.same_text = sum(_same(readings, index) for index in range(len(prompts)))
-    report.passes = pass_times(pair, len(prompts[0]) + max_new_tokens // 2, measure_bandwidth(info.device))
-    models = (pair.target, pair.draft())
-    report.notes = [*left_out, *(model.note for model in models if model.note)]
+    context = len(prompts[0]) + work.max_new_tokens // 2
+    report.passes = pass_times(pair, context, measure_bandwidth(info.device))
+    report.notes = [*left_out, *(model.note for model in (pair.target, pair.draft()) if model.note)]
     return report
 
 
-def bench_llamacpp(
-    sixteen: Pair,
-    four: Pair,
-    theirs: Contender,
-    prompts: list[list[int]],
-    *,
-    max_new_tokens: int,
-    repeats: int,
-    progress: Progress = lambda message, fraction: None,
-) -> Report:
+def bench_llamacpp(sixteen: Pair, four: Pair, theirs: Contender, prompts: list[list[int]], work: Work) -> Report:
     """Our lanes with 16-bit and with four-bit weights against llama.cpp's plain decoding of the same GGUF file."""
-    ours: list[Contender] = []
-    for pair, suffix in ((sixteen, ""), (four, " int4")):
-        costs = measure_costs(pair, [pair.default_draft], prompts[0])
-        threads = pair.target.info.threads
-        ours += [LaneContender(lane, pair, costs, threads, lane + suffix) for lane in (PLAIN, STATIC)]
-    info = sixteen.target.info
-    readings = interleave([*ours, theirs], prompts, max_new_tokens, repeats, progress)
-    report = Report(sixteen.name, info.dtype, info.device, figures_of([*ours, theirs], readings))
+    lanes = (PLAIN, STATIC)
+    ours = [*our_contenders(sixteen, prompts[0], lanes), *our_contenders(four, prompts[0], lanes, " int4")]
+    report, readings = _race(sixteen, [*ours, theirs], prompts, work)
     report.ratios = [ratio_of(one.name, theirs.name, readings) for one in ours]
-    report.ratios += [ratio_of(f"{lane} int4", lane, readings) for lane in (PLAIN, STATIC)]
-    report.n_prompts = len(prompts)
-    report.same_text = sum(_same(readings, index) for index in range(len(prompts)))
+    report.ratios += [ratio_of(f"{lane} int4", lane, readings) for lane in lanes]
     return report
 
 
-def lanes_of(pair: Pair) -> list[str]:
-    """The plain lane, the static one, and every dynamic one that runs on this pair's default draft."""
-    return [PLAIN, STATIC, *POLICIES, *load_heads_of(pair, pair.default_draft)]
+def _race(pair: Pair, contenders: Sequence[Contender], prompts: list[list[int]], work: Work) -> tuple[Report, Readings]:
+    """The report with the contenders' speeds and how often their texts agree, and what it was made from."""
+    readings = interleave(contenders, prompts, work)
+    report = Report(pair.name, pair.target.info.dtype, pair.target.info.device, figures_of(contenders, readings))
+    report.n_prompts = len(prompts)
+    for index in range(len(prompts)):
+        first, *others = [reading.output for repeats in readings.values() for reading in repeats[index]]
+        report.same_text += all(output == first for output in others)
+    return report, readings
+
+
+def our_contenders(pair: Pair, prompt: list[int], lanes: Sequence[str], suffix: str = "") -> list[Contender]:
+    """Our ``lanes`` on ``pair``, their names with a ``suffix``; costs are measured on ``prompt``."""
+    costs = measure_costs(pair, [pair.default_draft], prompt)
+    return [LaneContender(lane, pair, costs, pair.target.info.threads, lane + suffix) for lane in lanes]
 
 
 def choose_able(
@@ -180,57 +170,47 @@ def transformers_contenders(hf_target: Any, hf_draft: Any, compiled: bool = Fals
     ]
 
 
-Readings = dict[str, list[list[Reading]]]  # contender -> prompt -> repeat
-
-
-def interleave(
-    contenders: list[Contender], prompts: list[list[int]], n: int, repeats: int, progress: Progress
-) -> Readings:
+def interleave(contenders: Sequence[Contender], prompts: list[list[int]], work: Work) -> Readings:
     """Runs every contender on every prompt in turns, so that other load on the machine affects all alike."""
     for contender in contenders:
-        progress(f"Warming up {contender.name}", None)
-        contender.run(prompts[0], min(16, n))
+        work.progress(f"Warming up {contender.name}", None)
+        contender.run(prompts[0], min(16, work.max_new_tokens))
     readings: Readings = {contender.name: [[] for _ in prompts] for contender in contenders}
     for index, prompt in enumerate(prompts):
-        for repeat in range(repeats):
-            progress(f"Prompt {index + 1} of {len(prompts)}", (index + repeat / repeats) / len(prompts))
+        for repeat in range(work.repeats):
+            done = (index + repeat / work.repeats) / len(prompts)
+            work.progress(f"Prompt {index + 1} of {len(prompts)}", done)
             for contender in contenders:
-                readings[contender.name][index].append(contender.run(prompt, n))
+                readings[contender.name][index].append(contender.run(prompt, work.max_new_tokens))
     return readings
 
 
-def figures_of(contenders: list[Contender], readings: Readings) -> list[Figure]:
-    """Each contender's tokens/s (median, lowest, highest) over all prompts and repeats, in the contenders' order."""
+def figures_of(contenders: Sequence[Contender], readings: Readings) -> list[Figure]:
+    """Each contender's figure, in the contenders' order."""
     figures = []
     for contender in contenders:
         flat = [reading for repeats in readings[contender.name] for reading in repeats]
-        speeds = [reading.tokens_per_s for reading in flat]
-        end_to_end = median(len(reading.output) / reading.total_s for reading in flat)
+        columns = [sum(column) for column in zip(*(reading.shares or () for reading in flat))]
         figures.append(
             Figure(
                 contender.name,
-                median(speeds),
-                min(speeds),
-                max(speeds),
-                end_to_end,
+                spread_of([reading.tokens_per_s for reading in flat]),
+                median(len(reading.output) / reading.total_s for reading in flat),
                 contender.threads,
-                _shares(flat),
+                [column / sum(columns) for column in columns] or None,
             )
         )
     return figures
 
 
-def _shares(readings: list[Reading]) -> list[float] | None:
-    """Shares of draft, check, policy and rest in the total time."""
-    if readings[0].shares is None:
-        return None
-    columns = [sum(column) for column in zip(*(reading.shares for reading in readings))]
-    return [column / sum(columns) for column in columns]
+def spread_of(values: Sequence[float]) -> Spread:
+    """The median of ``values``, which are not empty, with the smallest and the largest."""
+    return Spread(median(values), min(values), max(values))
 
 
 def ratios_of(figures: list[Figure], readings: Readings) -> list[Ratio]:
     """The three like-for-like comparisons; the best dynamic lane is the one with the highest median."""
-    speed = {figure.name: figure.tokens_per_s for figure in figures}
+    speed = {figure.name: figure.tokens_per_s.median for figure in figures}
     dynamic = [name for name in speed if not name.startswith("hf ") and name not in (PLAIN, STATIC)]
     pairs = [(PLAIN, GENERATE), (STATIC, ASSISTED)]
     if dynamic:
@@ -239,21 +219,16 @@ def ratios_of(figures: list[Figure], readings: Readings) -> list[Ratio]:
 
 
 def ratio_of(ours: str, theirs: str, readings: Readings) -> Ratio:
-    """Tokens/s of ``ours`` over that of ``theirs`` on the same prompt in the same repeat: median and range."""
+    """Tokens/s of ``ours`` over that of ``theirs`` on the same prompt in the same repeat."""
     ratios = [
-        a.tokens_per_s / b.tokens_per_s
-        for mine, other in zip(readings[ours], readings[theirs])
-        for a, b in zip(mine, other)
+        one.tokens_per_s / other.tokens_per_s
+        for mine, its in zip(readings[ours], readings[theirs])
+        for one, other in zip(mine, its)
     ]
-    return Ratio(ours, theirs, median(ratios), min(ratios), max(ratios))
+    return Ratio(ours, theirs, spread_of(ratios))
 
 
-def _same(readings: Readings, index: int) -> bool:
-    outputs = [reading.output for repeats in readings.values() for reading in repeats[index]]
-    return all(output == outputs[0] for output in outputs)
-
-
-def measure_growth(pair: Pair, text: list[int], repeats: int, lanes: tuple[str, ...] = (PLAIN, STATIC)) -> list[Growth]:
+def measure_growth(pair: Pair, text: list[int], repeats: int) -> list[Growth]:
     """Iteration times near 100 and 900 tokens of context, interleaved; [] if the model's context is too short.
 
     Per iteration, because the number of accepted tokens depends on the text, not on the engine.
@@ -262,16 +237,13 @@ def measure_growth(pair: Pair, text: list[int], repeats: int, lanes: tuple[str, 
         return []
     while len(text) < GROWTH_LONG:
         text = text + text
-    costs = measure_costs(pair, [pair.default_draft], text[:GROWTH_SHORT])
     found = []
-    for lane in lanes:
-        contender = LaneContender(parse_lane(lane).text, pair, costs, pair.target.info.threads)
-        times: dict[int, list[float]] = {GROWTH_SHORT: [], GROWTH_LONG: []}
-        for _ in range(repeats + 1):  # the first round warms up
-            for length, found_s in times.items():
-                reading = contender.run(text[: length - GROWTH_TOKENS // 2], GROWTH_TOKENS)
-                found_s.append(reading.decode_s / reading.n_iterations * 1e3)
-        short, long = (one[1:] for one in times.values())
+    for contender in our_contenders(pair, text[:GROWTH_SHORT], (PLAIN, STATIC)):
+        rounds = []
+        for _ in range(repeats + 1):
+            both = (contender.run(text[: n - GROWTH_TOKENS // 2], GROWTH_TOKENS) for n in (GROWTH_SHORT, GROWTH_LONG))
+            rounds.append([1e3 * reading.decode_s / reading.n_iterations for reading in both])
+        short, long = zip(*rounds[1:])  # the first round warms up
         ratios = [after / before for before, after in zip(short, long)]
-        found.append(Growth(lane, median(short), median(long), median(ratios), min(ratios), max(ratios)))
+        found.append(Growth(contender.name, median(short), median(long), spread_of(ratios)))
     return found

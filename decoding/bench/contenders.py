@@ -1,9 +1,12 @@
-"""The contenders of a benchmark: our lanes and transformers' ways to generate."""
+"""The contenders of a benchmark: our lanes, transformers' ways to generate, and llama.cpp."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,12 +16,20 @@ from ..comparison.lane_run import LaneRun
 from ..comparison.prepare import prepare
 from ..engines.inputs import EncodedPrompt
 from ..engines.threads import use_threads
+from ..errors import UserError
 from ..lookahead.lanes import parse_lane
 from ..records.request import CompareRequest
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
     from ..records.trace import Costs
+
+
+NOTE = "llama.cpp rounds activations to eight bits, so its text may part from ours."
+MISSING = (
+    "llama.cpp is not here: pip install -r requirements-llamacpp.txt (its compilation takes some minutes and needs a "
+    "C++ compiler), then run the same command again."
+)
 
 
 @dataclass(slots=True)
@@ -139,3 +150,46 @@ def never_ending(hf_model: Any) -> Any:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+class LlamaCppContender:
+    """llama.cpp's plain greedy decoding of a GGUF file, through the optional package llama-cpp-python.
+
+    Its decode time begins with the first new token, as ours does. llama.cpp multiplies the file's four-bit weights by
+    activations rounded to eight bits, so its text may part from ours.
+    """
+
+    def __init__(self, file: Path, context: int, threads: int = 1) -> None:
+        """``context``: tokens of its cache. Raises UserError without the package, or if it cannot load ``file``."""
+        self.name, self.threads = "llama.cpp", threads
+        self._model = _load(file, context, threads)
+
+    def run(self, prompt: list[int], n: int) -> Reading:
+        self._model.reset()  # otherwise it would keep the part of the cache that fits
+        begin = perf_counter()
+        tokens = self._model.generate(prompt, temp=0.0, repeat_penalty=1.0)
+        output = [next(tokens)]
+        first = perf_counter()
+        while len(output) < n:
+            output.append(next(tokens))
+        end = perf_counter()
+        tokens.close()
+        return Reading(output, max(end - first, 1e-9), n - 1, end - begin)
+
+
+def check_installed() -> None:
+    """Raises UserError without llama-cpp-python."""
+    if importlib.util.find_spec("llama_cpp") is None:
+        raise UserError(MISSING)
+
+
+def _load(file: Path, context: int, threads: int) -> Any:
+    check_installed()
+    llama_cpp = importlib.import_module("llama_cpp")
+    try:
+        return llama_cpp.Llama(
+            str(file), n_ctx=context, n_threads=threads, n_threads_batch=threads, use_mmap=True, verbose=False
+        )
+    except (ValueError, RuntimeError, OSError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise UserError(f"llama.cpp cannot load {file.name} ({why}).") from error

@@ -1,4 +1,4 @@
-"""All measurements on a GPU in one command: the steps, the most important first, and their results next to the goals.
+"""All measurements on a GPU in one command: the steps, the most important first, and a summary of their results.
 
 Every step is a separate command, so that a failure does not affect the others. Its output is written when it ends; a
 step that has an output is not run again.
@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import UserError
 from ..files import write_whole
 from ..records.run_file import load_run
-from .goals import GPU_GOALS, verdicts
+from .markdown import as_markdown
 
 LEAST_MINUTES = 0.5  # with less time left no step is started
 LANES = "autoregressive,static:3,static:5,heuristic,confidence:0.4,oracle"
@@ -104,15 +104,12 @@ def read_step(out: Path, name: str) -> dict[str, Any] | None:
 
 
 def summary(out: Path) -> str:
-    """Markdown: each step's outcome, and each goal with its figure."""
+    """Markdown: each step's outcome, and the reports of the benchmark."""
     lines = ["# A day on a GPU", "", "| step | outcome |", "|---|---|"]
     for step in plan(out, 1.0):
         lines.append(f"| {step.name} | {_outcome(out, step.name)} |")
-    lines += ["", "| pair | goal | measured | |", "|---|---|---|---|"]
-    bench = read_step(out, "bench")
-    for report in (bench or {}).get("data") or []:
-        lines += [f"| {' | '.join(verdict.row())} |" for verdict in verdicts(report, GPU_GOALS)]
-    return "\n".join(lines) + "\n"
+    reports = (read_step(out, "bench") or {}).get("data") or []
+    return "\n\n".join(["\n".join(lines), *map(as_markdown, reports)]) + "\n"
 
 
 def _outcome(out: Path, name: str) -> str:

@@ -1,23 +1,47 @@
-"""A benchmark's reports as Markdown that a document can cite."""
+"""A benchmark's reports as Markdown, for a terminal and for a document."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from ..records.trace import Machine
-from .goals import ReportData, verdicts
+from ..records.machine import describe_machine
+
+ReportData = dict[str, Any]
+"""A report of ``bench`` as plain data."""
+SPEEDS = ("", "tokens/s", "range", "with prompt", "threads", "draft", "check", "policy", "rest")
 
 
-def as_markdown(reports: Sequence[ReportData], command: str, machine: Machine) -> str:
-    """The command, the machine, then for each pair its speeds, ratios, passes and context, and the goals at the end."""
+def as_document(reports: Sequence[ReportData], command: str, gpu: str | None) -> str:
+    """The command and the machine, then the reports."""
+    machine = describe_machine(gpu)
     where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
-    parts = ["# Benchmark", f"`{command}` on {where}; torch {machine.torch}, transformers {machine.transformers}."]
-    for report in reports:
-        parts += _report(report)
-    rows = [verdict.row() for report in reports for verdict in verdicts(report)]
-    if rows:
-        parts += ["## Goals", table(["pair", "goal", "measured", ""], rows)]
-    return "\n\n".join(parts) + "\n"
+    made = f"`{command}` on {where}; torch {machine.torch}, transformers {machine.transformers}."
+    return "\n\n".join(["# Benchmark", made, *map(as_markdown, reports)]) + "\n"
+
+
+def as_markdown(report: ReportData) -> str:
+    """A report's speeds (median and range of tokens/s, with the time's shares), ratios, passes, context and notes."""
+    parts = [f"## {report['pair']}, {report['dtype']}, {report['device']}"]
+    if report["figures"]:
+        parts.append(table(SPEEDS, map(_speed, report["figures"])))
+    if report["ratios"]:
+        rows = ([f"{one['ours']} / {one['theirs']}", _spread(one["ratio"])] for one in report["ratios"])
+        parts.append(table(["ours / theirs", "ratio"], rows))
+    lines = [
+        f"- One {one['name']} pass takes {one['ms']:.3f} ms, {one['ms'] / one['floor_ms']:.2f} times its bytes' "
+        f"{one['floor_ms']:.3f} ms."
+        for one in report["passes"]
+    ]
+    lines += [
+        f"- {one['lane']}: {one['short_ms']:.2f} ms per iteration at context 100, {one['long_ms']:.2f} at 900, "
+        f"{_spread(one['ratio'])}."
+        for one in report["growth"]
+    ]
+    if report["n_prompts"]:
+        lines.append(f"- The same text from all on {report['same_text']} of {report['n_prompts']} prompts.")
+    lines += [f"- {note}" for note in report["notes"]]
+    return "\n\n".join([*parts, "\n".join(lines)]).rstrip()
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -26,33 +50,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
 
 
-def _report(report: ReportData) -> list[str]:
-    parts = [f"## {report['pair']}, {report['dtype']}, {report['device']}"]
-    if report["figures"]:
-        parts.append(
-            table(["", "tokens/s", "from", "to", "with the prompt", "threads"], map(_speed, report["figures"]))
-        )
-    if report["ratios"]:
-        parts.append(table(["ours / theirs", "median", "from", "to"], map(_ratio, report["ratios"])))
-    lines = [
-        f"- One {one['name']} pass takes {one['ms']:.3f} ms, its bytes alone {one['floor_ms']:.3f} ms."
-        for one in report["passes"]
-    ]
-    lines += [
-        f"- {one['lane']}: {one['short_ms']:.2f} ms per iteration at context 100, {one['long_ms']:.2f} at 900, "
-        f"{one['ratio']:.2f}x ({one['low']:.2f} to {one['high']:.2f})."
-        for one in report["growth"]
-    ]
-    if report["n_prompts"]:
-        lines.append(f"- The same text from all on {report['same_text']} of {report['n_prompts']} prompts.")
-    lines += [f"- {note}" for note in report["notes"]]
-    return [*parts, "\n".join(lines)] if lines else parts
-
-
 def _speed(figure: ReportData) -> list[str]:
-    speeds = (figure[name] for name in ("tokens_per_s", "low", "high", "end_to_end"))
-    return [figure["name"], *(f"{speed:.1f}" for speed in speeds), str(figure["threads"])]
+    speeds, shares = figure["tokens_per_s"], figure["shares"]
+    return [
+        figure["name"],
+        f"{speeds['median']:.1f}",
+        f"{speeds['low']:.1f} to {speeds['high']:.1f}",
+        f"{figure['end_to_end']:.1f}",
+        str(figure["threads"]),
+        *(f"{share:.1%}" for share in shares or ()),
+        *([""] * 4 if shares is None else ()),
+    ]
 
 
-def _ratio(ratio: ReportData) -> list[str]:
-    return [f"{ratio['ours']} / {ratio['theirs']}", *(f"{ratio[name]:.2f}x" for name in ("median", "low", "high"))]
+def _spread(ratio: ReportData) -> str:
+    return f"{ratio['median']:.2f}x ({ratio['low']:.2f} to {ratio['high']:.2f})"

@@ -1,4 +1,4 @@
-"""``python -m decoding COMMAND``: each command is the function of its own name in ``decoding/cli/COMMAND.py``."""
+"""``python -m decoding COMMAND``: each command is a function of its own name in a module of this package."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import os
 import sys
 from collections.abc import Sequence
 
-COMMANDS = (
-    "compare",
-    "whatif",
-    "pairs",
-    "policies",
-    "evaluate",
-    "fit",
-    "bench",
-    "lossless",
-    "recordings",
-    "suites",
-    "serve",
-    "soak",
-    "throughput",
-    "gpu-day",
-)
+COMMANDS = {  # command: its module
+    "compare": "compare",
+    "whatif": "whatif",
+    "pairs": "lists",
+    "policies": "lists",
+    "evaluate": "evaluate",
+    "fit": "fit",
+    "bench": "bench",
+    "lossless": "bench",
+    "recordings": "recordings",
+    "suites": "lists",
+    "serve": "serve",
+    "soak": "soak",
+    "throughput": "soak",
+    "gpu-day": "bench",
+}
 BAD_INPUT = 2
 FAILED = 1
 
@@ -64,7 +64,7 @@ def _application(arguments: Sequence[str]):
     application.callback()(_root)
     asked = arguments[0] if arguments and arguments[0] in COMMANDS else None
     for name in [asked] if asked else COMMANDS:
-        module = importlib.import_module(f".{name.replace('-', '_')}", __package__)
+        module = importlib.import_module(f".{COMMANDS[name]}", __package__)
         application.command(name)(getattr(module, name.replace("-", "_")))
     return application
 

@@ -1,70 +1,78 @@
-"""``python -m decoding bench``: our lanes against other engines, on this machine."""
+"""``bench``, ``lossless`` and ``gpu-day``: our lanes against other engines, on this machine."""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
+import subprocess
 import sys
 from dataclasses import asdict
+from enum import Enum
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.markdown import Markdown
 from rich.text import Text
 
 from ..errors import UserError
 from ..files import write_whole
-from ..records.machine import describe_machine
-from .console import err, one_task, out, print_json
-from .options import AsJson, Draft, Dtype, MaxNewTokens, Target
+from .console import err, one_task, out, print_json, progress_bar
+from .options import AsJson, Draft, Dtype, PairName, Target
 
 if TYPE_CHECKING:
-    from ..bench.against import Figure, Report
+    from ..bench.lossless import Counts
+    from ..engines.pair import Pair
+    from ..records.json_lines import Lines
+
+TIMED_OUT = 124
+Device = Annotated[str, typer.Option(help="cpu, cuda or auto.")]
+Limit = Annotated[int, typer.Option(help="Number of prompts.", min=1)]
 
 
-ENGINES = ("transformers", "llamacpp")
+class Engine(str, Enum):
+    """What our lanes are compared with."""
+
+    transformers = "transformers"
+    llamacpp = "llamacpp"
 
 
 def bench(
-    against: Annotated[str, typer.Option(help="The other engine: transformers or llamacpp.")] = "transformers",
+    against: Annotated[Engine, typer.Option(help="The other engine.")] = Engine.transformers,
     pair: Annotated[str, typer.Option(help="A pair by its name; default: every embedded pair.")] = "",
     target: Target = "",
     draft: Draft = "",
-    limit: Annotated[int, typer.Option(help="Number of prompts.")] = 4,
-    repeats: Annotated[int, typer.Option(help="Runs of each contender on each prompt.")] = 3,
-    max_new_tokens: MaxNewTokens = 128,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
+    limit: Limit = 4,
+    repeats: Annotated[int, typer.Option(help="Runs of each contender on each prompt.", min=1)] = 3,
+    max_new_tokens: Annotated[int, typer.Option(help="The length of each text, in tokens.", min=8)] = 128,
+    device: Device = "cpu",
     dtype: Dtype = "auto",
     weights: Annotated[str, typer.Option(help="Of our target: auto, or int4; transformers' keeps the dtype.")] = "auto",
-    out_folder: Annotated[Path | None, typer.Option("--out", help="Write bench.json and bench.md here.")] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="Write bench.json and bench.md here.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tokens per second of our lanes and of another engine, interleaved: medians, spreads, ratios, goals."""
-    if against not in ENGINES:
-        raise UserError(f"There is no engine {against} to compare with: choose one of {', '.join(ENGINES)}.")
-    if min(limit, repeats) < 1 or max_new_tokens < 8:
-        raise UserError("Choose at least one prompt, one repeat and 8 new tokens.")
-    from ..bench.runs import Work, bench_against_llamacpp, bench_all
+    """Tokens per second of our lanes and of another engine, interleaved: medians, ranges, ratios."""
+    from ..bench.against import Work
+    from ..bench.markdown import as_markdown
+    from ..bench.runs import bench_against_llamacpp, bench_all
 
-    if out_folder is not None:
-        _make(out_folder)
-    form = dtype if weights == "auto" else weights
-    work = Work(limit, repeats, max_new_tokens, device, form, os.cpu_count() or 1)
-    run = bench_all if against == "transformers" else bench_against_llamacpp
+    if folder is not None:
+        _make(folder)
     with one_task("Starting") as progress:
-        reports = run(pair, target, draft, work, progress)
-    data = [asdict(report) for report in reports]
-    if out_folder is not None:
-        _write(data, out_folder)
+        form = dtype if weights == "auto" else weights
+        work = Work(limit, repeats, max_new_tokens, device, form, os.cpu_count() or 1, progress)
+        run = bench_all if against is Engine.transformers else bench_against_llamacpp
+        data = [asdict(report) for report in run(pair, target, draft, work)]
+    if folder is not None:
+        _write(data, folder)
     if as_json:
         print_json(data)
-        return
-    for report in reports:
-        _show(report)
-    if against == "transformers":
-        _show_goals(data)
+    else:
+        for report in data:
+            out.print(Markdown(as_markdown(report)))
 
 
 def _make(folder: Path) -> None:
@@ -77,89 +85,125 @@ def _make(folder: Path) -> None:
 
 def _write(data: list[dict[str, Any]], folder: Path) -> None:
     """bench.json, and bench.md with the machine and the command. Raises UserError."""
-    from ..bench.markdown import as_markdown
+    from ..bench.markdown import as_document
+    from ..engines.loading import gpu_name
 
     command = shlex.join(["python", "-m", "decoding", *sys.argv[1:]])
-    machine = describe_machine(_gpu_of(data))
     try:
         write_whole(folder / "bench.json", json.dumps(data, indent=1) + "\n")
-        write_whole(folder / "bench.md", as_markdown(data, command, machine))
+        write_whole(folder / "bench.md", as_document(data, command, gpu_name(data[0]["device"])))
     except OSError as error:
         raise UserError(f"The report could not be written into {folder}: {error.strerror or error}.") from error
     err.print(Text(f"Wrote {folder / 'bench.json'}, {folder / 'bench.md'}"))
 
 
-def _gpu_of(data: list[dict[str, Any]]) -> str | None:
-    """The GPU that the reports ran on, or None."""
-    from ..engines.loading import gpu_name
+def lossless(
+    pair: PairName = "",
+    target: Target = "",
+    draft: Draft = "",
+    suite: Annotated[str, typer.Option(help="Prompts of this suite; all: interleaved over the suites.")] = "all",
+    limit: Annotated[int, typer.Option(help="Number of prompts.", min=1)] = 100,
+    skip: Annotated[int, typer.Option(help="Skip this many of them, which were compared before.", min=0)] = 0,
+    max_new_tokens: Annotated[int, typer.Option(help="The token limit.", min=1)] = 32,
+    longest: Annotated[int, typer.Option(help="SL caps from 1 up to this one.", min=1, max=20)] = 16,
+    minutes: Annotated[float | None, typer.Option(help="Start no further prompt after this many minutes.")] = None,
+    kept: Annotated[
+        Path | None, typer.Option("--out", help="Keep the counts in this file; the same command continues from it.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or auto; the reference runs on the CPU.")] = "cpu",
+    dtype: Annotated[
+        str, typer.Option(help="float32: against generate. bfloat16: against the target's own plain decoding.")
+    ] = "float32",
+    weights: Annotated[
+        str, typer.Option(help="int4: the target in four bits, against its own plain decoding.")
+    ] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Compare every policy with SL 1..16 with transformers' generate(do_sample=False), in float32.
 
-    return gpu_name(data[0]["device"])
+    In another number format transformers' kernels round otherwise: there the reference is the target's plain decoding.
+    """
+    from ..bench.lossless import check_lossless, plain_reference, transformers_reference
+    from ..engines.pair import load_pair
+    from ..records.suites import load_suite, suites_for
 
-
-def _show_goals(data: list[dict[str, Any]]) -> None:
-    """Every goal beside its figure."""
-    from ..bench.goals import verdicts
-
-    rows = [verdict.row() for report in data for verdict in verdicts(report)]
-    if not rows:
-        return
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("pair", "goal", "measured", ""):
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    out.print(table)
-
-
-def _show(report: Report) -> None:
-    out.print(f"[bold]{report.pair}[/bold], {report.dtype}, {report.device}")
-    if not report.figures:  # left out; the notes say why
-        out.print("\n".join(report.notes), markup=False)
-        return
-    out.print(_speeds(report.figures))
-    out.print(
-        "tokens/s without the prompt, median and range; all: with the prompt; thr.: CPU threads; "
-        "draft ... rest: where the time goes."
-    )
-    for ratio in report.ratios:
+    loaded = load_pair(pair, target, draft, dtype=dtype if weights == "auto" else weights, device=device)
+    suite = suites_for(suite, loaded.chat)
+    texts = [prompt.prompt for prompt in load_suite(suite, "test", limit)[skip:]]
+    if not texts:
+        raise UserError(f"No prompt is left: at most {limit}, of which {skip} are skipped. Skip fewer.")
+    prompts = [loaded.encode_prompt(text).ids for text in texts]
+    lines = _lines(kept, loaded, {"suite": suite, "skip": skip, "tokens": max_new_tokens, "longest": longest})
+    counts = _kept_counts(lines)
+    deadline = monotonic() + 60 * minutes if minutes is not None else inf
+    with progress_bar() as progress:
+        bar = progress.add_task("Comparing", total=len(prompts), completed=counts.prompts)
+        exact = loaded.target.info.dtype == "float32"
+        reference = transformers_reference(loaded.target_folder) if exact else plain_reference(loaded)
+        for _ in check_lossless(loaded, reference, prompts, max_new_tokens, range(1, longest + 1), counts):
+            status = f"{counts.equal} of {counts.compared} texts equal"
+            progress.update(bar, completed=counts.prompts, description=status)
+            if lines is not None:
+                lines.add(asdict(counts))
+            if monotonic() > deadline:
+                break
+    if as_json:
+        print_json(asdict(counts))
+    else:
         out.print(
-            f"{ratio.ours} / {ratio.theirs}: [bold]{ratio.median:.2f}x[/bold] ({ratio.low:.2f} to {ratio.high:.2f})"
+            f"{counts.prompts} prompts, {counts.compared} texts compared: {counts.equal} equal, "
+            f"{counts.near_ties} differ at a near tie (top-2 gap under 1e-4), {len(counts.different)} differ."
         )
-    for growth in report.growth:
-        out.print(
-            f"{growth.lane}: {growth.short_ms:.2f} ms per iteration at context 100, {growth.long_ms:.2f} at 900: "
-            f"[bold]{growth.ratio:.2f}x[/bold] ({growth.low:.2f} to {growth.high:.2f})"
-        )
-    for one in report.passes:
-        out.print(
-            f"one {one.name} pass: {one.ms:.3f} ms; its bytes alone take {one.floor_ms:.3f} ms "
-            f"({one.ms / one.floor_ms:.1f}x)"
-        )
-    out.print(f"All contenders wrote the same text on {report.same_text} of {report.n_prompts} prompts.")
-    for note in report.notes:
-        out.print(note)
-    out.print()
+    for number, policy, cap, at, gap in counts.different:
+        err.print(f"prompt {number}, {policy}, SL up to {cap}: first difference at {at}, top-2 gap {gap:.2g}")
+    raise typer.Exit(1 if counts.different else 0)
 
 
-def _speeds(figures: list[Figure]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))  # fits 80 columns
-    table.add_column("", no_wrap=True)
-    for column in ("tokens/s", "from", "to", "all", "thr.", "draft", "check", "policy", "rest"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for figure in figures:
-        shares = [f"{share:.1%}" for share in figure.shares or []]
-        table.add_row(
-            figure.name,
-            _speed(figure.tokens_per_s),
-            _speed(figure.low),
-            _speed(figure.high),
-            _speed(figure.end_to_end),
-            str(figure.threads),
-            *shares,
+def _lines(path: Path | None, pair: Pair, setting: dict[str, object]) -> Lines | None:
+    """The file of an earlier part of the same check, or a new one. Raises UserError for one of another check."""
+    from ..records.json_lines import Lines
+
+    if path is None:
+        return None
+    target, draft = pair.target.info, pair.draft().info
+    models = {"target": [target.fingerprint, target.dtype], "draft": [draft.fingerprint, draft.dtype]}
+    return Lines(path, models | setting)
+
+
+def _kept_counts(lines: Lines | None) -> Counts:
+    """The counts over all prompts that an earlier part compared."""
+    from ..bench.lossless import Counts
+
+    if lines is None or not lines.records:
+        return Counts()
+    last = lines.records[-1]
+    return Counts(**last | {"different": [tuple(one) for one in last["different"]]})
+
+
+def gpu_day(
+    minutes: Annotated[float, typer.Option(help="Time for all steps together.", min=0.1)] = 25.0,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the results; an existing one is continued.")] = Path(
+        "results/gpu"
+    ),
+    pair: PairName = "",
+) -> None:
+    """Run GPU tests, lossless, bench, a recording and an evaluation on CUDA, and write summary.md."""
+    from ..bench.gpu_day import run_day
+    from ..engines.loading import choose_device
+
+    choose_device("cuda")  # without one: a sentence
+    for sentence in run_day(folder, minutes, run_module, pair):
+        err.print(sentence)
+    out.print((folder / "summary.md").read_text(encoding="utf-8"), markup=False)
+
+
+def run_module(words: list[str], minutes: float) -> tuple[int, str]:
+    """``python -m`` with ``words`` in a separate process: its exit status and output, with errors only if it failed."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", *words], capture_output=True, text=True, timeout=60 * minutes, check=False
         )
-    return table
-
-
-def _speed(tokens_per_s: float) -> str:
-    """With about four digits."""
-    return f"{tokens_per_s:.1f}" if tokens_per_s < 1000 else f"{tokens_per_s:.0f}"
+    except subprocess.TimeoutExpired as error:
+        said = error.stdout or b""
+        return TIMED_OUT, said.decode(errors="replace") if isinstance(said, bytes) else said
+    return done.returncode, done.stdout if done.returncode == 0 else done.stdout + done.stderr

@@ -152,7 +152,10 @@ def main() -> int:
     parser.add_argument("--warm", type=float, default=20.0, help="seconds between the start and the first run")
     options = parser.parse_args()
     request = CompareRequest(
-        "def fibonacci(n):\n", options.pair, lanes=options.lanes.split(","), max_new_tokens=options.tokens, repeats=3
+        prompt="def fibonacci(n):\n",
+        pair=options.pair,
+        lanes=options.lanes.split(","),
+        max_new_tokens=options.tokens,
     )
     measure = {"latency": latency, "overhead": overhead}[options.what]
     return int(not measure(request, max(1, options.rounds), options.warm))

