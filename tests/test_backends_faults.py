@@ -128,7 +128,7 @@ def test_a_stop_deep_in_a_job_ends_it_as_stopped_and_not_as_broken(monkeypatch):
 
     monkeypatch.setattr("decoding.comparison.chain.record_chain", stopped)
     jobs = Jobs()
-    jobs._pair, jobs._key = ToyPair(), ("", "", "", "auto", "auto")
+    jobs._pair, jobs._key = ToyPair(), ("", "", "", "auto")
     options = {"prompt": "abc", "lanes": ["autoregressive", "static:2"], "max_new_tokens": 5, "repeats": 1}
     events = list(guarded(lambda: jobs.run("compare", options, "run", lambda: False)))
     assert events[-1] == ("cancelled", {})
@@ -221,7 +221,7 @@ def test_what_was_loaded_before_anybody_asked_serves_the_first_run(monkeypatch, 
     options = {"prompt": "abc", "lanes": ["autoregressive", "static:2"], "max_new_tokens": 5, "repeats": 1}
     options["pair"] = find_pair().name if by_name else ""
     events = list(jobs.run("compare", options, "run", lambda: False))
-    assert events[-1][0] == "finished" and loaded == [("", "", "", "auto", "auto")]
+    assert events[-1][0] == "finished" and loaded == [("", "", "", "auto")]
     assert [kind for kind, _ in events[:3]] == ["started", "lane_started", "iterations"]
 
 

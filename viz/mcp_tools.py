@@ -20,7 +20,7 @@ from decoding.errors import UserError
 from decoding.lookahead.lanes import expand_lanes
 from decoding.records.events import new_id
 from decoding.records.request import DEFAULT_LANES, SETTINGS, read_request
-from decoding.records.run_file import finished_run
+from decoding.records.run_file import run_of_events
 from decoding.records.settings import with_parameters
 from decoding.records.text import whole_text
 from decoding.records.trace import Run, Trace
@@ -122,7 +122,7 @@ async def make_run(
         while events := await stream.read(at):
             last, at = events[-1], at + len(events)
             stream.forget(at)
-    run = await asyncio.to_thread(finished_run, [last])
+    run = await asyncio.to_thread(run_of_events, [last])
     if run is None:
         raise UserError("The run was stopped.")
     await asyncio.to_thread(store.add, run)

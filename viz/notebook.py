@@ -10,7 +10,6 @@ scripts do not affect the player's.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Sequence
 from html import escape
@@ -23,7 +22,7 @@ from decoding.backends import choose_backend
 from decoding.backends.base import Backend
 from decoding.errors import UserError
 from decoding.records.request import CompareRequest
-from decoding.records.run_file import run_from_json
+from decoding.records.run_file import run_of_events
 from decoding.records.trace import Run
 
 from .figures.race import draw_run
@@ -66,12 +65,10 @@ def compare(prompt: str, lanes: Sequence[str] | None = None, *, backend: Backend
         UserError: the run is not possible; the message says why.
     """
     request = CompareRequest(prompt=prompt, **({"lanes": list(lanes)} if lanes else {}), **settings)
-    for event in (backend or _default_backend()).compare(request, threading.Event()):
-        if event.kind == "failed":
-            raise UserError(event.data["message"])
-        if event.kind == "finished":
-            return run_from_json(json.dumps(event.data["run"]))
-    raise UserError("The run ended without a result: try again.")
+    run = run_of_events((backend or _default_backend()).compare(request, threading.Event()))
+    if run is None:
+        raise UserError("The run ended without a result: try again.")
+    return run
 
 
 def _default_backend() -> Backend:

@@ -14,7 +14,7 @@ from ..errors import Cancelled, UserError
 from ..records.events import Kind, RawEvents
 from ..records.number_formats import number_format
 from ..records.pairs import find_pair
-from ..records.request import CompareRequest, request_from_dict
+from ..records.request import CompareRequest
 from .loading import Key, Loading
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Jobs:
     def _compare(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
         from ..comparison.compare import compare
 
-        request = request_from_dict(options)
+        request = CompareRequest(**options)  # checked by whoever took it from elsewhere
         pair = yield from self._load(request, cancel)
         yield from compare(request, pair, cancel, run_id, self._known)
 

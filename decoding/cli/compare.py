@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import Progress
 from rich.text import Text
 
 from ..errors import UserError
-from ..records.events import RawEvents, guarded, new_id
+from ..records.events import Event, Numbering, guarded
 from ..records.request import MAX_PROMPT_CHARS, CompareRequest, request_from_dict
-from ..records.run_file import run_from_json, save_run
+from ..records.run_file import run_of_events, save_run
 from ..records.trace import Run
 from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
 from .options import AsJson, with_settings
+
+if TYPE_CHECKING:
+    from ..backends.jobs import Jobs
 
 
 @with_settings
@@ -48,31 +51,32 @@ def compare(
         err.print(Text(f"Wrote {out_file}"))
 
 
-def run_here(request: CompareRequest, cancel: threading.Event) -> Run | None:
+def run_here(
+    request: CompareRequest, cancel: threading.Event, jobs: Jobs | None = None, run_id: str = ""
+) -> Run | None:
     """Runs the comparison in this process, with progress on stderr; None if it was cancelled. Raises UserError."""
     from ..backends.jobs import Jobs
 
+    jobs, event = jobs or Jobs(), Numbering(run_id or None)
+    steps = guarded(lambda: jobs.run("compare", asdict(request), event.run, cancel.is_set))
     with progress_bar() as progress:
-        return finished_run(guarded(lambda: Jobs().run("compare", asdict(request), new_id(), cancel.is_set)), progress)
+        return run_of_events(_shown((event(kind, **data) for kind, data in steps), progress))
 
 
-def finished_run(events: RawEvents, progress: Progress) -> Run | None:
-    """Follows ``events`` to their end. Raises UserError if they end in ``failed``."""
+def _shown(events: Iterable[Event], progress: Progress) -> Iterator[Event]:
+    """``events``, told on their way."""
     bar = progress.add_task("Starting", total=None)
     lanes: list[str] = []
-    for kind, data in events:
-        if kind == "started":
+    for event in events:
+        data = event.data
+        if event.kind == "started":
             lanes = data["lanes"]
-        elif kind == "progress":
+        elif event.kind == "progress":
             progress.update(bar, description=visible(data["message"]), total=1.0, completed=data.get("fraction") or 0.0)
-        elif kind == "lane_started":
+        elif event.kind == "lane_started":
             description = f"On the clock: {lanes[data['lane']]}, repeat {data['repeat'] + 1}"
             progress.update(bar, description=visible(description), total=None)
-        elif kind == "finished":
-            return run_from_json(json.dumps(data["run"]))
-        elif kind == "failed":
-            raise UserError(data["message"])
-    return None
+        yield event
 
 
 def _check_writable(file: Path) -> None:

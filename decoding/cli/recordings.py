@@ -12,10 +12,9 @@ from rich.text import Text
 from ..backends.recorded import RECORDINGS, read_index
 from ..backends.showcase import MAX_BYTES, order_index, plan_recording, stale_recordings, store_recording
 from ..errors import UserError
-from ..records.events import guarded
 from ..records.pairs import PairDescription, find_pair
 from ..records.suites import Prompt, load_showcase
-from .console import CANCELLED, cancel_on_interrupt, err, out, progress_bar
+from .console import CANCELLED, cancel_on_interrupt, err, out
 from .options import MaxNewTokens, Repeats
 
 
@@ -86,17 +85,13 @@ def _record(
     repeats: int,
 ) -> int:
     """Records ``prompts`` one after another with one loaded pair; returns the number finished."""
-    from dataclasses import asdict
-
     from ..backends.jobs import FittedJobs
-    from .compare import finished_run
+    from .compare import run_here
 
     jobs = FittedJobs()
     for done, prompt in enumerate(prompts):
         request = plan_recording(prompt, pair, max_new_tokens, repeats)
-        with progress_bar() as progress:
-            events = guarded(lambda: jobs.run("compare", asdict(request), prompt.id, cancel.is_set))  # noqa: B023
-            run = finished_run(events, progress)
+        run = run_here(request, cancel, jobs, prompt.id)
         if run is None:
             return done
         size = store_recording(run, prompt, pair, folder)

@@ -46,7 +46,7 @@ def run_from_dict(data: Any) -> Run:
     return run_from_json(json.dumps(data))  # the strict types of a run file are those of JSON: its keys are text
 
 
-def finished_run(events: Iterable[Event]) -> Run | None:
+def run_of_events(events: Iterable[Event]) -> Run | None:
     """The run with which ``events`` end; None if it was stopped. Raises UserError with the sentence of a failure."""
     for event in events:
         if event.kind == "failed":

@@ -8,7 +8,6 @@ recording shows. It needs a quiet machine.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import threading
 from contextlib import closing
@@ -24,7 +23,7 @@ from decoding.backends.showcase import order_index, store_recording
 from decoding.errors import UserError
 from decoding.records.pairs import PairDescription, find_pair
 from decoding.records.request import CompareRequest
-from decoding.records.run_file import run_from_json
+from decoding.records.run_file import run_of_events
 from decoding.records.suites import Prompt
 from decoding.records.trace import Run
 
@@ -108,12 +107,10 @@ def record(needed: Needed, pair: PairDescription, backend: Backend, folder: Path
 
 def run_to_the_end(backend: Backend, request: CompareRequest, identifier: str) -> Run:
     """The finished run of ``request``, under this id. Raises UserError if it fails."""
-    for event in backend.compare(request, threading.Event(), identifier):
-        if event.kind == "failed":
-            raise UserError(event.data["message"])
-        if event.kind == "finished":
-            return replace(run_from_json(json.dumps(event.data["run"])), id=identifier)
-    raise UserError(f"{identifier}: the run was not finished.")
+    run = run_of_events(backend.compare(request, threading.Event(), identifier))
+    if run is None:
+        raise UserError(f"{identifier}: the run was not finished.")
+    return replace(run, id=identifier)
 
 
 def check(folder: Path, lessons: tuple[dict, ...]) -> list[str]:
