@@ -25,10 +25,10 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_of_events
 from decoding.records.trace import Run
 
+from .core.assets import light_colours
 from .figures.race import draw_run
 from .learn.export import export_lesson
 from .learn.lessons import read_lesson, shipped_lessons
-from .player.assets import light_colours
 from .player.export import export_html
 from .player.payload import run_payload
 

@@ -16,7 +16,7 @@ from decoding.lookahead.specs import all_specs
 from decoding.records.text import whole_text
 from tests.learn_vectors import LANES, make_tuned, make_vectors
 from tests.runs import add_draft, make_run
-from viz.learn.assets import learn_js
+from viz.core.assets import learn_js
 from viz.player.payload import run_payload
 
 LANES_RUN = ("autoregressive", "static:5", "confidence:0.5", "disco:0.6")

@@ -14,8 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ..learn.assets import learn_css, learn_js
-from ..player.assets import player_css, player_js
+from ..core.assets import learn_css, learn_js, player_css, player_js
 from .document import Document
 
 HERE = Path(__file__).resolve().parent

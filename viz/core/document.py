@@ -55,6 +55,10 @@ Same text, sooner.</p>
 </script>
 <script>
 (function () {{
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const follow = () => document.body.classList.toggle("dark", dark.matches);
+  dark.addEventListener("change", follow);
+  follow();
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
 {start}
 }})();

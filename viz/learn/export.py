@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.assets import learn_css, learn_js, player_css
 from ..core.document import document
-from ..player.assets import player_css
-from .assets import learn_css, learn_js
 
 
 def export_lesson(

@@ -24,7 +24,7 @@ def appendix(run: Run) -> str:
     rows = "".join(
         f"<tr><th scope='row'>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in settings_table(run)
     )
-    return f"{plots}<h2>How the run was made</h2><table>{rows}</table>"
+    return f"{plots}<h2>How the run was made</h2><table class='sd-table'>{rows}</table>"
 
 
 def settings_table(run: Run) -> list[list[str]]:

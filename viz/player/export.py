@@ -6,9 +6,9 @@ from typing import Any
 
 from decoding.records.trace import Run
 
+from ..core.assets import player_css, player_js
 from ..core.document import document
 from .appendix import appendix
-from .assets import player_css, player_js
 from .details import token_details
 from .payload import Origin, run_payload
 

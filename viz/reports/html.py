@@ -16,10 +16,10 @@ from decoding.evaluation.report import Table, setting_lines
 from decoding.evaluation.results import DraftsResult, EvaluationResult
 from decoding.files import write_whole
 
+from ..core.assets import light_colours
 from ..figures.drafts import draw_drafts
 from ..figures.evaluation import draw_evaluation
 from ..figures.race import Drawing
-from ..player.assets import light_colours
 
 FIGURE = re.compile(r"[-+±\d]")  # how a cell with a figure begins
 # The page's CSS variables in the light theme, since the file has no theme.

@@ -48,7 +48,7 @@ export function range(label, { min, max, step = 1, value, cls }, act) {
 }
 
 /** A table of rows of cells (texts or nodes), which scrolls by itself; the first column is the row header. */
-export function table(columns, rows, { caption, label, cls } = {}) {
+export function table(columns, rows, { caption, label } = {}) {
   const head = el("tr"), body = el("tbody");
   for (const content of columns) head.append(Object.assign(el("th", "", ...[content].flat()), { scope: "col" }));
   for (const cells of rows) {
@@ -56,7 +56,7 @@ export function table(columns, rows, { caption, label, cls } = {}) {
     first.scope = "row";
     body.append(el("tr", "", first, ...others));
   }
-  const holder = el("div", "sd-scroll", el("table", cls, caption && el("caption", "", caption), el("thead", "", head), body));
+  const holder = el("div", "sd-scroll", el("table", "sd-table", caption && el("caption", "", caption), el("thead", "", head), body));
   holder.tabIndex = 0;
   if (label) {
     holder.setAttribute("role", "group");

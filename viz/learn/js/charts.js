@@ -103,7 +103,7 @@ export function speedBars(rows, { caption } = {}) {
     fill.style.width = `${100 * (speedup || 0) / most}%`;
     const one = el("i", "sl-bar-one");
     one.style.left = `${100 / most}%`;
-    list.append(el("li", "", el("span", "sl-bar-name", name), el("span", "sl-bar-track", fill, one), el("b", "", speedup ? times(speedup) : "–"), note ? el("span", "sl-mute", note) : null));
+    list.append(el("li", "", el("span", "sl-bar-name", name), el("span", "sl-bar-track", fill, one), el("b", "", speedup ? times(speedup) : "–"), note ? el("span", "sd-mute", note) : null));
   }
   return el("figure", "sl-figure", caption ? el("figcaption", "", caption) : null, list);
 }
@@ -125,7 +125,7 @@ export function checksChart(model) {
     one.style.width = `${100 * n / most}%`;
     all.style.width = `${100 * checkCost(costs, n) / most}%`;
     list.append(el("li", "", el("span", "sl-bar-name", count(n, "token")), el("span", "sl-bar-track", one, all), el("b", "", fixed(checkCost(costs, n))),
-      el("span", "sl-mute", n === 1 ? "the unit: one pass over one token" : `in one pass; one by one: ${n} passes (striped)`)));
+      el("span", "sd-mute", n === 1 ? "the unit: one pass over one token" : `in one pass; one by one: ${n} passes (striped)`)));
   }
   return el("figure", "sl-figure", el("figcaption", "", "What one pass over several tokens costs, by the cost curve of this run"), list);
 }

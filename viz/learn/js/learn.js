@@ -85,7 +85,7 @@ export class Learn {
     this.file = el("input");
     Object.assign(this.file, { type: "file", accept: ".json,application/json", hidden: true });
     this.file.addEventListener("change", () => this.openFile(this.file.files[0]));
-    this.picker.append(el("span", "sl-mute", "Run"), choose, button("Open a run file…", () => this.file.click()), this.file);
+    this.picker.append(el("span", "sd-mute", "Run"), choose, button("Open a run file…", () => this.file.click()), this.file);
   }
 
   async ask(name, query = {}) {
@@ -138,7 +138,7 @@ export class Learn {
     this.model = new RunModel(payload);
     this.facts = null;
     this.fillPicker();
-    this.runLine.replaceChildren(el("span", "", payload.sentence + payload.doubt), el("span", "sl-mute", payload.badge.text));
+    this.runLine.replaceChildren(el("span", "", payload.sentence + payload.doubt), el("span", "sd-mute", payload.badge.text));
     this.places.steps.open(this.model);
     for (const name of ["play", "whatif"]) this.places[name].model = null;
     if (this.place !== "lessons") this.show(this.place);

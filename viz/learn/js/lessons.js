@@ -136,7 +136,7 @@ export class Lessons {
       const state = done >= total ? "done" : done ? `${done} of ${total} steps done` : `${total} steps`;
       const open = button(done && done < total ? "Continue" : "Start", () => this.learn.attempt(() => this.open(lesson, done < total ? firstMissing(this.progress[lesson.id], total) : 0)),
         { cls: "sd-button sl-main", title: `${lesson.title}: open` });
-      return el("article", "sl-card", el("h3", "", lesson.title), el("p", "", lesson.about), el("p", "sl-mute", `About ${lesson.minutes} minutes · ${state}`), open);
+      return el("article", "sl-card", el("h3", "", lesson.title), el("p", "", lesson.about), el("p", "sd-mute", `About ${lesson.minutes} minutes · ${state}`), open);
     });
     const box = el("div", "sl-shelf", el("p", "sl-intro", "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Each lesson shows it on a real run and ends with questions."),
       el("div", "sl-cards", ...cards));
@@ -270,12 +270,12 @@ export class Lessons {
       const model = await this.learn.modelOf(this.runFor(step).id), part = this.printedStep(step, i, model, solutions);
       if (model && !models.includes(model)) {
         models.push(model);
-        part.prepend(el("p", "", `${models.length > 1 ? "From here on another run. " : ""}${model.sentence}`), el("p", "sl-mute", model.badge.text));
+        part.prepend(el("p", "", `${models.length > 1 ? "From here on another run. " : ""}${model.sentence}`), el("p", "sd-mute", model.badge.text));
       }
       page.append(part);
     }
     if (solutions.children.length) page.append(el("section", "sl-solutions", el("h2", "", "Answers"), solutions));
-    models.forEach((model, i) => page.append(el("section", "", el("h2", "", `How the ${["", "second ", "third "][i] ?? "next "}run was made`), table(["what", "value"], model.settings, { cls: "sl-table" }))));
+    models.forEach((model, i) => page.append(el("section", "", el("h2", "", `How the ${["", "second ", "third "][i] ?? "next "}run was made`), table(["what", "value"], model.settings))));
     return page;
   }
 
@@ -303,5 +303,5 @@ function firstMissing(done = [], total = 0) {
 function printedIteration(lane, i) {
   const it = lane.iterations[i], row = el("p", "sl-printed", ...it.guesses.map((guess) => tokenBox(guess.text, guess.outcome)));
   if (it.own) row.append(tokenBox(it.own.text, it.own.outcome));
-  return el("div", "", el("p", "", iterationSentence(lane, i)), row, el("p", "sl-mute", costSentence(it)));
+  return el("div", "", el("p", "", iterationSentence(lane, i)), row, el("p", "sd-mute", costSentence(it)));
 }

@@ -5,11 +5,12 @@ import { fixed, small, times } from "../../core/js/format.js";
 import { pieces, piecesAfter } from "../../core/js/pieces.js";
 import { Confidence, Oracle, Static, makePolicy } from "../../core/js/policies.js";
 import { Replay, SL_CAP, bestSplit, checkCost, cutChain, iterationCost, plainCost, simulate } from "../../core/js/replay.js";
+import { meter } from "../../core/js/tops.js";
 import { speedBars } from "./charts.js";
 import { ExpressionError, MAX_SOURCE, WRITTEN_NAMES, Written } from "./expression.js";
 import { memory, tokenBox } from "./fields.js";
 import { iterationSentence } from "./sentences.js";
-import { meter, promptBefore } from "./steps.js";
+import { promptBefore } from "./steps.js";
 
 const LENGTHS = [24, 48, 96];
 
@@ -91,14 +92,14 @@ export class Play {
     return el("div", "sl-card", el("h2", "", "You decide: guess on, or check now?"),
       el("p", "", `The draft shows one guess at a time and how sure it is of it. A guess costs ${small(cost.c[draft])} passes of the target, a check of 2 tokens ${fixed(checkCost(cost, 2))}, of 6 tokens ${fixed(checkCost(cost, 6))}. Guess too little, and the target is called too often; guess too much, and the guesses after the first wrong one are wasted.`),
       el("p", "", "Keys: → or g guesses on, ↓ or c checks now."),
-      el("p", "sl-bar", lengths, Object.assign(button("Start", () => this.start(), { cls: "sd-button sl-main" }), { id: "sl-start" }), best ? el("span", "sl-mute", `Your best here: ${times(best)}`) : null));
+      el("p", "sl-bar", lengths, Object.assign(button("Start", () => this.start(), { cls: "sd-button sl-main" }), { id: "sl-start" }), best ? el("span", "sd-mute", `Your best here: ${times(best)}`) : null));
   }
 
   /** The game: the text, the guesses of this iteration, the time spent, two buttons. */
   table() {
     const { game } = this, seen = game.guesses, last = game.past[game.past.length - 1];
     const board = el("ol", "sl-board");
-    seen.forEach((guess, k) => board.append(el("li", "sl-cell", el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(game.wordOf(k), "waiting"), meter(guess.p, "draft"))));
+    seen.forEach((guess, k) => board.append(el("li", "sl-cell", el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(game.wordOf(k), "waiting"), meter(guess.p))));
     const on = button("Guess on (→)", () => this.guessOn(), { cls: "sd-button sl-main" }), check = button(seen.length ? "Check now (↓)" : "Check now: take one token (↓)", () => this.check(), { cls: "sd-button sl-main" });
     on.dataset.key = "on";
     check.dataset.key = "check";
@@ -108,7 +109,7 @@ export class Play {
     said.setAttribute("role", "status");
     requestAnimationFrame(() => { text.scrollTop = text.scrollHeight; });
     return el("div", "sl-card", said, text, board, el("p", "sl-bar sl-choices", on, check),
-      el("p", "sl-mute", `${game.start} of ${game.replay.n} tokens · your time: ${fixed(game.spent + game.open)} passes · plain decoding's time for these tokens: ${fixed(game.start * game.plain)}`));
+      el("p", "sd-mute", `${game.start} of ${game.replay.n} tokens · your time: ${fixed(game.spent + game.open)} passes · plain decoding's time for these tokens: ${fixed(game.start * game.plain)}`));
   }
 
   results() {

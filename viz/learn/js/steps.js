@@ -1,7 +1,8 @@
 /* Step by step: one iteration at a time, divided into guesses, check, verdicts, own token, rewind and cost. */
 
 import { button, el, select } from "../../core/js/dom.js";
-import { clamp, fixed, percent, visible } from "../../core/js/format.js";
+import { clamp, fixed, visible } from "../../core/js/format.js";
+import { meter, tops } from "../../core/js/tops.js";
 import { tokenBox } from "./fields.js";
 import { KINDS, findIteration } from "./kinds.js";
 import { stepsOf } from "./sentences.js";
@@ -110,7 +111,7 @@ export class Steps {
       keyed("back", button("◀ Back", () => this.move(-1), { title: "One step back (left arrow)" })),
       keyed("next", button("Next ▶", () => this.move(1), { title: "Next step (right arrow)", cls: "sd-button sl-main" })),
       keyed("skip", button("»", () => this.goTo({ iteration: this.at.iteration + 1 }), { title: "Next iteration (n)" })));
-    const jumps = el("span", "sl-group sl-jumps", el("span", "sl-mute", "Jump to"),
+    const jumps = el("span", "sl-group sl-jumps", el("span", "sd-mute", "Jump to"),
       ...Object.entries(KINDS).map(([kind, { label, title }]) => keyed(kind, button(label, () => this.jump(kind), { title: `Jump to ${title}` }))));
     const hide = keyed("hide", button("Hide the verdict", () => { this.hides = !this.hides; this.build(); }, { pressed: this.hides,
       title: "Hide the verdict and predict how many guesses will hold" }));
@@ -134,7 +135,7 @@ export class Steps {
     for (let k = 0; k <= Math.min(this.it.drafted, 24); k++) {
       row.append(button(String(k), () => { this.bets.set(this.it, k); this.build(); }, { pressed: made === k }), " ");
     }
-    if (made != null) row.append(el("span", "sl-mute", "Now choose Next."));
+    if (made != null) row.append(el("span", "sd-mute", "Now choose Next."));
     return row;
   }
 
@@ -186,7 +187,7 @@ export class Steps {
     it.guesses.slice(0, open.guesses).forEach((guess, k) => {
       const fate = this.fateOf(k, open), current = step.at === k && step.kind !== "own" && step.kind !== "rewind";
       const cell = el("li", `sl-cell${current ? " sl-current" : ""}`, el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(guess.text, fate));
-      if (guess.p != null) cell.append(meter(guess.p, "draft"));
+      if (guess.p != null) cell.append(meter(guess.p));
       if (k < open.verdicts && guess.outcome !== "dropped") cell.append(el("span", "sl-cell-own", guess.outcome === "rejected" && guess.other != null ? `target: ${visible(guess.other)}` : "agrees"));
       if (fate !== "waiting") cell.append(el("span", "sl-cell-fate", fate));
       board.append(cell);
@@ -215,7 +216,7 @@ export class Steps {
     if (checked && cost.rest) part(bar, cost.rest, "sl-part-rest", `the rest: ${fixed(cost.rest)}`);
     for (let k = 0; open.over && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check", `token ${k + 1}: ${fixed(cost.plain / gives)}`);
     const spent = (n ? cost.guessing * open.guesses / n : 0) + (checked ? cost.check + cost.rest : 0);
-    const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sl-mute", name), holder, el("span", "sl-value", value));
+    const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sd-mute", name), holder, el("span", "sl-value", value));
     const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, open.over ? fixed(cost.plain) : "…"),
       el("p", "sl-note", "In passes of the target over one token, by the cost curves of this run." + this.clock()));
     return box;
@@ -229,12 +230,8 @@ export class Steps {
   /** Both models' most probable tokens at the place of the step. */
   numbers(step) {
     const guess = step.at >= 0 && ["guess", "verdict"].includes(step.kind) ? this.it.guesses[step.at] : step.kind === "own" ? this.it.own : null;
-    const box = el("div", "sl-tops");
-    if (!guess) return box;
-    const [small, big] = guess.tops;
-    if (small.length && step.kind !== "own") box.append(topList("The draft would say", small));
-    if (big.length && step.kind !== "guess") box.append(topList("The target would say", big));
-    return box;
+    const [draft, target] = guess ? guess.tops : [];
+    return tops(step.kind === "own" ? [] : draft, step.kind === "guess" ? [] : target);
   }
 }
 
@@ -242,18 +239,4 @@ export class Steps {
 export function promptBefore(model, letters) {
   const { chat } = model, prompt = chat ? model.prompt.trimEnd() : model.prompt, shown = prompt.length > letters ? `…${prompt.slice(-letters)}` : prompt;
   return el("span", `sl-prompt${chat ? " sl-asked" : ""}`, chat ? `Prompt: ${shown}` : shown);
-}
-
-export function meter(p, name) {
-  const fill = el("i");
-  fill.style.width = `${clamp(100 * p, 1, 100)}%`;
-  const node = el("span", "sl-meter", el("span", "sl-meter-bar", fill), el("span", "", percent(p)));
-  node.title = `${name}: ${fixed(p, 3)}`;
-  return node;
-}
-
-function topList(title, rows) {
-  const list = el("ol");
-  for (const [text, p] of rows) list.append(el("li", "", el("code", "", visible(text ?? "")), meter(p, title)));
-  return el("div", "sl-top", el("p", "sl-mute", title), list);
 }

@@ -45,7 +45,7 @@ export class WhatIf {
     this.sl = slider("SL (guesses per check)", { min: 1, max: LONGEST, step: 1, value: 5 }, redraw);
     this.threshold = slider("Confidence threshold", { min: 0, max: 1, step: 0.01, value: 0.4, shown: fixed }, redraw);
     this.checks = select("What a check costs", Object.entries(CHECKS).map(([key, [text]]) => [key, text]), "measured", redraw);
-    this.presets = el("p", "sl-bar", el("span", "sl-mute", "Presets"), ...Object.entries(PRESETS).map(([key, [text]]) => button(text, () => this.preset(key), { pressed: key === "measured" })));
+    this.presets = el("p", "sl-bar", el("span", "sd-mute", "Presets"), ...Object.entries(PRESETS).map(([key, [text]]) => button(text, () => this.preset(key), { pressed: key === "measured" })));
     const drafts = model.drafts;
     const choice = drafts.length > 1 ? el("label", "sl-field", el("span", "", "Draft"), select("Draft", drafts.map((name) => [name, name]), this.draft, (name) => this.changeDraft(name))) : null;
     this.out = el("div", "sl-whatif-out");

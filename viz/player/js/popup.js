@@ -2,6 +2,7 @@
 
 import { button, el, isNarrow } from "../../core/js/dom.js";
 import { clamp, visible } from "../../core/js/format.js";
+import { tops } from "../../core/js/tops.js";
 import { GLOSSARY, LETTERS } from "../../core/js/words.js";
 
 /** One shared element: next to the token on wide screens, a sheet at the bottom on phones. */
@@ -46,35 +47,17 @@ export class Popup {
 
 export const closeButton = (act) => button("✕", act, { title: "Close", cls: "sd-close" });
 
-function topTable(title, rows) {
-  const box = el("div", "sd-top");
-  box.append(el("p", "sd-mute", title));
-  const list = el("ol");
-  for (const [text, p] of rows.slice(0, 5)) {
-    const row = el("li");
-    const fill = el("i");
-    fill.style.width = `${clamp(100 * p, 1, 100)}%`;
-    row.append(el("code", "", visible(text)), fill, el("b", "", p >= 0.0005 ? p.toFixed(3) : "<0.001"));
-    list.append(row);
-  }
-  box.append(list);
-  return box;
-}
-
 /** The explanation of a token's fate, as nodes. */
 export function detailNodes(details) {
-  const head = el("div", "sd-pop-head");
-  head.append(el("span", `sd-tk sd-${LETTERS[details.fate]} sd-still`, visible(details.text)));
-  head.append(el("b", "", details.fate), el("span", "sd-mute", GLOSSARY[details.fate] || ""));
+  const head = el("div", "sd-pop-head", el("span", `sd-tk sd-${LETTERS[details.fate]} sd-still`, visible(details.text)),
+    el("b", "", details.fate), el("span", "sd-mute", GLOSSARY[details.fate]));
   const parts = [head, el("p", "sd-mute", details.where)];
   if (details.why) parts.push(el("p", "", details.why));
   if (details.policy) parts.push(el("p", "", details.policy));
   const facts = el("dl");
   for (const [label, value] of details.rows || []) facts.append(el("dt", "", label), el("dd", "", value));
   if (facts.children.length) parts.push(facts);
-  const tops = el("div", "sd-tops");
-  if ((details.draft_top || []).length) tops.append(topTable("The draft would say", details.draft_top));
-  if ((details.target_top || []).length) tops.append(topTable("The target would say", details.target_top));
-  if (tops.children.length) parts.push(tops);
+  const alternatives = tops(details.draft_top, details.target_top, (p) => (p >= 0.0005 ? p.toFixed(3) : "<0.001"));
+  if (alternatives.children.length) parts.push(alternatives);
   return parts;
 }

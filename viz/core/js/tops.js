@@ -1,0 +1,24 @@
+/* A model's most probable tokens, and how probable they are. */
+
+import { el } from "./dom.js";
+import { clamp, percent, visible } from "./format.js";
+
+/** A probability as a bar and a text. */
+export function meter(p, shown = percent) {
+  const fill = el("i");
+  fill.style.width = `${clamp(100 * p, 1, 100)}%`;
+  const node = el("span", "sd-meter", el("span", "sd-meter-bar", fill), el("span", "", shown(p)));
+  node.title = p.toFixed(3);
+  return node;
+}
+
+/** rows: [[text, probability]]. */
+function topList(title, rows, shown) {
+  return el("div", "sd-top", el("p", "sd-mute", title), el("ol", "", ...rows.slice(0, 5).map(([text, p]) => el("li", "", el("code", "", visible(text ?? "")), meter(p, shown)))));
+}
+
+/** What the draft and the target would say; lists without rows are left out. */
+export function tops(draft = [], target = [], shown = percent) {
+  const titled = [["The draft would say", draft], ["The target would say", target]];
+  return el("div", "sd-tops", ...titled.filter(([, rows]) => rows.length).map(([title, rows]) => topList(title, rows, shown)));
+}
