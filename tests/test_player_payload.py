@@ -214,6 +214,10 @@ def test_every_draft_that_ran_has_its_price_and_its_own_best_sl():
     assert "with slow" in payload["lanes"][2]["note"] and "with shallow" in payload["lanes"][1]["note"]
 
 
+def test_the_settings_say_how_the_run_was_made():
+    assert ["rule", "coupling, temperature 0.8, seed 0"] in run_payload(make_run(rule="coupling"))["settings"]
+
+
 def test_what_one_looks_at_is_said_in_one_line(run):
     ways = "Four ways to let a small model guess for a big one"
     assert look(run) == f"{ways}; each colour is the fate of a guess."

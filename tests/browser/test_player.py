@@ -296,6 +296,15 @@ def test_the_threshold_slider_re_simulates(page, run):
     assert page.locator(".sd-threshold .sd-dot-a").first.get_attribute("d")
 
 
+def test_below_the_player_stand_every_static_sl_and_the_settings(page, run):
+    speeds = {sl: simulate_lane(run, f"static:{sl}").speedup for sl in range(1, 21)}
+    best = max(speeds, key=lambda sl: (speeds[sl], -sl))
+    below = page.locator("#appendix")
+    assert f"best: SL {best}, {speeds[best]:.2f}×" in below.locator("svg").text_content()
+    assert below.locator("svg title").text_content().startswith("SL 5: ")  # the measured lane
+    assert "How the run was made" in below.inner_text() and "greedy" in below.locator("table").inner_text()
+
+
 def test_the_page_is_linked_both_ways(page, run):
     page.evaluate("""() => { player.pause(); window.heard = [];
       player.root.addEventListener("sd:position", (event) => window.heard.push(event.detail));

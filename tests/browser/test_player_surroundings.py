@@ -103,6 +103,7 @@ def test_a_run_stopped_before_its_first_token_says_so(opened):
 
 def test_hostile_texts_are_shown_and_never_run(opened):
     run = make_run(lanes=LANES, hostile=True, n_tokens=120)
+    run.machine.processor = "<svg/onload=window.hacked=1>"
     page = opened(run)
     stop_at(page, 1)
     assert whole_text(run.lanes[1].output, run.vocab) == lane_text(page, 1)
@@ -110,11 +111,20 @@ def test_hostile_texts_are_shown_and_never_run(opened):
     page.evaluate("""async () => {
       for (const token of player.lanes[1].tokens) await player.showToken(player.tokenOf(token.node)); }""")
     assert page.locator(".sd-pop").is_visible()
+    assert "<svg/onload=window.hacked=1>" in page.locator("#appendix").inner_text()
     hear_events(page, live_events(run))
     assert page.evaluate("[window.hacked, document.querySelectorAll('#player img, #player script').length]") == [
         None,
         0,
     ]
+
+
+def test_a_run_without_chains_has_neither_simulations_nor_plots(opened):
+    run = make_run(lanes=LANES)
+    run.chains.clear()
+    page = opened(run)
+    assert page.locator(".sd-sim, .sd-threshold, #appendix svg").count() == 0
+    assert "How the run was made" in page.locator("#appendix").inner_text()
 
 
 def test_reduced_motion_starts_at_the_end_and_stands_still(opened):

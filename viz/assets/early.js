@@ -6,7 +6,7 @@
 (function (global) {
   "use strict";
 
-  const { el, asksForAnother } = global.SpeculoscopePage;
+  const { el } = global.Speculoscope, { asksForAnother } = global.SpeculoscopePage;
   let cover = null, player = null, run = null;
 
   /** The value of the Race tab's view, JSON text of a delta; "" where no run is shipped. */
@@ -26,10 +26,9 @@
     const query = new URLSearchParams(global.location.search), value = firstValue();
     if (!value || ["run", "lesson", "learn"].some((name) => query.has(name)) || asksForAnother(query)) return;
     cover = el("div", `sp-early${isDark(query.get("__theme")) ? " dark" : ""}`);
-    const head = el("div", "speculoscope sp-early-head"), root = el("div", "sp-player");
-    head.append(el("b", "", "Speculoscope"), el("p", "", document.querySelector("meta[name=description]").content));
-    head.append(el("p", "sp-note", "A recorded run plays while the rest of the page loads."));
-    cover.append(head, root);
+    const root = el("div", "sp-player");
+    cover.append(el("div", "speculoscope sp-early-head", el("b", "", "Speculoscope"), el("p", "", document.querySelector("meta[name=description]").content),
+      el("p", "sp-note", "A recorded run plays while the rest of the page loads.")), root);
     document.body.prepend(cover);
     player = global.Speculoscope.mount(root, { globalKeys: true });
     const { payload } = JSON.parse(value).events[0].data;

@@ -2,15 +2,13 @@
 (function (global) {
   "use strict";
 
-  const { el } = global.SpeculoscopePage, HOME = "speculoscope-learn";
+  const { el } = global.Speculoscope, HOME = "speculoscope-learn";
   let loading = null, opened = null, wanted = [];
 
   function load() {
     return (loading ??= new Promise((resolve, reject) => {
-      const style = el("link"), script = el("script");
-      Object.assign(style, { rel: "stylesheet", href: `${HOME}/learn.css` });
-      Object.assign(script, { src: `${HOME}/learn.js`, onload: resolve, onerror: () => { loading = null; reject(new Error("no script")); } });
-      document.head.append(style, script);
+      document.head.append(Object.assign(el("link"), { rel: "stylesheet", href: `${HOME}/learn.css` }),
+        Object.assign(el("script"), { src: `${HOME}/learn.js`, onload: resolve, onerror: () => { loading = null; reject(new Error("no script")); } }));
     }));
   }
 

@@ -5,18 +5,18 @@
 (function (global) {
   "use strict";
 
+  const { button, el, isNarrow } = global.Speculoscope;
   const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
   let plotly = null;
 
   /** Loads Plotly from our own server on first use. */
   function load() {
     plotly ??= new Promise((done, failed) => {
-      const script = document.createElement("script");
-      const home = (global.gradio_config || {}).root || "";
-      script.src = `${home}/speculoscope/plotly.min.js`;
-      script.onload = () => done(global.Plotly);
-      script.onerror = () => { plotly = null; failed(new Error("The plots could not be loaded. Reload the page to try again.")); };
-      document.head.append(script);
+      document.head.append(Object.assign(el("script"), {
+        src: `${(global.gradio_config || {}).root || ""}/speculoscope/plotly.min.js`,
+        onload: () => done(global.Plotly),
+        onerror: () => { plotly = null; failed(new Error("The plots could not be loaded. Reload the page to try again.")); },
+      }));
     });
     return plotly;
   }
@@ -49,7 +49,7 @@
     for (const key of Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name))) {
       layout[key] = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ...layout[key] };
     }
-    if (global.matchMedia("(max-width: 760px)").matches) narrowed(data, layout);
+    if (isNarrow()) narrowed(data, layout);
     return { data, layout };
   }
 
@@ -88,17 +88,11 @@
   class Drawing {
     constructor(about) {
       this.about = about;
-      this.node = document.createElement("figure");
-      this.node.className = "sp-figure";
-      const title = document.createElement("h3"), sentence = document.createElement("p");
-      title.textContent = about.title;
-      sentence.textContent = about.sentence;
-      this.canvas = document.createElement("div");
-      this.canvas.className = "sp-canvas";
+      this.canvas = el("div", "sp-canvas");
       this.canvas.setAttribute("role", "img");
       this.canvas.setAttribute("aria-label", `${about.title}. ${about.sentence}`);
       if (about.figure.layout.height) this.canvas.style.minHeight = `${about.figure.layout.height}px`;
-      this.node.append(title, sentence, this.canvas);
+      this.node = el("figure", "sp-figure", el("h3", "", about.title), el("p", "", about.sentence), this.canvas);
     }
 
     async draw(library) {
@@ -126,8 +120,7 @@
       const layout = this.canvas._fullLayout;
       if (!layout || !layout.xaxis || this.place == null) return;
       if (!this.line || !this.line.isConnected) {
-        this.line = document.createElement("i");
-        this.line.className = "sp-now";
+        this.line = el("i", "sp-now");
         this.canvas.append(this.line);
       }
       const { xaxis, height } = layout, top = layout._size.t;
@@ -143,10 +136,9 @@
     /** fetch(run) => {figures}; player: the player's root element; stands() => whether its clock is at the end. */
     constructor(node, { fetch, player, stands }) {
       Object.assign(this, { node, fetch, player, stands, drawings: [], run: null, fetched: null, visible: false, ended: false });
-      this.note = document.createElement("p");
-      this.note.className = "sp-note";
+      this.note = el("p", "sp-note");
       this.note.setAttribute("role", "status");
-      this.body = document.createElement("div");
+      this.body = el("div");
       node.replaceChildren(this.note, this.body);
       this.sight = new IntersectionObserver((seen) => {
         this.visible = seen[seen.length - 1].isIntersecting;
@@ -227,19 +219,14 @@
     offerChoices(library) {
       const several = this.drawings.filter((one) => one.about.choice);
       for (const shown of several) {
-        const row = document.createElement("div");
-        row.className = "sp-choices";
+        const choose = async (other) => {
+          for (const one of several) one.node.hidden = one !== other;
+          await this.drawOne(other, library);
+          other.node.querySelector("[aria-pressed=true]").focus();
+        };
+        const row = el("div", "sp-choices", ...several.map((other) => button(other.about.choice, () => choose(other), { cls: "sp-button", pressed: other === shown })));
         row.setAttribute("role", "group");
         row.setAttribute("aria-label", "Form of this plot");
-        for (const other of several) {
-          const choose = global.SpeculoscopePage.button("sp-button", other.about.choice, async () => {
-            for (const one of several) one.node.hidden = one !== other;
-            await this.drawOne(other, library);
-            other.node.querySelector("[aria-pressed=true]").focus();
-          });
-          choose.setAttribute("aria-pressed", String(other === shown));
-          row.append(choose);
-        }
         shown.node.prepend(row);
         shown.node.hidden = shown !== several[0];
       }

@@ -1,4 +1,4 @@
-"""The Learn tab's requests to the server: runs, lessons, files. Answers are cheap; all input is treated as hostile."""
+"""The Learn tab and its requests to the server: runs, lessons, files. Answers are cheap; input is treated as hostile."""
 
 from __future__ import annotations
 
@@ -26,6 +26,19 @@ from .roles import find_roles, readable_runs, wanted_by
 OWN_RECORDINGS = LESSONS / "recordings"  # runs that lessons need and the showcase does not contain
 
 MAX_RUNS = 4  # of one saved lesson
+TEMPLATE = '<div class="sp-learn" aria-busy="true"><p class="speculoscope sp-note">Opening the lessons…</p></div>'
+
+
+def build_learn_tab(store: RunStore) -> None:
+    """Adds to the current Gradio context one static element, which the tab's script fills when it is first opened."""
+    gr.HTML(
+        "",
+        elem_id="learn",
+        html_template=TEMPLATE,
+        js_on_load="window.SpeculoscopePage.learn(element, server);",
+        apply_default_css=False,
+        server_functions=learn_answers(store),
+    )
 
 
 class Shelf:

@@ -8,7 +8,6 @@ from decoding.records.trace import Run
 
 from ..core.assets import player_css, player_js
 from ..core.document import document
-from .appendix import appendix
 from .details import token_details
 from .payload import Origin, run_payload
 
@@ -22,7 +21,7 @@ def export_html(run: Run, *, origin: Origin = "recorded") -> str:
         title=f"Speculoscope: {payload['sentence']}",
         css=player_css(),
         js=player_js(),
-        body=f'<div id="player"></div>\n<section class="speculoscope speculoscope-appendix">{appendix(run)}</section>',
+        body='<div id="player"></div>\n<section id="appendix" class="speculoscope speculoscope-appendix"></section>',
         data={"payload": payload, "details": _all_details(run)},
         start=_START,
     )
@@ -47,5 +46,7 @@ _START = """\
     globalKeys: true,
     details: async (lane, iteration, index) => details[lane][iteration][index],
   });
-  player.load(read("payload"));
+  const payload = read("payload");
+  player.load(payload);
+  Speculoscope.appendix(document.getElementById("appendix"), payload);
   window.player = player;"""

@@ -24,7 +24,6 @@ from decoding.records.text import pieces
 from decoding.records.trace import Guesses, Iteration, Run, Trace
 
 from . import sentences
-from .appendix import settings_table
 from .looks import lane_look
 from .names import lane_caption, lane_name
 
@@ -94,6 +93,24 @@ def run_payload(
 def _first_line(run: Run) -> str:
     line = next((one.strip() for one in run.settings.prompt.splitlines() if one.strip()), run.id)
     return line[:80]
+
+
+def settings_table(run: Run) -> list[list[str]]:
+    """How the run was made, as [what, value] rows for handouts and exported files."""
+    asked = run.settings
+    rows = [
+        ["models", f"{run.pair.name}: {run.pair.target.name} with {', '.join(run.pair.drafts) or 'no draft'}"],
+        ["machine", f"{run.machine.gpu or run.machine.processor}, {run.pair.target.dtype}, {run.created[:10]}"],
+        ["rule", asked.rule + (f", temperature {asked.temperature:g}, seed {asked.seed}" if asked.temperature else "")],
+        ["lanes", ", ".join(lane_name(trace.lane) for trace in run.lanes)],
+        ["new tokens", f"at most {asked.max_new_tokens}"],
+        ["timing repeats", str(asked.repeats)],
+    ]
+    if asked.top_k:
+        rows.append(["top-k", str(asked.top_k)])
+    if asked.top_p < 1:
+        rows.append(["top-p", f"{asked.top_p:g}"])
+    return rows
 
 
 def prompt_end(prompt: str, asked: bool) -> str:

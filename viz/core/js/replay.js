@@ -67,8 +67,6 @@ export class Replay {
     const at = along ? start + index : index - held - 1;
     return { id: list.choice[at], p: list.p[at], entropy: list.entropy[at], score: (head) => list.scores?.[head]?.[at] };
   }
-
-  hasScores(head) { return Boolean(this.chain.along.scores && this.chain.along.scores[head]); }
 }
 
 function said(tail) {

@@ -1,46 +1,9 @@
-/* Small charts in SVG, redrawn within a frame. Colours come from the player's variables and are never the only mark. */
+/* Charts of the Learn tab. */
 
-import { el, isNarrow, svg } from "../../core/js/dom.js";
+import { el, svg } from "../../core/js/dom.js";
 import { clamp, count, fixed, times } from "../../core/js/format.js";
+import { chartSize } from "../../core/js/charts.js";
 import { checkCost } from "../../core/js/replay.js";
-
-/** In the units of the viewBox: a smaller drawing on a phone, so that its letters stay readable. */
-function chartSize() {
-  const narrow = isNarrow();
-  return { width: narrow ? 360 : 640, height: narrow ? 260 : 300, left: 40, right: 12, top: 16, bottom: 36 };
-}
-
-function niceStep(range, wanted = 5) {
-  const rough = range / wanted, power = 10 ** Math.floor(Math.log10(rough || 1));
-  return [1, 2, 2.5, 5, 10].map((k) => k * power).find((step) => step >= rough);
-}
-
-/** Lines and points over a numeric axis. series: {name, points: [[x, y]], kind: "line" | "dash" | "dots", cls}. */
-export function lineChart({ label, x, y, series, marks = [] }) {
-  const { width, height, left, right, top, bottom } = chartSize();
-  const all = series.flatMap((one) => one.points.map(([, value]) => value)), high = Math.max(y.least || 1.2, ...all) * (marks.length ? 1.2 : 1.06);  // the text of a mark stands above all curves
-  const sx = (value) => left + (value - x.min) / (x.max - x.min) * (width - left - right);
-  const sy = (value) => height - bottom - value / high * (height - top - bottom);
-  const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "sl-chart", role: "img", "aria-label": label });
-  const step = niceStep(high);
-  for (let value = 0; value <= high; value += step) {
-    chart.append(svg("line", { x1: left, x2: width - right, y1: sy(value), y2: sy(value), class: Math.abs(value - 1) < 1e-9 ? "sl-one" : "sl-grid" }),
-      svg("text", { x: left - 6, y: sy(value) + 4, class: "sl-tick sl-end" }, `${Number(value.toFixed(2))}×`));
-  }
-  chart.append(svg("line", { x1: left, x2: width - right, y1: sy(1), y2: sy(1), class: "sl-one" }));
-  for (let value = Math.ceil(x.min); value <= x.max; value += Math.ceil((x.max - x.min) / (width > 400 ? 10 : 6))) chart.append(svg("text", { x: sx(value), y: height - bottom + 16, class: "sl-tick sl-middle" }, String(value)));
-  chart.append(svg("text", { x: (left + width - right) / 2, y: height - 4, class: "sl-tick sl-middle" }, x.label));
-  for (const one of series) chart.append(...drawSeries(one, sx, sy));
-  for (const mark of marks) chart.append(svg("circle", { cx: sx(mark.x), cy: sy(mark.y), r: 8, class: "sl-optimum" }), svg("text", { x: clamp(sx(mark.x), left + 60, width - 90), y: top + 12, class: "sl-tick sl-middle sl-strong" }, mark.text));
-  const legend = el("p", "sl-legend", ...series.filter((one) => one.points.length).map((one) => el("span", `sl-legend-${one.kind} ${one.cls}`, one.name)));
-  return el("figure", "sl-figure", chart, legend);
-}
-
-function drawSeries({ points, kind, cls }, sx, sy) {
-  if (kind === "dots") return points.map(([x, y, title]) => svg("rect", { x: sx(x) - 5, y: sy(y) - 5, width: 10, height: 10, class: `sl-dotted ${cls}`, transform: `rotate(45 ${sx(x)} ${sy(y)})` }, svg("title", {}, title || "")));
-  const path = points.map(([x, y], i) => `${i ? "L" : "M"}${sx(x).toFixed(1)} ${sy(y).toFixed(1)}`).join("");
-  return [svg("path", { d: path, class: `sl-line sl-${kind} ${cls}` })];
-}
 
 /** Speedups as cells, which are built once and then only recoloured. The run's cell is outlined. */
 export class HeatMap {
@@ -48,14 +11,14 @@ export class HeatMap {
     Object.assign(this, { columns, rows, xLabel, yLabel, xText, yText, w: chartSize().width === 360 ? 360 : 460, h: 250, left: 34, top: 8, bottom: 34 });
     this.cw = (this.w - this.left - 6) / columns.length;
     this.ch = (this.h - this.top - this.bottom) / rows.length;
-    this.chart = svg("svg", { viewBox: `0 0 ${this.w} ${this.h}`, class: "sl-chart sl-heat", role: "img" });
+    this.chart = svg("svg", { viewBox: `0 0 ${this.w} ${this.h}`, class: "sd-chart sl-heat", role: "img" });
     this.cells = rows.map((_, j) => columns.map((__, i) => this.cell(i, j)));
     this.chart.append(...this.cells.flat(), ...this.ticks(), this.outline = svg("rect", { width: this.cw, height: this.ch, class: "sl-here" }));
     this.title = el("figcaption");
     this.readout = el("p", "sl-note", "");
     this.chart.addEventListener("pointermove", (event) => this.point(event));
     this.chart.addEventListener("pointerleave", () => { this.readout.textContent = this.resting; });
-    this.node = el("figure", "sl-figure", this.title, this.chart, this.readout);
+    this.node = el("figure", "sd-figure", this.title, this.chart, this.readout);
   }
 
   x(i) { return this.left + i * this.cw; }
@@ -63,10 +26,10 @@ export class HeatMap {
   cell(i, j) { return svg("rect", { x: this.x(i), y: this.y(j), width: this.cw, height: this.ch }); }
 
   ticks() {
-    const { columns, rows, left, w, h, bottom } = this, text = (x, y, cls, what) => svg("text", { x, y, class: `sl-tick ${cls}` }, what);
-    const across = columns.map((column, i) => i % Math.ceil(columns.length / 8) === 0 && text(this.x(i) + this.cw / 2, h - bottom + 14, "sl-middle", this.xText(column)));
-    const up = rows.map((row, j) => j % Math.ceil(rows.length / 6) === 0 && text(left - 5, this.y(j) + this.ch / 2 + 4, "sl-end", this.yText(row)));
-    return [...across, ...up, text((left + w) / 2, h - 4, "sl-middle", this.xLabel)].filter(Boolean);
+    const { columns, rows, left, w, h, bottom } = this, text = (x, y, cls, what) => svg("text", { x, y, class: `sd-tick ${cls}` }, what);
+    const across = columns.map((column, i) => i % Math.ceil(columns.length / 8) === 0 && text(this.x(i) + this.cw / 2, h - bottom + 14, "sd-middle", this.xText(column)));
+    const up = rows.map((row, j) => j % Math.ceil(rows.length / 6) === 0 && text(left - 5, this.y(j) + this.ch / 2 + 4, "sd-at-end", this.yText(row)));
+    return [...across, ...up, text((left + w) / 2, h - 4, "sd-middle", this.xLabel)].filter(Boolean);
   }
 
   say(i, j) { return `${this.xLabel} ${this.xText(this.columns[i])}, ${this.yLabel} ${this.yText(this.rows[j])}: ${times(this.values[j][i])}`; }
@@ -105,7 +68,7 @@ export function speedBars(rows, { caption } = {}) {
     one.style.left = `${100 / most}%`;
     list.append(el("li", "", el("span", "sl-bar-name", name), el("span", "sl-bar-track", fill, one), el("b", "", speedup ? times(speedup) : "–"), note ? el("span", "sd-mute", note) : null));
   }
-  return el("figure", "sl-figure", caption ? el("figcaption", "", caption) : null, list);
+  return el("figure", "sd-figure", caption ? el("figcaption", "", caption) : null, list);
 }
 
 /** The measured lanes of the run as bars, with the draft that is always wrong. */
@@ -127,5 +90,5 @@ export function checksChart(model) {
     list.append(el("li", "", el("span", "sl-bar-name", count(n, "token")), el("span", "sl-bar-track", one, all), el("b", "", fixed(checkCost(costs, n))),
       el("span", "sd-mute", n === 1 ? "the unit: one pass over one token" : `in one pass; one by one: ${n} passes (striped)`)));
   }
-  return el("figure", "sl-figure", el("figcaption", "", "What one pass over several tokens costs, by the cost curve of this run"), list);
+  return el("figure", "sd-figure", el("figcaption", "", "What one pass over several tokens costs, by the cost curve of this run"), list);
 }

@@ -45,33 +45,43 @@ function parsePolicy(source, names) {
   };
 }
 
+/** Operators by how tightly they bind; all but ^ are left-associative. */
+const OPERATORS = {
+  or: [1, (a, b) => (a || b ? 1 : 0)], and: [2, (a, b) => (a && b ? 1 : 0)],
+  "<": [4, (a, b) => +(a < b)], ">": [4, (a, b) => +(a > b)], "<=": [4, (a, b) => +(a <= b)], ">=": [4, (a, b) => +(a >= b)],
+  "==": [4, (a, b) => +(a === b)], "!=": [4, (a, b) => +(a !== b)],
+  "+": [5, (a, b) => a + b], "-": [5, (a, b) => a - b], "*": [6, (a, b) => a * b], "/": [6, (a, b) => a / b], "^": [8, (a, b) => a ** b],
+};
+const NOT = 3, NEGATIVE = 7, COMPARISON = 4, POWER = 8;
+
+/** Precedence climbing (Pratt 1973). Every part becomes a closure: (scope of variables) -> number. */
 class ExpressionParser {
   constructor(text, names, line) {
     Object.assign(this, { names, line, at: 0, depth: 0, tokens: [] });
-    for (let from = 0; from < text.length;) {
-      if (!text.slice(from).trim()) break;
+    for (let from = 0; text.slice(from).trim(); from = TOKEN.lastIndex) {
       TOKEN.lastIndex = from;
       const match = TOKEN.exec(text);
       if (!match) throw this.fault(`“${text.slice(from).trim()[0]}” is not understood here.`);
       const [, number, name, sign] = match;
-      this.tokens.push(number != null ? { number: Number(number) } : name ? { name } : { sign });
-      from = TOKEN.lastIndex;
+      this.tokens.push(number != null ? { number: Number(number), text: number } : { name, text: name || sign });
     }
   }
 
   fault(text) { return new ExpressionError(`Line ${this.line}: ${text}`); }
   get next() { return this.tokens[this.at] || {}; }
 
-  take(...signs) {
-    const { sign, name } = this.next;
-    if (!signs.includes(sign) && !signs.includes(name)) return null;
+  take(text) {
+    if (this.next.text !== text) return false;
     this.at += 1;
-    return sign || name;
+    return true;
   }
 
+  need(text, otherwise) { if (!this.take(text)) throw this.fault(otherwise); }
+
+  /** The name that the line defines, or null. */
   assignment() {
     const [first, second] = this.tokens;
-    if (!first || !first.name || !second || second.sign !== "=") return null;
+    if (!first?.name || second?.text !== "=") return null;
     if (this.names.has(first.name) || first.name in FUNCTIONS || ["and", "or", "not"].includes(first.name)) {
       throw this.fault(`${first.name} is already defined: choose another name.`);
     }
@@ -80,89 +90,50 @@ class ExpressionParser {
   }
 
   whole() {
-    const value = this.either();
-    if (this.at < this.tokens.length) {
-      const { number, name, sign } = this.next;
-      throw this.fault(`“${number ?? name ?? sign}” is unexpected here.`);
-    }
+    const value = this.expression();
+    if (this.at < this.tokens.length) throw this.fault(`“${this.next.text}” is unexpected here.`);
     return value;
   }
 
-  either() { return this.chain(() => this.both(), { or: (a, b) => (s) => (a(s) || b(s) ? 1 : 0) }); }
-  both() { return this.chain(() => this.negated(), { and: (a, b) => (s) => (a(s) && b(s) ? 1 : 0) }); }
-
-  negated() {
-    if (!this.take("not")) return this.comparison();
-    const value = this.deeper(() => this.negated());
-    return (s) => (value(s) ? 0 : 1);
-  }
-
-  comparison() {
-    const left = this.sum(), sign = this.take("<", ">", "<=", ">=", "==", "!=");
-    if (!sign) return left;
-    const right = this.sum();
-    const compare = { "<": (a, b) => a < b, ">": (a, b) => a > b, "<=": (a, b) => a <= b, ">=": (a, b) => a >= b,
-      "==": (a, b) => a === b, "!=": (a, b) => a !== b }[sign];
-    return (s) => (compare(left(s), right(s)) ? 1 : 0);
-  }
-
-  sum() {
-    return this.chain(() => this.product(), { "+": (a, b) => (s) => a(s) + b(s), "-": (a, b) => (s) => a(s) - b(s) });
-  }
-
-  product() {
-    return this.chain(() => this.power(), { "*": (a, b) => (s) => a(s) * b(s), "/": (a, b) => (s) => a(s) / b(s) });
-  }
-
-  power() {
-    if (this.take("-")) {
-      const value = this.deeper(() => this.power());
-      return (s) => -value(s);
-    }
-    const base = this.atom();
-    if (!this.take("^")) return base;
-    const exponent = this.deeper(() => this.power());
-    return (s) => base(s) ** exponent(s);
-  }
-
-  chain(part, signs) {
-    let value = part();
-    for (let sign = this.take(...Object.keys(signs)); sign; sign = this.take(...Object.keys(signs))) {
-      value = signs[sign](value, part());
-    }
-    return value;
-  }
-
-  deeper(part) {
+  /** An operand and all operators after it that bind at least as tightly as `least`. */
+  expression(least = 1) {
     this.depth += 1;
     if (this.depth > MAX_DEPTH) throw this.fault("the brackets are nested too deeply.");
-    const value = part();
+    let left = this.operand();
+    for (let most = POWER; Object.hasOwn(OPERATORS, this.next.text ?? "");) {
+      const [binds, act] = OPERATORS[this.next.text], before = left;
+      if (binds < least || binds > most) break;
+      this.at += 1;
+      const right = this.expression(binds === POWER ? NEGATIVE : binds + 1); // what is negative may be an exponent
+      left = (scope) => act(before(scope), right(scope));
+      if (binds === COMPARISON) most = COMPARISON - 1; // 1 < 2 < 3 has no meaning
+    }
     this.depth -= 1;
-    return value;
+    return left;
   }
 
-  atom() {
-    const { number, name, sign } = this.next;
+  operand() {
+    if (this.take("not")) { const value = this.expression(NOT); return (scope) => (value(scope) ? 0 : 1); }
+    if (this.take("-")) { const value = this.expression(NEGATIVE); return (scope) => -value(scope); }
+    const { number, name, text } = this.next;
     this.at += 1;
     if (number != null) return () => number;
     if (name && Object.hasOwn(FUNCTIONS, name)) return this.call(name);
-    if (name && this.names.has(name)) return (s) => Number(s[name]);
+    if (name && this.names.has(name)) return (scope) => Number(scope[name]);
     if (name) throw this.fault(`there is no “${name}”. Known names: ${[...this.names].join(", ")}.`);
-    if (sign === "(") {
-      const value = this.deeper(() => this.either());
-      if (!this.take(")")) throw this.fault("a closing bracket is missing.");
-      return value;
-    }
-    throw this.fault(sign ? `“${sign}” is unexpected here.` : "the line ends too early.");
+    if (text !== "(") throw this.fault(text ? `“${text}” is unexpected here.` : "the line ends too early.");
+    const value = this.expression();
+    this.need(")", "a closing bracket is missing.");
+    return value;
   }
 
   call(name) {
     const [count, act] = FUNCTIONS[name], values = [];
-    if (!this.take("(")) throw this.fault(`write ${name}(…).`);
-    do values.push(this.deeper(() => this.either())); while (this.take(","));
-    if (!this.take(")")) throw this.fault("a closing bracket is missing.");
+    this.need("(", `write ${name}(…).`);
+    do values.push(this.expression()); while (this.take(","));
+    this.need(")", "a closing bracket is missing.");
     if (values.length !== count) throw this.fault(`${name} takes ${count} value${count > 1 ? "s" : ""}.`);
-    return (s) => act(...values.map((value) => value(s)));
+    return (scope) => act(...values.map((value) => value(scope)));
   }
 }
 

@@ -2,9 +2,10 @@
 
 import { button, el, select } from "../../core/js/dom.js";
 import { clamp, fixed, percent, small, times } from "../../core/js/format.js";
+import { lineChart } from "../../core/js/charts.js";
 import { Confidence, parseLane } from "../../core/js/policies.js";
 import { iterationCost, plainCost, withCosts } from "../../core/js/replay.js";
-import { HeatMap, lineChart, speedBars } from "./charts.js";
+import { HeatMap, speedBars } from "./charts.js";
 import { numberField, slider } from "./fields.js";
 import { breakEven, modelSpeedup } from "./theory.js";
 
@@ -102,11 +103,11 @@ export class WhatIf {
     const closed = sweep.map((one) => [one.sl, modelSpeedup(alpha, one.sl, costs, draft)]);
     const points = model.lanes.filter((lane) => lane.policy === "static" && lane.draft === draft && lane.speedup)
       .map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.replayed, `${lane.name}: ${times(lane.speedup.replayed)} on the clock`]);
-    const chart = lineChart({ label: "Speed relative to plain decoding over the SL", x: { min: 1, max: LONGEST, label: "SL: guesses per check" }, y: {},
-      series: [{ name: "simulated: the recorded guesses at these costs", kind: "line", cls: "sl-s0", points: sweep.map((one) => [one.sl, one.speedup]) },
-        { name: `model: every guess holds with probability ${fixed(alpha)}`, kind: "dash", cls: "sl-s1", points: closed },
-        { name: "measured on the clock, at the measured costs", kind: "dots", cls: "sl-s2", points },
-        { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sl-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.replayed, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.replayed)}`]] }],
+    const chart = lineChart({ label: "Speed relative to plain decoding over the SL", x: { min: 1, max: LONGEST, label: "SL: guesses per check" },
+      series: [{ name: "simulated: the recorded guesses at these costs", kind: "line", cls: "sd-s0", points: sweep.map((one) => [one.sl, one.speedup]) },
+        { name: `model: every guess holds with probability ${fixed(alpha)}`, kind: "dash", cls: "sd-s1", points: closed },
+        { name: "measured on the clock, at the measured costs", kind: "dots", cls: "sd-s2", points },
+        { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sd-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.replayed, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.replayed)}`]] }],
       marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }] });
     const said = el("p", "sl-sentence", `SL ${sl} at c = ${small(this.cost)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
       + (best.speedup > 1 ? `The best SL would be ${best.sl}, ${times(best.speedup)}.` : "No SL gains anything: plain decoding is best."));

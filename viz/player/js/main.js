@@ -1,5 +1,7 @@
-// What a page may use of the player.
+// What a page may use of the player, and of what it is made of.
 
+import { button, el, isNarrow } from "../../core/js/dom.js";
+import { appendix } from "./appendix.js";
 import { explainTerms, termed } from "./glossary.js";
 import "./live.js";
 import "./lookahead.js";
@@ -10,4 +12,4 @@ import "./shell.js";
 import "./simulation.js";
 
 export const mount = (root, options) => new Player(root, options);
-export { explainTerms, termed };
+export { appendix, button, el, explainTerms, isNarrow, termed };
