@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 Sight = tuple[str, str]  # what a lesson looks for in a run: an iteration of this kind, in this lane
 
-# Kinds of iteration as in KINDS of js/lanes.js, by how many guesses were drafted, were accepted and would have held.
+# Kinds of iteration as in KINDS of js/kinds.js, by how many guesses were drafted, were accepted and would have held.
 KINDS: dict[str, Callable[[int, int, int], bool]] = {
     "rejection": lambda n, accepted, holds: n > accepted,
     "burst": lambda n, accepted, holds: accepted >= 4,

@@ -39,6 +39,11 @@ export function select(label, options, value, act, cls = "sd-select") {
   return node;
 }
 
+/** A list of words and their meanings. */
+export function definitions(rows, cls) {
+  return el("dl", cls, ...rows.flatMap(([word, meaning]) => [el("dt", "", word), el("dd", "", meaning)]));
+}
+
 /** A slider without a visible label. */
 export function range(label, { min, max, step = 1, value, cls }, act) {
   const node = Object.assign(el("input", cls), { type: "range", min, max, step, value });

@@ -1,6 +1,6 @@
 /* The glossary, printable, and the calculator. */
 
-import { button, el } from "../../core/js/dom.js";
+import { button, definitions, el } from "../../core/js/dom.js";
 import { GLOSSARY, MORE_WORDS } from "../../core/js/words.js";
 import { tokenBox } from "./fields.js";
 import { printNode } from "./files.js";
@@ -17,8 +17,7 @@ export class Words {
 
   build() {
     if (this.node.children.length) return;
-    const glossary = Object.entries({ ...GLOSSARY, ...MORE_WORDS });
-    const list = () => el("dl", "sl-glossary", ...glossary.flatMap(([word, meaning]) => [el("dt", "", word), el("dd", "", meaning)]));
+    const list = () => definitions(Object.entries({ ...GLOSSARY, ...MORE_WORDS }), "sl-glossary");
     const print = button("Print these words", () => printNode(el("div", "sl-handout", el("h1", "", "Words of speculative decoding"), list())));
     const marks = el("p", "sl-marks", ...["accepted", "rejected", "dropped", "correction", "bonus", "plain"].map((fate) => tokenBox(fate, fate)));
     this.node.append(el("div", "sl-card", el("h2", "", "Words"), marks, list(), print), new Calculator().node);

@@ -1,6 +1,6 @@
 // The page's glossary, which explains words on a tap, and the guide behind "?".
 
-import { el } from "../../core/js/dom.js";
+import { definitions, el } from "../../core/js/dom.js";
 import { GLOSSARY } from "../../core/js/words.js";
 import { Popup, closeButton } from "./popup.js";
 
@@ -43,9 +43,7 @@ export function termed(text) {
 export function say(node, text) { node.replaceChildren(...termed(text || "")); }
 
 export function explanation(term) {
-  const head = el("div", "sd-pop-head");
-  head.append(el("b", "", term));
-  return [head, el("p", "", GLOSSARY[term])];
+  return [el("div", "sd-pop-head", el("b", "", term)), el("p", "", GLOSSARY[term])];
 }
 
 /** Words outside a player, such as in a report: a pop-up of `root` shows their explanations. */
@@ -64,23 +62,14 @@ const KEYS = [["space", "play or pause"], ["← →", "previous, next iteration 
   ["on a word, figure or lane: ↑ ↓", "the next one of that place"],
   ["in a text: ← →", "token by token, each with the reason for its fate"], ["in a text: e", "explain the token step by step"]];
 
-function definitions(cls, rows) {
-  const list = el("dl", cls);
-  for (const [word, meaning] of rows) list.append(el("dt", "", word), el("dd", "", meaning));
-  return list;
-}
-
 /** The guide: what the page shows, the colours, every word, the keys. */
 export function guide(legend) {
-  const dialog = el("dialog", "sd-guide");
-  dialog.setAttribute("aria-label", "Guide: what you see, words, keys");
-  const close = closeButton(() => dialog.close());
-  dialog.append(close, el("h2", "", "What you see"), el("p", "",
+  const dialog = el("dialog", "sd-guide", closeButton(() => dialog.close()), el("h2", "", "What you see"), el("p", "",
     "The same text is written several times, in each lane with another policy. On the time axis, a dark bar is a pass of the "
     + "target and a thin bar is a guess of the draft: guessing far ahead saves passes if the guesses hold, and wastes time if "
-    + "they fail. In the texts below, every token is coloured by its fate; shaded and unshaded parts are successive iterations."));
-  dialog.append(legend, el("h2", "", "Words"), definitions("sd-words", Object.entries(GLOSSARY)));
-  dialog.append(el("h2", "", "Keyboard"), definitions("sd-keys", KEYS));
+    + "they fail. In the texts below, every token is coloured by its fate; shaded and unshaded parts are successive iterations."),
+  legend, el("h2", "", "Words"), definitions(Object.entries(GLOSSARY)), el("h2", "", "Keyboard"), definitions(KEYS));
+  dialog.setAttribute("aria-label", "Guide: what you see, words, keys");
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   return dialog;
 }

@@ -10,15 +10,13 @@ import { Player } from "./player.js";
 export class SlStrip {
   constructor(lane) {
     this.lane = lane;
-    this.node = el("div", "sd-sl");
-    this.plot = el("div", "sd-sl-plot");
-    this.plot.setAttribute("role", "img");
     this.svg = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" });
     this.cover = el("div", "sd-sl-cover");
     this.mark = el("i", "sd-sl-mark");
     this.top = el("span", "sd-sl-top");
-    this.plot.append(this.svg, this.cover, this.mark);
-    this.node.append(this.top, termButton("SL"), el("span", "sd-sl-zero", "0"), this.plot);
+    this.plot = el("div", "sd-sl-plot", this.svg, this.cover, this.mark);
+    this.plot.setAttribute("role", "img");
+    this.node = el("div", "sd-sl", this.top, termButton("SL"), el("span", "sd-sl-zero", "0"), this.plot);
     this.mark.hidden = true;
   }
 
@@ -98,8 +96,7 @@ const Lookahead = {
     if (!strip) return false;
     const number = strip.at(event), it = strip.lane.iterations[number];
     if (!it) return false;
-    const head = el("div", "sd-pop-head");
-    head.append(el("b", "", `Iteration ${number + 1}`), el("span", "sd-mute", `from position ${it.start}`));
+    const head = el("div", "sd-pop-head", el("b", "", `Iteration ${number + 1}`), el("span", "sd-mute", `from position ${it.start}`));
     this.popup.show(strip.node, [head, el("p", "", `${it.drafted} guessed, ${it.accepted} accepted.`)]);
     return true;
   },

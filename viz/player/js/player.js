@@ -2,7 +2,7 @@
  *
  *   const player = Speculoscope.mount(root, {details, autoplay, globalKeys});
  *   details: async (lane index, iteration, index) => dict of payload.py's token_details
- *   player.load(payload)        payload.py's player_payload, as an object
+ *   player.load(payload)        payload.py's run_payload, as an object
  *   player.hear({kind, data})   live: the next event, of decoding/records/events.py. "iterations" data also
  *                               carries texts {id: [text, hex bytes | null]}; "finished" data carries {payload}.
  *   player.seek(seconds) · player.goTo({lane, position | iteration}) · player.play() · player.pause() · player.destroy()

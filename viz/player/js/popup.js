@@ -1,6 +1,6 @@
 // The pop-up that explains a token's fate or a figure.
 
-import { button, el, isNarrow } from "../../core/js/dom.js";
+import { button, definitions, el, isNarrow } from "../../core/js/dom.js";
 import { clamp, visible } from "../../core/js/format.js";
 import { tops } from "../../core/js/tops.js";
 import { GLOSSARY, LETTERS } from "../../core/js/words.js";
@@ -54,9 +54,7 @@ export function detailNodes(details) {
   const parts = [head, el("p", "sd-mute", details.where)];
   if (details.why) parts.push(el("p", "", details.why));
   if (details.policy) parts.push(el("p", "", details.policy));
-  const facts = el("dl");
-  for (const [label, value] of details.rows || []) facts.append(el("dt", "", label), el("dd", "", value));
-  if (facts.children.length) parts.push(facts);
+  if (details.rows?.length) parts.push(definitions(details.rows));
   const alternatives = tops(details.draft_top, details.target_top, (p) => (p >= 0.0005 ? p.toFixed(3) : "<0.001"));
   if (alternatives.children.length) parts.push(alternatives);
   return parts;

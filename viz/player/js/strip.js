@@ -8,13 +8,10 @@ const MICRO = 1e6;
 export class Strip {
   constructor(lane) {
     this.lane = lane;
-    this.node = el("div", "sd-strip");
     this.svg = svg("svg", { preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" });
     this.mark = el("div", "sd-mark");
     this.flag = el("div", "sd-flag");
-    const clip = el("div", "sd-clip");
-    clip.append(this.svg, this.mark);
-    this.node.append(clip, this.flag);
+    this.node = el("div", "sd-strip", el("div", "sd-clip", this.svg, this.mark), this.flag);
     this.built = 0;
   }
 

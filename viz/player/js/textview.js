@@ -56,9 +56,7 @@ export class TextView {
     this.lineCover = el("div", "sd-cover sd-cover-line");
     this.restCover = el("div", "sd-cover sd-cover-rest");
     this.lineCover.hidden = this.restCover.hidden = true;
-    const inner = el("div", "sd-inner");
-    inner.append(this.body, this.lineCover, this.restCover);
-    this.scroller.append(inner);
+    this.scroller.append(el("div", "sd-inner", this.body, this.lineCover, this.restCover));
     this.current = -1;
     this.visible = 0; // tokens
     this.finalOnly = false;
@@ -99,16 +97,14 @@ export class TextView {
   /** Whether token k begins a new block: after a line end, once the block has some tokens. */
   blockEnds(k) {
     if (k - this.blockFirst < BLOCK) return false;
-    const { text, fate } = this.lane.tokens[k - 1];
-    return text.endsWith("\n") && fate !== "r" && fate !== "d";
+    const { text, thrown } = this.lane.tokens[k - 1];
+    return text.endsWith("\n") && !thrown;
   }
 
   openBlock(first) {
-    const block = el("div", "sd-block");
     this.block = el("div", "sd-block-in");
     this.blockFirst = first;
-    block.append(this.block);
-    this.body.append(block);
+    this.body.append(el("div", "sd-block", this.block));
   }
 
   forgetLayout() { this.places = []; this.height = 0; this.painted = undefined; }
@@ -146,7 +142,7 @@ export class TextView {
 
   /** Where token k begins: {x, line}; read once per layout. Past the end: nothing is covered. */
   place(k) {
-    while (this.finalOnly && k < this.lane.tokens.length && "rd".includes(this.lane.tokens[k].fate)) k++;
+    while (this.finalOnly && this.lane.tokens[k]?.thrown) k++;
     if (k >= this.lane.tokens.length) return null;
     if (!this.places[k]) {
       const home = this.body.getBoundingClientRect();
