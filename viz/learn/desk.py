@@ -1,4 +1,4 @@
-"""The Learn tab and its requests to the server: runs, lessons, files. Answers are cheap; input is treated as hostile."""
+"""The Learn tab and its requests to the server: runs, lessons, files. Answers are cheap; input is taken as hostile."""
 
 from __future__ import annotations
 
