@@ -48,6 +48,7 @@ def test_a_sixth_format_is_one_file(tmp_path, monkeypatch):
     all_formats.cache_clear()
     try:
         assert find_format("sixth").compute == torch.float32
+        assert "sixth" in names(target_formats("auto", "cpu", "bfloat16"))
         model = lean(random_model(CONFIGS["llama"]), "sixth")
         assert torch.equal(model.prefill(ids(5)), lean(random_model(CONFIGS["llama"])).prefill(ids(5)))
     finally:

@@ -21,11 +21,11 @@ from .lean import LeanModel
 from .threads import GAIN, time_passes
 
 TRIAL_WEIGHTS = 24_000_000  # at least so many in the layers of a trial: more than a processor's cache holds
-_PREFERENCE = ("bfloat16", "float16", "float32")  # where two are equally fast: the smaller one
 
 
 def target_formats(dtype: str, device: str, stored: str) -> list[WeightFormat]:
-    """The formats that a target may run in: the one asked for, or those that hold a checkpoint of dtype ``stored``.
+    """The formats that a target may run in: the one asked for, or those that hold a checkpoint of dtype ``stored``,
+    the smallest first.
 
     On a GPU "auto" is bfloat16. Raises UserError.
     """
@@ -60,8 +60,8 @@ def _asked_for(dtype: str, device: str) -> WeightFormat:
 def _unasked(device: str, stored: str) -> list[WeightFormat]:
     if device != "cpu":
         return [find_format("bfloat16")]
-    formats = [all_formats()[name] for name in _PREFERENCE]
-    return [one for one in formats if stored in one.holds and (one.is_fast_here() or one.name == "float32")]
+    able = (one for one in all_formats().values() if stored in one.holds and one.is_fast_here())
+    return sorted(able, key=lambda one: (one.layer_bytes, one.name))
 
 
 def fastest(
@@ -82,12 +82,12 @@ def fastest(
     def trial() -> str:
         models = {one.name: _first_layers(one, hf_model, info, head_ids) for one in formats}
         times = time_passes({name: model for name, model in models.items() if model is not None}, rows, threads)
-        best, *others = [name for name in models if name in {name for name, _ in times}]
-        typical = {name: min(s for (model, _), s in times.items() if model == name) for name in models if models[name]}
+        best_s = {name: min(s for (which, _), s in times.items() if which == name) for name, _ in times}
+        chosen, *others = best_s  # in the order of ``formats``
         for name in others:
-            if typical[name] < GAIN * typical[best]:
-                best = name
-        return best
+            if best_s[name] < GAIN * best_s[chosen]:
+                chosen = name
+        return chosen
 
     subject = replace(info, dtype="auto", threads=0)
     return find_format(str(usual("format", subject, [one.name for one in formats], rows, trial)))
@@ -111,7 +111,7 @@ def _first_layers(one: WeightFormat, hf_model: Any, info: ModelInfo, head_ids: A
 
 
 def general_format(formats: Sequence[WeightFormat]) -> WeightFormat:
-    """The format for transformers' own modules: the first that they run in, unless the CPU does not multiply it."""
+    """The first of ``formats`` that transformers' own modules run in. Raises UserError."""
     able = [one for one in formats if one.general]
     if not able:
         raise UserError(
