@@ -82,6 +82,17 @@ def test_compare_shows_fates_figures_and_times_and_writes_the_run(capsys, pair, 
     assert len(run.lanes[0].output) == 12
 
 
+def test_a_run_file_is_repeated_with_its_settings_and_costs(capsys, pair, tmp_path):
+    first, second = tmp_path / "run.json", tmp_path / "again.json"
+    assert run_main(capsys, *arguments(pair, "--out", str(first)))[0] == 0
+    status, _, err = run_main(capsys, "compare", "--again", str(first), "--out", str(second))
+    assert status == 0, err
+    was, now = load_run(first), load_run(second)
+    assert now.settings == was.asked and now.costs.v == was.costs.v and now.costs.decision == was.costs.decision
+    status, _, err = run_main(capsys, "compare", "--again", str(first), "--prompt", "x")
+    assert status == 2 and "either --again FILE or a prompt" in " ".join(err.split())
+
+
 def test_a_closed_pipe_costs_no_run(capsys, pair, tmp_path, monkeypatch):
     def closed(run, as_json):
         raise BrokenPipeError

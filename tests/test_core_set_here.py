@@ -162,7 +162,7 @@ def test_a_number_in_a_lane_wins(known, monkeypatch):
 
 
 def test_the_named_lanes_decide_alike_under_other_curves(known, monkeypatch):
-    """``costaware`` weighs the costs of its run, so that it may decide otherwise."""
+    """Policies that weigh the costs of their run do so if they are given those of the run that is repeated."""
     monkeypatch.setattr(KnownCosts, "chosen", lambda self, draft: CHOSEN)
     monkeypatch.setattr(compare_module, "adjusted", lambda kept, prepared, plain_s: kept)
     known.keep(["small"], 21, measured(0.02, 1.02))
@@ -173,3 +173,11 @@ def test_the_named_lanes_decide_alike_under_other_curves(known, monkeypatch):
     assert there.costs.v != here.costs.v
     assert [trace.lane for trace in there.lanes] == [trace.lane for trace in here.lanes]
     assert [shape(trace) for trace in there.lanes] == [shape(trace) for trace in here.lanes]
+    weighing = ["autoregressive", "costaware:1.1", "throughput", "specdecpp:auto", "disco"]
+    known.sets_lanes = elsewhere.sets_lanes = False
+    here, there = run_of(known, weighing), run_of(elsewhere, weighing)
+    assert [shape(trace) for trace in there.lanes] != [shape(trace) for trace in here.lanes]
+    elsewhere.given = here.costs
+    again = run_of(elsewhere, weighing)
+    assert [shape(trace) for trace in again.lanes] == [shape(trace) for trace in here.lanes]
+    assert again.costs.decision == here.costs.decision and again.costs.v == here.costs.v

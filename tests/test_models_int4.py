@@ -32,7 +32,7 @@ from decoding.records.run_file import run_from_json
 from tests.lean_models import ids, lean, random_model
 from tests.tiny_gguf import HEADS, HIDDEN, LAYERS, write_gguf
 from tests.tiny_pair import make_tiny_pair
-from viz.settings import asked, command_line
+from viz.settings import command_line
 
 from .test_models_invariance import WIDE
 
@@ -190,7 +190,7 @@ def test_a_run_records_them_and_its_command_repeats_them(folders):
     run = run_from_json(json.dumps(data["run"]))
     assert kind == "finished" and run.settings.weights == "int4" and run.pair.target.dtype == "int4"
     assert all(trace.verdict.same for trace in run.lanes)
-    assert "--weights=int4" in command_line(asked(run))
+    assert "--weights=int4" in command_line(run.asked)
 
 
 def test_texts_and_costs_are_kept_apart_from_those_of_other_formats(folders, tmp_path):

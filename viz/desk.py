@@ -28,7 +28,7 @@ from .player.details import token_details
 from .player.export import export_html
 from .player.payload import run_payload
 from .session import BROKEN, Visits
-from .settings import asked, command_line, link_query
+from .settings import command_line, link_query
 from .store import RunStore, check_text, new_name
 from .table import run_csv
 
@@ -102,7 +102,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
             "json": lambda: run_to_json(run),
             "csv": lambda: run_csv(run),
             "html": lambda: _html(store, drawing, run),
-            "command": lambda: command_line(asked(run)),
+            "command": lambda: command_line(run.asked),
             "link": lambda: _link(store, run, query.get("t")),
         }
         kind = query.get("kind")
@@ -147,7 +147,7 @@ _MIME = {"json": "application/json", "csv": "text/csv", "html": "text/html"}
 def _link(store: RunStore, run: Run, t: Any) -> str:
     """A link to a recorded run by name and moment; for other runs to the settings that repeat it."""
     if store.origin(run.id) != "recorded":
-        return link_query(asked(run))
+        return link_query(run.asked)
     moment = t if isinstance(t, int | float) and 0 <= t < 1e6 else 0.0
     return f"run={run.id}&t={moment:.3f}"
 

@@ -22,7 +22,7 @@ from .memory import wire_memory
 from .player.payload import run_payload
 from .race_form import Form, build_form
 from .session import Visits, delta_of, race_stream
-from .settings import FormValues, asked, form_of, read_form, request_of
+from .settings import FormValues, form_of, read_form, request_of
 from .store import RunStore
 from .visitors import address_of
 
@@ -98,7 +98,7 @@ def _first_of_pair(examples: list[Example], pair: str | None) -> Example | None:
 
 def _made_by(run: Run, names_of_pairs: list[str]) -> list:
     """The form's values that repeat ``run``; fields that cannot show a setting keep their defaults."""
-    form, _ = read_form(form_of(asked(run)), form_of(CompareRequest("")), "run", names_of_pairs)
+    form, _ = read_form(form_of(run.asked), form_of(CompareRequest("")), "run", names_of_pairs)
     return list(form.values())
 
 

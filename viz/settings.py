@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
 from decoding.records.request import SETTINGS, CompareRequest, read_request
 from decoding.records.settings import Setting
-from decoding.records.trace import Run
 
 from .player.names import lane_of_name
 
@@ -76,12 +74,6 @@ def link_query(request: CompareRequest) -> str:
         query.pop("prompt", None)
         text = urlencode(query)
     return text
-
-
-def asked(run: Run) -> CompareRequest:
-    """The request of ``run`` with its pair named explicitly, since the default pair may differ elsewhere."""
-    request = run.settings
-    return request if request.pair or request.target else replace(request, pair=run.pair.name)
 
 
 def command_line(request: CompareRequest) -> str:

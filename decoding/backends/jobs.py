@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..comparison.kept_costs import KnownCosts
     from ..engines.pair import Pair
     from ..evaluation.options import EvaluationOptions
+    from ..records.trace import Costs
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ class Jobs:
     """
 
     sets_lanes = True  # learned policies run with the thresholds chosen for this machine's costs
+    costs: Costs | None = None  # runs weigh these instead of this machine's
 
     def __init__(self, device: str = "auto") -> None:
         self._device = device
@@ -171,7 +173,7 @@ class Jobs:
     def _know(self, pair: Pair, key: Key) -> KnownCosts:
         from ..comparison.kept_costs import KnownCosts
 
-        self._pair, self._key, self._known = pair, key, KnownCosts(pair, sets_lanes=self.sets_lanes)
+        self._pair, self._key, self._known = pair, key, KnownCosts(pair, sets_lanes=self.sets_lanes, given=self.costs)
         return self._known
 
 
@@ -183,7 +185,7 @@ class RestingJobs(Jobs):
 
 
 class FittedJobs(Jobs):
-    """Jobs whose learned policies run as they were fitted, on every machine: for runs that ship."""
+    """Jobs whose learned policies run as they were fitted, on every machine: for runs that ship, or are repeated."""
 
     sets_lanes = False
 

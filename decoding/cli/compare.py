@@ -17,7 +17,7 @@ from rich.text import Text
 from ..errors import UserError
 from ..records.events import Event, Numbering, guarded
 from ..records.request import MAX_PROMPT_CHARS, CompareRequest, request_from_dict
-from ..records.run_file import run_of_events, save_run
+from ..records.run_file import load_run, run_of_events, save_run
 from ..records.trace import Run
 from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
 from .options import AsJson, with_settings
@@ -29,18 +29,27 @@ if TYPE_CHECKING:
 @with_settings
 def compare(
     prompt_file: Annotated[Path | None, typer.Option(help="A file with the text to continue; - is stdin.")] = None,
+    again: Annotated[
+        Path | None, typer.Option(help="Repeat this run file: its settings, its cost curves. No other setting counts.")
+    ] = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="Write the run file here.")] = None,
     as_json: AsJson = False,
     **settings: Any,
 ) -> None:
     """Decode one prompt with several lookahead policies and show each of them token by token."""
-    settings["prompt"] = _read_prompt(settings["prompt"], prompt_file)
-    settings["lanes"] = _lane_texts(settings["lanes"])
-    request = request_from_dict(settings)
+    jobs = None
+    if again is None:
+        settings["prompt"] = _read_prompt(settings["prompt"], prompt_file)
+        settings["lanes"] = _lane_texts(settings["lanes"])
+        request = request_from_dict(settings)
+    elif settings["prompt"] or prompt_file is not None:
+        raise UserError("The run file has a prompt: give either --again FILE or a prompt.")
+    else:
+        request, jobs = _repeated(load_run(again))
     if out_file is not None:
         _check_writable(out_file)
     with cancel_on_interrupt() as cancel:
-        run = run_here(request, cancel)
+        run = run_here(request, cancel, jobs)
     if run is None:
         err.print("Cancelled: the run was not finished and nothing was written.")
         raise typer.Exit(CANCELLED)
@@ -49,6 +58,15 @@ def compare(
     _show(run, as_json)
     if out_file is not None:
         err.print(Text(f"Wrote {out_file}"))
+
+
+def _repeated(run: Run) -> tuple[CompareRequest, Jobs]:
+    """The request of ``run``, and jobs whose policies run as it names them and weigh its costs."""
+    from ..backends.jobs import FittedJobs
+
+    jobs = FittedJobs()
+    jobs.costs = run.costs
+    return run.asked, jobs
 
 
 def run_here(

@@ -10,12 +10,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from ..backends.base import pairs_here
 from ..errors import UserError
 from ..evaluation.papers import DATASETS, fetch_suite
 from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import PolicySpec
 from ..lookahead.specs import all_specs
-from ..records.pairs import PairDescription, describe_pairs
+from ..records.pairs import PairDescription
 from ..records.suites import SPLITS, available_suites, load_suite
 from .console import err, out, print_json, visible
 from .options import AsJson
@@ -25,7 +26,7 @@ COLUMNS = ("lane", "what it does", "source")
 
 def pairs(as_json: AsJson = False) -> None:
     """List the named pairs: those shipped with the program and presets from the Hub."""
-    described = describe_pairs()
+    described = pairs_here()
     if as_json:
         print_json([_plain_pair(pair) for pair in described])
         return
@@ -43,6 +44,9 @@ def pairs(as_json: AsJson = False) -> None:
         "* the default draft. ngram (prompt lookup) is a draft of every pair. "
         "Any other pair: --target FOLDER-OR-HUB-ID --draft FOLDER-OR-HUB-ID."
     )
+    for pair in described:
+        for draft, sentence in pair.set_here.items():
+            out.print(Text(f"{pair.name}, {draft}: {sentence}"))
 
 
 def _shown(pair: PairDescription, place: str) -> str:

@@ -159,6 +159,8 @@ class Comparison:
             self._warm.add(lane.text)
             self._check_cancel()
         decision = {policy: mean(costs) for policy, costs in found.items()}
+        if self._known and self._known.given:  # the decisions of a repeated run weigh its own costs
+            return
         costs = self._decoded.costs
         self._decoded.costs = replace(costs, decision={**costs.decision, **decision})
         if self._known and decision:
@@ -172,8 +174,11 @@ class Comparison:
         return len(self.prepared.prompt) + self.prepared.limits.max_new_tokens // 2
 
     def _find_costs(self) -> RawEvents:
-        """The kept costs, if a few passes agree with them; else newly measured ones."""
+        """The given costs; or the kept ones, if a few passes agree with them; else newly measured ones."""
         drafts, known = self.prepared.drafts, self._known
+        if known and known.given:
+            self._decoded.costs = replace(known.given, target_s=self._plain_seconds() or known.given.target_s)
+            return
         kept = known.find(drafts, self._context) if known and self.prepared.request.repeats < MANY_REPEATS else None
         if kept is None:
             yield from self._measure()

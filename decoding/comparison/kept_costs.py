@@ -120,6 +120,7 @@ class KnownCosts:
     warm: set[str] = field(default_factory=set)  # lanes that have run in this process
     tasks: list[Task] = field(default_factory=list)
     sets_lanes: bool = True  # False: policies run as they were fitted
+    given: Costs | None = None  # those of a run that is repeated, instead of this machine's
     unusable: set[str] = field(default_factory=set)  # drafts without sound validation chains
     misfits: bool = False  # passes took another time than the curves say: the numbers of threads are tried again, too
 

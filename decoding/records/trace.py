@@ -10,7 +10,7 @@ over one token. Output positions count the new tokens from 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field
@@ -298,6 +298,12 @@ class Run:
     def lane(self, name: str) -> Trace:
         """The lane of that name; KeyError if there is none."""
         return next(trace for trace in self.lanes if trace.lane == name)
+
+    @property
+    def asked(self) -> CompareRequest:
+        """The request with its pair named explicitly, since the default pair may differ elsewhere."""
+        request = self.settings
+        return request if request.pair or request.target else replace(request, pair=self.pair.name)
 
     @property
     def baseline(self) -> Trace | None:
