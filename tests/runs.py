@@ -13,7 +13,9 @@ import random
 from dataclasses import replace
 
 from decoding.analysis.whatif import Replay, simulate
-from decoding.lookahead.base import LookaheadPolicy, PlannedPolicy
+from decoding.lookahead.base import LookaheadPolicy
+from decoding.lookahead.lanes import parse_lane
+from decoding.lookahead.registry import make_policy
 from decoding.records.request import CompareRequest
 from decoding.records.trace import (
     Chain,
@@ -178,57 +180,21 @@ def _guess(guesses: Guesses, random_: random.Random, choice: int, right: bool) -
     guesses.scores["disco"].append(round(min(1.0, max(0.0, p + random_.gauss(0.05, 0.08))), 4))
 
 
-class _Static(PlannedPolicy):
-    def __init__(self, n: int, name: str = "static") -> None:
-        self.n, self.name = n, name
+class _Disco(LookaheadPolicy):
+    """Stops when the last token's recorded score is below the threshold; the real one needs a fitted classifier."""
 
-    def planned(self, start: int) -> int:
-        return self.n
+    name = "disco"
 
-
-class _Heuristic(PlannedPolicy):
-    name = "heuristic"
-
-    def reset(self, context) -> None:
-        self.n = 5
-
-    def planned(self, start: int) -> int:
-        return self.n
-
-    def observe(self, n_drafted: int, n_accepted: int) -> None:
-        self.n = self.n + 2 if n_accepted == n_drafted else max(1, self.n - 1)
-
-
-class _Oracle(PlannedPolicy):
-    name, cap = "oracle", None
-
-    def reset(self, context) -> None:
-        self.holds = context.holds
-
-    def planned(self, start: int) -> int:
-        return self.holds(start)
-
-
-class _Threshold(LookaheadPolicy):
-    """Stops when the last token's confidence (or disco score) is below the threshold."""
-
-    def __init__(self, name: str, threshold: float) -> None:
-        self.name, self.threshold = name, threshold
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
 
     def should_draft(self, state) -> bool:
-        seen = state.scores["disco"] if self.name == "disco" else state.p
-        return not seen or seen[-1] >= self.threshold
+        return not state.scores["disco"] or state.scores["disco"][-1] >= self.threshold
 
 
-def make_policy(lane: str) -> LookaheadPolicy:
+def policy_of(lane: str) -> LookaheadPolicy:
     name, _, argument = lane.partition(":")
-    if name == "autoregressive":
-        return _Static(0, name)
-    if name == "static":
-        return _Static(int(argument))
-    if name in ("confidence", "disco"):
-        return _Threshold(name, float(argument or 0.4))
-    return {"heuristic": _Heuristic, "oracle": _Oracle}[name]()
+    return _Disco(float(argument or 0.4)) if name == "disco" else make_policy(parse_lane(lane))
 
 
 def make_trace(
@@ -240,7 +206,7 @@ def make_trace(
     random_: random.Random,
     alternatives: int,
 ) -> Trace:
-    policy = make_policy(lane)
+    policy = policy_of(lane)
     plain = policy.name == "autoregressive"
     replay = Replay(chain)
     simulated = simulate(replay, costs, policy, max_new_tokens=settings.max_new_tokens, finish=finish)

@@ -9,7 +9,6 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from decoding.analysis.whatif import simulate
 from decoding.comparison.chain import chain_of, foresee
 from decoding.comparison.compare import compare, finished_run
 from decoding.comparison.lane_run import LaneRun
@@ -173,15 +172,6 @@ def test_holds_come_from_the_chain(run):
             chain = run.chains[trace.draft]
             assert all(it.holds == chain.holds(it.start) for it in trace.iterations)
     assert all(it.n_drafted == min(it.holds, 29 - it.start) for it in run.lane("oracle").iterations)
-
-
-def test_what_if_of_the_run_equals_its_lanes(run):
-    from decoding.lookahead.lanes import parse_lane
-    from decoding.lookahead.registry import make_policy
-
-    for trace in run.lanes[1:]:
-        simulated = simulate(run.chains[trace.draft], run.costs, make_policy(parse_lane(trace.lane)), max_new_tokens=30)
-        assert simulated.iterations == [(it.start, it.n_drafted, it.n_accepted) for it in trace.iterations]
 
 
 def test_under_coupling_all_lanes_agree_too():

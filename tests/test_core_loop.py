@@ -12,7 +12,6 @@ from decoding.engines.inputs import EncodedPrompt
 from decoding.lookahead.base import DraftState, LaneContext
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.specs import evaluated_lanes
-from decoding.lookahead.static import Static
 from decoding.loop.acceptance import make_rule
 from decoding.loop.clock import DRAFT, POLICY, REST, VERIFY, CpuClock
 from decoding.loop.drafting import NgramDraft, prefill
@@ -125,13 +124,6 @@ def test_a_stop_string_across_tokens_within_the_draft():
     assert run.finish == "stop" and last.emitted is None and last.n_accepted < len(last.drafted)
 
 
-def test_a_stop_string_in_the_prompt_alone_does_not_count():
-    pair = ToyPair(agree=1.0)
-    plain = decode(prepared_for(pair, prompt="abc", n=5)).output
-    if "ab" not in pair.tokenizer.decode(plain):
-        assert decode(prepared_for(pair, prompt="pqr", n=5, stop=["\x10"])).output
-
-
 def test_the_target_context_ends_all_lanes_alike():
     pair = ToyPair(agree=0.9, target_length=16)
     prepared = prepared_for(pair, prompt="abcdef", n=500)
@@ -185,11 +177,6 @@ def test_each_pass_falls_into_its_phase(lane):
         target_only, draft_only = (1, 0), (0, len(it.drafted))
         assert (it.times[VERIFY], it.times[DRAFT]) == (target_only, draft_only)
         assert it.times[POLICY] == it.times[REST] == (0, 0)
-
-
-def test_a_prompt_of_one_token():
-    prepared = prepared_for(ToyPair(agree=0.8), prompt="a")
-    assert decode(prepared).output == decode(prepared, "autoregressive").output
 
 
 def test_cancel_comes_between_iterations():
@@ -294,20 +281,6 @@ def test_ngram_equals_its_plain_definition(text, n):
             break
         expected.append(token)
     assert state.tokens == expected[len(text) :]
-
-
-def test_the_loop_reads_as_the_algorithm_says():
-    """Calls speculative_decode directly."""
-    pair = ToyPair(agree=0.7)
-    prepared = prepared_for(pair, n=20)
-    source = prepared.source("small")
-    prefill(pair.target, prepared.prompt)
-    source.start(prepared.prompt)
-    iterations = list(
-        speculative_decode(pair.target, source, Static(4), prepared.rule, prepared.prompt, prepared.limits, CpuClock())
-    )
-    assert sum(len(it.tokens) for it in iterations) == 20
-    assert [it.finish for it in iterations][-1] == "length" and not any(it.finish for it in iterations[:-1])
 
 
 def test_an_unknown_draft_is_a_sentence():

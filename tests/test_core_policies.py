@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
+from decoding.lookahead.base import DraftState, LaneContext
 from decoding.lookahead.confidence import Confidence
 from decoding.lookahead.entropy import Entropy
 from decoding.lookahead.heuristic import Heuristic
@@ -42,16 +42,6 @@ def test_the_heuristic_starts_at_5_and_goes_up_by_2_or_down_by_1():
     assert planned == [5, 7, 9, 8, 7, 9]
     policy.reset(context())
     assert policy.planned(0) == 5
-
-
-@given(st.lists(st.booleans(), max_size=60))
-def test_the_heuristic_stays_between_1_and_the_cap(outcomes):
-    policy = Heuristic()
-    policy.reset(context())
-    for all_held in outcomes:
-        n = policy.planned(0)
-        assert 1 <= n <= SL_CAP
-        policy.observe(n, n if all_held else 0)
 
 
 def test_confidence_goes_on_while_the_last_token_was_sure():

@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import sqrt
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from decoding.lookahead.adaedl import FIRST, GAMMA, STEP, AdaEdl
 from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
@@ -61,18 +59,3 @@ def test_the_wanted_rate_is_what_the_loop_settles_at():
         return threshold(made)
 
     assert settled(0.6) < settled(0.8) < settled(0.95)
-
-
-@given(st.lists(st.tuples(st.integers(0, 64), st.integers(0, 64)), max_size=200), st.floats(0.0, 1.0))
-def test_the_threshold_stays_within_its_range_whatever_it_saw(outcomes, wanted):
-    made = policy(wanted)
-    for n, a in outcomes:
-        made.observe(n, min(n, a))
-    assert 0.0 <= threshold(made) <= 1.0
-
-
-def test_an_iteration_without_room_to_draft_teaches_nothing():
-    made = policy()
-    for _ in range(9):
-        made.observe(0, 0)
-    assert threshold(made) == FIRST

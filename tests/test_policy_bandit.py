@@ -6,8 +6,6 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from decoding.lookahead.bandit import ARMS, FIRST_SL, Bandit
 from decoding.lookahead.base import SL_CAP, LaneContext
@@ -75,18 +73,3 @@ def test_it_finds_the_best_static_sl_of_random_text():
     rates = [COSTS.iteration(int(k), "small") / sum(0.8**i for i in range(k + 1)) for k in ARMS]
     assert spent / tokens < 1.05 * min(rates)
     assert abs(np.mean(stays[-200:]) - (np.argmin(rates) + 1)) <= 2
-
-
-@given(st.lists(st.tuples(st.integers(0, 64), st.integers(0, 64)), max_size=30), st.floats(0.0, 3.0))
-def test_it_stays_between_1_and_the_cap_whatever_it_saw(outcomes, c):
-    costs = Costs(target_s=0.005, v=COSTS.v, c={"small": c}, o=0.0)
-    assert 1 <= after([(n, min(n, a)) for n, a in outcomes], costs) <= SL_CAP
-
-
-def test_an_iteration_without_room_to_draft_teaches_nothing():
-    assert after([(0, 0)] * 9) == FIRST_SL
-
-
-def test_equal_outcomes_give_equal_plans():
-    outcomes = [(5, 2), (4, 4), (6, 1), (3, 3)] * 4
-    assert after(outcomes) == after(outcomes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,17 +45,38 @@ def test_a_spec_is_whole(spec):
         assert made.name == spec.name and (made.needs <= {"p", "entropy"}), "what a chain holds for a replay"
 
 
-@pytest.mark.parametrize("lane", DECIDING)
-@given(outcomes=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=12))
-def test_a_policy_stands_whatever_it_observes(lane, outcomes):
-    """Also with more guesses than its cap, as when an evaluation removes its stops."""
+def started(lane: str, c: float = 0.1):
     policy = make_policy(parse_lane(lane))
-    policy.reset(LaneContext("shallow", COSTS, 200))
+    policy.reset(LaneContext("shallow", replace(COSTS, c={"shallow": c}), 200))
+    return policy
+
+
+def decided(policy) -> tuple:
+    """What it does next: its plan, or its decision after one sure guess and the threshold that it had."""
+    state = DraftState(tokens=[1], p=[1.0], entropy=[0.0])
+    return policy.planned(0), policy.should_draft(state), policy.threshold
+
+
+@pytest.mark.parametrize("lane", DECIDING)
+@given(outcomes=st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), max_size=60), c=st.floats(0.0, 3.0))
+def test_a_policy_stands_whatever_it_observes(lane, outcomes, c):
+    """Also with more guesses than its cap, as when an evaluation removes its stops."""
+    policy, again = started(lane, c), started(lane, c)
     for n_drafted, n_accepted in outcomes:
-        planned = policy.planned(0)
-        assert planned is None or 0 <= planned <= SL_CAP
-        assert policy.should_draft(DraftState()) in (True, False)
-        policy.observe(n_drafted, min(n_drafted, n_accepted))
+        planned, goes_on, threshold = decided(policy)
+        assert planned is None or parse_lane(lane).is_plain or 1 <= planned <= SL_CAP
+        assert goes_on in (True, False) and (threshold is None or 0.0 <= threshold <= 1.0)
+        assert decided(again) == (planned, goes_on, threshold), "equal outcomes, equal decisions"
+        for one in (policy, again):
+            one.observe(n_drafted, min(n_drafted, n_accepted))
+
+
+@pytest.mark.parametrize("lane", [lane for lane in DECIDING if lane != "heuristic"])
+def test_an_iteration_without_room_to_draft_teaches_nothing(lane):
+    policy = started(lane)
+    for _ in range(50):
+        policy.observe(0, 0)
+    assert decided(policy) == decided(started(lane))
 
 
 @pytest.mark.parametrize("lane", DECIDING)

@@ -1,8 +1,7 @@
-"""What-if against a naive loop with two toy models, iteration by iteration."""
+"""What-if's figures and refusals; tests/test_core_whatif.py holds its iterations to the loop's."""
 
 from dataclasses import replace
 from itertools import product
-from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
@@ -10,198 +9,8 @@ from hypothesis import strategies as st
 
 from decoding.analysis import whatif
 from decoding.errors import UserError
-from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
-from decoding.lookahead.lanes import parse_lane
-from decoding.lookahead.oracle import best_split
-from decoding.lookahead.registry import make_policy
 from decoding.lookahead.static import Static
-from decoding.records.trace import Chain, Guesses
 from tests.runs import make_costs, make_run
-
-EOS = 0
-VOCABULARY = 7
-LANES = (
-    "autoregressive",
-    "static:1",
-    "static:3",
-    "static:20",
-    "heuristic",
-    "confidence:0.3",
-    "confidence:0.9",
-    "entropy",
-    "oracle",
-    "oracle:3",
-    "oracle:best",
-)
-
-
-class ToyPair:
-    """Two 'models' as functions of the last three tokens; the draft sometimes agrees with the target."""
-
-    def __init__(self, seed: int, agreement: float, silence: float, eos: bool) -> None:
-        self.seed, self.agreement, self.silence, self.eos = seed, agreement, silence, eos
-
-    def _noise(self, salt: int, prefix: list[int]) -> float:
-        seen = f"{self.seed} {salt} {len(prefix) % 5} {prefix[-3:]}".encode()
-        return crc32(seen) % 10_000 / 10_000
-
-    def target(self, prefix: list[int]) -> int:
-        return int(self._noise(1, prefix) * VOCABULARY) if self.eos else 1 + int(self._noise(1, prefix) * 6)
-
-    def draft(self, prefix: list[int]) -> tuple[int | None, float, float]:
-        if self._noise(2, prefix) < self.silence:
-            return None, 0.0, 0.0
-        agrees = self._noise(3, prefix) < self.agreement
-        token = self.target(prefix) if agrees else int(self._noise(4, prefix) * VOCABULARY)
-        if not self.eos:
-            token = max(1, token)
-        return token, self._noise(5, prefix), 3 * self._noise(6, prefix)
-
-
-def write_text(pair: ToyPair, limit: int, stop: tuple[int, int] | None) -> tuple[list[int], str]:
-    """The autoregressive text and its finish reason; ``stop``: two tokens that end it, like a stop string."""
-    text: list[int] = []
-    while len(text) < limit:
-        text.append(pair.target(text))
-        if pair.eos and text[-1] == EOS:
-            return text, "eos"
-        if stop and tuple(text[-2:]) == stop:
-            return text, "stop"
-    return text, "length"
-
-
-def record(pair: ToyPair, text: list[int], finish: str) -> Chain:
-    along = Guesses([], [], [])
-    tails = {}
-    for at in range(len(text)):
-        token = append(along, pair, text[:at])
-        ended = token is None or (pair.eos and token == EOS)
-        if (token != text[at] or at == len(text) - 1) and not ended:
-            tails[at] = tail(pair, text[:at] + [token])
-    return Chain("toy", text, along, tails)
-
-
-def tail(pair: ToyPair, prefix: list[int]) -> Guesses:
-    guesses = Guesses([], [], [])
-    while len(guesses.choice) < SL_CAP:
-        token = append(guesses, pair, prefix)
-        if token is None or (pair.eos and token == EOS):
-            break
-        prefix = [*prefix, token]
-    return guesses
-
-
-def append(guesses: Guesses, pair: ToyPair, prefix: list[int]) -> int | None:
-    token, p, entropy = pair.draft(prefix)
-    guesses.choice.append(token)
-    guesses.p.append(p)
-    guesses.entropy.append(entropy)
-    return token
-
-
-def naive_loop(pair: ToyPair, policy, context: LaneContext, text: list[int], finish: str, limit: int):
-    """The algorithm box, written without any knowledge of chains: draft, check, emit."""
-    policy.reset(context)
-    out: list[int] = []
-    iterations = []
-    while len(out) < len(text):
-        state = DraftState()
-        state.begin(len(out))
-        while len(state.tokens) < min(limit - len(out) - 1, policy.cap or limit) and policy.should_draft(state):
-            token, p, entropy = pair.draft(out + state.tokens)
-            if token is None:
-                break
-            state.tokens.append(token)
-            state.p.append(p)
-            state.entropy.append(entropy)
-            if pair.eos and token == EOS:
-                break
-        accepted = 0
-        while accepted < len(state.tokens) and len(out) + accepted < len(text):
-            if state.tokens[accepted] != pair.target(out + state.tokens[:accepted]):
-                break
-            accepted += 1
-        policy.observe(len(state.tokens), accepted)
-        iterations.append((len(out), len(state.tokens), accepted))
-        out += state.tokens[:accepted]
-        if len(out) < len(text):
-            out.append(pair.target(out))
-    assert out == text
-    return iterations
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    agreement=st.sampled_from([0.0, 0.5, 0.85, 0.97, 1.0]),
-    silence=st.sampled_from([0.0, 0.0, 0.2]),
-    eos=st.booleans(),
-    stop=st.none() | st.tuples(st.integers(1, 3), st.integers(1, 3)),
-    limit=st.integers(1, 60),
-)
-def test_simulated_iterations_are_the_loops_own(seed, agreement, silence, eos, stop, limit):
-    pair = ToyPair(seed, agreement, silence, eos)
-    text, finish = write_text(pair, limit, stop)
-    chain, costs = record(pair, text, finish), replace(make_costs(), c={"toy": 0.1})
-    replay = whatif.Replay(chain)
-    for lane in LANES:
-        policy = make_policy(parse_lane(lane))
-        wanted = limit if finish in ("eos", "stop") else len(text)
-        context = LaneContext("toy", costs, wanted, chain.holds, len(text))
-        expected = naive_loop(pair, policy, context, text, finish, limit)
-        found = whatif.simulate(replay, costs, policy, max_new_tokens=limit, finish=finish)
-        assert found.iterations == expected, lane
-        assert found.target_passes == len(expected)
-
-
-def brute_force(holds: list[int], cost, n_tokens: int) -> float:
-    best = [0.0] * (n_tokens + 2)
-    for start in range(n_tokens - 1, -1, -1):
-        most = min(holds[start], n_tokens - start - 1)
-        best[start] = min(cost(n) + best[start + n + 1] for n in range(most + 1))
-    return best[0]
-
-
-@given(
-    st.lists(st.booleans(), min_size=1, max_size=40),
-    st.floats(0, 0.9),
-    st.floats(0, 0.3),
-    st.floats(0, 0.3),
-)
-def test_best_split_is_the_floor(right, c, slope, o):
-    holds = [0] * (len(right) + 1)
-    for at in range(len(right) - 1, -1, -1):
-        holds[at] = holds[at + 1] + 1 if right[at] else 0
-
-    def cost(n):
-        return n * c + 1 + slope * n + o
-
-    plan = best_split(holds.__getitem__, len(right), cost)
-    total, start = 0.0, 0
-    while start < len(right):
-        assert 0 <= plan[start] <= holds[start]
-        total += cost(plan[start])
-        start += plan[start] + 1
-    assert total == pytest.approx(brute_force(holds, cost, len(right)))
-
-
-def test_best_split_against_every_split_of_a_short_text():
-    holds = [3, 2, 1, 0, 2, 1, 0]
-
-    def cost(n):
-        return 1 + 0.45 * n
-
-    def every(start):
-        if start >= 7:
-            return 0.0
-        return min(cost(n) + every(start + n + 1) for n in range(min(holds[start], 6 - start) + 1))
-
-    plan = best_split(holds.__getitem__, 7, cost)
-    total, start = 0.0, 0
-    while start < 7:
-        total += cost(plan[start])
-        start += plan[start] + 1
-    assert total == pytest.approx(every(0))
 
 
 @settings(max_examples=30, deadline=None)
@@ -234,13 +43,6 @@ def test_decisions_are_paid_for():
     costly = replace(run, costs=replace(run.costs, decision={"confidence": 0.2}))
     assert whatif.simulate_lane(costly, "confidence").speedup < whatif.simulate_lane(run, "confidence").speedup
     assert whatif.simulate_lane(costly, "static:5") == whatif.simulate_lane(run, "static:5")
-
-
-def test_the_recorded_lanes_are_reproduced_from_the_file():
-    run = make_run(lanes=("autoregressive", "static:5", "heuristic", "confidence:0.4", "oracle"), finish="eos")
-    for trace in run.lanes:
-        real = [(it.start, it.n_drafted, it.n_accepted) for it in trace.iterations]
-        assert whatif.simulate_lane(run, trace.lane).iterations == real
 
 
 def test_a_cheaper_draft_is_faster():
