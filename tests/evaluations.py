@@ -5,21 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from decoding.evaluation.advice import recommend
-from decoding.evaluation.classify import best_f1
-from decoding.evaluation.corrections import correct_all
-from decoding.evaluation.drafts import break_even_c, sl_points, speedups_by_suite
-from decoding.evaluation.results import ALL, DraftResult, DraftsResult, EvaluationResult, Setting
+from decoding.evaluation.drafts import best_figures, break_even_c, simulated_figures
+from decoding.evaluation.figures import draft_figures, match_rates, policy_figures, sweep_figures
+from decoding.evaluation.results import ALL, Draft, EvaluationResult, Figure, Setting
 from decoding.evaluation.samples import Sample, best_of, replay_lane, static_lanes
-from decoding.evaluation.tables import (
-    Entry,
-    always_accepting,
-    judge_timings,
-    match_rates,
-    oracle_lengths,
-    pareto,
-    policy_results,
-)
 from decoding.records.trace import Chain, Costs, Guesses
 from tests.runs import make_chain, make_costs, make_machine
 
@@ -47,6 +36,7 @@ def make_setting(costs: Costs, samples: list[Sample]) -> Setting:
     return Setting(
         pair="synthetic",
         draft="shallow",
+        target="synthetic/target",
         target_fingerprint="0" * 16,
         draft_fingerprint="1" * 16,
         created="2026-11-21T12:00:00+00:00",
@@ -64,30 +54,21 @@ def make_setting(costs: Costs, samples: list[Sample]) -> Setting:
 
 
 def make_evaluation() -> EvaluationResult:
-    """An evaluation of six policies on twelve prompts, without a clock."""
+    """An evaluation of eight policies on twelve prompts, without a clock."""
     samples, costs = make_samples(12), make_costs()
     best = best_of(static_lanes(), make_samples(6, seed=1), costs)
-    lanes = ("autoregressive", "heuristic", "confidence:0.4", "static:5", "entropy", "oracle", "oracle:best")
-    entries = [*(Entry(lane, lane) for lane in lanes), Entry("static-opt", best)]
-    return EvaluationResult(
-        setting=make_setting(costs, samples),
-        static_opt=int(best.split(":")[1]),
-        match_rate=match_rates(samples),
-        always_accept=always_accepting(samples),
-        policies=policy_results(entries, samples, costs),
-        pareto={
-            "static": pareto(static_lanes(), samples, costs, None),
-            "confidence": pareto(["confidence:0.3", "confidence:0.6"], samples, costs, None),
-        },
-        oracle=oracle_lengths(samples),
-        texts_equal=(0, 0),
-        perfect_judge=judge_timings(entries, samples, costs),
-        corrections=correct_all(entries, samples, costs, None),
-        best_f1=best_f1(samples),
-    )
+    labels = ("autoregressive", "heuristic", "confidence:0.4", "static:5", "entropy", "oracle", "oracle:best")
+    lanes = {**{label: label for label in labels}, "static-opt": best}
+    swept = [*static_lanes(), "confidence:0.3", "confidence:0.6"]
+    figures = [
+        *policy_figures(lanes, samples, costs),
+        *draft_figures(samples),
+        *sweep_figures(swept, samples, costs, None),
+    ]
+    return EvaluationResult(make_setting(costs, samples), figures, lanes)
 
 
-def make_drafts(c: float = 0.1) -> DraftsResult:
+def make_drafts(c: float = 0.1) -> EvaluationResult:
     """Three drafts: better ones cost more; "wide" and "deep" have equal numbers of parameters and opposite shapes."""
     shapes = {
         "tiny": (1, 128, 1_200_000, 0.6, 0.5),
@@ -96,32 +77,37 @@ def make_drafts(c: float = 0.1) -> DraftsResult:
     }
     costs = make_costs()
     costs = replace(costs, c={name: c * shape[4] for name, shape in shapes.items()})
-    found = []
+    drafts, figures = [], []
     for name, (layers, width, parameters, match, _) in shapes.items():
         samples = make_samples(9, match=match, draft=name)
         best = best_of(static_lanes(name), samples, costs)
         sl = int(best.rpartition(":")[2])
         sweep = [replay_lane(lane, samples, costs) for lane in static_lanes(name)]
-        rates = match_rates(samples)
-        gain = speedups_by_suite(sweep[sl - 1], samples)
-        found.append(
-            DraftResult(
-                name,
-                f"synthetic/{name}",
-                parameters,
-                layers,
-                width,
-                "int8",
-                costs.c[name],
-                rates,
-                sl,
-                best,
-                gain,
-                gain,
-                0.004,
-                break_even_c(sweep, costs, name),
-                sl_points(name, sweep, rates[ALL], costs, {}),
-            )
-        )
-    setting = make_setting(costs, make_samples(9))
-    return DraftsResult(setting, found, recommend(found, "synthetic/target", costs))
+        drafts.append(Draft(name, f"synthetic/{name}", parameters, layers, width, "int8", "", sl, best))
+        figures += [
+            Figure(name, "", ALL, "c", costs.c[name]),
+            Figure(name, "", ALL, "break_even_c", break_even_c(sweep, costs, name)),
+            *match_rates(samples),
+            *simulated_figures(name, sweep, samples, costs),
+            *best_figures(name, sweep[sl - 1], samples, costs),
+        ]
+    return EvaluationResult(make_setting(costs, make_samples(9)), list(dict.fromkeys(figures)), drafts=drafts)
+
+
+def changed(result: EvaluationResult, *figures: Figure) -> EvaluationResult:
+    """``result`` with these figures in place of those of the same names, or added."""
+    new = {one[:4] for one in figures}
+    return replace(result, figures=[*(one for one in result.figures if one[:4] not in new), *figures])
+
+
+def on_clock(result: EvaluationResult, n: int) -> EvaluationResult:
+    """``result`` as if ``n`` prompts had been simulated and timed with the same outcome."""
+    timed = [one._replace(n=n) for one in result.figures if one.metric in ("latency_s", "speedup", "cut", "tokens")]
+    return changed(result, *timed, *(one._replace(metric=f"clock_{one.metric}") for one in timed))
+
+
+def renamed(result: EvaluationResult, suites: dict[str, str]) -> EvaluationResult:
+    """``result`` with its suites renamed as ``suites`` says."""
+    prompts = {suites.get(name, name): n for name, n in result.setting.prompts.items()}
+    figures = [one._replace(suite=suites.get(one.suite, one.suite)) for one in result.figures]
+    return replace(result, setting=replace(result.setting, prompts=prompts), figures=figures)

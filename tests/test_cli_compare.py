@@ -19,7 +19,7 @@ from decoding.backends.local import LocalBackend
 from decoding.cli import COMMANDS, main
 from decoding.cli.console import cancel_on_interrupt, visible
 from decoding.cli.show import lane_text, remarks, show_run, summary, verdict
-from decoding.evaluation.results import evaluation_from_dict
+from decoding.evaluation.results import result_from_dict
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import load_run
 from decoding.records.trace import Verdict
@@ -278,7 +278,7 @@ def test_an_evaluation_runs_in_the_worker_process(backend, pair):
     unknown = list(backend.run_job("dance", {}, threading.Event()))
     check_stream(events)
     assert events[-1].kind == "finished", events[-1].data
-    assert evaluation_from_dict(events[-1].data["result"]).policies
+    assert result_from_dict(events[-1].data["result"]).policies
     assert stopped[-1].kind == "cancelled"
     assert "nonsense" in refused[-1].data["message"] and "compare, evaluate, drafts" in unknown[-1].data["message"]
 

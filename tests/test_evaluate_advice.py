@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from decoding.evaluation.advice import recommend, transformers_settings, vllm_settings
-from decoding.evaluation.results import ALL
 from decoding.lookahead.lanes import parse_lane
 from tests.evaluations import make_drafts
 from viz.player.names import lane_name
@@ -16,8 +15,8 @@ from viz.player.names import lane_name
 
 def test_the_recommendation_is_the_fastest_draft_and_is_written_out_for_other_engines():
     result = make_drafts()
-    advice = recommend(result.drafts, "target", result.setting.costs)
-    best = max(result.drafts, key=lambda draft: draft.speedup[ALL].value)
+    advice = recommend(result)
+    best = max(result.drafts, key=lambda draft: result.value("speedup", draft.best_policy, draft=draft.name))
     assert advice.draft == best.name and lane_name(best.best_lane).split(" · ")[0] in advice.sentences[0]
     config = json.loads(advice.vllm.partition("--speculative-config ")[2].strip("'"))
     assert config["num_speculative_tokens"] == best.best_sl
@@ -34,7 +33,7 @@ def test_the_recommendation_is_the_fastest_draft_and_is_written_out_for_other_en
 )
 def test_settings_for_transformers(lane, lines):
     draft = replace(make_drafts().drafts[0], name="x", best_sl=7)
-    text = transformers_settings(draft, parse_lane(lane), "target")
+    text = transformers_settings(draft, parse_lane(lane), "source", "target")
     for line in lines:
         assert line in text
     compile(text, "settings", "exec")
@@ -42,12 +41,10 @@ def test_settings_for_transformers(lane, lines):
 
 def test_settings_for_prompt_lookup():
     draft = replace(make_drafts().drafts[0], name="ngram", best_sl=9)
-    text = transformers_settings(draft, parse_lane("ngram/static:9"), "t")
+    text = transformers_settings(draft, parse_lane("ngram/static:9"), "", "t")
     assert "prompt_lookup_num_tokens=9, max_matching_ngram_size=3" in text
-    assert '"method": "ngram"' in vllm_settings(draft, "t")
+    assert '"method": "ngram"' in vllm_settings(draft, "", "t")
 
 
 def test_a_losing_ladder_is_called_losing():
-    result = make_drafts(c=4.0)
-    advice = recommend(result.drafts, "target", result.setting.costs)
-    assert "No draft gains anything" in advice.sentences[0]
+    assert "No draft gains anything" in recommend(make_drafts(c=4.0)).sentences[0]

@@ -6,7 +6,7 @@ import pytest
 
 from decoding.cli import main
 from decoding.evaluation import stages
-from decoding.evaluation.results import load_evaluation
+from decoding.evaluation.results import load_result
 from decoding.records.run_file import save_run
 from decoding.records.suites import Prompt
 from tests.runs import make_run
@@ -100,9 +100,14 @@ def test_evaluate_writes_its_reports_and_goes_on(capsys, tmp_path, toy):
     status, out, err = command(capsys, *asked)
     assert status == 0 and "Latency and speedup" in out and "Wrote" in err
     assert {"report.md", "tables.csv", "result.json"} <= {path.name for path in tmp_path.iterdir()}
-    first = load_evaluation(tmp_path / "result.json")
+    first = load_result(tmp_path / "result.json")
     assert command(capsys, *asked)[0] == 0
-    assert load_evaluation(tmp_path / "result.json").policies == first.policies  # the costs were frozen, too
+    again = load_result(tmp_path / "result.json")
+    assert again.figures == first.figures  # the costs were frozen, too
+    (tmp_path / "report.md").unlink()
+    status, out, _ = command(capsys, "evaluate", "--result", str(tmp_path / "result.json"), "--out", str(tmp_path))
+    assert status == 0 and "Latency and speedup" in out and (tmp_path / "report.md").exists()
+    assert load_result(tmp_path / "result.json") == again
 
 
 def test_evaluate_in_json(capsys, tmp_path, toy):

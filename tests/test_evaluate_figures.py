@@ -8,14 +8,16 @@ from dataclasses import replace
 import pytest
 import typer
 
-from decoding.evaluation.report import evaluation_tables
-from decoding.evaluation.results import ALL, Clocked, Interval, save_result
-from tests.evaluations import make_drafts, make_evaluation
+from decoding.evaluation.advice import static_figures
+from decoding.evaluation.report import tables_of
+from decoding.evaluation.results import ALL, Figure, save_result
+from tests.evaluations import changed, make_drafts, make_evaluation, on_clock
 from viz.figures.drafts import draw_drafts, opposite_shapes
 from viz.figures.evaluation import draw_evaluation
 from viz.player.names import lane_name
 from viz.reports.__main__ import main
 from viz.reports.html import LIBRARY, write_html
+from viz.reports.report import report_of
 
 HOSTILE = "<img src=x onerror=window.hacked=1>%{x}"
 
@@ -38,33 +40,41 @@ def test_bars_are_the_results_own_speedups():
     result = make_evaluation()
     bar = draw_evaluation(result)[0].figure.data[0]
     shown = dict(zip(bar.y, bar.x))
-    for entry in result.policies:
-        assert shown[lane_name(entry.label)] == entry.rows[ALL].simulated.speedup.value
+    assert shown == {lane_name(label): result.value("speedup", label) for label in result.policies}
+
+
+def timed(draft: str, sl: int, value: float, low: float, high: float, simulated: float, n: int) -> list[Figure]:
+    """A static SL on the clock."""
+    policy = f"static:{sl}"
+    return [
+        Figure(draft, policy, ALL, "clock_speedup", value, low, high, n),
+        Figure(draft, policy, ALL, "clock_simulated", simulated, n=n),
+    ]
 
 
 def test_draft_curves_are_the_results_own_points():
     result = make_drafts()
+    name = result.drafts[0].name
     simulated, predicted, clocked = draw_drafts(result)[0].figure.data[:3]
-    points = result.drafts[0].by_sl
-    assert list(simulated.y) == [point.simulated for point in points]
-    assert list(predicted.y) == [point.predicted for point in points]
+    for line, metric in ((simulated, "speedup"), (predicted, "predicted_speedup")):
+        points = static_figures(result, name, metric)
+        assert list(line.x) == list(range(1, 21)) == list(points)
+        assert list(line.y) == [point.value for point in points.values()]
     assert len(clocked.x) == 0
     assert "Nothing was timed" in draw_drafts(result)[0].sentence
-    points[2].clock, points[2].clocked = 1.2, Clocked(6, Interval(1.2, 1.1, 1.3), 1.25)
-    points[4].clock, points[4].clocked = 0.8, Clocked(6, Interval(0.8, 0.7, 0.9), 1.0)
-    drawing = draw_drafts(result)[0]
+
+    def clock(n: int) -> list[Figure]:
+        return [*timed(name, 3, 1.2, 1.1, 1.3, 1.25, n), *timed(name, 5, 0.8, 0.7, 0.9, 1.0, n)]
+
+    drawing = draw_drafts(changed(result, *clock(6)))[0]
     assert list(drawing.figure.data[2].error_y.array) == pytest.approx([0.1, 0.1])
     assert "6 prompts that were timed, 1 of 2 points agree" in drawing.sentence
-    assert f"{result.drafts[0].name} at SL 5: 0.80 on the clock, 1.00 simulated" in drawing.sentence
-    result.plain_clock = 1.15
-    assert "took 1.15 times what its cost curve says, so all points" in draw_drafts(result)[0].sentence
-    for point in (points[2], points[4]):
-        point.clocked.prompts = 1
-    drawing = draw_drafts(result)[0]
+    assert f"{name} at SL 5: 0.80 on the clock, 1.00 simulated" in drawing.sentence
+    slower = changed(result, *clock(6), Figure("", "autoregressive", ALL, "clock_over_costs", 1.15))
+    assert "took 1.15 times what its cost curve says, so all points" in draw_drafts(slower)[0].sentence
+    drawing = draw_drafts(changed(result, *clock(1)))[0]
     assert "Timed: only 1 prompt, too few to compare" in drawing.sentence
     assert list(drawing.figure.data[2].error_y.array) == [0.0, 0.0]
-    points[2].clocked = None  # as in older results
-    assert "on how many prompts is not recorded" in draw_drafts(result)[0].sentence
 
 
 def test_the_pair_of_opposite_shapes_is_found():
@@ -76,25 +86,23 @@ def test_the_pair_of_opposite_shapes_is_found():
 
 def test_sentences_follow_the_result():
     result = make_evaluation()
-    behind = draw_evaluation(result)[0].sentence
-    assert "behind the oracle" in behind
-    entry = result.entry("confidence:0.4").rows[ALL].simulated
-    entry.cut.low, entry.cut.value, entry.cut.high = -0.3, -0.2, -0.1
-    row = result.entry("confidence:0.4").rows[ALL]
+    assert "behind the oracle" in draw_evaluation(result)[0].sentence
     assert "Too few prompts to decide which policy is faster" in draw_evaluation(result)[1].sentence
-    for other in result.policies:
-        timing = other.rows[ALL].simulated
-        timing.prompts = 40
-        other.rows[ALL].clock = replace(timing)
-    row.clock.cut = Interval(-0.01, -0.03, 0.01)  # the clock does not say so
-    unsure = draw_evaluation(result)[1].sentence.split("not distinguishable from it:")
+
+    def cut(metric: str, low: float, high: float) -> Figure:
+        return result.find("cut", "confidence:0.4")._replace(metric=metric, low=low, value=(low + high) / 2, high=high)
+
+    result = on_clock(result, 40)
+    worse = changed(result, cut("cut", -0.3, -0.1), cut("clock_cut", -0.03, 0.01))  # the clock does not say so
+    unsure = draw_evaluation(worse)[1].sentence.split("not distinguishable from it:")
     assert "over 40 simulated prompts and over 40 on the clock" in unsure[0]
     assert "Confidence 0.4" not in unsure[0] and "Confidence 0.4" in unsure[1]
-    result.entry("oracle:best").rows[ALL].clock = None  # it cannot be timed and is not compared
-    assert "over 40 on the clock" in draw_evaluation(result)[1].sentence
-    row.clock.cut = Interval(-0.2, -0.3, -0.1)
-    slower = draw_evaluation(result)[1].sentence.split("slower:")[1].split(";")[0]
-    assert "Confidence 0.4" in slower
+    untimed = replace(
+        worse, figures=[one for one in worse.figures if one.policy != "oracle:best" or "clock" not in one.metric]
+    )
+    assert "over 40 on the clock" in draw_evaluation(untimed)[1].sentence  # it cannot be timed and is not compared
+    slower = draw_evaluation(changed(worse, cut("clock_cut", -0.3, -0.1)))[1].sentence.split("slower:")[1]
+    assert "Confidence 0.4" in slower.split(";")[0]
 
 
 def test_one_suite_is_not_reported_twice():
@@ -103,21 +111,26 @@ def test_one_suite_is_not_reported_twice():
     result.setting.prompts = {"code": 6}
     assert {suite.name for suite in draw_evaluation(result)[1].figure.data} == {ALL} < several
     assert [line.name for line in draw_evaluation(result)[5].figure.data] == [ALL]
-    assert not any("by suite" in table.title for table in evaluation_tables(result))
+    assert not any("by suite" in table.title for table in tables_of(result))
 
 
 def test_names_from_a_result_are_inert(tmp_path):
     result = make_drafts()
-    hostile = replace(result, drafts=[replace(result.drafts[0], name=HOSTILE), *result.drafts[1:]])
+    name = result.drafts[0].name
+    hostile = replace(
+        result,
+        drafts=[replace(result.drafts[0], name=HOSTILE), *result.drafts[1:]],
+        figures=[one._replace(draft=HOSTILE) if one.draft == name else one for one in result.figures],
+    )
     for drawing in draw_drafts(hostile):
         text = json.dumps(drawing.figure.to_plotly_json())
         assert "<img" not in text and "%{x}>" not in text
-    page = write_html(hostile, tmp_path).read_text()
+    page = write_html(report_of(hostile), tmp_path).read_text()
     assert "<img" not in page
 
 
 def test_the_page_loads_the_library_from_beside_it(tmp_path):
-    first, second = write_html(make_evaluation(), tmp_path), write_html(make_drafts(), tmp_path)
+    first, second = (write_html(report_of(one), tmp_path) for one in (make_evaluation(), make_drafts()))
     assert {path.name for path in tmp_path.iterdir()} == {"report.html", "drafts-report.html", LIBRARY}
     for path in (first, second):
         page = path.read_text()
@@ -136,7 +149,7 @@ def test_the_page_is_written_by_a_command_from_a_result_of_either_kind(tmp_path,
 
 
 def test_decoding_imports_no_page_and_no_model_for_them():
-    code = "import sys, decoding.evaluation.results, decoding.cli.evaluate, decoding.cli.whatif\n"
+    code = "import sys, decoding.evaluation.parts, decoding.cli.evaluate, decoding.cli.whatif\n"
     code += "print([m for m in ('plotly', 'gradio', 'torch', 'viz') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -4,32 +4,39 @@ from dataclasses import replace
 
 import pytest
 
-from decoding.evaluation.corrections import correct, correct_all
-from decoding.evaluation.losses import replay_judge
-from decoding.evaluation.results import ALL
-from decoding.evaluation.tables import Entry, judge_timings, policy_results
+from decoding.evaluation.figures import policy_figures
+from decoding.evaluation.losses import correct, losses, replay_judge
+from decoding.evaluation.results import ALL, PERFECT_JUDGE
+from decoding.evaluation.samples import replay_lane
 from tests.evaluations import make_samples, sample
 from tests.runs import make_costs
 
 COSTS = make_costs()
 
 
+def figures(lanes: dict[str, str], samples, costs=COSTS) -> dict[tuple[str, str], float]:
+    """(label, metric) -> value over all suites."""
+    found = policy_figures(lanes, samples, costs)
+    return {(one.policy, one.metric): one.value for one in found if one.suite == ALL}
+
+
 def test_the_parts_of_the_time_add_up_to_the_latency():
     costs = replace(COSTS, decision={"confidence": 0.03}, first={"shallow": 0.05})
-    samples = make_samples(6)
-    for lane in ("static:4", "confidence:0.4", "oracle", "autoregressive"):
-        row = policy_results([Entry(lane, lane)], samples, costs)[0].rows[ALL]
-        parts = row.losses
-        whole = parts.draft_s + parts.check_s + parts.decision_s + parts.loop_s
-        assert whole == pytest.approx(row.simulated.latency_s), lane
-        assert 0 <= parts.too_long_s < whole
+    lanes = ("static:4", "confidence:0.4", "oracle", "autoregressive")
+    found = figures({lane: lane for lane in lanes}, make_samples(6), costs)
+    for lane in lanes:
+        whole = sum(found[lane, part] for part in ("draft_s", "check_s", "decision_s", "loop_s"))
+        assert whole == pytest.approx(found[lane, "latency_s"]), lane
+        assert 0 <= found[lane, "too_long_s"] < whole
 
 
 def test_errors_are_reported_by_kind():
     """yyyynyyyyy under static:1: starts 0, 2, 5 and 7 stop too soon; the draft at 4 is thrown away."""
     samples = [sample("yyyynyyyyy")]
-    lanes = ("static:1", "static:9", "oracle")
-    short, long, oracle = (policy_results([Entry(lane, lane)], samples, COSTS)[0].rows[ALL].losses for lane in lanes)
+    short, long, oracle = (
+        losses(replay_lane(lane, samples, COSTS), lane.partition(":")[0], samples, COSTS)
+        for lane in ("static:1", "static:9", "oracle")
+    )
     assert short.too_soon == pytest.approx(4 / 10)
     assert short.too_long_s == pytest.approx((0.11 + 0.016) * COSTS.target_s / 10)
     assert long.too_soon == 0 and long.too_long_s > short.too_long_s
@@ -37,12 +44,10 @@ def test_errors_are_reported_by_kind():
 
 
 def test_a_perfect_classifier_lies_between_the_policies_and_the_oracle():
-    samples = make_samples(9)
-    entries = [Entry("static-opt", "static:4"), Entry("oracle", "oracle")]
-    judge = judge_timings(entries, samples, COSTS)[ALL]
-    static, oracle = (one.rows[ALL].simulated for one in policy_results(entries, samples, COSTS))
-    assert oracle.latency_s < judge.latency_s < static.latency_s
-    assert judge.cut.value == pytest.approx(1 - judge.latency_s / static.latency_s)
+    found = figures({"static-opt": "static:4", "oracle": "oracle"}, make_samples(9))
+    judge, static, oracle = (found[label, "latency_s"] for label in (PERFECT_JUDGE, "static-opt", "oracle"))
+    assert oracle < judge < static
+    assert found[PERFECT_JUDGE, "cut"] == pytest.approx(1 - judge / static)
 
 
 def test_a_perfect_classifier_drafts_as_long_as_guesses_hold():
@@ -69,16 +74,15 @@ def test_errors_undone_one_kind_at_a_time():
 
 def test_what_holds_a_policy_back():
     costs = replace(COSTS, decision={"confidence": 0.03})
-    samples = make_samples(9)
-    entries = [Entry(lane, lane) for lane in ("autoregressive", "static:4", "confidence:0.6", "oracle")]
-    found = correct_all(entries, samples, costs, None)
-    assert set(found) == {"static:4", "confidence:0.6"}  # the others make no errors
-    judge = judge_timings(entries, samples, costs)[ALL]
-    for label, row in zip(("static:4", "confidence:0.6"), (entries[1], entries[2]), strict=True):
-        one = found[label]
-        assert one.as_it_is_s == pytest.approx(policy_results([row], samples, costs)[0].rows[ALL].simulated.latency_s)
-        assert one.free_checks_s < one.as_it_is_s
-        assert one.no_errors_s < min(one.never_too_soon_s, one.never_too_late_s) <= one.as_it_is_s
-    assert found["static:4"].no_errors_s == pytest.approx(judge.latency_s)
-    assert found["static:4"].free_decisions_s == found["static:4"].as_it_is_s
-    assert found["confidence:0.6"].free_decisions_s < found["confidence:0.6"].as_it_is_s
+    lanes = ("autoregressive", "static:4", "confidence:0.6", "oracle")
+    found = figures({lane: lane for lane in lanes}, make_samples(9), costs)
+    assert {label for label, metric in found if metric == "no_errors_s"} == {"static:4", "confidence:0.6"}
+    for lane in ("static:4", "confidence:0.6"):  # the others make no errors
+        as_it_is = found[lane, "as_it_is_s"]
+        assert as_it_is == pytest.approx(found[lane, "latency_s"])
+        assert found[lane, "free_checks_s"] < as_it_is
+        one_kind = min(found[lane, "never_too_soon_s"], found[lane, "never_too_late_s"])
+        assert found[lane, "no_errors_s"] < one_kind <= as_it_is
+    assert found["static:4", "no_errors_s"] == pytest.approx(found[PERFECT_JUDGE, "latency_s"])
+    assert found["static:4", "free_decisions_s"] == found["static:4", "as_it_is_s"]
+    assert found["confidence:0.6", "free_decisions_s"] < found["confidence:0.6", "as_it_is_s"]

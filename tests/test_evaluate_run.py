@@ -10,11 +10,10 @@ from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.errors import UserError
 from decoding.evaluation import slices, stages
-from decoding.evaluation.drafts import evaluate_drafts
+from decoding.evaluation.advice import recommend, static_figures
 from decoding.evaluation.options import EvaluationOptions
-from decoding.evaluation.policies import evaluate
-from decoding.evaluation.progress import Progress
-from decoding.evaluation.results import ALL, DraftsResult, EvaluationResult
+from decoding.evaluation.results import EvaluationResult, Progress
+from decoding.evaluation.stages import open_evaluation
 from decoding.lookahead.lanes import parse_lane
 from decoding.records.json_lines import Lines
 from decoding.records.request import CompareRequest
@@ -63,8 +62,8 @@ def quick_costs(monkeypatch):
     monkeypatch.setattr(collect, "measure_decision", lambda prepared, lane, costs, n_tokens: 0.001)
 
 
-def run(folder, options=OPTIONS, pair=None, cancel=lambda: False, what=evaluate):
-    steps = list(what(options, pair or ToyPair(agree=0.85), folder, cancel))
+def run(folder, options=OPTIONS, pair=None, cancel=lambda: False):
+    steps = list(open_evaluation(options, pair or ToyPair(agree=0.85), folder, cancel).run())
     return steps[:-1], steps[-1]
 
 
@@ -73,7 +72,7 @@ def test_measuring_costs_shows_how_far_it_is_and_ends_there_when_it_is_stopped(t
     shares = [step.fraction for step in steps if "checks cost" in step.message]
     assert len(shares) > 5 and shares == sorted(shares) and shares[0] == 0.0 and shares[-1] < 1.0
     seen = []
-    steps = evaluate(OPTIONS, ToyPair(agree=0.85), tmp_path / "part", lambda: len(seen) >= 2)
+    steps = open_evaluation(OPTIONS, ToyPair(agree=0.85), tmp_path / "part", lambda: len(seen) >= 2).run()
     seen.extend(step.stage for step in steps)
     assert seen == ["costs", "costs"]
 
@@ -83,19 +82,18 @@ def test_an_evaluation_ends_with_its_result(tmp_path):
     assert isinstance(result, EvaluationResult) and all(isinstance(step, Progress) for step in steps)
     assert {step.stage for step in steps} == {"costs", "chains", "clock", "tables"}
     assert all(0 <= step.fraction <= 1 for step in steps)
-    labels = [entry.label for entry in result.policies]
-    assert labels == ["autoregressive", *(lane for lane in OPTIONS.lanes if lane != "disco")]
-    assert result.entry("static-opt").lane == f"static:{result.static_opt}"
+    assert result.policies == ["autoregressive", *(lane for lane in OPTIONS.lanes if lane != "disco")]
+    assert result.lanes["static-opt"] == f"static:{result.static_opt}" != "static:0"
     assert any("disco was left out" in note for note in result.setting.notes)
     assert result.setting.prompts == {"prose": 2, "code": 2} and result.setting.validation_prompts == 3
-    assert result.entry("static:5").rows[ALL].clock.prompts == 2
+    assert result.find("clock_speedup", "static:5").n == 2
 
 
 def test_every_clocked_text_is_the_autoregressive_one(tmp_path):
     _, result = run(tmp_path)
-    same, total = result.texts_equal
-    lanes = len({entry.lane for entry in result.policies} - {"oracle:best"})  # the oracle represents it
-    assert same == total == 2 * 2 * lanes
+    same = result.find("clock_texts_equal")
+    lanes = len(set(result.lanes.values()) - {"oracle:best"})  # the oracle represents it
+    assert same.value == same.n == 2 * 2 * lanes
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-3, None])
@@ -149,7 +147,7 @@ def test_a_stopped_evaluation_goes_on_from_where_it_was(tmp_path):
         asked += 1
         return asked > 150
 
-    steps = list(evaluate(OPTIONS, ToyPair(agree=0.85), tmp_path / "parts", after_a_while))
+    steps = list(open_evaluation(OPTIONS, ToyPair(agree=0.85), tmp_path / "parts", after_a_while).run())
     assert steps and all(isinstance(step, Progress) for step in steps)
     kept = len(Lines(tmp_path / "parts" / "texts.jsonl", _key(tmp_path / "parts")).records)
     assert 0 < kept < 7
@@ -165,10 +163,7 @@ def _key(folder) -> dict:
 
 def _timeless(result: EvaluationResult) -> list:
     """What does not depend on the clock."""
-    rows = [
-        (entry.label, entry.lane, entry.rows[ALL].target_passes, entry.rows[ALL].simulated) for entry in result.policies
-    ]
-    return [result.static_opt, result.match_rate, result.oracle, rows]
+    return [result.lanes, [one for one in result.figures if not one.metric.startswith("clock_")]]
 
 
 def test_a_line_cut_short_by_a_kill_is_done_again(tmp_path):
@@ -193,13 +188,12 @@ def test_a_finished_evaluation_asks_the_models_for_nothing(tmp_path):
     pair.target.passes.clear()
     again = run(tmp_path, pair=pair)[1]
     assert not pair.target.passes
-    assert _timeless(again) == _timeless(first) and again.texts_equal == first.texts_equal
+    assert again.figures == first.figures
 
 
 def test_no_time_on_the_clock_leaves_the_simulation(tmp_path):
     _, result = run(tmp_path, replace(OPTIONS, minutes=0.0))
-    assert result.texts_equal == (0, 0)
-    assert all(entry.rows[ALL].clock is None for entry in result.policies)
+    assert result.figures and not any(one.metric.startswith("clock_") for one in result.figures)
 
 
 def test_with_no_time_for_chains_one_prompt_of_each_split_is_done(tmp_path):
@@ -220,8 +214,9 @@ def test_the_test_split_picks_nothing(tmp_path, monkeypatch):
 
 def test_texts_that_end_early_are_evaluated_too(tmp_path):
     _, result = run(tmp_path, pair=ToyPair(agree=0.85, eos=3))
-    assert result.entry("static:5").rows[ALL].simulated.tokens < 4 * 24
-    assert result.texts_equal[0] == result.texts_equal[1]
+    assert result.value("tokens") < 4 * 24
+    same = result.find("clock_texts_equal")
+    assert same.value == same.n
 
 
 def test_no_room_in_the_context_is_reported(tmp_path):
@@ -230,15 +225,16 @@ def test_no_room_in_the_context_is_reported(tmp_path):
 
 
 def test_drafts_are_evaluated_with_prompt_lookup(tmp_path):
-    _, result = run(tmp_path, replace(OPTIONS, drafts="all", clock_prompts=1, repeats=1), what=evaluate_drafts)
-    assert isinstance(result, DraftsResult)
-    assert {draft.name for draft in result.drafts} == {"small", "weak", "ngram"}
-    by_name = {draft.name: draft for draft in result.drafts}
-    assert by_name["small"].match_rate[ALL] > by_name["weak"].match_rate[ALL]
-    assert by_name["small"].speedup[ALL].value > by_name["weak"].speedup[ALL].value
-    assert [point.sl for point in by_name["small"].by_sl] == list(range(1, 21))
-    assert by_name["small"].by_sl[4].clock is not None and by_name["small"].by_sl[3].clock is None
-    assert result.recommendation.draft in by_name
+    _, result = run(tmp_path, replace(OPTIONS, drafts="all", clock_prompts=1, repeats=1))
+    best = {draft.name: draft.best_policy for draft in result.drafts}
+    assert set(best) == {"small", "weak", "ngram"}
+    assert result.value("match_rate", draft="small") > result.value("match_rate", draft="weak")
+    speedups = [result.value("speedup", best[name], draft=name) for name in ("small", "weak")]
+    assert speedups[0] > speedups[1]
+    assert list(static_figures(result, "small")) == list(range(1, 21))
+    timed = static_figures(result, "small", "clock_speedup")
+    assert 5 in timed and 4 not in timed
+    assert recommend(result).draft in best
     assert result.drafts[0].name == "ngram"  # cheapest first
 
 
@@ -251,5 +247,5 @@ def test_stopped_drafts_go_on_too(tmp_path):
         asked += 1
         return asked > 300
 
-    assert all(isinstance(step, Progress) for step in evaluate_drafts(options, ToyPair(), tmp_path, soon))
-    assert isinstance(run(tmp_path, options, ToyPair(), what=evaluate_drafts)[1], DraftsResult)
+    assert all(isinstance(step, Progress) for step in open_evaluation(options, ToyPair(), tmp_path, soon).run())
+    assert run(tmp_path, options, ToyPair())[1].drafts

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from decoding.evaluation.files import SHIPPED, result_name
-from decoding.evaluation.results import DraftsResult, EvaluationResult, load_drafts, load_evaluation
+from decoding.evaluation.report import markdown
+from decoding.evaluation.results import SHIPPED, EvaluationResult, load_result, result_name, shipped_name
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription, embedded_pairs
 from tests.evaluations import make_drafts, make_evaluation
@@ -15,20 +15,20 @@ def names_of(pair: PairDescription) -> list[str]:
     return [result_name(pair.name, drafts, papers) for drafts in (False, True) for papers in (False, True)]
 
 
-def shipped() -> list[tuple[PairDescription, EvaluationResult | DraftsResult]]:
+def shipped() -> list[tuple[PairDescription, EvaluationResult]]:
     found = []
     for pair in embedded_pairs():
         for name in names_of(pair):
-            path, load = SHIPPED / name, load_drafts if "-drafts" in name else load_evaluation
+            path = SHIPPED / name
             if path.exists():
-                found.append((pair, load(path)))
+                found.append((pair, load_result(path)))
     return found
 
 
-def is_stale(pair: PairDescription, result: EvaluationResult | DraftsResult) -> bool:
+def is_stale(pair: PairDescription, result: EvaluationResult) -> bool:
     setting = result.setting
     made_with = {setting.draft: setting.draft_fingerprint}
-    if isinstance(result, DraftsResult):
+    if result.drafts:
         made_with |= {draft.name: draft.fingerprint for draft in result.drafts if draft.name in pair.drafts}
         made_with |= {name: "" for name in pair.drafts if name not in made_with}  # a draft that it lacks
     now = {name: fingerprint(Path(pair.drafts[name])) for name in made_with if name in pair.drafts}
@@ -37,7 +37,13 @@ def is_stale(pair: PairDescription, result: EvaluationResult | DraftsResult) -> 
 
 def test_shipped_results_were_made_with_the_shipped_weights():
     for pair, result in shipped():
-        assert not is_stale(pair, result), f"{result.schema} of {pair.name} is stale: {STALE}"
+        assert not is_stale(pair, result), f"{shipped_name(result)} is stale: {STALE}"
+
+
+def test_shipped_reports_are_those_of_the_shipped_results():
+    for _, result in shipped():
+        written = (SHIPPED / shipped_name(result)).with_suffix(".md").read_text(encoding="utf-8")
+        assert written == markdown(result), f"{shipped_name(result)}: write its report with evaluate --result --ship"
 
 
 def test_every_shipped_file_belongs_to_a_pair():

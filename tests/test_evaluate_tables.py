@@ -1,28 +1,39 @@
 """Evaluation figures from known chains: prediction quality, intervals, tables, advice, reports, result files."""
 
+import io
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from decoding.analysis.bootstrap import Bootstrap, clock_noise
 from decoding.analysis.whatif import with_costs
+from decoding.cli.evaluate import show_result
 from decoding.comparison.cost_curves import smooth_costs
 from decoding.errors import UserError
 from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
-from decoding.evaluation.drafts import break_even_c, candidates, clocked_sls, plain_on_clock
-from decoding.evaluation.files import markdown, ship, tables_of, write_report
+from decoding.evaluation.drafts import break_even_c, candidates, clocked_figures, plain_on_clock
+from decoding.evaluation.figures import METRICS, PASSES, ClockTable, Metric, match_rates, oracle_lengths, policy_figures
 from decoding.evaluation.options import EvaluationOptions, check_options, options_from_dict
-from decoding.evaluation.report import evaluation_tables, to_csv, to_markdown
-from decoding.evaluation.results import ALL, evaluation_from_dict, load_evaluation, result_to_json, save_result
+from decoding.evaluation.report import markdown, ship, tables_of, to_csv, write_report
+from decoding.evaluation.results import ALL, EvaluationResult, load_result, result_from_dict, save_result
 from decoding.evaluation.samples import best_of, replay_lane, static_lanes
-from decoding.evaluation.statistics import Bootstrap, clock_noise
-from decoding.evaluation.tables import ClockTable, Entry, match_rates, oracle_lengths, pareto, policy_results
+from decoding.evaluation.table import Cell, to_markdown
 from decoding.lookahead.lanes import parse_lane
-from tests.evaluations import make_drafts, make_evaluation, make_samples, sample
+from tests.evaluations import changed, make_drafts, make_evaluation, make_samples, make_setting, sample
 from tests.runs import make_costs
+from viz.reports.html import whole_page
+from viz.reports.report import report_of
 
 COSTS = make_costs()
+
+
+def evaluated(lanes, samples, costs=COSTS, clock=None) -> EvaluationResult:
+    """The figures of ``lanes``: lanes, or label -> lane."""
+    named = lanes if isinstance(lanes, dict) else {lane: lane for lane in lanes}
+    return EvaluationResult(make_setting(costs, samples), policy_figures(named, samples, costs, clock=clock), named)
 
 
 # -- prediction ----------------------------------------------------------------------------------------
@@ -69,7 +80,7 @@ def test_the_oracle_foresees_everything():
 def test_always_accept_has_the_match_rate_as_precision():
     samples = make_samples(6)
     found = always_accept(samples)
-    rate = match_rates(samples)[ALL]
+    rate = next(one.value for one in match_rates(samples) if one.suite == ALL)
     assert found.precision == pytest.approx(rate) and found.recall == 1.0
     assert found.f1 == pytest.approx(2 * rate / (1 + rate)) and found.auc == 0.5
 
@@ -113,30 +124,57 @@ def test_a_paired_cut_is_narrower_than_its_parts():
 
 def test_rows_are_the_sums_over_prompts():
     samples = make_samples(9)
-    entries = [Entry("autoregressive", "autoregressive"), Entry("static-opt", "static:4"), Entry("oracle", "oracle")]
-    results = {entry.label: entry for entry in policy_results(entries, samples, COSTS)}
+    result = evaluated({"autoregressive": "autoregressive", "static-opt": "static:4", "oracle": "oracle"}, samples)
     replayed = replay_lane("static:4", samples, COSTS)
-    row = results["static-opt"].rows[ALL]
     tokens = sum(one.n_tokens for one in samples)
-    assert row.target_passes == sum(one.target_passes for one in replayed.simulated)
-    assert row.discard_rate == pytest.approx(sum(o.draft_passes - o.accepted for o in replayed.simulated) / tokens)
-    assert row.verification_rate == pytest.approx(row.target_passes / tokens)
-    assert row.simulated.speedup.value == pytest.approx(replayed.plain.sum() / replayed.cost.sum())
-    assert row.simulated.latency_s == pytest.approx(replayed.cost.sum() * COSTS.target_s / tokens)
-    assert row.simulated.cut is None and results["autoregressive"].rows[ALL].simulated.cut.value < 0
-    assert results["oracle"].rows[ALL].simulated.cut.value == pytest.approx(
-        1 - results["oracle"].rows[ALL].simulated.latency_s / row.simulated.latency_s
-    )
-    assert row.prediction.f1 < 1 and results["autoregressive"].rows[ALL].prediction is None
+    found = {one.metric: one.value for one in result.figures if (one.policy, one.suite) == ("static-opt", ALL)}
+    assert found["target_passes"] == sum(one.target_passes for one in replayed.simulated)
+    assert found["discard_rate"] == pytest.approx(sum(o.draft_passes - o.accepted for o in replayed.simulated) / tokens)
+    assert found["verification_rate"] == pytest.approx(found["target_passes"] / tokens)
+    assert found["speedup"] == pytest.approx(replayed.plain.sum() / replayed.cost.sum())
+    assert found["latency_s"] == pytest.approx(replayed.cost.sum() * COSTS.target_s / tokens)
+    assert "cut" not in found and result.value("cut", "autoregressive") < 0
+    latency = result.value("latency_s", "oracle")
+    assert result.value("cut", "oracle") == pytest.approx(1 - latency / found["latency_s"])
+    assert found["f1"] < 1 and result.find("f1", "autoregressive") is None
 
 
 def test_suites_add_up_to_all():
     samples = make_samples(12)
-    row = policy_results([Entry("static-opt", "static:3")], samples, COSTS)[0].rows
-    suites = [suite for suite in row if suite != ALL]
-    assert len(suites) == 3
-    assert sum(row[suite].target_passes for suite in suites) == row[ALL].target_passes
-    assert sum(row[suite].simulated.prompts for suite in suites) == 12
+    result = evaluated({"static-opt": "static:3"}, samples)
+    speedups = {one.suite: one for one in result.figures if (one.policy, one.metric) == ("static-opt", "speedup")}
+    assert len(speedups) == 4 and sum(one.n for suite, one in speedups.items() if suite != ALL) == 12
+    tokens = {one.suite: one.value for one in result.figures if one.metric == "tokens"}
+    assert 2 * tokens[ALL] == sum(tokens.values())
+
+
+@pytest.fixture
+def rounds():
+    """A new figure of every policy, in the table of the passes: one line."""
+    METRICS.append(Metric("rounds", "rounds", PASSES, lambda n: f"{n:,.0f}", lambda run: 123456.0))
+    yield
+    METRICS.pop()
+
+
+def test_a_figure_is_one_line_and_is_found_in_the_long_table_and_in_every_report(rounds, capsys):
+    result = make_evaluation()
+    show_result(result)
+    for text in (markdown(result), capsys.readouterr().out, whole_page(report_of(result), tables_of(result))):
+        assert "rounds" in text and "123,456" in text
+    assert "123456.0" in next(line for line in to_csv([result]).splitlines() if ",rounds," in line)
+    tables = [table for section in report_of(result).content("")["sections"] for table in section["tables"]]
+    passes = next(table for table in tables if table["title"] == PASSES)
+    assert passes["columns"][-1] == "rounds" and passes["rows"][0][-1] == ["123,456", 123456.0]
+
+
+def test_the_long_table_holds_numbers_that_can_be_plotted():
+    result = make_evaluation()
+    frame = pd.read_csv(io.StringIO(to_csv([result])), keep_default_na=False, na_values=[""])
+    assert list(frame) == ["pair", "draft", "policy", "suite", "split", "metric", "value", "low", "high", "n"]
+    speedups = frame[(frame.metric == "speedup") & (frame.suite == ALL)].set_index("policy")
+    assert set(result.policies) <= set(speedups.index)
+    opt = result.find("speedup", "static-opt")
+    assert list(speedups.loc["static-opt", ["value", "low", "high", "n"]]) == pytest.approx(list(opt[4:]))
 
 
 def test_the_clocks_noise_is_distinguished_from_the_spread_of_prompts():
@@ -173,13 +211,14 @@ def test_the_clock_is_kept_apart_from_the_simulation():
         np.array([10, 30]),
         {"autoregressive": np.array([1.0, 3.0]), "static:4": np.array([0.5, 1.5])},
     )
-    entries = [Entry("autoregressive", "autoregressive"), Entry("static-opt", "static:4"), Entry("oracle", "oracle")]
-    plain, static, oracle = policy_results(entries, samples, COSTS, clock=clock)
-    assert static.rows[ALL].clock.speedup.value == pytest.approx(2.0)
-    assert static.rows[ALL].clock.latency_s == pytest.approx(0.05)
-    assert plain.rows[ALL].clock.cut.value == pytest.approx(-1.0)
-    assert plain.rows[ALL].clock.cut_noise > 0 and static.rows[ALL].clock.cut_noise is None
-    assert oracle.rows[ALL].clock is None and static.rows["tests"].clock is None
+    lanes = {"autoregressive": "autoregressive", "static-opt": "static:4", "oracle": "oracle"}
+    result = evaluated(lanes, samples, clock=clock)
+    assert result.value("clock_speedup", "static-opt") == pytest.approx(2.0)
+    assert result.value("clock_latency_s", "static-opt") == pytest.approx(0.05)
+    assert result.value("clock_cut", "autoregressive") == pytest.approx(-1.0)
+    assert result.value("clock_noise", "autoregressive") > 0 and result.find("clock_noise", "static-opt") is None
+    assert result.find("clock_speedup", "oracle") is None
+    assert result.find("clock_speedup", "static-opt", "tests") is None
 
 
 def test_the_clock_is_compared_with_the_simulation_of_the_same_prompts():
@@ -192,12 +231,11 @@ def test_the_clock_is_compared_with_the_simulation_of_the_same_prompts():
         replayed.tokens,
         {"autoregressive": replayed.plain * 0.01, "static:4": replayed.cost * 0.008},
     )
-    entries = [Entry("autoregressive", "autoregressive"), Entry("static-opt", "static:4")]
-    result = replace(make_evaluation(), policies=policy_results(entries, samples, COSTS, clock=clock))
-    plain, static = (one.rows[ALL].clock.over_simulated for one in result.policies)
+    result = evaluated({"autoregressive": "autoregressive", "static-opt": "static:4"}, samples, clock=clock)
+    plain, static = (result.find("clock_over_simulated", label) for label in result.policies)
     assert plain.value == pytest.approx(0.0, abs=1e-9)
     assert static.value == pytest.approx(0.25) and static.low == pytest.approx(0.25)
-    assert "+25.0% [+25.0%, +25.0%]" in markdown(result)
+    assert "+25.0% [+25.0%, +25.0%]" in markdown(changed(make_evaluation(), *result.figures))
 
 
 def test_validation_picks_the_best_static():
@@ -208,16 +246,18 @@ def test_validation_picks_the_best_static():
 
 
 def test_oracle_lengths():
-    found = oracle_lengths([sample("yyynyn")])[ALL]
-    assert found.iterations == 2 and found.histogram == [(1, 1), (3, 1)]
-    assert (found.mean, found.sd) == (2.0, 1.0)
-    assert found.by_place[0] == 3.0 and found.by_place[-1] == 1.0 and found.by_place[5] is None
+    found = replace(make_evaluation(), figures=list(oracle_lengths([sample("yyynyn")])))
+    assert found.curve("oracle_iterations") == {1: 1, 3: 1} and found.find("oracle_sl").n == 2
+    assert (found.value("oracle_sl"), found.value("oracle_sl_sd")) == (2.0, 1.0)
+    assert found.curve("oracle_sl") == {0.025: 3.0, 0.975: 1.0}  # first and last place of twenty
 
 
 def test_pareto_of_static_trades_discards_for_passes():
-    points = pareto(static_lanes(), make_samples(6), COSTS, None)
-    assert points[0].discard_rate < points[-1].discard_rate
-    assert points[0].verification_rate > points[9].verification_rate
+    result = make_evaluation()
+    thrown, passes = (
+        [result.value(f"sweep_{x}_rate", f"static:{n}") for n in (1, 10)] for x in ("discard", "verification")
+    )
+    assert thrown[0] < thrown[1] and passes[0] > passes[1]
 
 
 def test_smoothed_costs_grow_and_are_medians():
@@ -233,8 +273,9 @@ def test_smoothed_costs_grow_and_are_medians():
 def test_plain_decoding_on_the_clock_stands_beside_its_cost_curve():
     costs = replace(COSTS, target_s=0.02, o=0.25)
     readings = [{"lanes": {"autoregressive": {"decode_s": s, "tokens": n}}} for s, n in ((0.6, 20), (0.9, 20))]
-    assert plain_on_clock(readings, costs) == pytest.approx(1.5 / (40 * 0.025))
-    assert plain_on_clock([], costs) is None
+    (found,) = plain_on_clock(readings, costs)
+    assert found.value == pytest.approx(1.5 / (40 * 0.025))
+    assert plain_on_clock([], costs) == []
 
 
 def test_at_the_break_even_cost_the_best_static_gains_nothing():
@@ -260,12 +301,11 @@ def test_clocked_points_stand_beside_the_replay_of_the_same_prompts():
         {"prompt": one.prompt, "lanes": {"autoregressive": {"decode_s": plain}, "shallow/static:2": {"decode_s": 1.0}}}
         for one, plain in zip([*timed, timed[0]], (2.0, 4.0, 3.0))
     ]
-    found = clocked_sls("shallow", sweep, samples, readings)
-    assert list(found) == [2]
-    assert found[2].prompts == 2 and found[2].speedup.value == pytest.approx(9.0 / 3.0)
-    assert found[2].speedup.low == pytest.approx(2.5) and found[2].speedup.high == pytest.approx(4.0)
-    assert found[2].simulated == pytest.approx(sweep[1].pick([1, 2]).speedup)
-    assert clocked_sls("shallow", sweep, samples, []) == {}
+    speedup, simulated = clocked_figures("shallow", sweep, samples, readings)
+    assert (speedup.policy, speedup.metric, speedup.n) == ("static:2", "clock_speedup", 2)
+    assert speedup[4:7] == pytest.approx((9.0 / 3.0, 2.5, 4.0))
+    assert simulated.value == pytest.approx(sweep[1].pick([1, 2]).speedup)
+    assert not list(clocked_figures("shallow", sweep, samples, []))
 
 
 # -- reports and files ---------------------------------------------------------------------------------
@@ -274,52 +314,52 @@ def test_clocked_points_stand_beside_the_replay_of_the_same_prompts():
 def test_reports_hold_every_policy(tmp_path):
     result = make_evaluation()
     text = markdown(result)
-    assert all(f"| {entry.label}" in text for entry in result.policies)
-    csv = to_csv(evaluation_tables(result))
-    assert csv.count("\n") > 20 and "# Latency and speedup" in csv
+    assert all(f"| {label}" in text for label in result.policies)
     written = write_report(result, tmp_path)
     assert [path.name for path in written] == ["report.md", "tables.csv", "result.json"]
-    assert load_evaluation(written[-1]) == result
+    assert load_result(written[-1]) == result
 
 
 def test_the_drafts_report_ends_with_what_to_copy():
     text = markdown(make_drafts())
     assert "vllm serve" in text and "assistant_model" in text
-    assert all(len(row) == len(table.columns) for table in tables_of(make_drafts()) for row in table.rows)
-    assert all(len(row) == len(table.columns) for table in evaluation_tables(make_evaluation()) for row in table.rows)
+    for result in (make_drafts(), make_evaluation()):
+        assert all(len(row) == len(table.columns) for table in tables_of(result) for row in table.rows)
 
 
 def test_hostile_cells_stay_in_their_cells():
-    table = replace(evaluation_tables(make_evaluation())[0], columns=["a"], rows=[["x | y\n# z"]])
+    table = replace(tables_of(make_evaluation())[0], columns=["a"], rows=[[Cell("x | y\n# z")]])
     assert "| x \\| y # z |" in to_markdown("t", [], [table])
 
 
-def test_shipped_results_are_named_after_their_pair(tmp_path):
-    result = make_evaluation()
-    path, report = ship(result, tmp_path)
-    assert path.name == "synthetic.json" and report.name == "synthetic.md"
-    assert load_evaluation(path) == result
+@pytest.mark.parametrize(
+    "result, suites, name",
+    [
+        (make_evaluation(), {"code": 2}, "synthetic"),
+        (make_drafts(), {"code": 2}, "synthetic-drafts"),
+        (make_evaluation(), {"humaneval": 2, "gsm8k": 1}, "synthetic-papers"),
+    ],
+)
+def test_shipped_results_are_named_after_their_pair_and_data_sets(tmp_path, result, suites, name):
+    result.setting.prompts = suites
+    path, written = ship(result, tmp_path)
+    assert (path.name, written.name) == (f"{name}.json", f"{name}.md")
+    assert load_result(path) == result
 
 
-def test_results_on_the_papers_data_sets_ship_beside_the_pairs_own(tmp_path):
-    result = make_evaluation()
-    result.setting.prompts = {"humaneval": 2, "gsm8k": 1}
-    assert ship(result, tmp_path)[0].name == "synthetic-papers.json"
-
-
-@pytest.mark.parametrize("text", ["", "null", "[1]", "[" * 100_000, '{"schema": "speculoscope.evaluation/1"}', "NaN"])
+@pytest.mark.parametrize("text", ["", "null", "[1]", "[" * 100_000, '{"schema": "speculoscope.evaluation/2"}', "NaN"])
 def test_damaged_results_are_refused_in_a_sentence(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(UserError, match="not an evaluation"):
-        load_evaluation(path)
+        load_result(path)
 
 
 def test_results_come_back_from_plain_data(tmp_path):
     result = make_evaluation()
-    assert evaluation_from_dict(json.loads(result_to_json(result))) == result
+    assert result_from_dict(json.loads(json.dumps(asdict(result)))) == result
     with pytest.raises(UserError):
-        evaluation_from_dict({"policies": float("nan")})
+        result_from_dict({"figures": float("nan")})
     with pytest.raises(UserError, match="Cannot write"):
         (tmp_path / "file").write_text("")
         save_result(result, tmp_path / "file" / "x.json")

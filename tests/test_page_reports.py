@@ -14,74 +14,69 @@ from pathlib import Path
 import pytest
 
 from decoding.errors import UserError
-from decoding.evaluation.files import markdown
-from decoding.evaluation.places import advise
-from decoding.evaluation.results import ALL, DraftsResult, load_evaluation, save_result
+from decoding.evaluation.advice import recommend
+from decoding.evaluation.report import markdown
+from decoding.evaluation.results import EvaluationResult, load_result, result_from_dict, save_result
 from decoding.records.events import Event
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription, embedded_pairs
 from viz.player.names import lane_name
-from viz.reports.drafts import beside_evaluation, drafts_report
-from viz.reports.evaluation import evaluation_report
-from viz.reports.kept import Kept
-from viz.reports.stale import is_stale
-from viz.reports.tab import DRAFTS, EVALUATE, _answers, _finish, job_options
+from viz.reports.report import DraftsReport, EvaluationReport, beside_evaluation, is_stale
+from viz.reports.tab import Kept, _answers, _finish, job_options
 
-from .evaluations import make_drafts, make_evaluation
+from .evaluations import make_drafts, make_evaluation, on_clock, renamed
 from .page_fakes import fake_pair
+
+KINDS = [(EvaluationReport, make_evaluation), (DraftsReport, make_drafts)]
 
 
 def test_the_evaluation_s_sentences_are_its_figures():
     result = make_evaluation()
-    report = evaluation_report(result)
-    static, best, oracle, few = report.sections[0].sentences
-    assert f"is {result.static_opt}: {result.entry('static-opt').rows[ALL].simulated.speedup.value:.2f} times" in static
-    usable = [entry for entry in result.policies if entry.label not in ("autoregressive", "oracle", "oracle:best")]
-    fastest = max(usable, key=lambda entry: entry.rows[ALL].simulated.speedup.value)
-    assert f"is {lane_name(fastest.label)}: {fastest.rows[ALL].simulated.speedup.value:.2f}x" in best
+    static, best, oracle, few = EvaluationReport(result).first().sentences
+    assert f"is {result.static_opt}: {result.value('speedup', 'static-opt'):.2f} times" in static
+    usable = [label for label in result.policies if label not in ("autoregressive", "oracle", "oracle:best")]
+    fastest = max(usable, key=lambda label: result.value("speedup", label))
+    assert f"is {lane_name(fastest)}: {result.value('speedup', fastest):.2f}x" in best
     assert "too few to decide which policy is faster" in few
-    assert f"reaches {result.entry('oracle').rows[ALL].simulated.speedup.value:.2f}" in oracle
+    assert f"reaches {result.value('speedup', 'oracle'):.2f}" in oracle
 
 
-def test_every_policy_stands_in_the_main_table_and_all_is_plain_json():
+def test_every_policy_stands_in_the_main_table_with_its_number():
     result = make_evaluation()
-    content = json.loads(json.dumps(evaluation_report(result).to_dict()))
+    content = EvaluationReport(result).content("x")
     rows = content["sections"][0]["tables"][0]["rows"]
-    assert len(rows) == len(result.policies)
+    assert {row[0][0].partition(" (")[0]: row[2][1] for row in rows} == {
+        lane_name(label): result.value("speedup", label) for label in result.policies
+    }
     assert all(drawing["sentence"] and drawing["title"] for drawing in content["sections"][0]["drawings"])
 
 
 def test_the_drafts_advice_comes_with_settings_to_copy():
     result = make_drafts()
-    content = json.loads(json.dumps(drafts_report(result).to_dict()))
-    first = content["sections"][0]
-    assert [text for _, text in first["code"]] == [result.recommendation.transformers, result.recommendation.vllm]
-    assert first["sentences"] == result.recommendation.sentences
+    first, advice = DraftsReport(result).content("x")["sections"][0], recommend(result)
+    assert [text for _, text in first["code"]] == [advice.transformers, advice.vllm]
+    assert first["sentences"] == advice.sentences
 
 
-@pytest.mark.parametrize(("kind", "make"), [(EVALUATE, make_evaluation), (DRAFTS, make_drafts)])
+@pytest.mark.parametrize(("kind", "make"), KINDS)
 def test_the_tab_opens_with_the_shipped_file(tmp_path, kind, make):
     shipped, _ = _answers(kind, fake_pair(), tmp_path, Kept())
     assert "No results are shipped" in shipped({})["error"]
-    save_result(make(), tmp_path / f"toy{kind.ending}.json")
+    save_result(make(), kind.shipped_file("toy", tmp_path))
     assert shipped({})["report"]["sections"][0]["sentences"]
 
 
-def papers_result():
+def papers_result() -> EvaluationResult:
     """The synthetic evaluation as if on two of the papers' data sets, clocked in part."""
-    result, names = make_evaluation(), {"code": "humaneval", "prose": "gsm8k", "tests": "mtbench"}
+    result = renamed(make_evaluation(), {"code": "humaneval", "prose": "gsm8k", "tests": "mtbench"})
     result.setting.pair = "toy"
-    result.setting.prompts = {names[name]: n for name, n in result.setting.prompts.items()}
-    result.match_rate = {names.get(name, name): rate for name, rate in result.match_rate.items()}
-    for one in result.policies:
-        one.rows = {names.get(name, name): row for name, row in one.rows.items()}
-        one.rows[ALL].clock = replace(one.rows[ALL].simulated, prompts=3)
-    return result
+    timed = [one for one in on_clock(result, 3).figures if "clock_" in one.metric]
+    return replace(result, figures=[*result.figures, *timed])
 
 
 def test_without_figures_on_the_papers_data_sets_the_tab_says_how_to_measure_them(tmp_path):
     save_result(make_evaluation(), tmp_path / "toy.json")
-    shipped, take = _answers(EVALUATE, fake_pair(), tmp_path, Kept())
+    shipped, take = _answers(EvaluationReport, fake_pair(), tmp_path, Kept())
     section = shipped({})["report"]["sections"][1]
     assert section["title"] == "The papers' data sets" and section["tables"] == []
     assert section["sentences"][0].endswith("python -m decoding evaluate --suite papers --pair toy --ship")
@@ -92,34 +87,35 @@ def test_figures_on_the_papers_data_sets_stand_beside_the_papers_own_and_in_the_
     save_result(make_evaluation(), tmp_path / "toy.json")
     own = papers_result()
     save_result(own, tmp_path / "toy-papers.json")
-    shipped, take = _answers(EVALUATE, fake_pair(), tmp_path, Kept())
+    shipped, take = _answers(EvaluationReport, fake_pair(), tmp_path, Kept())
     report = shipped({})["report"]
     section = report["sections"][1]
     assert report["papers"] and "12 test prompts" in section["sentences"][0] and "3 of them" in section["sentences"][0]
     first = section["tables"][0]
-    disco = next(row for row in first["rows"] if row[0] == "humaneval" and row[1].startswith("DISCO"))
+    texts = [[text for text, _ in row] for row in first["rows"]]
+    disco = next(row for row in texts if row[0] == "humaneval" and row[1].startswith("DISCO"))
     assert "1.84x" in disco and "A100" in disco[2] and "differ in models, hardware" in first["note"]
-    here = next(row for row in first["rows"] if row[:2] == ["humaneval", "here, simulated"])
-    timing = own.entry("static-opt").rows["humaneval"].simulated
-    assert f"{timing.speedup.value:.2f}x [{timing.speedup.low:.2f}, {timing.speedup.high:.2f}] (4 prompts)" in here
+    here = next(row for row in texts if row[:2] == ["humaneval", "here, simulated"])
+    timing = own.find("speedup", "static-opt", "humaneval")
+    assert f"{timing.value:.2f}x [{timing.low:.2f}, {timing.high:.2f}] ({timing.n} prompts)" in here
     assert load_text(take, "papers", tmp_path) == own
-    rows = list(csv.reader(io.StringIO(take({"kind": "csv"})["text"])))
+    suites = {row["suite"] for row in csv.DictReader(io.StringIO(take({"kind": "csv"})["text"]))}
+    assert suites == {"all", *own.setting.prompts, *make_evaluation().setting.prompts, "CNN-DM", "Alpaca"}
     page = take({"kind": "html"})["text"]
-    for table in section["tables"]:
-        assert [f"# {table['title']}"] in rows and html.escape(table["title"]) in page
+    assert all(html.escape(table["title"]) in page for table in section["tables"])
 
 
 def load_text(take, kind: str, folder: Path):
     """The evaluation in the file that the page offers."""
     path = folder / "taken.json"
     path.write_text(take({"kind": kind})["text"], encoding="utf-8")
-    return load_evaluation(path)
+    return load_result(path)
 
 
 def test_a_broken_file_of_the_papers_data_sets_is_a_sentence_beside_the_other_figures(tmp_path):
     save_result(make_evaluation(), tmp_path / "toy.json")
     (tmp_path / "toy-papers.json").write_text("{")
-    report = _answers(EVALUATE, fake_pair(), tmp_path, Kept())[0]({})["report"]
+    report = _answers(EvaluationReport, fake_pair(), tmp_path, Kept())[0]({})["report"]
     assert "toy-papers.json is not an evaluation" in report["sections"][1]["sentences"][0]
     assert not report["papers"] and report["sections"][2]["tables"]
 
@@ -130,7 +126,7 @@ def test_figures_on_the_papers_data_sets_of_other_weights_say_so(tmp_path):
     for name in ("toy.json", "toy-papers.json"):
         save_result(make_evaluation(), tmp_path / name)
     (tmp_path / "config.json").write_text("{}")
-    report = _answers(EVALUATE, pair, tmp_path, Kept())[0]({})["report"]
+    report = _answers(EvaluationReport, pair, tmp_path, Kept())[0]({})["report"]
     assert "other than the installed ones" in " ".join(report["sections"][1]["sentences"])
 
 
@@ -146,17 +142,17 @@ def test_figures_of_other_weights_say_so(tmp_path):
 
 def test_a_broken_shipped_file_is_a_sentence(tmp_path):
     (tmp_path / "toy.json").write_text("{")
-    assert "not an evaluation" in _answers(EVALUATE, fake_pair(), tmp_path, Kept())[0]({})["error"]
+    assert "not an evaluation" in _answers(EvaluationReport, fake_pair(), tmp_path, Kept())[0]({})["error"]
 
 
 def test_the_form_asks_for_what_the_job_knows():
     from decoding.evaluation.options import options_from_dict
 
-    for kind in (EVALUATE, DRAFTS):
+    for kind in (EvaluationReport, DraftsReport):
         options = options_from_dict(job_options(kind, "", "code", 12, 4, 2))
         assert (options.limit, options.clock_prompts, options.minutes, options.suite) == (12, 4, 2.0, "code")
     with pytest.raises(UserError, match="must contain a number"):
-        job_options(EVALUATE, "", "code", None, 4, 2)
+        job_options(EvaluationReport, "", "code", None, 4, 2)
 
 
 def test_only_recorded_results_means_no_measuring():
@@ -166,7 +162,7 @@ def test_only_recorded_results_means_no_measuring():
     assert events[-1].kind == "failed"
 
 
-@pytest.mark.parametrize(("kind", "make"), [(EVALUATE, make_evaluation), (DRAFTS, make_drafts)])
+@pytest.mark.parametrize(("kind", "make"), KINDS)
 def test_a_measurement_is_found_again_and_can_be_taken_along(tmp_path, kind, make):
     kept, result = Kept(), make()
     shipped, take = _answers(kind, fake_pair(), tmp_path, kept)
@@ -175,10 +171,9 @@ def test_a_measurement_is_found_again_and_can_be_taken_along(tmp_path, kind, mak
     again = shipped({"id": report["id"]})["report"]
     assert again == report and "Measured here" in again["stamp"]
     assert "error" in shipped({"id": "unknown"})  # nothing is shipped in this folder
-    assert kind.from_dict(json.loads(take({"kind": "json", "id": report["id"]})["text"])) == result
-    rows = list(csv.reader(io.StringIO(take({"kind": "csv", "id": report["id"]})["text"])))
-    for table in kind.tables(result):
-        assert [f"# {table.title}"] in rows and all(list(row) in rows for row in table.rows)
+    assert result_from_dict(json.loads(take({"kind": "json", "id": report["id"]})["text"])) == result
+    rows = list(csv.DictReader(io.StringIO(take({"kind": "csv", "id": report["id"]})["text"])))
+    assert [float(row["value"]) for row in rows] == [one.value for one in result.figures]
     page = take({"kind": "html", "id": report["id"]})["text"]
     assert "<script src" not in page and "plotly" in page and "<table>" in page
     assert "json, csv or html" in take({"kind": "exe", "id": report["id"]})["error"]
@@ -191,17 +186,18 @@ def test_only_the_last_results_are_kept():
     assert kept.get(None) is None and kept.get(["x"]) is None
 
 
-def drafts_of(pair: PairDescription) -> DraftsResult:
+def drafts_of(pair: PairDescription) -> EvaluationResult:
     """Synthetic drafts of which the best is the default draft of ``pair``."""
     result = make_drafts()
-    result.setting.pair, result.drafts[0].name = pair.name, pair.default_draft
-    return replace(result, drafts=result.drafts[:1])
+    result.setting.pair, draft = pair.name, result.drafts[0]
+    figures = [one._replace(draft=pair.default_draft) for one in result.figures if one.draft == draft.name]
+    return replace(result, drafts=[replace(draft, name=pair.default_draft)], figures=figures)
 
 
 @pytest.mark.parametrize("anywhere", [False, True])
 @pytest.mark.parametrize("pair", embedded_pairs(), ids=lambda pair: pair.name)
 def test_the_snippets_name_models_that_exist(pair, anywhere):
-    advice = advise(drafts_of(pair), anywhere)
+    advice = recommend(drafts_of(pair), anywhere)
     target, model = re.fullmatch(r"vllm serve (\S+) --speculative-config '(.*)'", advice.vllm).groups()
     draft = json.loads(model)["model"]
     assert f"# target: {target}, assistant: {draft}" in advice.transformers
@@ -215,7 +211,7 @@ def test_the_snippets_name_models_that_exist(pair, anywhere):
 
 def test_the_written_report_names_what_exists_on_every_machine():
     pair = embedded_pairs()[0]
-    result, advice = drafts_of(pair), advise(drafts_of(pair), anywhere=True)
+    result, advice = drafts_of(pair), recommend(drafts_of(pair), anywhere=True)
     assert advice.vllm in markdown(result) and advice.transformers in markdown(result)
 
 
@@ -223,9 +219,9 @@ def test_two_tabs_with_two_best_sls_say_which_to_take():
     drafts, evaluation = make_drafts(), make_evaluation()
     one = drafts.drafts[0]
     evaluation.setting.draft = one.name
-    evaluation.static_opt = one.best_sl
+    evaluation.lanes["static-opt"] = f"static:{one.best_sl}"
     assert beside_evaluation(drafts, evaluation) == ""
-    evaluation.static_opt = one.best_sl + 1
+    evaluation.lanes["static-opt"] = f"static:{one.best_sl + 1}"
     evaluation.setting.validation_prompts, drafts.setting.validation_prompts = 160, 20
     assert f"chosen on 20: use {one.best_sl + 1}" in beside_evaluation(drafts, evaluation)
     drafts.setting.validation_prompts = 400

@@ -13,13 +13,13 @@ from decoding.backends.recorded import RecordedBackend
 from decoding.cli import main
 from decoding.evaluation import stages
 from decoding.evaluation.options import EvaluationOptions, default_lanes
-from decoding.evaluation.policies import evaluate
-from decoding.evaluation.results import EvaluationResult
+from decoding.evaluation.report import tables_of
+from decoding.evaluation.stages import open_evaluation
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.specs import all_specs
 from decoding.records.run_file import load_run
 from decoding.records.suites import Prompt
-from viz.figures.evaluation import draw_evaluation
+from viz.figures.evaluation import draw_evaluation, sweeps
 from viz.learn.export import export_lesson
 from viz.learn.lessons import read_lesson, shipped_lessons
 from viz.page import build_page
@@ -158,13 +158,13 @@ def test_an_evaluation_has_its_row_and_its_figures(tmp_path, monkeypatch):
     monkeypatch.setattr(stages, "load_suite", lambda name, split=None, limit=None: prompts[:limit])
     assert "alternate" in default_lanes()
     options = EvaluationOptions(limit=3, validation_limit=2, max_new_tokens=16, clock_prompts=1, repeats=1)
-    result = list(evaluate(options, ToyPair(agree=0.85), tmp_path))[-1]
-    assert isinstance(result, EvaluationResult)
-    labels = [row.label for row in result.policies]
+    result = list(open_evaluation(options, ToyPair(agree=0.85), tmp_path).run())[-1]
     unlearned = {name for name, spec in all_specs().items() if not spec.learned}
-    assert unlearned <= {parse_lane(row.lane).policy for row in result.policies}
-    assert "alternate" in labels and "alternate" in result.corrections
-    assert [point.lane for point in result.pareto["alternate"]] == ["alternate:2", "alternate:6", "alternate:12"]
-    assert result.texts_equal[0] == result.texts_equal[1] > 0
+    assert unlearned <= {parse_lane(lane).policy for lane in result.lanes.values()}
+    assert "alternate" in result.policies and result.find("no_errors_s", "alternate")
+    assert sweeps(result)["alternate"] == ["alternate:2", "alternate:6", "alternate:12"]
+    assert all("alternate" in [row[0].text for row in table.rows] for table in tables_of(result)[:3])
+    same = result.find("clock_texts_equal")
+    assert same.value == same.n > 0
     pareto = next(one for one in draw_evaluation(result) if one.name == "eval-pareto")
     assert "Alternating" in [trace.name for trace in pareto.figure.data]

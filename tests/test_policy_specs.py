@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from decoding.cli.lists import markdown_lines
 from decoding.errors import UserError
-from decoding.evaluation.corrections import correct
+from decoding.evaluation.losses import correct
 from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
 from decoding.lookahead.lanes import is_usable, parse_lane, spec_of
 from decoding.lookahead.registry import make_policy

@@ -18,7 +18,8 @@ from .learn.desk import build_learn_tab
 from .mcp_tools import add_tools, check_installed
 from .memory import form_memory
 from .race_tab import build_race_tab
-from .reports.tab import DRAFTS, EVALUATE, build_report_tab
+from .reports.report import DraftsReport, EvaluationReport
+from .reports.tab import build_report_tab
 from .session import Visits
 from .store import RunStore
 
@@ -78,9 +79,9 @@ def build_page(backend: Backend, recordings: str | Path = RECORDINGS, mcp: bool 
             with gr.Tab("Learn", id="learn"):
                 build_learn_tab(store)
             with gr.Tab("Evaluation", id="evaluation"):
-                build_report_tab(page, EVALUATE, backend, visits, evaluation)
+                build_report_tab(page, EvaluationReport, backend, visits, evaluation)
             with gr.Tab("Drafts", id="drafts"):
-                build_report_tab(page, DRAFTS, backend, visits, drafts)
+                build_report_tab(page, DraftsReport, backend, visits, drafts)
         page.offers_tools = mcp
         if mcp:
             add_tools(backend, store, visits)

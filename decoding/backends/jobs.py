@@ -111,19 +111,18 @@ class Jobs:
 
     def _evaluate(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
         """Evaluates policies with one draft, or all drafts if the options say so."""
-        from ..evaluation.job import run_evaluation
         from ..evaluation.options import options_from_dict
+        from ..evaluation.stages import open_evaluation
 
         asked = options_from_dict(options)
         pair = yield from self._load(asked, cancel)
         with TemporaryDirectory(prefix="speculoscope-") as folder:
-            yield from _as_events(run_evaluation(asked, pair, Path(folder), cancel))
+            yield from _as_events(open_evaluation(asked, pair, Path(folder), cancel).run())
 
     def _part(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
         """A part of an evaluation that is spread over several devices."""
         from ..evaluation.options import options_from_dict
-        from ..evaluation.part_run import run_part
-        from ..evaluation.parts import Part
+        from ..evaluation.parts import Part, run_part
 
         asked = options_from_dict(options["evaluation"])
         pair = yield from self._load(asked, cancel)
@@ -199,7 +198,7 @@ def _is_default(pair: str) -> bool:
 
 def _as_events(steps: Iterator[Any]) -> RawEvents:
     """Progress of an evaluation as events, its result as the last one. Raises Cancelled if there is none."""
-    from ..evaluation.progress import Progress
+    from ..evaluation.results import Progress
 
     for step in steps:
         if not isinstance(step, Progress):

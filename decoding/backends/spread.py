@@ -18,8 +18,7 @@ from typing import Any
 from ..errors import Cancelled, UserError
 from ..evaluation.options import EvaluationOptions
 from ..evaluation.parts import CHAINS, CLOCK, COSTS, PLAN, TABLES, Files, Part, PartResult
-from ..evaluation.progress import Progress
-from ..evaluation.results import Result, drafts_from_dict, evaluation_from_dict
+from ..evaluation.results import EvaluationResult, Progress, result_from_dict
 from ..records.json_lines import Lines, read_lines
 from .base import Backend
 from .jobs import PART
@@ -37,7 +36,7 @@ def evaluate_spread(
     options: EvaluationOptions,
     folder: Path,
     cancel: threading.Event | None = None,
-) -> Iterator[Progress | Result]:
+) -> Iterator[Progress | EvaluationResult]:
     """Runs the evaluation of ``options`` on the replicas behind ``backend``; the last item is the result.
 
     ``replicas()``: their current number, which is also the number of concurrent parts. ``folder`` keeps what was
@@ -91,7 +90,7 @@ class _Spread:
         self._files: dict[str, Lines] = {}
         self._devices = _Devices()
 
-    def run(self) -> Iterator[Progress | Result]:
+    def run(self) -> Iterator[Progress | EvaluationResult]:
         yield Progress(COSTS, "Measuring the costs on one replica", 0.0)
         first = self._alone(Part(COSTS, files=self._kept_costs()))
         yield from self._collect(first)
@@ -100,8 +99,7 @@ class _Spread:
         yield from self._clock(plan)
         yield Progress(TABLES, "Computing the tables", 0.0)
         tables = self._alone(Part(TABLES, files=self._all()))
-        read = drafts_from_dict if self._options.drafts else evaluation_from_dict
-        result = read(tables.result or {})
+        result = result_from_dict(tables.result or {})
         result.setting.notes.append(self._devices.note())
         yield result
 

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from ..evaluation.files import WORK, spread_name, tables_of, write_report
-from ..evaluation.files import ship as ship_result
+from ..evaluation.advice import recommend
 from ..evaluation.options import EvaluationOptions, check_options, default_lanes
-from ..evaluation.places import advise
-from ..evaluation.progress import Progress
-from ..evaluation.report import advice_markdown, setting_lines
-from ..evaluation.results import DraftsResult, Result
+from ..evaluation.report import WORK, advice_markdown, setting_lines, spread_name, tables_of, write_report
+from ..evaluation.report import ship as ship_result
+from ..evaluation.results import EvaluationResult, Progress, load_result
+from ..evaluation.table import Table
 from ..records.number_formats import number_format
 from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
 from .options import AsJson, Dtype, MaxNewTokens, PairName, Target, Weights
 from .serve import need_ray
-from .tables import show_table
 
 
 def evaluate(
@@ -57,9 +58,16 @@ def evaluate(
             "--ship", help="Also write results/<pair>.json, which the page shows (suite papers: a file next to it)."
         ),
     ] = False,
+    result_file: Annotated[
+        Path | None,
+        typer.Option("--result", help="Measure nothing: show this result, and write its reports with --out or --ship."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the lookahead policies (or all drafts) over a prompt suite: tables, figures, intervals."""
+    if result_file is not None:
+        _report(load_result(result_file), out_folder, ship, as_json)
+        return
     options = check_options(
         EvaluationOptions(
             pair=pair,
@@ -89,33 +97,40 @@ def evaluate(
     if result is None:
         err.print(Text(f"Stopped. What was collected is kept in {folder}: the same command continues from there."))
         raise typer.Exit(CANCELLED)
-    written = write_report(result, folder)
-    written += ship_result(result) if ship else []
-    if as_json:
-        from dataclasses import asdict
+    _report(result, folder, ship, as_json)
 
+
+def _report(result: EvaluationResult, folder: Path | None, ship: bool, as_json: bool) -> None:
+    """Shows the result and writes its files."""
+    written = write_report(result, folder) if folder else []
+    shown = ship_result(result) if ship else []
+    if as_json:
         print_json(asdict(result))
     else:
         show_result(result)
-    err.print(Text("Wrote " + ", ".join(str(path) for path in written)))
-    err.print(Text(f"Figures as a page: python -m viz.reports {written[2]}"))
+    if written or shown:
+        err.print(Text("Wrote " + ", ".join(str(path) for path in [*written, *shown])))
+    if written:
+        err.print(Text(f"Figures as a page: python -m viz.reports {written[2]}"))
 
 
-def _run(options: EvaluationOptions, folder: Path | None, cancelled: Callable[[], bool]) -> tuple[Result | None, Path]:
+def _run(
+    options: EvaluationOptions, folder: Path | None, cancelled: Callable[[], bool]
+) -> tuple[EvaluationResult | None, Path]:
     """Runs it with progress on stderr; None if it was cancelled. Raises UserError."""
     from ..engines.pair import load_pair
-    from ..evaluation.job import run_evaluation, work_name
+    from ..evaluation.stages import open_evaluation, work_name
 
     with progress_bar() as progress:
         bar = progress.add_task("Loading the models", total=None)
         pair = load_pair(options.pair, options.target, options.draft, number_format(options))
         folder = folder or WORK / work_name(options, pair)
-        return _follow(run_evaluation(options, pair, folder, cancelled), progress, bar), folder
+        return _follow(open_evaluation(options, pair, folder, cancelled).run(), progress, bar), folder
 
 
 def _run_on_cluster(
     options: EvaluationOptions, folder: Path | None, address: str, cancel: threading.Event
-) -> tuple[Result | None, Path]:
+) -> tuple[EvaluationResult | None, Path]:
     """As :func:`_run`, on the replicas of a Ray cluster; no model is loaded here. Raises UserError."""
     from ..backends.spread import evaluate_spread
 
@@ -131,7 +146,7 @@ def _run_on_cluster(
             replicas.close()
 
 
-def _follow(steps: Iterator[Progress | Result], progress: Any, bar: Any) -> Result | None:
+def _follow(steps: Iterator[Progress | EvaluationResult], progress: Any, bar: Any) -> EvaluationResult | None:
     for step in steps:
         if not isinstance(step, Progress):
             return step
@@ -139,11 +154,24 @@ def _follow(steps: Iterator[Progress | Result], progress: Any, bar: Any) -> Resu
     return None
 
 
-def show_result(result: Result) -> None:
+def show_result(result: EvaluationResult) -> None:
     """Tables on the terminal."""
     for line in setting_lines(result.setting):
         out.print(Text(visible(line)))
     for table in tables_of(result):
-        show_table(table, out)
-    if isinstance(result, DraftsResult):
-        out.print(Text(visible(advice_markdown(advise(result)))))
+        show_table(table)
+    if result.drafts:
+        out.print(Text(visible(advice_markdown(recommend(result)))))
+
+
+def show_table(table: Table) -> None:
+    """Prints ``table`` with numbers aligned right; a narrow terminal wraps cells and cuts nothing."""
+    shown = RichTable(
+        box=box.SIMPLE_HEAD, title=visible(table.title), title_justify="left", title_style="bold", pad_edge=False
+    )
+    for number, column in enumerate(table.columns):
+        shown.add_column(Text(visible(column)), justify="right" if number else "left", overflow="fold")
+    for row in table.rows:
+        shown.add_row(*(Text(visible(cell.text)) for cell in row))
+    out.print(shown)
+    out.print(Text(visible(table.note), style="dim"))

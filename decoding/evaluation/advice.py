@@ -1,54 +1,98 @@
-"""The recommended draft and policy, and the matching settings for transformers and vLLM."""
+"""The recommended draft and policy, and the matching settings for transformers and vLLM. Imports no torch.
+
+The settings name the models of an installed pair by the paths and Hub ids by which other engines find them.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
+from ..errors import UserError
+from ..files import cache_folder, safe_name
 from ..lookahead.lanes import Lane, parse_lane
 from ..loop.drafting import NgramDraft
+from ..records.fingerprint import fingerprint
+from ..records.gguf_record import GgufRecord, read_record
 from ..records.model_free import PROMPT_LOOKUP
-from ..records.trace import Costs
-from .results import ALL, DraftResult, Recommendation
+from ..records.pairs import MODELS, embedded_pairs
+from .results import ALL, Draft, EvaluationResult, Figure
 
 
-def recommend(drafts: Sequence[DraftResult], target: str, costs: Costs) -> Recommendation:
-    """The draft and policy with the largest speedup over all suites; ``target`` is the target's source."""
-    best = max(drafts, key=lambda draft: draft.speedup[ALL].value)
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The recommended draft and policy, and the matching settings elsewhere."""
+
+    draft: str
+    lane: str
+    sentences: list[str]
+    transformers: str
+    vllm: str
+
+
+def recommend(result: EvaluationResult, anywhere: bool = False) -> Recommendation:
+    """The draft and policy with the largest speedup over all suites.
+
+    ``anywhere``: models by Hub ids and paths within the repository alone, for a file that is read on other machines.
+    """
+    best = max(result.drafts, key=lambda draft: _gain(result, draft).value)
+    target, folders = _places(result, anywhere)
+    folder = folders.get(best.name)
+    source = best.source if folder is None else _shown(folder)
     lane = parse_lane(best.best_lane)
     return Recommendation(
         draft=best.name,
         lane=best.best_lane,
-        sentences=_sentences(best, drafts, costs),
-        transformers=transformers_settings(best, lane, target),
-        vllm=vllm_settings(best, target),
+        sentences=[*_sentences(result, best), *([_whole(folder)] if folder and not _is_whole(folder) else [])],
+        transformers=transformers_settings(best, lane, source, target),
+        vllm=vllm_settings(best, source, target),
     )
 
 
-def _sentences(best: DraftResult, drafts: Sequence[DraftResult], costs: Costs) -> list[str]:
-    gain = best.speedup[ALL]
-    sentences = [_verdict(best)]
-    others = [draft for draft in drafts if draft.name != best.name]
+def _gain(result: EvaluationResult, draft: Draft) -> Figure:
+    """The speedup of the draft's best policy, with its interval."""
+    return result.need("speedup", draft.best_policy, draft=draft.name)
+
+
+# -- in words ------------------------------------------------------------------------------------------
+
+
+def _sentences(result: EvaluationResult, best: Draft) -> list[str]:
+    sentences = [_verdict(best, _gain(result, best))]
+    others = [draft for draft in result.drafts if draft.name != best.name]
     if others:
-        second = max(others, key=lambda draft: draft.speedup[ALL].value)
+        second = max(others, key=lambda draft: _gain(result, draft).value)
+        c, match = (result.value(name, draft=second.name) for name in ("c", "match_rate"))
         sentences.append(
-            f"The next best is {second.name} with {_policy(second)}: {second.speedup[ALL].value:.2f}x "
-            f"(c {second.c:.3f}, match rate {second.match_rate[ALL]:.0%})."
+            f"The next best is {second.name} with {_policy(second)}: {_gain(result, second).value:.2f}x "
+            f"(c {c:.3f}, match rate {match:.0%})."
         )
+    c, match, limit = (result.value(name, draft=best.name) for name in ("c", "match_rate", "break_even_c"))
     sentences.append(
-        f"{best.name} guesses {best.match_rate[ALL]:.0%} of the tokens right at c = {best.c:.3f}; from "
-        f"c = {best.break_even_c:.2f} on it would gain nothing."
+        f"{best.name} guesses {match:.0%} of the tokens right at c = {c:.3f}; from c = {limit:.2f} on it would gain "
+        "nothing."
     )
-    losing = [draft.name for draft in drafts if draft.speedup[ALL].value < 1.0]
-    if losing and gain.value >= 1.0:
+    losing = [draft.name for draft in result.drafts if _gain(result, draft).value < 1.0]
+    if losing and _gain(result, best).value >= 1.0:
         sentences.append(f"Slower than plain decoding even at their best: {', '.join(losing)}.")
-    sentences.append(_too_long(best))
-    sentences.append(f"Checking 6 tokens costs the target {costs.check(6):.2f} times as much as checking one.")
-    return [sentence for sentence in sentences if sentence]
+    check = result.setting.costs.check(6)
+    return [
+        *sentences,
+        _too_long(best, static_figures(result, best.name)),
+        f"Checking 6 tokens costs the target {check:.2f} times as much as checking one.",
+    ]
 
 
-def _verdict(best: DraftResult) -> str:
-    gain = best.speedup[ALL]
+def static_figures(result: EvaluationResult, draft: str, metric: str = "speedup") -> dict[int, Figure]:
+    """SL -> the figure of the draft with each static SL that has it; ``metric``: simulated, predicted or timed."""
+    sls = {one.policy: one for one in result.figures if (one.draft, one.suite, one.metric) == (draft, ALL, metric)}
+    found = {policy.removeprefix("static:"): one for policy, one in sls.items() if policy.startswith("static:")}
+    return {int(sl): one for sl, one in found.items()}
+
+
+def _verdict(best: Draft, gain: Figure) -> str:
     if gain.value < 1.0:
         return f"No draft gains anything here: the best, {best.name}, makes decoding {1 / gain.value:.2f} times slower."
     return (
@@ -57,25 +101,28 @@ def _verdict(best: DraftResult) -> str:
     )
 
 
-def _policy(draft: DraftResult) -> str:
+def _policy(draft: Draft) -> str:
     """The draft's best policy in words: "Confidence 0.4"."""
     lane = parse_lane(draft.best_lane)
     return " ".join([lane.spec.title, *([lane.argument] if lane.argument else [])])
 
 
-def _too_long(best: DraftResult) -> str:
+def _too_long(best: Draft, figures: Mapping[int, Figure]) -> str:
     """Whether and where longer speculation becomes slower for this draft."""
-    peak = max(best.by_sl, key=lambda point: point.simulated)
-    last = best.by_sl[-1]
-    if peak.sl == last.sl:
-        return f"Its speedup still grows at the longest SL tried ({last.sl})."
+    speedups = {sl: one.value for sl, one in figures.items()}
+    peak, last = max(speedups, key=speedups.__getitem__), max(speedups)
+    if peak == last:
+        return f"Its speedup still grows at the longest SL tried ({last})."
     return (
-        f"Longer is not better: on the test prompts {best.name} is fastest, in hindsight, at a fixed SL of {peak.sl} "
-        f"({peak.simulated:.2f}x) and reaches only {last.simulated:.2f}x at SL {last.sl}."
+        f"Longer is not better: on the test prompts {best.name} is fastest, in hindsight, at a fixed SL of {peak} "
+        f"({speedups[peak]:.2f}x) and reaches only {speedups[last]:.2f}x at SL {last}."
     )
 
 
-def transformers_settings(draft: DraftResult, lane: Lane, target: str) -> str:
+# -- settings for other engines ------------------------------------------------------------------------
+
+
+def transformers_settings(draft: Draft, lane: Lane, source: str, target: str) -> str:
     """Python code for transformers' assisted generation, with its nearest policy if it lacks this one."""
     if draft.name == PROMPT_LOOKUP.name:
         lookup = f"prompt_lookup_num_tokens={draft.best_sl}, max_matching_ngram_size={NgramDraft.longest}"
@@ -89,7 +136,7 @@ def transformers_settings(draft: DraftResult, lane: Lane, target: str) -> str:
     elif lane.policy != "static":
         nearest = f"# transformers has no {lane.policy} policy: this is the best fixed SL on validation prompts\n"
     return (
-        f"# target: {target}, assistant: {draft.source}\n"
+        f"# target: {target}, assistant: {source}\n"
         f"# the options are read from the assistant's own config\n{nearest}"
         f"config = assistant.generation_config\n"
         f"config.num_assistant_tokens = {tokens}\n"
@@ -99,11 +146,57 @@ def transformers_settings(draft: DraftResult, lane: Lane, target: str) -> str:
     )
 
 
-def vllm_settings(draft: DraftResult, target: str) -> str:
+def vllm_settings(draft: Draft, source: str, target: str) -> str:
     """A command line for vLLM, whose SL is fixed: this draft's best static one."""
     if draft.name == PROMPT_LOOKUP.name:
         config = {"method": "ngram", "num_speculative_tokens": draft.best_sl}
         config |= {"prompt_lookup_min": 1, "prompt_lookup_max": NgramDraft.longest}
     else:
-        config = {"method": "draft_model", "model": draft.source, "num_speculative_tokens": draft.best_sl}
+        config = {"method": "draft_model", "model": source, "num_speculative_tokens": draft.best_sl}
     return f"vllm serve {target} --speculative-config '{json.dumps(config)}'"
+
+
+# -- where other engines find the models ---------------------------------------------------------------
+
+
+def _places(result: EvaluationResult, anywhere: bool) -> tuple[str, dict[str, Path]]:
+    """Where the target is, and the folders of the drafts of an installed pair."""
+    pair = next((one for one in embedded_pairs() if one.name == result.setting.pair), None)
+    if pair is None:
+        return result.setting.target, {}
+    record = read_record(pair.target)
+    folders = {name: Path(place) for name, place in pair.drafts.items()}
+    if not anywhere:
+        folders = {name: _unpacked_draft(folder, record) or folder for name, folder in folders.items()}
+    if record is None:
+        return _shown(Path(pair.target)), folders
+    here = not anywhere and record.unpacked.is_dir()
+    return str(record.unpacked) if here else record.card.removeprefix("https://huggingface.co/"), folders
+
+
+def _unpacked_draft(folder: Path, record: GgufRecord | None) -> Path | None:
+    """The folder in the cache where a draft that shares weights with its target is whole, once it has run here."""
+    name = f"{safe_name(folder.name)}-{fingerprint(folder)}-{record.mark if record else ''}"
+    try:
+        whole = cache_folder() / "models" / name
+    except UserError:  # there is no cache folder
+        return None
+    return whole if whole.is_dir() else None
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether transformers can load ``folder``: a draft's own weights alone have another name."""
+    return any(folder.glob("model*.safetensors"))
+
+
+def _whole(folder: Path) -> str:
+    return (
+        f"{_shown(folder)} lacks the weights that the draft shares with its target. Once the pair has run, the whole "
+        f"model is in ~/.cache/speculoscope/models/{folder.name}-..., or in $SPECULOSCOPE_CACHE/models: give other "
+        "engines that path."
+    )
+
+
+def _shown(folder: Path) -> str:
+    """``folder`` relative to the project's folder, if it is inside."""
+    return str(folder.relative_to(MODELS.parent)) if folder.is_relative_to(MODELS.parent) else str(folder)

@@ -18,12 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import isclose
+from typing import NamedTuple
 
 from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import PolicySpec
 from ..lookahead.specs import all_specs
-from .results import Prediction
 from .samples import Replayed, Sample
+
+
+class Prediction(NamedTuple):
+    """How well a policy predicts acceptance."""
+
+    f1: float
+    precision: float
+    recall: float
+    auc: float | None  # None: the policy has no score
 
 
 def predict(replayed: Replayed, samples: Sequence[Sample]) -> Prediction:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from ..comparison.chain import chain_of
 from ..comparison.cost_curves import smooth_costs
@@ -25,17 +28,19 @@ from ..records.json_lines import Lines
 from ..records.request import CompareRequest
 from ..records.suites import Prompt
 from ..records.trace import Chain, Costs
-from .progress import Progress
+from .results import Progress
 from .samples import Sample
 from .slices import Slices
-from .store import chain_from_plain, chain_to_plain
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
 
-Steps = Iterator[Progress]
+_CHAIN = TypeAdapter(Chain)
 COST_PROMPTS = 5  # prompts for measuring the cost curves
 DECISION_PROMPTS = 3  # prompts for measuring decisions
+
+
+Steps = Iterator[Progress]
 
 
 class Collector:
@@ -97,7 +102,7 @@ class Collector:
         record = self._by_prompt.get(prompt.id) or self._write_text(prompt, prepared)
         for draft in missing:
             chain = chain_of(prepared, draft, record["output"], self._cancel)
-            self._lines(draft).add({"prompt": prompt.id, "chain": chain_to_plain(chain)})
+            self._lines(draft).add({"prompt": prompt.id, "chain": _CHAIN.dump_python(chain, mode="json")})
 
     def _write_text(self, prompt: Prompt, prepared: Prepared) -> dict[str, Any]:
         """Plain decoding's text. On the lean engine a static lane writes the same text faster (its passes are
@@ -129,7 +134,7 @@ class Collector:
             Sample(
                 prompt.id,
                 prompt.suite,
-                chain_from_plain(chains[prompt.id]),
+                _read_chain(chains[prompt.id]),
                 texts[prompt.id]["finish"],
                 self._key["max_new_tokens"],
             )
@@ -249,7 +254,7 @@ class Collector:
 
     def _chain(self, prompt: Prompt, draft: str) -> Chain:
         records = self._lines(draft).records
-        return chain_from_plain(next(record["chain"] for record in records if record["prompt"] == prompt.id))
+        return _read_chain(next(record["chain"] for record in records if record["prompt"] == prompt.id))
 
     def readings(self, lanes: Sequence[str], name: str) -> list[dict[str, Any]]:
         """The readings of :meth:`clock` so far: {prompt, repeat, lanes: {lane: timing}}."""
@@ -316,6 +321,14 @@ class Collector:
     def _check_cancel(self) -> None:
         if self._cancel():
             raise Cancelled
+
+
+def _read_chain(data: dict[str, Any]) -> Chain:
+    """Raises UserError for an invalid chain."""
+    try:
+        return _CHAIN.validate_json(json.dumps(data))  # as JSON its keys may be text, and numbers must be numbers
+    except (ValidationError, TypeError, ValueError) as error:
+        raise UserError("A recorded chain is damaged: delete the evaluation's folder and start over.") from error
 
 
 def _prepare_all(pair: Pair, drafts: Sequence[str], prompt: Prompt, max_new_tokens: int) -> Prepared:

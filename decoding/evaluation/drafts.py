@@ -1,104 +1,73 @@
-"""The drafts report: every draft of a pair with every static SL and with its best policy."""
+"""The figures of a pair's drafts as rows of the long table: every draft with every static SL and its best policy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..analysis import theory
+from ..analysis.bootstrap import Bootstrap
 from ..comparison.prepare import abilities_of, model_info
-from ..errors import UserError
 from ..lookahead.base import SL_CAP
-from ..lookahead.lanes import parse_lane
 from ..lookahead.spec import PolicySpec
-from ..lookahead.specs import all_specs, evaluated_lanes, learned_policies
+from ..lookahead.specs import all_specs, learned_policies
 from ..loop.drafting import MODEL_FREE
 from ..records.suites import Prompt
 from ..records.trace import Costs
-from .advice import recommend
 from .collect import Collector
-from .options import EvaluationOptions, check_options
-from .places import advise
-from .progress import Progress
-from .results import ALL, Clocked, DraftResult, DraftsResult, Interval, SlPoint
-from .samples import Replayed, Sample, best_of, replay_lane, static_lanes
-from .setting import describe_setting
-from .stages import Evaluation, RawEvents
-from .statistics import Bootstrap
-from .tables import groups, match_rates
-
-if TYPE_CHECKING:
-    from ..engines.pair import Pair
+from .figures import match_rates
+from .results import ALL, PLAIN, Draft, Figure
+from .samples import Replayed, Sample, best_of, groups, replay_lane, static_lanes
 
 CLOCKED_SLS = (1, 2, 3, 5, 8, 12, 20)
 
 
-def evaluate_drafts(
-    options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool] = lambda: False
-) -> Iterator[Progress | DraftsResult]:
-    """Evaluates all drafts of ``pair`` and prompt lookup; the last item is the result.
-
-    As :func:`decoding.evaluation.policies.evaluate`: validation picks each draft's best SL and policy, the test split
-    reports; it resumes from the data in ``folder``. Raises UserError.
-    """
-    yield from DraftsEvaluation(options, pair, folder, cancel).run()
-
-
-class DraftsEvaluation(Evaluation[DraftsResult]):
-    """The stages of :func:`evaluate_drafts`."""
-
-    clock_name = "clock-drafts"
-
-    def __init__(
-        self, options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool] = lambda: False
-    ) -> None:
-        super().__init__(
-            check_options(options),
-            pair,
-            [name for name in (*pair.draft_names, *MODEL_FREE) if abilities_of(pair, name).text_only],
-            folder,
-            cancel,
-        )
-
-    def costs(self) -> RawEvents:
-        decided = [lane for lane in evaluated_lanes() if _decides(parse_lane(lane).spec)]
-        lanes = [*decided, *_learned(self.collector, self.collector.pair.default_draft)]
-        yield from self.collector.measure(lanes, "costs-drafts")
-
-    def clocked_lanes(self) -> list[str]:
-        return ["autoregressive", *(f"{draft}/static:{sl}" for draft in self.collector.drafts for sl in CLOCKED_SLS)]
-
-    def tables(self) -> Iterator[Progress | DraftsResult]:
-        collector = self.collector
-        validation, test = collector.ready(self.validation), collector.ready(self.test)
-        readings = collector.readings(self.clocked_lanes(), self.clock_name)
-        found = []
-        for number, draft in enumerate(collector.drafts):
-            yield Progress("tables", f"Computing the tables of {draft}", number / len(collector.drafts))
-            found.append(_draft_result(collector, draft, validation, test, readings))
-        default = collector.pair.default_draft
-        samples = collector.samples(test, default)
-        if not samples:
-            raise UserError("The target wrote nothing on these prompts: there is nothing to evaluate.")
-        found.sort(key=lambda one: one.c)
-        result = DraftsResult(
-            setting=describe_setting(self.options, collector, default, samples, len(validation), []),
-            drafts=found,
-            recommendation=recommend(found, collector.pair.target.info.source, collector.costs),
-            plain_clock=plain_on_clock(readings, collector.costs),
-        )
-        yield replace(result, recommendation=advise(result, anywhere=True))
+def evaluate_draft(
+    collector: Collector,
+    name: str,
+    validation: Sequence[Prompt],
+    test: Sequence[Prompt],
+    readings: Sequence[dict[str, Any]],
+) -> tuple[Draft, list[Figure]]:
+    """The draft ``name``, with the SL and the policy that ``validation`` chooses, and its figures on ``test``."""
+    costs, heads = collector.costs, collector.heads(name)
+    tuning, samples = collector.samples(validation, name), collector.samples(test, name)
+    best_sl = 1 + static_lanes(name).index(best_of(static_lanes(name), tuning, costs))
+    certain = abilities_of(collector.pair, name).certain
+    best_lane = best_of(candidates(name, learned(collector, name), certain), tuning, costs, heads)
+    info = model_info(collector.pair, name)
+    draft = Draft(
+        name=name,
+        source=info.source,
+        parameters=info.parameters,
+        layers=info.layers,
+        hidden_size=info.hidden_size,
+        dtype=info.dtype,
+        fingerprint=info.fingerprint,
+        best_sl=best_sl,
+        best_lane=best_lane,
+    )
+    sweep = [replay_lane(lane, samples, costs) for lane in static_lanes(name)]
+    best = replay_lane(best_lane, samples, costs, heads)
+    found = [
+        Figure(name, "", ALL, "c", costs.c[name]),
+        Figure(name, "", ALL, "break_even_c", break_even_c(sweep, costs, name), n=len(samples)),
+        *match_rates(samples),
+        *simulated_figures(name, sweep, samples, costs),
+        *clocked_figures(name, sweep, samples, readings),
+        *best_figures(name, best, samples, costs),
+    ]
+    return draft, list(dict.fromkeys(found))  # the best policy may be a static one
 
 
-def _learned(collector: Collector, draft: str) -> list[str]:
+def learned(collector: Collector, draft: str) -> list[str]:
+    """The learned policies that were fitted for ``draft``."""
     return [policy for policy in learned_policies() if policy in collector.heads(draft)]
 
 
-def _decides(spec: PolicySpec) -> bool:
+def decides(spec: PolicySpec) -> bool:
     """Whether the policy needs no fitting and chooses the SL itself."""
     return spec.adapts and not spec.learned
 
@@ -110,68 +79,17 @@ def candidates(draft: str, learned: Sequence[str], certain: bool = False) -> lis
     """
     lanes = static_lanes(draft)
     for name, spec in all_specs().items():
-        if not _decides(spec) or (certain and spec.looks_at_guesses):
+        if not decides(spec) or (certain and spec.looks_at_guesses):
             continue
         sweep = spec.argument.sweep[1::2] if spec.argument is not None else ()
         lanes += [f"{draft}/{name}:{value:g}" for value in sweep] or [f"{draft}/{name}"]
     return lanes if draft in MODEL_FREE else lanes + [f"{draft}/{policy}" for policy in learned]
 
 
-def _draft_result(
-    collector: Collector,
-    draft: str,
-    validation: Sequence[Prompt],
-    test: Sequence[Prompt],
-    readings: Sequence[dict[str, Any]],
-) -> DraftResult:
-    costs, heads = collector.costs, collector.heads(draft)
-    tuning, samples = collector.samples(validation, draft), collector.samples(test, draft)
-    best_static = best_of(static_lanes(draft), tuning, costs)
-    certain = abilities_of(collector.pair, draft).certain
-    best_lane = best_of(candidates(draft, _learned(collector, draft), certain), tuning, costs, heads)
-    rates = match_rates(samples)
-    info = model_info(collector.pair, draft)
-    sweep = [replay_lane(lane, samples, costs) for lane in static_lanes(draft)]
-    best = replay_lane(best_lane, samples, costs, heads)
-    return DraftResult(
-        name=draft,
-        source=info.source,
-        parameters=info.parameters,
-        layers=info.layers,
-        hidden_size=info.hidden_size,
-        dtype=info.dtype,
-        c=costs.c[draft],
-        match_rate=rates,
-        best_sl=int(best_static.rpartition(":")[2]),
-        best_lane=best_lane,
-        static_speedup=speedups_by_suite(sweep[int(best_static.rpartition(":")[2]) - 1], samples),
-        speedup=speedups_by_suite(best, samples),
-        p95_token_s=float(np.percentile(best.cost / best.tokens, 95) * costs.target_s),
-        break_even_c=break_even_c(sweep, costs, draft),
-        by_sl=sl_points(draft, sweep, rates[ALL], costs, clocked_sls(draft, sweep, samples, readings)),
-        by_suite=_by_suite(sweep, samples),
-        fingerprint=info.fingerprint,
-    )
-
-
-def speedups_by_suite(replayed: Replayed, samples: Sequence[Sample]) -> dict[str, Interval]:
-    """Suite (and ALL) -> the simulated speedup on its prompts, with a 95% interval over prompts."""
-    found = {}
-    for suite, indices in groups([sample.suite for sample in samples]).items():
-        part = replayed.pick(indices)
-        found[suite] = Bootstrap(len(indices)).ratio(part.plain, part.cost)
-    return found
-
-
-def _by_suite(sweep: Sequence[Replayed], samples: Sequence[Sample]) -> dict[str, list[float]]:
-    parts = groups([sample.suite for sample in samples])
-    return {suite: [one.pick(indices).speedup for one in sweep] for suite, indices in parts.items()}
-
-
-def sl_points(
-    draft: str, sweep: Sequence[Replayed], match: float, costs: Costs, clocked: Mapping[int, Clocked]
-) -> list[SlPoint]:
-    """Simulated, predicted and measured speedup of SL 1, 2, ...
+def simulated_figures(
+    draft: str, sweep: Sequence[Replayed], samples: Sequence[Sample], costs: Costs
+) -> Iterator[Figure]:
+    """``speedup`` and ``predicted_speedup`` of SL 1, 2, ...
 
     The prediction is the throughput model's, if every guess holds independently with the match rate: ``(1 - m^(n+1)) /
     (1 - m) (v(1) + o) / (first + n c + v(n+1) + o)``.
@@ -180,36 +98,45 @@ def sl_points(
     def checking(n: int) -> float:  # the first draft step's extra cost arises once per iteration, like the check
         return costs.check(n) + costs.start(n - 1, draft)
 
-    return [
-        SlPoint(
-            sl=sl,
-            simulated=replayed.speedup,
-            predicted=theory.speedup(match, sl, costs.c[draft], checking, costs.o),
-            clock=clocked[sl].speedup.value if sl in clocked else None,
-            clocked=clocked.get(sl),
-        )
-        for sl, replayed in enumerate(sweep, start=1)
-    ]
+    match = next(one.value for one in match_rates(samples) if one.suite == ALL)
+    bootstrap, n = Bootstrap(len(samples)), len(samples)
+    for sl, replayed in enumerate(sweep, start=1):
+        policy, predicted = f"static:{sl}", theory.speedup(match, sl, costs.c[draft], checking, costs.o)
+        yield Figure(draft, policy, ALL, "speedup", *bootstrap.ratio(replayed.plain, replayed.cost), n)
+        yield Figure(draft, policy, ALL, "predicted_speedup", predicted)
 
 
-def clocked_sls(
+def best_figures(draft: str, best: Replayed, samples: Sequence[Sample], costs: Costs) -> Iterator[Figure]:
+    """``speedup`` of the draft's best policy, by suite and over all, and its ``p95_token_s``: the 95th percentile over
+    prompts of the time per token.
+    """
+    policy = best.lane.rpartition("/")[2]
+    for suite, indices in groups([sample.suite for sample in samples]).items():
+        part = best.pick(indices)
+        speedup = Bootstrap(len(indices)).ratio(part.plain, part.cost)
+        yield Figure(draft, policy, suite, "speedup", *speedup, len(indices))
+    p95 = float(np.percentile(best.cost / best.tokens, 95) * costs.target_s)
+    yield Figure(draft, policy, ALL, "p95_token_s", p95, n=len(samples))
+
+
+def clocked_figures(
     draft: str, sweep: Sequence[Replayed], samples: Sequence[Sample], readings: Sequence[dict[str, Any]]
-) -> dict[int, Clocked]:
-    """SL -> its measured speedup, and the simulated one on the same prompts."""
+) -> Iterator[Figure]:
+    """``clock_speedup`` of the SLs that were timed, and ``clock_simulated``, the simulated one on the same prompts."""
     place = {sample.prompt: index for index, sample in enumerate(samples)}
     used = [reading for reading in readings if reading["prompt"] in place]
     prompts = list(dict.fromkeys(reading["prompt"] for reading in used))
-    found = {}
     for sl, replayed in enumerate(sweep, start=1):
-        lane = f"{draft}/static:{sl}"
+        lane, policy = f"{draft}/static:{sl}", f"static:{sl}"
         if prompts and all(lane in reading["lanes"] for reading in used):
-            spent, plain = (seconds_on(name, prompts, used) for name in (lane, "autoregressive"))
+            spent, plain = (_seconds_on(name, prompts, used) for name in (lane, PLAIN))
             speedup = Bootstrap(len(prompts)).ratio(plain, spent)
-            found[sl] = Clocked(len(prompts), speedup, replayed.pick([place[one] for one in prompts]).speedup)
-    return found
+            simulated = replayed.pick([place[one] for one in prompts]).speedup
+            yield Figure(draft, policy, ALL, "clock_speedup", *speedup, len(prompts))
+            yield Figure(draft, policy, ALL, "clock_simulated", simulated, n=len(prompts))
 
 
-def seconds_on(lane: str, prompts: Sequence[str], readings: Sequence[dict[str, Any]]) -> np.ndarray:
+def _seconds_on(lane: str, prompts: Sequence[str], readings: Sequence[dict[str, Any]]) -> np.ndarray:
     """Decode seconds of ``lane`` on each prompt, summed over its repeats; shape (prompts,)."""
     totals = dict.fromkeys(prompts, 0.0)
     for reading in readings:
@@ -217,15 +144,17 @@ def seconds_on(lane: str, prompts: Sequence[str], readings: Sequence[dict[str, A
     return np.array(list(totals.values()))
 
 
-def plain_on_clock(readings: Sequence[dict[str, Any]], costs: Costs) -> float | None:
-    """What plain decoding took on the clock over what its cost curve says, ``tokens (v(1) + o)``; None if never timed.
+def plain_on_clock(readings: Sequence[dict[str, Any]], costs: Costs) -> list[Figure]:
+    """``clock_over_costs``: what plain decoding took on the clock over what its cost curve says, ``tokens (v(1) + o)``;
+    none if it was never timed.
 
     Every speedup has plain decoding's time in it, so where this is not 1, all points on the clock differ from the
     simulated ones by that factor, whatever their draft and SL.
     """
-    runs = [reading["lanes"]["autoregressive"] for reading in readings]
+    runs = [reading["lanes"][PLAIN] for reading in readings]
     expected = sum(run["tokens"] for run in runs) * (costs.check(1) + costs.o) * costs.target_s
-    return sum(run["decode_s"] for run in runs) / expected if expected else None
+    took = sum(run["decode_s"] for run in runs)
+    return [Figure("", PLAIN, ALL, "clock_over_costs", took / expected)] if expected else []
 
 
 def break_even_c(sweep: Sequence[Replayed], costs: Costs, draft: str) -> float:

@@ -13,7 +13,7 @@ from ..lookahead.lanes import parse_lane
 from ..lookahead.specs import evaluated_lanes
 from ..records.number_formats import check_format
 from ..records.suites import SPLITS, suite_names
-from .tables import STATIC_OPT
+from .results import STATIC_OPT
 
 Short = Annotated[str, Field(max_length=200)]
 Place = Annotated[str, Field(max_length=400)]

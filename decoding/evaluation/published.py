@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from .results import EvaluationResult, PolicyResult, Timing
-from .table import Table
-from .tables import STATIC_OPT
+from .results import STATIC_OPT, EvaluationResult, Figure
+from .table import Cell, Table, counted
 
 COLUMNS = {
     "heuristic": "heuristic",
@@ -69,18 +68,27 @@ PUBLISHED = (
 ELSEWHERE = ("CNN-DM", "Alpaca")  # data sets that `suites fetch` does not offer
 
 
-def papers_table(result: EvaluationResult) -> Table | None:
-    """Published and measured rows for each data set that both have; None if there is none."""
-    suites = _shared_suites(result)
-    if not suites:
-        return None
-    rows = []
-    for suite in suites:
-        rows += [[suite, row.source, row.setting, *_cells(row.speedups)] for row in PUBLISHED if row.suite == suite]
-        rows += [
-            [suite, how, _own_setting(result), *cells] for how, cells in _own_rows(result, suite, COLUMNS, _speedup)
-        ]
-    rows += [[row.suite, row.source, row.setting, *_cells(row.speedups)] for row in PUBLISHED if row.suite in ELSEWHERE]
+def papers_tables(result: EvaluationResult) -> list[Table]:
+    """Published and measured speedups for each data set that both have, and how far each policy is ahead of the best
+    static SL; none if they have no data set in common.
+    """
+    return [_speedup_table(result), _ahead_table(result)] if published_for(result) else []
+
+
+def published_for(result: EvaluationResult) -> list[Published]:
+    """The papers' rows for the data sets of ``result``, and then those ELSEWHERE; none if it has none of them."""
+    shared = [row for suite in result.setting.prompts for row in PUBLISHED if row.suite == suite]
+    return [*shared, *(row for row in PUBLISHED if row.suite in ELSEWHERE)] if shared else []
+
+
+def published_figures(result: EvaluationResult) -> Iterator[tuple[str, Figure]]:
+    """(source, figure) of :func:`published_for`, as rows of the long table."""
+    for row in published_for(result):
+        for policy, value in row.speedups.items():
+            yield f"{row.source}: {row.setting}", Figure("", policy, row.suite, "speedup", value)
+
+
+def _speedup_table(result: EvaluationResult) -> Table:
     note = (
         "Speedup over plain decoding. The rows differ in models, hardware and sampling, and our prompts are a sample "
         "of each data set: compare how much a policy adds to the best static SL, not the speedups themselves. "
@@ -88,78 +96,69 @@ def papers_table(result: EvaluationResult) -> Table | None:
         "prompts; DISCO's, which is not published, was chosen on validation prompts too, SpecDec++'s on the test data. "
         "In square brackets: 95% intervals over prompts. CNN-DM and Alpaca were not run here."
     )
+    machine = result.setting.machine
+    where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
+    here = f"{result.setting.pair} with {result.setting.draft}, {where}, greedy"
+
+    def theirs(row: Published) -> list[Cell]:
+        shown = {name: Cell(f"{value:.2f}x", value) for name, value in row.speedups.items()}
+        return [Cell(row.setting), *(shown.get(name, Cell()) for name in COLUMNS)]
+
+    rows = _beside(result, theirs, lambda cells: [Cell(here), *cells], COLUMNS, "speedup", lambda x: f"{x:.2f}", "x")
     return Table(TITLE, note, ["data set", "source", "setting", *COLUMNS.values()], rows)
 
 
-def ahead_table(result: EvaluationResult) -> Table | None:
-    """How far each paper's policy is ahead of its best static SL, there and here; None as :func:`papers_table`."""
-    suites = _shared_suites(result)
-    if not suites:
-        return None
-    rows = []
-    for suite in suites:
-        rows += [[suite, row.source, *_cuts(row.speedups)] for row in PUBLISHED if row.suite == suite]
-        rows += [[suite, how, *cells] for how, cells in _own_rows(result, suite, _COMPARED, _cut)]
-    rows += [[row.suite, row.source, *_cuts(row.speedups)] for row in PUBLISHED if row.suite in ELSEWHERE]
+def _ahead_table(result: EvaluationResult) -> Table:
     note = (
         "How far the time per token is below that of the best static SL on the same prompts; for the papers, computed "
         "from the published speedups. In square brackets: 95% intervals over prompts."
     )
+
+    def theirs(row: Published) -> list[Cell]:
+        static = row.speedups[STATIC_OPT]
+        cuts = {name: 1 - static / value for name, value in row.speedups.items()}
+        return [Cell(f"{cuts[name]:+.1%}", cuts[name]) if name in cuts else Cell() for name in _COMPARED]
+
+    rows = _beside(result, theirs, lambda cells: cells, _COMPARED, "cut", lambda x: f"{x:+.1%}")
     return Table(AHEAD_TITLE, note, ["data set", "source", *(COLUMNS[name] for name in _COMPARED)], rows)
 
 
-def _shared_suites(result: EvaluationResult) -> list[str]:
-    """The suites of ``result`` that a paper has a row for."""
-    return [suite for suite in result.setting.prompts if any(row.suite == suite for row in PUBLISHED)]
+def _beside(
+    result: EvaluationResult,
+    theirs: Callable[[Published], list[Cell]],
+    ours: Callable[[list[Cell]], list[Cell]],
+    columns: Iterable[str],
+    metric: str,
+    show: Callable[[float], str],
+    unit: str = "",
+) -> list[list[Cell]]:
+    """The papers' rows for each data set, then ours on the clock, if any of ``columns`` was timed, and simulated."""
+    published = published_for(result)
+    by_column = _by_column(result)
+    rows = []
+    for suite in dict.fromkeys(row.suite for row in published):
+        rows += [[Cell(suite), Cell(row.source), *theirs(row)] for row in published if row.suite == suite]
+        for how, name in (("here, on the clock", f"clock_{metric}"), ("here, simulated", metric)):
+            kind = "clock_speedup" if name.startswith("clock_") else "speedup"
+            labels = [by_column.get(column, "") for column in columns]
+            if any(result.find(kind, label, suite) for label in labels):
+                found = [result.find(name, label, suite) for label in labels]
+                rows.append([Cell(suite), Cell(how), *ours([_own(one, show, unit) for one in found])])
+    return rows
 
 
-def _cuts(speedups: dict[str, float]) -> list[str]:
-    return [f"{1 - speedups[STATIC_OPT] / speedups[name]:+.1%}" if name in speedups else "" for name in _COMPARED]
-
-
-def _cells(speedups: dict[str, float]) -> list[str]:
-    return [f"{speedups[name]:.2f}x" if name in speedups else "" for name in COLUMNS]
-
-
-def _own_setting(result: EvaluationResult) -> str:
-    machine = result.setting.machine
-    where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
-    return f"{result.setting.pair} with {result.setting.draft}, {where}, greedy"
-
-
-def _own_rows(
-    result: EvaluationResult, suite: str, columns: Iterable[str], cell: Callable[[Timing], str]
-) -> Iterator[tuple[str, list[str]]]:
-    """(how it was measured, cells by column): on the clock, if any of ``columns`` was, and simulated."""
-    by_name = _by_column(result)
-    entries = [by_name[name].rows.get(suite) if name in by_name else None for name in columns]
-    clock = [row.clock if row else None for row in entries]
-    simulated = [row.simulated if row else None for row in entries]
-    for how, timings in (("here, on the clock", clock), ("here, simulated", simulated)):
-        if any(timings):
-            yield how, [cell(timing) if timing else "" for timing in timings]
-
-
-def _by_column(result: EvaluationResult) -> dict[str, PolicyResult]:
-    found: dict[str, PolicyResult] = {}
-    for one in result.policies:  # the first of a name: oracle, not oracle:best
-        found.setdefault(STATIC_OPT if one.label == STATIC_OPT else one.lane.partition(":")[0], one)
+def _by_column(result: EvaluationResult) -> Mapping[str, str]:
+    """Column -> the label of the policy in it: the first of a name, so oracle and not oracle:best."""
+    found: dict[str, str] = {}
+    for label, lane in result.lanes.items():
+        found.setdefault(STATIC_OPT if label == STATIC_OPT else lane.partition(":")[0], label)
     return found
 
 
-def _speedup(timing: Timing) -> str:
-    value = timing.speedup
-    between = f" [{value.low:.2f}, {value.high:.2f}]" if timing.prompts > 1 else ""  # one prompt has no interval
-    return f"{value.value:.2f}x{between} ({_counted(timing)})"
-
-
-def _cut(timing: Timing) -> str:
-    cut = timing.cut
-    if cut is None:
-        return ""
-    between = f" [{cut.low:+.1%}, {cut.high:+.1%}]" if timing.prompts > 1 else ""
-    return f"{cut.value:+.1%}{between} ({_counted(timing)})"
-
-
-def _counted(timing: Timing) -> str:
-    return f"{timing.prompts} prompt{'' if timing.prompts == 1 else 's'}"
+def _own(figure: Figure | None, show: Callable[[float], str], unit: str) -> Cell:
+    if figure is None:
+        return Cell()
+    n, between = figure.n or 0, ""
+    if n > 1 and figure.low is not None and figure.high is not None:  # one prompt has no interval
+        between = f" [{show(figure.low)}, {show(figure.high)}]"
+    return Cell(f"{show(figure.value)}{unit}{between} ({counted(n, 'prompt')})", figure.value)

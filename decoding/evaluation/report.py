@@ -1,303 +1,291 @@
-"""The tables of an evaluation for readers: plain cells, Markdown, CSV."""
+"""The reports of an evaluation: tables selected from its figures, Markdown, and the files in its folder."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ..files import safe_name
 from ..records.trace import Costs
-from .published import ahead_table, papers_table
+from .advice import Recommendation, recommend
+from .figures import CORRECTIONS, LOSSES, METRICS, PASSES, PREDICTION, Metric, count, percent
+from .options import EvaluationOptions
+from .published import papers_tables, published_figures
 from .results import (
     ALL,
-    DraftsResult,
+    ALWAYS_ACCEPT,
+    PERFECT_JUDGE,
+    SHIPPED,
+    STATIC_OPT,
     EvaluationResult,
-    Interval,
-    PolicyResult,
-    Recommendation,
+    Figure,
     Setting,
-    Timing,
-    suites_of,
+    save_result,
+    shipped_name,
+    write_text,
 )
-from .table import Table
-from .tables import STATIC_OPT
+from .table import Cell, Column, Table, cell, counted, make_table, percent_interval, signed, times, to_markdown
 
-# -- the policies -----------------------------------------------------------------------------------------
+if TYPE_CHECKING:
+    import pandas as pd
+
+WORK = Path("build") / "evaluation"  # what evaluations collect
 
 
-def evaluation_tables(result: EvaluationResult) -> list[Table]:
-    """The papers' tables for one pair and draft."""
+def tables_of(result: EvaluationResult) -> list[Table]:
+    """All tables of ``result``, of either kind."""
+    if result.drafts:
+        return drafts_tables(result)
     return [
         *speedup_tables(result),
         *papers_tables(result),
-        _prediction_table(result),
-        _pass_table(result),
-        *([_losses_table(result)] if all(entry.rows[ALL].losses for entry in result.policies) else []),
-        *([_corrections_table(result)] if result.corrections else []),
-        _oracle_table(result, suites_of(result.setting)),
+        *(table for title, note in _NOTES.items() if (table := _metric_table(result, title, note(result))).rows),
+        _oracle_table(result),
     ]
+
+
+# -- the policies --------------------------------------------------------------------------------------
 
 
 def speedup_tables(result: EvaluationResult) -> list[Table]:
     """Latency and speedup, over all suites and by suite, simulated and where there are readings on the clock."""
-    suites = suites_of(result.setting)
-    clocks = [False, True] if _clocked(result) else [False]
+    prefixes = ["", "clock_"] if result.clocked() else [""]
     return [
-        *(_latency_table(result, clock) for clock in clocks),
-        *(_suite_table(result, suites, clock) for clock in clocks if len(suites) > 1),
+        *(_latency_table(result, prefix) for prefix in prefixes),
+        *(_suite_table(result, prefix) for prefix in prefixes if len(result.suites) > 1),
     ]
 
 
-def papers_tables(result: EvaluationResult) -> list[Table]:
-    """The papers' figures for the data sets of ``result`` next to the measured ones; none if it has none of them."""
-    return [table for table in (papers_table(result), ahead_table(result)) if table]
-
-
-def _latency_table(result: EvaluationResult, clock: bool) -> Table:
-    oracle = next((_timing(entry, ALL, clock) for entry in result.policies if entry.lane == "oracle"), None)
-    timings = [(entry, _timing(entry, ALL, clock)) for entry in result.policies]
-    rows = [[_name(entry), *_timing_cells(timing, oracle)] for entry, timing in timings if timing]
-    first = next(timing for _, timing in timings if timing)
-    if clock:
+def _latency_table(result: EvaluationResult, prefix: str) -> Table:
+    tokens, oracle = result.find(f"{prefix}tokens"), result.find(f"{prefix}latency_s", "oracle")
+    title, how = "Latency and speedup", "Simulated from chains and cost curves: "
+    how += f"{tokens.n} prompts, {tokens.value:,.0f} tokens" if tokens else ""
+    if prefix:
         title, how = "Latency and speedup on the clock", _clock_note(result)
-    else:
-        title = "Latency and speedup"
-        how = f"Simulated from chains and cost curves: {first.prompts} prompts, {first.tokens:,} tokens"
+
+    def behind(figure: Figure) -> Cell:
+        change = figure.value / oracle.value - 1 if oracle else None
+        return Cell() if change is None else Cell(signed(change), change)
+
+    def column(title: str, name: str, show: Callable[[Figure], str], note: str = "") -> Column:
+        return Column(title, lambda label: cell(result.find(f"{prefix}{name}", label), show), note)
+
+    columns = [
+        column("ms/token", "latency_s", lambda one: f"{one.value * 1e3:.2f}"),
+        column("speedup", "speedup", times),
+        column("ahead of static-opt", "cut", percent_interval),
+        Column("behind oracle", lambda label: behind(result.need(f"{prefix}latency_s", label))),
+        column(
+            "timing",
+            "noise",
+            lambda one: f"\u00b1 {one.value:.1%}",
+            "Timing: half the width of the 95% interval of ahead that is due to timing noise alone, for these prompts. "
+            "All figures are ratios of sums over prompts.",
+        ),
+        column(
+            "over simulated",
+            "over_simulated",
+            percent_interval,
+            "Over simulated: the speedup over that simulated on the same prompts.",
+        ),
+    ]
     note = (
         f"{how}. Ahead: how far the latency is below static-opt's; behind: how far it is above the oracle's. Square "
         "brackets: 95% bootstrap intervals over prompts."
     )
-    columns = ["policy", "ms/token", "speedup", "ahead of static-opt", "behind oracle"]
-    if any(timing.cut_noise is not None for _, timing in timings if timing):
-        note += (
-            " Timing: half the width of the 95% interval of ahead that is due to timing noise alone, for these "
-            "prompts. All figures are ratios of sums over prompts."
-        )
-        columns.append("timing")
-        rows = [[*row, _noise_cell(timing)] for row, timing in zip(rows, (one for _, one in timings if one))]
-    if any(timing.over_simulated for _, timing in timings if timing):
-        note += " Over simulated: the speedup over that simulated on the same prompts."
-        columns.append("over simulated")
-        rows = [[*row, _excess_cell(timing)] for row, timing in zip(rows, (one for _, one in timings if one))]
-    return Table(title, note, columns, rows)
+    return make_table(title, note, "policy", _named(result, [f"{prefix}latency_s"]), columns)
 
 
-def _timing_cells(timing: Timing, oracle: Timing | None) -> list[str]:
-    cut = percent_interval(timing.cut) if timing.cut else ""
-    behind = signed(timing.latency_s / oracle.latency_s - 1) if oracle else ""
-    return [f"{timing.latency_s * 1e3:.2f}", times(timing.speedup), cut, behind]
+def _named(result: EvaluationResult, metrics: Iterable[str], suites: Iterable[str] = (ALL,)) -> dict[str, str]:
+    """Label -> name of the policies that have any of the figures, with the lane behind a label that is none."""
+    return {
+        label: label if label == lane else f"{label} ({lane})"
+        for label, lane in {ALWAYS_ACCEPT: ALWAYS_ACCEPT, **result.lanes}.items()
+        if any(result.find(metric, label, suite) for metric in metrics for suite in suites)
+    }
 
 
-def _noise_cell(timing: Timing) -> str:
-    return "" if timing.cut_noise is None else f"\u00b1 {timing.cut_noise:.1%}"
-
-
-def _excess_cell(timing: Timing) -> str:
-    return "" if timing.over_simulated is None else percent_interval(timing.over_simulated)
-
-
-def _suite_table(result: EvaluationResult, suites: Sequence[str], clock: bool) -> Table:
-    rows = []
-    for entry in result.policies:
-        timings = [_timing(entry, suite, clock) for suite in suites]
-        if any(timings):
-            rows.append([_name(entry), *map(_speedup_and_cut, timings)])
-    columns = ["policy", *suites]
-    how = "On the clock" if clock else "Simulated"
-    return Table(
-        f"{how}, by suite",
-        "Speedup over plain decoding; in brackets: how far the latency is below static-opt's.",
-        columns,
-        rows,
+def _clock_note(result: EvaluationResult) -> str:
+    same = result.find("clock_texts_equal")
+    equal = f"; text equal to plain decoding's in {same.value:.0f} of {same.n} lanes" if same else ""
+    return (
+        f"On the clock: {counted(result.clocked(), 'prompt')}, at most "
+        f"{counted(result.setting.clock_repeats, 'repeat')} round robin, medians; the lanes of a prompt take turns "
+        f"every tenth of a second{equal}"
     )
 
 
-def _speedup_and_cut(timing: Timing | None) -> str:
-    if timing is None:
-        return ""
-    return f"{timing.speedup.value:.2f}x" + (f" ({signed(timing.cut.value)})" if timing.cut else "")
+def _suite_table(result: EvaluationResult, prefix: str) -> Table:
+    def speedup_and_cut(label: str, suite: str) -> Cell:
+        cut = result.find(f"{prefix}cut", label, suite)
+        ahead = f" ({signed(cut.value)})" if cut else ""
+        return cell(result.find(f"{prefix}speedup", label, suite), lambda one: f"{one.value:.2f}x{ahead}")
+
+    columns = [Column(suite, lambda label, suite=suite: speedup_and_cut(label, suite)) for suite in result.suites]  # type: ignore[misc]
+    how = "On the clock" if prefix else "Simulated"
+    note = "Speedup over plain decoding; in brackets: how far the latency is below static-opt's."
+    return make_table(f"{how}, by suite", note, "policy", _named(result, [f"{prefix}speedup"], result.suites), columns)
 
 
-def _timing(entry: PolicyResult, suite: str, clock: bool) -> Timing | None:
-    row = entry.rows.get(suite)
-    return None if row is None else row.clock if clock else row.simulated
+def _metric_table(result: EvaluationResult, title: str, note: str) -> Table:
+    """The columns of METRICS that belong to the table ``title``."""
+    metrics = [metric for metric in METRICS if metric.table == title]
+    names = _named(result, [metric.name for metric in metrics])
+    columns = [Column(one.title, lambda label, one=one: _metric_cell(result, one, label)) for one in metrics]  # type: ignore[misc]
+    return make_table(title, note, "policy", names, columns)
 
 
-def _prediction_table(result: EvaluationResult) -> Table:
-    always = result.always_accept[ALL]
-    rows = [["always-accept", _percent(always.f1), _percent(always.precision), _percent(always.recall), "0.50"]]
-    for entry in result.policies:
-        found = entry.rows[ALL].prediction
-        if found:
-            auc = f"{found.auc:.2f}" if found.auc is not None else ""
-            rows.append([_name(entry), *map(_percent, (found.f1, found.precision, found.recall)), auc])
-    note = (
+def _metric_cell(result: EvaluationResult, metric: Metric, label: str) -> Cell:
+    beside = result.find(metric.beside, label) if metric.beside else None
+
+    def show(figure: Figure) -> str:
+        change = f" ({signed(figure.value / beside.value - 1)})" if beside else ""
+        return f"{metric.show(figure.value)}{change}"
+
+    return cell(result.find(metric.name, label), show)
+
+
+def _prediction_note(result: EvaluationResult) -> str:
+    return (
         "Does the policy predict which guesses hold? One prediction per output position: a drafted token is predicted "
         "to hold, the token after the last guess of an iteration to fail. With a high match rate F1 is high for any "
-        "policy: compare always-accept."
-        f"{_f1_sentence(result)}"
+        f"policy: compare always-accept.{_f1_sentence(result)}"
     )
-    return Table("Accept prediction", note, ["policy", "F1", "precision", "recall", "AUC of the score"], rows)
 
 
 def _f1_sentence(result: EvaluationResult) -> str:
     """The possible gain in F1: the distance of static-opt from 1, and the best that the scores could reach."""
-    opt = next((entry.rows[ALL].prediction for entry in result.policies if entry.label == STATIC_OPT), None)
-    if opt is None or not result.best_f1:
+    opt, always = result.find("f1", STATIC_OPT), result.find("f1", ALWAYS_ACCEPT)
+    best = ", ".join(f"{one.policy} {percent(one.value)}" for one in result.figures if one.metric == "best_f1")
+    if opt is None or always is None or not best:
         return ""
-    best = ", ".join(f"{policy} {_percent(value)}" for policy, value in result.best_f1.items())
     return (
-        f" Static-opt's F1 is {100 * (1 - opt.f1):.1f} points below 100%. The highest F1 that any threshold of a "
-        f"score would reach on these texts: {best}; always-accept: {_percent(result.always_accept[ALL].f1)}."
+        f" Static-opt's F1 is {100 * (1 - opt.value):.1f} points below 100%. The highest F1 that any threshold of a "
+        f"score would reach on these texts: {best}; always-accept: {percent(always.value)}."
     )
 
 
-def _pass_table(result: EvaluationResult) -> Table:
-    rows = []
-    for entry in result.policies:
-        row = entry.rows[ALL]
-        rows.append(
-            [
-                _name(entry),
-                f"{row.target_passes:,}",
-                f"{row.draft_passes:,}",
-                f"{row.tokens_per_target_pass:.2f}",
-                f"{row.discard_rate:.3f}",
-                f"{row.verification_rate:.3f}",
-            ]
-        )
-    columns = ["policy", "target passes", "draft passes", "tokens per pass", "discard rate", "verification rate"]
-    note = "Over all test prompts. Discard rate: drafts thrown away / tokens; verification: target passes / tokens."
-    return Table("Passes", note, columns, rows)
+def _passes_note(result: EvaluationResult) -> str:
+    return "Over all test prompts. Discard rate: drafts thrown away / tokens; verification: target passes / tokens."
 
 
-def _losses_table(result: EvaluationResult) -> Table:
-    rows = []
-    for entry in result.policies:
-        parts = entry.rows[ALL].losses
-        assert parts is not None, f"the policy {entry.label} has no losses over all suites"
-        seconds = (parts.draft_s, parts.check_s, parts.decision_s, parts.loop_s, parts.too_long_s)
-        rows.append([_name(entry), *(f"{1e3 * part:.3f}" for part in seconds), f"{100 * parts.too_soon:.1f}"])
-    columns = ["policy", "drafting", "checking", "deciding", "loop", "thrown away", "stopped too soon"]
-    note = (
+def _losses_note(result: EvaluationResult) -> str:
+    return (
         "Simulated milliseconds per token; thrown away: the part of them spent on guesses that did not hold. Stopped "
         "too soon: iterations per 100 tokens that ended although the next guess would have held. "
         f"{_judge_sentence(result)}"
     )
-    return Table("Where the time goes", note, columns, rows)
 
 
 def _judge_sentence(result: EvaluationResult) -> str:
-    judge = result.perfect_judge.get(ALL)
-    if judge is None:
+    speedup, cut = result.find("speedup", PERFECT_JUDGE), result.find("cut", PERFECT_JUDGE)
+    if speedup is None:
         return ""
-    cut = f", {judge.cut.value:+.1%} against static-opt" if judge.cut else ""
+    ahead = f", {cut.value:+.1%} against static-opt" if cut else ""
+    latency, oracle = result.value("latency_s", PERFECT_JUDGE), result.find("latency_s", "oracle")
+    behind = f", {latency / oracle.value - 1:.1%} behind the oracle" if oracle else ""
     return (
-        f"A perfect classifier of the drafted token, with free decisions, would reach {judge.speedup.value:.2f}x{cut}"
-        f"{_behind_oracle(result, judge)}: it still drafts the token that fails."
+        f"A perfect classifier of the drafted token, with free decisions, would reach {speedup.value:.2f}x{ahead}"
+        f"{behind}: it still drafts the token that fails."
     )
 
 
-def _corrections_table(result: EvaluationResult) -> Table:
-    rows = []
-    for entry in result.policies:
-        one = result.corrections.get(entry.label)
-        if one is None:
-            continue
-        undone = (one.free_decisions_s, one.free_checks_s, one.never_too_late_s, one.never_too_soon_s, one.no_errors_s)
-        cells = [f"{1e3 * seconds:.2f} ({signed(seconds / one.as_it_is_s - 1)})" for seconds in undone]
-        rows.append([_name(entry), f"{1e3 * one.as_it_is_s:.2f}", *cells])
-    note = (
+def _corrections_note(result: EvaluationResult) -> str:
+    return (
         "Simulated milliseconds per token, and in brackets the change, if one loss were removed: decisions and "
         "features free; checking many tokens as cheap as checking one; no guess after one that fails (no false "
         "positives); no stop while all guesses hold (no false negatives); neither kind of error."
     )
-    columns = ["policy", "as it is", "free decisions", "free checks", "never too late", "never too soon", "no errors"]
-    return Table("What holds a policy back", note, columns, rows)
 
 
-def _behind_oracle(result: EvaluationResult, judge: Timing) -> str:
-    oracle = next((entry.rows[ALL].simulated for entry in result.policies if entry.lane == "oracle"), None)
-    return f", {judge.latency_s / oracle.latency_s - 1:.1%} behind the oracle" if oracle else ""
+_NOTES = {
+    PREDICTION: _prediction_note,
+    PASSES: _passes_note,
+    LOSSES: _losses_note,
+    CORRECTIONS: _corrections_note,
+}
 
 
-def _oracle_table(result: EvaluationResult, suites: Sequence[str]) -> Table:
-    rows = [
-        [suite, _percent(result.match_rate[suite]), f"{one.mean:.1f}", f"{one.sd:.1f}", f"{one.iterations:,}"]
-        for suite, one in result.oracle.items()
-        if suite in suites
+def _oracle_table(result: EvaluationResult) -> Table:
+    def column(title: str, metric: str, show: Callable[[Figure], str]) -> Column:
+        return Column(title, lambda suite: cell(result.find(metric, suite=suite), show))
+
+    columns = [
+        column("match rate", "match_rate", lambda one: percent(one.value)),
+        column("oracle SL, mean", "oracle_sl", lambda one: f"{one.value:.1f}"),
+        column("standard deviation", "oracle_sl_sd", lambda one: f"{one.value:.1f}"),
+        Column("iterations", lambda suite: _iterations(result.find("oracle_sl", suite=suite))),
     ]
-    columns = ["suite", "match rate", "oracle SL, mean", "standard deviation", "iterations"]
-    return Table("The draft along the text", "How many guesses in a row hold before one fails.", columns, rows)
+    suites = {suite: suite for suite in result.suites if result.find("oracle_sl", suite=suite)}
+    note = "How many guesses in a row hold before one fails."
+    return make_table("The draft along the text", note, "suite", suites, columns)
 
 
-def _clocked(result: EvaluationResult) -> bool:
-    return any(entry.rows[ALL].clock for entry in result.policies)
-
-
-def _clock_note(result: EvaluationResult) -> str:
-    timing = next(timing for entry in result.policies if (timing := entry.rows[ALL].clock) is not None)
-    same, total = result.texts_equal
-    return (
-        f"On the clock: {counted(timing.prompts, 'prompt')}, at most {counted(result.setting.clock_repeats, 'repeat')} "
-        "round robin, medians; "
-        "the lanes of a prompt take turns every tenth of a second; "
-        f"text equal to plain decoding's in {same} of {total} lanes"
-    )
+def _iterations(figure: Figure | None) -> Cell:
+    return Cell() if figure is None or figure.n is None else Cell(count(figure.n), figure.n)
 
 
 # -- the drafts ----------------------------------------------------------------------------------------
 
 
-def drafts_tables(result: DraftsResult) -> list[Table]:
+def drafts_tables(result: EvaluationResult) -> list[Table]:
     """Every draft's cost, match rate and speedup."""
-    suites = suites_of(result.setting)
-    return [_drafts_table(result), *([_drafts_by_suite(result, suites)] if len(suites) > 1 else [])]
+    return [_drafts_table(result), *([_drafts_by_suite(result)] if len(result.suites) > 1 else [])]
 
 
-def _drafts_table(result: DraftsResult) -> Table:
-    rows = [
-        [
-            draft.name,
-            f"{draft.parameters / 1e6:.1f}M" if draft.parameters else "",
-            f"{draft.layers} x {draft.hidden_size}" if draft.layers else "",
-            f"{draft.c:.3f}",
-            _percent(draft.match_rate[ALL]),
-            str(draft.best_sl),
-            times(draft.static_speedup[ALL]),
-            draft.best_lane,
-            times(draft.speedup[ALL]),
-            f"{draft.p95_token_s * 1e3:.2f}",
-            f"{draft.break_even_c:.2f}",
-        ]
-        for draft in result.drafts
-    ]
+def _drafts_table(result: EvaluationResult) -> Table:
+    drafts = {draft.name: draft for draft in result.drafts}
+
+    def column(
+        title: str, metric: str, show: Callable[[Figure], str], policy: Callable[[str], str] = lambda name: ""
+    ) -> Column:
+        return Column(title, lambda name: cell(result.find(metric, policy(name), draft=name), show))
+
+    def parameters(name: str) -> Cell:
+        n = drafts[name].parameters
+        return Cell(f"{n / 1e6:.1f}M", n) if n else Cell()
+
+    def shape(name: str) -> Cell:
+        draft = drafts[name]
+        return Cell(f"{draft.layers} x {draft.hidden_size}", draft.layers) if draft.layers else Cell()
+
     columns = [
-        "draft",
-        "parameters",
-        "layers x width",
-        "c",
-        "match rate",
-        "best SL",
-        "speedup at it",
-        "best policy",
-        "its speedup",
-        "p95 ms per token",
-        "break-even c",
+        Column("parameters", parameters),
+        Column("layers x width", shape),
+        column("c", "c", lambda one: f"{one.value:.3f}"),
+        column("match rate", "match_rate", lambda one: percent(one.value)),
+        Column("best SL", lambda name: Cell(str(drafts[name].best_sl), drafts[name].best_sl)),
+        column("speedup at it", "speedup", times, lambda name: f"static:{drafts[name].best_sl}"),
+        Column("best policy", lambda name: Cell(drafts[name].best_lane)),
+        column("its speedup", "speedup", times, lambda name: drafts[name].best_policy),
+        column(
+            "p95 ms per token",
+            "p95_token_s",
+            lambda one: f"{one.value * 1e3:.2f}",
+            lambda name: drafts[name].best_policy,
+        ),
+        column("break-even c", "break_even_c", lambda one: f"{one.value:.2f}"),
     ]
     note = (
         "c: a draft step over a target pass. Best SL and best policy were chosen on validation prompts, their speedups "
         "are simulated on the test prompts. p95: over prompts. Break-even c: the cost from which on no fixed SL gains."
     )
-    return Table("The drafts", note, columns, rows)
+    return make_table("The drafts", note, "draft", {name: name for name in drafts}, columns)
 
 
-def _drafts_by_suite(result: DraftsResult, suites: Sequence[str]) -> Table:
-    rows = [[draft.name, *(f"{draft.speedup[suite].value:.2f}" for suite in suites)] for draft in result.drafts]
-    return Table("Speedup by suite", "Each draft with its best policy.", ["draft", *suites], rows)
+def _drafts_by_suite(result: EvaluationResult) -> Table:
+    best = {draft.name: draft.best_policy for draft in result.drafts}
+
+    def speedup(name: str, suite: str) -> Cell:
+        return cell(result.find("speedup", best[name], suite, name), lambda one: f"{one.value:.2f}")
+
+    columns = [Column(suite, lambda name, suite=suite: speedup(name, suite)) for suite in result.suites]  # type: ignore[misc]
+    note = "Each draft with its best policy."
+    return make_table("Speedup by suite", note, "draft", {name: name for name in best}, columns)
 
 
-# -- shared --------------------------------------------------------------------------------------------
+# -- the whole report ----------------------------------------------------------------------------------
 
 
 def setting_lines(setting: Setting) -> list[str]:
@@ -331,56 +319,14 @@ def _decision_lines(setting: Setting) -> list[str]:
     return [f"Cost of features and a decision, as a share of a draft step: {shares}."] if shares else []
 
 
-def counted(n: int, what: str) -> str:
-    """ "1 thread", "2 threads"."""
-    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+def title_of(result: EvaluationResult) -> str:
+    return f"{'Drafts' if result.drafts else 'Lookahead policies'} on {result.setting.pair}"
 
 
-def times(interval: Interval) -> str:
-    return f"{interval.value:.2f}x [{interval.low:.2f}, {interval.high:.2f}]"
-
-
-def percent_interval(interval: Interval) -> str:
-    return f"{signed(interval.value)} [{signed(interval.low)}, {signed(interval.high)}]"
-
-
-def signed(change: float) -> str:
-    """A change in percent, with its sign, or "0.0%" without one if it rounds to that."""
-    text = f"{change:+.1%}"
-    return "0.0%" if text in ("+0.0%", "-0.0%") else text
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1%}"
-
-
-def _name(entry: PolicyResult) -> str:
-    return entry.label if entry.label == entry.lane else f"{entry.label} ({entry.lane})"
-
-
-def to_markdown(title: str, lines: Iterable[str], tables: Iterable[Table], more: str = "") -> str:
-    """One Markdown document."""
-    parts = [f"# {title}", "\n".join(f"- {line}" for line in lines)]
-    for table in tables:
-        rows = [table.columns, ["---"] * len(table.columns), *table.rows]
-        body = "\n".join("| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows)
-        parts.append(f"## {table.title}\n\n{table.note}\n\n{body}")
-    return "\n\n".join([*parts, *([more] if more else [])]) + "\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def to_csv(tables: Iterable[Table]) -> str:
-    """All tables, each preceded by a line with its title."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    for table in tables:
-        writer.writerow([f"# {table.title}"])
-        writer.writerow(table.columns)
-        writer.writerows(table.rows)
-    return file.getvalue()
+def markdown(result: EvaluationResult) -> str:
+    """The whole report."""
+    more = advice_markdown(recommend(result, anywhere=True)) if result.drafts else ""
+    return to_markdown(title_of(result), setting_lines(result.setting), tables_of(result), more)
 
 
 def advice_markdown(advice: Recommendation) -> str:
@@ -390,3 +336,48 @@ def advice_markdown(advice: Recommendation) -> str:
         f"## Recommended here: {advice.draft} with {advice.lane}\n\n{sentences}\n\n"
         f"In transformers:\n\n```python\n{advice.transformers}\n```\n\nIn vLLM:\n\n```sh\n{advice.vllm}\n```"
     )
+
+
+def long_table(results: Iterable[EvaluationResult]) -> pd.DataFrame:
+    """All figures of ``results``, and the papers' for their data sets (as pairs of the papers' names)."""
+    import pandas as pd
+
+    parts = []
+    for result in results:
+        theirs = pd.DataFrame(
+            [{"pair": source, **figure._asdict()} for source, figure in published_figures(result)],
+            columns=result.frame.columns,
+        )
+        parts += [result.frame, theirs] if len(theirs) else [result.frame]
+    return pd.concat(parts, ignore_index=True)
+
+
+def to_csv(results: Iterable[EvaluationResult]) -> str:
+    return long_table(results).to_csv(index=False, lineterminator="\n")
+
+
+def write_report(result: EvaluationResult, folder: Path) -> list[Path]:
+    """Writes report.md, tables.csv (the long table) and result.json, prefixed with ``drafts-`` for the drafts.
+
+    Raises UserError.
+    """
+    stem = "drafts-" if result.drafts else ""
+    report, tables, data = (folder / f"{stem}{name}" for name in ("report.md", "tables.csv", "result.json"))
+    write_text(report, markdown(result))
+    write_text(tables, to_csv([result]))
+    save_result(result, data)
+    return [report, tables, data]
+
+
+def ship(result: EvaluationResult, folder: Path | None = None) -> list[Path]:
+    """Writes the shipped result, which the page shows first, and its Markdown report. Raises UserError."""
+    path = (folder or SHIPPED) / shipped_name(result)
+    save_result(result, path)
+    write_text(path.with_suffix(".md"), markdown(result))
+    return [path, path.with_suffix(".md")]
+
+
+def spread_name(options: EvaluationOptions) -> str:
+    """Name of the working folder of an evaluation over several devices, before it is known what they run."""
+    pair = options.pair or options.target or "default"
+    return f"{safe_name(pair)}-{safe_name(options.dtype)}-{options.max_new_tokens}-spread"

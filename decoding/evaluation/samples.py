@@ -13,6 +13,7 @@ from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.registry import make_policy
 from ..records.trace import Chain, Costs, Finish
+from .results import ALL
 
 
 @dataclass(slots=True)
@@ -52,6 +53,19 @@ class Replayed:
         return np.array([one.n_tokens for one in self.simulated])
 
     @property
+    def target_passes(self) -> int:
+        return sum(one.target_passes for one in self.simulated)
+
+    @property
+    def draft_passes(self) -> int:
+        return sum(one.draft_passes for one in self.simulated)
+
+    @property
+    def thrown_away(self) -> int:
+        """Guesses that did not hold."""
+        return self.draft_passes - sum(one.accepted for one in self.simulated)
+
+    @property
     def speedup(self) -> float:
         """Cost of plain decoding / cost of the lane, over all samples."""
         return float(self.plain.sum() / self.cost.sum())
@@ -59,6 +73,20 @@ class Replayed:
     def pick(self, indices: Sequence[int]) -> Replayed:
         """The replays of some of the samples."""
         return Replayed(self.lane, [self.simulated[i] for i in indices], self.plain[list(indices)], self.cap)
+
+
+def groups(suites: Sequence[str]) -> dict[str, list[int]]:
+    """Indices of all prompts (ALL), and of those of each suite."""
+    found: dict[str, list[int]] = {ALL: list(range(len(suites)))}
+    for index, suite in enumerate(suites):
+        found.setdefault(suite, []).append(index)
+    return found
+
+
+def samples_by_suite(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
+    """All samples (ALL), and those of each suite."""
+    parts = groups([sample.suite for sample in samples])
+    return {suite: [samples[index] for index in indices] for suite, indices in parts.items()}
 
 
 def replay_lane(

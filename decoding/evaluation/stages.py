@@ -1,4 +1,4 @@
-"""The stages of an evaluation, in the order in which they run: costs, chains, clock, tables.
+"""An evaluation in stages, in the order in which they run: costs, chains, clock, tables.
 
 Each starts from what the evaluation's folder already contains, so a stopped evaluation continues, and parts of a stage
 can run on other devices (see :mod:`.parts`).
@@ -7,29 +7,62 @@ can run on other devices (see :mod:`.parts`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..errors import Cancelled
+import numpy as np
+
+from ..comparison.prepare import abilities_of, model_info
+from ..engines.loading import gpu_name
+from ..errors import Cancelled, UserError
+from ..files import safe_name
+from ..lookahead.fitted import need_head
+from ..lookahead.heads import Head
+from ..lookahead.lanes import parse_lane
+from ..lookahead.specs import all_specs, evaluated_lanes
+from ..loop.drafting import MODEL_FREE
+from ..records.machine import describe_machine
 from ..records.suites import Prompt, load_suite, suites_for
-from .collect import Collector
-from .options import EvaluationOptions
-from .progress import Progress
-from .results import DraftsResult, EvaluationResult
+from .collect import Collector, Steps
+from .drafts import CLOCKED_SLS, decides, evaluate_draft, learned, plain_on_clock
+from .figures import ClockTable, draft_figures, policy_figures, sweep_figures
+from .options import EvaluationOptions, check_options
+from .results import ALL, PLAIN, STATIC_OPT, EvaluationResult, Figure, Progress, Setting
+from .samples import Sample, best_of, static_lanes
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
 
-RawEvents = Iterator[Progress]
-R = TypeVar("R", bound=EvaluationResult | DraftsResult)
 
+def open_evaluation(
+    options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool] = lambda: False
+) -> Evaluation:
+    """The evaluation that ``options`` describe: of the policies with one draft of ``pair``, or of all its drafts.
 
-class Evaluation(ABC, Generic[R]):
-    """One evaluation of ``pair`` with ``drafts``, in ``folder``, whose result is an R. ``options`` have been checked.
+    ``folder`` keeps what was collected, so that a stopped evaluation can continue. Once ``cancel()`` is true it ends
+    without a result. All choices (static-opt, a draft's best SL and policy) are made on the validation split, on which
+    ``fit`` tuned the learned policies, too; the figures are of the split that ``options`` names.
 
-    Raises UserError for a suite that is missing, prompts that leave no room, a folder of another evaluation.
+    Raises:
+        UserError: options that cannot be, no usable prompt, a folder of another evaluation.
     """
+    kind = DraftsEvaluation if options.drafts == "all" else PolicyEvaluation
+    return kind(check_options(options), pair, folder, cancel)
+
+
+def work_name(options: EvaluationOptions, pair: Pair) -> str:
+    """Name of the working folder: evaluations that cannot share files get separate folders."""
+    info = pair.target.info
+    return f"{safe_name(pair.name)}-{info.fingerprint[:8]}-{info.engine}-{info.dtype}-{options.max_new_tokens}"
+
+
+class Evaluation(ABC):
+    """One evaluation of ``pair`` with ``drafts``, in ``folder``. See :func:`open_evaluation`."""
 
     clock_name: ClassVar[str]  # of the file with the clock's readings
 
@@ -50,7 +83,7 @@ class Evaluation(ABC, Generic[R]):
         self.validation = [prompt for prompt in validation if prompt.id in usable]
         self.test = [prompt for prompt in test if prompt.id in usable]
 
-    def run(self) -> Iterator[Progress | R]:
+    def run(self) -> Iterator[Progress | EvaluationResult]:
         """All stages; the last item is the result, unless the evaluation was cancelled."""
         try:
             yield from self.costs()
@@ -66,10 +99,10 @@ class Evaluation(ABC, Generic[R]):
             self.collector.close()
 
     @abstractmethod
-    def costs(self) -> RawEvents:
+    def costs(self) -> Steps:
         """The cost curves and the costs of decisions."""
 
-    def chains(self) -> RawEvents:
+    def chains(self) -> Steps:
         """Texts and chains of both splits; of ``chain_minutes`` a third is for validation."""
         minutes = self.options.chain_minutes
         parts = (None, None) if minutes is None else (minutes / 3, minutes * 2 / 3)
@@ -85,8 +118,164 @@ class Evaluation(ABC, Generic[R]):
         """The lanes that run on the clock; known when the chains are."""
 
     @abstractmethod
-    def tables(self) -> Iterator[Progress | R]:
+    def tables(self) -> Iterator[Progress | EvaluationResult]:
         """The result, from all that was collected."""
 
+    def readings(self) -> list[dict[str, Any]]:
+        """The readings of the clock so far: {prompt, repeat, lanes: {lane: timing}}."""
+        return self.collector.readings(self.clocked_lanes(), self.clock_name)
 
-AnyEvaluation = Evaluation[EvaluationResult] | Evaluation[DraftsResult]
+    def test_samples(self, draft: str) -> list[Sample]:
+        """The chains of ``draft`` on the test prompts. Raises UserError if there are none."""
+        samples = self.collector.samples(self.collector.ready(self.test), draft)
+        if not samples:
+            raise UserError("The target wrote nothing on these prompts: there is nothing to evaluate.")
+        return samples
+
+    def setting(self, draft: str, notes: Sequence[str] = ()) -> Setting:
+        """The setting of the evaluation, with ``draft`` as its draft."""
+        options, pair = self.options, self.collector.pair
+        target, guesser = pair.target.info, model_info(pair, draft)
+        return Setting(
+            pair=pair.name,
+            draft=draft,
+            target=target.source,
+            target_fingerprint=target.fingerprint,
+            draft_fingerprint=guesser.fingerprint,
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            machine=describe_machine(gpu_name(target.device)),
+            target_dtype=target.dtype,
+            draft_dtype=guesser.dtype,
+            threads=target.threads,
+            split=options.split,
+            max_new_tokens=options.max_new_tokens,
+            prompts=dict(Counter(sample.suite for sample in self.test_samples(draft))),
+            validation_prompts=len(self.collector.ready(self.validation)),
+            clock_repeats=options.repeats,
+            costs=replace(self.collector.costs),
+            notes=list(notes),
+        )
+
+
+class PolicyEvaluation(Evaluation):
+    """The policies with one draft: the papers' tables."""
+
+    clock_name = "clock"
+
+    def __init__(self, options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool]) -> None:
+        self._draft = options.draft_name or pair.default_draft
+        super().__init__(options, pair, [self._draft], folder, cancel)
+        self._asked, self._notes = usable_lanes(options.lanes, self.collector.heads(self._draft))
+
+    def costs(self) -> Steps:
+        yield from self.collector.measure([lane for lane in self._asked if lane != STATIC_OPT], "costs")
+
+    def clocked_lanes(self) -> list[str]:
+        """Each once, since static-opt may be static:5, and without oracle:best, which hardly differs from the oracle
+        while a draft step costs little.
+        """
+        lanes = list(dict.fromkeys(self._lanes.values()))
+        return [lane for lane in lanes if lane != "oracle:best" or "oracle" not in lanes]
+
+    @cached_property
+    def _lanes(self) -> dict[str, str]:
+        """The labels of the tables and the lanes behind them; validation chooses static-opt's."""
+        validation = self.collector.samples(self.collector.ready(self.validation), self._draft)
+        static_opt = best_of(static_lanes(), validation, self.collector.costs)
+        labels = dict.fromkeys([*self._asked, STATIC_OPT])
+        return {label: static_opt if label == STATIC_OPT else label for label in labels}
+
+    def tables(self) -> Iterator[Progress | EvaluationResult]:
+        yield Progress("tables", "Tuning static-opt on the validation prompts", 0.0)
+        lanes = self._lanes
+        yield Progress("tables", "Computing the tables", 0.5)
+        samples, costs, heads = self.test_samples(self._draft), self.collector.costs, self.collector.heads(self._draft)
+        readings = self.readings()
+        yield EvaluationResult(
+            self.setting(self._draft, self._notes),
+            [
+                *policy_figures(lanes, samples, costs, heads, clock_table(readings, samples, self.clocked_lanes())),
+                *draft_figures(samples),
+                *sweep_figures(swept_lanes(heads), samples, costs, heads),
+                *_texts_equal(self._draft, readings),
+            ],
+            lanes,
+        )
+
+
+class DraftsEvaluation(Evaluation):
+    """All drafts of a pair, and those that need no model."""
+
+    clock_name = "clock-drafts"
+
+    def __init__(self, options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool]) -> None:
+        drafts = [name for name in (*pair.draft_names, *MODEL_FREE) if abilities_of(pair, name).text_only]
+        super().__init__(options, pair, drafts, folder, cancel)
+
+    def costs(self) -> Steps:
+        decided = [lane for lane in evaluated_lanes() if decides(parse_lane(lane).spec)]
+        lanes = [*decided, *learned(self.collector, self.collector.pair.default_draft)]
+        yield from self.collector.measure(lanes, "costs-drafts")
+
+    def clocked_lanes(self) -> list[str]:
+        return [PLAIN, *(f"{draft}/static:{sl}" for draft in self.collector.drafts for sl in CLOCKED_SLS)]
+
+    def tables(self) -> Iterator[Progress | EvaluationResult]:
+        collector, readings = self.collector, self.readings()
+        self.test_samples(collector.pair.default_draft)  # there are some
+        validation, test = collector.ready(self.validation), collector.ready(self.test)
+        drafts, figures = [], plain_on_clock(readings, collector.costs)
+        for number, name in enumerate(collector.drafts):
+            yield Progress("tables", f"Computing the tables of {name}", number / len(collector.drafts))
+            draft, found = evaluate_draft(collector, name, validation, test, readings)
+            drafts.append(draft)
+            figures += found
+        drafts.sort(key=lambda draft: collector.costs.c[draft.name])
+        yield EvaluationResult(self.setting(collector.pair.default_draft), figures, drafts=drafts)
+
+
+def usable_lanes(asked: Sequence[str], heads: Mapping[str, Head]) -> tuple[list[str], list[str]]:
+    """The lanes that can run with what was fitted, plain decoding among them, and notes on the others."""
+    lanes, notes = [PLAIN], []
+    for text in asked:
+        lane = None if text == STATIC_OPT else parse_lane(text)
+        try:
+            if lane is not None and lane.is_learned:
+                need_head(lane.policy, heads)
+            lanes.append(text)
+        except UserError as error:
+            notes.append(f"{text} was left out. {error}")
+    return list(dict.fromkeys(lanes)), notes
+
+
+def clock_table(readings: Sequence[dict[str, Any]], samples: Sequence[Sample], lanes: Sequence[str]) -> ClockTable:
+    """Median seconds over the repeats by lane and prompt."""
+    suites = {sample.prompt: sample.suite for sample in samples}
+    timed: dict[str, list[dict[str, Any]]] = {}
+    for reading in readings:
+        if reading["prompt"] in suites:
+            timed.setdefault(reading["prompt"], []).append(reading["lanes"])
+    prompts = list(timed)
+    seconds = {
+        lane: np.array([np.median([one[lane]["decode_s"] for one in timed[prompt]]) for prompt in prompts])
+        for lane in lanes
+    }
+    tokens = np.array([timed[prompt][0][PLAIN]["tokens"] for prompt in prompts])
+    return ClockTable(prompts, [suites[prompt] for prompt in prompts], tokens, seconds)
+
+
+def swept_lanes(heads: Mapping[str, Head]) -> list[str]:
+    """The lanes at all arguments that are swept, of the policies that can run here."""
+    return [
+        f"{name}:{value:g}"
+        for name, spec in all_specs().items()
+        if spec.argument is not None and (not spec.learned or name in heads)
+        for value in spec.argument.sweep
+    ]
+
+
+def _texts_equal(draft: str, readings: Sequence[dict[str, Any]]) -> Iterator[Figure]:
+    """The clocked lanes whose text was plain decoding's, of ``n``."""
+    same = [lane["same"] for reading in readings for lane in reading["lanes"].values()]
+    if same:
+        yield Figure(draft, "", ALL, "clock_texts_equal", sum(same), n=len(same))

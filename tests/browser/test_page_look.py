@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from tests.evaluations import make_drafts, make_evaluation
-from viz.reports.drafts import drafts_report
-from viz.reports.evaluation import evaluation_report
+from viz.player.names import lane_name
+from viz.reports.report import report_of
 
 from .conftest import WAIT
 from .pointing import settled
@@ -93,18 +91,22 @@ def test_a_phone_needs_no_sideways_scrolling(shared_page, page_url):
     assert page.faults == []
 
 
+def show_report(page, job: str, content: dict) -> None:
+    page.evaluate(
+        """([job, report]) => [...document.querySelectorAll(`#report-${job}, #report-${job} *`)]
+           .find((node) => node.speculoscope).speculoscope.show(report)""",
+        [job, content],
+    )
+
+
 def test_reports_fit_a_phone_and_their_words_explain_themselves(shared_page, page_url):
     page = shared_page(page_url, **PHONE)
-    reports = {"evaluate": evaluation_report(make_evaluation()), "drafts": drafts_report(make_drafts())}
+    reports = {"evaluate": report_of(make_evaluation()), "drafts": report_of(make_drafts())}
     for tab, (job, report) in zip(("Evaluation", "Drafts"), reports.items()):
         page.get_by_role("tab", name=tab).click()
         expect(page.locator(f"#report-{job} .sp-status")).to_contain_text("No results are shipped", timeout=WAIT)
-        content = json.loads(json.dumps(report.to_dict()))
-        page.evaluate(
-            """([job, report]) => [...document.querySelectorAll(`#report-${job}, #report-${job} *`)]
-               .find((node) => node.speculoscope).speculoscope.show(report)""",
-            [job, content],
-        )
+        content = report.content("Shipped results")
+        show_report(page, job, content)
         expect(page.locator(f"#report-{job} .sp-table").first).to_be_visible(timeout=WAIT)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         expect(page.locator(f"#report-{job}").get_by_role("button", name="Tables (CSV)")).to_be_visible()
@@ -125,3 +127,26 @@ def test_nothing_comes_from_elsewhere_and_plotly_only_when_it_is_needed(visit, p
     page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2", timeout=WAIT)
     assert [url for url in page.asked if "plotly.min.js" in url] == [f"{page_url}speculoscope/plotly.min.js"]
     assert page.elsewhere == []
+
+
+def test_the_tables_of_a_report_sort_by_their_numbers(shared_page, page_url):
+    page = shared_page(page_url)
+    page.get_by_role("tab", name="Evaluation").click()
+    expect(page.locator("#report-evaluate .sp-status")).to_contain_text("No results are shipped", timeout=WAIT)
+    result = make_evaluation()
+    show_report(page, "evaluate", report_of(result).content("Shipped results"))
+    table = page.locator("#report-evaluate .sp-table").first
+    names = table.locator("tbody th")
+    as_it_came = names.all_inner_texts()
+    key = table.get_by_role("button", name="Sort by speedup")
+    key.click()
+    best = [lane_name(label) for label in sorted(result.lanes, key=lambda label: -result.value("speedup", label))]
+    assert [name.partition(" (")[0] for name in names.all_inner_texts()] == best
+    assert table.locator("th[aria-sort=descending]").count() == 1
+    key.click()
+    assert names.first.inner_text() == lane_name("autoregressive")
+    key.click()
+    assert names.all_inner_texts() == as_it_came and table.locator("th[aria-sort]").count() == 0
+    table.get_by_role("button", name="Sort by ahead of static-opt").click()
+    assert "static-opt" in names.last.inner_text()  # its cell is empty
+    assert serious(page, "#report-evaluate") == []

@@ -11,23 +11,39 @@
     return node;
   }
 
+  /** Cells are [text, number or null]; a column with any number is one of figures. */
   function table({ title, note, columns, rows }) {
     const node = el("table", "sp-table"), head = el("tr"), body = el("tbody"), top = el("thead");
-    const kinds = columns.map((_, i) => (rows.some((cells) => /^[-+±\d]/.test(cells[i])) ? "" : "sp-words"));
-    columns.forEach((text, i) => {
-      const cell = say("th", kinds[i], text);
-      cell.scope = "col";
-      head.append(cell);
-    });
-    for (const cells of rows) {
+    const figures = columns.map((_, i) => rows.some((cells) => cells[i][1] !== null));
+    const lines = rows.map((cells) => {
       const row = el("tr");
-      cells.forEach((text, i) => {
-        const cell = i ? el("td", kinds[i], text) : say("th", kinds[i], text);
+      cells.forEach(([text], i) => {
+        const cell = i ? el("td", figures[i] ? "" : "sp-words", text) : say("th", "sp-words", text);
         if (!i) cell.scope = "row";
         row.append(cell);
       });
-      body.append(row);
+      return row;
+    });
+    const heads = columns.map((text, i) => {
+      const cell = say("th", figures[i] ? "" : "sp-words", text);
+      cell.scope = "col";
+      if (rows.length > 1) cell.append(" ", sorter(text, () => sortBy(i)));
+      return cell;
+    });
+    /** Figures: largest first, then smallest first, then as it came; words the other way round. Empty cells are last. */
+    function sortBy(i) {
+      const turns = figures[i] ? ["descending", "ascending", null] : ["ascending", "descending", null];
+      const next = turns[(turns.indexOf(heads[i].getAttribute("aria-sort")) + 1) % 3];
+      for (const cell of heads) cell.removeAttribute("aria-sort");
+      if (next) heads[i].setAttribute("aria-sort", next);
+      const key = (n) => (figures[i] ? rows[n][i][1] : rows[n][i][0] || null), sign = next === "ascending" ? 1 : -1;
+      const compare = (m, n) => (key(m) === null || key(n) === null ? (key(m) === null) - (key(n) === null)
+        : sign * (figures[i] ? key(m) - key(n) : key(m).localeCompare(key(n))));
+      const order = lines.map((_, n) => n);
+      body.append(...(next ? order.sort(compare) : order).map((n) => lines[n]));
     }
+    head.append(...heads);
+    body.append(...lines);
     top.append(head);
     node.append(top, body);
     const holder = el("div", "sp-scroll");
@@ -38,6 +54,12 @@
     const whole = el("div", "sp-tabled");
     whole.append(el("h3", "", title), holder, say("p", "sp-note", note));
     return whole;
+  }
+
+  function sorter(column, sort) {
+    const node = button("sp-sort", "", sort);
+    node.setAttribute("aria-label", `Sort by ${column}`);
+    return node;
   }
 
   function code([title, text]) {

@@ -1,32 +1,25 @@
-"""Plotly figures of an evaluation of lookahead policies: pure functions of its result.
+"""Plotly figures of an evaluation of lookahead policies: pure functions of its long table.
 
 Each has a title and one sentence on what to look for, computed from the result.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from itertools import groupby
 
 import plotly.graph_objects as go
 
-from decoding.evaluation.results import ALL, EvaluationResult, Interval, PolicyResult, suites_of
+from decoding.evaluation.figures import PLACES
+from decoding.evaluation.results import ALL, ALWAYS_ACCEPT, PLAIN, STATIC_OPT, EvaluationResult, Figure
 from decoding.lookahead.lanes import is_usable, spec_of
 
 from ..player.looks import lane_look
 from ..player.names import lane_name, policy_title
-from .race import INK, MUTED, Drawing, plain
-
-BASE = {
-    "paper_bgcolor": "rgba(0,0,0,0)",
-    "plot_bgcolor": "rgba(0,0,0,0)",
-    "font": {"color": MUTED, "family": "system-ui, sans-serif", "size": 12},
-    "margin": {"l": 52, "r": 12, "t": 34, "b": 44},
-    "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"},
-    "hoverlabel": {"align": "left"},
-}
-
+from .drawing import INK, LAYOUT, MUTED, Drawing, error_bars, plain
 
 SUITE_COLOURS = (INK, "#5b8fd6", "#3aa0a0", "#b08a2e", "#b5577b")  # all suites together, then one per suite
+ENOUGH_TO_DECIDE = 20  # prompts, under which no policy is called faster than another
 
 
 def draw_evaluation(result: EvaluationResult) -> list[Drawing]:
@@ -47,68 +40,75 @@ def family(lane: str) -> tuple[str, str]:
     return look.ink, look.symbol
 
 
+def _known(result: EvaluationResult, metric: str, labels: Iterable[str], suite: str = ALL) -> list[Figure]:
+    """The figures of that name that the policies have."""
+    return [one for label in labels if (one := result.find(metric, label, suite))]
+
+
+def _names(figures: Iterable[Figure]) -> list[str]:
+    return [plain(lane_name(one.policy)) for one in figures]
+
+
+def _values(figures: Iterable[Figure]) -> list[float]:
+    return [one.value for one in figures]
+
+
 # -- speedups ------------------------------------------------------------------------------------------
 
 
 def draw_speedups(result: EvaluationResult) -> Drawing:
     """Speedup of every policy over all suites: simulated as bars, timed as points."""
-    entries = _by_speedup(result)
-    names = [plain(lane_name(entry.label)) for entry in entries]
+    simulated = _known(result, "speedup", _by_speedup(result))
+    clocked = _known(result, "clock_speedup", _by_speedup(result))
     figure = go.Figure()
-    simulated = [entry.rows[ALL].simulated.speedup for entry in entries]
     figure.add_bar(
-        y=names,
-        x=[one.value for one in simulated],
-        error_x=_error(simulated),
+        y=_names(simulated),
+        x=_values(simulated),
+        error_x=error_bars(simulated),
         orientation="h",
-        marker={"color": [family(entry.lane)[0] for entry in entries], "opacity": 0.55},
+        marker={"color": [family(result.lanes[one.policy])[0] for one in simulated], "opacity": 0.55},
         name="simulated, all test prompts",
         hovertemplate="%{y}: %{x:.2f} times, simulated<extra></extra>",
     )
-    clocked = [(entry, entry.rows[ALL].clock) for entry in entries if entry.rows[ALL].clock]
     if clocked:
-        intervals = [timing.speedup for _, timing in clocked]
         figure.add_scatter(
-            y=[plain(lane_name(entry.label)) for entry, _ in clocked],
-            x=[one.value for one in intervals],
-            error_x=_error(intervals),
+            y=_names(clocked),
+            x=_values(clocked),
+            error_x=error_bars(clocked),
             mode="markers",
             marker={"color": INK, "size": 8, "symbol": "diamond"},
-            name=f"on the clock, {clocked[0][1].prompts} prompts",
+            name=f"on the clock, {clocked[0].n} prompts",
             hovertemplate="%{y}: %{x:.2f} times, on the clock<extra></extra>",
         )
     figure.add_vline(x=1, line={"color": MUTED, "width": 1, "dash": "dot"})
     figure.update_xaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
     figure.update_yaxes(automargin=True)
-    figure.update_layout(height=60 + 30 * len(entries) + 50, **BASE)
+    figure.update_layout(height=60 + 30 * len(simulated) + 50, **LAYOUT)
     return Drawing("eval-speedup", "Speedup of every policy", speedups_sentence(result), figure)
 
 
-def _by_speedup(result: EvaluationResult) -> list[PolicyResult]:
-    return sorted(result.policies, key=lambda entry: entry.rows[ALL].simulated.speedup.value)
+def _by_speedup(result: EvaluationResult) -> list[str]:
+    return sorted(result.lanes, key=lambda label: result.value("speedup", label))
 
 
-def _error(intervals: list[Interval]) -> dict[str, Any]:
-    return {
-        "type": "data",
-        "symmetric": False,
-        "color": MUTED,
-        "thickness": 1.2,
-        "width": 3,
-        "array": [one.high - one.value for one in intervals],
-        "arrayminus": [one.value - one.low for one in intervals],
-    }
+def usable_policies(result: EvaluationResult) -> list[str]:
+    """The labels of the policies that can be used in practice."""
+    return [label for label, lane in result.lanes.items() if is_usable(lane)]
+
+
+def fastest(result: EvaluationResult) -> str | None:
+    """The label of the usable policy with the largest simulated speedup."""
+    return max(usable_policies(result), key=lambda label: result.value("speedup", label), default=None)
 
 
 def speedups_sentence(result: EvaluationResult) -> str:
     """The fastest usable policy and how far it is from the oracle."""
-    usable = [entry for entry in result.policies if is_usable(entry.lane)]
-    best = max(usable, key=lambda entry: entry.rows[ALL].simulated.speedup.value)
-    speedup = best.rows[ALL].simulated.speedup.value
-    text = f"{lane_name(best.label)} is the fastest policy that can be used: {speedup:.2f} times"
-    oracle = next((entry for entry in result.policies if entry.lane == "oracle"), None)
-    if oracle:
-        behind = best.rows[ALL].simulated.latency_s / oracle.rows[ALL].simulated.latency_s - 1
+    best = fastest(result)
+    if best is None:
+        return "No policy that can be used was evaluated."
+    text = f"{lane_name(best)} is the fastest policy that can be used: {result.value('speedup', best):.2f} times"
+    if oracle := result.find("latency_s", "oracle"):
+        behind = result.value("latency_s", best) / oracle.value - 1
         side = "behind" if behind >= 0 else "ahead of"
         text += f", {abs(behind):.0%} {side} the oracle, which knows where guesses fail"
     return f"{text}."
@@ -119,16 +119,15 @@ def speedups_sentence(result: EvaluationResult) -> str:
 
 def draw_cuts(result: EvaluationResult) -> Drawing:
     """Latency below static-opt's, paired over prompts, by suite."""
-    entries = [entry for entry in _by_speedup(result) if _is_compared(entry)]
-    suites = suites_of(result.setting)
+    labels = [label for label in _by_speedup(result) if _is_compared(result, label)]
     figure = go.Figure()
-    for suite, symbol in zip(suites, ("circle", "square-open", "diamond-open", "triangle-up-open", "cross-open")):
-        shown = [(entry, entry.rows[suite].simulated.cut) for entry in entries if suite in entry.rows]
-        intervals = [cut for _, cut in shown if cut]
+    symbols = ("circle", "square-open", "diamond-open", "triangle-up-open", "cross-open")
+    for suite, symbol in zip(result.suites, symbols):
+        cuts = _known(result, "cut", labels, suite)
         figure.add_scatter(
-            y=[plain(lane_name(entry.label)) for entry, cut in shown if cut],
-            x=[100 * one.value for one in intervals],
-            error_x=_scaled_error(intervals) if suite == ALL else None,
+            y=_names(cuts),
+            x=[100 * one.value for one in cuts],
+            error_x=error_bars(cuts, factor=100) if suite == ALL else None,
             mode="markers",
             name=suite,
             marker={"color": INK if suite == ALL else MUTED, "symbol": symbol, "size": 11 if suite == ALL else 8},
@@ -137,33 +136,29 @@ def draw_cuts(result: EvaluationResult) -> Drawing:
     figure.add_vline(x=0, line={"color": MUTED, "width": 1, "dash": "dot"})
     figure.update_xaxes(title_text="time per token below static-opt's (%), simulated")
     figure.update_yaxes(automargin=True)
-    figure.update_layout(height=90 + 30 * len(entries) + 50, **BASE)
+    figure.update_layout(height=90 + 30 * len(labels) + 50, **LAYOUT)
     return Drawing("eval-cut", f"Against the best static SL ({result.static_opt})", cuts_sentence(result), figure)
 
 
-def _is_compared(entry: PolicyResult) -> bool:
-    return entry.lane != "autoregressive" and entry.rows[ALL].simulated.cut is not None
-
-
-def _scaled_error(intervals: list[Interval]) -> dict[str, Any]:
-    return _error([Interval(100 * one.value, 100 * one.low, 100 * one.high) for one in intervals])
-
-
-ENOUGH = 20  # prompts, under which an interval over them says nothing
+def _is_compared(result: EvaluationResult, label: str) -> bool:
+    return result.lanes[label] != PLAIN and result.find("cut", label) is not None
 
 
 def cuts_sentence(result: EvaluationResult) -> str:
     """Which usable policies are faster or slower than static-opt according to both simulation and clock."""
-    compared = [entry for entry in result.policies if _is_compared(entry) and is_usable(entry.lane)]
+    compared = [label for label in usable_policies(result) if _is_compared(result, label)]
     right = "Every point right of the dotted line saves time."
     simulated, clocked = prompts_of(result)
-    if min(simulated, clocked) < ENOUGH:
+    if min(simulated, clocked) < ENOUGH_TO_DECIDE:
         return (
             f"Too few prompts to decide which policy is faster: {simulated} simulated and {clocked} on the clock; "
-            f"at least {ENOUGH} of each are needed. {right}"
+            f"at least {ENOUGH_TO_DECIDE} of each are needed. {right}"
         )
-    parts = [f"faster than static-opt: {_named(compared, 1)}", f"slower: {_named(compared, -1)}"]
-    parts.append(f"not distinguishable from it: {_named(compared, 0)}")
+    sides = {label: sure_side(result, label) for label in compared}
+    parts = [
+        f"{what}: {', '.join(lane_name(label) for label in compared if sides[label] == side) or 'none'}"
+        for what, side in (("faster than static-opt", 1), ("slower", -1), ("not distinguishable from it", 0))
+    ]
     return (
         f"Where the 95% intervals over {simulated} simulated prompts and over {clocked} on the clock agree: "
         f"{'; '.join(parts)}. {right}"
@@ -172,22 +167,18 @@ def cuts_sentence(result: EvaluationResult) -> str:
 
 def prompts_of(result: EvaluationResult) -> tuple[int, int]:
     """(simulated, clocked) prompts behind the figures: the fewest that any compared usable policy has."""
-    rows = [entry.rows[ALL] for entry in result.policies if _is_compared(entry) and is_usable(entry.lane)]
-    simulated = min((row.simulated.prompts for row in rows), default=0)
-    return simulated, min((row.clock.prompts if row.clock else 0 for row in rows), default=0)
+    compared = [label for label in usable_policies(result) if _is_compared(result, label)]
+    found = [[result.find(name, label) for label in compared] for name in ("speedup", "clock_speedup")]
+    simulated, clocked = (min((one.n or 0 if one else 0 for one in some), default=0) for some in found)
+    return simulated, clocked
 
 
-def sure_side(entry: PolicyResult) -> int:
+def sure_side(result: EvaluationResult, label: str) -> int:
     """1 if the whole intervals of both simulation and clock are ahead of static-opt, -1 if both are behind, else 0."""
-    row = entry.rows[ALL]
-    cuts = [row.simulated.cut, row.clock.cut if row.clock else None]
-    if all(cut and cut.low > 0 for cut in cuts):
+    cuts = [result.find(name, label) for name in ("cut", "clock_cut")]
+    if all(cut and cut.low is not None and cut.low > 0 for cut in cuts):
         return 1
-    return -1 if all(cut and cut.high < 0 for cut in cuts) else 0
-
-
-def _named(entries: list[PolicyResult], side: int) -> str:
-    return ", ".join(lane_name(entry.label) for entry in entries if sure_side(entry) == side) or "none"
+    return -1 if all(cut and cut.high is not None and cut.high < 0 for cut in cuts) else 0
 
 
 # -- prediction ----------------------------------------------------------------------------------------
@@ -195,16 +186,17 @@ def _named(entries: list[PolicyResult], side: int) -> str:
 
 def draw_prediction(result: EvaluationResult) -> Drawing:
     """F1 of accept prediction, with always-accept as a line."""
-    entries = [entry for entry in _by_speedup(result) if entry.rows[ALL].prediction and is_usable(entry.lane)]
-    always = result.always_accept[ALL].f1
+    usable = usable_policies(result)
+    found = _known(result, "f1", [label for label in _by_speedup(result) if label in usable])
+    always = result.value("f1", ALWAYS_ACCEPT)
     figure = go.Figure()
     figure.add_bar(
-        y=[plain(lane_name(entry.label)) for entry in entries],
-        x=[entry.rows[ALL].prediction.f1 for entry in entries],
+        y=_names(found),
+        x=_values(found),
         orientation="h",
-        marker={"color": [family(entry.lane)[0] for entry in entries], "opacity": 0.55},
+        marker={"color": [family(result.lanes[one.policy])[0] for one in found], "opacity": 0.55},
         name="F1",
-        customdata=[[_auc(entry)] for entry in entries],
+        customdata=[[_auc(result, one.policy)] for one in found],
         hovertemplate="%{y}: F1 %{x:.3f}; AUC %{customdata[0]}<extra></extra>",
         showlegend=False,
     )
@@ -216,90 +208,97 @@ def draw_prediction(result: EvaluationResult) -> Drawing:
     )
     figure.update_xaxes(title_text="F1 of predicting which guesses hold", range=[0, 1])
     figure.update_yaxes(automargin=True)
-    figure.update_layout(height=60 + 30 * len(entries) + 60, **BASE)
+    figure.update_layout(height=60 + 30 * len(found) + 60, **LAYOUT)
     return Drawing("eval-f1", "Which policy predicts best which guesses hold?", prediction_sentence(result), figure)
 
 
-def _auc(entry: PolicyResult) -> str:
-    auc = entry.rows[ALL].prediction.auc
-    return "none (no score)" if auc is None else f"{auc:.3f}"
+def _auc(result: EvaluationResult, label: str) -> str:
+    auc = result.find("auc", label)
+    return f"{auc.value:.3f}" if auc else "none (no score)"
 
 
 def prediction_sentence(result: EvaluationResult) -> str:
     """How much the best policy's F1 is above that of accepting everything."""
-    always = result.always_accept[ALL].f1
-    scored = [
-        entry for entry in result.policies if entry.rows[ALL].prediction and entry.rows[ALL].prediction.auc is not None
-    ]
-    held = f"{result.match_rate[ALL]:.0%} of the guesses hold"
+    always = result.value("f1", ALWAYS_ACCEPT)
+    held = f"{result.value('match_rate'):.0%} of the guesses hold"
     text = f"Accepting everything reaches an F1 of {always:.2f} here, because {held}"
+    scored = [one.policy for one in _known(result, "auc", result.lanes)]
     if not scored:
         return f"{text}: only the part beyond the line is a gain."
-    best = max(scored, key=lambda entry: entry.rows[ALL].prediction.f1)
-    found = best.rows[ALL].prediction
-    return f"{text}; {lane_name(best.label)} reaches {found.f1:.2f}, with an AUC of {found.auc:.2f}."
+    best = max(scored, key=lambda label: result.value("f1", label))
+    f1, auc = result.value("f1", best), result.value("auc", best)
+    return f"{text}; {lane_name(best)} reaches {f1:.2f}, with an AUC of {auc:.2f}."
 
 
 # -- discard against verification ----------------------------------------------------------------------
 
 
+def sweeps(result: EvaluationResult) -> dict[str, list[str]]:
+    """Policy -> its lanes at all arguments that were tried."""
+    lanes = [one.policy for one in result.figures if one.metric == "sweep_discard_rate"]
+    return {policy: list(some) for policy, some in groupby(lanes, lambda lane: lane.partition(":")[0])}
+
+
 def draw_pareto(result: EvaluationResult) -> Drawing:
     """SpecDec++'s plane: drafts thrown away per token against target passes per token, over thresholds."""
     figure = go.Figure()
-    for policy, points in result.pareto.items():
+    for policy, lanes in sweeps(result).items():
         colour, symbol = family(policy)
         figure.add_scatter(
-            x=[point.discard_rate for point in points],
-            y=[point.verification_rate for point in points],
+            x=[result.value("sweep_discard_rate", lane) for lane in lanes],
+            y=[result.value("sweep_verification_rate", lane) for lane in lanes],
             mode="lines+markers",
             name=plain(policy_title(policy)),
             line={"color": colour, "width": 1.4},
             marker={"symbol": symbol, "size": 7, "color": colour},
-            customdata=[[plain(lane_name(point.lane)), f"{point.speedup:.2f}"] for point in points],
+            customdata=[[plain(lane_name(lane)), f"{result.value('sweep_speedup', lane):.2f}"] for lane in lanes],
             hovertemplate="%{customdata[0]}<br>thrown away %{x:.2f}, target passes %{y:.2f} per token<br>"
             "%{customdata[1]} times<extra></extra>",
         )
-    for entry in result.policies:
-        if _has_no_sweep(entry, result):
-            row, (colour, symbol) = entry.rows[ALL], family(entry.lane)
+    for label, lane in result.lanes.items():
+        if _has_no_sweep(result, label):
+            name, (colour, symbol) = plain(lane_name(label)), family(lane)
             figure.add_scatter(
-                x=[row.discard_rate],
-                y=[row.verification_rate],
+                x=[result.value("discard_rate", label)],
+                y=[result.value("verification_rate", label)],
                 mode="markers",
-                name=plain(lane_name(entry.label)),
+                name=name,
                 marker={"symbol": symbol, "size": 12, "color": colour},
-                hovertemplate=f"{plain(lane_name(entry.label))}: %{{x:.2f}}, %{{y:.2f}} per token<extra></extra>",
+                hovertemplate=f"{name}: %{{x:.2f}}, %{{y:.2f}} per token<extra></extra>",
             )
     figure.update_xaxes(title_text="discard rate: drafts thrown away per token", rangemode="tozero")
     figure.update_yaxes(title_text="verification rate: target passes per token", rangemode="tozero")
-    figure.update_layout(height=420, **BASE)
+    figure.update_layout(height=420, **LAYOUT)
     return Drawing("eval-pareto", "The trade-off of each threshold", pareto_sentence(result), figure)
 
 
-def _has_no_sweep(entry: PolicyResult, result: EvaluationResult) -> bool:
+def _has_no_sweep(result: EvaluationResult, label: str) -> bool:
     """Whether the policy drafts and has no parameter to sweep: it is a point instead of a line."""
-    spec = spec_of(entry.lane)
-    return entry.rows[ALL].draft_passes > 0 and spec is not None and spec.name not in result.pareto
+    spec = spec_of(result.lanes[label])
+    return result.value("draft_passes", label) > 0 and spec is not None and spec.name not in sweeps(result)
 
 
 def pareto_sentence(result: EvaluationResult) -> str:
     """At the discard rate of static-opt, which policy needs the fewest target passes?"""
-    static = next((entry for entry in result.policies if entry.label == "static-opt"), None)
-    if static is None:
-        return "Lower left is better: fewer drafts thrown away and fewer target passes."
-    row = static.rows[ALL]
-    found = {
-        policy: min((p.verification_rate for p in points if p.discard_rate <= row.discard_rate), default=None)
-        for policy, points in result.pareto.items()
-    }
-    known = {policy: rate for policy, rate in found.items() if rate is not None and policy != "static"}
     text = "Lower left is better: fewer drafts thrown away and fewer target passes."
+    thrown_away, passes = (result.find(f"{name}_rate", STATIC_OPT) for name in ("discard", "verification"))
+    if thrown_away is None or passes is None:
+        return text
+    rates = {
+        policy: [
+            result.value("sweep_verification_rate", lane)
+            for lane in lanes
+            if result.value("sweep_discard_rate", lane) <= thrown_away.value
+        ]
+        for policy, lanes in sweeps(result).items()
+    }
+    known = {policy: min(some) for policy, some in rates.items() if some and policy != "static"}
     if not known:
         return text
     best = min(known, key=known.__getitem__)
     return (
-        f"{text} Throwing away at most as many guesses as static-opt ({row.discard_rate:.2f} per token), "
-        f"{policy_title(best)} needs {known[best]:.2f} target passes per token; static-opt {row.verification_rate:.2f}."
+        f"{text} Throwing away at most as many guesses as static-opt ({thrown_away.value:.2f} per token), "
+        f"{policy_title(best)} needs {known[best]:.2f} target passes per token; static-opt {passes.value:.2f}."
     )
 
 
@@ -310,12 +309,12 @@ BINS = ((0, 0), (1, 1), (2, 2), (3, 3), (4, 5), (6, 8), (9, 12), (13, 20), (21, 
 
 def draw_histogram(result: EvaluationResult) -> Drawing:
     """Distribution of the number of consecutive guesses that hold (DISCO, figure 4)."""
-    lengths = result.oracle[ALL]
-    names = [_bin_name(low, high) for low, high in BINS]
-    shares = [sum(n for sl, n in lengths.histogram if low <= sl <= high) / lengths.iterations for low, high in BINS]
+    found = result.curve("oracle_iterations")
+    mean, sd, iterations = result.value("oracle_sl"), result.value("oracle_sl_sd"), sum(found.values())
+    shares = [sum(n for sl, n in found.items() if low <= sl <= high) / iterations for low, high in BINS]
     figure = go.Figure(
         go.Bar(
-            x=names,
+            x=[_bin_name(low, high) for low, high in BINS],
             y=[100 * share for share in shares],
             marker={"color": family("oracle")[0], "opacity": 0.7},
             hovertemplate="%{x} in a row: %{y:.1f}% of the iterations<extra></extra>",
@@ -323,9 +322,9 @@ def draw_histogram(result: EvaluationResult) -> Drawing:
     )
     figure.update_xaxes(title_text="guesses in a row that hold (the oracle's SL)", type="category")
     figure.update_yaxes(title_text="iterations (%)")
-    figure.update_layout(height=300, **BASE)
+    figure.update_layout(height=300, **LAYOUT)
     sentence = (
-        f"The number of guesses that hold is {lengths.mean:.1f} on average but varies by {lengths.sd:.1f} (standard "
+        f"The number of guesses that hold is {mean:.1f} on average but varies by {sd:.1f} (standard "
         f"deviation): in {shares[0]:.0%} of the iterations no guess holds. No fixed SL fits all of them."
     )
     return Drawing("eval-histogram", "How many guesses in a row hold", sentence, figure)
@@ -339,13 +338,12 @@ def draw_course(result: EvaluationResult) -> Drawing:
     """Mean oracle SL over the iteration's position in its text (DISCO, figures 3 and 5)."""
     figure = go.Figure()
     dashes = ("solid", "dash", "dot", "dashdot", "longdash")
-    suites = suites_of(result.setting)
-    shown = [(suite, lengths) for suite, lengths in result.oracle.items() if suite in suites]
-    for (suite, lengths), dash, colour in zip(shown, dashes, SUITE_COLOURS):
-        places = len(lengths.by_place)
+    places = [(index + 0.5) / PLACES for index in range(PLACES)]
+    shown = [(suite, course) for suite in result.suites if (course := result.curve("oracle_sl", suite=suite))]
+    for (suite, course), dash, colour in zip(shown, dashes, SUITE_COLOURS):
         figure.add_scatter(
-            x=[(index + 0.5) / places for index in range(places)],
-            y=lengths.by_place,
+            x=places,
+            y=[course.get(place) for place in places],
             mode="lines",
             name=plain(suite),
             line={"color": colour, "width": 2.2 if suite == ALL else 1.5, "dash": dash},
@@ -353,13 +351,13 @@ def draw_course(result: EvaluationResult) -> Drawing:
         )
     figure.update_xaxes(title_text="position of the iteration in its text (0: first, 1: last)", range=[0, 1])
     figure.update_yaxes(title_text="mean oracle SL (tokens)", rangemode="tozero")
-    figure.update_layout(height=320, **BASE)
+    figure.update_layout(height=320, **LAYOUT)
     return Drawing("eval-course", "The oracle's SL along the text", course_sentence(result), figure)
 
 
 def course_sentence(result: EvaluationResult) -> str:
     """Whether guesses hold longer in the first or in the last third of a text."""
-    known = [value for value in result.oracle[ALL].by_place if value is not None]
+    known = list(result.curve("oracle_sl").values())
     third = max(1, len(known) // 3)
     first, last = sum(known[:third]) / third, sum(known[-third:]) / third
     thirds = f"{first:.1f} in a row in the first third, {last:.1f} in the last"

@@ -7,9 +7,7 @@ computed from this run. Colours are names of CSS variables, resolved in the brow
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
@@ -22,35 +20,9 @@ from decoding.records.trace import Iteration, Run, Trace
 
 from ..player.looks import lane_look
 from ..player.names import lane_name
+from .drawing import INK, LAYOUT, MUTED, Drawing, plain
 
 ROW_PX = 104  # height of one lane's row
-INK, MUTED = "var(--sd-ink)", "var(--sd-mute)"
-
-
-@dataclass(slots=True)
-class Drawing:
-    """A figure on the page.
-
-    ``follow``: the player's position can be marked in it. ``choice``: its name among alternative drawings, of which one
-    is shown at a time; "" for drawings that are always shown.
-    """
-
-    name: str
-    title: str
-    sentence: str
-    figure: go.Figure
-    follow: bool = False
-    choice: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "title": self.title,
-            "sentence": self.sentence,
-            "follow": self.follow,
-            "choice": self.choice,
-            "figure": self.figure.to_plotly_json(),
-        }
 
 
 def draw_run(run: Run) -> list[Drawing]:
@@ -76,7 +48,7 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
         figure.update_yaxes(range=[0, _top(trace) * 1.08], title_text="tokens", row=row, col=1)
         _name_row(figure, row, index, trace)
     figure.update_xaxes(title_text="position in the text (tokens)", row=len(drafting), col=1)
-    figure.update_layout(height=ROW_PX * len(drafting) + 92, barmode="overlay", **_layout())
+    figure.update_layout(height=ROW_PX * len(drafting) + 92, barmode="overlay", bargap=0, **LAYOUT)
     title = "How far each policy looked ahead, along the text"
     sentence = lookahead_sentence([trace for _, trace in drafting])
     return Drawing("lookahead", title, sentence, figure, follow=True, choice="along the text")
@@ -221,7 +193,7 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
         )
     figure.update_xaxes(title_text="iteration", rangemode="tozero")
     figure.update_yaxes(title_text="SL (tokens guessed)", rangemode="tozero")
-    figure.update_layout(height=320, **_layout())
+    figure.update_layout(height=320, bargap=0, **LAYOUT)
     title = "How far each policy looked ahead, over iterations (as figure 2 of the DISCO paper)"
     sentence = iterations_sentence([trace for _, trace in drafting])
     return Drawing("iterations", title, sentence, figure, choice="over iterations")
@@ -259,7 +231,7 @@ def draw_static_speedups(run: Run) -> Drawing:
     figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
     figure.update_xaxes(title_text="SL, or mean SL (tokens)", range=[0, _widest(run)])
     figure.update_yaxes(title_text="speedup (times plain)", rangemode="tozero")
-    figure.update_layout(height=340, **_layout())
+    figure.update_layout(height=340, bargap=0, **LAYOUT)
     return Drawing("speedup", "What every static SL would have given", speedup_sentence(run, curves), figure)
 
 
@@ -317,20 +289,3 @@ def speedup_sentence(run: Run, curves: dict[str, dict[int, float]]) -> str:
 
 def _label(trace: Trace) -> str:
     return plain(lane_name(trace.lane))
-
-
-def plain(text: str) -> str:
-    """``text`` safe in Plotly's labels, which take a few HTML tags for formatting."""
-    return html.escape(text, quote=False).replace("%{", "%\u200b{")
-
-
-def _layout() -> dict[str, Any]:
-    return {
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"color": MUTED, "family": "system-ui, sans-serif", "size": 12},
-        "margin": {"l": 52, "r": 12, "t": 34, "b": 44},
-        "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"},
-        "hoverlabel": {"align": "left"},
-        "bargap": 0,
-    }

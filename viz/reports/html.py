@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,17 +10,13 @@ from typing import Any
 import plotly.graph_objects as go
 import plotly.io
 
-from decoding.errors import UserError
-from decoding.evaluation.report import Table, setting_lines
-from decoding.evaluation.results import DraftsResult, EvaluationResult
-from decoding.files import write_whole
+from decoding.evaluation.report import setting_lines
+from decoding.evaluation.results import write_text
+from decoding.evaluation.table import Table
 
 from ..core.assets import light_colours
-from ..figures.drafts import draw_drafts
-from ..figures.evaluation import draw_evaluation
-from ..figures.race import Drawing
+from .report import Report
 
-FIGURE = re.compile(r"[-+±\d]")  # how a cell with a figure begins
 # The page's CSS variables in the light theme, since the file has no theme.
 INKS = {f"var({name})": colour for name, colour in light_colours().items()}
 STYLE = (
@@ -34,41 +29,29 @@ STYLE = (
 LIBRARY = "plotly.min.js"
 
 
-def write_html(result: EvaluationResult | DraftsResult, folder: Path) -> Path:
-    """Writes the figures of ``result`` as report.html (drafts-report.html), and plotly.js. Raises UserError."""
-    drafts = isinstance(result, DraftsResult)
-    path = folder / ("drafts-report.html" if drafts else "report.html")
-    title = f"{'Drafts' if drafts else 'Lookahead policies'} on {result.setting.pair}"
-    drawings = draw_drafts(result) if drafts else draw_evaluation(result)
-    try:
-        write_whole(path, page(title, setting_lines(result.setting), drawings))
-        if not (folder / LIBRARY).exists():
-            write_whole(folder / LIBRARY, plotly.offline.get_plotlyjs())
-    except OSError as error:
-        raise UserError(f"Cannot write {path.name}: {error.strerror or error}.") from error
+def write_html(report: Report, folder: Path) -> Path:
+    """Writes the figures of ``report`` as report.html (drafts-report.html), and plotly.js. Raises UserError."""
+    path = folder / ("drafts-report.html" if report.of_drafts else "report.html")
+    write_text(path, page(report))
+    if not (folder / LIBRARY).exists():
+        write_text(folder / LIBRARY, plotly.offline.get_plotlyjs())
     return path
 
 
-def whole_page(result: EvaluationResult | DraftsResult, tables: Sequence[Table]) -> str:
-    """Figures and tables of ``result`` as one file that needs no other."""
-    drafts = isinstance(result, DraftsResult)
-    title = f"{'Drafts' if drafts else 'Lookahead policies'} on {result.setting.pair}"
-    drawings = draw_drafts(result) if drafts else draw_evaluation(result)
-    library = f"<script>{plotly.offline.get_plotlyjs()}</script>"
-    return page(title, setting_lines(result.setting), drawings, tables=tables, library=library)
+def whole_page(report: Report, tables: Sequence[Table]) -> str:
+    """Figures and ``tables`` of ``report`` as one file that needs no other."""
+    return page(report, tables, f"<script>{plotly.offline.get_plotlyjs()}</script>")
 
 
 def page(
-    title: str,
-    lines: list[str],
-    drawings: list[Drawing],
-    *,
+    report: Report,
     tables: Sequence[Table] = (),
     library: str = f'<script src="{LIBRARY}" charset="utf-8"></script>',
 ) -> str:
     """The whole document; every text in it is escaped. ``library`` is the element that brings plotly.js."""
+    title, lines = report.title, setting_lines(report.result.setting)
     parts = [f"<h1>{html.escape(title)}</h1><ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>"]
-    for drawing in drawings:
+    for drawing in report.drawings():
         figure = go.Figure(on_paper(drawing.figure.to_plotly_json()))
         body = plotly.io.to_html(figure, include_plotlyjs=False, full_html=False, div_id=drawing.name)
         parts.append(f"<h2>{html.escape(drawing.title)}</h2><p>{html.escape(drawing.sentence)}</p>{body}")
@@ -84,8 +67,9 @@ def _row(tag: str, cells: Sequence[str], figures: Sequence[bool]) -> str:
 
 
 def _table(table: Table) -> str:
-    figures = [any(FIGURE.match(row[i]) for row in table.rows) for i in range(len(table.columns))]
-    rows = [_row("th", table.columns, figures), *(_row("td", row, figures) for row in table.rows)]
+    figures = [any(row[i].value is not None for row in table.rows) for i in range(len(table.columns))]
+    rows = [_row("th", table.columns, figures)]
+    rows += [_row("td", [cell.text for cell in row], figures) for row in table.rows]
     head = f"<h2>{html.escape(table.title)}</h2>"
     return f"{head}<div class='wide'><table>{''.join(rows)}</table></div><p>{html.escape(table.note)}</p>"
 

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
-from decoding.evaluation.report import Table, setting_lines
-from decoding.evaluation.results import Setting
-from decoding.evaluation.tables import STATIC_OPT
+from decoding.errors import UserError
+from decoding.evaluation.advice import recommend, static_figures
+from decoding.evaluation.published import papers_tables
+from decoding.evaluation.report import setting_lines, speedup_tables, tables_of
+from decoding.evaluation.results import STATIC_OPT, EvaluationResult, Setting, load_result, result_name
+from decoding.evaluation.table import Cell, Table, counted, percent_interval, times
+from decoding.records.fingerprint import fingerprint
+from decoding.records.pairs import PairDescription
 
-from ..figures.race import Drawing
+from ..figures.drafts import draw_drafts
+from ..figures.drawing import Drawing
+from ..figures.evaluation import ENOUGH_TO_DECIDE, draw_evaluation, fastest, prompts_of
 from ..player.names import lane_name
+
+PAPERS = "The papers' data sets"
+STALE = "measured with weights other than the installed ones: measure again"
 
 
 @dataclass(slots=True)
 class Section:
-    """``drawings`` are dicts from :meth:`viz.figures.race.Drawing.to_dict`."""
+    """``drawings`` are dicts from :meth:`viz.figures.drawing.Drawing.to_dict`."""
 
     title: str
     sentences: list[str] = field(default_factory=list)
@@ -25,37 +38,215 @@ class Section:
     code: list[tuple[str, str]] = field(default_factory=list)  # (title, text to copy)
 
 
-@dataclass(slots=True)
-class Report:
-    """A tab's content. ``stamp`` is one line on the origin of the figures."""
+class Report(ABC):
+    """What one of the two tabs shows of a result; the class says how such a result is measured and found."""
 
-    stamp: str
-    sections: list[Section]
+    job: ClassVar[str]  # of Backend.run_job
+    intro: ClassVar[str]
+    command: ClassVar[str]  # that measures and ships it
+    options: ClassVar[dict[str, Any]] = {}  # of the job
+    of_drafts: ClassVar[bool] = False
+    second: EvaluationResult | None = None  # a further shipped result that the tab offers
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def __init__(self, result: EvaluationResult) -> None:
+        self.result = result
+
+    @classmethod
+    def shipped_file(cls, pair: str, folder: Path) -> Path:
+        """The file with which the tab opens."""
+        return folder / result_name(pair, cls.of_drafts)
+
+    @property
+    def title(self) -> str:
+        return f"{'Drafts' if self.of_drafts else 'Lookahead policies'} on {self.result.setting.pair}"
+
+    @abstractmethod
+    def first(self) -> Section:
+        """The first section's title, sentences and code."""
+
+    @abstractmethod
+    def drawings(self) -> list[Drawing]:
+        """The figures."""
+
+    def tables(self) -> list[Table]:
+        """All tables, with lanes by the names that they have in the race."""
+        return with_names(tables_of(self.result))
+
+    def more(self, pair: PairDescription, folder: Path) -> list[Section]:
+        """Sections from further shipped files in ``folder``."""
+        return []
+
+    def second_tables(self) -> list[Table]:
+        """The tables of ``second``."""
+        return []
+
+    def beside(self, folder: Path) -> list[str]:
+        """Sentences that compare a shipped result with the other tab's."""
+        return []
+
+    def sections(self) -> list[Section]:
+        """The main table and the figures first, then the other tables and how it was measured."""
+        first, tables = self.first(), self.tables()
+        first.tables, first.drawings = tables[:1], [drawing.to_dict() for drawing in self.drawings()]
+        more = [Section("More tables", tables=tables[1:])] if tables[1:] else []
+        return [first, *more, Section("How this was measured", setting_lines(self.result.setting))]
+
+    def content(self, origin: str, **more: Any) -> dict[str, Any]:
+        """The tab's content as plain JSON; ``origin`` begins the line on where the figures come from."""
+        content = {"stamp": f"{origin} · {stamp(self.result.setting)}", "sections": list(map(asdict, self.sections()))}
+        return json.loads(json.dumps({**content, **more}))
+
+    def shipped_content(self, pair: PairDescription, folder: Path) -> dict[str, Any]:
+        """The content for a shipped result, with what the other shipped files in ``folder`` add."""
+        more = self.more(pair, folder)
+        content = self.content("Shipped results", papers=self.second is not None)
+        if is_stale(self.result.setting, pair):
+            content["stamp"] += f" · {STALE}"
+        content["sections"][0]["sentences"] += self.beside(folder)
+        content["sections"][1:1] = [asdict(one) for one in more]
+        return content
 
 
-def make_report(setting: Setting, first: Section, tables: list[Table], drawings: list[Drawing]) -> Report:
-    """``first`` with the main table and the figures under it, then the other tables and how it was measured."""
-    tables = with_names(tables)
-    first.tables, first.drawings = tables[:1], [drawing.to_dict() for drawing in drawings]
-    sections = [first]
-    if tables[1:]:
-        sections.append(Section("More tables", tables=tables[1:]))
-    sections.append(Section("How this was measured", setting_lines(setting)))
-    return Report(stamp(setting), sections)
+class EvaluationReport(Report):
+    """The policies with one draft."""
+
+    job = "evaluate"
+    intro = "Which policy is fastest on unseen prompts, and how certain is that?"
+    command = "python -m decoding evaluate --suite all --split test --ship"
+
+    def drawings(self) -> list[Drawing]:
+        return draw_evaluation(self.result)
+
+    def first(self) -> Section:
+        """Sentences on the static choice, the best usable policy and the upper bound."""
+        result, sentences = self.result, []
+        if static := result.find("speedup", STATIC_OPT):
+            sentences.append(
+                f"The best static SL, chosen on {result.setting.validation_prompts} validation prompts, is "
+                f"{result.static_opt}: {static.value:.2f} times as fast as plain decoding over {static.n} test "
+                "prompts (simulated)."
+            )
+        if best := fastest(result):
+            sentences.append(_best_sentence(result, best))
+        if oracle := result.find("speedup", "oracle"):
+            sentences.append(
+                f"The oracle, which knows in advance where guesses fail, reaches {oracle.value:.2f}: a bound, not a "
+                "choice."
+            )
+        simulated, clocked = prompts_of(result)
+        if min(simulated, clocked) < ENOUGH_TO_DECIDE:
+            sentences.append(
+                f"{simulated} simulated prompts and {clocked} on the clock are too few to decide which policy is "
+                "faster."
+            )
+        return Section("Which policy is fastest?", sentences)
+
+    def more(self, pair: PairDescription, folder: Path) -> list[Section]:
+        """The shipped figures on the papers' data sets, or what to do about them."""
+        title, path = PAPERS, folder / result_name(pair.name, papers=True)
+        if not path.is_file():
+            return [
+                Section(
+                    title,
+                    [
+                        "This pair has not been measured on HumanEval, GSM8K, MBPP and MT-Bench yet. In a terminal: "
+                        "python -m decoding suites fetch && python -m decoding evaluate --suite papers --pair "
+                        f"{pair.name} --ship"
+                    ],
+                )
+            ]
+        try:
+            self.second = load_result(path)
+        except UserError as error:  # the other figures are sound
+            return [Section(title, [str(error)])]
+        stale = [f"{STALE[0].upper()}{STALE[1:]}."] if is_stale(self.second.setting, pair) else []
+        return [Section(title, [_origin(self.second), *stale], self.second_tables())]
+
+    def second_tables(self) -> list[Table]:
+        if self.second is None:
+            return []
+        own = [
+            replace(table, title=f"{PAPERS}: {table.title[0].lower()}{table.title[1:]}")
+            for table in speedup_tables(self.second)
+        ]
+        return with_names([*papers_tables(self.second), *own])
+
+
+def _best_sentence(result: EvaluationResult, best: str) -> str:
+    cut, timed = result.find("cut", best), result.find("clock_cut", best)
+    text = f"The fastest policy that can be used is {lane_name(best)}: {times(result.need('speedup', best))}"
+    if cut:
+        text += f", {percent_interval(cut)} less time per token than static-opt (simulated"
+        text += f"; on the clock {percent_interval(timed)})" if timed else ")"
+    return f"{text}. In brackets: 95% intervals over prompts."
+
+
+def _origin(result: EvaluationResult) -> str:
+    """What was measured, and when."""
+    setting = result.setting
+    counts = ", ".join(f"{suite} {n}" for suite, n in setting.prompts.items())
+    return (
+        f"{counted(sum(setting.prompts.values()), 'test prompt')} of the data sets on which the papers measured "
+        f"({counts}), {result.clocked()} of them on the clock; draft {setting.draft}, greedy, at most "
+        f"{setting.max_new_tokens} new tokens; measured {setting.created[:10]}."
+    )
+
+
+class DraftsReport(Report):
+    """All drafts of a pair."""
+
+    job = "drafts"
+    intro = "Every draft of the pair, every SL: which draft is best here, and how far should it guess?"
+    command = "python -m decoding evaluate --suite all --split test --drafts all --ship"
+    options = {"drafts": "all"}
+    of_drafts = True
+
+    def drawings(self) -> list[Drawing]:
+        return draw_drafts(self.result)
+
+    def first(self) -> Section:
+        advice = recommend(self.result)
+        code = [("The same in transformers", advice.transformers), ("The same in vLLM", advice.vllm)]
+        return Section("Which draft, which SL, here?", list(advice.sentences), code=code)
+
+    def beside(self, folder: Path) -> list[str]:
+        path = EvaluationReport.shipped_file(self.result.setting.pair, folder)
+        sentence = beside_evaluation(self.result, load_result(path)) if path.is_file() else ""
+        return [sentence] if sentence else []
+
+
+def beside_evaluation(drafts: EvaluationResult, evaluation: EvaluationResult) -> str:
+    """Why the two tabs recommend different static SLs for the same draft, and which one to use; "" if they agree."""
+    same = next((one for one in drafts.drafts if one.name == evaluation.setting.draft), None)
+    if same is None or same.best_sl == evaluation.static_opt:
+        return ""
+    few, many = drafts.setting.validation_prompts, evaluation.setting.validation_prompts
+    text = (
+        f"The Evaluation tab gives SL {evaluation.static_opt} as the best static SL of {same.name}, chosen on {many} "
+        f"validation prompts; here it is SL {same.best_sl}, chosen on {few}: "
+        f"use {evaluation.static_opt if many >= few else same.best_sl}"
+    )
+    speedups = static_figures(drafts, same.name)
+    both = [speedups.get(sl) for sl in (same.best_sl, evaluation.static_opt)]
+    if both[0] is None or both[1] is None:
+        return f"{text}."
+    return f"{text}. On the test prompts here they give {both[0].value:.2f}x and {both[1].value:.2f}x."
+
+
+def report_of(result: EvaluationResult) -> Report:
+    return DraftsReport(result) if result.drafts else EvaluationReport(result)
 
 
 def with_names(tables: Sequence[Table]) -> list[Table]:
     """``tables`` with lanes by the names that they have in the race."""
-    return [replace(table, rows=[[_named(cell) for cell in row] for row in table.rows]) for table in tables]
+    return [replace(table, rows=[list(map(_named, row)) for row in table.rows]) for table in tables]
 
 
-def _named(cell: str) -> str:
+def _named(cell: Cell) -> Cell:
     """ "static-opt (static:3)" -> "static-opt (Static 3)"; what is no lane stays."""
-    label, bracket, lane = cell.partition(" (")
-    return f"{label} ({lane_name(lane[:-1])})" if bracket and label == STATIC_OPT else lane_name(cell)
+    label, bracket, lane = cell.text.partition(" (")
+    own = bracket and label == STATIC_OPT
+    return cell._replace(text=f"{label} ({lane_name(lane[:-1])})" if own else lane_name(cell.text))
 
 
 def stamp(setting: Setting) -> str:
@@ -63,3 +254,10 @@ def stamp(setting: Setting) -> str:
     machine = setting.machine
     where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
     return " · ".join([f"{setting.pair} with draft {setting.draft}", where, setting.target_dtype, setting.created[:10]])
+
+
+def is_stale(setting: Setting, pair: PairDescription) -> bool:
+    """Whether the figures were measured with other weights than those installed; False if none are."""
+    places = (pair.target, setting.target_fingerprint), (pair.drafts.get(setting.draft, ""), setting.draft_fingerprint)
+    here = [(place, made_with) for place, made_with in places if place and Path(place, "config.json").is_file()]
+    return any(fingerprint(place) != made_with for place, made_with in here)

@@ -6,8 +6,10 @@ import functools
 import json
 import logging
 import math
+import threading
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,9 @@ from gradio.components import Component
 
 from decoding.backends.base import Backend
 from decoding.errors import UserError
-from decoding.evaluation.report import Table, drafts_tables, evaluation_tables, to_csv
-from decoding.evaluation.results import drafts_from_dict, evaluation_from_dict, load_drafts, load_evaluation
-from decoding.records.events import Event
+from decoding.evaluation.report import to_csv
+from decoding.evaluation.results import SHIPPED, load_result, result_from_dict
+from decoding.records.events import Event, new_id
 from decoding.records.pairs import PairDescription
 from decoding.records.suites import available_suites
 
@@ -28,15 +30,10 @@ from ..desk import answered
 from ..memory import wire_memory
 from ..session import Visits, delta_of, stream_of
 from ..visitors import address_of
-from .drafts import beside_evaluation, drafts_report
-from .evaluation import evaluation_report
 from .html import whole_page
-from .kept import Kept, check_kind
-from .papers import papers_file, papers_section
-from .report import Report, Section, with_names
-from .stale import STALE, is_stale
+from .report import Report
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
+MOST_KEPT = 40  # results that were measured on this server; the oldest goes first
 TEMPLATE = """<div class="speculoscope sp-report">
 <div class="sp-status" role="status" aria-live="polite" hidden></div>
 <div class="sp-content"></div>
@@ -45,67 +42,44 @@ TEMPLATE = """<div class="speculoscope sp-report">
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One of the two tabs: the job it runs and the file it opens with."""
+class Kept:
+    """Results measured on this server (plain dicts) by an unguessable id, still there after a reload."""
 
-    job: str  # of Backend.run_job
-    ending: str  # of results/<pair><ending>.json
-    intro: str
-    command: str
-    load: Callable[[Path], Any]
-    from_dict: Callable[[dict], Any]
-    describe: Callable[[Any], Report]
-    tables: Callable[[Any], list[Table]]
-    beside: Callable[[Any, Path], list[str]]  # sentences that compare a shipped result with the other tab's
-    more: Callable[[PairDescription, Path], list[Section]]  # sections from a second shipped file in the folder
-    second: Callable[[str, Path], Path | None]  # (pair, folder) -> that file, if it is there
-    options: dict[str, Any]
+    def __init__(self, most: int = MOST_KEPT) -> None:
+        self._most = most
+        self._results: OrderedDict[str, str] = OrderedDict()
+        self._lock = threading.Lock()
 
-    def report(self, result: Any) -> dict[str, Any]:
-        """The tab's content for ``result``, as plain JSON."""
-        return json.loads(json.dumps(self.describe(result).to_dict()))
+    def add(self, result: dict[str, Any]) -> str:
+        """Keep ``result``; returns its id."""
+        identifier = new_id()
+        with self._lock:
+            self._results[identifier] = json.dumps(result)
+            while len(self._results) > self._most:
+                self._results.popitem(last=False)
+        return identifier
 
-
-def chosen_apart(result: Any, folder: Path) -> list[str]:
-    """Of a drafts result: why the Evaluation tab advises another SL, if it does."""
-    path = folder / f"{result.setting.pair}.json"
-    sentence = beside_evaluation(result, load_evaluation(path)) if path.is_file() else ""
-    return [sentence] if sentence else []
+    def get(self, identifier: Any) -> dict[str, Any] | None:
+        """The result with that id; None if it is not kept, or no longer."""
+        with self._lock:
+            text = self._results.get(identifier) if isinstance(identifier, str) else None
+        return json.loads(text) if text else None
 
 
-EVALUATE = Kind(
-    "evaluate",
-    "",
-    "Which policy is fastest on unseen prompts, and how certain is that?",
-    "python -m decoding evaluate --suite all --split test --ship",
-    load_evaluation,
-    evaluation_from_dict,
-    evaluation_report,
-    evaluation_tables,
-    lambda result, folder: [],
-    lambda pair, folder: [papers_section(pair, folder)],
-    papers_file,
-    {},
-)
-DRAFTS = Kind(
-    "drafts",
-    "-drafts",
-    "Every draft of the pair, every SL: which draft is best here, and how far should it guess?",
-    "python -m decoding evaluate --suite all --split test --drafts all --ship",
-    load_drafts,
-    drafts_from_dict,
-    drafts_report,
-    drafts_tables,
-    chosen_apart,
-    lambda pair, folder: [],
-    lambda pair, folder: None,
-    {"drafts": "all"},
-)
+def check_kind(kind: Any) -> str:
+    """The requested kind of file. Raises UserError if there is no such kind."""
+    if kind not in ("json", "csv", "html", "papers"):
+        raise UserError("A result can be saved as json, csv or html.")
+    return kind
 
 
 def build_report_tab(
-    page: gr.Blocks, kind: Kind, backend: Backend, visits: Visits, memory: gr.BrowserState, folder: Path = RESULTS
+    page: gr.Blocks,
+    kind: type[Report],
+    backend: Backend,
+    visits: Visits,
+    memory: gr.BrowserState,
+    folder: Path = SHIPPED,
 ) -> None:
     """Adds the tab's components to ``page``, whose context is open, and wires them; ``memory``: of the tab's form."""
     pairs, kept = backend.pairs(), Kept()
@@ -134,71 +108,54 @@ def build_report_tab(
     _wire(kind, backend, visits, kept, list(form.values()), view, run, stop)
 
 
-def _answers(kind: Kind, pair: PairDescription | None, folder: Path, kept: Kept) -> list[Callable[[dict], dict]]:
+def _answers(
+    kind: type[Report], pair: PairDescription | None, folder: Path, kept: Kept
+) -> list[Callable[[dict], dict]]:
     """The server functions: the result to show, and a file of it."""
 
     @functools.cache
-    def read() -> Any:
-        path = folder / f"{pair.name}{kind.ending}.json" if pair else None
-        if path is None or not path.is_file():
+    def shipped_report() -> tuple[Report, dict[str, Any]]:
+        """The shipped result's report and its content."""
+        path = kind.shipped_file(pair.name, folder) if pair else None
+        if pair is None or path is None or not path.is_file():
             raise UserError(
                 f"No results are shipped for this pair yet. Measure some above, or in a terminal: {kind.command}"
             )
-        return kind.load(path)
-
-    second = kind.second(pair.name, folder) if pair else None
-
-    @functools.cache
-    def more() -> list[Section]:
-        return kind.more(pair, folder) if pair else []
-
-    @functools.cache
-    def report() -> dict[str, Any]:
-        result = read()
-        content = kind.report(result)
-        content["stamp"] = f"Shipped results · {content['stamp']}"
-        if pair and is_stale(result.setting, pair):
-            content["stamp"] += f" · {STALE}"
-        content["sections"][0]["sentences"] += kind.beside(result, folder)
-        content["sections"][1:1] = [asdict(replace(one, tables=with_names(one.tables))) for one in more()]
-        content["papers"] = any(one.tables for one in more())
-        return content
+        report = kind(load_result(path))
+        return report, report.shipped_content(pair, folder)
 
     @answered
     def shipped(query: dict) -> dict:
         measured = kept.get(query.get("id"))
-        return {"report": _measured(kind, measured, query["id"]) if measured else report()}
+        return {"report": _measured(kind, measured, query["id"]) if measured else shipped_report()[1]}
 
     @answered
     def take(query: dict) -> dict:
         as_kind, measured = check_kind(query.get("kind")), kept.get(query.get("id"))
-        if as_kind == "papers":
-            return _second_file(kind, second)
-        result = kind.from_dict(measured) if measured else read()
-        tables = kind.tables(result) + ([] if measured else [table for one in more() for table in one.tables])
-        writers: dict[str, Callable[[], str]] = {
-            "json": lambda: json.dumps(asdict(result), indent=1),
-            "csv": lambda: to_csv(tables),
-            "html": lambda: whole_page(result, with_names(tables)),
-        }
-        mime = {"json": "application/json", "csv": "text/csv", "html": "text/html"}[as_kind]
-        return {"name": f"speculoscope-{kind.job}.{as_kind}", "mime": mime, "text": writers[as_kind]()}
+        report = kind(result_from_dict(measured)) if measured else shipped_report()[0]
+        mime = {"csv": "text/csv", "html": "text/html"}.get(as_kind, "application/json")
+        name = f"speculoscope-{kind.job}" + ("-papers.json" if as_kind == "papers" else f".{as_kind}")
+        return {"name": name, "mime": mime, "text": _as_file(report, as_kind)}
 
     return [shipped, take]
 
 
-def _second_file(kind: Kind, path: Path | None) -> dict[str, Any]:
-    if path is None:
+def _as_file(report: Report, kind: str) -> str:
+    """The result as JSON, all figures as one long table, or the page. Raises UserError."""
+    if kind == "json":
+        return json.dumps(asdict(report.result), indent=1)
+    if kind == "csv":
+        return to_csv([report.result, *([report.second] if report.second else [])])
+    if kind == "html":
+        return whole_page(report, [*report.tables(), *report.second_tables()])
+    if report.second is None:
         raise UserError("This tab has no figures on the papers' data sets.")
-    return {"name": f"speculoscope-{kind.job}-papers.json", "mime": "application/json", "text": path.read_text("utf-8")}
+    return json.dumps(asdict(report.second), indent=1)
 
 
-def _measured(kind: Kind, result: dict[str, Any], identifier: str) -> dict[str, Any]:
+def _measured(kind: type[Report], result: dict[str, Any], identifier: str) -> dict[str, Any]:
     """The tab's content for a result that was measured here, with the id under which it is kept."""
-    report = kind.report(kind.from_dict(result))
-    report["stamp"] = f"Measured here · {report['stamp']}"
-    report["id"] = identifier
-    return report
+    return kind(result_from_dict(result)).content("Measured here", id=identifier)
 
 
 def _wire_memory(page: gr.Blocks, memory: gr.BrowserState, form: dict[str, Component]) -> None:
@@ -219,7 +176,7 @@ def _fits(field: Component, value: Any) -> bool:
 
 
 def _wire(
-    kind: Kind,
+    kind: type[Report],
     backend: Backend,
     visits: Visits,
     kept: Kept,
@@ -258,7 +215,7 @@ def _wire(
     stop.click(cancel, None, stop, queue=False, show_progress="hidden", api_visibility="private")
 
 
-def job_options(kind: Kind, pair: Any, suite: Any, limit: Any, clock: Any, minutes: Any) -> dict[str, Any]:
+def job_options(kind: type[Report], pair: Any, suite: Any, limit: Any, clock: Any, minutes: Any) -> dict[str, Any]:
     """The job's options from the form. Raises UserError."""
     for name, value, low, high in (
         ("the number of test prompts", limit, 1, 1000),
@@ -277,7 +234,7 @@ def job_options(kind: Kind, pair: Any, suite: Any, limit: Any, clock: Any, minut
     }
 
 
-def _finish(kind: Kind, kept: Kept, event: Event) -> Event:
+def _finish(kind: type[Report], kept: Kept, event: Event) -> Event:
     if event.kind != "finished":
         return event
     result = event.data["result"]

@@ -1,0 +1,315 @@
+"""The figures of the policies as rows of the long table: the papers' and our own, from replays and clock readings.
+
+Each entry of :data:`METRICS` is a figure over all suites and a column of one of the tables, in the reports, on the
+terminal and on the page. Latency and speedup are by suite too, and once more for the clock (``clock_...``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from ..analysis.bootstrap import Bootstrap, Interval, clock_noise
+from ..analysis.metrics import match_rate, oracle_sls
+from ..lookahead.heads import Head
+from ..lookahead.lanes import parse_lane
+from ..records.trace import Costs
+from .classify import Prediction, always_accept, best_f1, predict
+from .losses import Corrections, Losses, correct, losses, replay_judge
+from .results import ALL, ALWAYS_ACCEPT, PERFECT_JUDGE, PLAIN, STATIC_OPT, Figure
+from .samples import Replayed, Sample, groups, replay_lane, samples_by_suite
+
+Speedup = tuple[np.ndarray, np.ndarray]  # seconds of plain decoding and of a policy, by prompt
+PLACES = 20  # of an iteration in its text: buckets of the course of the oracle's SL
+PREDICTION, PASSES = "Accept prediction", "Passes"
+LOSSES, CORRECTIONS = "Where the time goes", "What holds a policy back"
+
+
+@dataclass
+class PolicyRun:
+    """One policy replayed on all samples, and what follows from that."""
+
+    replayed: Replayed
+    samples: Sequence[Sample]
+    costs: Costs
+    heads: Mapping[str, Head] | None = None
+
+    @property
+    def tokens(self) -> int:
+        return int(self.replayed.tokens.sum())
+
+    @cached_property
+    def prediction(self) -> Prediction | None:
+        """None for a policy that never drafts."""
+        return predict(self.replayed, self.samples) if self.replayed.draft_passes else None
+
+    @cached_property
+    def losses(self) -> Losses:
+        return losses(self.replayed, parse_lane(self.replayed.lane).policy, self.samples, self.costs)
+
+    @cached_property
+    def corrections(self) -> Corrections | None:
+        """None for a policy that makes no errors."""
+        return correct(self.replayed.lane, self.samples, self.costs, self.heads)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of a policy over all suites, and how its column shows it.
+
+    ``of``: its value; None if the policy has no such figure. ``beside``: another metric, of which the change in percent
+    follows in brackets.
+    """
+
+    name: str
+    title: str  # of its column
+    table: str
+    show: Callable[[float], str]
+    of: Callable[[PolicyRun], float | None]
+    beside: str = ""
+
+
+def count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def percent(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _decimals(n: int, factor: float = 1.0) -> Callable[[float], str]:
+    return lambda value: f"{factor * value:.{n}f}"
+
+
+def _predicted(name: str) -> Callable[[PolicyRun], float | None]:
+    return lambda run: getattr(run.prediction, name) if run.prediction else None
+
+
+def _lost(name: str) -> Callable[[PolicyRun], float | None]:
+    return lambda run: getattr(run.losses, name)
+
+
+def _corrected(name: str) -> Callable[[PolicyRun], float | None]:
+    return lambda run: getattr(run.corrections, name) if run.corrections else None
+
+
+_AS_IT_IS = "as_it_is_s"
+METRICS = [
+    Metric("f1", "F1", PREDICTION, percent, _predicted("f1")),
+    Metric("precision", "precision", PREDICTION, percent, _predicted("precision")),
+    Metric("recall", "recall", PREDICTION, percent, _predicted("recall")),
+    Metric("auc", "AUC of the score", PREDICTION, _decimals(2), _predicted("auc")),
+    Metric("target_passes", "target passes", PASSES, count, lambda run: run.replayed.target_passes),
+    Metric("draft_passes", "draft passes", PASSES, count, lambda run: run.replayed.draft_passes),
+    Metric(
+        "tokens_per_target_pass",
+        "tokens per pass",
+        PASSES,
+        _decimals(2),
+        lambda run: 1 + (run.replayed.draft_passes - run.replayed.thrown_away) / run.replayed.target_passes,
+    ),
+    Metric("discard_rate", "discard rate", PASSES, _decimals(3), lambda run: run.replayed.thrown_away / run.tokens),
+    Metric(
+        "verification_rate",
+        "verification rate",
+        PASSES,
+        _decimals(3),
+        lambda run: run.replayed.target_passes / run.tokens,
+    ),
+    Metric("draft_s", "drafting", LOSSES, _decimals(3, 1e3), _lost("draft_s")),
+    Metric("check_s", "checking", LOSSES, _decimals(3, 1e3), _lost("check_s")),
+    Metric("decision_s", "deciding", LOSSES, _decimals(3, 1e3), _lost("decision_s")),
+    Metric("loop_s", "loop", LOSSES, _decimals(3, 1e3), _lost("loop_s")),
+    Metric("too_long_s", "thrown away", LOSSES, _decimals(3, 1e3), _lost("too_long_s")),
+    Metric("too_soon", "stopped too soon", LOSSES, _decimals(1, 100), _lost("too_soon")),
+    Metric(_AS_IT_IS, "as it is", CORRECTIONS, _decimals(2, 1e3), _corrected(_AS_IT_IS)),
+    *(
+        Metric(name, title, CORRECTIONS, _decimals(2, 1e3), _corrected(name), _AS_IT_IS)
+        for name, title in (
+            ("free_decisions_s", "free decisions"),
+            ("free_checks_s", "free checks"),
+            ("never_too_late_s", "never too late"),
+            ("never_too_soon_s", "never too soon"),
+            ("no_errors_s", "no errors"),
+        )
+    ),
+]
+
+
+@dataclass(slots=True)
+class ClockTable:
+    """Clock readings: seconds of decoding by lane, parallel to ``prompts`` (medians over repeats)."""
+
+    prompts: list[str] = field(default_factory=list)
+    suites: list[str] = field(default_factory=list)
+    tokens: np.ndarray = field(default_factory=lambda: np.zeros(0))  # of text
+    seconds: dict[str, np.ndarray] = field(default_factory=dict)  # lane string -> [prompts]
+
+
+def policy_figures(
+    lanes: Mapping[str, str],
+    samples: Sequence[Sample],
+    costs: Costs,
+    heads: Mapping[str, Head] | None = None,
+    clock: ClockTable | None = None,
+) -> list[Figure]:
+    """All figures of the policies: ``lanes`` by their labels; plain decoding's replay is part of each.
+
+    The intervals of all policies rest on the same resampled prompts.
+    """
+    draft = samples[0].chain.draft
+    runs = {
+        lane: PolicyRun(replay_lane(lane, samples, costs, heads), samples, costs, heads)
+        for lane in dict.fromkeys(lanes.values())
+    }
+    found = [
+        Figure(draft, label, ALL, metric.name, float(value), n=len(samples))
+        for label, lane in lanes.items()
+        for metric in METRICS
+        if (value := metric.of(runs[lane])) is not None
+    ]
+    replayed = {label: runs[lane].replayed for label, lane in lanes.items()}
+    replayed[PERFECT_JUDGE] = replay_judge(samples, costs)
+    found += _simulated(draft, replayed, samples, costs)
+    if clock is not None and clock.prompts and PLAIN in clock.seconds:
+        found += _clocked(draft, lanes, replayed, samples, clock)
+    return found
+
+
+def _simulated(
+    draft: str, replayed: Mapping[str, Replayed], samples: Sequence[Sample], costs: Costs
+) -> Iterator[Figure]:
+    suites, tokens = [sample.suite for sample in samples], np.array([sample.n_tokens for sample in samples])
+    seconds = {label: one.cost * costs.target_s for label, one in replayed.items()}
+    plain = next(iter(replayed.values())).plain * costs.target_s
+    lanes = {label: one.lane for label, one in replayed.items()}
+    for suite, chosen in groups(suites).items():
+        yield from _timings(draft, suite, lanes, _picked(seconds, chosen), plain[chosen], tokens[chosen])
+
+
+def _clocked(
+    draft: str,
+    lanes: Mapping[str, str],
+    replayed: Mapping[str, Replayed],
+    samples: Sequence[Sample],
+    clock: ClockTable,
+) -> Iterator[Figure]:
+    """Latency and speedup on the clock; ``clock_over_simulated``: the speedup over that simulated on the same prompts,
+    minus one; ``clock_noise``: half of the 95% interval that timing noise alone leaves to ``clock_cut``.
+    """
+    place = {sample.prompt: index for index, sample in enumerate(samples)}
+    timed = [place[prompt] for prompt in clock.prompts]
+    lanes = {label: lane for label, lane in lanes.items() if lane in clock.seconds}
+    seconds = {label: clock.seconds[lane] for label, lane in lanes.items()}
+    simulated = {label: replayed[label].cost[timed] for label in lanes}
+    simulated_plain, plain = next(iter(replayed.values())).plain[timed], clock.seconds[PLAIN]
+    for suite, chosen in groups(clock.suites).items():
+        there, expected = _picked(seconds, chosen), _picked(simulated, chosen)
+        yield from _timings(draft, suite, lanes, there, plain[chosen], clock.tokens[chosen], "clock_")
+        bootstrap = Bootstrap(len(chosen))
+        for label, ours in there.items():
+            excess = _excess(bootstrap, (plain[chosen], ours), (simulated_plain[chosen], expected[label]))
+            yield Figure(draft, label, suite, "clock_over_simulated", *excess, len(chosen))
+            if STATIC_OPT in there and lanes[label] != lanes[STATIC_OPT]:
+                noise = clock_noise(ours, there[STATIC_OPT], expected[label], expected[STATIC_OPT])
+                yield Figure(draft, label, suite, "clock_noise", noise, n=len(chosen))
+
+
+def _excess(bootstrap: Bootstrap, timed: Speedup, simulated: Speedup) -> Interval:
+    """One speedup over another, minus one, all paired by prompt."""
+    return bootstrap.interval(
+        lambda total: total(timed[0]) / total(timed[1]) / (total(simulated[0]) / total(simulated[1])) - 1.0
+    )
+
+
+def _picked(seconds: Mapping[str, np.ndarray], chosen: Sequence[int]) -> dict[str, np.ndarray]:
+    return {label: spent[chosen] for label, spent in seconds.items()}
+
+
+def _timings(
+    draft: str,
+    suite: str,
+    lanes: Mapping[str, str],
+    seconds: Mapping[str, np.ndarray],
+    plain: np.ndarray,
+    tokens: np.ndarray,
+    prefix: str = "",
+) -> Iterator[Figure]:
+    """Latency, speedup and cut of every policy; ``seconds``, ``plain`` and ``tokens`` are per prompt."""
+    n, bootstrap = len(tokens), Bootstrap(len(tokens))
+    yield Figure(draft, "", suite, f"{prefix}tokens", float(tokens.sum()), n=n)
+    for label, spent in seconds.items():
+        yield Figure(draft, label, suite, f"{prefix}latency_s", float(spent.sum() / tokens.sum()), n=n)
+        yield Figure(draft, label, suite, f"{prefix}speedup", *bootstrap.ratio(plain, spent), n)
+        if STATIC_OPT in seconds and lanes[label] != lanes[STATIC_OPT]:
+            yield Figure(draft, label, suite, f"{prefix}cut", *bootstrap.cut(spent, seconds[STATIC_OPT]), n)
+
+
+def draft_figures(samples: Sequence[Sample]) -> list[Figure]:
+    """What the draft is like, whatever the policy: match rates, the oracle's SL, and the prediction of acceptance by
+    accepting everything, or by the best threshold of each score.
+    """
+    draft = samples[0].chain.draft
+    always = always_accept(samples)._asdict()
+    return [
+        *match_rates(samples),
+        *oracle_lengths(samples),
+        *(Figure(draft, ALWAYS_ACCEPT, ALL, name, value, n=len(samples)) for name, value in always.items()),
+        *(Figure(draft, name, ALL, "best_f1", value, n=len(samples)) for name, value in best_f1(samples).items()),
+    ]
+
+
+def match_rates(samples: Sequence[Sample]) -> Iterator[Figure]:
+    """Match rate along the texts, by suite and over all; all positions weigh the same."""
+    for suite, some in samples_by_suite(samples).items():
+        rates = [match_rate(sample.chain) or 0.0 for sample in some]
+        rate = np.average(rates, weights=[sample.n_tokens for sample in some])
+        yield Figure(samples[0].chain.draft, "", suite, "match_rate", float(rate), n=len(some))
+
+
+def oracle_lengths(samples: Sequence[Sample]) -> Iterator[Figure]:
+    """The oracle's SL: consecutive guesses that hold, per iteration (DISCO, section 3), by suite and over all.
+
+    ``oracle_sl``, ``oracle_sl_sd``: mean and standard deviation; ``oracle_sl@x``: mean over the iterations at place x =
+    j/(n-1) in their text, in PLACES buckets; ``oracle_iterations@k``: iterations in which k guesses hold.
+    """
+    draft = samples[0].chain.draft
+    for suite, some in samples_by_suite(samples).items():
+        texts = [oracle_sls(sample.chain) for sample in some]
+        lengths = np.array([length for text in texts for length in text], dtype=float)
+        n = len(lengths)
+        yield Figure(draft, "", suite, "oracle_sl", float(lengths.mean()), n=n)
+        yield Figure(draft, "", suite, "oracle_sl_sd", float(lengths.std()), n=n)
+        for place, bucket in enumerate(_by_place(texts)):
+            if bucket:
+                at = (place + 0.5) / PLACES
+                yield Figure(draft, "", suite, f"oracle_sl@{at:g}", float(np.mean(bucket)), n=len(bucket))
+        if suite == ALL:
+            for length, found in sorted(Counter(map(int, lengths)).items()):
+                yield Figure(draft, "", suite, f"oracle_iterations@{length}", found, n=n)
+
+
+def _by_place(texts: Iterable[Sequence[int]]) -> list[list[int]]:
+    buckets: list[list[int]] = [[] for _ in range(PLACES)]
+    for text in texts:
+        for index, length in enumerate(text):
+            place = index / (len(text) - 1) if len(text) > 1 else 0.0
+            buckets[min(PLACES - 1, int(place * PLACES))].append(length)
+    return buckets
+
+
+def sweep_figures(
+    lanes: Iterable[str], samples: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None
+) -> Iterator[Figure]:
+    """Discard against verification rate (SpecDec++'s plane) and speedup over ``lanes``: the thresholds or SLs of a
+    policy, all suites together.
+    """
+    for lane in lanes:
+        run = PolicyRun(replay_lane(lane, samples, costs, heads), samples, costs)
+        rates = run.replayed.thrown_away / run.tokens, run.replayed.target_passes / run.tokens
+        for name, value in zip(("discard_rate", "verification_rate", "speedup"), (*rates, run.replayed.speedup)):
+            yield Figure(samples[0].chain.draft, lane, ALL, f"sweep_{name}", value, n=len(samples))

@@ -1,0 +1,67 @@
+"""What all Plotly figures share: the frame on the page, the layout, the colours."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from decoding.evaluation.results import Figure
+
+INK, MUTED = "var(--sd-ink)", "var(--sd-mute)"  # resolved in the browser, so that both themes work
+LAYOUT: dict[str, Any] = {
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "font": {"color": MUTED, "family": "system-ui, sans-serif", "size": 12},
+    "margin": {"l": 52, "r": 12, "t": 34, "b": 44},
+    "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"},
+    "hoverlabel": {"align": "left"},
+}
+
+
+@dataclass(slots=True)
+class Drawing:
+    """A figure on the page.
+
+    ``follow``: the player's position can be marked in it. ``choice``: its name among alternative drawings, of which one
+    is shown at a time; "" for drawings that are always shown.
+    """
+
+    name: str
+    title: str
+    sentence: str
+    figure: go.Figure
+    follow: bool = False
+    choice: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "title": self.title,
+            "sentence": self.sentence,
+            "follow": self.follow,
+            "choice": self.choice,
+            "figure": self.figure.to_plotly_json(),
+        }
+
+
+def plain(text: str) -> str:
+    """``text`` safe in Plotly's labels, which take a few HTML tags for formatting."""
+    return html.escape(text, quote=False).replace("%{", "%\u200b{")
+
+
+def error_bars(figures: Sequence[Figure | None], colour: str = MUTED, factor: float = 1.0) -> dict[str, Any]:
+    """The 95% intervals of ``figures`` times ``factor``, as Plotly's error bars; none where there is no interval."""
+    known = [(one.value - one.low, one.high - one.value) if one and one.low is not None else (0, 0) for one in figures]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "color": colour,
+        "thickness": 1.2,
+        "width": 3,
+        "array": [factor * above for _, above in known],
+        "arrayminus": [factor * below for below, _ in known],
+    }
