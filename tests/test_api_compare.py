@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 
 import pytest
 from gradio.utils import diff
@@ -88,32 +87,6 @@ def test_what_cannot_run_is_refused_with_a_sentence(url, arguments, sentence):
 
 def test_only_compare_is_offered_to_programs(url):
     assert list(connect(url).view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
-
-
-def test_ten_programs_at_once_each_get_their_own_run_in_full(url):
-    clients = [connect(url) for _ in range(10)]
-    results: dict[int, list] = {}
-
-    def ask(number: int) -> None:
-        job = clients[number].submit(
-            prompt=f"prompt {number}",
-            lanes=["autoregressive"],
-            max_new_tokens=20 + number,
-            repeats=1,
-            api_name="/compare",
-        )
-        results[number] = list(job)
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    for number, events in results.items():
-        assert [event["seq"] for event in events] == list(range(len(events)))
-        run = events[-1]["data"]["run"]
-        assert run["settings"]["prompt"] == f"prompt {number}" and len(run["lanes"][0]["output"]) == 20 + number
-    assert len({events[0]["run"] for events in results.values()}) == 10
 
 
 def test_cancel_by_one_leaves_the_other(tmp_path):

@@ -18,7 +18,7 @@ from decoding.backends.base import CLOSED
 from decoding.backends.local import LocalBackend
 from decoding.records.request import Grant
 from decoding.records.run_file import run_from_json
-from tests.fakes import ScriptedRunner, check_stream, order_of_service, small_request
+from tests.fakes import ScriptedRunner, check_stream, small_request
 from tests.waiting import wait_until
 
 
@@ -152,15 +152,6 @@ def test_ten_at_once_get_their_own_results_and_one_stop_touches_no_other(backend
         else:
             assert events[-1].data["run"]["settings"]["prompt"] == f"visitor {i}"
     assert len({events[0].run for events in results}) == 10
-
-
-def test_those_who_came_first_are_served_first(backend):
-    request = small_request("#slow", lanes=["autoregressive"], max_new_tokens=8, repeats=1)
-    streams = [backend.compare(request, threading.Event()) for _ in range(5)]
-    assert [next(stream).kind for stream in streams] == ["queued"] * 5
-    with ThreadPoolExecutor(5) as pool:
-        served = order_of_service(list(pool.map(list, streams)))
-    assert served == list(range(served[0], served[0] + 5))
 
 
 def test_a_full_line_refuses_with_a_sentence():

@@ -187,8 +187,11 @@ def test_a_full_server_refuses_with_a_sentence():
 def test_the_token_is_asked_for():
     with served(FakeBackend(), Limits(), token="s3cret") as port:
         url = f"http://127.0.0.1:{port}"
-        assert "token" in last_sentence(compare(RemoteBackend(url)))
-        assert "token" in last_sentence(compare(RemoteBackend(url, token="s3cret!")))
+        for token in ("", "s3cret!"):
+            refused = last_sentence(compare(RemoteBackend(url, token=token)))
+            assert "with SPECULOSCOPE_TOKEN set to the server's" in refused
+        response = web.delete(f"{url}/runs/any-run-at-all")
+        assert response.status_code == 401 and response.headers["www-authenticate"] == "Bearer"
         assert compare(RemoteBackend(url, token="s3cret"))[-1].kind == "finished"
         assert RemoteBackend(url).pairs() == []
         assert [pair.name for pair in RemoteBackend(url, token="s3cret").pairs()] == ["toy"]
@@ -259,12 +262,6 @@ def test_a_killed_server_is_a_sentence_and_what_had_arrived_stays():
     server.wait()
     assert "was lost" in last_sentence(events)
     assert "iterations" in {event.kind for event in events}
-
-
-def test_a_restarted_server_says_that_it_does_not_know_the_run():
-    answers = iter([httpx.Response(201, json={}), httpx.Response(404, json={"message": "The server does not know."})])
-    transport = httpx.MockTransport(lambda request: next(answers, httpx.Response(404)))
-    assert "does not know" in last_sentence(compare(RemoteBackend("http://x", transport=transport)))
 
 
 def test_sixteen_clients_at_once_get_their_own_results_in_order_of_arrival():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from ..analysis.tuning import chosen_here
 from ..errors import UserError
 from ..lookahead.fitted import FOLDER as POLICIES
 from ..lookahead.lanes import parse_lane
-from ..records.events import Event, Numbering
+from ..records.events import Event, Kind, Numbering
 from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import CompareRequest, Grant, check_granted, check_long_job, check_request
 
@@ -30,6 +31,7 @@ def pairs_here() -> list[PairDescription]:
     return pairs
 
 
+JobEvents = Generator[tuple[Kind, dict[str, Any]], None, None]
 CLOSED = "The program was closed before the run was done: start it and the run again."
 
 
@@ -67,41 +69,57 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
-def check_comparison(request: CompareRequest, grant: Grant) -> CompareRequest:
-    """Raises UserError with a sentence for a request that cannot run, or that ``grant`` does not allow."""
-    check_granted(check_request(request), grant)
-    for lane in request.lanes:
-        parse_lane(lane)
-    return request
+class CheckedBackend(ABC):
+    """What backends have in common: they refuse, with a sentence, what they cannot run or ``grant`` does not allow,
+    before it enters the queue, and number the events.
+    """
 
+    live = True
+    only_comparisons = ""  # the sentence that refuses other jobs; "": they run, too
 
-class GrantedBackend(ABC):
-    """A backend that runs what ``grant`` allows; the rest is refused with a sentence before it enters the queue."""
-
-    def __init__(self, grant: Grant) -> None:
-        self._grant = grant
+    def __init__(self, grant: Grant | None = None) -> None:
+        self._grant = grant or Grant()
 
     def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        try:
-            options = asdict(check_comparison(request, self._grant))
-        except UserError as error:
-            yield Numbering(run_id)("failed", message=str(error))
-            return
-        yield from self._run("compare", options, cancel, run_id)
+        return self._numbered("compare", lambda: asdict(self._check(request)), cancel, Numbering(run_id))
 
     def run_job(
         self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
     ) -> Iterator[Event]:
-        try:
+        def checked() -> dict[str, Any]:
+            if self.only_comparisons:
+                raise UserError(self.only_comparisons)
             check_long_job(self._grant)
+            return options
+
+        return self._numbered(kind, checked, cancel, Numbering(run_id))
+
+    def _check(self, request: CompareRequest) -> CompareRequest:
+        """Raises UserError with a sentence for a comparison that cannot run here."""
+        check_granted(check_request(request), self._grant)
+        for lane in request.lanes:
+            parse_lane(lane)
+        return request
+
+    def _numbered(
+        self, kind: str, checked: Callable[[], dict[str, Any]], cancel: threading.Event, event: Numbering
+    ) -> Iterator[Event]:
+        try:
+            with closing(self._run(kind, checked(), cancel, event.run)) as events:
+                for one, data in events:
+                    yield event(one, **data)
         except UserError as error:
-            yield Numbering(run_id)("failed", message=str(error))
-            return
-        yield from self._run(kind, options, cancel, run_id)
+            yield event("failed", message=str(error))
 
     @abstractmethod
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None) -> Iterator[Event]:
-        """The events of a job that is allowed, from ``queued`` on."""
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+        """The events of a job that is allowed, from ``queued`` on. Raises UserError if it is refused."""
+
+    def prepare(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def check_token(token: str) -> str:

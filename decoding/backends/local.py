@@ -8,15 +8,15 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UserError
-from ..records.events import LAST_KINDS, Event, Kind, Numbering
+from ..records.events import LAST_KINDS, Kind, RawEvents
 from ..records.pairs import PairDescription, is_public
 from ..records.request import PUBLIC, Grant
-from .base import CLOSED, GrantedBackend, pairs_here
+from .base import CLOSED, CheckedBackend, JobEvents, pairs_here
 from .process import WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class _Job:
             self.abandoned = True
 
 
-class LocalBackend(GrantedBackend):
+class LocalBackend(CheckedBackend):
     """A first-come queue before one worker process.
 
     ``runner`` is the class that does the work inside the worker (importable by name); it is made once per
@@ -58,7 +58,6 @@ class LocalBackend(GrantedBackend):
     """
 
     name = "local"
-    live = True
 
     def __init__(
         self, runner: Callable[[], Any] | None = None, max_waiting: int = MAX_WAITING, grant: Grant | None = None
@@ -75,17 +74,12 @@ class LocalBackend(GrantedBackend):
         self._closed = False
         atexit.register(self.close)
 
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None) -> Iterator[Event]:
-        event = Numbering(run_id)
-        job = _Job(next(self._numbers), kind, options, event.run)
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+        job = _Job(next(self._numbers), kind, options, run)
+        place = self._enter(job)
         try:
-            place = self._enter(job)
-        except UserError as error:
-            yield event("failed", message=str(error))
-            return
-        try:
-            yield event("queued", place=place)
-            yield from self._follow(job, cancel, event)
+            yield "queued", {"place": place}
+            yield from self._follow(job, cancel)
         finally:
             self._leave(job)
 
@@ -120,25 +114,25 @@ class LocalBackend(GrantedBackend):
             if self._worker is not None:
                 self._worker.kill()
 
-    def _follow(self, job: _Job, cancel: threading.Event, event: Numbering) -> Iterator[Event]:
+    def _follow(self, job: _Job, cancel: threading.Event) -> RawEvents:
         """The job's events as they come, until its last."""
         stopping = False
         while True:
             if cancel.is_set() and not stopping:
                 stopping = True
                 if self._withdraw(job):
-                    yield event("cancelled")
+                    yield "cancelled", {}
                     return
             try:
                 kind, data = job.inbox.get(timeout=POLL_S)
             except queue.Empty:
                 if job.abandoned:
-                    yield event("failed", message=UNREAD)
+                    yield "failed", {"message": UNREAD}
                     return
                 continue
             if kind == "cancelled" and job.overdue:
                 kind, data = "failed", {"message": self._overdue_sentence()}
-            yield event(kind, **data)
+            yield kind, data
             if kind in LAST_KINDS:
                 return
 

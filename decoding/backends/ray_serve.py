@@ -24,10 +24,10 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
 from ..errors import UserError
-from ..records.events import LAST_KINDS, Event, Numbering, event_from_json, event_to_json
+from ..records.events import LAST_KINDS, Event, event_from_json, event_to_json
 from ..records.pairs import describe_pairs
 from ..records.request import CompareRequest, Grant
-from .base import GrantedBackend
+from .base import CheckedBackend, JobEvents
 from .jobs import RestingJobs
 from .local import LocalBackend
 from .ray_cluster import join_cluster, start_cluster
@@ -128,13 +128,13 @@ async def _cancel_with(reader: str, cancel: threading.Event) -> None:
             continue
 
 
-class RayBackend(GrantedBackend):
+class RayBackend(CheckedBackend):
     """A :class:`~decoding.backends.base.Backend` over the replicas of ``Device``; Ray chooses which one runs what.
 
     ``reader``: the name of the actor that uses it, whose runs are ended if it is lost; "" if it is none.
     """
 
-    name, live = "ray", True
+    name = "ray"
 
     def __init__(self, devices: DeploymentHandle, grant: Grant, reader: str = "") -> None:
         super().__init__(grant)
@@ -145,9 +145,6 @@ class RayBackend(GrantedBackend):
         self._waiting: list[int] = []  # runs without a device, in the order in which they came
         self._running = 0
 
-    def prepare(self) -> None:
-        pass  # each device prepares itself
-
     def pairs(self) -> list[PairDescription]:
         return describe_pairs()
 
@@ -155,24 +152,20 @@ class RayBackend(GrantedBackend):
         with self._lock:
             return f"Runs on a Ray cluster; {self._running} runs are under way, {len(self._waiting)} waiting."
 
-    def close(self) -> None:
-        pass
-
-    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None) -> Iterator[Event]:
-        event, number = Numbering(run_id), next(self._numbers)
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+        number = next(self._numbers)
         with self._lock:
             place = len(self._waiting)
             self._waiting.append(number)
         lines: DeploymentResponseGenerator | None = None
         try:
-            yield event("queued", place=place)
-            lines = self._work.remote(kind, options, event.run, self._reader)
-            for kind_of, data in self._events_of(_Reader(lines), number, cancel):
-                yield event(kind_of, **data)
+            yield "queued", {"place": place}
+            lines = self._work.remote(kind, options, run, self._reader)
+            yield from self._events_of(_Reader(lines), number, cancel)
         except BackPressureError:
-            yield event("failed", message=FULL)
+            yield "failed", {"message": FULL}
         except (RayError, RayServeException):
-            yield event("failed", message=LOST)
+            yield "failed", {"message": LOST}
         finally:
             self._has_begun(number, ended=True)
             if lines is not None:

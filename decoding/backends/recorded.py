@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..errors import UserError
 from ..files import write_whole
-from ..records.events import IDENTIFIER, Event, Numbering
+from ..records.events import IDENTIFIER
 from ..records.request import CompareRequest
-from ..records.run_file import load_run, run_to_dict
+from ..records.run_file import load_run, run_to_json
 from ..records.trace import Run
+from .base import CheckedBackend, JobEvents
 
 if TYPE_CHECKING:
     from ..records.pairs import PairDescription
@@ -67,13 +68,15 @@ def describe_recording(run: Run, title: str = "", shows: str = "") -> RecordingI
     )
 
 
-class RecordedBackend:
+class RecordedBackend(CheckedBackend):
     """The run files of one folder. Its ``index.json`` has order and titles; unlisted files come last."""
 
     name = "recorded"
     live = False
+    only_comparisons = NOTHING_LIVE
 
     def __init__(self, folder: str | Path = RECORDINGS) -> None:
+        super().__init__()
         self._folder = Path(folder)
         self._infos: list[RecordingInfo] | None = None
         self._reading = threading.Lock()
@@ -93,27 +96,17 @@ class RecordedBackend:
             raise UserError(f"There is no recording '{identifier[:64]}'. There are: {names}.")
         return self._read(identifier)
 
-    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        """The recording with exactly these settings; for others a failure with a sentence."""
-        event = Numbering(run_id)
-        yield event("queued", place=0)
-        try:
-            run = self._find(request)
-        except UserError as error:
-            yield event("failed", message=str(error))
-            return
-        yield event("started", settings=asdict(run.settings), pair=asdict(run.pair), lanes=list(run.settings.lanes))
-        yield event("finished", run=json.loads(json.dumps(run_to_dict(run))))
+    def _check(self, request: CompareRequest) -> CompareRequest:
+        self._find(request)
+        return request
 
-    def run_job(
-        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
-        event = Numbering(run_id)
-        yield event("queued", place=0)
-        yield event("failed", message=NOTHING_LIVE)
-
-    def prepare(self) -> None:
-        pass
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+        """The recording with exactly these settings."""
+        found = self._find(CompareRequest(**options))
+        settings = asdict(found.settings)
+        yield "queued", {"place": 0}
+        yield "started", {"settings": settings, "pair": asdict(found.pair), "lanes": settings["lanes"]}
+        yield "finished", {"run": json.loads(run_to_json(found))}
 
     def pairs(self) -> list[PairDescription]:
         from ..records.pairs import describe_pairs
@@ -122,9 +115,6 @@ class RecordedBackend:
 
     def status(self) -> str:
         return f"Shows {len(self.recordings())} recorded runs; nothing runs live."
-
-    def close(self) -> None:
-        pass
 
     def _find(self, request: CompareRequest) -> Run:
         for info in self.recordings():

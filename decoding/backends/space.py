@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
-from ..records.events import LAST_KINDS, Event, Numbering
+from ..records.events import LAST_KINDS
 from ..records.request import SETTINGS, CompareRequest, check_request
+from .base import CheckedBackend, JobEvents
 
 if TYPE_CHECKING:
     from gradio_client import Client
@@ -26,46 +27,37 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 QUOTA = re.compile(r"quota|GPU (duration|task)|credits", re.IGNORECASE)
 
 
-class SpaceBackend:
+class SpaceBackend(CheckedBackend):
     """Runs each comparison through a separate client, so that the Space notices when it ends.
 
     ``place``: OWNER/NAME of a Space, or the address of a page. The user's Hub token (``hf auth login``) is sent, so
     that a ZeroGPU Space charges the user's quota. Raises UserError for an invalid place.
     """
 
-    name, live = "space", True
+    name = "space"
+    only_comparisons = "A Space only runs comparisons: evaluate on your own machine."
 
     def __init__(self, place: str) -> None:
         if not (_NAME.fullmatch(place) or place.startswith(("http://", "https://"))):
             raise UserError(f"'{place[:100]}' is not a Space: write space:OWNER/NAME, as in its address on the Hub.")
+        super().__init__()
         self._place = place
         self._closed = False
 
-    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        event = Numbering(run_id)
-        try:
-            arguments = carried(check_request(request))
-        except UserError as error:
-            yield event("failed", message=str(error))
-            return
-        yield event("queued", place=0)
+    def _check(self, request: CompareRequest) -> CompareRequest:
+        carried(check_request(request))  # its lanes are checked there: a Space may know other policies
+        return request
+
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+        yield "queued", {"place": 0}
+        arguments = carried(CompareRequest(**options))
         arrived: queue.SimpleQueue[dict[str, Any] | Exception] = queue.SimpleQueue()
         gone = threading.Event()
         threading.Thread(target=self._read, args=(arguments, arrived, gone), name="space-reader", daemon=True).start()
         try:
-            for kind, data in self._arriving(arrived, cancel, event.run):
-                yield event(kind, **data)
+            yield from self._arriving(arrived, cancel, run)
         finally:
             gone.set()
-
-    def run_job(
-        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
-        message = "A Space only runs comparisons: evaluate on your own machine."
-        yield Numbering(run_id)("failed", message=message)
-
-    def prepare(self) -> None:
-        pass  # the Space prepares itself
 
     def pairs(self) -> list[PairDescription]:
         return []  # the endpoint does not list its pairs; its default pair has no name here

@@ -10,14 +10,13 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError, sentence_of
-from ..records.events import LAST_KINDS, Event, Kind, Numbering, guarded
+from ..records.events import LAST_KINDS, Kind, guarded
 from ..records.pairs import find_pair
 from ..records.request import PUBLIC, CompareRequest
-from .base import check_comparison
+from .base import CheckedBackend, JobEvents
 from .jobs import Jobs
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ ASK_FOR_LESS = "Ask for fewer tokens, lanes or repeats."
 RECORDED = "The recorded runs still play."
 
 
-class ZeroGPUBackend:
+class ZeroGPUBackend(CheckedBackend):
     """The decorated function replaces the worker process; Spaces queues, lends the GPU and forks.
 
     Create it while the program starts: the models must be on the device before a call. Only the default pair is
@@ -42,9 +41,10 @@ class ZeroGPUBackend:
     """
 
     name = "zerogpu"
-    live = True
+    only_comparisons = "This takes longer than a GPU is lent to one visitor: run it on a machine of your own."
 
     def __init__(self, runner: JobRunner | None = None) -> None:
+        super().__init__(PUBLIC)
         self._pair = find_pair()
         if runner is None:
             runner = Jobs(device="cuda")
@@ -59,50 +59,24 @@ class ZeroGPUBackend:
 
         self._work = spaces.GPU(duration=estimate_seconds)(work)
 
-    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        event = Numbering(run_id)
-        yield event("queued", place=0)
-        try:
-            options = asdict(self._check(request))
-        except UserError as error:
-            yield event("failed", message=str(error))
-            return
-        for kind, data in self._events("compare", options, event.run, cancel):
-            yield event(kind, **data)
-
-    def run_job(
-        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
-        event = Numbering(run_id)
-        yield event("queued", place=0)
-        message = "This takes longer than a GPU is lent to one visitor: run it on a machine of your own."
-        yield event("failed", message=message)
-
-    def prepare(self) -> None:
-        pass
-
     def pairs(self) -> list[PairDescription]:
         return [self._pair]
 
     def status(self) -> str:
         return "Runs on a GPU that Hugging Face lends for each run, out of the visitor's own quota."
 
-    def close(self) -> None:
-        pass
-
     def _check(self, request: CompareRequest) -> CompareRequest:
         if request.target or request.pair not in ("", self._pair.name):
             raise UserError(f"Here only the pair {self._pair.name} runs: choose it, or run others on your own machine.")
         if (request.dtype, request.weights) != ("auto", "auto"):
             raise UserError("Here the models are loaded before a run: leave number format and weights at auto.")
-        return check_comparison(request, PUBLIC)
+        return super()._check(request)
 
-    def _events(
-        self, kind: str, options: dict[str, Any], run_id: str, cancel: threading.Event
-    ) -> Iterator[tuple[Kind, dict[str, Any]]]:
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
         """The events of the GPU's process up to the last; a refusal by Spaces becomes a sentence."""
+        yield "queued", {"place": 0}
         try:
-            with closing(self._work(kind, options, run_id)) as events:
+            with closing(self._work(kind, options, run)) as events:
                 for one, text in events:
                     if cancel.is_set() and one not in LAST_KINDS:
                         yield "cancelled", {}
