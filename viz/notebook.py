@@ -25,7 +25,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_of_events
 from decoding.records.trace import Run
 
-from .core.assets import light_colours
+from .core.assets import on_paper
 from .figures.race import draw_run
 from .learn.export import export_lesson
 from .learn.lessons import read_lesson, shipped_lessons
@@ -84,19 +84,7 @@ def player(run: Run, height: int = PLAYER_HEIGHT) -> Frame:
 
 def plots(run: Run) -> list[go.Figure]:
     """The figures that the dashboard shows below the race, in its light colours."""
-    colours = light_colours()
-    return [go.Figure(_inked(drawing.to_dict()["figure"], colours)) for drawing in draw_run(run)]
-
-
-def _inked(value: Any, colours: dict[str, str]) -> Any:
-    """``value`` with each "var(--x)" replaced by its colour, because a notebook does not have the page's themes."""
-    if isinstance(value, str):
-        return colours.get(value[4:-1], "#808080") if value.startswith("var(--") else value
-    if isinstance(value, list):
-        return [_inked(one, colours) for one in value]
-    if isinstance(value, dict):
-        return {key: _inked(one, colours) for key, one in value.items()}
-    return value
+    return [go.Figure(on_paper(drawing.to_dict()["figure"])) for drawing in draw_run(run)]
 
 
 def lesson(run: Run, name: str = "ten-steps", height: int = LESSON_HEIGHT) -> Frame:

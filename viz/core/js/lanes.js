@@ -1,6 +1,6 @@
 /* Lanes with their texts and times: of the run's record, or of a replay; both are laid out by `layOut`. */
 
-import { pieces, piecesAfter } from "./pieces.js";
+import { NEAR, pieces, piecesAfter } from "./pieces.js";
 import { iterationParts, plainCost } from "./replay.js";
 import { FATES } from "./words.js";
 
@@ -109,7 +109,7 @@ function layOut(lane, output, iterations, vocab) {
   const shown = pieces(output, vocab);
   for (const { start, fates, wrong, times } of iterations) {
     const end = start + fates.split("a").length - 1;
-    const texts = [...shown.slice(start, end), ...piecesAfter(output.slice(Math.max(0, end - 3), end), wrong, vocab)];
+    const texts = [...shown.slice(start, end), ...piecesAfter(output.slice(Math.max(0, end - NEAR), end), wrong, vocab)];
     if (texts.length < fates.length) texts.push(shown[end]);
     lane.add(fates, texts, start, ...times);
   }

@@ -1,17 +1,30 @@
 /* Display texts of token ids, as of decoding/records/text.py. vocab: {id: [text, hex bytes or null, whether it is special]}. */
 
-/** One text per token; a character split over several tokens is shown at the token that completes it. */
+/** The texts of successive tokens; a character split over several tokens is shown at the token that completes it. */
+export class Joiner {
+  constructor(vocab, special = false) {
+    Object.assign(this, { vocab, special, decoder: null }); // a decoder holds the beginning of a character
+  }
+
+  next(id) {
+    const [text, hex, isSpecial] = this.vocab[id] || ["\ufffd"];
+    if (hex == null) return this.end() + (isSpecial && !this.special ? "" : text);
+    this.decoder ??= new TextDecoder("utf-8", { ignoreBOM: true });
+    return this.decoder.decode(bytesOf(hex), { stream: true });
+  }
+
+  /** What remains of a character that is not completed; the next token begins anew. */
+  end() {
+    const rest = this.decoder ? this.decoder.decode() : "";
+    this.decoder = null;
+    return rest;
+  }
+}
+
+/** One text per token of `ids`. */
 export function pieces(ids, vocab, special = false) {
-  const newDecoder = () => new TextDecoder("utf-8", { ignoreBOM: true });
-  let decoder = newDecoder();
-  const shown = ids.map((id) => {
-    const [text, hex, isSpecial] = vocab[id] || ["\ufffd"];
-    if (hex != null) return decoder.decode(bytesOf(hex), { stream: true });
-    const open = decoder.decode();
-    decoder = newDecoder();
-    return open + (isSpecial && !special ? "" : text);
-  });
-  if (shown.length) shown[shown.length - 1] += decoder.decode();
+  const joiner = new Joiner(vocab, special), shown = ids.map((id) => joiner.next(id));
+  if (shown.length) shown[shown.length - 1] += joiner.end();
   return shown;
 }
 
@@ -20,7 +33,7 @@ function bytesOf(hex) {
   return pairs.length * 2 === hex.length ? new Uint8Array(pairs.map((pair) => parseInt(pair, 16))) : new Uint8Array([255]);
 }
 
-const NEAR = 3; // tokens before a position that may have left a character incomplete
+export const NEAR = 3; // tokens before a position that may have left a character incomplete
 
 /** Texts of ids that follow `context`. */
 export function piecesAfter(context, ids, vocab) {

@@ -3,45 +3,27 @@
 import { el } from "../../core/js/dom.js";
 import { clamp, clockText } from "../../core/js/format.js";
 import { Lane } from "../../core/js/lanes.js";
+import { Joiner, NEAR, piecesAfter } from "../../core/js/pieces.js";
 import { LETTERS } from "../../core/js/words.js";
 import { say } from "./glossary.js";
 import { Player } from "./player.js";
 import { fittingSpeed } from "./speeds.js";
 
-/** Joins the bytes of characters that span several tokens at the token that completes them. */
-class Utf8Joiner {
-  constructor(texts) { this.texts = texts; this.open = []; }
+/** The texts of a growing lane. */
+class LiveText {
+  constructor(vocab) { Object.assign(this, { vocab, joiner: new Joiner(vocab, true), near: [] }); }
 
-  /** Texts of one iteration's tokens [[id, fate]]; rejected and dropped ones do not affect later texts. */
-  join(tokens) {
-    return tokens.map(([id, fate], i) => {
-      const kept = fate !== "rejected" && fate !== "dropped";
-      if (kept || i === 0 || tokens[i - 1][1] === "accepted") this.aside = this.open.slice();
-      const [text, open] = this.piece(id, kept ? this.open : this.aside);
-      if (kept) this.open = open; else this.aside = open;
-      return text;
-    });
-  }
-
-  piece(id, open) {
-    const [text, hex] = this.texts.get(id) || ["\ufffd", null];
-    if (hex == null) return [(open.length ? "\ufffd" : "") + text, []];
-    const bytes = open.concat((hex.match(/../g) || []).map((pair) => parseInt(pair, 16)));
-    const whole = bytes.length - unfinished(bytes);
-    return [new TextDecoder().decode(new Uint8Array(bytes.slice(0, whole))), bytes.slice(whole)];
+  /** Texts of one iteration's tokens [[id, fate]]; guesses that did not hold do not affect later texts. */
+  of(tokens) {
+    const held = tokens.filter(([, fate]) => fate === "accepted").map(([id]) => id);
+    const wrong = piecesAfter([...this.near, ...held], tokens.filter(isThrown).map(([id]) => id), this.vocab);
+    const kept = tokens.filter((token) => !isThrown(token)).map(([id]) => id);
+    this.near = [...this.near, ...kept].slice(-NEAR);
+    return tokens.map((token) => (isThrown(token) ? wrong.shift() : this.joiner.next(token[0])));
   }
 }
 
-/** Number of bytes at the end that begin an incomplete character. */
-function unfinished(bytes) {
-  for (let back = 1; back <= Math.min(3, bytes.length); back++) {
-    const byte = bytes[bytes.length - back];
-    if ((byte & 0xc0) === 0x80) continue;
-    const length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
-    return length > back ? back : 0;
-  }
-  return 0;
-}
+const isThrown = ([, fate]) => fate === "rejected" || fate === "dropped";
 
 const Live = {
   /** The next event of a live run; they come in order. */
@@ -92,7 +74,7 @@ const Live = {
     this.payload = null;
     this.settling = null;
     this.partial = false;
-    this.live = { texts: new Map(), joiners: [], scaled: false };
+    const vocab = {};
     say(this.look, "One prompt in every lane; each colour is the fate of a guess.");
     say(this.shows, "");  // what was to be noticed belonged to the run before
     this.sentence.textContent = "Decoding, one lane after another; then the race replays them together.";
@@ -101,7 +83,7 @@ const Live = {
     this.verdict.className = "sd-verdict";
     this.badge.replaceChildren(el("span", "sd-pill sd-live", "live"));
     this.lanes = data.lanes.map((lane) => new Lane(typeof lane === "string" ? { lane, name: lane } : lane));
-    this.live.joiners = this.lanes.map(() => new Utf8Joiner(this.live.texts));
+    this.live = { vocab, texts: this.lanes.map(() => new LiveText(vocab)), scaled: false };
     this.panels.replaceChildren();
     this.thresholds = [];
     this.race.classList.add("sd-live");
@@ -140,13 +122,13 @@ const Live = {
 
   addIterations({ lane, repeat, items, texts }) {
     if (!this.live) return;
-    for (const [id, entry] of Object.entries(texts || {})) this.live.texts.set(Number(id), entry);
+    Object.assign(this.live.vocab, texts);
     if (repeat !== 0) return;
     const model = this.lanes[lane];
     for (const item of items) {
       const all = item.e ? item.d.concat([item.e]) : item.d;
       const fates = all.map(([, fate]) => LETTERS[fate]).join("");
-      model.add(fates, this.live.joiners[lane].join(all), item.start, ...item.t); // draft, check, policy, rest
+      model.add(fates, this.live.texts[lane].of(all), item.start, ...item.t); // draft, check, policy, rest
     }
     model.sums = null;
     this.views[lane].build();
