@@ -39,8 +39,20 @@ class PolicyRun:
     heads: Mapping[str, Head] | None = None
 
     @property
-    def tokens(self) -> int:
-        return int(self.replayed.tokens.sum())
+    def tokens_per_target_pass(self) -> float:
+        """One, and the guesses that held."""
+        held = self.replayed.draft_passes - self.replayed.thrown_away
+        return 1 + held / self.replayed.target_passes
+
+    @property
+    def discard_rate(self) -> float:
+        """Drafts thrown away, per token of text: SpecDec++'s."""
+        return self.replayed.thrown_away / int(self.replayed.tokens.sum())
+
+    @property
+    def verification_rate(self) -> float:
+        """Target passes, per token of text: SpecDec++'s."""
+        return self.replayed.target_passes / int(self.replayed.tokens.sum())
 
     @cached_property
     def prediction(self) -> Prediction | None:
@@ -85,50 +97,31 @@ def _decimals(n: int, factor: float = 1.0) -> Callable[[float], str]:
     return lambda value: f"{factor * value:.{n}f}"
 
 
-def _predicted(name: str) -> Callable[[PolicyRun], float | None]:
-    return lambda run: getattr(run.prediction, name) if run.prediction else None
-
-
-def _lost(name: str) -> Callable[[PolicyRun], float | None]:
-    return lambda run: getattr(run.losses, name)
-
-
-def _corrected(name: str) -> Callable[[PolicyRun], float | None]:
-    return lambda run: getattr(run.corrections, name) if run.corrections else None
+def _of(part: str, name: str) -> Callable[[PolicyRun], float | None]:
+    """The figure ``name`` of a run's prediction, losses or corrections; None if the run has none of these."""
+    return lambda run: None if (found := getattr(run, part)) is None else getattr(found, name)
 
 
 _AS_IT_IS = "as_it_is_s"
 METRICS = [
-    Metric("f1", "F1", PREDICTION, percent, _predicted("f1")),
-    Metric("precision", "precision", PREDICTION, percent, _predicted("precision")),
-    Metric("recall", "recall", PREDICTION, percent, _predicted("recall")),
-    Metric("auc", "AUC of the score", PREDICTION, _decimals(2), _predicted("auc")),
+    Metric("f1", "F1", PREDICTION, percent, _of("prediction", "f1")),
+    Metric("precision", "precision", PREDICTION, percent, _of("prediction", "precision")),
+    Metric("recall", "recall", PREDICTION, percent, _of("prediction", "recall")),
+    Metric("auc", "AUC of the score", PREDICTION, _decimals(2), _of("prediction", "auc")),
     Metric("target_passes", "target passes", PASSES, count, lambda run: run.replayed.target_passes),
     Metric("draft_passes", "draft passes", PASSES, count, lambda run: run.replayed.draft_passes),
-    Metric(
-        "tokens_per_target_pass",
-        "tokens per pass",
-        PASSES,
-        _decimals(2),
-        lambda run: 1 + (run.replayed.draft_passes - run.replayed.thrown_away) / run.replayed.target_passes,
-    ),
-    Metric("discard_rate", "discard rate", PASSES, _decimals(3), lambda run: run.replayed.thrown_away / run.tokens),
-    Metric(
-        "verification_rate",
-        "verification rate",
-        PASSES,
-        _decimals(3),
-        lambda run: run.replayed.target_passes / run.tokens,
-    ),
-    Metric("draft_s", "drafting", LOSSES, _decimals(3, 1e3), _lost("draft_s")),
-    Metric("check_s", "checking", LOSSES, _decimals(3, 1e3), _lost("check_s")),
-    Metric("decision_s", "deciding", LOSSES, _decimals(3, 1e3), _lost("decision_s")),
-    Metric("loop_s", "loop", LOSSES, _decimals(3, 1e3), _lost("loop_s")),
-    Metric("too_long_s", "thrown away", LOSSES, _decimals(3, 1e3), _lost("too_long_s")),
-    Metric("too_soon", "stopped too soon", LOSSES, _decimals(1, 100), _lost("too_soon")),
-    Metric(_AS_IT_IS, "as it is", CORRECTIONS, _decimals(2, 1e3), _corrected(_AS_IT_IS)),
+    Metric("tokens_per_target_pass", "tokens per pass", PASSES, _decimals(2), lambda run: run.tokens_per_target_pass),
+    Metric("discard_rate", "discard rate", PASSES, _decimals(3), lambda run: run.discard_rate),
+    Metric("verification_rate", "verification rate", PASSES, _decimals(3), lambda run: run.verification_rate),
+    Metric("draft_s", "drafting", LOSSES, _decimals(3, 1e3), _of("losses", "draft_s")),
+    Metric("check_s", "checking", LOSSES, _decimals(3, 1e3), _of("losses", "check_s")),
+    Metric("decision_s", "deciding", LOSSES, _decimals(3, 1e3), _of("losses", "decision_s")),
+    Metric("loop_s", "loop", LOSSES, _decimals(3, 1e3), _of("losses", "loop_s")),
+    Metric("too_long_s", "thrown away", LOSSES, _decimals(3, 1e3), _of("losses", "too_long_s")),
+    Metric("too_soon", "stopped too soon", LOSSES, _decimals(1, 100), _of("losses", "too_soon")),
+    Metric(_AS_IT_IS, "as it is", CORRECTIONS, _decimals(2, 1e3), _of("corrections", _AS_IT_IS)),
     *(
-        Metric(name, title, CORRECTIONS, _decimals(2, 1e3), _corrected(name), _AS_IT_IS)
+        Metric(name, title, CORRECTIONS, _decimals(2, 1e3), _of("corrections", name), _AS_IT_IS)
         for name, title in (
             ("free_decisions_s", "free decisions"),
             ("free_checks_s", "free checks"),
@@ -310,6 +303,10 @@ def sweep_figures(
     """
     for lane in lanes:
         run = PolicyRun(replay_lane(lane, samples, costs, heads), samples, costs)
-        rates = run.replayed.thrown_away / run.tokens, run.replayed.target_passes / run.tokens
-        for name, value in zip(("discard_rate", "verification_rate", "speedup"), (*rates, run.replayed.speedup)):
+        values = {
+            "discard_rate": run.discard_rate,
+            "verification_rate": run.verification_rate,
+            "speedup": run.replayed.speedup,
+        }
+        for name, value in values.items():
             yield Figure(samples[0].chain.draft, lane, ALL, f"sweep_{name}", value, n=len(samples))

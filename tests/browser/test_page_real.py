@@ -82,7 +82,7 @@ def test_measured_to_the_end_with_another_visitor_in_line_and_stopped_on_the_way
 
     panel = start(page, "Evaluation")
     expect(panel.locator(".sp-status")).to_contain_text("Measuring what draft steps and checks cost", timeout=WAIT)
-    panel.get_by_role("button", name="Stop").click()
+    panel.get_by_role("button", name="Stop", exact=True).click()
     expect(panel.locator(".sp-status")).to_have_text("Stopped.", timeout=WAIT)
     expect(panel.get_by_role("button", name="Run here")).to_be_visible(timeout=WAIT)
     expect(panel.locator(".sp-stamp")).not_to_contain_text("Measured here")

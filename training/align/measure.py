@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from decoding.analysis.bootstrap import Bootstrap
 from decoding.engines.instructions import multiplies_bfloat16
 from decoding.engines.slim import read_head_ids
 from decoding.errors import UserError
@@ -23,8 +24,6 @@ from .teacher import Teacher
 
 SL = 3
 """Tokens drafted per iteration in the figure that Goel et al. (2024, table 1) call block efficiency."""
-DRAWS = 2000
-"""Resamples of the bootstrap over texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,22 +103,22 @@ def rates_of(rows: Sequence[np.ndarray]) -> Interval:
         raise UserError(
             "There are too few held-out texts to measure on. Run `python -m training align texts` with more `--tokens`."
         )
-    drawn = _drawn(rows)
-    return Interval(float(np.concatenate(rows).mean()), *(float(x) for x in np.quantile(drawn, (0.025, 0.975))))
+    hits, counts = _totals(rows)
+    return Interval(*Bootstrap(len(rows)).ratio(hits, counts))
 
 
 def difference(rows: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Interval:
     """The mean of ``rows`` minus that of ``others`` on the same texts, with an interval by a paired bootstrap."""
-    drawn = _drawn(rows) - _drawn(others)
-    middle = float(np.concatenate(rows).mean() - np.concatenate(others).mean())
-    return Interval(middle, *(float(x) for x in np.quantile(drawn, (0.025, 0.975))))
+    (hits, counts), (theirs, their_counts) = _totals(rows), _totals(others)
+    found = Bootstrap(len(rows)).interval(
+        lambda total: total(hits) / total(counts) - total(theirs) / total(their_counts)
+    )
+    return Interval(*found)
 
 
-def _drawn(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Means (DRAWS,) over texts drawn with replacement; the draws are the same for all lists of equal length."""
-    sums, counts = np.array([row.sum() for row in rows], float), np.array([len(row) for row in rows], float)
-    chosen = np.random.default_rng(0).integers(len(rows), size=(DRAWS, len(rows)))
-    return sums[chosen].sum(1) / counts[chosen].sum(1)
+def _totals(rows: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The sum and the number of positions of each text."""
+    return np.array([row.sum() for row in rows], float), np.array([len(row) for row in rows], float)
 
 
 def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callable[[str], None]) -> dict[str, dict]:
