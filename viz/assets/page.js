@@ -7,19 +7,7 @@
 
   const RUN_ID = /^[A-Za-z0-9_-]{1,64}$/;
 
-  function el(tag, cls, text) {
-    const node = document.createElement(tag);
-    if (cls) node.className = cls;
-    if (text != null) node.textContent = text;
-    return node;
-  }
-
-  function button(cls, text, act) {
-    const node = el("button", cls, text);
-    node.type = "button";
-    node.addEventListener("click", act);
-    return node;
-  }
+  const { el } = global.Speculoscope, button = (cls, text, act) => global.Speculoscope.button(text, act, { cls });
 
   /** Calls the server; refusals ({error: sentence}) and broken connections become exceptions with a sentence. */
   async function ask(promise) {

@@ -14,29 +14,35 @@ function niceStep(range, wanted = 5) {
   return [1, 2, 2.5, 5, 10].map((k) => k * power).find((step) => step >= rough);
 }
 
-/** Lines and points over a numeric axis. series: {name, points: [[x, y]], kind: "line" | "dash" | "dots", cls}. */
+/** Lines and points over a numeric axis. series: {name, points: [[x, y, title]], kind: "line" | "dash" | "dots", cls}; marks: {x, y, text}. */
 export function lineChart({ label, x, series, marks = [] }) {
-  const { width, height, left, right, top, bottom } = chartSize();
-  const all = series.flatMap((one) => one.points.map(([, value]) => value)), high = Math.max(1.2, ...all) * (marks.length ? 1.2 : 1.06);  // the text of a mark stands above all curves
+  const { width, height, left, right, top, bottom } = chartSize(), room = marks.length ? 1.2 : 1.06; // a mark's text stands above all curves
+  const high = room * Math.max(1.2, ...series.flatMap((one) => one.points.map(([, value]) => value)));
   const sx = (value) => left + (value - x.min) / (x.max - x.min) * (width - left - right);
   const sy = (value) => height - bottom - value / high * (height - top - bottom);
   const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "sd-chart", role: "img", "aria-label": label });
-  const step = niceStep(high);
-  for (let value = 0; value <= high; value += step) {
-    chart.append(svg("line", { x1: left, x2: width - right, y1: sy(value), y2: sy(value), class: Math.abs(value - 1) < 1e-9 ? "sd-one" : "sd-grid" }),
-      svg("text", { x: left - 6, y: sy(value) + 4, class: "sd-tick sd-at-end" }, `${Number(value.toFixed(2))}×`));
+  const across = (value, cls) => svg("line", { x1: left, x2: width - right, y1: sy(value), y2: sy(value), class: cls });
+  const text = (px, py, cls, words) => svg("text", { x: px, y: py, class: `sd-tick ${cls}` }, words);
+  for (let value = 0, step = niceStep(high); value <= high; value += step) {
+    chart.append(across(value, "sd-grid"), text(left - 6, sy(value) + 4, "sd-at-end", `${Number(value.toFixed(2))}×`));
   }
-  chart.append(svg("line", { x1: left, x2: width - right, y1: sy(1), y2: sy(1), class: "sd-one" }));
-  for (let value = Math.ceil(x.min); value <= x.max; value += Math.ceil((x.max - x.min) / (width > 400 ? 10 : 6))) chart.append(svg("text", { x: sx(value), y: height - bottom + 16, class: "sd-tick sd-middle" }, String(value)));
-  chart.append(svg("text", { x: (left + width - right) / 2, y: height - 4, class: "sd-tick sd-middle" }, x.label));
-  for (const one of series) chart.append(...drawSeries(one, sx, sy));
-  for (const mark of marks) chart.append(svg("circle", { cx: sx(mark.x), cy: sy(mark.y), r: 8, class: "sd-optimum" }), svg("text", { x: clamp(sx(mark.x), left + 60, width - 90), y: top + 12, class: "sd-tick sd-middle sd-strong" }, mark.text));
-  const legend = el("p", "sd-chart-legend", ...series.filter((one) => one.points.length).map((one) => el("span", `sd-chart-${one.kind} ${one.cls}`, one.name)));
-  return el("figure", "sd-figure", chart, legend);
+  chart.append(across(1, "sd-one"));
+  for (let value = Math.ceil(x.min), step = Math.ceil((x.max - x.min) / (width > 400 ? 10 : 6)); value <= x.max; value += step) {
+    chart.append(text(sx(value), height - bottom + 16, "sd-middle", String(value)));
+  }
+  chart.append(text((left + width - right) / 2, height - 4, "sd-middle", x.label), ...series.flatMap((one) => drawSeries(one, sx, sy)));
+  for (const mark of marks) {
+    chart.append(svg("circle", { cx: sx(mark.x), cy: sy(mark.y), r: 8, class: "sd-optimum" }),
+      text(clamp(sx(mark.x), left + 60, width - 90), top + 12, "sd-middle sd-strong", mark.text));
+  }
+  const drawn = series.filter((one) => one.points.length);
+  return el("figure", "sd-figure", chart, el("p", "sd-chart-legend", ...drawn.map((one) => el("span", `sd-chart-${one.kind} ${one.cls}`, one.name))));
 }
 
 function drawSeries({ points, kind, cls }, sx, sy) {
-  if (kind === "dots") return points.map(([x, y, title]) => svg("rect", { x: sx(x) - 5, y: sy(y) - 5, width: 10, height: 10, class: `sd-dotted ${cls}`, transform: `rotate(45 ${sx(x)} ${sy(y)})` }, svg("title", {}, title || "")));
+  const diamond = ([x, y, title]) => svg("rect", { x: sx(x) - 5, y: sy(y) - 5, width: 10, height: 10, class: `sd-dotted ${cls}`,
+    transform: `rotate(45 ${sx(x)} ${sy(y)})` }, svg("title", {}, title || ""));
+  if (kind === "dots") return points.map(diamond);
   const path = points.map(([x, y], i) => `${i ? "L" : "M"}${sx(x).toFixed(1)} ${sy(y).toFixed(1)}`).join("");
   return [svg("path", { d: path, class: `sd-line sd-chart-${kind} ${cls}` })];
 }

@@ -14,7 +14,8 @@ export function meter(p, shown = percent) {
 
 /** rows: [[text, probability]]. */
 function topList(title, rows, shown) {
-  return el("div", "sd-top", el("p", "sd-mute", title), el("ol", "", ...rows.slice(0, 5).map(([text, p]) => el("li", "", el("code", "", visible(text ?? "")), meter(p, shown)))));
+  const entry = ([text, p]) => el("li", "", el("code", "", visible(text ?? "")), meter(p, shown));
+  return el("div", "sd-top", el("p", "sd-mute", title), el("ol", "", ...rows.slice(0, 5).map(entry)));
 }
 
 /** What the draft and the target would say; lists without rows are left out. */

@@ -17,9 +17,14 @@ function speedups(model, draft) {
   const best = model.bestStatic(undefined, draft), sl = (lane) => Number(parseLane(lane.lane).argument);
   const ran = model.lanes.filter((lane) => lane.policy === "static" && lane.draft === draft && lane.speedup && sl(lane) <= SL_CAP);
   const label = `Speed relative to plain decoding by static SL, draft ${draft}.`;
-  const chart = lineChart({ label, x: { min: 1, max: SL_CAP, label: "SL: guesses per check" }, marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }],
-    series: [{ name: "simulated", kind: "line", cls: "sd-s0", points: model.sweep(undefined, draft).map((one) => [one.sl, one.speedup]) },
-      { name: "measured", kind: "dots", cls: "sd-s2", points: ran.map((lane) => [sl(lane), lane.speedup.replayed, `SL ${sl(lane)}: ${times(lane.speedup.replayed)}`]) }] });
+  const chart = lineChart({
+    label, x: { min: 1, max: SL_CAP, label: "SL: guesses per check" },
+    series: [
+      { name: "simulated", kind: "line", cls: "sd-s0", points: model.sweep(undefined, draft).map((one) => [one.sl, one.speedup]) },
+      { name: "measured", kind: "dots", cls: "sd-s2", points: ran.map((lane) => [sl(lane), lane.speedup.replayed, `SL ${sl(lane)}: ${times(lane.speedup.replayed)}`]) },
+    ],
+    marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }],
+  });
   chart.prepend(el("figcaption", "", label));
   return chart;
 }
