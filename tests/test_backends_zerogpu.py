@@ -102,7 +102,7 @@ def test_no_quota_is_a_sentence_that_points_to_the_recordings(backend, spaces, t
 
 def test_an_aborted_gpu_process_is_a_sentence(backend, spaces):
     spaces.error = GradioError("ZeroGPU worker error", "GPU task aborted")
-    assert "GPU task aborted. Ask for fewer" in compare(backend)[-1].data["message"]
+    assert "GPU task aborted. Choose fewer" in compare(backend)[-1].data["message"]
 
 
 def test_other_faults_are_sentences_too(backend, spaces):

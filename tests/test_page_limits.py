@@ -21,8 +21,7 @@ from decoding.errors import UserError
 from tests import web
 from viz import api, limits
 from viz.limits import MAX_BODY_BYTES, MAX_FILE_BODY_BYTES, BodyLimits, limit_of
-from viz.session import Visits
-from viz.visitors import PER_ADDRESS, PER_SESSION, address_of
+from viz.session import PER_ADDRESS, PER_SESSION, Visits, address_of
 
 from .page_server import scripted_page
 from .waiting import wait_until

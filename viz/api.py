@@ -17,8 +17,7 @@ from decoding.records.events import LAST_KINDS, Event
 from decoding.records.request import SETTINGS, read_request
 from decoding.records.settings import Setting, with_parameters
 
-from .session import Visits, batches, stream_of
-from .visitors import address_of
+from .session import Visits, address_of, batches, stream_of
 
 OFFERED = {name: setting for name, setting in SETTINGS.items() if setting.endpoint}
 GRACE_S = 20.0  # how long a run continues if nobody fetches its results, as on a served backend

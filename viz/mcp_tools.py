@@ -27,9 +27,8 @@ from decoding.records.trace import Run, Trace
 
 from .api import argument
 from .player.details import token_details
-from .session import Visits, stream_of
+from .session import Visits, address_of, stream_of
 from .store import RunStore
-from .visitors import address_of
 
 MOST_TOKENS = 256  # of one call: a model waits for the answer
 OF_TOOLS: dict[str, dict[str, Any]] = {  # likewise

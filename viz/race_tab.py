@@ -21,10 +21,9 @@ from .desk import answers
 from .memory import wire_memory
 from .player.payload import run_payload
 from .race_form import Form, build_form
-from .session import Visits, delta_of, race_stream
+from .session import Visits, address_of, delta_of, race_stream
 from .settings import FormValues, form_of, read_form, request_of
 from .store import RunStore
-from .visitors import address_of
 
 TASK = "race"
 TEMPLATE = """<div class="speculoscope">

@@ -8,13 +8,14 @@ that of the whole.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from decoding.backends.base import Backend
 from decoding.backends.stream import EventStream, whole
@@ -27,10 +28,15 @@ from decoding.records.run_file import run_from_dict
 from .player.names import lane_heading
 from .player.payload import prompt_end, run_payload
 from .store import RunStore
-from .visitors import check_share
+
+if TYPE_CHECKING:
+    import gradio as gr
 
 PERIOD_S = 0.07  # between two deltas
 BROKEN = "Something failed on the server; this is not your fault. Try again; the server's log has the details."
+
+PER_SESSION = 4  # runs of one browser tab or one program: a race, both reports, and one to spare
+PER_ADDRESS = 12  # per internet address: half of the places in the queue
 
 Batch = list[dict[str, Any]]  # [{"kind", "data"}, ...]
 Job = Callable[[threading.Event, str], Iterator[Event]]  # (cancel, run id) -> the run's events
@@ -185,3 +191,34 @@ def delta_of(kind: str, **data: Any) -> str:
 def _written(delta: dict[str, Any]) -> str:
     """Compact JSON without "<", so that nothing on the way to the player sees markup."""
     return json.dumps(delta, separators=(",", ":")).replace("<", "\\u003c")
+
+
+# -- whose run it is ------------------------------------------------------------------------------------------
+
+
+def address_of(visitor: gr.Request | None) -> str:
+    """The visitor's internet address; "" if unknown, as on this machine or network.
+
+    Behind a proxy it is the last address in the proxy's header, which the proxy itself saw; earlier ones are
+    unverified.
+    """
+    client = getattr(visitor, "client", None)
+    host = getattr(client, "host", "") or ""
+    if not _is_public(host):
+        host = visitor.headers.get("x-forwarded-for", "").rpartition(",")[2].strip() if visitor is not None else ""
+    return host if _is_public(host) else ""
+
+
+def _is_public(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_global
+    except ValueError:
+        return False
+
+
+def check_share(of_session: int, of_address: int) -> None:
+    """Raises UserError if the visitor has too many runs under way."""
+    if of_session >= PER_SESSION:
+        raise UserError(f"You have {of_session} runs under way, the maximum: wait for one to end, or stop it.")
+    if of_address >= PER_ADDRESS:
+        raise UserError(f"{of_address} runs from your address are under way, the maximum: try again soon.")

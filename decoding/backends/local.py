@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import UserError
 from ..records.events import LAST_KINDS, Kind, RawEvents
 from ..records.pairs import PairDescription, is_public
-from ..records.request import PUBLIC, Grant
+from ..records.request import ASK_FOR_LESS, PUBLIC, Grant
 from .base import CLOSED, CheckedBackend, JobEvents, pairs_here
 from .process import WorkerProcess
 
@@ -141,7 +141,7 @@ class LocalBackend(CheckedBackend):
         most = f"{limit / 60:,.0f} minutes" if limit >= 120 else f"{limit:,.3g} seconds"
         return (
             f"The run took longer than {most}, the limit here, and was ended. The part that was decoded is "
-            "shown; choose fewer new tokens, lanes or repeats."
+            f"shown. {ASK_FOR_LESS}"
         )
 
     def _enter(self, job: _Job) -> int:

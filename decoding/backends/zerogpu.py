@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError, sentence_of
 from ..records.events import LAST_KINDS, Kind, guarded
 from ..records.pairs import find_pair
-from ..records.request import PUBLIC, CompareRequest
+from ..records.request import ASK_FOR_LESS, PUBLIC, CompareRequest
 from .base import CheckedBackend, JobEvents
 from .jobs import Jobs
 
@@ -29,7 +29,6 @@ START_S = 10.0  # moving the weights, measuring the costs, the warm-up
 SECONDS_PER_TOKEN = 0.012  # of the slowest lane, generously: less is returned, more is cut off
 EXTRA_PASSES = 2  # the reference text and the chains, on top of the repeats
 LONGEST_S = 120.0
-ASK_FOR_LESS = "Ask for fewer tokens, lanes or repeats."
 RECORDED = "The recorded runs still play."
 
 

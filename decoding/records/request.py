@@ -19,6 +19,7 @@ LEAST_TEMPERATURE = 0.001  # above 0: with less, float32 logits overflow
 MAX_NEW_TOKENS = 4096
 MAX_LANES = 8
 MAX_REPEATS = 50
+ASK_FOR_LESS = "Choose fewer new tokens, lanes or repeats."  # where a run would take, or took, too long
 DEFAULT_LANES = ("autoregressive", "static:5", "disco", "oracle")
 
 RULES = {
@@ -166,8 +167,8 @@ def check_granted(request: CompareRequest, grant: Grant) -> CompareRequest:
     total = request.max_new_tokens * request.repeats * len(request.lanes)
     if total > grant.max_total_tokens:
         raise UserError(
-            f"All lanes and repeats together would decode {total:,} tokens; here at most {grant.max_total_tokens:,}: "
-            "choose fewer new tokens, repeats or lanes."
+            f"All lanes and repeats together would decode {total:,} tokens; here at most {grant.max_total_tokens:,}. "
+            f"{ASK_FOR_LESS}"
         )
     return request
 

@@ -28,8 +28,7 @@ from ..buttons import idle, make_buttons, running, stopping
 from ..choices import pair_choices
 from ..desk import answered
 from ..memory import wire_memory
-from ..session import Visits, delta_of, stream_of
-from ..visitors import address_of
+from ..session import Visits, address_of, delta_of, stream_of
 from .html import whole_page
 from .report import Report
 
