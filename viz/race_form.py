@@ -76,8 +76,9 @@ def _build_form(first: FormValues, examples: list[Example], pairs: list) -> Form
         cards = [f"{one.title}: [model card]({one.card}), {one.licence}." for one in pairs if one.card]
         if cards:
             gr.Markdown(" ".join(cards), elem_id="pair-cards")
-    chosen = gr.Markdown(set_here(pairs), elem_id="set-here")
-    return Form({name: fields[name] for name in SETTINGS}, example, run, stop, chosen)
+    chosen = set_here(pairs)
+    note = gr.Markdown(chosen, visible=bool(chosen), elem_id="set-here")
+    return Form({name: fields[name] for name in SETTINGS}, example, run, stop, note)
 
 
 def _special_fields(first: FormValues, examples: list[Example], pairs: list) -> dict[str, dict[str, Any]]:

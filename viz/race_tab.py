@@ -192,9 +192,10 @@ def _wire_examples(
 def _wire_set_here(page: gr.Blocks, backend: Backend, form: Form, examples: list[Example]) -> None:
     """Every visit shows what the machine's costs have chosen by then."""
 
-    def shown() -> tuple[str, Any]:
+    def shown() -> tuple[Any, Any]:
         pairs = backend.pairs()
-        return set_here(pairs), gr.Dropdown(choices=lane_choices(pairs, examples))
+        chosen = set_here(pairs)
+        return gr.Markdown(chosen, visible=bool(chosen)), gr.Dropdown(choices=lane_choices(pairs, examples))
 
     page.load(
         shown,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from playwright.sync_api import expect
 
-from tests.page_fakes import ScriptedBackend
+from tests.page_fakes import ScriptedBackend, fake_pair
 from tests.page_server import page_at, write_recordings
 
 from .conftest import WAIT
@@ -29,6 +31,31 @@ def test_a_link_restores_the_settings_and_the_browser_keeps_them(visit, page_url
     expect(page.locator("#prompt textarea")).to_have_value("Twice", timeout=WAIT)
     expect(page.locator("#max-new-tokens input")).to_have_value("128")
     assert page.faults == []
+
+
+class Measured(ScriptedBackend):
+    """Measures what its machine's costs choose between two visits."""
+
+    chosen = ""
+
+    def pairs(self):
+        chosen = {"shallow": self.chosen} if self.chosen else {}
+        return [replace(fake_pair(), set_here=chosen, best_sl=dict.fromkeys(chosen, 3))]
+
+
+def test_a_visit_shows_what_the_machines_costs_have_chosen_by_then(visit, tmp_path):
+    backend = Measured()
+    with page_at(backend, write_recordings(tmp_path)) as url:
+        page = visit(f"{url}?prompt=Once&lanes=autoregressive,static:3")
+        expect(page.locator("#lanes .token")).to_have_text(["Plain", "Static 3"], timeout=WAIT)
+        expect(page.locator("#set-here")).to_be_hidden()
+        backend.chosen = "Set for this machine on validation prompts: best fixed SL 3."
+        page.reload()
+        expect(page.locator("#set-here")).to_have_text(backend.chosen, timeout=WAIT)
+        expect(page.locator("#lanes .token")).to_have_text(["Plain", "Best fixed SL here: 3"], timeout=WAIT)
+        page.locator("#lanes input").click()
+        expect(page.get_by_role("option").first).to_contain_text("Best fixed SL here: 3")
+        assert page.faults == []
 
 
 def test_what_a_visitor_types_before_the_kept_settings_come_stays(visit, page_url):
