@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import typer
 
-from decoding.evaluation.advice import static_figures
 from decoding.evaluation.report import tables_of
 from decoding.evaluation.results import ALL, Figure, save_result
 from tests.evaluations import changed, make_drafts, make_evaluation, on_clock
@@ -57,7 +56,7 @@ def test_draft_curves_are_the_results_own_points():
     name = result.drafts[0].name
     simulated, predicted, clocked = draw_drafts(result)[0].figure.data[:3]
     for line, metric in ((simulated, "speedup"), (predicted, "predicted_speedup")):
-        points = static_figures(result, name, metric)
+        points = result.by_sl(name, metric)
         assert list(line.x) == list(range(1, 21)) == list(points)
         assert list(line.y) == [point.value for point in points.values()]
     assert len(clocked.x) == 0

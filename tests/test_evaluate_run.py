@@ -10,7 +10,7 @@ from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.errors import UserError
 from decoding.evaluation import slices, stages
-from decoding.evaluation.advice import recommend, static_figures
+from decoding.evaluation.advice import recommend
 from decoding.evaluation.options import EvaluationOptions
 from decoding.evaluation.results import EvaluationResult, Progress
 from decoding.evaluation.stages import open_evaluation
@@ -231,8 +231,8 @@ def test_drafts_are_evaluated_with_prompt_lookup(tmp_path):
     assert result.value("match_rate", draft="small") > result.value("match_rate", draft="weak")
     speedups = [result.value("speedup", best[name], draft=name) for name in ("small", "weak")]
     assert speedups[0] > speedups[1]
-    assert list(static_figures(result, "small")) == list(range(1, 21))
-    timed = static_figures(result, "small", "clock_speedup")
+    assert list(result.by_sl("small")) == list(range(1, 21))
+    timed = result.by_sl("small", "clock_speedup")
     assert 5 in timed and 4 not in timed
     assert recommend(result).draft in best
     assert result.drafts[0].name == "ngram"  # cheapest first

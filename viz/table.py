@@ -6,15 +6,9 @@ import csv
 import io
 import json
 
-from decoding.records.trace import Iteration, Run, Token
+from decoding.records.trace import Run
 
-COLUMNS = (
-    "lane",
-    "iteration",
-    "index",
-    "position",
-    "id",
-    "text",
+OF_TOKEN = (
     "fate",
     "p_draft",
     "p_target",
@@ -25,10 +19,8 @@ COLUMNS = (
     "draw",
     "draft_choice",
     "target_choice",
-    "sl",
-    "accepted",
-    "holds",
 )
+COLUMNS = ("lane", "iteration", "index", "position", "id", "text", *OF_TOKEN, "sl", "accepted", "holds")
 
 
 def run_csv(run: Run) -> str:
@@ -44,32 +36,12 @@ def run_csv(run: Run) -> str:
     for trace in run.lanes:
         for number, iteration in enumerate(trace.iterations):
             for index, token in enumerate([*iteration.drafted, *([iteration.emitted] if iteration.emitted else [])]):
-                row = _row(run, iteration, index, token)
-                writer.writerow([_safe(trace.lane), number, index, *row])
+                place = iteration.n_accepted if index == iteration.n_drafted else index
+                known = run.vocab.get(token.id)
+                where = (_safe(trace.lane), number, index, iteration.start + place)
+                what = (token.id, json.dumps(known.text if known else ""), *(getattr(token, name) for name in OF_TOKEN))
+                writer.writerow([*where, *what, iteration.n_drafted, iteration.n_accepted, iteration.holds])
     return out.getvalue()
-
-
-def _row(run: Run, iteration: Iteration, index: int, token: Token) -> list:
-    place = iteration.n_accepted if index == iteration.n_drafted else index
-    known = run.vocab.get(token.id)
-    return [
-        iteration.start + place,
-        token.id,
-        json.dumps(known.text if known else ""),
-        token.fate,
-        token.p_draft,
-        token.p_target,
-        token.entropy,
-        token.score,
-        token.threshold,
-        token.accept_probability,
-        token.draw,
-        token.draft_choice,
-        token.target_choice,
-        iteration.n_drafted,
-        iteration.n_accepted,
-        iteration.holds,
-    ]
 
 
 def _safe(text: str) -> str:

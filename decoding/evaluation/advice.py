@@ -18,7 +18,7 @@ from ..records.fingerprint import fingerprint
 from ..records.gguf_record import GgufRecord, read_record
 from ..records.model_free import PROMPT_LOOKUP
 from ..records.pairs import MODELS, embedded_pairs
-from .results import ALL, Draft, EvaluationResult, Figure
+from .results import Draft, EvaluationResult, Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +80,9 @@ def _sentences(result: EvaluationResult, best: Draft) -> list[str]:
     check = result.setting.costs.check(6)
     return [
         *sentences,
-        _too_long(best, static_figures(result, best.name)),
+        _too_long(best, result.by_sl(best.name)),
         f"Checking 6 tokens costs the target {check:.2f} times as much as checking one.",
     ]
-
-
-def static_figures(result: EvaluationResult, draft: str, metric: str = "speedup") -> dict[int, Figure]:
-    """SL -> the figure of the draft with each static SL that has it; ``metric``: simulated, predicted or timed."""
-    sls = {one.policy: one for one in result.figures if (one.draft, one.suite, one.metric) == (draft, ALL, metric)}
-    found = {policy.removeprefix("static:"): one for policy, one in sls.items() if policy.startswith("static:")}
-    return {int(sl): one for sl, one in found.items()}
 
 
 def _verdict(best: Draft, gain: Figure) -> str:

@@ -158,6 +158,12 @@ class EvaluationResult:
             if one.metric.startswith(begin) and (one.policy, one.suite) == (policy, suite)
         }
 
+    def by_sl(self, draft: str, metric: str = "speedup") -> dict[int, Figure]:
+        """SL -> the figure of ``draft`` over all suites with each static SL that has it."""
+        chosen = [one for one in self.figures if (one.draft, one.suite, one.metric) == (draft, ALL, metric)]
+        static = (one for one in chosen if one.policy.startswith("static:"))
+        return {int(one.policy.partition(":")[2]): one for one in static}
+
     @property
     def suites(self) -> list[str]:
         """The suites of the tables: ALL, and each of several."""

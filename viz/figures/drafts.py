@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from decoding.evaluation.advice import static_figures
 from decoding.evaluation.results import ALL, PLAIN, Draft, EvaluationResult, Figure
 from decoding.evaluation.table import counted
 
@@ -44,7 +43,7 @@ def draw_by_sl(result: EvaluationResult) -> Drawing:
             ("speedup", "simulated", {"color": colour, "width": 2}),
             ("predicted_speedup", "predicted", {"color": colour, "width": 1.2, "dash": "dot"}),
         ):
-            points = static_figures(result, draft.name, metric)
+            points = result.by_sl(draft.name, metric)
             figure.add_scatter(
                 x=list(points),
                 y=[one.value for one in points.values()],
@@ -55,7 +54,7 @@ def draw_by_sl(result: EvaluationResult) -> Drawing:
                 line=line,
                 hovertemplate=f"{name}, SL %{{x}}: %{{y:.2f}} times, {how}<extra></extra>",
             )
-        clocked = static_figures(result, draft.name, "clock_speedup")
+        clocked = result.by_sl(draft.name, "clock_speedup")
         shown = [one if _has_interval(one) else None for one in clocked.values()]
         figure.add_scatter(
             x=list(clocked),
@@ -129,11 +128,11 @@ def _of_plain(result: EvaluationResult) -> str:
 
 def too_long_sentence(result: EvaluationResult) -> str:
     """The best SL, and the difference between the model with independent guesses and the simulation."""
-    curves = {draft.name: static_figures(result, draft.name) for draft in result.drafts}
+    curves = {draft.name: result.by_sl(draft.name) for draft in result.drafts}
     peaks = {name: max(curve, key=lambda sl, curve=curve: curve[sl].value) for name, curve in curves.items()}
     best = max(peaks, key=lambda name: curves[name][peaks[name]].value)
     peak, last = peaks[best], max(curves[best])
-    predicted = static_figures(result, best, "predicted_speedup")
+    predicted = result.by_sl(best, "predicted_speedup")
     foreseen = max(predicted, key=lambda sl: predicted[sl].value)
     if peak == last:
         turning = f"The draft {best} still gains at SL {last}"
@@ -185,7 +184,7 @@ def _match(result: EvaluationResult, draft: Draft) -> float:
 
 def _static_gain(result: EvaluationResult, draft: Draft) -> Figure:
     """The speedup at the draft's best static SL."""
-    return static_figures(result, draft.name)[draft.best_sl]
+    return result.by_sl(draft.name)[draft.best_sl]
 
 
 def _shape(draft: Draft) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from decoding.errors import UserError
-from decoding.evaluation.advice import recommend, static_figures
+from decoding.evaluation.advice import recommend
 from decoding.evaluation.published import papers_tables
 from decoding.evaluation.report import setting_lines, speedup_tables, tables_of
 from decoding.evaluation.results import STATIC_OPT, EvaluationResult, Setting, load_result, result_name
@@ -226,7 +226,7 @@ def beside_evaluation(drafts: EvaluationResult, evaluation: EvaluationResult) ->
         f"validation prompts; here it is SL {same.best_sl}, chosen on {few}: "
         f"use {evaluation.static_opt if many >= few else same.best_sl}"
     )
-    speedups = static_figures(drafts, same.name)
+    speedups = drafts.by_sl(same.name)
     both = [speedups.get(sl) for sl in (same.best_sl, evaluation.static_opt)]
     if both[0] is None or both[1] is None:
         return f"{text}."
