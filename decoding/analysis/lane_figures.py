@@ -12,8 +12,10 @@ from .metrics import (
     block_efficiency,
     discard_rate,
     draft_passes,
+    drafted,
     end_to_end_speedup,
     first_guess_hit_rate,
+    first_guesses,
     loop_share,
     match_rate,
     predicted_cost,
@@ -95,14 +97,20 @@ def _pass_figures(trace: Trace) -> list[Figure]:
 
 
 def _draft_figures(run: Run, trace: Trace) -> list[Figure | None]:
-    drafted, lost, n, tokens = draft_passes(trace), thrown_away(trace), target_passes(trace), len(trace.output)
-    firsts = [iteration.drafted[0] for iteration in trace.iterations if iteration.drafted]
+    n_drafted, lost, n, tokens = drafted(trace), thrown_away(trace), target_passes(trace), len(trace.output)
+    firsts = first_guesses(trace)
     first_hits = sum(token.fate == "accepted" for token in firsts)
     rejected = sum(token.fate == "rejected" for it in trace.iterations for token in it.drafted)
     chain = run.chains.get(trace.draft or "")
     return [
-        Figure("draft_passes", "draft passes", drafted, f"{drafted}", "drafted tokens, one pass of the draft each"),
-        _thrown_away_figure(lost, drafted, rejected),
+        Figure(
+            "draft_passes",
+            "draft passes",
+            passes := draft_passes(trace),
+            f"{passes}",
+            "one for each drafted token, or for each place of a tree",
+        ),
+        _thrown_away_figure(lost, n_drafted, rejected),
         _share(
             "first_guess_hit_rate",
             "first-guess hit rate",
@@ -113,7 +121,7 @@ def _draft_figures(run: Run, trace: Trace) -> list[Figure | None]:
             "acceptance_rate",
             "acceptance rate",
             acceptance_rate(trace),
-            f"accepted / drafted = {drafted - lost} / {drafted}; it measures the policy as much as the draft",
+            f"accepted / drafted = {n_drafted - lost} / {n_drafted}; it measures the policy as much as the draft",
         ),
         _match_figure(chain) if chain else None,
         _per_token("discard_rate", "discard rate", discard_rate(trace), f"thrown away / tokens = {lost} / {tokens}"),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ..records.trace import Chain, Costs, Repeat, Run, Trace
+from ..records.trace import Chain, Costs, Repeat, Run, Token, Trace
 from .whatif import Replay, ending, static_sweep
 
 
@@ -37,9 +37,14 @@ def target_passes(trace: Trace) -> int:
     return len(trace.iterations)
 
 
-def draft_passes(trace: Trace) -> int:
-    """Drafted tokens, each one pass of the draft: sum of the SLs."""
+def drafted(trace: Trace) -> int:
+    """Drafted tokens: sum of the SLs, or of the sizes of trees."""
     return sum(iteration.n_drafted for iteration in trace.iterations)
+
+
+def draft_passes(trace: Trace) -> int:
+    """Passes of the draft: one for each drafted token, or for each place of a tree."""
+    return sum(iteration.n_steps for iteration in trace.iterations)
 
 
 def accepted(trace: Trace) -> int:
@@ -49,7 +54,7 @@ def accepted(trace: Trace) -> int:
 
 def thrown_away(trace: Trace) -> int:
     """Drafted tokens that did not become text: rejected and dropped, ``drafted - accepted``."""
-    return draft_passes(trace) - accepted(trace)
+    return drafted(trace) - accepted(trace)
 
 
 # -- rates of one lane ---------------------------------------------------------------------------------
@@ -71,7 +76,7 @@ def block_efficiency(trace: Trace) -> float | None:
 
 def mean_sl(trace: Trace) -> float | None:
     """``drafted / iterations``, the truncated last iteration included."""
-    return draft_passes(trace) / len(trace.iterations) if trace.iterations else None
+    return drafted(trace) / len(trace.iterations) if trace.iterations else None
 
 
 def acceptance_rate(trace: Trace) -> float | None:
@@ -80,16 +85,22 @@ def acceptance_rate(trace: Trace) -> float | None:
     It measures the policy as much as the draft: a policy that stops sooner has a higher rate. Show it together with
     :func:`first_guess_hit_rate` and :func:`match_rate`.
     """
-    drafted = draft_passes(trace)
-    return accepted(trace) / drafted if drafted else None
+    n_drafted = drafted(trace)
+    return accepted(trace) / n_drafted if n_drafted else None
+
+
+def first_guesses(trace: Trace) -> list[Token]:
+    """The first draft of each iteration that drafted a chain."""
+    return [it.drafted[0] for it in trace.iterations if it.drafted and it.parents is None]
 
 
 def first_guess_hit_rate(trace: Trace) -> float | None:
     """How often the first draft of an iteration holds: ``accepted firsts / iterations with SL >= 1``.
 
-    An iteration whose truncation left SL 0 does not count. None if nothing was drafted.
+    An iteration whose truncation left SL 0 does not count. None if nothing was drafted, and for trees, which have
+    several first guesses.
     """
-    firsts = [iteration.drafted[0] for iteration in trace.iterations if iteration.drafted]
+    firsts = first_guesses(trace)
     return sum(token.fate == "accepted" for token in firsts) / len(firsts) if firsts else None
 
 
@@ -235,7 +246,7 @@ def predicted_speedup(run: Run, trace: Trace) -> float | None:
 
 def predicted_cost(costs: Costs, trace: Trace) -> float:
     """Sum over the iterations of ``first + n (c + decision) + v(n + 1) + o``, in units of ``target_s``."""
-    return sum(costs.iteration(it.n_drafted, trace.draft, trace.policy) for it in trace.iterations)
+    return sum(costs.iteration(it.n_drafted, trace.draft, trace.policy, it.n_steps) for it in trace.iterations)
 
 
 def static_opt(run: Run, draft: str | None = None) -> tuple[int, float] | None:

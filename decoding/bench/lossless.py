@@ -99,7 +99,7 @@ def checked_lanes(heads: Mapping[str, Head]) -> list[str]:
     """Every policy that drafts and needs no fitting or has its head, and prompt lookup; {cap} stands for the SL cap."""
     found = ["ngram/static:{cap}"]
     for name, spec in all_specs().items():
-        if spec.plain or (spec.learned and name not in heads):
+        if spec.plain or spec.branches or (spec.learned and name not in heads):
             continue
         required = spec.argument is not None and spec.argument.required
         words = spec.argument.words if spec.argument is not None else ()

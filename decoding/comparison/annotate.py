@@ -14,6 +14,7 @@ from ..loop.drafting import MODEL_FREE, prefill
 from ..loop.features import as_rows
 from ..loop.sampling import softmax
 from ..loop.speculative import RawIteration
+from ..records.proposal import path_to
 from ..records.trace import Chain, Fate, Iteration, Token
 from .prepare import Prepared
 
@@ -104,8 +105,15 @@ class _Reader:
 
     def read_dropped(self, iteration: RawIteration) -> None:
         """Views after a rejected token, for the dropped tokens."""
-        wrong = iteration.drafted[iteration.n_accepted :]
-        at = iteration.start + iteration.n_accepted
+        above = {node for index in range(len(iteration.drafted)) for node in rejected_above(iteration, index)}
+        for index in range(iteration.n_accepted, len(iteration.drafted)):
+            if index not in above:  # the end of a branch
+                wrong = [*rejected_above(iteration, index), index]
+                leaves = depth_of(iteration, wrong[0])
+                self._read_wrong(iteration.start + leaves, [iteration.drafted[node] for node in wrong])
+
+    def _read_wrong(self, at: int, wrong: list[int]) -> None:
+        """Views after each of the tokens ``wrong``, which follow the text before output position ``at``."""
         if len(wrong) < 2 or self._known(at, wrong):
             return
         length = len(self._prompt) + at
@@ -150,9 +158,9 @@ def _tokens_at(raw: list[RawIteration]) -> dict[int, set[int]]:
     """By output position, the tokens drafted (up to the first rejection) or emitted there."""
     found: dict[int, set[int]] = {}
     for iteration in raw:
-        held = iteration.drafted[: iteration.n_accepted + 1]
-        for offset, token in enumerate(held):
-            found.setdefault(iteration.start + offset, set()).add(token)
+        for index, token in enumerate(iteration.drafted):
+            if not rejected_above(iteration, index):
+                found.setdefault(iteration.start + depth_of(iteration, index), set()).add(token)
         if iteration.emitted is not None:
             found.setdefault(iteration.start + iteration.n_accepted, set()).add(iteration.emitted)
     return found
@@ -172,6 +180,7 @@ def _dress(raw: RawIteration, target: Views, seen: Views | None, draft: str | No
         score=_number(first[0]),
         threshold=_number(first[1]),
         holds=holds,
+        parents=raw.parents,
     )
 
 
@@ -186,8 +195,8 @@ def _fill_scores(iteration: Iteration, replay: Replay, policy: str) -> None:
 
 
 def _drafted_token(raw: RawIteration, index: int, target: Views, seen: Views | None, draft: str | None) -> Token:
-    wrong = tuple(raw.drafted[raw.n_accepted : index])
-    key = (raw.start + index, wrong)
+    wrong = tuple(raw.drafted[node] for node in rejected_above(raw, index))
+    key = (raw.start + depth_of(raw, index), wrong)
     token = Token(id=raw.drafted[index], fate=fate_of(raw, index))
     _describe(token, target.get(key), None if seen is None else seen.get(key))
     if seen is None and draft is not None:  # no model: its first choice is what it proposed
@@ -215,14 +224,27 @@ def fate_of(raw: RawIteration, index: int) -> Fate:
     """Fate of the drafted token ``index``."""
     if index < raw.n_accepted:
         return "accepted"
-    return "rejected" if index == raw.n_accepted and raw.emitted is not None else "dropped"
+    return "rejected" if raw.emitted is not None and not rejected_above(raw, index) else "dropped"
+
+
+def rejected_above(raw: RawIteration, index: int) -> list[int]:
+    """Of the guesses above ``index``, those that were not accepted, in the order of the text."""
+    if raw.parents is None:
+        return list(range(raw.n_accepted, index))
+    return [node for node in path_to(raw.parents, index)[:-1] if node >= raw.n_accepted]
+
+
+def depth_of(raw: RawIteration, index: int) -> int:
+    """Number of guesses above the guess ``index``."""
+    return index if raw.parents is None else len(path_to(raw.parents, index)) - 1
 
 
 def fate_of_emitted(raw: RawIteration) -> Fate:
     """Fate of the target's own token."""
     if not raw.drafted:
         return "plain"
-    return "bonus" if raw.n_accepted == len(raw.drafted) else "correction"
+    rest = raw.parents[raw.n_accepted :] if raw.parents is not None else range(raw.n_accepted - 1, len(raw.drafted) - 1)
+    return "correction" if raw.n_accepted - 1 in rest else "bonus"
 
 
 def _describe(token: Token, target: Place | None, seen: Place | None) -> None:

@@ -304,6 +304,7 @@ def live_iteration(raw: RawIteration) -> dict[str, Any]:
         "e": emitted,
         "start": raw.start,
         "t": list(raw.times),
+        **({} if raw.parents is None else {"parents": raw.parents}),
     }
 
 
@@ -312,7 +313,7 @@ def _notes(prepared: Prepared, lane: Lane) -> list[str]:
 
 
 def _shape(run: LaneRun) -> list[tuple]:
-    return [(it.start, it.drafted, it.n_accepted, it.emitted) for it in run.iterations]
+    return [(it.start, it.drafted, it.parents, it.n_accepted, it.emitted) for it in run.iterations]
 
 
 def _text_pair(text: TokenText) -> list[str | None]:

@@ -272,5 +272,7 @@ def _check_draft(pair: Pair, draft: str, lane: Lane) -> None:
             f"The lane {lane.text} decides by the draft's probabilities, and {draft} has none: "
             f"use one of these policies with it: {', '.join(others)}."
         )
+    if lane.spec.branches and not all(model.can_branch for model in models_of(pair, [draft])):
+        raise UserError(f"The lane {lane.text} guesses trees, which these models cannot read: choose another policy.")
     if lane.is_oracle:
         check_text_only(pair, draft, f"The lane {lane.text}")

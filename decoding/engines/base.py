@@ -84,7 +84,7 @@ class CachedModel(Protocol):
 class ReducedModel(CachedModel, Protocol):
     """A draft whose head holds some rows only (``head_ids``); ``extend`` gives all others a logit of OUTSIDE."""
 
-    def extend_reduced(self, ids: list[int]) -> torch.Tensor:
+    def extend_reduced(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         """As ``extend``, with the logits of ``head_ids`` alone, [n, len(head_ids)]."""
 
 

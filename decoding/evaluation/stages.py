@@ -240,6 +240,8 @@ def usable_lanes(asked: Sequence[str], heads: Mapping[str, Head]) -> tuple[list[
     for text in asked:
         lane = None if text == STATIC_OPT else parse_lane(text)
         try:
+            if lane is not None and lane.spec.branches:
+                raise UserError("It guesses trees, which no chain can replay: run it with compare.")
             if lane is not None and lane.is_learned:
                 need_head(lane.policy, heads)
             lanes.append(text)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..errors import UserError
 from ..records.proposal import Proposal
 from ..records.trace import Costs
 
@@ -120,6 +121,29 @@ class LookaheadPolicy(ABC):
 
         ``n_drafted`` may exceed the policy's own cap: an evaluation simulates a policy that never stops too soon.
         """
+
+
+class TreePolicy(LookaheadPolicy):
+    """A policy whose guesses branch. It is asked for one step after the other, the likeliest first.
+
+    ``cap``: the most guesses of an iteration. ``chance``: the draft's probability of the path to where the step leads.
+    """
+
+    cap: int
+
+    @abstractmethod
+    def should_read(self, state: DraftState, chance: float) -> bool:
+        """Whether the draft should read the text, or a guess, to continue below it; ``chance`` is that guess's."""
+
+    @abstractmethod
+    def should_guess(self, state: DraftState, chance: float) -> bool:
+        """Whether a further guess at a place that the draft has read joins the tree; ``chance`` is about its own."""
+
+    def should_draft(self, state: DraftState) -> bool:
+        raise UserError(f"The policy {self.name} guesses trees: its lane can be measured, but not simulated.")
+
+    def observe_tree(self, tree: Proposal, path: Sequence[int]) -> None:
+        """Receives the outcome of a verification: the tree, and the accepted guesses' indices."""
 
 
 class PlannedPolicy(LookaheadPolicy):

@@ -168,11 +168,11 @@ def _coefficients(values: Sequence[float]) -> Coefficients:
 def marginals(costs: Costs, draft: str) -> list[float]:
     """m(n), the cost of drafting one more token after n of them, in target passes; n = 0 .. SL_CAP_LEARNED."""
     step = costs.c[draft] + costs.decision.get(CostAware.name, 0.0)
-    rises = _rises(costs)
+    rises = rises_of(costs)
     return [step + max(0.0, rises[min(max(n, 1), len(rises)) - 1]) for n in range(SL_CAP_LEARNED + 1)]
 
 
-def _rises(costs: Costs) -> list[float]:
+def rises_of(costs: Costs) -> list[float]:
     """How much v rises from n + 1 to n + 2 tokens, n = 1 .. SL_CAP - 1, along the greatest convex curve under it.
 
     These are the isotonic regression of v's own rises (Barlow et al. 1972), each the largest of the least slopes of the

@@ -113,6 +113,7 @@ class PolicySpec:
         None  # learned policies: makes the head from the file that ``fit`` wrote
     )
     plain: bool = False  # never drafts
+    branches: bool = False  # guesses trees: its lanes are measured, since a chain cannot tell what they would guess
     foresees: bool = False  # knows in advance where guesses fail: an upper bound, not usable
 
     @property
@@ -122,8 +123,10 @@ class PolicySpec:
 
     @property
     def adapts(self) -> bool:
-        """Whether it is usable and varies its SL."""
-        return not (self.plain or self.foresees or (self.argument is not None and self.argument.required))
+        """Whether it is usable and varies the SL of its chains."""
+        return not (
+            self.plain or self.foresees or self.branches or (self.argument is not None and self.argument.required)
+        )
 
     @property
     def looks_at_guesses(self) -> bool:

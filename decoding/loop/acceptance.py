@@ -73,7 +73,7 @@ class Siblings(Protocol):
     chance: float
 
     def draw(self) -> tuple[int, float]:
-        """The next choice, an index into the row (see ``propose``), and its probability."""
+        """The next choice, a token, and its probability."""
 
 
 class Ranked:
@@ -81,10 +81,11 @@ class Ranked:
 
     MOST = 32  # further choices are too unlikely to be tried
 
-    def __init__(self, scores: np.ndarray, q: np.ndarray) -> None:
+    def __init__(self, scores: np.ndarray, q: np.ndarray, ids: np.ndarray | None) -> None:
         best = np.argpartition(scores, -self.MOST)[-self.MOST :] if len(scores) > self.MOST else np.arange(len(scores))
         order = best[np.argsort(-scores[best], kind="stable")]
-        self._left = [(int(choice), float(q[choice])) for choice in order[::-1] if q[choice] > 0.0]
+        likely = order[::-1][q[order[::-1]] > 0.0]
+        self._left = list(zip((likely if ids is None else ids[likely]).tolist(), q[likely].tolist()))
         self.chance = self._left[-1][1]
 
     def draw(self) -> tuple[int, float]:
@@ -142,7 +143,7 @@ class Greedy:
 
     def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
         row = row[: self.vocab_size]
-        return Ranked(row, softmax(row))
+        return Ranked(row, softmax(row), ids)
 
     def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
         return follow(logits[:, : self.vocab_size].argmax(axis=1).tolist(), tree)
@@ -185,7 +186,7 @@ class Coupling:
 
     def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
         shaped, noise = self.shape(row), self._noise[position]
-        return Ranked(shaped + (noise if ids is None else noise[ids]), softmax(shaped))
+        return Ranked(shaped + (noise if ids is None else noise[ids]), softmax(shaped), ids)
 
     def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
         positions = np.array([0, *(depth + 1 for depth in tree.depths)]) + start
@@ -222,7 +223,7 @@ class _Drawn:
         choice = self._sample(self._left)
         self._left[choice] = 0.0
         self.chance = self._expected()
-        return choice, float(self._whole[choice])
+        return choice if self._ids is None else int(self._ids[choice]), float(self._whole[choice])
 
     def _expected(self) -> float:
         """The mean probability of the next draw."""

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..engines.abilities import is_reduced
-from ..engines.inputs import FINAL, EncodedPrompt, encoded
+from ..engines.inputs import FINAL, Branches, EncodedPrompt, encoded
+from ..errors import UserError
 from ..lookahead.base import DraftState
 from ..records.model_free import PROMPT_LOOKUP
 from ..records.pairs import DraftKind
-from .acceptance import AcceptanceRule
+from ..records.proposal import path_to
+from .acceptance import AcceptanceRule, Siblings
 from .features import FeatureReader, as_rows
 
 if TYPE_CHECKING:
@@ -90,6 +92,10 @@ class DraftSource(ABC):
                 break
         return True
 
+    def read_node(self, state: DraftState, node: int) -> Siblings:
+        """Reads the text, for ``node`` -1, or a token of the tree in ``state``, and returns the guesses below it."""
+        raise UserError(f"The draft {self.name} guesses one token for each place: use a policy without a tree.")
+
     def observe(self, n_accepted: int, states: States) -> None:
         """Receives the result of the verification, before :meth:`forget`.
 
@@ -125,6 +131,8 @@ class ModelDraft(DraftSource):
         self._model = model
         self._rule = rule
         self._needs = needs
+        self._trunk = 0  # tokens in the cache above a tree
+        self._places: dict[int, int] = {}  # rows of the cache, by the nodes of the tree that were read
         self._skipped = 0  # tokens of the text that only the target reads
         self._needs_states = bool(needs & {"hidden", "proposer"})
         self._head_ids = known_ids(model, rule)
@@ -139,15 +147,30 @@ class ModelDraft(DraftSource):
 
     def step(self, text: list[int], state: DraftState) -> ModelProposal | None:
         """One pass over the tokens that the model has not read."""
-        ids, unseen, position = self._head_ids, self._unseen(text, state), state.start + len(state.tokens)
-        if ids is None:
-            row = as_rows(self._model.extend(unseen))[-1]
-        else:
-            assert is_reduced(self._model), "only a reduced head has ids of its own"
-            row = as_rows(self._model.extend_reduced(unseen))[-1, : len(ids)]
+        ids, position = self._head_ids, state.start + len(state.tokens)
+        row = self._read(self._unseen(text, state))
         proposal = ModelProposal(*self._rule.propose(row, position, ids))
         state.tokens.append(proposal.choice if ids is None else int(ids[proposal.choice]))
         return proposal
+
+    def read_node(self, state: DraftState, node: int) -> Siblings:
+        if node < 0:
+            row, path = self._read(self._unseen(state.text, state)), []
+            self._trunk, self._places = self._model.length, {}
+        else:
+            assert state.parents is not None
+            self._places[node] = self._model.length
+            path = path_to(state.parents, node)
+            rows = [self._places[one] for one in path]
+            row = self._read([state.tokens[node]], Branches(self._trunk, [rows]))
+        return self._rule.siblings(row, state.start + len(path), node, self._head_ids)
+
+    def _read(self, unseen: list[int], branches: Branches | None = None) -> np.ndarray:
+        """Logits after the last of ``unseen``, over the tokens that the draft can propose."""
+        if self._head_ids is None:
+            return as_rows(self._model.extend(unseen, branches))[-1]
+        assert is_reduced(self._model), "only a reduced head has ids of its own"
+        return as_rows(self._model.extend_reduced(unseen, branches))[-1, : len(self._head_ids)]
 
     def _unseen(self, text: list[int], state: DraftState) -> list[int]:
         """The tokens that the model has not read yet: the last proposal or, at first, the end of the text.
@@ -180,8 +203,13 @@ class ModelDraft(DraftSource):
         state.proposer.append(hidden)
 
     def forget(self, length: int, path: Sequence[int] = ()) -> None:
-        if self._model.length > length - self._skipped:
-            self._model.rewind(length - self._skipped)
+        length -= self._skipped
+        if self._places:
+            read = [self._places[node] for node in path if node in self._places]
+            self._model.rewind(self._trunk, read[: length - self._trunk])
+            self._places = {}
+        elif self._model.length > length:
+            self._model.rewind(length)
 
 
 def known_ids(model: CachedModel, rule: AcceptanceRule) -> np.ndarray | None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..engines.inputs import EncodedPrompt
-from ..lookahead.base import DraftState, LookaheadPolicy
+from ..lookahead.base import DraftState, LookaheadPolicy, TreePolicy
 from ..records.trace import Finish, StopReason
 from .acceptance import AcceptanceRule, Draws
 from .clock import DRAFT, POLICY, VERIFY, Clock, Times
 from .drafting import DraftSource, States
+from .growing import Decision, grow_tree, in_order_of_text
 from .limits import Limits
 from .verifying import make_verifier
 
@@ -20,16 +21,14 @@ if TYPE_CHECKING:
 
 NEEDS_DRAFT = "a policy that drafts needs a draft"
 
-Decision = tuple[float | None, float | None]  # a policy's score and threshold
-
 
 @dataclass(slots=True)
 class RawIteration:
     """One iteration in the loop: bare numbers, which become a trace after the clock has stopped.
 
     ``decisions[i]`` was taken with i tokens drafted. ``emitted`` is None if the text ended within the accepted tokens.
-    ``finish`` is set on the last iteration of a text. In a tree ``parents`` are as in a Proposal, and ``path`` are the
-    accepted tokens' indices; both are None for a chain.
+    ``finish`` is set on the last iteration of a text. ``parents`` are as in a Proposal; the accepted tokens come first
+    in a tree, too.
     """
 
     start: int
@@ -42,13 +41,11 @@ class RawIteration:
     times: Times
     finish: Finish | None
     parents: list[int] | None = None
-    path: list[int] | None = None
 
     @property
     def tokens(self) -> list[int]:
         """The tokens of the text that this iteration produced."""
-        drafted = self.drafted
-        kept = drafted[: self.n_accepted] if self.path is None else [drafted[node] for node in self.path]
+        kept = self.drafted[: self.n_accepted]
         return kept if self.emitted is None else [*kept, self.emitted]
 
 
@@ -65,15 +62,14 @@ def speculative_decode(
     """Continues ``prompt`` iteration by iteration (Leviathan et al. 2023, Algorithm 1).
 
     Both models must have read all of the prompt but its last token (``start_text``); policy and rule must have been
-    reset. ``draft`` may
-    be None for a policy that never drafts. The time between iterations is not counted, and the loop ends when
-    ``cancelled()`` is true.
+    reset. ``draft`` may be None for a policy that never drafts. The time between iterations is not counted, and the
+    loop ends when ``cancelled()`` is true.
     """
     text = list(prompt.ids)
     state = DraftState(text=text)
     layers = draft.abilities.layers if draft is not None else ()
     target.kept_layers = layers
-    verifier = make_verifier(target, draft, rule)
+    verifier = make_verifier(target, draft, rule, isinstance(policy, TreePolicy))
     finish: Finish | None = None
     while finish is None and not cancelled():
         clock.begin()
@@ -82,7 +78,13 @@ def speculative_decode(
 
         # The draft proposes tokens one by one until the policy or a limit stops it.
         most, bound = _most(policy, draft, limits.max_new_tokens - start, len(text))
-        stop, decisions = _propose(text, draft, policy, state, most, bound, limits.ends, clock)
+        if isinstance(policy, TreePolicy):
+            assert draft is not None, NEEDS_DRAFT
+            deepest = limits.max_new_tokens - start - 1
+            nodes, bound = _most_nodes(policy, draft, target, len(text))
+            stop, decisions = grow_tree(draft, policy, state, nodes, deepest, bound, limits.ends, clock)
+        else:
+            stop, decisions = _propose(text, draft, policy, state, most, bound, limits.ends, clock)
 
         # The target reads them all in one pass; the rule accepts a path of them and adds the target's own token.
         path, emitted = verifier.verify(text[-1], state)
@@ -99,19 +101,22 @@ def speculative_decode(
             draft.forget(len(text) - 1, path)
         _forget(target, text, n_kept, path, state)
         policy.observe(len(state.tokens), n_accepted)
+        drafted, parents, draws = state.tokens[:], state.parents, rule.draws
+        if isinstance(policy, TreePolicy):
+            policy.observe_tree(state, path)
+            drafted, parents, decisions, draws = in_order_of_text(state, path, decisions, draws)
 
         yield RawIteration(
             start=start,
-            drafted=state.tokens[:],
+            drafted=drafted,
             n_accepted=min(n_accepted, n_kept),
             emitted=emitted if n_kept > n_accepted else None,
-            stop="eos" if state.tokens and state.tokens[-1] in limits.ends else stop,
+            stop="eos" if parents is None and drafted and drafted[-1] in limits.ends else stop,
             decisions=decisions,
-            draws=rule.draws,
+            draws=draws,
             times=clock.end(),
             finish=finish,
-            parents=None if state.parents is None else state.parents[:],
-            path=None if state.parents is None else list(path[:n_kept]),
+            parents=parents,
         )
 
 
@@ -144,6 +149,12 @@ def _most(policy: LookaheadPolicy, draft: DraftSource | None, wanted: int, n_tex
     if draft is not None and draft.max_length - n_text + 1 < most:
         most, bound = max(0, draft.max_length - n_text + 1), "context"
     return most, bound
+
+
+def _most_nodes(policy: TreePolicy, draft: DraftSource, target: CachedModel, n_text: int) -> tuple[int, StopReason]:
+    """The maximum number of guesses in a tree and its reason: the policy's cap, or what fits both contexts."""
+    room = min(target.max_length - n_text, draft.max_length - n_text + 1)
+    return (policy.cap, "cap") if policy.cap <= room else (max(0, room), "context")
 
 
 def _propose(

@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal
 from pydantic import ConfigDict, Field
 
 from .events import IDENTIFIER
+from .proposal import depths_of
 from .request import CompareRequest
 
 SCHEMA: Final = "speculoscope.run/1"
@@ -68,7 +69,8 @@ class Iteration:
 
     ``emitted`` is a correction, bonus or plain token, or None if the text ended within the accepted tokens (end of
     sequence, stop string). ``holds`` is the number of draft tokens that would have held from ``start`` on (the oracle's
-    SL), None if no chain was recorded.
+    SL), None if no chain was recorded. ``parents``, for a tree: the index of the guess that each one follows, -1 for
+    the text; the accepted guesses come first. None for a chain.
     """
 
     __pydantic_config__ = _STRICT
@@ -79,6 +81,17 @@ class Iteration:
     score: Score | None = None  # of the decision before the first draft token
     threshold: Score | None = None
     holds: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
+    parents: Annotated[list[Annotated[int, Field(ge=-1, lt=MAX_TOKENS)]], Field(max_length=MAX_TOKENS)] | None = None
+
+    @property
+    def n_steps(self) -> int:
+        """Draft passes behind the guesses: one for each guess of a chain, and for each place of a tree."""
+        return len(self.drafted) if self.parents is None else len(set(self.parents))
+
+    @property
+    def deepest(self) -> int:
+        """The most guesses below each other."""
+        return len(self.drafted) if self.parents is None else max(depths_of(self.parents), default=-1) + 1
 
     @property
     def n_drafted(self) -> int:
@@ -227,11 +240,16 @@ class Costs:
         slope = (self.v[-1] - self.v[0]) / max(1, len(self.v) - 1)
         return self.v[-1] + slope * (n_tokens - len(self.v))
 
-    def iteration(self, n_drafted: int, draft: str | None, policy: str | None = None) -> float:
-        """Cost of one iteration with ``n_drafted`` tokens, in units of ``target_s``."""
+    def iteration(
+        self, n_drafted: int, draft: str | None, policy: str | None = None, n_steps: int | None = None
+    ) -> float:
+        """Cost of one iteration with ``n_drafted`` tokens, in units of ``target_s``; ``n_steps``: draft passes, if they
+        are fewer.
+        """
+        steps = n_drafted if n_steps is None else n_steps
         c = self.c[draft] if draft else 0.0
         decision = self.decision.get(policy, 0.0) if policy else 0.0
-        return self.start(n_drafted, draft) + n_drafted * (c + decision) + self.check(n_drafted + 1) + self.o
+        return self.start(n_drafted, draft) + steps * c + n_drafted * decision + self.check(n_drafted + 1) + self.o
 
     def start(self, n_drafted: int, draft: str | None) -> float:
         """The cost of starting to draft in an iteration, beyond c per token."""

@@ -13,7 +13,7 @@ from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.specs import all_specs
 
-N_COLOURS = 13  # --sd-l0 to --sd-l12
+N_COLOURS = 14  # --sd-l0 to --sd-l13
 SYMBOLS = (  # Plotly's names; player.css draws the same ones
     "square",
     "circle",
@@ -44,8 +44,15 @@ _POLICIES = (
     "throughput",
     "bandit",
     "adaedl",
+    "tree",
+    "costtree",
 )
-_USUAL = ("static:5", "confidence:0.4", "specdecpp:auto")  # lanes whose argument does not change the policy's symbol
+_USUAL = (
+    "static:5",
+    "confidence:0.4",
+    "specdecpp:auto",
+    "tree:8",
+)  # lanes whose argument does not change the policy's symbol
 
 
 class Look(NamedTuple):

@@ -1,0 +1,90 @@
+"""costtree: guess deeper or wider while the guess is expected to save more time than it costs.
+
+As for :mod:`.costaware`, let lam be the time per token in the long run, in target passes. A guess that is accepted
+with probability S saves S lam. A further guess at a place that the draft has read costs one more row of verification,
+the rise of v; reading a guess, to continue below it, costs a draft step (c) and then that row, and saves S r lam, where
+r is how often the first guess for a place holds. The likeliest step comes first, so no later one is worth more.
+
+S is the draft's probability of the path. lam and r follow from the lane itself, lam by the measured cost curves, so
+nothing needs to be fitted. Where verification is dear the tree becomes a chain, where it is nearly free it widens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..records.proposal import Proposal
+from .base import SL_CAP_LEARNED, DraftState, LaneContext, TreePolicy
+from .costaware import rises_of
+from .spec import PolicySpec
+
+RECENT = 0.05  # weight of the latest place in r, and of the latest iteration in lam
+EXPECTED = 0.6  # r before anything was verified
+
+
+class CostTree(TreePolicy):
+    """Grows a tree by the rule of the module."""
+
+    name = "costtree"
+    needs = frozenset({"p"})
+    cap = SL_CAP_LEARNED
+
+    def reset(self, context: LaneContext) -> None:
+        assert context.draft is not None, "a tree is drafted by a draft"
+        costs = self._costs = context.costs
+        self._rises = rises_of(costs)
+        self._step = costs.c[context.draft] + costs.decision.get(self.name, 0.0)
+        self._first = costs.start(1, context.draft) + max(0.0, costs.check(2) - costs.check(1))
+        self._hits = EXPECTED
+        self._spent, self._gained = costs.iteration(0, None), 1.0  # of the mean iteration
+        self._reads = 0
+
+    def should_read(self, state: DraftState, chance: float) -> bool:
+        if not state.tokens:  # the first guess pays for all that follow
+            self._reads = 0
+            cost = self._step + self._first
+        else:
+            cost = self._step + self._rise(len(state.tokens))
+        if not self._is_worth(chance * self._hits, cost):
+            return False
+        self._reads += 1
+        return True
+
+    def should_guess(self, state: DraftState, chance: float) -> bool:
+        if not state.tokens:
+            return True  # the draft has read the text for it
+        return self._is_worth(chance, self._rise(len(state.tokens)))
+
+    def observe_tree(self, tree: Proposal, path: Sequence[int]) -> None:
+        parents = tree.parents or []
+        if not parents:  # counts as a hit, so that a policy that has given up guesses again some time
+            self._hits += RECENT * (1.0 - self._hits)
+        for place in (-1, *path):
+            first = next((node for node, parent in enumerate(parents) if parent == place), None)
+            if first is not None:
+                self._hits += RECENT * ((first in path) - self._hits)
+        costs = self._costs
+        spent = self._reads * self._step + costs.check(len(parents) + 1) + costs.o
+        self._spent += RECENT * (spent - self._spent)
+        self._gained += RECENT * (len(path) + 1 - self._gained)
+        self._reads = 0
+
+    def _rise(self, n: int) -> float:
+        """What verifying one more guess after ``n`` costs."""
+        return max(0.0, self._rises[min(n, len(self._rises)) - 1])
+
+    def _is_worth(self, chance: float, cost: float) -> bool:
+        self.score, self.threshold = chance, min(1.0, cost * self._gained / self._spent)
+        return self.score > self.threshold
+
+
+SPEC = PolicySpec(
+    name="costtree",
+    title="Cost tree",
+    caption="guesses on, deeper or wider, while one more guess saves more time than it costs",
+    source="ours",
+    make=CostTree,
+    order=104,
+    offered=("costtree",),
+    branches=True,
+)

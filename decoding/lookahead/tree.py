@@ -1,0 +1,43 @@
+"""tree: a budget of guesses, which branch where the draft is unsure."""
+
+from __future__ import annotations
+
+from .base import SL_CAP_LEARNED, DraftState, TreePolicy
+from .spec import Argument, PolicySpec
+
+
+class Tree(TreePolicy):
+    """Guesses the likeliest ``budget`` tokens under the text, by the draft's probabilities of their paths."""
+
+    name = "tree"
+    needs = frozenset({"p"})
+
+    def __init__(self, budget: int) -> None:
+        self.cap = budget
+
+    def should_read(self, state: DraftState, chance: float) -> bool:
+        return True
+
+    def should_guess(self, state: DraftState, chance: float) -> bool:
+        return True
+
+
+SPEC = PolicySpec(
+    name="tree",
+    title="Tree",
+    caption="guesses the likeliest {argument} tokens, several for one place where it is unsure",
+    source="EAGLE-2 (Li et al. 2024), OPT-Tree (Wang et al. 2024)",
+    make=Tree,
+    order=84,
+    argument=Argument(
+        "number of guesses",
+        1,
+        SL_CAP_LEARNED,
+        "tree:8",
+        whole=True,
+        required=True,
+        refused={"0": "tree:0 never guesses, which is plain decoding: use the lane autoregressive instead."},
+    ),
+    offered=("tree:8",),
+    branches=True,
+)

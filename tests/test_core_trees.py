@@ -1,0 +1,234 @@
+"""Trees of guesses: lossless with every rule and engine, within their limits, and recorded as they were drafted."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoding.analysis.whatif import simulate_lane
+from decoding.comparison.compare import finished_run
+from decoding.comparison.lane_run import LaneRun
+from decoding.comparison.prepare import prepare
+from decoding.engines import loading
+from decoding.engines.pair import load_pair
+from decoding.errors import UserError
+from decoding.lookahead.lanes import parse_lane
+from decoding.loop.acceptance import Sampling
+from decoding.loop.sampling import Shaping
+from decoding.records.proposal import Proposal, children_of, depths_of, path_to
+from decoding.records.request import CompareRequest
+from decoding.records.run_file import run_from_json, run_to_json
+from decoding.records.trace import Costs
+from tests.tiny_pair import make_tiny_pair
+from tests.toy import ToyPair
+
+FREE = Costs(target_s=0.005, v=[1.0] * 65, c={"small": 0.02, "weak": 0.02}, o=0.0)
+DEAR = Costs(target_s=0.005, v=[1 + 0.3 * n for n in range(65)], c={"small": 0.05, "weak": 0.05}, o=0.0)
+
+
+def prepared_for(pair, lane="tree:8", prompt="abcabc", n=40, rule="greedy", temperature=0.0, **more):
+    request = CompareRequest(prompt, lanes=[lane], max_new_tokens=n, rule=rule, temperature=temperature, **more)
+    return prepare(request, pair)
+
+
+def decode(prepared, lane="", costs=FREE):
+    return LaneRun(prepared, parse_lane(lane) if lane else prepared.lanes[0], costs).run()
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    agree=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+    seed=st.integers(0, 5),
+    lane=st.sampled_from(["tree:1", "tree:2", "tree:5", "tree:16", "weak/tree:8", "costtree", "weak/costtree"]),
+    n=st.integers(1, 45),
+    eos=st.sampled_from([None, 3, 7]),
+    stop=st.sampled_from([[], ["ab"], ["c", "fgh"], ["a"]]),
+    rule=st.sampled_from([("greedy", 0.0), ("coupling", 0.8)]),
+    head=st.booleans(),
+    costs=st.sampled_from([FREE, DEAR]),
+)
+def test_a_tree_emits_the_target_own_text(agree, seed, lane, n, eos, stop, rule, head, costs):
+    pair = ToyPair(agree=agree, seed=seed, eos=eos)
+    if head:
+        pair.draft().head_ids = np.arange(1, 16, 2)
+    prepared = prepared_for(pair, lane, "abcabc", n, *rule, stop=stop, seed=seed)
+    plain, run = decode(prepared, "autoregressive"), decode(prepared, lane, costs)
+    assert run.output == plain.output and run.finish == plain.finish
+    for it in run.iterations:
+        parents = it.parents
+        assert len(parents) == len(it.drafted) and all(-1 <= parent < node for node, parent in enumerate(parents))
+        assert parents[: it.n_accepted] == list(range(-1, it.n_accepted - 1)), "the accepted path comes first"
+        assert all(depth + it.start <= n - 2 for depth in depths_of(parents)), "no guess beyond the tokens wanted"
+        assert len(set(zip(parents, it.drafted))) == len(parents), "siblings differ"
+        assert lane == "costtree" or "tree:" not in lane or len(parents) <= int(lane.rpartition(":")[2])
+
+
+def test_a_tree_of_one_guess_is_a_chain_of_one():
+    pair = ToyPair(agree=0.7)
+    tree, chain = decode(prepared_for(pair, "tree:1")), decode(prepared_for(pair, "static:1"))
+    assert [(it.drafted, it.n_accepted) for it in tree.iterations] == [
+        (it.drafted, it.n_accepted) for it in chain.iterations
+    ]
+
+
+def test_a_tree_holds_the_likeliest_paths():
+    """By brute force over all paths of up to four guesses from the toy draft's own probabilities."""
+    pair = ToyPair(agree=0.6)
+    prepared = prepared_for(pair, "tree:6", n=30)
+    run = decode(prepared)
+    draft, text = pair.draft(), [*prepared.prompt.ids, *run.output]
+
+    def chances(context):
+        draft.prefill(context[:-1])
+        row = draft.extend(context[-1:])[-1].double().softmax(-1)
+        return sorted(((float(p), token) for token, p in enumerate(row)), reverse=True)[:6]
+
+    def paths(context, chance, deepest):
+        for p, token in chances(context):
+            yield chance * p, (*context[len(base) :], token)
+            if deepest > 1 and chance * p > 0.001:
+                yield from paths([*context, token], chance * p, deepest - 1)
+
+    it = run.iterations[1]
+    base = text[: len(prepared.prompt) + it.start]
+    best = {path for _, path in sorted(paths(base, 1.0, 4), reverse=True)[:6]}
+    drafted = {tuple(it.drafted[node] for node in path_to(it.parents, last)) for last in range(6)}
+    assert max(map(len, drafted)) <= 4, "the brute force covers all of them"
+    assert drafted == best
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 10**6), max_size=12))
+def test_depths_paths_and_children_agree(numbers):
+    parents = [number % (index + 1) - 1 for index, number in enumerate(numbers)]
+    for node, depth in enumerate(depths_of(parents)):
+        path = path_to(parents, node)
+        assert len(path) == depth + 1 and path[-1] == node and parents[path[0]] == -1
+        assert all(parents[below] == above for above, below in pairwise(path))
+    children = children_of(parents)
+    assert all(node in children[parent] for node, parent in enumerate(parents))
+    assert sum(map(len, children)) == len(parents)
+    assert Proposal([1, 2, 3]).depths == [0, 1, 2]
+
+
+@pytest.mark.parametrize("q", [[0.7, 0.1, 0.1, 0.1], [0.25] * 4, [0.0, 0.5, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]])
+@pytest.mark.parametrize("ids", [None, [0, 2, 3, 4]])
+@pytest.mark.parametrize("n_siblings", [1, 2, 3])
+def test_siblings_without_replacement_leave_the_target_s_distribution(q, ids, n_siblings):
+    """One place: the emitted token has the target's distribution, however many siblings are tried."""
+    p = np.array([0.4, 0.3, 0.2, 0.06, 0.04])
+    with np.errstate(divide="ignore"):
+        row, target = np.log(np.array(q, dtype=np.float32)), np.log(p).astype(np.float32)
+    if ids is None:
+        row = np.append(row, np.float32(-np.inf))
+    rule, seen, draws = Sampling(5, Shaping(), 3), np.zeros(5), 6000
+    for _ in range(draws):
+        siblings = rule.siblings(row, 0, -1, None if ids is None else np.array(ids))
+        tokens = []
+        while siblings.chance > 0.0 and len(tokens) < n_siblings:
+            tokens.append(siblings.draw()[0])
+        assert len(set(tokens)) == len(tokens)
+        tree = Proposal(tokens, [-1] * len(tokens))
+        path, emitted = rule.verify_tree(np.stack([target] * (len(tokens) + 1)), tree, 0)
+        seen[tokens[path[0]] if path else emitted] += 1
+        assert len(rule.draws) == len(tokens)
+    chi_square = ((seen - draws * p) ** 2 / (draws * p)).sum()
+    assert chi_square < 20.0  # 4 degrees of freedom: p = 0.0005
+
+
+def test_more_siblings_are_accepted_more_often():
+    """The second sibling is worth something: it is not merely harmless."""
+    rate = []
+    for budget in (1, 3):
+        pair = ToyPair(agree=0.5)
+        runs = [
+            decode(prepared_for(pair, f"tree:{budget}", n=30, rule="sampling", temperature=1.0, seed=seed))
+            for seed in range(8)
+        ]
+        its = [it for run in runs for it in run.iterations if it.drafted]
+        rate.append(sum(it.n_accepted > 0 for it in its) / len(its))
+    assert rate[1] > rate[0] + 0.05
+
+
+@pytest.mark.parametrize("lane", ["tree:6", "costtree"])
+@pytest.mark.parametrize("engine", ["lean", "general"])
+def test_real_engines_write_plain_decoding_s_text(tmp_path, monkeypatch, lane, engine):
+    if engine != "lean":
+        monkeypatch.setattr(loading, "is_lean", lambda config: False)
+    folder, draft = make_tiny_pair(tmp_path)
+    pair = load_pair(target=folder, draft=draft, device="cpu", dtype="float32")
+    prepared = prepared_for(pair, lane, "def f(x):", 60, ignore_eos=True)
+    costs = Costs(target_s=0.005, v=[1.0] * 65, c={"draft": 0.02}, o=0.0)
+    plain, run = decode(prepared, "autoregressive", costs), decode(prepared, lane, costs)
+    assert run.output == plain.output
+    assert any(it.n_accepted for it in run.iterations) and any(
+        len(set(it.parents)) < len(it.parents) for it in run.iterations
+    )
+
+
+def test_the_context_ends_a_tree():
+    pair = ToyPair(agree=0.9, target_length=16, draft_length=14)
+    prepared = prepared_for(pair, "tree:20", "abcdef", 500)
+    plain, run = decode(prepared, "autoregressive"), decode(prepared)
+    assert run.output == plain.output and run.finish == "context"
+    assert run.iterations[0].stop == "context"
+
+
+def test_a_run_with_trees_is_a_file_that_can_be_read_again():
+    lanes = ["autoregressive", "tree:6", "costtree", "static:3"]
+    run = finished_run(CompareRequest("abc", lanes=lanes, max_new_tokens=40, repeats=2), ToyPair(agree=0.7))
+    again = run_from_json(run_to_json(run))
+    assert again == run and all(trace.verdict.same for trace in again.lanes)
+    tree = again.lane("tree:6")
+    assert all(len(trace.repeats) == 2 for trace in again.lanes), "repeats take the same iterations"
+    for it in tree.iterations:
+        assert it.n_steps <= it.n_drafted and it.deepest <= it.n_drafted
+        for token, parent in zip(it.drafted, it.parents):
+            assert (token.fate == "rejected") == (
+                token.fate != "accepted" and parent < it.n_accepted and it.emitted is not None
+            )
+            assert token.p_draft is not None and token.p_target is not None
+            if token.fate == "rejected":
+                assert token.target_choice != token.id
+    assert all(it.parents is None for it in again.lane("static:3").iterations)
+
+
+@pytest.mark.parametrize("change", [lambda it: it.parents.append(0), lambda it: it.parents.__setitem__(1, 5)])
+def test_a_broken_tree_is_refused(change):
+    run = finished_run(CompareRequest("abc", lanes=["tree:6"], max_new_tokens=20, repeats=1), ToyPair(agree=0.7))
+    change(run.lanes[0].iterations[0])
+    with pytest.raises(UserError, match="does not follow"):
+        run_from_json(run_to_json(run))
+
+
+def test_dear_rows_make_costtree_narrow_and_free_ones_wide():
+    sizes = []
+    for costs in (DEAR, FREE):
+        run = decode(prepared_for(ToyPair(agree=0.6), "costtree", n=60), costs=costs)
+        sizes.append(np.mean([len(it.drafted) for it in run.iterations]))
+    assert sizes[0] < 3.0 < 8.0 < sizes[1]
+
+
+def test_what_a_tree_cannot_have_is_a_sentence():
+    with pytest.raises(UserError, match="ngram has none"):
+        prepared_for(ToyPair(), "ngram/tree:4")
+    pair = ToyPair()
+    pair.target.can_branch = False
+    with pytest.raises(UserError, match="these models cannot read"):
+        prepared_for(pair, "tree:4")
+    run = finished_run(CompareRequest("abc", lanes=["static:3"], max_new_tokens=20, repeats=1), ToyPair())
+    with pytest.raises(UserError, match="can be measured, but not simulated"):
+        simulate_lane(run, "tree:4")
+    with pytest.raises(UserError, match="tree:0 never guesses"):
+        parse_lane("tree:0")
+
+
+def test_the_rule_grows_the_same_tree_again():
+    for rule, temperature in (("greedy", 0.0), ("coupling", 1.0), ("sampling", 1.0)):
+        prepared = prepared_for(ToyPair(), "tree:6", rule=rule, temperature=temperature, seed=5)
+        one, two = ([(it.drafted, it.parents) for it in decode(prepared).iterations] for _ in range(2))
+        assert one == two
