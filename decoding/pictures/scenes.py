@@ -1,0 +1,140 @@
+"""Scenes: one to six things on a plain or patterned ground, as data. The same scene always gives the same picture.
+
+A thing is an emoji of the sprite sheet, or a sign: a coloured shape or digit. Coordinates are pixels of a square of
+SIDE x SIDE; a picture may be drawn larger. No two things overlap, and the centres of any two lie at least APART
+pixels apart from left to right, so that "left of" is never in doubt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from ..errors import UserError
+from ..files import digest_of
+
+SIDE = 96
+MOST_THINGS = 6
+APART = 5
+LEAST_SIZE, MOST_SIZE = 20, 40
+SHAPES = ("circle", "square", "triangle", "star", "heart")
+DIGITS = tuple("0123456789")
+COLORS = {
+    "red": "#e03131",
+    "blue": "#1c5fd4",
+    "green": "#2b9a3e",
+    "yellow": "#f9d71c",
+    "purple": "#8e3fc0",
+    "pink": "#f78fb8",
+    "black": "#1a1a1a",
+    "white": "#ffffff",
+}
+PATTERNS = ("plain", "stripes", "checks", "dots")
+_SHEET = Path(__file__).with_name("sprites.json")
+
+
+@cache
+def emoji_names() -> dict[str, str]:
+    """The emoji of the sprite sheet, in its order, with their English names."""
+    return json.loads(_SHEET.read_text(encoding="utf-8"))
+
+
+@cache
+def kinds() -> tuple[str, ...]:
+    """The names of all kinds of things: emoji, shapes, digits."""
+    return (*emoji_names().values(), *SHAPES, *DIGITS)
+
+
+@dataclass(frozen=True, slots=True)
+class What:
+    """A kind of thing by name, and its colour where it is a sign."""
+
+    kind: str
+    color: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    what: What
+    x: int
+    y: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """``first`` is the colour of a plain ground; patterns add ``second``. Both are "#rrggbb"."""
+
+    pattern: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The things from left to right."""
+
+    things: tuple[Thing, ...]
+    ground: Ground
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that identify the scene: what lies where, on which ground."""
+        return digest_of(json.dumps(asdict(self), sort_keys=True).encode())
+
+
+def layout(whats: Sequence[What], seed: int) -> Scene:
+    """``whats`` at places and in sizes that ``seed`` decides. Raises UserError if there are none or too many."""
+    if not 1 <= len(whats) <= MOST_THINGS:
+        raise UserError(f"A scene has one to {MOST_THINGS} things, not {len(whats)}. Add or remove some.")
+    random = Random(seed)
+    most = MOST_SIZE if len(whats) <= 3 else MOST_SIZE - 6 * (len(whats) - 3)
+    things: list[Thing] = []
+    while len(things) < len(whats):
+        things = []
+        for what in whats:
+            if thing := _free_place(what, most, things, random):
+                things.append(thing)
+    return Scene(tuple(sorted(things, key=lambda thing: thing.x)), _ground(random))
+
+
+def _free_place(what: What, most: int, others: Sequence[Thing], random: Random) -> Thing | None:
+    """``what`` where it overlaps none of ``others``; None if 30 tries find no place."""
+    for _ in range(30):
+        size = random.randint(LEAST_SIZE, most)
+        half = (size + 1) // 2
+        thing = Thing(what, random.randint(half, SIDE - half), random.randint(half, SIDE - half), size)
+        if all(_is_clear(thing, other) for other in others):
+            return thing
+    return None
+
+
+def _is_clear(one: Thing, other: Thing) -> bool:
+    aside, below = abs(one.x - other.x), abs(one.y - other.y)
+    return aside >= APART and 2 * max(aside, below) >= one.size + other.size
+
+
+def _ground(random: Random) -> Ground:
+    """Pale colours, the second close to the first, so that all things stand out."""
+    first = [random.randint(190, 250) for _ in range(3)]
+    second = [min(255, max(150, level + random.randint(-30, 30))) for level in first]
+    pattern = random.choice((*PATTERNS, "plain"))
+    return Ground(pattern, *("#" + bytes(color).hex() for color in (first, second)))
+
+
+def what_of(text: str) -> list[What]:
+    """The emoji in ``text`` as things, in order; spaces are ignored. Raises UserError for any other character."""
+    found = []
+    rest = "".join(text.split()).replace("\ufe0f", "")  # the selector of coloured drawing
+    names = {emoji.replace("\ufe0f", ""): name for emoji, name in emoji_names().items()}
+    while rest:
+        emoji = next((emoji for emoji in names if rest.startswith(emoji)), None)
+        if emoji is None:
+            raise UserError(f"{rest[0]!r} is none of the {len(names)} emoji of the scenes. Pick from the list.")
+        found.append(What(names[emoji]))
+        rest = rest.removeprefix(emoji)
+    return found

@@ -1,0 +1,1 @@
+"""Training of the encoder and projector that let the chat model read scenes."""

@@ -1,0 +1,259 @@
+"""Second step: the projector, and then the encoder with it, learn through the frozen chat model to answer questions.
+
+Loss: cross-entropy of the answers' tokens. The questions of a scene share its picture tokens: they stand in one row, and
+a mask hides each from the others. The template before the picture is the same in all rows; its cache is computed once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from random import Random
+from statistics import mean
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerBase
+
+from decoding.engines.picture_encoder import TOKENS, TOKENS_EACH, PictureReader, Slots, pixels, slots_of
+from decoding.pictures.draw import draw
+from decoding.pictures.scenes import COLORS, MOST_THINGS, SHAPES, Scene, emoji_names, kinds
+from training.align.teacher import ChatModel, turns_of
+
+from .find import finding_loss, truth
+from .questions import NUMBERS, Question, ask
+from .scenes import training_scenes
+from .states import Clock, load_state, save_state
+
+SCENES = 4
+QUESTIONS_EACH = 3
+RATE, ENCODER_RATE = 1e-3, 1e-4
+WARM_UP = 10
+PICTURE_WEIGHT = 3.0
+"""Weight of a token that the picture decides; the others weigh 1."""
+_COMMON = 4096  # the lowest ids are the commonest pieces of text: they and all that answers hold compete in training
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Several scenes with their questions, as one batch."""
+
+    ids: Tensor
+    """(rows, length): question, end of turn, answer, end of turn, of each question; padded at the end."""
+    segment: Tensor
+    """(rows, length): which question a token belongs to; -1 where padded."""
+    position: Tensor
+    """(rows, length): of each token in its own conversation, counted from the end of the picture."""
+    weight: Tensor
+    """(rows, length): of each token as something to be predicted; 0 outside answers."""
+
+
+class Chat:
+    """The frozen chat model, with what is the same for all scenes."""
+
+    def __init__(self, model: ChatModel, dtype: torch.dtype = torch.bfloat16) -> None:
+        self.tokenizer: PreTrainedTokenizerBase = model.tokenizer()
+        self.turns = turns_of(self.tokenizer)
+        self.model: LlamaForCausalLM = model.load(dtype).requires_grad_(False)
+        self.embeddings: Tensor = self.model.get_input_embeddings().weight
+        self.width = self.embeddings.shape[1]
+
+    @cached_property
+    def prefix(self) -> DynamicCache:
+        """The keys and values of the template before the picture, one row."""
+        with torch.no_grad():
+            return self.model.model(torch.tensor([self.turns.before]), use_cache=True).past_key_values
+
+    def prefix_of(self, rows: int) -> DynamicCache:
+        """A cache of its own with ``rows`` rows of the prefix."""
+        layers = self.prefix.layers
+        return DynamicCache([(layer.keys.expand(rows, -1, -1, -1), layer.values.expand(rows, -1, -1, -1)) for layer in layers])
+
+    def ids(self, text: str) -> list[int]:
+        return self.tokenizer(text, add_special_tokens=False).input_ids
+
+    def answer_ids(self, question: Question) -> tuple[list[int], list[bool]]:
+        """The tokens of the answer, the end of the turn among them, and which of them the picture decides."""
+        inside, decided = False, []
+        for char in question.marked:
+            if char in "{}":
+                inside = char == "{"
+            else:
+                decided.append(inside)
+        found = self.tokenizer(question.answer, add_special_tokens=False, return_offsets_mapping=True)
+        flags = [any(decided[start:end]) for start, end in found.offset_mapping]
+        return [*found.input_ids, self.turns.end], [*flags, False]
+
+    def rows(self, asked: Sequence[Sequence[Question]]) -> Rows:
+        parts: list[list[tuple[int, int, int, float]]] = []
+        for questions in asked:
+            row: list[tuple[int, int, int, float]] = []
+            for number, question in enumerate(questions):
+                before = [*self.ids(question.text), *self.turns.between]
+                answer, decided = self.answer_ids(question)
+                weights = [0.0] * len(before) + [PICTURE_WEIGHT if flag else 1.0 for flag in decided]
+                tokens = zip([*before, *answer], weights, strict=True)
+                row += [(token, number, place, weight) for place, (token, weight) in enumerate(tokens)]
+            parts.append(row)
+        length = max(map(len, parts))
+        padded = [row + [(0, -1, 0, 0.0)] * (length - len(row)) for row in parts]
+        ids, segment, position, weight = (torch.tensor(column) for column in zip(*(zip(*row) for row in padded)))
+        return Rows(ids, segment, position, weight)
+
+    def hidden(self, tokens: Tensor, rows: Rows) -> Tensor:
+        """The last layer's output (rows, length, width) after picture ``tokens`` (rows, TOKENS, width)."""
+        count, length = rows.ids.shape
+        text = F.embedding(rows.ids, self.embeddings)
+        before = len(self.turns.before)
+        places = torch.cat([torch.arange(TOKENS).expand(count, -1), TOKENS + rows.position], dim=1)
+        output = self.model.model(
+            inputs_embeds=torch.cat([tokens.to(text.dtype), text], dim=1),
+            attention_mask=_mask(rows, before).to(text.dtype),
+            position_ids=before + places,
+            past_key_values=self.prefix_of(count),
+            use_cache=True,
+        )
+        return output.last_hidden_state[:, TOKENS:]
+
+
+def _mask(rows: Rows, before: int) -> Tensor:
+    """(rows, 1, TOKENS + length, before + TOKENS + length), 0 where a token sees another and very negative elsewhere."""
+    count = len(rows.ids)
+    segment = torch.cat([torch.full((count, TOKENS), -2), rows.segment], dim=1)
+    causal = torch.ones(segment.shape[1], segment.shape[1], dtype=torch.bool).tril()
+    seen = causal & ((segment[:, None] == segment[:, :, None]) | (segment[:, None] == -2))
+    seen = F.pad(seen, (before, 0), value=True)
+    return torch.zeros(seen.shape).masked_fill(~seen, -1e9)[:, None]
+
+
+def true_slots(scenes: Sequence[Scene]) -> Slots:
+    """What a faultless encoder would say of ``scenes``."""
+    number = {name: index for index, name in enumerate(kinds())}
+    color = {name: index for index, name in enumerate(("", *COLORS))}
+    filled = torch.zeros(len(scenes), MOST_THINGS)
+    kind, colors = torch.zeros(*filled.shape, len(number)), torch.zeros(*filled.shape, len(color))
+    for row, scene in enumerate(scenes):
+        for slot, thing in enumerate(scene.things):
+            filled[row, slot] = kind[row, slot, number[thing.what.kind]] = colors[row, slot, color[thing.what.color]] = 1
+    return Slots(filled, kind, colors)
+
+
+@torch.no_grad()
+def start_from_words(reader: PictureReader, chat: Chat) -> None:
+    """Before training, a thing's tokens are the model's own words for it: how many alike, its colour, its name."""
+
+    def word(text: str) -> list[Tensor]:
+        return [chat.embeddings[number].float() for number in chat.ids(f" {text}")]
+
+    projector = reader.projector
+    first, second, third = projector.linear.weight.view(TOKENS_EACH, reader.projector.width, -1)
+    for block in (first, second, third):
+        block.zero_()
+    projector.linear.bias.zero_()
+    projector.perceptron[-1].weight.zero_()
+    for index, name in enumerate(kinds()):
+        words = word(name)
+        third[:, 1 + index] = words[-1]
+        if name in emoji_names().values():
+            second[:, 1 + index] = words[0] if len(words) > 1 else word("a")[0]
+    colors = 1 + len(kinds()) + 1
+    for index, name in enumerate(COLORS):
+        second[:, colors + index] = word(name)[0]
+    for index in range(MOST_THINGS):
+        first[:, colors + len(COLORS) + index] = word(NUMBERS[index + 1])[0]
+    for index, name in enumerate(NUMBERS):
+        projector.count.weight[index] = word(name)[0]
+    projector.begin.copy_(word("picture")[0])
+
+
+def reading_loss(chat: Chat, tokens: Tensor, rows: Rows, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """The weighted mean of the cross-entropy, the head cut to ``candidates``; and which tokens were hit, (hits,)."""
+    hidden = chat.hidden(tokens, rows)[:, :-1]
+    wanted, weight = rows.ids[:, 1:], rows.weight[:, 1:]
+    chosen = weight > 0
+    logits = (hidden[chosen] @ chat.embeddings[candidates].T).float()
+    target = torch.searchsorted(candidates, wanted[chosen])
+    losses = F.cross_entropy(logits, target, reduction="none")
+    return (losses * weight[chosen]).sum() / weight.sum(), logits.argmax(-1) == target
+
+
+class Tally:
+    """The shares of hits since the last report: of the words that the picture decides by kind of question, of others."""
+
+    def __init__(self) -> None:
+        self.hits: dict[str, list[float]] = defaultdict(list)
+        self.losses: list[tuple[float, float]] = []
+
+    def add(self, asked: Sequence[Sequence[Question]], rows: Rows, hits: Tensor, losses: tuple[float, float]) -> None:
+        self.losses.append(losses)
+        predicted = rows.weight[:, 1:] > 0
+        where, numbers = predicted.nonzero()[:, 0].tolist(), rows.segment[:, 1:][predicted].tolist()
+        decided = (rows.weight[:, 1:][predicted] > 1).tolist()
+        for row, number, by_picture, hit in zip(where, numbers, decided, hits.tolist(), strict=True):
+            self.hits[asked[row][number].about if by_picture else "others"].append(hit)
+
+    def __str__(self) -> str:
+        reading, finding = (mean(column) for column in zip(*self.losses, strict=True))
+        shares = ", ".join(f"{about} {mean(hits):.2f}" for about, hits in sorted(self.hits.items()))
+        return f"loss {reading:.3f} finding {finding:.3f}; {shares}"
+
+
+def answer_candidates(chat: Chat) -> Tensor:
+    """The sorted ids that compete in training: all that answers may hold, and the commonest."""
+    names = [*kinds(), *COLORS, *SHAPES]
+    texts = [form for name in names for form in (f" {name}", f" {name}s", f" {name}es")]
+    used = {number for text in texts for number in chat.ids(text)} | {chat.turns.end}
+    random = Random(0)
+    for scene in islice(training_scenes(0), 3000):
+        for question in ask(scene, random, 7):
+            used.update(chat.ids(question.answer))
+    return torch.tensor(sorted(used | set(range(_COMMON))))
+
+
+def train_reader(model: ChatModel, folder: Path, minutes: float, from_pictures: bool) -> PictureReader:
+    """Trains for ``minutes`` in all and keeps the state in ``folder``.
+
+    ``from_pictures``: through the encoder, which learns too; otherwise the projector alone, from what the scenes hold.
+    """
+    chat = Chat(model)
+    reader = PictureReader(chat.width)
+    start_from_words(reader, chat)
+    load_state(folder / "projector.safetensors", reader.projector)
+    load_state(folder / "encoder.safetensors", reader.encoder)
+    file, trained = (folder / "reader.safetensors", reader) if from_pictures else (folder / "projector.safetensors", reader.projector)
+    groups = [{"params": list(reader.projector.parameters()), "lr": RATE, "base": RATE}]
+    if from_pictures:
+        groups.append({"params": list(reader.encoder.parameters()), "lr": ENCODER_RATE, "base": ENCODER_RATE})
+    optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
+    clock = Clock(load_state(file, trained, optimiser), minutes)
+    candidates, random, scenes = answer_candidates(chat), Random(clock.step), training_scenes(seed=10_000 + clock.step)
+    tally = Tally()
+    while not clock.done:
+        batch = list(islice(scenes, SCENES))
+        asked = [ask(scene, random, QUESTIONS_EACH) for scene in batch]
+        for group in optimiser.param_groups:
+            group["lr"] = group["base"] * min(1, (clock.step + 1) / WARM_UP) * clock.cooling
+        found = torch.zeros(())
+        if from_pictures:
+            cells = reader.encoder(pixels([draw(scene) for scene in batch]))
+            slots, found = slots_of(cells), finding_loss(cells, truth(batch))
+        else:
+            slots = true_slots(batch)
+        rows = chat.rows(asked)
+        loss, hits = reading_loss(chat, reader.projector(slots), rows, candidates)
+        optimiser.zero_grad()
+        (loss + found).backward()
+        torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
+        optimiser.step()
+        tally.add(asked, rows, hits, (loss.item(), found.item()))
+        if clock.tick():
+            print(f"{clock} {tally}", flush=True)
+            save_state(file, trained, optimiser, clock)
+            tally = Tally()
+    save_state(file, trained, optimiser, clock)
+    return reader

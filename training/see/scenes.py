@@ -1,0 +1,52 @@
+"""Random scenes for training and testing, told apart by a hash of their layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from decoding.pictures.scenes import COLORS, DIGITS, MOST_THINGS, SHAPES, Scene, What, emoji_names, layout
+
+RARE = tuple(emoji_names().values())[5::10][:20]
+"""Emoji that stand in no training scene beside another thing."""
+_HELD_OUT = 10  # one scene of so many is for testing
+
+
+def is_held_out(scene: Scene) -> bool:
+    return int(scene.digest, 16) % _HELD_OUT == 0
+
+
+def training_scenes(seed: int) -> Iterator[Scene]:
+    """Scenes of one to six things without end; RARE emoji stand alone."""
+    random = Random(seed)
+    common = [name for name in emoji_names().values() if name not in RARE]
+    while True:
+        count = random.choice((1, 1, 2, 2, 3, 3, 4, 5, 6))
+        rare = count == 1 and random.random() < 1 / 3  # more often than by chance: this is all that is seen of them
+        scene = _scene(RARE if rare else common, count, random)
+        if not is_held_out(scene):
+            yield scene
+
+
+def test_scenes(seed: int, count: int, most: int = 3, names: tuple[str, ...] = ()) -> Iterator[Scene]:
+    """``count`` held-out scenes of one to ``most`` things; ``names``: emoji to choose from, instead of all."""
+    random = Random(f"test {seed}")
+    while count:
+        scene = _scene(names or tuple(emoji_names().values()), random.randint(1, most), random)
+        if is_held_out(scene):
+            count -= 1
+            yield scene
+
+
+def _scene(names: Sequence[str], count: int, random: Random) -> Scene:
+    """A quarter of the new things are signs, a quarter of all repeat an earlier one."""
+    whats: list[What] = []
+    while len(whats) < count:
+        if whats and random.random() < 0.25:
+            whats.append(random.choice(whats))
+        elif random.random() < 0.25:
+            whats.append(What(random.choice(SHAPES + DIGITS), random.choice(tuple(COLORS))))
+        else:
+            whats.append(What(random.choice(names)))
+    assert len(whats) <= MOST_THINGS
+    return layout(whats, random.getrandbits(48))

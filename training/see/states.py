@@ -1,0 +1,84 @@
+"""Training states on disk: weights, the optimiser's moments, steps and minutes. A killed run goes on from the last."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import nn
+
+from training.files import replacing_file
+
+EVERY = 60.0
+"""Seconds between two states."""
+
+
+@dataclass
+class Clock:
+    """Steps and seconds of training so far, earlier runs included, against the minutes wanted."""
+
+    before: tuple[int, float]
+    minutes: float
+    start: float = field(default_factory=time.monotonic)
+    step: int = field(init=False)
+    _last: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.step = self.before[0]
+
+    @property
+    def seconds(self) -> float:
+        return self.before[1] + time.monotonic() - self.start
+
+    @property
+    def done(self) -> bool:
+        return self.seconds >= 60 * self.minutes
+
+    @property
+    def cooling(self) -> float:
+        """The factor of the learning rate: half a cosine from 1 to 0.02 over the minutes."""
+        return 0.02 + 0.49 * (1 + math.cos(math.pi * min(1.0, self.seconds / (60 * self.minutes))))
+
+    def tick(self) -> bool:
+        """Counts a step. True once every EVERY seconds: time to save."""
+        self.step += 1
+        if time.monotonic() - self._last < EVERY:
+            return False
+        self._last = time.monotonic()
+        return True
+
+    def __str__(self) -> str:
+        return f"step {self.step} minute {self.seconds / 60:.1f}"
+
+
+def save_state(file: Path, model: nn.Module, optimiser: torch.optim.Optimizer, clock: Clock) -> None:
+    """Weights and moments (in float32), with steps and seconds as metadata. Raises UserError if it cannot be written."""
+    tensors = {f"model.{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
+    for number, moments in optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser.{number}.{name}": value.clone().contiguous() for name, value in moments.items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_file(file, "wb") as whole:
+        whole.write(save(tensors, {"step": str(clock.step), "seconds": str(clock.seconds)}))
+
+
+def load_state(file: Path, model: nn.Module, optimiser: torch.optim.Optimizer | None = None) -> tuple[int, float]:
+    """Restores what :func:`save_state` wrote; steps and seconds so far, zero if there is no file."""
+    if not file.is_file():
+        return 0, 0.0
+    with safe_open(file, "pt") as kept:
+        tensors = {name: kept.get_tensor(name) for name in kept.keys()}
+        about = kept.metadata()
+    model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
+    if optimiser:
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for name, value in tensors.items():
+            if name.startswith("optimiser."):
+                _, number, moment = name.split(".")
+                state.setdefault(int(number), {})[moment] = value
+        optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+    return int(about["step"]), float(about["seconds"])
