@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from ..pictures.scenes import COLORS, MOST_THINGS, SIDE, kinds
 
+WEIGHTS = "reader.safetensors"
 GRID = 6
-TOKENS_EACH = 3
+TOKENS_EACH = 4  # which kind (two words at most), and what is to its left and to its right
 TOKENS = 2 + MOST_THINGS * TOKENS_EACH  # before the slots: a mark of the beginning, and how many things there are
 _WIDTHS = (32, 64, 128, 256)
 
@@ -96,8 +97,8 @@ def slots_of(cells: Cells) -> Slots:
 
 
 class Projector(nn.Module):
-    """Slots to picture tokens (batch, TOKENS, width): a linear map and a small perceptron of each slot, beside its
-    neighbours, and of how many things are of its kind.
+    """Slots to picture tokens (batch, TOKENS, width): a linear map, and a small perceptron, of each thing, its neighbours
+    and the number of things of its kind.
     """
 
     def __init__(self, width: int, hidden: int = 256) -> None:
@@ -114,7 +115,7 @@ class Projector(nn.Module):
     def forward(self, slots: Slots) -> Tensor:
         own = torch.cat([slots.filled[..., None], slots.kind, slots.color, _alike(slots)], dim=-1)
         aside = F.pad(own, (0, 0, 1, 1))
-        seen = torch.cat([own, aside[:, :-2], aside[:, 2:]], dim=-1)
+        seen = torch.cat([own, aside[:, :-2], aside[:, 2:]], dim=-1) * slots.filled[..., None]
         things = (self.linear(seen) + self.perceptron(seen)).view(len(seen), -1, self.width)
         first = torch.stack([self.begin.expand(len(seen), -1), self.count(slots.filled.sum(-1).long())], dim=1)
         return torch.cat([first, things], dim=1)

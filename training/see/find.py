@@ -17,6 +17,7 @@ from decoding.pictures.scenes import COLORS, SIDE, Scene, kinds
 from .scenes import training_scenes
 from .states import Clock, load_state, save_state
 
+ENCODER = "encoder.safetensors"
 BATCH = 32
 RATE = 2e-3
 WARM_UP = 100
@@ -53,11 +54,11 @@ def finding_loss(cells: Cells, true: Tensor) -> Tensor:
     return found + named + F.mse_loss(cells.place[picture, cell], true[:, 4:])
 
 
-def train_encoder(folder: Path, minutes: float) -> Encoder:
-    """Trains for ``minutes`` (earlier runs included) and keeps the state in ``folder``/encoder.pt's safetensors."""
+def train_encoder(states: Path, minutes: float) -> Encoder:
+    """Trains for ``minutes`` (earlier runs included) and keeps the state in ``states``."""
     encoder = Encoder().to(memory_format=torch.channels_last)
     optimiser = torch.optim.AdamW(encoder.parameters(), RATE, weight_decay=0.01)
-    clock = Clock(load_state(folder / "encoder.safetensors", encoder, optimiser), minutes)
+    clock = Clock(load_state(states / ENCODER, encoder, optimiser), minutes)
     scenes = training_scenes(seed=clock.step)
     while not clock.done:
         batch = list(islice(scenes, BATCH))
@@ -76,8 +77,6 @@ def train_encoder(folder: Path, minutes: float) -> Encoder:
             right = (cells.kind[picture, cell].argmax(-1) == kind).float().mean()
             seen = (cells.thing > 0).sum(-1) == torch.bincount(picture, minlength=BATCH)
             print(f"{clock} loss {loss:.3f} kinds {right:.3f} counts {seen.float().mean():.3f}", flush=True)
-            save_state(folder / "encoder.safetensors", encoder, optimiser, clock)
-    save_state(folder / "encoder.safetensors", encoder, optimiser, clock)
+            save_state(states / ENCODER, encoder, optimiser, clock)
+    save_state(states / ENCODER, encoder, optimiser, clock)
     return encoder
-
-

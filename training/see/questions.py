@@ -67,7 +67,7 @@ def plural(name: str) -> str:
 
 
 def listed(parts: Sequence[str]) -> str:
-    """"a, b and c", each part in braces."""
+    """ "a, b and c", each part in braces."""
     marked = [f"{{{part}}}" for part in parts]
     return marked[0] if len(marked) == 1 else f"{', '.join(marked[:-1])} and {marked[-1]}"
 
@@ -164,3 +164,14 @@ def ask(scene: Scene, random: Random, count: int) -> list[Question]:
     abouts = sorted(QUESTIONS, key=lambda about: random.random() ** (1 / _SHARES.get(about, 1)), reverse=True)
     found = (QUESTIONS[about](scene, random) for about in abouts)
     return [question for question in found if question][:count]
+
+
+SAMPLES = {
+    "what": "what: the whole answer",
+    "how many": "how many things",
+    "how many of": "how many of a kind",
+    "is there": "is there a ...",
+    "color": "what color",
+    "beside": "what is to the left or right of ...",
+}
+"""The kinds of questions that a report measures, with their titles."""

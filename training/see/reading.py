@@ -6,8 +6,9 @@ a mask hides each from the others. The template before the picture is the same i
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -17,22 +18,36 @@ from statistics import mean
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from decoding.engines.picture_encoder import TOKENS, TOKENS_EACH, PictureReader, Slots, pixels, slots_of
+from decoding.engines.picture_encoder import (
+    TOKENS,
+    TOKENS_EACH,
+    WEIGHTS,
+    PictureReader,
+    Projector,
+    Slots,
+    load_reader,
+    pixels,
+    slots_of,
+)
+from decoding.errors import UserError
 from decoding.pictures.draw import draw
 from decoding.pictures.scenes import COLORS, MOST_THINGS, SHAPES, Scene, emoji_names, kinds
 from training.align.teacher import ChatModel, turns_of
 
-from .find import finding_loss, truth
+from .find import ENCODER, finding_loss, truth
 from .questions import NUMBERS, Question, ask
 from .scenes import training_scenes
 from .states import Clock, load_state, save_state
 
 SCENES = 4
 QUESTIONS_EACH = 3
-RATE, ENCODER_RATE = 1e-3, 1e-4
+RATE = 4e-3
+PROJECTOR_RATE, ENCODER_RATE = 1e-3, 1e-4
+"""Learning rates when both learn together."""
+PROJECTOR, READER = "projector.safetensors", "reader.safetensors"
 WARM_UP = 10
 PICTURE_WEIGHT = 3.0
 """Weight of a token that the picture decides; the others weigh 1."""
@@ -63,6 +78,10 @@ class Chat:
         self.embeddings: Tensor = self.model.get_input_embeddings().weight
         self.width = self.embeddings.shape[1]
 
+    @staticmethod
+    def width_of(model: ChatModel) -> int:
+        return json.loads((model.folder / "config.json").read_text())["hidden_size"]
+
     @cached_property
     def prefix(self) -> DynamicCache:
         """The keys and values of the template before the picture, one row."""
@@ -72,7 +91,9 @@ class Chat:
     def prefix_of(self, rows: int) -> DynamicCache:
         """A cache of its own with ``rows`` rows of the prefix."""
         layers = self.prefix.layers
-        return DynamicCache([(layer.keys.expand(rows, -1, -1, -1), layer.values.expand(rows, -1, -1, -1)) for layer in layers])
+        return DynamicCache(
+            [(layer.keys.expand(rows, -1, -1, -1), layer.values.expand(rows, -1, -1, -1)) for layer in layers]
+        )
 
     def ids(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False).input_ids
@@ -139,33 +160,40 @@ def true_slots(scenes: Sequence[Scene]) -> Slots:
     kind, colors = torch.zeros(*filled.shape, len(number)), torch.zeros(*filled.shape, len(color))
     for row, scene in enumerate(scenes):
         for slot, thing in enumerate(scene.things):
-            filled[row, slot] = kind[row, slot, number[thing.what.kind]] = colors[row, slot, color[thing.what.color]] = 1
+            filled[row, slot] = kind[row, slot, number[thing.what.kind]] = colors[
+                row, slot, color[thing.what.color]
+            ] = 1
     return Slots(filled, kind, colors)
 
 
 @torch.no_grad()
 def start_from_words(reader: PictureReader, chat: Chat) -> None:
-    """Before training, a thing's tokens are the model's own words for it: how many alike, its colour, its name."""
+    """Before training, picture tokens are the chat model's own words: "picture", how many things there are, and for each
+    thing its colour or first word, its last word, what is to its left, and what is to its right.
+    """
 
-    def word(text: str) -> list[Tensor]:
-        return [chat.embeddings[number].float() for number in chat.ids(f" {text}")]
+    def word(text: str) -> Tensor:
+        """The embeddings (words, width) of ``text``."""
+        return chat.embeddings[chat.ids(f" {text}")].float()
 
     projector = reader.projector
-    first, second, third = projector.linear.weight.view(TOKENS_EACH, reader.projector.width, -1)
-    for block in (first, second, third):
-        block.zero_()
-    projector.linear.bias.zero_()
-    projector.perceptron[-1].weight.zero_()
-    for index, name in enumerate(kinds()):
-        words = word(name)
-        third[:, 1 + index] = words[-1]
-        if name in emoji_names().values():
-            second[:, 1 + index] = words[0] if len(words) > 1 else word("a")[0]
-    colors = 1 + len(kinds()) + 1
-    for index, name in enumerate(COLORS):
-        second[:, colors + index] = word(name)[0]
-    for index in range(MOST_THINGS):
-        first[:, colors + len(COLORS) + index] = word(NUMBERS[index + 1])[0]
+    for part in (projector.linear.weight, projector.linear.bias, projector.perceptron[-1].weight):
+        part.zero_()
+    own, left, right = projector.linear.weight.view(TOKENS_EACH, projector.width, -1).split(projector.own, dim=-1)
+    for index, name in enumerate(kinds(), start=1):
+        words, is_emoji = word(name), name in emoji_names().values()
+        own[1, :, index] = words[-1]
+        if is_emoji:
+            own[0, :, index] = words[0] if len(words) > 1 else word("a")[0]
+        left[2, :, index] = right[3, :, index] = words.sum(0) if is_emoji else words[-1]
+    for index, name in enumerate(COLORS, start=2 + len(kinds())):
+        own[0, :, index] = left[2, :, index] = right[3, :, index] = word(name)[0]
+    for index, name in enumerate(NUMBERS[2:], start=len(COLORS) + len(kinds()) + 3):
+        own[0, :, index] = word(name)[0]
+    own[2, :, 0] = own[3, :, 0] = word("nothing")[0]
+    left[2, :, 0] = right[3, :, 0] = -word("nothing")[0]
+    own[2, :, 0] += word("left")[0]
+    own[3, :, 0] += word("right")[0]
     for index, name in enumerate(NUMBERS):
         projector.count.weight[index] = word(name)[0]
     projector.begin.copy_(word("picture")[0])
@@ -209,51 +237,88 @@ def answer_candidates(chat: Chat) -> Tensor:
     texts = [form for name in names for form in (f" {name}", f" {name}s", f" {name}es")]
     used = {number for text in texts for number in chat.ids(text)} | {chat.turns.end}
     random = Random(0)
-    for scene in islice(training_scenes(0), 3000):
+    for scene in islice(training_scenes(0), 500):
         for question in ask(scene, random, 7):
             used.update(chat.ids(question.answer))
     return torch.tensor(sorted(used | set(range(_COMMON))))
 
 
-def train_reader(model: ChatModel, folder: Path, minutes: float, from_pictures: bool) -> PictureReader:
-    """Trains for ``minutes`` in all and keeps the state in ``folder``.
-
-    ``from_pictures``: through the encoder, which learns too; otherwise the projector alone, from what the scenes hold.
-    """
+def train_projector(model: ChatModel, states: Path, minutes: float) -> None:
+    """Trains the projector alone, on what the scenes hold, for ``minutes`` in all; the state is kept in ``states``."""
     chat = Chat(model)
     reader = PictureReader(chat.width)
     start_from_words(reader, chat)
-    load_state(folder / "projector.safetensors", reader.projector)
-    load_state(folder / "encoder.safetensors", reader.encoder)
-    file, trained = (folder / "reader.safetensors", reader) if from_pictures else (folder / "projector.safetensors", reader.projector)
-    groups = [{"params": list(reader.projector.parameters()), "lr": RATE, "base": RATE}]
-    if from_pictures:
-        groups.append({"params": list(reader.encoder.parameters()), "lr": ENCODER_RATE, "base": ENCODER_RATE})
+
+    def slots(scenes: Sequence[Scene]) -> tuple[Slots, Tensor]:
+        return true_slots(scenes), torch.zeros(())
+
+    optimiser = torch.optim.AdamW(reader.projector.parameters(), RATE, weight_decay=0.0)
+    _train(chat, reader.projector, reader.projector, optimiser, states / PROJECTOR, minutes, slots)
+
+
+def train_reader(model: ChatModel, states: Path, minutes: float, shipped: Path) -> None:
+    """Trains encoder and projector together, from pictures, for ``minutes`` in all; the state is kept in ``states``.
+
+    They start from what the two steps before left in ``states``; what is missing there, from ``shipped``.
+    """
+    chat = Chat(model)
+    reader, _ = newest_reader(states, shipped, chat.width)
+
+    def slots(scenes: Sequence[Scene]) -> tuple[Slots, Tensor]:
+        cells = reader.encoder(pixels([draw(scene) for scene in scenes]))
+        return slots_of(cells), finding_loss(cells, truth(scenes))
+
+    rates = ((reader.projector, PROJECTOR_RATE), (reader.encoder, ENCODER_RATE))
+    groups = [{"params": list(part.parameters()), "lr": rate} for part, rate in rates]
     optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
+    _train(chat, reader, reader.projector, optimiser, states / READER, minutes, slots)
+
+
+def newest_reader(states: Path, shipped: Path, width: int) -> tuple[PictureReader, dict[str, tuple[int, float]]]:
+    """The reader of the newest step, and steps and seconds by file. Raises UserError if there is none."""
+    reader = PictureReader(width)
+    if (shipped / WEIGHTS).is_file():
+        reader = load_reader(shipped / WEIGHTS, width).train()
+    parts: tuple[tuple[str, nn.Module], ...] = (
+        (ENCODER, reader.encoder),
+        (PROJECTOR, reader.projector),
+        (READER, reader),
+    )
+    found = {name: load_state(states / name, part) for name, part in parts if (states / name).is_file()}
+    if not (shipped / WEIGHTS).is_file() and READER not in found and not {ENCODER, PROJECTOR} <= set(found):
+        raise UserError("Train the encoder and the projector first: `python -m training see encoder --minutes 30`.")
+    return reader, found
+
+
+def _train(
+    chat: Chat,
+    trained: nn.Module,
+    projector: Projector,
+    optimiser: torch.optim.Optimizer,
+    file: Path,
+    minutes: float,
+    slots_for: Callable[[Sequence[Scene]], tuple[Slots, Tensor]],
+) -> None:
+    """The loop of both: ``slots_for`` gives a batch's slots and the encoder's own loss."""
     clock = Clock(load_state(file, trained, optimiser), minutes)
+    rates = [group["lr"] for group in optimiser.param_groups]
     candidates, random, scenes = answer_candidates(chat), Random(clock.step), training_scenes(seed=10_000 + clock.step)
     tally = Tally()
     while not clock.done:
         batch = list(islice(scenes, SCENES))
         asked = [ask(scene, random, QUESTIONS_EACH) for scene in batch]
-        for group in optimiser.param_groups:
-            group["lr"] = group["base"] * min(1, (clock.step + 1) / WARM_UP) * clock.cooling
-        found = torch.zeros(())
-        if from_pictures:
-            cells = reader.encoder(pixels([draw(scene) for scene in batch]))
-            slots, found = slots_of(cells), finding_loss(cells, truth(batch))
-        else:
-            slots = true_slots(batch)
         rows = chat.rows(asked)
-        loss, hits = reading_loss(chat, reader.projector(slots), rows, candidates)
+        for group, rate in zip(optimiser.param_groups, rates, strict=True):
+            group["lr"] = rate * min(1, (clock.step + 1) / WARM_UP) * clock.cooling
+        slots, finding = slots_for(batch)
+        loss, hits = reading_loss(chat, projector(slots), rows, candidates)
         optimiser.zero_grad()
-        (loss + found).backward()
+        (loss + finding).backward()
         torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
         optimiser.step()
-        tally.add(asked, rows, hits, (loss.item(), found.item()))
+        tally.add(asked, rows, hits, (loss.item(), finding.item()))
         if clock.tick():
             print(f"{clock} {tally}", flush=True)
             save_state(file, trained, optimiser, clock)
             tally = Tally()
     save_state(file, trained, optimiser, clock)
-    return reader

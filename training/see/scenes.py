@@ -28,11 +28,11 @@ def training_scenes(seed: int) -> Iterator[Scene]:
             yield scene
 
 
-def test_scenes(seed: int, count: int, most: int = 3, names: tuple[str, ...] = ()) -> Iterator[Scene]:
-    """``count`` held-out scenes of one to ``most`` things; ``names``: emoji to choose from, instead of all."""
+def test_scenes(seed: int, count: int, least: int = 1, most: int = 3, names: Sequence[str] = ()) -> Iterator[Scene]:
+    """``count`` held-out scenes of ``least`` to ``most`` things; ``names``: emoji to choose from, instead of all."""
     random = Random(f"test {seed}")
     while count:
-        scene = _scene(names or tuple(emoji_names().values()), random.randint(1, most), random)
+        scene = _scene(names or tuple(emoji_names().values()), random.randint(least, most), random)
         if is_held_out(scene):
             count -= 1
             yield scene

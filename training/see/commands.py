@@ -1,0 +1,81 @@
+"""Trains the encoder and projector that let the chat model read scenes. A killed step resumes where it stopped."""
+
+from __future__ import annotations
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
+MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, earlier runs of the same step included.")
+SCENES = typer.Option(100, min=1, help="Held-out scenes of each group.")
+
+
+@app.command()
+def sprites() -> None:
+    """Draw the sprite sheet again from the font Noto Color Emoji (Debian: fonts-noto-color-emoji)."""
+    from .sprites import write_sheet
+
+    typer.echo(f"{write_sheet()} emoji.")
+
+
+@app.command()
+def encoder(minutes: float = MINUTES) -> None:
+    """Train the encoder alone: which things, where."""
+    from training.paths import STATES
+
+    from .find import train_encoder
+
+    train_encoder(STATES, minutes)
+
+
+@app.command()
+def projector(minutes: float = MINUTES) -> None:
+    """Train the projector through the frozen chat model, on what the scenes hold; needs no encoder yet."""
+    from training.align.teacher import model
+    from training.paths import STATES
+
+    from .reading import train_projector
+
+    train_projector(model(), STATES, minutes)
+
+
+@app.command()
+def reader(minutes: float = MINUTES) -> None:
+    """Train both together through the frozen chat model; go on from the shipped weights if there are no others."""
+    from training.align.teacher import model
+    from training.paths import READER, STATES
+
+    from .reading import train_reader
+
+    train_reader(model(), STATES, minutes, READER)
+
+
+@app.command()
+def install() -> None:
+    """Copy the newest weights to models/ in bfloat16."""
+    from training.align.teacher import model
+    from training.paths import READER, STATES
+
+    from .install import install as copy
+
+    typer.echo(copy(STATES, READER, model()))
+
+
+@app.command()
+def report(scenes: int = SCENES) -> None:
+    """Measure the shipped weights on held-out scenes, print every wrong answer, and write the card."""
+    from training.align.teacher import model
+    from training.paths import READER
+
+    from .install import write_report
+
+    write_report(READER, model(), scenes, typer.echo)
+
+
+@app.command(name="all")
+def all_steps(minutes: float = typer.Option(180, min=0.05, help="Minutes in total; the report comes after.")) -> None:
+    """All steps: the encoder for a quarter of the minutes, the projector for a half, both together for the rest."""
+    encoder(minutes / 4)
+    projector(minutes / 2)
+    reader(minutes / 4)
+    install()
+    report(100)
