@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 FLOORS: tuple[tuple[str, ...], ...] = (  # lowest first; a room imports from itself and from the floors below
     ("decoding",),  # errors, files
-    ("decoding.records",),
+    ("decoding.records", "decoding.pictures"),
     ("decoding.engines", "decoding.lookahead"),
     ("decoding.loop",),
     ("decoding.analysis",),
@@ -23,7 +23,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # lowest first; a room imports from its
     ("decoding.cli", "training", "viz"),
     ("app",),
 )
-WITHOUT_TORCH = ("decoding", "decoding.records", "decoding.lookahead", "decoding.analysis", "viz")
+WITHOUT_TORCH = ("decoding", "decoding.records", "decoding.pictures", "decoding.lookahead", "decoding.analysis", "viz")
 """Rooms that import no torch at all, not even inside a function."""
 NOT_FOR_PAGES = ("decoding.engines", "decoding.loop", "decoding.fit", "decoding.bench", "decoding.cli", "training")
 """What ``viz`` must not import: it draws records and asks a backend."""

@@ -97,15 +97,18 @@ def slots_of(cells: Cells) -> Slots:
 
 
 class Projector(nn.Module):
-    """Slots to picture tokens (batch, TOKENS, width): a linear map, and a small perceptron, of each thing, its neighbours
-    and the number of things of its kind.
+    """Slots to picture tokens (batch, TOKENS, width), from each thing, those beside it, and how many are of its kind.
+
+    ``words`` gives every kind a vector for each token; ``mix``, shared by all kinds, makes a picture token of it.
     """
 
     def __init__(self, width: int, hidden: int = 256) -> None:
         super().__init__()
         self.width = width
         self.own = 1 + len(kinds()) + 1 + len(COLORS) + MOST_THINGS
-        self.linear = nn.Linear(3 * self.own, TOKENS_EACH * width)
+        self.words = nn.Linear(3 * self.own, TOKENS_EACH * width, bias=False)
+        self.mix = nn.Parameter(torch.eye(width).expand(TOKENS_EACH, -1, -1).clone())
+        self.bias = nn.Parameter(torch.zeros(TOKENS_EACH, width))
         self.perceptron = nn.Sequential(
             nn.Linear(3 * self.own, hidden), nn.GELU(), nn.Linear(hidden, TOKENS_EACH * width, bias=False)
         )
@@ -116,9 +119,10 @@ class Projector(nn.Module):
         own = torch.cat([slots.filled[..., None], slots.kind, slots.color, _alike(slots)], dim=-1)
         aside = F.pad(own, (0, 0, 1, 1))
         seen = torch.cat([own, aside[:, :-2], aside[:, 2:]], dim=-1) * slots.filled[..., None]
-        things = (self.linear(seen) + self.perceptron(seen)).view(len(seen), -1, self.width)
+        words = self.words(seen).view(*seen.shape[:2], TOKENS_EACH, self.width)
+        things = torch.einsum("bstw,twv->bstv", words, self.mix) + self.bias + self.perceptron(seen).view_as(words)
         first = torch.stack([self.begin.expand(len(seen), -1), self.count(slots.filled.sum(-1).long())], dim=1)
-        return torch.cat([first, things], dim=1)
+        return torch.cat([first, things.flatten(1, 2)], dim=1)
 
 
 def _alike(slots: Slots) -> Tensor:

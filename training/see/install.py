@@ -13,7 +13,7 @@ from safetensors.torch import save
 from decoding.engines.picture_encoder import TOKENS, WEIGHTS, load_reader
 from decoding.errors import UserError
 from decoding.files import sha256_of_file
-from decoding.pictures.scenes import COLORS, DIGITS, MOST_THINGS, SHAPES, SIDE, emoji_names
+from decoding.pictures.scenes import COLORS, MOST_THINGS, SHAPES, SIDE, emoji_names
 from training.align.teacher import ChatModel
 from training.files import replacing_file
 
@@ -27,7 +27,8 @@ FACTS, FIGURES = "training.json", "report.json"
 
 def install(states: Path, shipped: Path, model: ChatModel) -> str:
     """Copies the newest weights; a sentence about them. Raises UserError if a step is missing."""
-    reader, steps = newest_reader(states, shipped, Chat.width_of(model))
+    width = Chat.width_of(model)
+    reader, steps = newest_reader(states, shipped, width)
     tensors = {name: value.to(torch.bfloat16).contiguous() for name, value in reader.state_dict().items()}
     shipped.mkdir(parents=True, exist_ok=True)
     with replacing_file(shipped / WEIGHTS, "wb") as file:
@@ -36,7 +37,7 @@ def install(states: Path, shipped: Path, model: ChatModel) -> str:
     trained = {
         Path(name).stem: {"steps": step, "minutes": round(seconds / 60)} for name, (step, seconds) in steps.items()
     }
-    _write_json(shipped / FACTS, {"chat_model": model.mark, "parameters": parts, "trained": trained})
+    _write_json(shipped / FACTS, {"chat_model": model.mark, "width": width, "parameters": parts, "trained": trained})
     return f"{WEIGHTS}: {(shipped / WEIGHTS).stat().st_size / 1e6:.1f} MB."
 
 
@@ -59,69 +60,86 @@ def _write_json(path: Path, content: object) -> None:
 
 
 AIMS = {"right kinds": 0.85, "how many": 0.8, "beside": 0.8}
-"""What the model was made for: shares of right answers about held-out scenes of up to three things."""
+"""What the reader was made for: shares of right answers about held-out scenes of up to three things."""
 
-_HEAD = f"""---
+ROWS = {"encoder": "(encoder: all things, kinds and colours)", "right kinds": "what: the right kinds"} | SAMPLES
+
+CARD = """---
 license: apache-2.0
 language: [en]
 base_model: HuggingFaceTB/SmolLM2-135M-Instruct
 ---
 # SmolLM2-135M-Instruct reads scenes
 
-An image encoder and a projector that put {TOKENS} picture tokens before a question, as LLaVA does (Liu et al. 2023), for
-[SmolLM2-135M-Instruct](https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct), whose own weights are unchanged.
-They read *scenes* that this project draws: one to {MOST_THINGS} things on a plain or patterned ground, {SIDE} x {SIDE}
-pixels. A thing is one of {len(emoji_names())} emoji (Noto Color Emoji, SIL Open Font License), or a shape
-({", ".join(SHAPES)}) or a digit in one of {len(COLORS)} colours.
+An image encoder and a projector that put {tokens} picture tokens before a question, as LLaVA does (Liu et al. 2023),
+for [SmolLM2-135M-Instruct](https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct), whose weights stay as they are.
+They read *scenes* that this project draws: one to {most} things on a plain or patterned ground, {side} x {side} pixels.
+A thing is one of {emoji} emoji (Noto Color Emoji, SIL Open Font License), or a shape ({shapes}) or a digit in one of
+{colors} colours.
+
+## How good
+
+{table}
+
+Shares of right greedy answers, the chat model in bfloat16; {scenes} held-out scenes in each column
+(`python -m training see report`). A hash of its layout holds a tenth of all scenes out. An answer counts as right if it
+is the expected sentence to the letter; for the right kinds, if it names the kinds of the scene and no other.
+{verdict}
+
+## How it was made
+
+Parameters: {parameters}. The encoder finds things in a grid of cells and names them. What it finds fills the picture
+tokens from left to right, as mixtures of vectors, weighted by how sure it is. They start as the chat model's own words
+and are trained through the frozen chat model, with the cross-entropy of answers to questions about random scenes.
+Trained on two shared CPU cores: {trained} (`python -m training see`).
+Without states in `build/see`, `python -m training see reader` goes on from these weights.
+
+## What it cannot do
+
+- **Photographs, and any other picture.** The encoder knows its own sprites only, at the sizes that scenes have.
+- Questions other than those of the table: the chat model answers, often from the text alone.
+- *Left of* and *right of* mean the next thing on that side, however high or low; there is no above, below or between.
+- The colours of emoji, the ground, sizes, and what things do.
+- More than {most} things, and things that overlap or are turned.
+- {rare_count} emoji stood alone in all training scenes (last column): {rare}.
 """
 
 
 def card(figures: dict[str, Any], facts: dict[str, Any]) -> str:
     """The model card; every figure comes from report.json and training.json."""
-    groups = figures["groups"]
-    columns = {"encoder": "encoder: all things, kinds and colours"} | {"right kinds": "what: the right kinds"} | SAMPLES
+    return CARD.format(
+        tokens=TOKENS,
+        most=MOST_THINGS,
+        side=SIDE,
+        emoji=len(emoji_names()),
+        shapes=", ".join(SHAPES),
+        colors=len(COLORS),
+        table="\n".join(_table(figures["groups"])),
+        scenes=figures["scenes"],
+        verdict=_verdict(next(iter(figures["groups"].values()))),
+        parameters=", ".join(f"{name} {count / 1e6:.1f} M" for name, count in facts["parameters"].items()),
+        trained=", ".join(
+            f"{name} {row['steps']:,} steps in {row['minutes']} minutes" for name, row in facts["trained"].items()
+        ),
+        rare_count=len(RARE),
+        rare=", ".join(RARE),
+    )
+
+
+def _table(groups: dict[str, dict[str, float]]) -> list[str]:
     rows = [
-        f"| {title} | " + " | ".join(_share(groups[group].get(name)) for group in groups) + " |"
-        for name, title in columns.items()
+        f"| {title} | "
+        + " | ".join(f"{shares[name]:.0%}" if name in shares else "" for shares in groups.values())
+        + " |"
+        for name, title in ROWS.items()
     ]
-    first = groups[next(iter(groups))]
-    missed = [f"{name} {_share(first[name])} (aim {aim:.0%})" for name, aim in AIMS.items() if first[name] < aim]
-    verdict = (
-        f"Aims missed: {', '.join(missed)}."
-        if missed
-        else "Every aim is reached: " + ", ".join(f"{name} at least {aim:.0%}" for name, aim in AIMS.items()) + "."
-    )
-    trained = ", ".join(
-        f"{name} {row['steps']:,} steps in {row['minutes']} minutes" for name, row in facts["trained"].items()
-    )
-    parts = ", ".join(f"{name} {count / 1e6:.1f} M" for name, count in facts["parameters"].items())
-    return "\n".join(
-        [
-            _HEAD,
-            "## How good\n",
-            "| question | " + " | ".join(groups) + " |",
-            "| --- |" + " --- |" * len(groups),
-            *rows,
-            f"\nShares of right greedy answers, the chat model in bfloat16; {figures['scenes']} held-out scenes in each column",
-            "(`python -m training see report`). A hash of its layout holds a tenth of all scenes out. An answer counts as right",
-            "if it is the expected sentence to the letter; for the right kinds, if it names the kinds of the scene and no other.",
-            f"{verdict}\n",
-            "## How it was made\n",
-            f"Parameters: {parts}. The encoder finds things in a grid of cells and names them; those found fill the",
-            "picture tokens from left to right, as mixtures of vectors that start as the chat model's own words for a thing and",
-            "were then trained through the frozen chat model, with the cross-entropy of answers to questions about random scenes.",
-            f"Trained on two shared CPU cores: {trained} (`python -m training see`; `reader` goes on from these weights).\n",
-            "## What it cannot do\n",
-            "- **Photographs and any other picture.** The encoder knows its own sprites only, at the sizes that scenes have.",
-            "- Other questions than those of the table, in other words: the chat model answers, often from the text alone.",
-            "- *Left of* and *right of* mean the next thing in that direction, however high or low it lies; there is no above, below or between.",
-            "- Colours of emoji, the ground, sizes, and what things do.",
-            f"- More than {MOST_THINGS} things, overlapping or turned things.",
-            f"- {len(RARE)} emoji stood alone in all training scenes ({', '.join(RARE)}): the last column.",
-            "",
-        ]
-    )
+    return ["| question | " + " | ".join(groups) + " |", "| --- |" + " --- |" * len(groups), *rows]
 
 
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"
+def _verdict(shares: dict[str, float]) -> str:
+    """Which aims are reached in the first group, and which are missed."""
+    said = {True: [], False: []}
+    for name, aim in AIMS.items():
+        said[shares[name] >= aim].append(f"{ROWS[name]} {shares[name]:.0%} (aim {aim:.0%})")
+    parts = (("Aims reached", said[True]), ("Aims missed", said[False]))
+    return " ".join(f"{title}: {', '.join(rows)}." for title, rows in parts if rows)

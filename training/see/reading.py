@@ -1,7 +1,8 @@
 """Second step: the projector, and then the encoder with it, learn through the frozen chat model to answer questions.
 
-Loss: cross-entropy of the answers' tokens. The questions of a scene share its picture tokens: they stand in one row, and
-a mask hides each from the others. The template before the picture is the same in all rows; its cache is computed once.
+Loss: cross-entropy of the answers' tokens. The questions of a scene share its picture tokens: they stand in one row,
+and a mask hides each from the others. The template before the picture is the same in all rows; its cache is computed
+once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 from statistics import mean
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -44,9 +46,13 @@ from .states import Clock, load_state, save_state
 
 SCENES = 4
 QUESTIONS_EACH = 3
-RATE = 4e-3
-PROJECTOR_RATE, ENCODER_RATE = 1e-3, 1e-4
-"""Learning rates when both learn together."""
+RATES = {"words": 1e-4, "mix": 2e-4, "perceptron": 5e-4, "bias": 4e-3, "begin": 4e-3, "count": 4e-3}
+"""Learning rates of the projector's parts. A kind is seen in few batches, and Adam moves it far in each: its word would
+be lost at the rate that suits what is in all batches.
+"""
+ENCODER_RATE = 1e-4
+TOGETHER = 0.5
+"""Factor of the projector's rates when the encoder learns, too."""
 PROJECTOR, READER = "projector.safetensors", "reader.safetensors"
 WARM_UP = 10
 PICTURE_WEIGHT = 3.0
@@ -75,6 +81,7 @@ class Chat:
         self.tokenizer: PreTrainedTokenizerBase = model.tokenizer()
         self.turns = turns_of(self.tokenizer)
         self.model: LlamaForCausalLM = model.load(dtype).requires_grad_(False)
+        self.model.set_attn_implementation("eager")  # on short texts a fifth faster than torch's fused attention
         self.embeddings: Tensor = self.model.get_input_embeddings().weight
         self.width = self.embeddings.shape[1]
 
@@ -143,7 +150,7 @@ class Chat:
 
 
 def _mask(rows: Rows, before: int) -> Tensor:
-    """(rows, 1, TOKENS + length, before + TOKENS + length), 0 where a token sees another and very negative elsewhere."""
+    """(rows, 1, TOKENS + length, before + TOKENS + length), 0 where a token sees another, else -1e9."""
     count = len(rows.ids)
     segment = torch.cat([torch.full((count, TOKENS), -2), rows.segment], dim=1)
     causal = torch.ones(segment.shape[1], segment.shape[1], dtype=torch.bool).tril()
@@ -168,8 +175,8 @@ def true_slots(scenes: Sequence[Scene]) -> Slots:
 
 @torch.no_grad()
 def start_from_words(reader: PictureReader, chat: Chat) -> None:
-    """Before training, picture tokens are the chat model's own words: "picture", how many things there are, and for each
-    thing its colour or first word, its last word, what is to its left, and what is to its right.
+    """Before training, picture tokens are the chat model's own words: "picture", how many things there are, and for
+    each thing its colour or first word, its last word, what is to its left, and what is to its right.
     """
 
     def word(text: str) -> Tensor:
@@ -177,9 +184,9 @@ def start_from_words(reader: PictureReader, chat: Chat) -> None:
         return chat.embeddings[chat.ids(f" {text}")].float()
 
     projector = reader.projector
-    for part in (projector.linear.weight, projector.linear.bias, projector.perceptron[-1].weight):
+    for part in (projector.words.weight, projector.perceptron[-1].weight):
         part.zero_()
-    own, left, right = projector.linear.weight.view(TOKENS_EACH, projector.width, -1).split(projector.own, dim=-1)
+    own, left, right = projector.words.weight.view(TOKENS_EACH, projector.width, -1).split(projector.own, dim=-1)
     for index, name in enumerate(kinds(), start=1):
         words, is_emoji = word(name), name in emoji_names().values()
         own[1, :, index] = words[-1]
@@ -211,7 +218,7 @@ def reading_loss(chat: Chat, tokens: Tensor, rows: Rows, candidates: Tensor) -> 
 
 
 class Tally:
-    """The shares of hits since the last report: of the words that the picture decides by kind of question, of others."""
+    """Shares of hits since the last report: by kind of question, of words that the picture decides; of all others."""
 
     def __init__(self) -> None:
         self.hits: dict[str, list[float]] = defaultdict(list)
@@ -243,6 +250,15 @@ def answer_candidates(chat: Chat) -> Tensor:
     return torch.tensor(sorted(used | set(range(_COMMON))))
 
 
+def _groups(projector: Projector, factor: float = 1.0) -> list[dict[str, Any]]:
+    """The projector's parameters by part, each with its learning rate."""
+    named = dict(projector.named_parameters())
+    return [
+        {"params": [value for name, value in named.items() if name.split(".")[0] == part], "lr": factor * rate}
+        for part, rate in RATES.items()
+    ]
+
+
 def train_projector(model: ChatModel, states: Path, minutes: float) -> None:
     """Trains the projector alone, on what the scenes hold, for ``minutes`` in all; the state is kept in ``states``."""
     chat = Chat(model)
@@ -252,7 +268,7 @@ def train_projector(model: ChatModel, states: Path, minutes: float) -> None:
     def slots(scenes: Sequence[Scene]) -> tuple[Slots, Tensor]:
         return true_slots(scenes), torch.zeros(())
 
-    optimiser = torch.optim.AdamW(reader.projector.parameters(), RATE, weight_decay=0.0)
+    optimiser = torch.optim.AdamW(_groups(reader.projector), weight_decay=0.0)
     _train(chat, reader.projector, reader.projector, optimiser, states / PROJECTOR, minutes, slots)
 
 
@@ -268,8 +284,7 @@ def train_reader(model: ChatModel, states: Path, minutes: float, shipped: Path) 
         cells = reader.encoder(pixels([draw(scene) for scene in scenes]))
         return slots_of(cells), finding_loss(cells, truth(scenes))
 
-    rates = ((reader.projector, PROJECTOR_RATE), (reader.encoder, ENCODER_RATE))
-    groups = [{"params": list(part.parameters()), "lr": rate} for part, rate in rates]
+    groups = [*_groups(reader.projector, TOGETHER), {"params": list(reader.encoder.parameters()), "lr": ENCODER_RATE}]
     optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
     _train(chat, reader, reader.projector, optimiser, states / READER, minutes, slots)
 
@@ -300,9 +315,10 @@ def _train(
     slots_for: Callable[[Sequence[Scene]], tuple[Slots, Tensor]],
 ) -> None:
     """The loop of both: ``slots_for`` gives a batch's slots and the encoder's own loss."""
+    candidates = answer_candidates(chat)
     clock = Clock(load_state(file, trained, optimiser), minutes)
     rates = [group["lr"] for group in optimiser.param_groups]
-    candidates, random, scenes = answer_candidates(chat), Random(clock.step), training_scenes(seed=10_000 + clock.step)
+    random, scenes = Random(clock.step), training_scenes(seed=10_000 + clock.step)
     tally = Tally()
     while not clock.done:
         batch = list(islice(scenes, SCENES))

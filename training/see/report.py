@@ -17,7 +17,7 @@ from decoding.pictures.scenes import Scene, kinds
 from .find import truth
 from .questions import QUESTIONS, SAMPLES, Question, plural
 from .reading import Chat
-from .scenes import RARE, test_scenes
+from .scenes import RARE, held_out_scenes
 
 MOST_TOKENS = 64
 BATCH = 16
@@ -79,7 +79,7 @@ def measure(chat: Chat, reader: PictureReader, scenes: int, tell: Callable[[str]
     figures: dict[str, Any] = {"scenes": scenes, "picture tokens": TOKENS, "groups": {}}
     for group, (least, most, names) in GROUPS.items():
         random = Random(group)
-        found = list(test_scenes(len(group), scenes, least, most, names))
+        found = list(held_out_scenes(len(group), scenes, least, most, names))
         asked = [
             (scene, question) for scene in found for about in SAMPLES if (question := QUESTIONS[about](scene, random))
         ]

@@ -28,7 +28,7 @@ def training_scenes(seed: int) -> Iterator[Scene]:
             yield scene
 
 
-def test_scenes(seed: int, count: int, least: int = 1, most: int = 3, names: Sequence[str] = ()) -> Iterator[Scene]:
+def held_out_scenes(seed: int, count: int, least: int = 1, most: int = 3, names: Sequence[str] = ()) -> Iterator[Scene]:
     """``count`` held-out scenes of ``least`` to ``most`` things; ``names``: emoji to choose from, instead of all."""
     random = Random(f"test {seed}")
     while count:

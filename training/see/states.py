@@ -37,7 +37,8 @@ class Clock:
 
     @property
     def done(self) -> bool:
-        return self.seconds >= 60 * self.minutes
+        """Every run takes at least one step."""
+        return self.step > self.before[0] and self.seconds >= 60 * self.minutes
 
     @property
     def cooling(self) -> float:
@@ -57,7 +58,7 @@ class Clock:
 
 
 def save_state(file: Path, model: nn.Module, optimiser: torch.optim.Optimizer, clock: Clock) -> None:
-    """Weights and moments (in float32), with steps and seconds as metadata. Raises UserError if it cannot be written."""
+    """Weights and moments, with steps and seconds as metadata. Raises UserError if the file cannot be written."""
     tensors = {f"model.{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
     for number, moments in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{number}.{name}": value.clone().contiguous() for name, value in moments.items()}
@@ -71,7 +72,7 @@ def load_state(file: Path, model: nn.Module, optimiser: torch.optim.Optimizer | 
     if not file.is_file():
         return 0, 0.0
     with safe_open(file, "pt") as kept:
-        tensors = {name: kept.get_tensor(name) for name in kept.keys()}
+        tensors = {name: kept.get_tensor(name) for name in kept.keys()}  # noqa: SIM118 (it is no mapping)
         about = kept.metadata()
     model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
     if optimiser:
