@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from decoding.engines.picture_encoder import GRID, TOKENS, Cells, PictureReader, pixels, slots_of
+from decoding.engines.picture_encoder import GRID, TOKENS, WEIGHTS, Cells, PictureReader, load_reader, pixels, slots_of
 from decoding.errors import UserError
 from decoding.pictures import draw as drawing
 from decoding.pictures.draw import SPRITE, draw, sprite_of
@@ -28,6 +30,7 @@ from decoding.pictures.scenes import (
     what_of,
 )
 
+READER = Path(__file__).resolve().parents[1] / "models" / "smollm2-135m" / "pictures"
 whats = st.one_of(
     st.sampled_from(sorted(emoji_names().values())).map(What),
     st.builds(What, st.sampled_from(SHAPES + DIGITS), st.sampled_from(sorted(COLORS))),
@@ -114,3 +117,19 @@ def test_picture_tokens_have_the_width_of_the_model_and_do_not_depend_on_other_p
     assert together.shape == (3, TOKENS, 48)
     for picture, tokens in zip(pictures, together, strict=True):
         torch.testing.assert_close(reader.read(picture), tokens, rtol=1e-4, atol=1e-4)
+
+
+def test_the_shipped_reader_finds_what_lies_in_new_scenes():
+    """The encoder alone; the card has what the chat model makes of it."""
+    width = json.loads((READER / "training.json").read_text())["width"]
+    reader = load_reader(READER / WEIGHTS, width)
+    assert (READER / WEIGHTS).stat().st_size < 15e6
+    scenes = [layout([What(kinds()[7 * number % 210]), What("star", "red")], number) for number in range(30)]
+    with torch.inference_mode():
+        slots = slots_of(reader.encoder(pixels([draw(scene) for scene in scenes])))
+    named = [[kinds()[kind] for kind in row.argmax(-1)] for row in slots.kind]
+    right = [
+        names[:2] == [thing.what.kind for thing in scene.things] and filled.sum() == 2
+        for names, filled, scene in zip(named, slots.filled, scenes, strict=True)
+    ]
+    assert sum(right) >= 24

@@ -68,15 +68,15 @@ def _sheet() -> Image.Image:
 
 def _sign(what: What) -> Image.Image:
     sign = Image.new("RGBA", (_SIGN, _SIGN))
-    pen, color, style = ImageDraw.Draw(sign), COLORS[what.color], {"outline": _OUTLINE, "width": 6}
+    pen, color = ImageDraw.Draw(sign), COLORS[what.color]
     if what.kind in DIGITS:
-        font = ImageFont.load_default(_SIGN)
-        stroke = {"stroke_width": 6, "stroke_fill": _OUTLINE}
-        pen.text((_SIGN // 2, _SIGN // 2), what.kind, color, font, anchor="mm", **stroke)
+        font, middle = ImageFont.load_default(_SIGN), (_SIGN // 2, _SIGN // 2)
+        pen.text(middle, what.kind, color, font, anchor="mm", stroke_width=6, stroke_fill=_OUTLINE)
     elif what.kind == "circle":
-        pen.ellipse((6, 6, _SIGN - 6, _SIGN - 6), color, **style)
+        pen.ellipse((6, 6, _SIGN - 6, _SIGN - 6), color, _OUTLINE, width=6)
     else:
-        pen.polygon([(x * _SIGN, y * _SIGN) for x, y in _corners(what.kind)], color, **style)
+        corners = [(x * _SIGN, y * _SIGN) for x, y in _corners(what.kind)]
+        pen.polygon(corners, color, _OUTLINE, width=6)
     return sign.resize((SPRITE, SPRITE), Image.Resampling.BOX)
 
 

@@ -56,7 +56,7 @@ def finding_loss(cells: Cells, true: Tensor) -> Tensor:
 
 def train_encoder(states: Path, minutes: float) -> Encoder:
     """Trains for ``minutes`` (earlier runs included) and keeps the state in ``states``."""
-    encoder = Encoder().to(memory_format=torch.channels_last)
+    encoder = Encoder()
     optimiser = torch.optim.AdamW(encoder.parameters(), RATE, weight_decay=0.01)
     clock = Clock(load_state(states / ENCODER, encoder, optimiser), minutes)
     scenes = training_scenes(seed=clock.step)

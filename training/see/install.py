@@ -138,7 +138,7 @@ def _table(groups: dict[str, dict[str, float]]) -> list[str]:
 
 def _verdict(shares: dict[str, float]) -> str:
     """Which aims are reached in the first group, and which are missed."""
-    said = {True: [], False: []}
+    said: dict[bool, list[str]] = {True: [], False: []}
     for name, aim in AIMS.items():
         said[shares[name] >= aim].append(f"{ROWS[name]} {shares[name]:.0%} (aim {aim:.0%})")
     parts = (("Aims reached", said[True]), ("Aims missed", said[False]))

@@ -155,7 +155,7 @@ QUESTIONS: dict[str, Callable[[Scene, Random], Question | None]] = {
     "beside": _beside,
 }
 
-_SHARES = {"beside": 4, "color": 2, "how many": 2, "describe": 0.5}
+_SHARES = {"beside": 4, "is there": 2, "color": 2, "what": 2, "how many": 0.5, "describe": 0.5}
 """How often a kind of question is asked, over the others: more often where it is harder."""
 
 

@@ -46,13 +46,11 @@ from .states import Clock, load_state, save_state
 
 SCENES = 4
 QUESTIONS_EACH = 3
-RATES = {"words": 1e-4, "mix": 2e-4, "perceptron": 5e-4, "bias": 4e-3, "begin": 4e-3, "count": 4e-3}
+RATES = {"words": 1e-4, "mix": 4e-4, "perceptron": 1e-3, "bias": 4e-3, "begin": 4e-3, "count": 4e-3}
 """Learning rates of the projector's parts. A kind is seen in few batches, and Adam moves it far in each: its word would
 be lost at the rate that suits what is in all batches.
 """
 ENCODER_RATE = 1e-4
-TOGETHER = 0.5
-"""Factor of the projector's rates when the encoder learns, too."""
 PROJECTOR, READER = "projector.safetensors", "reader.safetensors"
 WARM_UP = 10
 PICTURE_WEIGHT = 3.0
@@ -82,7 +80,7 @@ class Chat:
         self.turns = turns_of(self.tokenizer)
         self.model: LlamaForCausalLM = model.load(dtype).requires_grad_(False)
         self.model.set_attn_implementation("eager")  # on short texts a fifth faster than torch's fused attention
-        self.embeddings: Tensor = self.model.get_input_embeddings().weight
+        self.embeddings: Tensor = self.model.model.embed_tokens.weight
         self.width = self.embeddings.shape[1]
 
     @staticmethod
@@ -90,16 +88,16 @@ class Chat:
         return json.loads((model.folder / "config.json").read_text())["hidden_size"]
 
     @cached_property
-    def prefix(self) -> DynamicCache:
-        """The keys and values of the template before the picture, one row."""
+    def prefix(self) -> list[tuple[Tensor, Tensor]]:
+        """The keys and values of the template before the picture, by layer, one row."""
         with torch.no_grad():
-            return self.model.model(torch.tensor([self.turns.before]), use_cache=True).past_key_values
+            cache = self.model.model(torch.tensor([self.turns.before]), use_cache=True).past_key_values
+        return [(layer.keys, layer.values) for layer in cache.layers]
 
     def prefix_of(self, rows: int) -> DynamicCache:
         """A cache of its own with ``rows`` rows of the prefix."""
-        layers = self.prefix.layers
         return DynamicCache(
-            [(layer.keys.expand(rows, -1, -1, -1), layer.values.expand(rows, -1, -1, -1)) for layer in layers]
+            [(keys.expand(rows, -1, -1, -1), values.expand(rows, -1, -1, -1)) for keys, values in self.prefix]
         )
 
     def ids(self, text: str) -> list[int]:
@@ -184,7 +182,7 @@ def start_from_words(reader: PictureReader, chat: Chat) -> None:
         return chat.embeddings[chat.ids(f" {text}")].float()
 
     projector = reader.projector
-    for part in (projector.words.weight, projector.perceptron[-1].weight):
+    for part in (projector.words.weight, projector.perceptron.get_parameter("2.weight")):
         part.zero_()
     own, left, right = projector.words.weight.view(TOKENS_EACH, projector.width, -1).split(projector.own, dim=-1)
     for index, name in enumerate(kinds(), start=1):
@@ -250,11 +248,11 @@ def answer_candidates(chat: Chat) -> Tensor:
     return torch.tensor(sorted(used | set(range(_COMMON))))
 
 
-def _groups(projector: Projector, factor: float = 1.0) -> list[dict[str, Any]]:
+def _groups(projector: Projector) -> list[dict[str, Any]]:
     """The projector's parameters by part, each with its learning rate."""
     named = dict(projector.named_parameters())
     return [
-        {"params": [value for name, value in named.items() if name.split(".")[0] == part], "lr": factor * rate}
+        {"params": [value for name, value in named.items() if name.split(".")[0] == part], "lr": rate}
         for part, rate in RATES.items()
     ]
 
@@ -284,7 +282,7 @@ def train_reader(model: ChatModel, states: Path, minutes: float, shipped: Path) 
         cells = reader.encoder(pixels([draw(scene) for scene in scenes]))
         return slots_of(cells), finding_loss(cells, truth(scenes))
 
-    groups = [*_groups(reader.projector, TOGETHER), {"params": list(reader.encoder.parameters()), "lr": ENCODER_RATE}]
+    groups = [*_groups(reader.projector), {"params": list(reader.encoder.parameters()), "lr": ENCODER_RATE}]
     optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
     _train(chat, reader, reader.projector, optimiser, states / READER, minutes, slots)
 

@@ -63,7 +63,8 @@ def _greedy(chat: Chat, tokens: torch.Tensor, questions: Sequence[Sequence[int]]
     embeddings = torch.stack([F.pad(row, (0, 0, length - len(row), 0)) for row in rows])
     seen = torch.stack([F.pad(torch.ones(len(row)), (length - len(row), 0)) for row in rows]).long()
     end = chat.turns.end
-    ids = chat.model.generate(
+    model: Any = chat.model  # its type says nothing of generate
+    ids = model.generate(
         inputs_embeds=embeddings,
         attention_mask=seen,
         max_new_tokens=MOST_TOKENS,
