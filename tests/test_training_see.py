@@ -54,7 +54,7 @@ CAT, DOG, STAR = What("cat"), What("dog"), What("star", "red")
 @pytest.mark.parametrize(
     "about, whats, answers",
     [
-        ("what", [CAT], {"The picture shows a cat."}),
+        ("what", [CAT], {"There is a cat in the picture."}),
         ("how many", [CAT, CAT, STAR], {"There are three things in the picture."}),
         ("how many", [CAT], {"There is one thing in the picture."}),
         ("color", [STAR, CAT], {"The star is red."}),

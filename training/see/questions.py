@@ -75,8 +75,9 @@ def listed(parts: Sequence[str]) -> str:
 def _what(scene: Scene, random: Random) -> Question:
     counts = Counter(thing.what for thing in scene.things)
     parts = [one(what) if count == 1 else several(count, what) for what, count in counts.items()]
-    text = random.choice(("What is in the picture?", "What do you see?", "What does the picture show?"))
-    return Question("what", text, f"The picture shows {listed(parts)}.")
+    text = random.choice(("What is in the picture?", "What do you see in the picture?"))
+    verb = "is" if counts[scene.things[0].what] == 1 else "are"
+    return Question("what", text, f"There {verb} {listed(parts)} in the picture.")
 
 
 def _describe(scene: Scene, random: Random) -> Question:
@@ -111,7 +112,7 @@ def _is_there(scene: Scene, random: Random) -> Question:
     text = f"Is there {one(what)} in the picture?"
     if there:
         return Question("is there", text, f"{{Yes}}, there is {one(what)} in the picture.")
-    return Question("is there", text, f"{{No}}, there is no {name_of(what)} in the picture.")
+    return Question("is there", text, f"{{No}}, there is not {one(what)} in the picture.")
 
 
 def _color(scene: Scene, random: Random) -> Question | None:

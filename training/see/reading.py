@@ -50,11 +50,11 @@ RATES = {"words": 1e-4, "mix": 4e-4, "perceptron": 1e-3, "bias": 4e-3, "begin": 
 """Learning rates of the projector's parts. A kind is seen in few batches, and Adam moves it far in each: its word would
 be lost at the rate that suits what is in all batches.
 """
-ENCODER_RATE = 1e-4
+ENCODER_RATE = 2e-5
 PROJECTOR, READER = "projector.safetensors", "reader.safetensors"
 WARM_UP = 10
-PICTURE_WEIGHT = 3.0
-"""Weight of a token that the picture decides; the others weigh 1."""
+PICTURE_WEIGHT, FIRST_WEIGHT = 3.0, 2.0
+"""Weights of a token that the picture decides, and of an answer's first one, which leads all others; others weigh 1."""
 _COMMON = 4096  # the lowest ids are the commonest pieces of text: they and all that answers hold compete in training
 
 
@@ -123,6 +123,7 @@ class Chat:
                 before = [*self.ids(question.text), *self.turns.between]
                 answer, decided = self.answer_ids(question)
                 weights = [0.0] * len(before) + [PICTURE_WEIGHT if flag else 1.0 for flag in decided]
+                weights[len(before)] = max(weights[len(before)], FIRST_WEIGHT)
                 tokens = zip([*before, *answer], weights, strict=True)
                 row += [(token, number, place, weight) for place, (token, weight) in enumerate(tokens)]
             parts.append(row)
@@ -226,7 +227,7 @@ class Tally:
         self.losses.append(losses)
         predicted = rows.weight[:, 1:] > 0
         where, numbers = predicted.nonzero()[:, 0].tolist(), rows.segment[:, 1:][predicted].tolist()
-        decided = (rows.weight[:, 1:][predicted] > 1).tolist()
+        decided = (rows.weight[:, 1:][predicted] == PICTURE_WEIGHT).tolist()
         for row, number, by_picture, hit in zip(where, numbers, decided, hits.tolist(), strict=True):
             self.hits[asked[row][number].about if by_picture else "others"].append(hit)
 

@@ -19,8 +19,8 @@ from .questions import QUESTIONS, SAMPLES, Question, plural
 from .reading import Chat
 from .scenes import RARE, held_out_scenes
 
-MOST_TOKENS = 64
-BATCH = 16
+MOST_TOKENS = 40
+BATCH = 32
 GROUPS: dict[str, tuple[int, int, tuple[str, ...]]] = {
     "up to three things": (1, 3, ()),
     "four to six things": (4, 6, ()),
