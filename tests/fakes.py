@@ -195,3 +195,23 @@ def check_stream(events: list[Event]) -> None:
         assert run["id"] == events[0].run
         for (lane, _), text in live_texts(events).items():
             assert text == run["lanes"][lane]["output"]
+
+
+def compare(backend: Any, prompt: str = "def f(x):\n", cancel: threading.Event | None = None, **changes) -> list[Event]:
+    """All events of a small run."""
+    return list(backend.compare(small_request(prompt, **changes), cancel or threading.Event()))
+
+
+def until(stream: Iterator[Event], kind: str = "iterations") -> list[Event]:
+    """The next events of ``stream``, up to the first of this kind."""
+    events = [next(stream)]
+    while events[-1].kind != kind:
+        events.append(next(stream))
+    return events
+
+
+def last_sentence(events: list[Event]) -> str:
+    """What a whole stream that failed says at its end."""
+    check_stream(events)
+    assert events[-1].kind == "failed"
+    return events[-1].data["message"]

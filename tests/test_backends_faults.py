@@ -17,7 +17,16 @@ from decoding.errors import UserError, is_out_of_memory, sentence_of
 from decoding.records.events import guarded
 from decoding.records.pairs import find_pair
 from decoding.records.run_file import save_run
-from tests.fakes import NeverStarts, OutOfMemoryError, ScriptedRunner, check_stream, small_request
+from tests.fakes import (
+    NeverStarts,
+    OutOfMemoryError,
+    ScriptedRunner,
+    check_stream,
+    compare,
+    last_sentence,
+    small_request,
+    until,
+)
 from tests.quick_jobs import measure_little
 from tests.runs import make_run
 from tests.waiting import wait_until
@@ -28,16 +37,6 @@ def backend():
     backend = LocalBackend(ScriptedRunner)
     yield backend
     backend.close()
-
-
-def run(backend, prompt="def f(x):\n", **changes):
-    return list(backend.compare(small_request(prompt, **changes), threading.Event()))
-
-
-def last_sentence(events):
-    check_stream(events)
-    assert events[-1].kind == "failed"
-    return events[-1].data["message"]
 
 
 @pytest.mark.parametrize(
@@ -59,11 +58,11 @@ def test_every_fault_is_reported_in_a_sentence(error, words):
 
 
 def test_a_gpu_that_is_full_is_reported_and_the_next_run_works(backend):
-    events = run(backend, "#memory")
+    events = compare(backend, "#memory")
     assert "The GPU ran out of memory: choose" in last_sentence(events)
     assert "iterations" in {event.kind for event in events}  # the part that had arrived stays
     worker = backend._worker.pid
-    assert run(backend)[-1].kind == "finished" and backend._worker.pid == worker
+    assert compare(backend)[-1].kind == "finished" and backend._worker.pid == worker
 
 
 def test_after_a_fault_of_the_gpu_the_next_run_gets_a_new_process():
@@ -86,7 +85,7 @@ def test_a_process_that_ends_before_it_begins_is_a_sentence_each_time():
     backend = LocalBackend(NeverStarts)
     try:
         for _ in range(2):
-            sentence = last_sentence(run(backend))
+            sentence = last_sentence(compare(backend))
             assert (
                 "ended with status 3; the program's log has the reason" in sentence
                 and "a new process starts" in sentence
@@ -97,9 +96,7 @@ def test_a_process_that_ends_before_it_begins_is_a_sentence_each_time():
 
 def test_signals_without_a_name_are_reported_by_number(backend):
     stream = backend.compare(small_request("#slow", max_new_tokens=2000), threading.Event())
-    events = [next(stream)]
-    while events[-1].kind != "iterations":
-        events.append(next(stream))
+    events = until(stream)
     os.kill(backend._worker.pid, 40)
     assert "was killed by signal 40 (a real-time signal)" in last_sentence(events + list(stream))
 
@@ -202,7 +199,7 @@ def test_a_worker_that_cannot_start_yet_is_no_fault(monkeypatch):
     monkeypatch.setattr("decoding.backends.local.WorkerProcess", fail)
     backend.prepare()
     monkeypatch.undo()
-    check_stream(run(backend))
+    check_stream(compare(backend))
     backend.close()
     backend.prepare()
 

@@ -18,7 +18,7 @@ from decoding.backends.base import CLOSED
 from decoding.backends.local import LocalBackend
 from decoding.records.request import Grant
 from decoding.records.run_file import run_from_json
-from tests.fakes import ScriptedRunner, check_stream, small_request
+from tests.fakes import ScriptedRunner, check_stream, compare, small_request, until
 from tests.waiting import wait_until
 
 
@@ -33,12 +33,8 @@ def kinds(events):
     return [event.kind for event in events]
 
 
-def run(backend, prompt="def f(x):\n", cancel=None, **changes):
-    return list(backend.compare(small_request(prompt, **changes), cancel or threading.Event()))
-
-
 def test_a_comparison_arrives_whole_and_in_order(backend):
-    events = run(backend)
+    events = compare(backend)
     check_stream(events)
     assert kinds(events)[0] == "queued" and kinds(events)[-1] == "finished"
     assert {"started", "lane_started", "iterations", "lane_finished"} <= set(kinds(events))
@@ -47,47 +43,47 @@ def test_a_comparison_arrives_whole_and_in_order(backend):
 def test_the_run_that_arrives_is_a_valid_run_file(backend):
     import json
 
-    finished = run(backend)[-1]
+    finished = compare(backend)[-1]
     assert run_from_json(json.dumps(finished.data["run"])).settings.prompt == "def f(x):\n"
 
 
 def test_the_models_are_not_in_this_process(backend):
-    run(backend)
+    compare(backend)
     assert backend._worker.pid != os.getpid()
 
 
 def test_bad_input_is_a_sentence(backend):
-    events = run(backend, prompt="  ")
+    events = compare(backend, prompt="  ")
     assert kinds(events) == ["failed"] and "empty" in events[0].data["message"]
 
 
 @pytest.mark.parametrize("lane, words", [("static:0", "autoregressive"), ("warp:9", "no policy 'warp'")])
 def test_a_lane_that_does_not_exist_is_refused_before_it_waits(backend, lane, words):
-    events = run(backend, lanes=["autoregressive", lane])
+    events = compare(backend, lanes=["autoregressive", lane])
     assert kinds(events) == ["failed"] and words in events[0].data["message"]
 
 
 def test_a_fault_and_a_refusal_inside_the_worker_are_sentences(backend):
-    fault, refusal = run(backend, "#fail")[-1], run(backend, "#refuse")[-1]
+    fault, refusal = compare(backend, "#fail")[-1], compare(backend, "#refuse")[-1]
     assert fault.kind == refusal.kind == "failed"
     assert "RuntimeError: something broke" in fault.data["message"] and "Traceback" not in fault.data["message"]
     assert refusal.data["message"] == "This pair cannot do that: choose another."
 
 
 def test_a_crash_is_a_sentence_and_the_next_run_works(backend):
-    events = run(backend, "#crash")
+    events = compare(backend, "#crash")
     check_stream(events)
     assert events[-1].kind == "failed" and "signal 9" in events[-1].data["message"]
     assert "iterations" in kinds(events)  # the part that had arrived is kept
-    assert run(backend)[-1].kind == "finished"
+    assert compare(backend)[-1].kind == "finished"
 
 
 def test_a_worker_killed_while_idle_is_replaced_without_a_word(backend):
-    run(backend)
+    compare(backend)
     old = backend._worker.pid
     os.kill(old, signal.SIGKILL)
     wait_until(lambda: backend._worker is None)
-    assert run(backend)[-1].kind == "finished"
+    assert compare(backend)[-1].kind == "finished"
 
 
 def test_cancel_ends_a_run_between_iterations(backend):
@@ -103,16 +99,14 @@ def test_cancel_ends_a_run_between_iterations(backend):
 
 def test_a_client_that_vanishes_frees_the_worker(backend):
     stream = backend.compare(small_request("#slow", max_new_tokens=2000), threading.Event())
-    while next(stream).kind != "iterations":
-        pass
+    until(stream)
     stream.close()
-    assert run(backend)[-1].kind == "finished"
+    assert compare(backend)[-1].kind == "finished"
 
 
 def test_waiting_runs_learn_their_places_and_may_withdraw(backend):
     first = backend.compare(small_request("#slow", max_new_tokens=500), threading.Event())
-    while next(first).kind != "iterations":
-        pass
+    until(first)
     cancel = threading.Event()
     second = backend.compare(small_request("second"), cancel)
     third = backend.compare(small_request("third"), threading.Event())
@@ -141,7 +135,7 @@ def test_ten_at_once_get_their_own_results_and_one_stop_touches_no_other(backend
     cancels[4].set()
 
     def visit(i):
-        return run(backend, f"visitor {i}", cancels[i], seed=i)
+        return compare(backend, f"visitor {i}", cancels[i], seed=i)
 
     with ThreadPoolExecutor(10) as pool:
         results = list(pool.map(visit, range(10)))
@@ -173,10 +167,10 @@ def test_a_process_that_cannot_be_started_is_a_sentence_for_everyone(monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr(local, "WorkerProcess", refuse)
         for _ in range(2):
-            events = run(backend)
+            events = compare(backend)
             check_stream(events)
             assert "could not be started (Cannot allocate memory): free some" in events[-1].data["message"]
-    assert run(backend)[-1].kind == "finished"
+    assert compare(backend)[-1].kind == "finished"
     backend.close()
 
 
@@ -184,10 +178,10 @@ def test_a_public_deployment_grants_less(monkeypatch):
     monkeypatch.setenv("SPECULOSCOPE_PUBLIC", "1")
     backend = LocalBackend(ScriptedRunner)
     try:
-        assert "20,000" in run(backend, "x" * 20_001)[-1].data["message"]
-        assert "would decode" in run(backend, max_new_tokens=512, repeats=50)[-1].data["message"]
+        assert "20,000" in compare(backend, "x" * 20_001)[-1].data["message"]
+        assert "would decode" in compare(backend, max_new_tokens=512, repeats=50)[-1].data["message"]
         assert "shared" in list(backend.run_job("count", {"n": 1}, threading.Event()))[-1].data["message"]
-        assert run(backend)[-1].kind == "finished"
+        assert compare(backend)[-1].kind == "finished"
     finally:
         backend.close()
 
@@ -195,8 +189,7 @@ def test_a_public_deployment_grants_less(monkeypatch):
 def test_closing_ends_the_worker_and_reaches_everyone():
     backend = LocalBackend(ScriptedRunner)
     stream = backend.compare(small_request("#slow"), threading.Event())
-    while next(stream).kind != "iterations":
-        pass
+    until(stream)
     waiting = backend.compare(small_request(), threading.Event())
     next(waiting)
     pid = backend._worker.pid
@@ -204,7 +197,7 @@ def test_closing_ends_the_worker_and_reaches_everyone():
     assert [list(one)[-1].data["message"] for one in (stream, waiting)] == [CLOSED] * 2
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-    assert run(backend)[-1].kind == "failed"
+    assert compare(backend)[-1].kind == "failed"
 
 
 def test_a_job_of_another_kind_has_progress_result_and_cancel(backend):
@@ -223,11 +216,10 @@ def test_a_run_that_does_not_heed_cancel_is_ended(monkeypatch):
     try:
         cancel = threading.Event()
         stream = backend.compare(small_request("#slow #deaf", max_new_tokens=4000), cancel)
-        while next(stream).kind != "iterations":
-            pass
+        until(stream)
         cancel.set()
         assert list(stream)[-1].kind == "cancelled"
-        assert run(backend)[-1].kind == "finished"
+        assert compare(backend)[-1].kind == "finished"
     finally:
         backend.close()
 
@@ -237,11 +229,11 @@ def test_a_run_that_takes_longer_than_is_granted_is_ended(monkeypatch, prompt):
     monkeypatch.setattr(local, "UNHEEDED_S", 0.2)
     backend = LocalBackend(ScriptedRunner, grant=Grant(max_seconds=1.5))
     try:
-        events = run(backend, prompt, max_new_tokens=4000)
+        events = compare(backend, prompt, max_new_tokens=4000)
         check_stream(events)
         assert events[-1].kind == "failed" and "longer than 1.5 seconds" in events[-1].data["message"]
         backend._grant = Grant()  # starting a process on the slowest machine
-        assert run(backend)[-1].kind == "finished"
+        assert compare(backend)[-1].kind == "finished"
     finally:
         backend.close()
 
@@ -249,8 +241,8 @@ def test_a_run_that_takes_longer_than_is_granted_is_ended(monkeypatch, prompt):
 def test_a_worker_s_temporary_files_go_with_it(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     backend = LocalBackend(ScriptedRunner)
-    events = run(backend, "#crash")
-    assert events[-1].kind == "failed" and run(backend)[-1].kind == "finished"
+    events = compare(backend, "#crash")
+    assert events[-1].kind == "failed" and compare(backend)[-1].kind == "finished"
     assert len(list(tmp_path.iterdir())) == 1  # of the new worker
     backend.close()
     wait_until(lambda: not list(tmp_path.iterdir()))
@@ -262,7 +254,7 @@ def test_a_reader_that_does_not_read_is_given_up(monkeypatch):
     try:
         idle = backend.compare(small_request("#flood"), threading.Event())
         next(idle)
-        assert run(backend)[-1].kind == "finished"  # the next visitor is served nevertheless
+        assert compare(backend)[-1].kind == "finished"  # the next visitor is served nevertheless
         events = list(idle)
         assert events[-1].kind == "failed" and "not read" in events[-1].data["message"]
         assert len(events) <= local.INBOX_SIZE + 2
@@ -302,7 +294,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_an_idle_worker_costs_nothing(backend):
-    run(backend)
+    compare(backend)
     used = lambda: sum(os.times()[:2]) + _cpu_seconds(backend._worker.pid)  # noqa: E731
     before = used()
     time.sleep(1.0)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from decoding.records import pairs
-from tests.fakes import FakeBackend, ScriptedRunner, check_stream, small_request
+from tests.fakes import FakeBackend, ScriptedRunner, check_stream, compare, small_request, until
 
 
 class GradioError(Exception):
@@ -72,10 +72,6 @@ def backend(zerogpu):
     return zerogpu.ZeroGPUBackend(ScriptedRunner())
 
 
-def compare(backend, prompt="def f(x):\n", cancel=None, **changes):
-    return list(backend.compare(small_request(prompt, **changes), cancel or threading.Event()))
-
-
 def test_a_run_is_whole_and_plain_data(backend):
     events = compare(backend)
     check_stream(events)
@@ -129,8 +125,7 @@ def test_cancel_closes_the_call(backend, spaces):
 
 def test_a_visitor_who_leaves_closes_the_call(backend, spaces):
     stream = backend.compare(small_request(), threading.Event())
-    while next(stream).kind != "iterations":
-        pass
+    until(stream)
     stream.close()
     assert spaces.closed == 1
 

@@ -22,8 +22,8 @@ from decoding.cli import main
 from decoding.errors import UserError
 from decoding.records.events import Numbering
 from tests import web
-from tests.fakes import FakeBackend, ScriptedRunner, small_request
-from tests.test_server_remote import BODY, compare, idle, last_sentence
+from tests.fakes import FakeBackend, ScriptedRunner, compare, last_sentence, small_request, until
+from tests.test_server_remote import BODY, idle
 from tests.waiting import wait_until
 
 LONG = {"kind": "compare", "options": {"prompt": "#slow", "max_new_tokens": 2000, "lanes": ["autoregressive"]}}
@@ -111,9 +111,7 @@ def test_after_a_restart_the_server_says_that_it_does_not_know_the_run():
         stream = RemoteBackend(f"http://127.0.0.1:{port}").compare(
             small_request("#slow", max_new_tokens=4000), threading.Event()
         )
-        events = [next(stream)]
-        while events[-1].kind != "iterations":
-            events.append(next(stream))
+        events = until(stream)
         first_life.close()
         with served(FakeBackend(), Limits(), port=port):
             events += stream
@@ -238,9 +236,7 @@ def test_closing_the_front_end_in_the_midst_is_a_sentence():
     with served(LocalBackend(ScriptedRunner), Limits()) as port:
         remote = RemoteBackend(f"http://127.0.0.1:{port}")
         stream = remote.compare(small_request("#slow", max_new_tokens=2000), threading.Event())
-        events = [next(stream)]
-        while events[-1].kind != "iterations":
-            events.append(next(stream))
+        events = until(stream)
         remote.close()
         assert last_sentence(events + list(stream)) == CLOSED
 

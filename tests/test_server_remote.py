@@ -23,7 +23,16 @@ from decoding.errors import UserError
 from decoding.records.events import event_to_json
 from decoding.records.request import Grant
 from tests import web
-from tests.fakes import FakeBackend, ScriptedRunner, check_stream, order_of_service, small_request
+from tests.fakes import (
+    FakeBackend,
+    ScriptedRunner,
+    check_stream,
+    compare,
+    last_sentence,
+    order_of_service,
+    small_request,
+    until,
+)
 from tests.waiting import wait_until
 
 BODY = {"kind": "compare", "options": {"prompt": "x", "lanes": ["autoregressive"], "max_new_tokens": 8}}
@@ -40,16 +49,6 @@ def remote(port):
     backend = RemoteBackend(f"http://127.0.0.1:{port}")
     yield backend
     backend.close()
-
-
-def compare(backend, prompt="def f(x):\n", cancel=None, **changes):
-    return list(backend.compare(small_request(prompt, **changes), cancel or threading.Event()))
-
-
-def last_sentence(events):
-    check_stream(events)
-    assert events[-1].kind == "failed"
-    return events[-1].data["message"]
 
 
 def idle(port):
@@ -87,8 +86,7 @@ def test_cancel_reaches_the_other_machine(remote, port):
 
 def test_a_reader_that_goes_away_ends_its_run(remote, port):
     stream = remote.compare(small_request("#slow", max_new_tokens=2000), threading.Event())
-    while next(stream).kind != "iterations":
-        pass
+    until(stream)
     stream.close()
     wait_until(lambda: idle(port))
 

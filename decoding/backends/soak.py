@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..records.events import Event, event_to_json
@@ -40,16 +40,7 @@ class SoakResult:
         return self.lost == 0 and self.mixed == 0 and self.ends["finished"] == self.runs
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "runs": self.runs,
-            "events": self.events,
-            "cuts": self.cuts,
-            "ends": dict(self.ends),
-            "lost": self.lost,
-            "mixed": self.mixed,
-            "sentences": dict(self.sentences),
-            "clean": self.is_clean,
-        }
+        return asdict(self) | {"clean": self.is_clean}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,15 +16,12 @@ from .remote import RemoteBackend
 from .soak import PATIENCE_S, SoakResult, judge
 
 
-@dataclass(slots=True)
-class Throughput:
-    """Seconds until all visitors had their runs, by round; in each round the two sides are measured in sequence."""
+@dataclass
+class Throughput(SoakResult):
+    """Also the seconds until all visitors had their runs, by round; in each the two sides are measured in turn."""
 
     one_s: list[float] = field(default_factory=list)
     many_s: list[float] = field(default_factory=list)
-    ends: Counter[str] = field(default_factory=Counter)  # last event -> runs
-    mixed: int = 0  # runs that answer another visitor's request
-    sentences: Counter[str] = field(default_factory=Counter)
 
     @property
     def ratios(self) -> list[float]:
@@ -33,19 +29,10 @@ class Throughput:
 
     @property
     def is_clean(self) -> bool:
-        return bool(self.ratios) and not self.mixed and set(self.ends) == {"finished"}
+        return bool(self.ratios) and super().is_clean
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "one_s": self.one_s,
-            "many_s": self.many_s,
-            "ratios": self.ratios,
-            "ratio": median(self.ratios) if self.ratios else None,
-            "ends": dict(self.ends),
-            "mixed": self.mixed,
-            "sentences": dict(self.sentences),
-            "clean": self.is_clean,
-        }
+        return super().to_dict() | {"ratios": self.ratios, "ratio": median(self.ratios) if self.ratios else None}
 
 
 def compare_throughput(
@@ -64,15 +51,11 @@ def compare_throughput(
     cancel, result = cancel or threading.Event(), Throughput()
     for number in range(2 * (1 + rounds)):
         url, seconds = (one, result.one_s) if number % 2 == 0 else (many, result.many_s)
-        counts = SoakResult()
-        spent = _serve_crowd(url, requests, cancel, counts)
+        spent = _serve_crowd(url, requests, cancel, result)
         if cancel.is_set():
             raise Cancelled
         if number >= 2:
             seconds.append(spent)
-        result.ends += counts.ends
-        result.mixed += counts.mixed
-        result.sentences += counts.sentences
         on_crowd(number + 1)
     return result
 

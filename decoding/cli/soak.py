@@ -15,7 +15,6 @@ from .serve import free_port, need_ray
 
 if TYPE_CHECKING:
     from ..backends.soak import SoakOptions, SoakResult
-    from ..backends.throughput import Throughput
 
 
 def soak(
@@ -76,7 +75,7 @@ def make_requests(
     ]
 
 
-def end_with(result: SoakResult | Throughput, sentence: str, as_json: bool) -> NoReturn:
+def end_with(result: SoakResult, sentence: str, as_json: bool) -> NoReturn:
     """Prints ``result``, as JSON or in one ``sentence`` and those of the runs that failed; status 1 unless clean."""
     if as_json:
         print_json(result.to_dict())
