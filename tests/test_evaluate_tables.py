@@ -173,6 +173,7 @@ def test_the_long_table_holds_numbers_that_can_be_plotted():
     assert list(frame) == ["pair", "draft", "policy", "suite", "split", "metric", "value", "low", "high", "n"]
     speedups = frame[(frame.metric == "speedup") & (frame.suite == ALL)].set_index("policy")
     assert set(result.policies) <= set(speedups.index)
+    assert f",{result.find('speedup', 'oracle').n}\n" in to_csv([result])  # a whole number
     opt = result.find("speedup", "static-opt")
     assert list(speedups.loc["static-opt", ["value", "low", "high", "n"]]) == pytest.approx(list(opt[4:]))
 

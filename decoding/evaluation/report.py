@@ -347,7 +347,7 @@ def long_table(results: Iterable[EvaluationResult]) -> pd.DataFrame:
         theirs = pd.DataFrame(
             [{"pair": source, **figure._asdict()} for source, figure in published_figures(result)],
             columns=result.frame.columns,
-        )
+        ).astype({"n": "Int64"})
         parts += [result.frame, theirs] if len(theirs) else [result.frame]
     return pd.concat(parts, ignore_index=True)
 

@@ -124,7 +124,7 @@ class EvaluationResult:
         """The long table: pair, draft, policy, suite, split, metric, value, low, high, n."""
         import pandas as pd
 
-        found = pd.DataFrame(self.figures, columns=Figure._fields)
+        found = pd.DataFrame(self.figures, columns=Figure._fields).astype({"n": "Int64"})
         found.insert(0, "pair", self.setting.pair)
         found.insert(4, "split", self.setting.split)
         return found
