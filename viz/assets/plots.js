@@ -34,18 +34,12 @@
     return value;
   }
 
-  /** The layout of every figure: transparent background, the page's text colour, light grids. */
+  /** The figure in the theme's colours, with light grids; the rest of the layout is that of viz/figures/drawing.py. */
   function themed(figure, node) {
-    const style = getComputedStyle(node);
+    const style = getComputedStyle(node), line = style.getPropertyValue("--sd-line").trim();
     const { data, layout } = resolved(figure, style);
-    const ink = style.getPropertyValue("--sd-mute").trim(), line = style.getPropertyValue("--sd-line").trim();
     delete layout.template;
-    Object.assign(layout, { paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", autosize: true });
-    layout.font = { ...(layout.font || {}), color: ink, family: "system-ui, sans-serif" };
-    layout.hoverlabel = {
-      ...(layout.hoverlabel || {}), bgcolor: style.getPropertyValue("--sd-card").trim(),
-      bordercolor: line, font: { color: style.getPropertyValue("--sd-ink").trim() },
-    };
+    layout.autosize = true;
     for (const key of Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name))) {
       layout[key] = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ...layout[key] };
     }

@@ -18,7 +18,12 @@ LAYOUT: dict[str, Any] = {
     "font": {"color": MUTED, "family": "system-ui, sans-serif", "size": 12},
     "margin": {"l": 52, "r": 12, "t": 34, "b": 44},
     "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"},
-    "hoverlabel": {"align": "left"},
+    "hoverlabel": {
+        "align": "left",
+        "bgcolor": "var(--sd-card)",
+        "bordercolor": "var(--sd-line)",
+        "font": {"color": INK},
+    },
 }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import plotly.graph_objects as go
 import plotly.io
@@ -14,11 +13,9 @@ from decoding.evaluation.report import setting_lines
 from decoding.evaluation.results import write_text
 from decoding.evaluation.table import Table
 
-from ..core.assets import light_colours
+from ..core.assets import on_paper
 from .report import Report
 
-# The page's CSS variables in the light theme, since the file has no theme.
-INKS = {f"var({name})": colour for name, colour in light_colours().items()}
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;color:#1d2430;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "h1{font-size:1.4rem}h2{font-size:1.05rem;margin:2.2rem 0 .2rem}p,li{color:#5d6675;margin:.2rem 0}"
@@ -72,14 +69,3 @@ def _table(table: Table) -> str:
     rows += [_row("td", [cell.text for cell in row], figures) for row in table.rows]
     head = f"<h2>{html.escape(table.title)}</h2>"
     return f"{head}<div class='wide'><table>{''.join(rows)}</table></div><p>{html.escape(table.note)}</p>"
-
-
-def on_paper(value: Any) -> Any:
-    """``value`` with the page's CSS variables replaced by fixed colours."""
-    if isinstance(value, str):
-        return INKS.get(value, value)
-    if isinstance(value, dict):
-        return {key: on_paper(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [on_paper(one) for one in value]
-    return value
