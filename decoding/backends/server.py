@@ -20,7 +20,7 @@ import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import UserError
 from ..records.events import Event, event_to_json
-from ..records.request import CompareRequest, Grant, check_granted, check_long_job, request_from_dict
+from ..records.request import SETTINGS, CompareRequest, Grant, check_granted, check_long_job, request_from_dict
 from .base import Backend, check_token
 from .metrics import Metrics
 from .stream import EventStream, whole
@@ -41,7 +41,6 @@ from .stream import EventStream, whole
 log = logging.getLogger(__name__)
 
 KINDS = ("compare", "evaluate", "drafts")
-SETTINGS = frozenset(field.name for field in fields(CompareRequest))
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 HEARTBEAT = '{"run":"-","seq":0,"kind":"heartbeat","data":{}}\n'
 
@@ -200,7 +199,7 @@ def _read_body(body: bytes, limits: Limits) -> tuple[str, CompareRequest | dict[
 
 
 def _check_known(options: dict[str, Any]) -> None:
-    unknown = sorted(options.keys() - SETTINGS)
+    unknown = sorted(options.keys() - SETTINGS.keys())
     if unknown:
         sentence = f"This server does not know the setting {unknown[0][:40]}: is the front end of the same version?"
         raise UserError(sentence)

@@ -130,14 +130,16 @@ class SpaceBackend(CheckedBackend):
 
 
 def carried(request: CompareRequest) -> dict[str, Any]:
-    """``request`` as arguments of the endpoint. Raises UserError for a setting that the endpoint lacks."""
+    """``request`` as arguments of the endpoint: the main settings, and those that are not as usual, since a Space of
+    another version may lack some. Raises UserError for a setting that no endpoint has.
+    """
     arguments = {}
     for name, setting in SETTINGS.items():
         value = getattr(request, name)
-        if setting.endpoint:
-            arguments[name] = value if setting.kind == "list" else setting.written(value)
-        elif value != setting.default:
+        if not setting.endpoint and value != setting.default:
             raise UserError(f"A Space has no setting {name.replace('_', ' ')}: keep its default, or run it here.")
+        if setting.tools or value != setting.default:
+            arguments[name] = value if setting.kind == "list" else setting.written(value)
     return arguments
 
 
