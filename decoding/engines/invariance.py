@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import torch
 
 from .base import CachedModel
+from .inputs import Branches
 from .linears import Linear
 
 ROWS = (1, 2, 6, 17)  # plain decoding, the shortest check, a usual one, a long one
@@ -58,8 +59,8 @@ def _rows_agree(linear: Linear) -> bool:
 
 
 def keeps_bits(model: CachedModel) -> bool:
-    """Whether the whole ``model`` gives a row the same logits for every number of tokens in a pass. Empties its
-    cache.
+    """Whether the whole ``model`` gives a row the same logits for every number of tokens in a pass, and in a tree.
+    Empties its cache.
     """
     ids = [(7 * place + 3) % model.vocab_size for place in range(_PROMPT + max(ROWS))]
     prompt, rest = ids[:_PROMPT], ids[_PROMPT:]
@@ -69,6 +70,11 @@ def keeps_bits(model: CachedModel) -> bool:
     for n in ROWS:
         model.rewind(_PROMPT)
         alike = alike and torch.equal(model.extend(rest[:n]), together[:n])
+    if model.can_branch:  # the first three, apart from each other, in a tree with wrong tokens between them
+        model.rewind(_PROMPT)
+        nodes, parents = [rest[0], ids[0], rest[1], ids[1], rest[2]], [-1, -1, 0, 0, 2]
+        tree = model.extend(nodes, Branches.below(_PROMPT, parents))
+        alike = alike and torch.equal(tree[[0, 2, 4]], together[:3])
     model.rewind(0)
     return alike
 
