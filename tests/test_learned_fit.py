@@ -7,19 +7,19 @@ import json
 import numpy as np
 import pytest
 
+from decoding.analysis.validation import read_validation
 from decoding.cli import main
 from decoding.engines.inputs import FINAL
 from decoding.engines.pair import load_pair
 from decoding.errors import Cancelled, UserError
-from decoding.fit import run
 from decoding.fit import texts as texts_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt
 from decoding.fit.candidates import calibrated, make_head
 from decoding.fit.costaware import recent_along, train_network, train_table
 from decoding.fit.data import Collector, Positions, rows_of, split_texts
 from decoding.fit.disco import train_disco
-from decoding.fit.run import FitOptions, fit
-from decoding.fit.texts import greedy_texts
+from decoding.fit.run import fit
+from decoding.fit.texts import FitOptions, greedy_texts
 from decoding.fit.training import Trained
 from decoding.lookahead.costaware import chance, updated
 from decoding.lookahead.costaware_heads import repetition_inputs
@@ -64,7 +64,7 @@ def prompts(monkeypatch):
         texts = (found["text"](n if split == "train" else 1000 + n) for n in range(limit))
         return [Prompt(f"{split}-{n}", name, split, text, "test") for n, text in enumerate(texts)]
 
-    monkeypatch.setattr(run, "load_suite", load_suite)
+    monkeypatch.setattr(texts_module, "load_suite", load_suite)
     return found
 
 
@@ -81,6 +81,13 @@ def test_fit_writes_policies_that_load_and_decide(pair, prompts):
     assert policy.data["train_texts"] == 30 and policy.data["train_positions"] > 500
     assert {"auc", "f1", "f1_always_accept", "latency", "calibration_error"} <= set(policy.metrics["validation"])
     assert any("validation texts" in message for message in messages)
+    (shipped,) = found.folder.glob("validation.*")
+    stamp = (found.folder / "disco.json").stat().st_mtime_ns
+    shipped.unlink()
+    (again,) = fit(pair, [pair.default_draft], OPTIONS, only_chains=True)
+    recorded = read_validation(found.folder, pair.default_draft, pair.fingerprint, pair.draft().info.fingerprint)
+    assert again.policies == [] and stamp == (found.folder / "disco.json").stat().st_mtime_ns
+    assert len(recorded) == OPTIONS.n_validation and set(recorded[0].chain.along.scores) == set(heads)
 
 
 def test_a_cancelled_fit_writes_nothing(pair, prompts):

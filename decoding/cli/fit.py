@@ -32,8 +32,8 @@ def fit(
 ) -> None:
     """Fit the learned policies: write texts, train, calibrate, tune, and store them next to the draft."""
     from ..errors import Cancelled
-    from ..fit.run import FitOptions
     from ..fit.run import fit as fit_pair
+    from ..fit.texts import FitOptions
 
     options = FitOptions(suite, train, validation, max_new_tokens, epochs, seed)
     with cancel_on_interrupt() as cancel, one_task("Loading the models") as progress:

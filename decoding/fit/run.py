@@ -36,34 +36,18 @@ from ..lookahead.lanes import parse_lane
 from ..lookahead.ngrams import read_ngrams
 from ..lookahead.policy_files import PolicyFile, write_policy
 from ..records.request import CompareRequest
-from ..records.suites import load_suite, suites_for
 from ..records.trace import Costs, Finish
 from .candidates import Candidate, Fitted, choose, fitted_policies, train_candidates
 from .data import Collector, Positions
-from .texts import greedy_texts
+from .texts import FitOptions, Progress, Texts, write_texts
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
 
-Progress = Callable[[str, float | None], None]
-Texts = list[tuple[list[int], list[int]]]  # prompt and the target's text
 COST_PROMPTS = 3
 DECISION_PROMPTS = 5
-SHORTEST = 8  # minimum length of a text in tokens
 MIN_POSITIONS = 500  # too few to train on below this
 SHIPPED = 40  # validation prompts whose chains are written beside the policies
-
-
-@dataclass(frozen=True, slots=True)
-class FitOptions:
-    """What to fit on. ``suite``: a suite's name or "all"; counts are total numbers of prompts."""
-
-    suite: str = "all"
-    n_train: int = 480
-    n_validation: int = 160
-    max_new_tokens: int = 128
-    epochs: int = 12
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,46 +99,6 @@ def _fit_draft(job: _Job, texts: dict[str, Texts]) -> list[PolicyFile]:
     costs = job.with_decisions(smooth_costs(readings), texts["validation"], candidates)
     job.progress("tuning on the validation split", None)
     return _choose(job, candidates, recorded, costs, _data(job.options, texts, positions))
-
-
-def write_texts(
-    pair: Pair,
-    draft: str,
-    options: FitOptions,
-    progress: Progress,
-    cancelled: Callable[[], bool],
-    splits: Sequence[str] = ("train", "validation"),
-) -> dict[str, Texts]:
-    """The target's greedy text after the prompts of these splits, decoded with ``draft``."""
-    counts = {"train": options.n_train, "validation": options.n_validation}
-    asked = {split: _prompts(pair, options, split, counts[split]) for split in splits}
-    found = {}
-    for split, prompts in asked.items():
-
-        def report(share: float, split: str = split) -> None:
-            if cancelled():
-                raise Cancelled
-            progress(f"The target writes {split} texts", share)
-
-        texts = greedy_texts(pair, draft, prompts, options.max_new_tokens, report)
-        found[split] = [(p, text) for p, text in zip(prompts, texts, strict=True) if len(text) >= SHORTEST]
-        if not found[split]:
-            raise UserError(f"The target ends every {split} text immediately: there is nothing to fit on.")
-    return found
-
-
-def _prompts(pair: Pair, options: FitOptions, split: str, limit: int) -> list[list[int]]:
-    most = pair.target.max_length - options.max_new_tokens
-    prompts = [
-        pair.encode_prompt(one.prompt).ids for one in load_suite(suites_for(options.suite, pair.chat), split, limit)
-    ]
-    usable = [prompt for prompt in prompts if 1 < len(prompt) <= most]
-    if not usable:
-        raise UserError(
-            f"The suite {options.suite} has no usable prompt in its {split} split: all are empty or longer "
-            f"than the {most:,} tokens that leave room for {options.max_new_tokens} new ones."
-        )
-    return usable
 
 
 class _Job:
