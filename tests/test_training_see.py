@@ -17,10 +17,11 @@ from decoding.errors import UserError
 from decoding.pictures.scenes import COLORS, SHAPES, What, kinds, layout
 from training.align.teacher import ChatModel
 from training.see import find, install, reading, report, states
+from training.see.chat import Chat
 from training.see.commands import app
 from training.see.find import ENCODER, finding_loss, train_encoder, truth
 from training.see.questions import QUESTIONS, SAMPLES, ask, plural
-from training.see.reading import PROJECTOR, Chat, newest_reader, start_from_words, train_projector, true_slots
+from training.see.reading import PROJECTOR, newest_reader, start_from_words, train_projector, true_slots
 from training.see.report import kinds_named, shares_right
 from training.see.scenes import RARE, held_out_scenes, is_held_out, training_scenes
 

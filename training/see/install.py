@@ -17,8 +17,9 @@ from decoding.pictures.scenes import COLORS, MOST_THINGS, SHAPES, SIDE, emoji_na
 from training.align.teacher import ChatModel
 from training.files import replacing_file
 
+from .chat import Chat
 from .questions import SAMPLES
-from .reading import Chat, newest_reader
+from .reading import newest_reader
 from .report import measure
 from .scenes import RARE
 

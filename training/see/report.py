@@ -14,9 +14,9 @@ from decoding.engines.picture_encoder import TOKENS, PictureReader, pixels, slot
 from decoding.pictures.draw import draw
 from decoding.pictures.scenes import Scene, kinds
 
+from .chat import Chat
 from .find import truth
 from .questions import QUESTIONS, SAMPLES, Question, plural
-from .reading import Chat
 from .scenes import RARE, held_out_scenes
 
 MOST_TOKENS = 40
