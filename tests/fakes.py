@@ -107,6 +107,8 @@ class ScriptedRunner:
             yield kind, data | ({"served": self.served} if kind == "started" else {})
             if kind == "iterations":
                 self._misbehave(request.prompt)
+                if "#nan" in request.prompt:
+                    yield "iterations", data | {"start": float("nan")}
             if kind == "lane_started" and "#flood" in request.prompt:
                 yield from [("progress", {"stage": "flood", "message": "x" * 100, "fraction": None})] * 20_000
 

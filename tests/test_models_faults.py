@@ -8,12 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from decoding.backends.jobs import Jobs
 from decoding.engines import checks, loading, sources
 from decoding.engines.base import check_prompt
 from decoding.engines.checks import free_memory
 from decoding.engines.cuda_graphs import GraphRunner
+from decoding.engines.formats import find_format
 from decoding.engines.hub import Found, Repository, inspect
 from decoding.engines.loading import choose_device, describe_model, load_hf_model, read_config
 from decoding.engines.tokenizer import load_tokenizer
@@ -45,6 +47,46 @@ def test_weights_that_are_cut_short(folder, kept):
         load_hf_model(folder, torch.float32)
 
 
+def rewritten(folder, change):
+    """The folder with ``change(weights)`` made to its weights by name."""
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+QUERY = "model.layers.0.self_attn.q_proj.weight"
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda weights: weights.pop(QUERY), f"are missing from its files .{QUERY}."),
+        (lambda weights: weights.update({QUERY: weights[QUERY][:8].clone()}), "have other sizes than its config.json"),
+        (lambda weights: weights.update({QUERY: weights[QUERY].int()}), "are stored as whole numbers"),
+    ],
+)
+def test_no_weight_is_made_up(folder, change, words):
+    with pytest.raises(UserError, match=f"small is not a whole model: weights {words}"):
+        load_hf_model(rewritten(folder, change), torch.float32)
+
+
+def test_weights_that_give_no_numbers(folder):
+    rewritten(folder, lambda weights: weights[QUERY].fill_(float("nan")))
+    with pytest.raises(UserError, match="small gives results that are not numbers .NaN or infinite"):
+        loading.load_model(folder, name="small", source="test", formats=[find_format("float32")], threads=1)
+
+
+def test_a_chat_template_that_fails(shipped):
+    tokenizer = load_tokenizer(shipped)
+    tokenizer._hf.chat_template = "{{ messages[0].nothing.at.all }}"
+    with pytest.raises(UserError, match="chat template (is broken|takes no such)"):
+        tokenizer.chat("hello")
+    tokenizer._hf.chat_template = "{{ 10 ** 'x' }}"
+    with pytest.raises(UserError, match="chat template is broken .TypeError.: let it continue"):
+        tokenizer.chat("hello")
+
+
 def test_files_that_are_broken_or_missing(folder):
     (folder / "generation_config.json").write_text("{")
     with pytest.raises(UserError, match="broken model: its generation_config.json is not JSON"):
@@ -55,6 +97,9 @@ def test_files_that_are_broken_or_missing(folder):
     with pytest.raises(UserError, match="no tokenizer that loads .*: choose another"):
         load_tokenizer(folder)
     (folder / "config.json").write_text("{")
+    with pytest.raises(UserError, match="broken model: its config.json is not JSON"):
+        read_config(folder)
+    (folder / "config.json").write_text("[" * 100_000)
     with pytest.raises(UserError, match="broken model: its config.json is not JSON"):
         read_config(folder)
     (folder / "config.json").unlink()

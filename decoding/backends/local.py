@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 from ..errors import UserError
@@ -26,6 +27,11 @@ POLL_S = 0.1  # interval at which a waiting stream checks its cancel flag
 INBOX_SIZE = 2000  # events that a reader may lag behind before the worker waits for it
 STALL_S = 20.0  # how long the worker waits for a reader that does not read
 UNHEEDED_S = 30.0  # how long a cancelled job may continue before its process is killed
+SILENT_S = 60.0  # how long a worker at work may give no sign of life before it is replaced
+SILENT = (
+    "The process that runs the models gave no sign of life for a minute and was ended. The part that was decoded is "
+    "shown; a new process starts with the next run."
+)
 UNREAD = "The results were not read for too long, so the run was ended: start it again."
 
 
@@ -39,6 +45,7 @@ class _Job:
     abandoned: bool = False  # it no longer has a reader
     cancelled: bool = False  # its reader has cancelled it
     overdue: bool = False  # it exceeded its time limit
+    silent: bool = False  # its process hung
     over: bool = False  # its last event has come
 
     def post(self, kind: Kind, **data: Any) -> None:
@@ -194,6 +201,18 @@ class LocalBackend(CheckedBackend):
                 job.overdue = True
                 self._stop_running(job)
 
+    def _end_silent(self, job: _Job) -> None:
+        """Ends a process that hangs; looks again later at one that was heard."""
+        with self._lock:
+            if job is not self._running or self._worker is None:
+                return
+            left = SILENT_S - (monotonic() - self._worker.heard_at)
+            if left > 0:
+                _later(left, lambda: self._end_silent(job))
+                return
+            job.silent = True
+            self._worker.kill()
+
     def _advance(self) -> None:
         """Gives the next job to the worker (lock held)."""
         if self._running is not None or not self._line or self._closed:
@@ -207,6 +226,7 @@ class LocalBackend(CheckedBackend):
                 return self._next()
             self._worker.send(message)  # if it has already ended, _on_end reports that
         self._deadline = _later(self._grant.max_seconds, lambda: self._end_overdue(job))
+        _later(SILENT_S, lambda: self._end_silent(job))
         self._post_places()
 
     def _start_worker(self, job: _Job) -> WorkerProcess | None:
@@ -251,7 +271,9 @@ class LocalBackend(CheckedBackend):
             job = self._running
             if job is None:
                 return
-            if job.cancelled:
+            if job.silent:
+                job.post("failed", message=SILENT)
+            elif job.cancelled:
                 job.post("cancelled")
             else:
                 job.post("failed", message=CLOSED if self._closed else _crash_sentence(worker))

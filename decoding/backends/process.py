@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from time import monotonic
 from typing import Any
 
 from ..files import ProcessFolder
@@ -47,6 +48,7 @@ class WorkerProcess:
         self._connection = Connection(ours.detach())
         self._writing = threading.Lock()
         self._on_message, self._on_end = on_message, on_end
+        self.heard_at = monotonic()  # when it last sent anything
         threading.Thread(target=self._read, name="worker-reader", daemon=True).start()
 
     @property
@@ -84,7 +86,9 @@ class WorkerProcess:
                 message = json.loads(self._connection.recv_bytes())
             except (EOFError, OSError):
                 break
-            self._on_message(self, message)
+            self.heard_at = monotonic()
+            if message:  # else a sign of life
+                self._on_message(self, message)
         self._process.kill()  # it may have closed its end and hang
         self._process.wait()
         with self._writing:

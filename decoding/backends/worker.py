@@ -3,8 +3,8 @@
 Started by :mod:`.process` as ``python -m decoding.backends.worker FD MODULE:NAME FOLDER``; FOLDER is its folder for
 temporary files. Messages are JSON, both ways:
 ``{"job", "kind", "options", "run"}``, ``{"cancel": job}`` and ``{"prepare": true}`` come in, ``{"job", "kind",
-"data"}`` go out. The end of the pipe (the front end closed it or died) ends the worker immediately; it removes its
-folder first.
+"data"}`` go out, and ``{}`` every few seconds as a sign of life. The end of the pipe (the front end closed it or died)
+ends the worker immediately; it removes its folder first.
 """
 
 from __future__ import annotations
@@ -20,12 +20,41 @@ import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from time import sleep
 from typing import Any, Protocol
 
 from ..records.events import LAST_KINDS, RawEvents, guarded
 from .process import GPU_LOST
 
 log = logging.getLogger(__name__)
+
+BEAT_S = 5.0
+NOT_NUMBERS = (
+    "The models gave results that are not numbers (NaN or infinite), so there is no run to show: choose the number "
+    "format float32, or other models."
+)
+
+
+class _Line:
+    """The way out, for several threads."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._writing = connection, threading.Lock()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Raises ValueError for a number that JSON does not have; nothing is sent then."""
+        text = json.dumps(message, allow_nan=False, separators=(",", ":"))
+        with self._writing:
+            self._connection.send_bytes(text.encode("ascii"))
+
+    def beat(self) -> None:
+        """Sends a sign of life again and again: a process that hangs sends none."""
+        while True:
+            sleep(BEAT_S)
+            try:
+                self.send({})
+            except OSError:  # the front end is gone, which the reading thread learns as well
+                return
 
 
 class JobRunner(Protocol):
@@ -50,6 +79,8 @@ def main(fd: str, target: str, folder: str) -> None:
     inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     cancelled: set[int] = set()
     threading.Thread(target=_read, args=(connection, inbox, cancelled, folder), daemon=True).start()
+    line = _Line(connection)
+    threading.Thread(target=line.beat, name="heartbeat", daemon=True).start()
     runner = _resolve(target)()
     while True:
         if inbox.empty():
@@ -58,7 +89,7 @@ def main(fd: str, target: str, folder: str) -> None:
         if "prepare" in message:
             runner.prepare()
         else:
-            _serve(connection, runner, message, cancelled)
+            _serve(line, runner, message, cancelled)
 
 
 def _resolve(target: str) -> Callable[[], JobRunner]:
@@ -79,7 +110,7 @@ def _read(connection: Connection, inbox: queue.SimpleQueue, cancelled: set[int],
             inbox.put(message)
 
 
-def _serve(connection: Connection, runner: JobRunner, message: dict[str, Any], cancelled: set[int]) -> None:
+def _serve(line: _Line, runner: JobRunner, message: dict[str, Any], cancelled: set[int]) -> None:
     job = message["job"]
 
     def is_cancelled() -> bool:
@@ -92,8 +123,11 @@ def _serve(connection: Connection, runner: JobRunner, message: dict[str, Any], c
         if kind == "failed" and runner.has_lost_device():
             log.error("%s: this process ends, a new one starts with the next job", data["message"])
             os._exit(GPU_LOST)  # the front end learns of it by the end of the pipe, so no job comes in between
-        text = json.dumps({"job": job, "kind": kind, "data": data}, allow_nan=False, separators=(",", ":"))
-        connection.send_bytes(text.encode("ascii"))
+        try:
+            line.send({"job": job, "kind": kind, "data": data})
+        except ValueError:  # what models computed, not what this program did
+            kind = "failed"
+            line.send({"job": job, "kind": kind, "data": {"message": NOT_NUMBERS}})
         if kind in LAST_KINDS:
             break
     cancelled.discard(job)

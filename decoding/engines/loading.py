@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{folder.name} holds no model: its config.json cannot be read ({error.strerror}).") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{folder.name} holds a broken model: its config.json is not JSON.") from error
     check_config(config, folder.name)
     if not any(folder.glob("*.safetensors")):
@@ -108,6 +108,7 @@ def load_model(
         general = TransformersModel(hf_model, info)
         if device == "cpu" and not spread and threads is None:
             info.threads = usual_threads(general, rows)
+        check_numbers(general.prefill([0]), name)
         return general
     stored = None
     if weights == "int4" and gguf is not None:
@@ -115,6 +116,7 @@ def load_model(
         stored = read_groups(gguf(), sizes.num_attention_heads, sizes.num_key_value_heads)
     model = LeanModel(hf_model, info, weights, head_ids=head_ids, stored=stored)
     model.set_threads(threads or usual_threads(model, rows))
+    check_numbers(model.prefill([0]), name)
     return model
 
 
@@ -132,12 +134,14 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
         raise UserError(f"{folder.name} is too large for one GPU; to spread it over several, install accelerate.")
     options = {"device_map": "auto"} if spread else {}
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model, found = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # named below, in our own words
             **options,
         )
     except SafetensorError as error:
@@ -148,10 +152,50 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
             raise  # not the model's fault
         why = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(f"{folder.name} could not be loaded ({why}): choose another model.") from error
+    _check_whole(model, found, folder)
     reason = refusal(model)
     if reason:
         raise UserError(reason)
     return model.eval()
+
+
+def _check_whole(model: Any, found: Mapping[str, Any], folder: Path) -> None:
+    """Raises UserError where a weight was not in the files, or not as a matrix of numbers of the model's size.
+
+    transformers would go on with random weights in its place.
+    """
+    sizes = [name for name, *_ in found["mismatched_keys"]]
+    own = {name for name, _ in model.named_parameters()}
+    integers = [name for name, dtype in _stored_dtypes(folder) if name in own and not dtype.startswith(("F", "BF"))]
+    for names, what in (
+        (sorted(found["missing_keys"]), "are missing from its files"),
+        (sizes, "have other sizes than its config.json says"),
+        (integers, "are stored as whole numbers"),
+    ):
+        if names:
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise UserError(
+                f"{folder.name} is not a whole model: weights {what} ({shown[:300]}). Fetch or convert it again."
+            )
+
+
+def _stored_dtypes(folder: Path) -> Iterator[tuple[str, str]]:
+    """(name, dtype as safetensors writes it) of all tensors in a model's files."""
+    from safetensors import safe_open
+
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 (no dict)
+                yield name, tensors.get_slice(name).get_dtype()
+
+
+def check_numbers(logits: torch.Tensor, name: str) -> None:
+    """Raises UserError for logits that are not numbers: there is no best token among them."""
+    if bool(logits.isnan().any()) or bool((logits == torch.inf).any()):
+        raise UserError(
+            f"{name} gives results that are not numbers (NaN or infinite): its weights are broken, or too large for "
+            "this number format. Choose float32, or another model."
+        )
 
 
 def describe_model(hf_model: Any, name: str, source: str, mark: str) -> ModelInfo:

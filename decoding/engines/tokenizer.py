@@ -87,6 +87,10 @@ class Tokenizer:
             return self._hf.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except TemplateError as error:  # some templates refuse the role
             raise UserError(f"The target's chat template takes no such messages ({error}).") from error
+        except Exception as error:  # a template is a program from the model's folder: it can fail in any way
+            raise UserError(
+                f"The target's chat template is broken ({type(error).__name__}): let it continue the text instead."
+            ) from error
 
     def _token_text(self, token: int) -> TokenText:
         """The text of ``token`` inside a text, with its bytes if it is not complete UTF-8."""
@@ -158,6 +162,6 @@ def _eos_ids(folder: Path) -> frozenset[int]:
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path.parent.name} holds a broken model: its {path.name} is not JSON.") from error
     return data if isinstance(data, dict) else {}
