@@ -87,7 +87,7 @@ def test_a_worker_killed_while_idle_is_replaced_without_a_word(backend):
 
 
 def test_a_process_that_hangs_is_replaced(backend, monkeypatch):
-    run(backend)
+    compare(backend)
     monkeypatch.setattr(local, "SILENT_S", 0.5)
     events = []
     for event in backend.compare(small_request("#slow"), threading.Event()):
@@ -96,15 +96,15 @@ def test_a_process_that_hangs_is_replaced(backend, monkeypatch):
             os.kill(backend._worker.pid, signal.SIGSTOP)
     assert events[-1].kind == "failed" and "no sign of life" in events[-1].data["message"]
     monkeypatch.undo()
-    assert run(backend)[-1].kind == "finished"
+    assert compare(backend)[-1].kind == "finished"
 
 
 def test_results_that_are_no_numbers_are_a_sentence_and_the_process_lives(backend):
-    run(backend)
+    compare(backend)
     process = backend._worker.pid
-    events = run(backend, "#nan")
+    events = compare(backend, "#nan")
     assert events[-1].kind == "failed" and "not numbers (NaN or infinite)" in events[-1].data["message"]
-    assert run(backend)[-1].kind == "finished" and backend._worker.pid == process
+    assert compare(backend)[-1].kind == "finished" and backend._worker.pid == process
 
 
 def test_cancel_ends_a_run_between_iterations(backend):

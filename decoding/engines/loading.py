@@ -134,7 +134,7 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
         raise UserError(f"{folder.name} is too large for one GPU; to spread it over several, install accelerate.")
     options = {"device_map": "auto"} if spread else {}
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
+        loaded: tuple[Any, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             use_safetensors=True,
@@ -152,6 +152,7 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
             raise  # not the model's fault
         why = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise UserError(f"{folder.name} could not be loaded ({why}): choose another model.") from error
+    model, found = loaded
     _check_whole(model, found, folder)
     reason = refusal(model)
     if reason:
