@@ -40,7 +40,8 @@ class SoakResult:
         return self.lost == 0 and self.mixed == 0 and self.ends["finished"] == self.runs
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"clean": self.is_clean}
+        counts = {"ends": dict(self.ends), "sentences": dict(self.sentences)}  # asdict would count a Counter's pairs
+        return asdict(self) | counts | {"clean": self.is_clean}
 
 
 @dataclass(frozen=True, slots=True)
