@@ -1,1 +1,4 @@
-"""Trains the drafts of the chat model. The small pair's own trainer is in the history: see its card."""
+"""Trains what the shipped pairs need: the chat model's drafts, and its picture reader.
+
+The small pair's own trainer is in the history: its card names the commit.
+"""

@@ -9,7 +9,6 @@ drawn by a browser in turn; decode times by the lanes' own clocks are compared. 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from statistics import median
 from decoding.backends.base import Backend
 from decoding.backends.local import LocalBackend
 from decoding.records.request import DEFAULT_LANES, CompareRequest
-from decoding.records.run_file import run_from_json
+from decoding.records.run_file import run_from_json, run_of_events
 from decoding.records.trace import Run
 
 from ..page import build_page, serve
@@ -98,12 +97,9 @@ def latency(request: CompareRequest, rounds: int, warm_s: float) -> bool:
 
 def by_command_line(backend: Backend, request: CompareRequest) -> Run:
     """A run as in the command line: events are read and dropped."""
-    last = None
-    for event in backend.compare(request, threading.Event()):
-        last = event
-    if last is None or last.kind != "finished":
-        raise SystemExit(f"The run ended as {last.kind if last else 'nothing'}: {last.data if last else ''}")
-    return run_from_json(json.dumps(last.data["run"]))
+    run = run_of_events(backend.compare(request, threading.Event()))
+    assert run is not None, "nobody stops it"
+    return run
 
 
 def by_page(visitor) -> Run:
