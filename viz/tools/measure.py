@@ -37,14 +37,14 @@ WATCH = """(race) => {
   const seen = window.runSeen = { clicked: performance.now() };
   const note = (name) => { seen[name] ??= requestAnimationFrame(() => requestAnimationFrame(() => {
     seen[name] = performance.now() - seen.clicked; })); };
-  const { player } = race, { take } = player;
-  player.take = function (event) {
-    take.call(this, event);
+  const { hear } = race;
+  race.hear = function (event) {
+    hear.call(this, event);
     const { kind, data } = event;
     if (kind === "iterations") note("token");
     if (kind === "lane_finished" && data.repeat === 0) seen.decoding = (seen.decoding || 0) + 1000 * data.decode_s;
     if (kind === "replay" || kind === "finished") note("replay");
-    if (kind === "finished") { note("whole"); player.take = take; }
+    if (kind === "finished") { note("whole"); race.hear = hear; }
   };
   document.querySelector("#run").click();
 }"""
