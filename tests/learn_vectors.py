@@ -39,26 +39,27 @@ LANES = (
 
 
 def make_vectors(seed: int, rounds: int = 6) -> list[dict[str, Any]]:
-    """Cases of {chain, costs, ending, tuned, lanes: {lane: [iterations, cost, speedup]}}, JSON-ready."""
+    """Cases of {chain, costs (weighed), paid, ending, tuned, lanes: {lane: [iterations, cost, speedup]}}, as JSON."""
     random_ = random.Random(seed)
     return [_vector(random_) for _ in range(rounds)]
 
 
 def _vector(random_: random.Random) -> dict[str, Any]:
     chain = make_chain(random_, random_.randrange(1, 90), random_.choice((0.0, 0.5, 0.8, 0.95, 1.0)))
-    costs = make_costs(random_)
+    costs, paid = make_costs(random_), make_costs(random_)
     tuned = make_tuned(random_)
     ending = random_.choice(({"finish": "length"}, {"finish": "eos", "max_new_tokens": len(chain.target) + 7}))
     heads = {name: SimpleNamespace(name=name, needs=frozenset(), tuned=tuned[name]) for name in HEADS}
     lanes = {}
     for text in LANES:
-        done = simulate(chain, costs, make_policy(parse_lane(text), heads), **ending)
+        done = simulate(chain, costs, make_policy(parse_lane(text), heads), paid=paid, **ending)
         lanes[text] = [done.iterations, done.cost, done.speedup]
     return json.loads(
         json.dumps(
             {
                 "chain": asdict(chain),
                 "costs": asdict(costs),
+                "paid": asdict(paid),
                 "cheaper": asdict(with_costs(costs, chain.draft, c=0.03)),
                 "ending": {"finish": ending["finish"], "maxNewTokens": ending.get("max_new_tokens")},
                 "tuned": tuned,

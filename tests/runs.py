@@ -119,6 +119,11 @@ def make_run(
     )
 
 
+def untimed(run: Run) -> Run:
+    """``run`` without the times of its lanes: only its cost curves say what an iteration costs."""
+    return replace(run, lanes=[replace(trace, repeats=[]) for trace in run.lanes])
+
+
 def add_draft(run: Run, name: str, *, match: float, c: float) -> None:
     """Adds to ``run`` (of seed 0) the draft ``name``, its guesses along the same text, and its lane static:5."""
     other = make_run(lanes=("static:5",), n_tokens=len(run.chains["shallow"].target), match=match, c=c)

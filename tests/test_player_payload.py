@@ -8,11 +8,12 @@ from dataclasses import asdict, replace
 import pytest
 
 from decoding.analysis import metrics
+from decoding.analysis.run_costs import run_costs
 from decoding.analysis.steadiness import contradictions
 from decoding.lookahead.spec import TWENTIETHS
 from decoding.records.trace import Verdict
 from tests.learned_heads import make_heads
-from tests.runs import make_run
+from tests.runs import make_run, untimed
 from viz.player import payload as payloads
 from viz.player.names import lane_caption, lane_heading, lane_name
 from viz.player.payload import TICKS_PER_SECOND, run_payload
@@ -99,7 +100,7 @@ def test_the_first_sentence_is_the_runs(run):
     assert opening(run, point=other.lane) == (  # an example's sentence is about its point
         f"Here: the same 88 tokens, {point}, {ratio:.2f}× faster with {lane_name(name)}."
     )
-    assert f"takes {run.costs.check(6):.2f} and" in check_fact(run)
+    assert f"takes {run_costs(run).check(6):.2f} and" in check_fact(run)
 
 
 def test_the_first_sentence_is_honest_when_slower_or_alone():
@@ -161,6 +162,7 @@ def test_a_text_that_ended_at_once_is_answered_with_what_to_do(run):
 
 def test_the_first_guess_after_a_check_has_a_price_of_its_own(run):
     draft = run.pair.default_draft
+    run = untimed(run)
     run.costs.first[draft] = 0.07
     c = run.costs.c[draft]
     assert check_fact(run).endswith(f"of the draft {c:.2f} to {c + 0.07:.2f}.")

@@ -14,6 +14,7 @@ from typing import Any
 import gradio as gr
 
 from decoding.analysis.metrics import acceptance_rate, mean_sl, speedup, tokens_per_target_pass
+from decoding.analysis.run_costs import run_costs
 from decoding.analysis.whatif import Replay, ending, static_sweep
 from decoding.backends.base import Backend
 from decoding.errors import UserError
@@ -156,7 +157,7 @@ def best_length(run: Run) -> dict[str, Any]:
     chain = run.chains.get(run.pair.default_draft)
     if chain is None or not chain.target:
         raise UserError("Nothing was decoded, so there is no speculation length to choose: try a longer prompt.")
-    simulated = static_sweep(Replay(chain), run.costs, **ending(run))
+    simulated = static_sweep(Replay(chain), run_costs(run), **ending(run))
     speedups = {sl: round(one.speedup, 3) for sl, one in enumerate(simulated, start=1)}
     best = max(speedups, key=lambda sl: (speedups[sl], -sl))
     return {

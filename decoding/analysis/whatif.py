@@ -22,6 +22,7 @@ from ..lookahead.lanes import Lane, expand_lanes, parse_lane
 from ..lookahead.registry import make_policy
 from ..lookahead.static import Static
 from ..records.trace import Chain, Costs, Finish, Guesses, Run
+from .run_costs import run_costs
 
 
 @dataclass(slots=True)
@@ -92,6 +93,7 @@ def simulate(
     costs: Costs,
     policy: LookaheadPolicy,
     *,
+    paid: Costs | None = None,
     max_new_tokens: int | None = None,
     finish: Finish = "length",
 ) -> Simulated:
@@ -99,7 +101,8 @@ def simulate(
 
     Args:
         chain: the chain, or its Replay to simulate many policies on it.
-        costs: the frozen cost curves, see :func:`with_costs` for others.
+        costs: the cost curves that the policy weighs, see :func:`with_costs` for others.
+        paid: what the iterations cost, where that is known better (:func:`run_costs`); by default ``costs``.
         max_new_tokens: the run's token limit (requested or left by the context); matters if the text ended earlier.
         finish: how the text ended. "eos" and "stop" leave room up to ``max_new_tokens``.
 
@@ -114,8 +117,9 @@ def simulate(
         wanted = max(wanted, max_new_tokens or 0)
     policy.reset(LaneContext(chain.draft, costs, wanted, chain.holds, replay.n_tokens))
     iterations = list(_iterate(replay, policy, wanted))
-    cost = _cost(iterations, costs, chain.draft, policy.name)
-    plain = replay.n_tokens * costs.iteration(0, None)
+    paid = paid or costs
+    cost = _cost(iterations, paid, chain.draft, policy.name)
+    plain = replay.n_tokens * paid.iteration(0, None)
     return Simulated(iterations, replay.n_tokens, cost, plain / cost if cost else 1.0)
 
 
@@ -209,11 +213,11 @@ class Ending(TypedDict):
 def simulate_lane(
     run: Run, lane: str | Lane, heads: Mapping[str, Head] | None = None, cost_ratio: float | None = None
 ) -> Simulated:
-    """Simulates ``lane`` on the text of ``run``.
+    """Simulates ``lane`` on the text of ``run``: it decides by the recorded curves and pays the run's own costs.
 
     Args:
         heads: fitted heads of the lane's draft, which the learned policies need.
-        cost_ratio: another c for the lane's draft.
+        cost_ratio: another c for the lane's draft, which it weighs and pays.
 
     Raises:
         UserError: the run has no chain for the lane's draft, or a learned policy has no head.
@@ -230,12 +234,13 @@ def sweep(
     """:func:`simulate_lane` for several lanes or for lane text with ranges ("static:1..16"), keyed by lane."""
     asked = expand_lanes(lanes) if isinstance(lanes, str) else lanes
     replays: dict[str, Replay] = {}
-    found = {}
+    found, own = {}, run_costs(run)
     for lane in (parse_lane(one) if isinstance(one, str) else one for one in asked):
         draft = _draft_of(run, lane)
         replay = replays.get(draft) or replays.setdefault(draft, Replay(run.chains[draft]))
-        costs = run.costs if cost_ratio is None else with_costs(run.costs, draft, c=cost_ratio)
-        found[lane.text] = simulate(replay, costs, make_policy(lane, heads), **ending(run))
+        paid = own if cost_ratio is None else with_costs(own, draft, c=cost_ratio)
+        weighed = run.costs if cost_ratio is None else paid
+        found[lane.text] = simulate(replay, weighed, make_policy(lane, heads), paid=paid, **ending(run))
     return found
 
 

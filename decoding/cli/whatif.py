@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..analysis.metrics import Spread, speedup
+from ..analysis.run_costs import run_costs
 from ..analysis.whatif import Simulated, simulate_lane
 from ..errors import UserError
 from ..lookahead.fitted import heads_of
@@ -60,7 +61,8 @@ def _plain(lane: str, found: Simulated, measured: Spread | None) -> dict[str, An
 
 
 def _show(run: Run, found: dict[str, Simulated], measured: dict[str, Spread], cost_ratio: float | None) -> None:
-    c = ", ".join(f"{name} {cost_ratio if cost_ratio is not None else run.costs.c[name]:.3g}" for name in run.chains)
+    own = run_costs(run).c
+    c = ", ".join(f"{name} {cost_ratio if cost_ratio is not None else own[name]:.3g}" for name in run.chains)
     out.print(Text(visible(f"Simulated on {found[next(iter(found))].n_tokens} tokens of run {run.id}; c: {c}")))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("lane", no_wrap=True)

@@ -22,11 +22,11 @@ from viz.player.payload import run_payload
 LANES_RUN = ("autoregressive", "static:5", "confidence:0.5", "disco:0.6")
 ITERATIONS = "lane.iterations.map((it) => [it.start, it.drafted, it.accepted])"
 
-REPLAY = """(cases) => cases.map(({ chain, costs, ending, tuned, lanes }) => {
+REPLAY = """(cases) => cases.map(({ chain, costs, paid, ending, tuned, lanes }) => {
   const { Replay, simulate, makePolicy, parseLane } = SpeculoscopeLearn;
   const replay = new Replay(chain);
   return Object.fromEntries(Object.keys(lanes).map((text) => {
-    const done = simulate(replay, costs, makePolicy(parseLane(text), tuned), ending);
+    const done = simulate(replay, paid, makePolicy(parseLane(text), tuned), ending, costs);
     return [text, [done.iterations, done.cost, done.speedup]];
   }));
 })"""

@@ -14,6 +14,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from decoding.analysis.metrics import draft_passes, ending, mean_sl, speedup, static_sweep, thrown_away
+from decoding.analysis.run_costs import run_costs
 from decoding.analysis.whatif import Replay
 from decoding.lookahead.lanes import is_usable
 from decoding.records.trace import Iteration, Run, Trace
@@ -236,8 +237,8 @@ def draw_static_speedups(run: Run) -> Drawing:
 
 
 def static_speedups(run: Run, draft: str) -> dict[int, float]:
-    """Simulated speedup of static:1..20 with ``draft`` on this run's text, from its cost curves."""
-    sweep = static_sweep(Replay(run.chains[draft]), run.costs, **ending(run))
+    """Simulated speedup of static:1..20 with ``draft`` on this run's text, at this run's own costs."""
+    sweep = static_sweep(Replay(run.chains[draft]), run_costs(run), **ending(run))
     return {sl: simulated.speedup for sl, simulated in enumerate(sweep, start=1)}
 
 

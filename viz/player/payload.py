@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from decoding.analysis import metrics
 from decoding.analysis.lane_figures import Figure, lane_figures
+from decoding.analysis.run_costs import run_costs
 from decoding.analysis.steadiness import contradictions
 from decoding.analysis.whatif import ending
 from decoding.errors import UserError
@@ -82,7 +83,8 @@ def run_payload(
         "token_limit": how["max_new_tokens"],
         "finish": how["finish"],
         "doubtful": bool(doubtful),
-        "costs": asdict(run.costs),
+        "costs": asdict(run_costs(run)),
+        "weighed": asdict(run.costs),
         "chains": {draft: _chain(run, draft, details) for draft in run.chains},
         "tuned": {draft: _tuned(run, draft) for draft in run.chains},
         "titles": {name: spec.title for name, spec in all_specs().items()},

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from decoding.analysis.metrics import replayed_speedup, static_opt
+from decoding.analysis.run_costs import run_costs
 from decoding.analysis.steadiness import wavering
 from decoding.lookahead.lanes import is_usable
 from decoding.records.pairs import about_pair
-from decoding.records.trace import Run, Trace
+from decoding.records.trace import Costs, Run, Trace
 
 from .names import lane_name
 
@@ -100,7 +101,7 @@ def check_fact(run: Run, doubtful: Sequence[str] = ()) -> str:
     if doubtful:
         return f"Timings are unsteady here ({'; '.join(doubtful)}): measure again when the machine is quiet."
     return (
-        f"In passes of the target over one token, a check of 6 tokens takes {run.costs.check(6):.2f} "
+        f"In passes of the target over one token, a check of 6 tokens takes {run_costs(run).check(6):.2f} "
         f"and a guess of the draft {_draft_costs(run)}."
     )
 
@@ -108,12 +109,13 @@ def check_fact(run: Run, doubtful: Sequence[str] = ()) -> str:
 def _draft_costs(run: Run) -> str:
     """The cost of a guess for every draft that ran, beginning with the first sentence's draft."""
     ran = list(dict.fromkeys(trace.draft for trace in run.lanes if trace.draft)) or [run.pair.default_draft]
-    costs = [_draft_cost(run, name) + (f" ({name})" if len(ran) > 1 else "") for name in ran]
+    own = run_costs(run)
+    costs = [_draft_cost(own, name) + (f" ({name})" if len(ran) > 1 else "") for name in ran]
     return ", ".join(costs)
 
 
-def _draft_cost(run: Run, name: str) -> str:
-    c, first = run.costs.c.get(name), run.costs.first.get(name, 0.0)
+def _draft_cost(costs: Costs, name: str) -> str:
+    c, first = costs.c.get(name), costs.first.get(name, 0.0)
     if c is None:
         return "less"
     return f"{c:.2f}" + (f" to {c + first:.2f}" if first >= 0.005 else "")  # the first after a check

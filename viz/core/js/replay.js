@@ -86,12 +86,12 @@ export function cutChain(chain, n) {
 
 // ---------------------------------------------------------------- replaying
 
-/** The iterations [start, SL, accepted] in which a policy decodes the text, and their cost. */
-export function simulate(replay, costs, policy, ending = {}) {
+/** The iterations [start, SL, accepted] in which a policy decodes the text by the costs that it weighs, and what they cost. */
+export function simulate(replay, costs, policy, ending = {}, weighed = costs) {
   const { draft } = replay.chain;
   let wanted = replay.n;
   if (ending.finish === "eos" || ending.finish === "stop") wanted = Math.max(wanted, ending.maxNewTokens || 0);
-  policy.reset({ draft, costs, wanted, holds: (start) => replay.holds[start], nTokens: replay.n, replay });
+  policy.reset({ draft, costs: weighed, wanted, holds: (start) => replay.holds[start], nTokens: replay.n, replay });
   const iterations = [], known = new Map();
   let cost = 0;
   for (let start = 0; start < replay.n;) {

@@ -55,10 +55,10 @@ export class RunModel {
 
   // -------------------------------------------------------------- simulated lanes
 
-  /** What a policy would have done on this text; null if no guesses of the draft are recorded. */
-  simulated(name, policy, { draft = this.draft, costs = this.costs, replay = this.replay(draft), lane = null } = {}) {
+  /** What a policy would have done on this text, by the curves it weighed then; null if no guesses of the draft are recorded. */
+  simulated(name, policy, { draft = this.draft, costs = this.costs, weighed = costs === this.costs ? this.weighed : costs, replay = this.replay(draft), lane = null } = {}) {
     if (!replay || !policy) return null;
-    const { iterations, speedup } = simulate(replay, costs, policy, this.ending);
+    const { iterations, speedup } = simulate(replay, costs, policy, this.ending, weighed);
     return this.fromIterations(name, policy.name, iterations, { costs, replay, speedup, lane });
   }
 

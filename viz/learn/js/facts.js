@@ -50,7 +50,7 @@ function laneFacts(model, facts) {
 }
 
 function chainFacts(model, facts, replay, draft) {
-  const sweep = model.sweep(), best = model.bestStatic(), floor = model.simulated("", makePolicy(parseLane("oracle:best")));
+  const sweep = model.sweep(), best = model.bestStatic(), floor = model.simulated("", makePolicy(parseLane("oracle:best")), { weighed: model.costs });
   const wrong = model.alwaysWrong(5);
   const atCost = (c) => Math.max(...model.sweep(withCosts(model.costs, draft, { c })).map((one) => one.speedup));
   Object.assign(facts, { match: 100 * model.matchRate(), best_sl: best.sl, best_speedup: best.speedup, one_speedup: sweep[0].speedup,

@@ -218,7 +218,7 @@ export class Steps {
     const spent = (n ? cost.guessing * open.guesses / n : 0) + (checked ? cost.check + cost.rest : 0);
     const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sd-mute", name), holder, el("span", "sl-value", value));
     const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, open.over ? fixed(cost.plain) : "…"),
-      el("p", "sl-note", "In passes of the target over one token, by the cost curves of this run." + this.clock()));
+      el("p", "sl-note", "In passes of the target over one token, at this run's own costs." + this.clock()));
     return box;
   }
 

@@ -10,7 +10,7 @@ import { Player } from "./player.js";
 import { simulatedStrip } from "./strip.js";
 import { TextView } from "./textview.js";
 
-const REPLAYED = "simulated: the recorded guesses replayed with this SL, at the cost curves of the run";
+const REPLAYED = "simulated: the recorded guesses replayed with this SL, at what iterations cost in this run";
 
 const Simulation = {
   addSimulatedRow(prompt) {

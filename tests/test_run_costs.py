@@ -1,0 +1,116 @@
+"""A run's own costs: what its iterations took replaces what its curves say, and lanes are simulated at that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from decoding.analysis.metrics import predicted_cost, speedup
+from decoding.analysis.run_costs import run_costs
+from decoding.analysis.whatif import simulate_lane, sweep
+from decoding.records.run_file import load_run
+from decoding.records.trace import Iteration, Run
+
+from .runs import make_run, untimed
+
+RECORDINGS = sorted(Path(__file__).parent.parent.glob("recordings/showcase-*.json"))
+recorded = pytest.mark.parametrize("path", RECORDINGS, ids=[path.stem for path in RECORDINGS])
+WIDER = 0.02  # medians of iterations leave out single slow ones, which are in a lane's time
+SIZE = 0.05  # of an iteration's cost: drafting is a straight line, and few iterations have the larger sizes
+
+load = cache(load_run)
+
+
+@recorded
+def test_a_static_lane_of_a_recording_is_simulated_as_it_was_measured(path):
+    run = load(path)
+    for trace in run.lanes:
+        if trace.policy == "static" and trace.draft in run.chains:
+            measured, simulated = speedup(run, trace), simulate_lane(run, trace.lane).speedup
+            assert measured.low * (1 - WIDER) <= simulated <= measured.high * (1 + WIDER), trace.lane
+
+
+@recorded
+def test_the_own_curves_of_a_recording_are_those_of_its_iterations(path):
+    """A whole iteration of a fixed SL: what the curves say lies within what its means over the repeats were."""
+    run = load(path)
+    own, plain = run_costs(run), run.baseline
+    for trace in (trace for trace in run.lanes if trace.policy == "static" and trace.draft):
+        sl = int(trace.lane.rpartition(":")[2])
+        whole = [at for at, it in enumerate(trace.iterations) if it.n_drafted == sl]
+        clock = [
+            fmean(ours.draft_s[at] + ours.check_s[at] for at in whole) / (theirs.decode_s / len(plain.iterations))
+            for ours, theirs in zip(trace.repeats, plain.repeats)
+        ]
+        costs = own.iteration(sl, trace.draft) / own.iteration(0, None)
+        assert min(clock) * (1 - SIZE) <= costs <= max(clock) * (1 + SIZE), trace.lane
+
+
+def test_a_run_that_no_clock_timed_keeps_its_curves():
+    run = untimed(make_run())
+    assert run_costs(run) is run.costs
+    alone = make_run(lanes=("static:5",))
+    assert run_costs(alone) is alone.costs
+
+
+def slowed(run: Run, draft: float, check: float) -> Run:
+    """``run`` with exact times: the curves', drafting and verifying each so many times as slow as they say."""
+    costs, unit = run.costs, run.costs.target_s
+
+    def times(iterations: list[Iteration]):
+        sizes = [it.n_drafted for it in iterations]
+        return {
+            "draft_s": [unit * draft * (costs.start(n, "shallow") + n * costs.c["shallow"]) for n in sizes],
+            "check_s": [unit * (check if n else 1.0) * costs.check(n + 1) for n in sizes],
+            "policy_s": [0.0] * len(sizes),
+            "rest_s": [unit * costs.o] * len(sizes),
+        }
+
+    lanes = [replace(one, repeats=[replace(r, **times(one.iterations)) for r in one.repeats]) for one in run.lanes]
+    return replace(run, lanes=lanes)
+
+
+@pytest.mark.parametrize("lanes", [("autoregressive", "static:5"), ("autoregressive", "static:2", "static:9")])
+def test_what_was_slower_than_its_curves_is_corrected_at_every_size(lanes):
+    run = slowed(make_run(lanes=lanes), draft=1.5, check=1.2)
+    own = run_costs(run)
+    assert own.c["shallow"] == pytest.approx(1.5 * run.costs.c["shallow"])
+    assert own.v[1:] == pytest.approx([1.2 * cost for cost in run.costs.v[1:]]) and own.v[0] == run.costs.v[0]
+    assert own.iteration(0, None) == run.costs.iteration(0, None)
+    for trace in run.lanes[1:]:
+        assert simulate_lane(run, trace.lane).speedup == pytest.approx(speedup(run, trace).median)
+
+
+def test_a_size_that_hardly_ran_does_not_correct_the_curve():
+    run = slowed(make_run(lanes=("autoregressive", "static:5")), draft=1.0, check=1.2)
+    few = [it.n_drafted == 5 for it in run.lanes[1].iterations].index(True)
+    for repeat in run.lanes[1].repeats:
+        repeat.check_s[few] *= 50
+    own = run_costs(run)
+    assert own.v[5] == pytest.approx(1.2 * run.costs.v[5])  # one slow iteration of many
+    last = run.lanes[1].iterations[-1]
+    if last.n_drafted != 5:  # one iteration, cut off by the end of the text
+        run.lanes[1].repeats[0].check_s[-1] *= 50
+        assert run_costs(run).v == own.v
+
+
+def test_decisions_weigh_the_curves_of_the_run_file_whatever_its_iterations_took():
+    run = make_run(match=0.7)
+    dear = slowed(run, draft=9.0, check=1.0)
+    for lane, found in sweep(run, "oracle:best,static:5,oracle").items():
+        again = simulate_lane(dear, lane)
+        assert again.iterations == found.iterations, lane
+        assert again.speedup < found.speedup
+    trace = next(trace for trace in dear.lanes if trace.lane == "oracle")
+    assert simulate_lane(dear, "oracle").cost == pytest.approx(predicted_cost(run_costs(dear), trace))
+
+
+def test_another_c_replaces_the_one_of_this_run():
+    dear = slowed(make_run(), draft=3.0, check=1.0)
+    assert simulate_lane(dear, "static:5", cost_ratio=0.11).cost == pytest.approx(
+        simulate_lane(untimed(dear), "static:5").cost, rel=1e-6
+    )
