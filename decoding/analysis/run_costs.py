@@ -47,7 +47,7 @@ def run_costs(run: Run) -> Costs:
         run.costs,
         v=_corrected(run.costs, verifying),
         c={draft: c for draft, (_, c) in lines.items()},
-        first={**run.costs.first, **{draft: first for draft, (first, _) in lines.items() if first}},
+        first={**run.costs.first, **{draft: first for draft, (first, _) in lines.items()}},
     )
 
 
