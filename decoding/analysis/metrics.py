@@ -176,7 +176,7 @@ def _off(value: float, middle: float) -> float:
 
 
 def replayed_speedup(run: Run, trace: Trace) -> float | None:
-    """The speedup of the lane in the repeat that the page replays; the lane's strip shows it."""
+    """The speedup of the lane in the repeat whose bars the page draws; the lane's card names it beside the median."""
     index, ratios = replayed_repeat(run), speedups(run, trace)
     return ratios[index] if index is not None and index < len(ratios) else None
 

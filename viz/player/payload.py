@@ -180,11 +180,9 @@ def _tokens(iteration: Iteration) -> list:
 
 
 def _speedup(run: Run, trace: Trace) -> dict[str, float] | None:
-    """The speedup of the strip and of all repeats; None without an autoregressive lane."""
-    spread, replayed = metrics.speedup(run, trace), metrics.replayed_speedup(run, trace)
-    if spread is None or replayed is None:
-        return None
-    return {"replayed": replayed, "median": spread.median, "low": spread.low, "high": spread.high}
+    """The lane's one speed, the median over the repeats, and its range; None without an autoregressive lane."""
+    spread = metrics.speedup(run, trace)
+    return asdict(spread) if spread else None
 
 
 def _figure(figure: Figure) -> dict[str, str]:
@@ -197,12 +195,12 @@ def _figure(figure: Figure) -> dict[str, str]:
 
 
 def _speedup_figure(run: Run, trace: Trace, figure: Figure) -> dict[str, str]:
-    """The median over the repeats, labelled as such: the strip shows a single repeat."""
+    """The median over the repeats, labelled as such: the bars of the strip are those of a single repeat."""
     shown = _figure(figure)
     if len(trace.repeats) > 1:
         shown["text"] = f"median {shown['text']}"
         replayed = metrics.replayed_speedup(run, trace)
-        shown["formula"] += f"; the strip shows one of {len(trace.repeats)} repeats: {sentences.times(replayed or 0.0)}"
+        shown["formula"] += f"; the bars show one of {len(trace.repeats)} repeats: {sentences.times(replayed or 0.0)}"
     return shown
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from decoding.analysis.metrics import replayed_speedup, static_opt
+from decoding.analysis.metrics import speedup, static_opt
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.steadiness import wavering
 from decoding.lookahead.lanes import is_usable
@@ -32,14 +32,20 @@ def look(run: Run) -> str:
 
 
 def lead_lane(run: Run, point: str = "") -> int:
-    """Index of the first sentence's lane: ``point``, else the first usable lane to finish in the replay.
+    """Index of the first sentence's lane: ``point``, else the fastest usable lane.
 
     The oracle is not usable.
     """
     named = [i for i, trace in enumerate(run.lanes) if trace.lane == point]
     usable = [i for i, trace in enumerate(run.lanes) if is_usable(trace.lane)]
     candidates = named or usable or list(range(len(run.lanes)))
-    return max(candidates, key=lambda i: replayed_speedup(run, run.lanes[i]) or 0.0, default=0)
+    return max(candidates, key=lambda i: _median_speedup(run, run.lanes[i]) or 0.0, default=0)
+
+
+def _median_speedup(run: Run, trace: Trace) -> float | None:
+    """The speedup that the page says of a lane; None if there is nothing to compare it with."""
+    spread = speedup(run, trace)
+    return spread.median if spread else None
 
 
 def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
@@ -50,7 +56,7 @@ def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
     if not run.lanes:
         return "This run has no lanes."
     trace = run.lanes[lead_lane(run, point)]
-    ratio = replayed_speedup(run, trace)
+    ratio = _median_speedup(run, trace)
     n, name = len(trace.output), lane_name(trace.lane)
     if run.baseline is None:
         return f"Here: {_count(n, 'token')}; no plain lane ran, so there is nothing to compare the time with."
@@ -66,14 +72,14 @@ def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
 def _best_other(run: Run, point: Trace) -> str:
     """The fastest usable lane, if the first sentence is about another one."""
     best = run.lanes[lead_lane(run)]
-    ratio = replayed_speedup(run, best)
+    ratio = _median_speedup(run, best)
     return f", {_how_much_faster(ratio)} with {lane_name(best.lane)}" if best is not point and ratio else ""
 
 
 def _slow_down(run: Run, first: Trace) -> str:
     """The slowest usable lane, if it is slower than plain decoding and the sentence is about another one."""
     usable = [trace for trace in run.lanes if is_usable(trace.lane) and trace is not first]
-    ratios = [(replayed_speedup(run, trace) or 1.0, lane_name(trace.lane)) for trace in usable]
+    ratios = [(_median_speedup(run, trace) or 1.0, lane_name(trace.lane)) for trace in usable]
     slowest, name = min(ratios, default=(1.0, ""))
     return f", {_how_much_faster(slowest)} with {name}" if slowest <= 1 / 1.05 else ""
 

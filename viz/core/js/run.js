@@ -64,7 +64,7 @@ export class RunModel {
 
   /** The lane of iterations [start, SL, accepted]. */
   fromIterations(name, policy, iterations, { costs = this.costs, replay = this.replay(), speedup, lane = null } = {}) {
-    return replayedLane({ name, policy, costs, lane, speedup: { replayed: speedup } }, replay, iterations, this.unit, this.vocab);
+    return replayedLane({ name, policy, costs, lane, speedup: { median: speedup } }, replay, iterations, this.unit, this.vocab);
   }
 
   /** A lane by its text, simulated; null where no guesses for it are recorded, or its policy is not written for the browser. */

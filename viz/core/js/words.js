@@ -17,7 +17,7 @@ export const GLOSSARY = {
   speedup: "How many times faster than plain decoding: its decode time over that of the lane, in the same repeat.",
   prefill: "Reading the prompt, before the first new token. It is the same work in every lane and not part of the speedup.",
   repeat: "Every lane is timed several times, alternating with the others; the text is the same each time.",
-  simulated: "Not run: the recorded guesses are replayed with another policy, at the costs measured with the run.",
+  simulated: "Not run: the recorded guesses are replayed with another policy, at what iterations cost in this run.",
   "thrown away": "Guesses that did not become text: the rejected one and those dropped after it.",
   "hit rate": "How often the first guess of an iteration is accepted.",
   "match rate": "How often the draft's first choice is the target's own token, along the final text.",

@@ -73,10 +73,10 @@ export function speedBars(rows, { caption } = {}) {
 
 /** The measured lanes of the run as bars, with the draft that is always wrong. */
 export function lanesChart(model) {
-  const rows = model.lanes.map((lane) => ({ name: lane.name, speedup: lane.speedup ? lane.speedup.replayed : lane.policy === "autoregressive" ? 1 : null,
+  const rows = model.lanes.map((lane) => ({ name: lane.name, speedup: lane.speedup ? lane.speedup.median : lane.policy === "autoregressive" ? 1 : null,
     note: `${lane.iterations.length} passes of the target`, cls: "sl-measured" }));
   const wrong = model.alwaysWrong(5);
-  if (wrong) rows.push({ name: wrong.name, speedup: wrong.speedup.replayed, note: `${wrong.iterations.length} passes; an invented draft, simulated`, cls: "sl-simulated" });
+  if (wrong) rows.push({ name: wrong.name, speedup: wrong.speedup.median, note: `${wrong.iterations.length} passes; an invented draft, simulated`, cls: "sl-simulated" });
   return speedBars(rows, { caption: "Speed relative to plain decoding (the line), as measured and as the race replays it" });
 }
 

@@ -42,11 +42,11 @@ export function factsOf(model) {
 
 function laneFacts(model, facts) {
   const timed = model.lanes.filter((lane) => lane.speedup && lane.policy !== "autoregressive");
-  const usable = timed.filter((lane) => lane.policy !== "oracle").sort((a, b) => b.speedup.replayed - a.speedup.replayed);
+  const usable = timed.filter((lane) => lane.policy !== "oracle").sort((a, b) => b.speedup.median - a.speedup.median);
   const oracle = timed.find((lane) => lane.policy === "oracle"), fast = usable[0], slow = usable[usable.length - 1];
-  if (fast) Object.assign(facts, { fast_name: fast.name, fast_speedup: fast.speedup.replayed, fast_passes: fast.iterations.length });
-  if (slow) Object.assign(facts, { slow_name: slow.name, slow_speedup: slow.speedup.replayed });
-  if (oracle) facts.oracle_speedup = oracle.speedup.replayed;
+  if (fast) Object.assign(facts, { fast_name: fast.name, fast_speedup: fast.speedup.median, fast_passes: fast.iterations.length });
+  if (slow) Object.assign(facts, { slow_name: slow.name, slow_speedup: slow.speedup.median });
+  if (oracle) facts.oracle_speedup = oracle.speedup.median;
 }
 
 function chainFacts(model, facts, replay, draft) {
@@ -54,8 +54,8 @@ function chainFacts(model, facts, replay, draft) {
   const wrong = model.alwaysWrong(5);
   const atCost = (c) => Math.max(...model.sweep(withCosts(model.costs, draft, { c })).map((one) => one.speedup));
   Object.assign(facts, { match: 100 * model.matchRate(), best_sl: best.sl, best_speedup: best.speedup, one_speedup: sweep[0].speedup,
-    long_speedup: sweep[sweep.length - 1].speedup, dynamic_speedup: floor.speedup.replayed, break_even: breakEven(atCost),
-    wrong_speedup: wrong.speedup.replayed, wrong_passes: wrong.iterations.length, longest_run: Math.max(0, ...replay.holds),
+    long_speedup: sweep[sweep.length - 1].speedup, dynamic_speedup: floor.speedup.median, break_even: breakEven(atCost),
+    wrong_speedup: wrong.speedup.median, wrong_passes: wrong.iterations.length, longest_run: Math.max(0, ...replay.holds),
     acceptance_short: acceptance(model, 1), acceptance_long: acceptance(model, 10) });
   const other = Object.keys(model.chains).find((name) => name !== draft && model.costs.c[name] != null);
   if (other) {

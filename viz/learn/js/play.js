@@ -223,9 +223,9 @@ class Writer {
       const lane = this.model.simulated("Your policy", new Written(this.source));
       const best = this.model.bestStatic(), confidence = this.model.simulated("", new Confidence());
       this.field.setAttribute("aria-invalid", "false");
-      this.out.replaceChildren(speedBars([{ name: "Your policy", speedup: lane.speedup.replayed, cls: "sl-you", note: `${lane.iterations.length} passes` },
+      this.out.replaceChildren(speedBars([{ name: "Your policy", speedup: lane.speedup.median, cls: "sl-you", note: `${lane.iterations.length} passes` },
         { name: `Static ${best.sl}`, speedup: best.speedup, note: "the best static SL, with hindsight", cls: "sl-simulated" },
-        { name: "Confidence 0.4", speedup: confidence.speedup.replayed, cls: "sl-simulated" }], { caption: `Simulated on all ${this.model.replay().n} tokens of this run` }),
+        { name: "Confidence 0.4", speedup: confidence.speedup.median, cls: "sl-simulated" }], { caption: `Simulated on all ${this.model.replay().n} tokens of this run` }),
       button("Step through it", () => this.learn.goTo({ place: "steps", lane, iteration: 0, step: 0 })));
     } catch (error) {
       if (!(error instanceof ExpressionError)) throw error;

@@ -102,17 +102,17 @@ export class WhatIf {
     const mean = confidence.iterations.reduce((sum, it) => sum + it.drafted, 0) / confidence.iterations.length;
     const closed = sweep.map((one) => [one.sl, modelSpeedup(alpha, one.sl, costs, draft)]);
     const points = model.lanes.filter((lane) => lane.policy === "static" && lane.draft === draft && lane.speedup)
-      .map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.replayed, `${lane.name}: ${times(lane.speedup.replayed)} on the clock`]);
+      .map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.median, `${lane.name}: ${times(lane.speedup.median)} on the clock`]);
     const chart = lineChart({ label: "Speed relative to plain decoding over the SL", x: { min: 1, max: LONGEST, label: "SL: guesses per check" },
       series: [{ name: "simulated: the recorded guesses at these costs", kind: "line", cls: "sd-s0", points: sweep.map((one) => [one.sl, one.speedup]) },
         { name: `model: every guess holds with probability ${fixed(alpha)}`, kind: "dash", cls: "sd-s1", points: closed },
         { name: "measured on the clock, at the measured costs", kind: "dots", cls: "sd-s2", points },
-        { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sd-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.replayed, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.replayed)}`]] }],
+        { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sd-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.median, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.median)}`]] }],
       marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }] });
     const said = el("p", "sl-sentence", `SL ${sl} at c = ${small(this.cost)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
       + (best.speedup > 1 ? `The best SL would be ${best.sl}, ${times(best.speedup)}.` : "No SL gains anything: plain decoding is best."));
     said.setAttribute("role", "status");
-    this.out.replaceChildren(...[said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would reach ${times(confidence.speedup.replayed)} with ${fixed(mean, 1)} guesses on average. On this text the draft's guess is right at ${percent(alpha)} of the places; its measured c is ${small(this.measured)}.`), chart, this.recorded(costs)].filter(Boolean));
+    this.out.replaceChildren(...[said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would reach ${times(confidence.speedup.median)} with ${fixed(mean, 1)} guesses on average. On this text the draft's guess is right at ${percent(alpha)} of the places; its measured c is ${small(this.measured)}.`), chart, this.recorded(costs)].filter(Boolean));
     cancelAnimationFrame(this.later);
     this.later = requestAnimationFrame(() => this.drawMaps(alpha, costs, sl));
   }

@@ -71,7 +71,7 @@ class ThresholdPanel {
 
   /** Replays at all thresholds, and shows the one that the lane ran with, else the best. */
   begin() {
-    const { values, as_run: asRun } = this.run.threshold, gain = (value) => this.at(value).speedup.replayed;
+    const { values, as_run: asRun } = this.run.threshold, gain = (value) => this.at(value).speedup.median;
     this.best = values.reduce((best, value) => (gain(value) > gain(best) ? value : best));
     const initial = asRun ?? this.best;
     this.slider.value = values.indexOf(initial);
@@ -99,7 +99,7 @@ class ThresholdPanel {
     const ran = fixed && asRun != null ? ` It ran with ${asRun.toFixed(2)}.` : "";
     this.sentence.textContent = `Simulated at ${this.nameOf(value)}: ${this.player.simulatedTimes(lane)}, ${passes} target `
       + `passes, ${thrown} of ${drafted} guesses thrown away. Best for this run, with hindsight: ${this.nameOf(this.best)}, `
-      + `${this.at(this.best).speedup.replayed.toFixed(2)}×.${ran}`;
+      + `${this.at(this.best).speedup.median.toFixed(2)}×.${ran}`;
     this.slider.setAttribute("aria-valuetext", this.sentence.textContent);
     this.plot.setAttribute("aria-label", `Scores of ${drafted} guesses against the threshold: ${this.nameOf(value)}`);
     this.draw(lane);

@@ -94,7 +94,7 @@ const Shell = {
     const name = button(lane.name, () => this.select(number), { title: `Step through ${lane.name}`, cls: "sd-name", pressed: false });
     row.append(name, strip.node);
     strip.node.dataset.lane = number;
-    strip.flag.append(el("i", "sd-flag-sign", "⚑"), el("b", "", lane.speedup ? times(lane.speedup.replayed) : ""));
+    strip.flag.append(el("i", "sd-flag-sign", "⚑"), el("b", "", lane.speedup ? times(lane.speedup.median) : ""));
     this.strip.append(row);
     this.rows.push(row);
     this.strips.push(strip);

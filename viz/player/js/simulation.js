@@ -37,7 +37,7 @@ const Simulation = {
 
   /** A simulated speedup as text; "unsteady" if the measured costs contradict each other. */
   simulatedTimes(lane) {
-    return this.payload.doubtful ? "unsteady" : times(lane.speedup.replayed);
+    return this.payload.doubtful ? "unsteady" : times(lane.speedup.median);
   },
 
   /** Its text is built only when it is visible. */
