@@ -55,9 +55,9 @@ def log_passes(pair: ToyPair) -> list[str]:
     log: list[str] = []
 
     def logged(name, extend):
-        def passing(ids):
+        def passing(ids, branches=None):
             log.append(f"{name} {len(ids)}")
-            return extend(ids)
+            return extend(ids, branches)
 
         return passing
 

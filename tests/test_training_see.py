@@ -155,7 +155,7 @@ def test_what_ships_is_in_bfloat16_measured_and_trained_further(model, tmp_path,
     train_encoder(kept, 0.001)
     train_projector(model, kept, 0.001)
     assert "MB" in install.install(kept, shipped, model)
-    assert {tensor.dtype for tensor in load_file(shipped / WEIGHTS).values()} == {torch.bfloat16}
+    assert {tensor.dtype for name in WEIGHTS for tensor in load_file(shipped / name).values()} == {torch.bfloat16}
     monkeypatch.setattr(report, "MOST_TOKENS", 2)
     install.write_report(shipped, model, 2, lambda line: None)
     groups = json.loads((shipped / "report.json").read_text())["groups"]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..pictures.scenes import COLORS, MOST_THINGS, SIDE, kinds
 
-WEIGHTS = "reader.safetensors"
+WEIGHTS = ("encoder.safetensors", "projector.safetensors")  # small enough for a repository
 GRID = 6
 TOKENS_EACH = 4  # which kind (two words at most), and what is to its left and to its right
 TOKENS = 2 + MOST_THINGS * TOKENS_EACH  # before the slots: a mark of the beginning, and how many things there are
@@ -155,8 +155,13 @@ def pixels(pictures: list[Image.Image]) -> Tensor:
     return torch.stack(rows).view(-1, SIDE, SIDE, 3).permute(0, 3, 1, 2).float() / 255
 
 
-def load_reader(file: Path, width: int) -> PictureReader:
-    """The reader whose weights ``file`` holds, in float32, for a model of ``width``."""
+def load_reader(folder: Path, width: int) -> PictureReader:
+    """The reader whose weights are in ``folder``, in float32, for a model of ``width``."""
     reader = PictureReader(width).eval()
-    reader.load_state_dict({name: tensor.float() for name, tensor in load_file(file).items()})
+    for file, part in zip(WEIGHTS, (reader.encoder, reader.projector), strict=True):
+        part.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / file).items()})
     return reader
+
+
+def has_weights(folder: Path) -> bool:
+    return all((folder / file).is_file() for file in WEIGHTS)

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
-from decoding.engines.picture_encoder import TOKENS, WEIGHTS, load_reader
+from decoding.engines.picture_encoder import TOKENS, WEIGHTS, has_weights, load_reader
 from decoding.errors import UserError
-from decoding.files import sha256_of_file
+from decoding.files import digest_of_files
 from decoding.pictures.scenes import COLORS, MOST_THINGS, SHAPES, SIDE, emoji_names
 from training.align.teacher import ChatModel
 from training.files import replacing_file
@@ -30,25 +30,27 @@ def install(states: Path, shipped: Path, model: ChatModel) -> str:
     """Copies the newest weights; a sentence about them. Raises UserError if a step is missing."""
     width = Chat.width_of(model)
     reader, steps = newest_reader(states, shipped, width)
-    tensors = {name: value.to(torch.bfloat16).contiguous() for name, value in reader.state_dict().items()}
     shipped.mkdir(parents=True, exist_ok=True)
-    with replacing_file(shipped / WEIGHTS, "wb") as file:
-        file.write(save(tensors))
+    for name, part in zip(WEIGHTS, (reader.encoder, reader.projector), strict=True):
+        tensors = {key: value.to(torch.bfloat16).contiguous() for key, value in part.state_dict().items()}
+        with replacing_file(shipped / name, "wb") as file:
+            file.write(save(tensors))
     parts = {name: sum(p.numel() for p in part.parameters()) for name, part in reader.named_children()}
     trained = {
         Path(name).stem: {"steps": step, "minutes": round(seconds / 60)} for name, (step, seconds) in steps.items()
     }
     _write_json(shipped / FACTS, {"chat_model": model.mark, "width": width, "parameters": parts, "trained": trained})
-    return f"{WEIGHTS}: {(shipped / WEIGHTS).stat().st_size / 1e6:.1f} MB."
+    return f"The picture reader: {sum((shipped / name).stat().st_size for name in WEIGHTS) / 1e6:.1f} MB."
 
 
 def write_report(shipped: Path, model: ChatModel, scenes: int, tell: Callable[[str], None]) -> None:
     """Measures the shipped weights and writes report.json and README.md. Raises UserError if there are none."""
-    weights = shipped / WEIGHTS
-    if not weights.is_file():
+    if not has_weights(shipped):
         raise UserError("There are no shipped weights. Run `python -m training see install` first.")
     chat = Chat(model)
-    figures = {"weights": sha256_of_file(weights)} | measure(chat, load_reader(weights, chat.width), scenes, tell)
+    figures = {"weights": digest_of_files([shipped / name for name in WEIGHTS])} | measure(
+        chat, load_reader(shipped, chat.width), scenes, tell
+    )
     _write_json(shipped / FIGURES, figures)
     with replacing_file(shipped / "README.md") as file:
         file.write(card(figures, json.loads((shipped / FACTS).read_text())))

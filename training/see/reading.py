@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from decoding.engines.picture_encoder import (
     TOKENS_EACH,
-    WEIGHTS,
     PictureReader,
     Projector,
     Slots,
+    has_weights,
     load_reader,
     pixels,
     slots_of,
@@ -183,15 +183,15 @@ def train_reader(model: ChatModel, states: Path, minutes: float, shipped: Path) 
 def newest_reader(states: Path, shipped: Path, width: int) -> tuple[PictureReader, dict[str, tuple[int, float]]]:
     """The reader of the newest step, and steps and seconds by file. Raises UserError if there is none."""
     reader = PictureReader(width)
-    if (shipped / WEIGHTS).is_file():
-        reader = load_reader(shipped / WEIGHTS, width).train()
+    if has_weights(shipped):
+        reader = load_reader(shipped, width).train()
     parts: tuple[tuple[str, nn.Module], ...] = (
         (ENCODER, reader.encoder),
         (PROJECTOR, reader.projector),
         (READER, reader),
     )
     found = {name: load_state(states / name, part) for name, part in parts if (states / name).is_file()}
-    if not (shipped / WEIGHTS).is_file() and READER not in found and not {ENCODER, PROJECTOR} <= set(found):
+    if not has_weights(shipped) and READER not in found and not {ENCODER, PROJECTOR} <= set(found):
         raise UserError("Train the encoder and the projector first: `python -m training see encoder --minutes 30`.")
     return reader, found
 
