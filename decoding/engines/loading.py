@@ -134,7 +134,7 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
         raise UserError(f"{folder.name} is too large for one GPU; to spread it over several, install accelerate.")
     options = {"device_map": "auto"} if spread else {}
     try:
-        loaded: tuple[Any, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             use_safetensors=True,
