@@ -189,10 +189,10 @@ def test_a_document_holds_the_command_and_every_figure():
         "",
         "| ours / theirs | ratio |",
         "| --- | --- |",
-        "| autoregressive / hf generate | 2.60x (1.90 to 3.00) |",
+        "| autoregressive / hf generate | 2.60× (1.90 to 3.00) |",
         "",
         "- One target pass takes 16.000 ms, 1.60 times its bytes' 10.000 ms.",
-        "- static:5: 2.00 ms per iteration at context 100, 2.50 at 900, 1.25x (1.20 to 1.60).",
+        "- static:5: 2.00 ms per iteration at context 100, 2.50 at 900, 1.25× (1.20 to 1.60).",
         "- A note.",
     ]
 

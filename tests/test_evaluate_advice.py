@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from decoding.evaluation.advice import recommend, transformers_settings, vllm_settings
+from decoding.evaluation.advice import recommend, settings_titles, transformers_settings, vllm_settings
 from decoding.lookahead.lanes import parse_lane
 from tests.evaluations import make_drafts
 from viz.player.names import lane_name
@@ -48,3 +48,27 @@ def test_settings_for_prompt_lookup():
 
 def test_a_losing_ladder_is_called_losing():
     assert "No draft gains anything" in recommend(make_drafts(c=4.0)).sentences[0]
+
+
+@pytest.mark.parametrize(
+    "lane, titles",
+    [
+        ("static:4", ("The same in transformers", "The same in vLLM")),
+        ("confidence:0.4", ("The same in transformers", "The nearest in vLLM")),
+        ("disco", ("The nearest in transformers", "The nearest in vLLM")),
+    ],
+)
+def test_another_engine_s_settings_are_called_the_same_only_if_it_has_the_policy(lane, titles):
+    assert settings_titles(make_drafts().drafts[0], parse_lane(lane)) == titles
+    assert recommend(make_drafts()).titles[1].endswith("in vLLM")
+
+
+def test_the_best_sl_in_hindsight_is_told_from_the_one_that_validation_chose():
+    result = make_drafts()
+    name = recommend(result).draft
+    speedups = {sl: one.value for sl, one in result.by_sl(name).items()}
+    peak = max(speedups, key=speedups.__getitem__)
+    drafts = [replace(draft, best_sl=peak + 1) for draft in result.drafts]
+    said = " ".join(recommend(replace(result, drafts=drafts)).sentences)
+    assert f"in hindsight, on the test prompts, {name} is fastest at a fixed SL of {peak}" in said
+    assert f"SL {peak + 1}, which validation chose, reaches {speedups[peak + 1]:.2f}×" in said

@@ -12,7 +12,7 @@ from decoding.evaluation.report import tables_of
 from decoding.evaluation.results import ALL, Figure, save_result
 from tests.evaluations import changed, make_drafts, make_evaluation, on_clock
 from viz.figures.drafts import draw_drafts, opposite_shapes
-from viz.figures.evaluation import draw_evaluation
+from viz.figures.evaluation import course_sentence, draw_evaluation
 from viz.player.names import lane_name
 from viz.reports.__main__ import main
 from viz.reports.html import LIBRARY, write_html
@@ -152,3 +152,22 @@ def test_decoding_imports_no_page_and_no_model_for_them():
     code += "print([m for m in ('plotly', 'gradio', 'torch', 'viz') if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "course, shape",
+    [
+        ([3.5] * 3 + [1.3] * 4 + [3.4] * 3, "shorter in the middle of a text: 3.5 in a row in the first third, 1.3 in"),
+        ([1.3] * 3 + [3.0] * 4 + [1.3] * 3, "longest in the middle"),
+        ([1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0, 3.0, 3.0, 3.0], "longer towards the end"),
+        ([3.0, 3.0, 3.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0], "longer at the beginning"),
+        ([3.0, 1.0, 2.0] * 3, "goes up and down along the text, between 1.0 and 3.0"),
+        ([2.0, 2.1] * 5, "hardly changes"),
+    ],
+)
+def test_the_course_of_the_oracle_is_called_what_it_is(course, shape):
+    class Known:
+        def curve(self, name):
+            return dict(enumerate(course))
+
+    assert shape in course_sentence(Known())

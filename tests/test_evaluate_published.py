@@ -40,7 +40,7 @@ def test_our_figures_are_the_result_s():
     result = of_papers({"code": "mbpp"})
     own = own_figures(result)
     opt = result.find("speedup", "static-opt", "mbpp")
-    assert own["static-opt"].startswith(f"{opt.value:.2f}x [{opt.low:.2f}, ")
+    assert own["static-opt"].startswith(f"{opt.value:.2f}× [{opt.low:.2f}, ")
     assert f"{opt.n} prompts)" in own["static-opt"]
     assert own["disco"] == ""  # no such policy was evaluated
 

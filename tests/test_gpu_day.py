@@ -111,7 +111,7 @@ def test_outcomes_in_words(tmp_path, step, row):
 def test_the_summary_holds_the_benchmarks_reports(tmp_path):
     (tmp_path / "bench.json").write_text(json.dumps({"status": 0, "data": [REPORT], "text": ""}))
     text = summary(tmp_path)
-    assert "## 8B/1B-shaped, bfloat16, cuda" in text and "| static:5 / hf assisted 5 | 2.50x (2.00 to 3.00) |" in text
+    assert "## 8B/1B-shaped, bfloat16, cuda" in text and "| static:5 / hf assisted 5 | 2.50× (2.00 to 3.00) |" in text
     assert "- One target pass takes 5.000 ms, 1.67 times its bytes' 3.000 ms." in text
 
 

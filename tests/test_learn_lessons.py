@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.errors import UserError
-from viz.learn.lessons import LESSONS, MAX_BYTES, known_facts, read_lesson, shipped_lessons
+from viz.learn.lessons import LESSONS, MAX_BYTES, known_facts, lesson_faults, read_lesson, shipped_lessons
 
 
 def a_lesson(**changes):
@@ -105,7 +105,15 @@ def test_no_json_breaks_the_reader(value):
     refused(a_lesson(steps=value) if not isinstance(value, str) else value)
 
 
-def test_a_folder_s_broken_lesson_is_named(tmp_path: Path):
-    (tmp_path / "9-mine.json").write_text("{", encoding="utf-8")
-    with pytest.raises(UserError, match=r"9-mine\.json"):
-        shipped_lessons(tmp_path)
+def test_a_broken_lesson_is_left_out_and_named_with_its_step(tmp_path: Path):
+    broken = a_lesson(steps=[a_lesson()["steps"][0], {"title": "Two", "text": ["{nonsense}"], "done": "answered"}])
+    for name, text in (
+        ("1-good.json", json.dumps(a_lesson())),
+        ("2-cut.json", "{"),
+        ("3-bad.json", json.dumps(broken)),
+    ):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert [lesson["id"] for lesson in shipped_lessons(tmp_path)] == ["mine"]
+    cut, bad = lesson_faults(tmp_path)
+    assert "2-cut.json" in cut and "3-bad.json" in bad and "at steps.1: " in bad
+    assert lesson_faults() == ()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,8 @@ def run_cell(source: str, scope: dict[str, Any]) -> Any:
 def test_every_cell_of_the_example_shows_something(scripted):
     scope: dict[str, Any] = {}
     cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    find_project, *cells = cells
+    run_cell("".join(find_project["source"]), scope)
     shown = [run_cell("".join(cell["source"]), scope) for cell in cells]
     assert len([line for line in cells[0]["source"] if line.strip()]) == 3
     assert shown[0]._repr_html_().startswith("<iframe srcdoc=")
@@ -45,6 +50,18 @@ def test_every_cell_of_the_example_shows_something(scripted):
     assert shown[2]["static:5"] > 0
     assert "ten-steps" in shown[3].html
     assert scripted.requests[0].prompt == "def mean(values):"
+
+
+def test_the_first_cell_finds_the_project_from_the_notebook_s_own_folder():
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    look = "import importlib.util as util; assert util.find_spec('viz.notebook')"
+    surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    started = [
+        sys.executable,
+        "-c",
+        "".join([*cells[0]["source"], "\n", look]),
+    ]  # like Jupyter's kernel, in this folder
+    subprocess.run(started, cwd=NOTEBOOK.parent, env=surroundings, check=True, timeout=60)
 
 
 def test_what_cannot_be_is_said():

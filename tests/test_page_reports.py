@@ -36,7 +36,7 @@ def test_the_evaluation_s_sentences_are_its_figures():
     assert f"is {result.static_opt}: {result.value('speedup', 'static-opt'):.2f} times" in static
     usable = [label for label in result.policies if label not in ("autoregressive", "oracle", "oracle:best")]
     fastest = max(usable, key=lambda label: result.value("speedup", label))
-    assert f"is {lane_name(fastest)}: {result.value('speedup', fastest):.2f}x" in best
+    assert f"is {lane_name(fastest)}: {result.value('speedup', fastest):.2f}×" in best
     assert "too few to decide which policy is faster" in few
     assert f"reaches {result.value('speedup', 'oracle'):.2f}" in oracle
 
@@ -94,10 +94,10 @@ def test_figures_on_the_papers_data_sets_stand_beside_the_papers_own_and_in_the_
     first = section["tables"][0]
     texts = [[text for text, _ in row] for row in first["rows"]]
     disco = next(row for row in texts if row[0] == "humaneval" and row[1].startswith("DISCO"))
-    assert "1.84x" in disco and "A100" in disco[2] and "differ in models, hardware" in first["note"]
+    assert "1.84×" in disco and "A100" in disco[2] and "differ in models, hardware" in first["note"]
     here = next(row for row in texts if row[:2] == ["humaneval", "here, simulated"])
     timing = own.find("speedup", "static-opt", "humaneval")
-    assert f"{timing.value:.2f}x [{timing.low:.2f}, {timing.high:.2f}] ({timing.n} prompts)" in here
+    assert f"{timing.value:.2f}× [{timing.low:.2f}, {timing.high:.2f}] ({timing.n} prompts)" in here
     assert load_text(take, "papers", tmp_path) == own
     suites = {row["suite"] for row in csv.DictReader(io.StringIO(take({"kind": "csv"})["text"]))}
     assert suites == {"all", *own.setting.prompts, *make_evaluation().setting.prompts, "CNN-DM", "Alpaca"}

@@ -98,23 +98,23 @@ def test_four_lanes_of_two_thousand_tokens_stay_under_a_megabyte_and_a_half():
 
 def test_the_first_sentence_is_the_runs(run):
     ratio, name = max((median_speedup(run, trace), trace.lane) for trace in run.lanes[1:4])
-    assert opening(run) == f"Here: the same 88 tokens, {ratio:.2f}× faster with {lane_name(name)}."
+    assert opening(run) == f"Here: the same 88 tokens, {ratio:.2f}× as fast with {lane_name(name)}."
     other = next(trace for trace in run.lanes[1:4] if trace.lane != name)
-    point = f"{median_speedup(run, other):.2f}× faster with {lane_name(other.lane)}"
+    point = f"{median_speedup(run, other):.2f}× as fast with {lane_name(other.lane)}"
     assert opening(run, point=other.lane) == (  # an example's sentence is about its point
-        f"Here: the same 88 tokens, {point}, {ratio:.2f}× faster with {lane_name(name)}."
+        f"Here: the same 88 tokens, {point}, {ratio:.2f}× as fast with {lane_name(name)}."
     )
-    assert f"takes {run_costs(run).check(6):.2f} and" in check_fact(run)
+    assert f"checking 6 takes {run_costs(run).check(6) - 1:.0%} longer; a guess takes" in check_fact(run)
 
 
 def test_the_first_sentence_is_honest_when_slower_or_alone():
     slow = make_run(lanes=("autoregressive", "static:15"), match=0.3, c=0.6)
     ratio = median_speedup(slow, slow.lanes[1])
-    assert ratio < 1 and f"{1 / ratio:.2f}× slower" in opening(slow)
+    assert ratio < 1 and f"{ratio:.2f}× as fast with Static 15" in opening(slow)
     both = make_run(lanes=("autoregressive", "static:1", "static:15"), match=0.6, c=0.3)
     gain, loss = (median_speedup(both, trace) for trace in both.lanes[1:])
     assert gain > 1.05 and loss < 1 / 1.05, (gain, loss)  # a slow-down is never left unsaid
-    assert f"{gain:.2f}× faster with Static 1, {1 / loss:.2f}× slower with Static 15." in opening(both)
+    assert f"{gain:.2f}× as fast with Static 1, {loss:.2f}× as fast with Static 15." in opening(both)
     assert "nothing to compare the time with" in opening(make_run(lanes=("static:5", "oracle")))
     assert "by the target alone" in opening(make_run(lanes=("autoregressive",)))
 
@@ -169,9 +169,12 @@ def test_the_first_guess_after_a_check_has_a_price_of_its_own(run):
     run = untimed(run)
     run.costs.first[draft] = 0.07
     c = run.costs.c[draft]
-    assert check_fact(run).endswith(f"of the draft {c:.2f} to {c + 0.07:.2f}.")
+    assert check_fact(run).endswith(f"; a guess takes {c:.0%} to {c + 0.07:.0%} of the time.")
     del run.costs.first[draft]
-    assert check_fact(run).endswith(f"of the draft {c:.2f}.")
+    assert check_fact(run).endswith(f"; a guess takes {c:.0%} of the time.")
+    run.costs.v = [1.0, 1.3, 1.6, 1.9, 2.2, 2.3]
+    del run.costs.c[draft]
+    assert check_fact(run) == "Compared with writing one token, checking 6 takes 2.30× as long."
 
 
 def test_repeats_that_are_far_apart_are_reported():
@@ -215,7 +218,7 @@ def test_every_draft_that_ran_has_its_price_and_its_own_best_sl():
     run.pair.drafts["slow"] = run.pair.drafts["shallow"]
     run.lanes.append(replace(run.lanes[1], lane="slow/static:5", draft="slow", repeats=[]))
     payload = run_payload(run)
-    assert f"{run.costs.c['shallow']:.2f} (shallow), 0.50 (slow)" in payload["fact"]
+    assert f"{run.costs.c['shallow']:.0%} (shallow), 50% (slow) of the time." in payload["fact"]
     assert set(payload["chains"]) == {"shallow", "slow"}
     assert "with slow" in payload["lanes"][2]["note"] and "with shallow" in payload["lanes"][1]["note"]
 

@@ -97,6 +97,8 @@ def test_the_form_calls_lanes_as_the_race_does_and_understands_those_names():
         assert name.removesuffix(" (fit first)") == lane_name(lane)
         assert lane_of_name(lane_name(lane)) == lane and lane_of_name(lane) == lane
     assert lane_of_name("static 7") == "static:7" and lane_of_name("Static 7 · small") == "small/static:7"
+    assert lane_of_name("conf") == "confidence" and lane_of_name("Orac · small") == "small/oracle"  # typed, then Enter
+    assert lane_of_name("Cost") == "Cost" and lane_of_name("") == ""  # of two policies; of none
     assert lane_of_name("Statics 7") == "Statics 7"  # parse_lane says what is wrong with it
 
 

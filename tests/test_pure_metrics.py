@@ -153,7 +153,7 @@ def test_a_lane_without_drafts_has_no_draft_figures():
 def test_figures_show_their_formula_with_the_lanes_own_numbers():
     run = hand_run()
     figures = {figure.key: figure for figure in lane_figures(run, run.lanes[1])}
-    assert figures["speedup"].text == "2.00x (1.50 to 3.00)"
+    assert figures["speedup"].text == "2.00× (1.50 to 3.00)"
     assert "1 + 9 / 5" in figures["tokens_per_target_pass"].formula
     assert figures["thrown_away"].text == "6 (40%)"
     assert "9 / 15" in figures["acceptance_rate"].formula

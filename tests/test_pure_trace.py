@@ -222,3 +222,17 @@ def test_half_characters_are_refused_before_anything_runs(changes):
     """A run with one could be written but not read again."""
     with pytest.raises(UserError, match="half of a character"):
         check_request(CompareRequest(**{"prompt": "x", **changes}))
+
+
+@pytest.mark.parametrize(
+    "place", [("pair", "name"), ("machine", "processor"), ("lanes", 0, "lane"), ("costs", "c", None)]
+)
+def test_a_name_does_not_turn_the_program_s_sentences_around(place):
+    data = run_to_dict(make_run())
+    *path, last = place
+    holder = data
+    for part in path:
+        holder = holder[part]
+    holder.update({"small\u202eegral": 0.5} if last is None else {last: "small\u202eegral"})
+    with pytest.raises(UserError, match=r"U\+202E"):
+        run_from_json(json.dumps(data))

@@ -59,7 +59,7 @@ def _speedup_figure(key: str, label: str, spread: Spread | None, what: str) -> F
         return None
     ranged = f" ({spread.low:.2f} to {spread.high:.2f})" if spread.high - spread.low >= 0.005 else ""
     formula = f"autoregressive {what} / this lane's, same repeat; median (range) over repeats"
-    return Figure(key, label, spread.median, f"{spread.median:.2f}x{ranged}", formula)
+    return Figure(key, label, spread.median, f"{spread.median:.2f}×{ranged}", formula)
 
 
 def _predicted_figure(run: Run, trace: Trace) -> Figure | None:
@@ -72,7 +72,7 @@ def _predicted_figure(run: Run, trace: Trace) -> Figure | None:
         f" = {len(trace.output)} x {run.costs.iteration(0, None):.3f} / {cost:.1f}, all as measured at the start;"
         " first: what the first guess of an iteration costs beyond c"
     )
-    return Figure("predicted", "predicted speedup", predicted, f"{predicted:.2f}x", formula)
+    return Figure("predicted", "predicted speedup", predicted, f"{predicted:.2f}×", formula)
 
 
 def _per_token_figure(trace: Trace) -> Figure | None:

@@ -64,4 +64,4 @@ def _speed(figure: ReportData) -> list[str]:
 
 
 def _spread(ratio: ReportData) -> str:
-    return f"{ratio['median']:.2f}x ({ratio['low']:.2f} to {ratio['high']:.2f})"
+    return f"{ratio['median']:.2f}× ({ratio['low']:.2f} to {ratio['high']:.2f})"

@@ -160,7 +160,7 @@ def remarks(run: Run) -> list[str]:
         if rate is not None and best is not None:
             lines.append(
                 f"Draft {name}: c = {costs.c[name]:.3f}, match rate {rate:.0%}; best static SL of this run, "
-                f"with hindsight: {best[0]} ({best[1]:.2f}x simulated)."
+                f"with hindsight: {best[0]} ({best[1]:.2f}× simulated)."
             )
     lines.append(verdict(run))
     lines += [f"{trace.lane}: {note}" for trace in run.lanes for note in trace.notes]

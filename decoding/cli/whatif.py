@@ -73,8 +73,8 @@ def _show(run: Run, found: dict[str, Simulated], measured: dict[str, Spread], co
     for lane, one in found.items():
         spread = measured.get(lane)
         cells = (
-            f"{one.speedup:.2f}x",
-            f"{spread.median:.2f}x" if spread else "",
+            f"{one.speedup:.2f}×",
+            f"{spread.median:.2f}×" if spread else "",
             f"{1 + one.accepted / max(1, one.target_passes):.2f}",
             str(one.target_passes),
             str(one.draft_passes),

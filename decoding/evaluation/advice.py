@@ -28,6 +28,7 @@ class Recommendation:
     draft: str
     lane: str
     sentences: list[str]
+    titles: tuple[str, str]  # of the two settings: "The same in", or "The nearest in" an engine that lacks the policy
     transformers: str
     vllm: str
 
@@ -46,6 +47,7 @@ def recommend(result: EvaluationResult, anywhere: bool = False) -> Recommendatio
         draft=best.name,
         lane=best.best_lane,
         sentences=[*_sentences(result, best), *([_whole(folder)] if folder and not _is_whole(folder) else [])],
+        titles=settings_titles(best, lane),
         transformers=transformers_settings(best, lane, source, target),
         vllm=vllm_settings(best, source, target),
     )
@@ -66,7 +68,7 @@ def _sentences(result: EvaluationResult, best: Draft) -> list[str]:
         second = max(others, key=lambda draft: _gain(result, draft).value)
         c, match = (result.value(name, draft=second.name) for name in ("c", "match_rate"))
         sentences.append(
-            f"The next best is {second.name} with {_policy(second)}: {_gain(result, second).value:.2f}x "
+            f"The next best is {second.name} with {_policy(second)}: {_gain(result, second).value:.2f}× "
             f"(c {c:.3f}, match rate {match:.0%})."
         )
     c, match, limit = (result.value(name, draft=best.name) for name in ("c", "match_rate", "break_even_c"))
@@ -81,16 +83,16 @@ def _sentences(result: EvaluationResult, best: Draft) -> list[str]:
     return [
         *sentences,
         _too_long(best, result.by_sl(best.name)),
-        f"Checking 6 tokens costs the target {check:.2f} times as much as checking one.",
+        f"Checking 6 tokens takes the target {check:.2f}× as long as checking one.",
     ]
 
 
 def _verdict(best: Draft, gain: Figure) -> str:
     if gain.value < 1.0:
-        return f"No draft gains anything here: the best, {best.name}, makes decoding {1 / gain.value:.2f} times slower."
+        return f"No draft gains anything here: the best, {best.name}, is {gain.value:.2f}× as fast as plain decoding."
     return (
-        f"Use {best.name} with {_policy(best)}, chosen on validation prompts: {gain.value:.2f}x plain decoding, "
-        f"simulated over the test prompts (95% interval {gain.low:.2f} to {gain.high:.2f})."
+        f"Use {best.name} with {_policy(best)}, chosen on validation prompts: {gain.value:.2f}× as fast as plain "
+        f"decoding, simulated over the test prompts (95% interval {gain.low:.2f} to {gain.high:.2f})."
     )
 
 
@@ -106,13 +108,26 @@ def _too_long(best: Draft, figures: Mapping[int, Figure]) -> str:
     peak, last = max(speedups, key=speedups.__getitem__), max(speedups)
     if peak == last:
         return f"Its speedup still grows at the longest SL tried ({last})."
+    beside = f"; SL {best.best_sl}, which validation chose, reaches {speedups[best.best_sl]:.2f}×"
     return (
-        f"Longer is not better: on the test prompts {best.name} is fastest, in hindsight, at a fixed SL of {peak} "
-        f"({speedups[peak]:.2f}x) and reaches only {speedups[last]:.2f}x at SL {last}."
+        f"Longer is not better: in hindsight, on the test prompts, {best.name} is fastest at a fixed SL of {peak} "
+        f"({speedups[peak]:.2f}×){beside if best.best_sl != peak else ''}. It reaches only "
+        f"{speedups[last]:.2f}× at SL {last}."
     )
 
 
 # -- settings for other engines ------------------------------------------------------------------------
+
+IN_TRANSFORMERS = ("static", "heuristic", "confidence")  # the policies that it has
+IN_VLLM = ("static",)
+
+
+def settings_titles(draft: Draft, lane: Lane) -> tuple[str, str]:
+    """Headings of the settings for transformers and vLLM: an engine without the policy gets "The nearest in"."""
+    in_transformers = IN_VLLM if draft.name == PROMPT_LOOKUP.name else IN_TRANSFORMERS
+    known = {"transformers": in_transformers, "vLLM": IN_VLLM}
+    one, two = (f"The {'same' if lane.policy in has else 'nearest'} in {engine}" for engine, has in known.items())
+    return one, two
 
 
 def transformers_settings(draft: Draft, lane: Lane, source: str, target: str) -> str:

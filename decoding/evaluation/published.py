@@ -101,10 +101,10 @@ def _speedup_table(result: EvaluationResult) -> Table:
     here = f"{result.setting.pair} with {result.setting.draft}, {where}, greedy"
 
     def theirs(row: Published) -> list[Cell]:
-        shown = {name: Cell(f"{value:.2f}x", value) for name, value in row.speedups.items()}
+        shown = {name: Cell(f"{value:.2f}×", value) for name, value in row.speedups.items()}
         return [Cell(row.setting), *(shown.get(name, Cell()) for name in COLUMNS)]
 
-    rows = _beside(result, theirs, lambda cells: [Cell(here), *cells], COLUMNS, "speedup", lambda x: f"{x:.2f}", "x")
+    rows = _beside(result, theirs, lambda cells: [Cell(here), *cells], COLUMNS, "speedup", lambda x: f"{x:.2f}", "×")
     return Table(TITLE, note, ["data set", "source", "setting", *COLUMNS.values()], rows)
 
 

@@ -120,7 +120,7 @@ def _suite_table(result: EvaluationResult, prefix: str) -> Table:
     def speedup_and_cut(label: str, suite: str) -> Cell:
         cut = result.find(f"{prefix}cut", label, suite)
         ahead = f" ({signed(cut.value)})" if cut else ""
-        return cell(result.find(f"{prefix}speedup", label, suite), lambda one: f"{one.value:.2f}x{ahead}")
+        return cell(result.find(f"{prefix}speedup", label, suite), lambda one: f"{one.value:.2f}×{ahead}")
 
     columns = [Column(suite, lambda label, suite=suite: speedup_and_cut(label, suite)) for suite in result.suites]  # type: ignore[misc]
     how = "On the clock" if prefix else "Simulated"
@@ -186,7 +186,7 @@ def _judge_sentence(result: EvaluationResult) -> str:
     latency, oracle = result.value("latency_s", PERFECT_JUDGE), result.find("latency_s", "oracle")
     behind = f", {latency / oracle.value - 1:.1%} behind the oracle" if oracle else ""
     return (
-        f"A perfect classifier of the drafted token, with free decisions, would reach {speedup.value:.2f}x{ahead}"
+        f"A perfect classifier of the drafted token, with free decisions, would reach {speedup.value:.2f}×{ahead}"
         f"{behind}: it still drafts the token that fails."
     )
 

@@ -50,9 +50,9 @@ def cell(figure: Figure | None, show: Callable[[Figure], str]) -> Cell:
 
 
 def times(figure: Figure) -> str:
-    """ "1.62x [1.55, 1.69]"."""
+    """ "1.62× [1.55, 1.69]"."""
     between = "" if figure.low is None else f" [{figure.low:.2f}, {figure.high:.2f}]"
-    return f"{figure.value:.2f}x{between}"
+    return f"{figure.value:.2f}×{between}"
 
 
 def percent_interval(figure: Figure) -> str:

@@ -10,10 +10,11 @@ over one token. Output positions count the new tokens from 0.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Final, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from .events import IDENTIFIER
 from .proposal import depths_of
@@ -34,7 +35,20 @@ Seconds = Annotated[float, Field(ge=0.0, le=1e6)]
 Score = Annotated[float, Field(ge=-1e9, le=1e9)]
 Ratio = Annotated[float, Field(ge=0.0, le=1e6)]
 Count = Annotated[int, Field(ge=0, le=10**15)]
-ShortText = Annotated[str, Field(max_length=400)]
+TokenString = Annotated[str, Field(max_length=400)]
+_TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # Unicode's bidirectional controls
+
+
+def _does_not_turn(name: str) -> str:
+    """A name stands in the program's own sentences, whose direction it must not turn around."""
+    if turning := _TURNING.search(name):
+        raise ValueError(
+            f"a name may not hold U+{ord(turning[0]):04X}, which changes the direction of the text around it"
+        )
+    return name
+
+
+ShortText = Annotated[str, Field(max_length=400), AfterValidator(_does_not_turn)]
 TopTokens = Annotated[list[tuple[TokenId, Probability]], Field(max_length=20)]
 
 
@@ -164,8 +178,8 @@ class TokenText:
     """
 
     __pydantic_config__ = _STRICT
-    text: ShortText
-    bytes: ShortText | None = None
+    text: TokenString
+    bytes: TokenString | None = None
     special: bool = False
 
 

@@ -137,7 +137,7 @@ def too_long_sentence(result: EvaluationResult) -> str:
     if peak == last:
         turning = f"The draft {best} still gains at SL {last}"
     else:
-        turning = f"The draft {best} is fastest at SL {peak} ({curves[best][peak].value:.2f} times)"
+        turning = f"In hindsight the draft {best} is fastest at SL {peak} ({curves[best][peak].value:.2f} times)"
         turning += f" and reaches only {curves[best][last].value:.2f} at SL {last}: one can guess too far ahead"
     return (
         f"{turning}. The throughput model, for which all guesses are equally likely to hold, "
@@ -163,13 +163,13 @@ def draw_by_cost(result: EvaluationResult) -> Drawing:
             marker={"color": colour, "symbol": symbol, "size": 12},
             error_y=error_bars([gain], colour),
             customdata=[[draft.best_sl, _shape(draft)]],
-            hovertemplate=f"{name}<br>c %{{x:.3f}}, best SL %{{customdata[0]}}: %{{y:.2f}} times"
+            hovertemplate=f"{name}<br>c %{{x:.3f}}, SL %{{customdata[0]}}, chosen on validation: %{{y:.2f}} times"
             "<br>%{customdata[1]}<extra></extra>",
         )
     figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
     highest = max(_cost(result, draft) for draft in result.drafts)
     figure.update_xaxes(title_text="c: cost of a draft step (target passes)", range=[-0.02 * highest, 1.2 * highest])
-    figure.update_yaxes(title_text="speedup at the best static SL (times)", rangemode="tozero")
+    figure.update_yaxes(title_text="speedup at the SL chosen on validation (times)", rangemode="tozero")
     figure.update_layout(height=380, **LAYOUT)
     return Drawing("drafts-cost", "Cost and benefit of each draft", shape_sentence(result), figure)
 
@@ -183,14 +183,14 @@ def _match(result: EvaluationResult, draft: Draft) -> float:
 
 
 def _static_gain(result: EvaluationResult, draft: Draft) -> Figure:
-    """The speedup at the draft's best static SL."""
+    """The speedup at the draft's static SL, chosen on validation."""
     return result.by_sl(draft.name)[draft.best_sl]
 
 
 def _shape(draft: Draft) -> str:
     layers = "layer" if draft.layers == 1 else "layers"
     return (
-        f"{draft.layers} {layers} x {draft.hidden_size}, {draft.parameters / 1e6:.1f}M" if draft.layers else "no model"
+        f"{draft.layers} {layers} × {draft.hidden_size}, {draft.parameters / 1e6:.1f}M" if draft.layers else "no model"
     )
 
 

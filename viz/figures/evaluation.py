@@ -304,6 +304,7 @@ def pareto_sentence(result: EvaluationResult) -> str:
 
 # -- the oracle's SL -----------------------------------------------------------------------------------
 
+COURSE = 1.15  # the ratio from which two parts of a text are called different
 BINS = ((0, 0), (1, 1), (2, 2), (3, 3), (4, 5), (6, 8), (9, 12), (13, 20), (21, 40), (41, 80), (81, 8192))
 
 
@@ -356,13 +357,23 @@ def draw_course(result: EvaluationResult) -> Drawing:
 
 
 def course_sentence(result: EvaluationResult) -> str:
-    """Whether guesses hold longer in the first or in the last third of a text."""
+    """Where in a text guesses hold longest: the shape of the curve, by its thirds and its extremes."""
     known = list(result.curve("oracle_sl").values())
     third = max(1, len(known) // 3)
-    first, last = sum(known[:third]) / third, sum(known[-third:]) / third
-    thirds = f"{first:.1f} in a row in the first third, {last:.1f} in the last"
-    if last > 1.15 * first:
+    first, middle, last = (
+        sum(part) / len(part) for part in (known[:third], known[third:-third] or known, known[-third:])
+    )
+    thirds = f"{first:.1f} in a row in the first third, {middle:.1f} in the middle, {last:.1f} in the last"
+    if last > COURSE * first and first <= COURSE * middle <= COURSE**2 * last:
         return f"Guesses hold longer towards the end of a text: {thirds}."
-    if first > 1.15 * last:
+    if first > COURSE * last and last <= COURSE * middle <= COURSE**2 * first:
         return f"Guesses hold longer at the beginning of a text: {thirds}."
+    if middle > COURSE * max(first, last):
+        return f"Guesses hold longest in the middle of a text: {thirds}."
+    if COURSE * middle < min(first, last):
+        return f"Guesses hold shorter in the middle of a text: {thirds}."
+    if max(known) > COURSE * min(known):
+        return (
+            f"The oracle's SL goes up and down along the text, between {min(known):.1f} and {max(known):.1f}: {thirds}."
+        )
     return f"Along the text the oracle's SL hardly changes: {thirds}."

@@ -20,7 +20,7 @@ from ..opened import Drawing
 from ..player.payload import Origin, run_payload
 from ..store import RunStore, check_text, new_name
 from .export import export_lesson
-from .lessons import LESSONS, read_lesson, shipped_lessons
+from .lessons import LESSONS, lesson_faults, read_lesson, shipped_lessons
 from .roles import find_roles, readable_runs, wanted_by
 
 OWN_RECORDINGS = LESSONS / "recordings"  # runs that lessons need and the showcase does not contain
@@ -95,6 +95,7 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
             "recordings": shelf.recordings(),
             "roles": shelf.roles(),
             "lessons": list(shipped_lessons()),
+            "faults": list(lesson_faults()),
         }
 
     @answered

@@ -77,7 +77,8 @@ class Show(_Strict):
     """What is shown next to the text.
 
     steps: the clearest iteration of ``lane`` (a lane text, or one of LANE_WORDS) of the kind ``find``, at the step
-    ``at``. whatif: the sliders at a ``preset``. calculator: with these values. lanes: all speedups as bars. checks: the
+    ``at`` (chance: the verdict on the guess of ``{p_first}``, ``{q_first}`` and ``{keep_first}``).
+    whatif: the sliders at a ``preset``. calculator: with these values. lanes: all speedups as bars. checks: the
     cost of a pass over several tokens.
     """
 
@@ -85,7 +86,7 @@ class Show(_Strict):
     lane: Annotated[str, Field(max_length=100)] = "static:5"
     find: Literal["rejection", "burst", "full", "short", "wasted"] | None = None
     iteration: Annotated[int, Field(ge=0, le=8192)] = 0  # offset from the iteration found
-    at: Literal["guess", "check", "verdict", "own", "rewind", "cost"] | None = None
+    at: Literal["guess", "check", "verdict", "own", "rewind", "cost", "chance"] | None = None
     hide: bool = False
     preset: Literal["measured", "twice", "slow", "free", "costly"] = "measured"
     guess: Annotated[float, Field(ge=0, le=1e6)] = 1.0  # ms
@@ -168,13 +169,22 @@ def read_lesson(text: Any) -> dict[str, Any]:
         raise UserError(f"This is not a lesson file: {first_fault(error)}") from error
 
 
-@cache
 def shipped_lessons(folder: Path = LESSONS) -> tuple[dict[str, Any], ...]:
-    """The lessons in ``folder``, in the order of their file names, which begin with a number. Raises UserError."""
-    found = []
+    """The lessons in ``folder`` without broken ones, in the order of their file names, which begin with a number."""
+    return _lessons_and_faults(folder)[0]
+
+
+def lesson_faults(folder: Path = LESSONS) -> tuple[str, ...]:
+    """A sentence for each file in ``folder`` that is no lesson; it names the file and the place of the fault."""
+    return _lessons_and_faults(folder)[1]
+
+
+@cache
+def _lessons_and_faults(folder: Path) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
+    found, faults = [], []
     for path in sorted(folder.glob("*.json")):
         try:
             found.append(read_lesson(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise UserError(f"The lesson {path.name} cannot be read: {error}") from error
-    return tuple(json.loads(json.dumps(found)))
+        except (OSError, ValueError) as error:  # UserError is a ValueError
+            faults.append(f"The lesson {path.name} is left out. {error}")
+    return tuple(json.loads(json.dumps(found))), tuple(faults)

@@ -22,14 +22,20 @@ def lane_name(text: str) -> str:
 
 
 def lane_of_name(name: str) -> str:
-    """``Static 5 · two-layers`` -> ``two-layers/static:5``: the inverse of :func:`lane_name`; other texts stay."""
+    """``Static 5 · two-layers`` -> ``two-layers/static:5``: the inverse of :func:`lane_name`; other texts stay.
+
+    The beginning of a single policy's title is enough (``Conf``): Enter in the list of lanes keeps what was typed.
+    """
     policy, dot, draft = name.partition(" · ")
     for spec in all_specs().values():
         title, rest = policy[: len(spec.title)], policy[len(spec.title) :]
         if title.lower() == spec.title.lower() and rest[:1] in ("", " "):
             lane = f"{spec.name}:{rest.strip()}" if rest.strip() else spec.name
             return f"{draft}/{lane}" if dot else lane
-    return name
+    begun = [one.name for one in all_specs().values() if one.title.lower().startswith(policy.lower())]
+    if len(policy) < 3 or len(begun) != 1:
+        return name
+    return f"{draft}/{begun[0]}" if dot else begun[0]
 
 
 def policy_title(policy: str) -> str:

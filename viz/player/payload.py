@@ -189,7 +189,7 @@ def _figure(figure: Figure) -> dict[str, str]:
     return {
         "key": figure.key,
         "label": figure.label,
-        "text": _times_sign(figure.text) if figure.text else "",
+        "text": figure.text or "",
         "formula": figure.formula,
     }
 
@@ -202,12 +202,6 @@ def _speedup_figure(run: Run, trace: Trace, figure: Figure) -> dict[str, str]:
         replayed = metrics.replayed_speedup(run, trace)
         shown["formula"] += f"; the bars show one of {len(trace.repeats)} repeats: {sentences.times(replayed or 0.0)}"
     return shown
-
-
-def _times_sign(text: str) -> str:
-    """ "2.40x (2.38 to 2.44)" with a real multiplication sign."""
-    head, sign, tail = text.partition("x")
-    return f"{head}×{tail}" if sign and head.replace(".", "").isdigit() else text
 
 
 def _threshold(run: Run, trace: Trace) -> dict[str, Any] | None:

@@ -49,7 +49,7 @@ def _median_speedup(run: Run, trace: Trace) -> float | None:
 
 
 def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
-    """ "Here: the same 88 tokens, 2.41× faster with DISCO." Also says if it is slower or if there is no comparison.
+    """ "Here: the same 88 tokens, 2.41× as fast with DISCO." Below 1: slower. Also says if there is no comparison.
 
     ``doubtful``: see :func:`decoding.analysis.steadiness.contradictions`; then no speedup is claimed.
     """
@@ -66,14 +66,14 @@ def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
     if doubtful:
         return f"Here: {same}{_count(n, 'token')}, timed too unsteadily to say what was won.{_ended_early(trace)}"
     others = _best_other(run, trace) if point else _slow_down(run, trace)
-    return f"Here: {same}{_count(n, 'token')}, {_how_much_faster(ratio)} with {name}{others}.{_ended_early(trace)}"
+    return f"Here: {same}{_count(n, 'token')}, {_how_fast(ratio)} with {name}{others}.{_ended_early(trace)}"
 
 
 def _best_other(run: Run, point: Trace) -> str:
     """The fastest usable lane, if the first sentence is about another one."""
     best = run.lanes[lead_lane(run)]
     ratio = _median_speedup(run, best)
-    return f", {_how_much_faster(ratio)} with {lane_name(best.lane)}" if best is not point and ratio else ""
+    return f", {_how_fast(ratio)} with {lane_name(best.lane)}" if best is not point and ratio else ""
 
 
 def _slow_down(run: Run, first: Trace) -> str:
@@ -81,7 +81,7 @@ def _slow_down(run: Run, first: Trace) -> str:
     usable = [trace for trace in run.lanes if is_usable(trace.lane) and trace is not first]
     ratios = [(_median_speedup(run, trace) or 1.0, lane_name(trace.lane)) for trace in usable]
     slowest, name = min(ratios, default=(1.0, ""))
-    return f", {_how_much_faster(slowest)} with {name}" if slowest <= 1 / 1.05 else ""
+    return f", {_how_fast(slowest)} with {name}" if slowest <= 1 / 1.05 else ""
 
 
 def _ended_early(trace: Trace) -> str:
@@ -91,12 +91,8 @@ def _ended_early(trace: Trace) -> str:
     return " The target ended its text early: end the prompt within a line, and it continues."
 
 
-def _how_much_faster(ratio: float) -> str:
-    if ratio >= 1.05:
-        return f"{times(ratio)} faster"
-    if ratio > 1 / 1.05:
-        return "neither faster nor slower"
-    return f"{times(1 / ratio)} slower"
+def _how_fast(ratio: float) -> str:
+    return "neither faster nor slower" if 1 / 1.05 < ratio < 1.05 else f"{times(ratio)} as fast"
 
 
 def check_fact(run: Run, doubtful: Sequence[str] = ()) -> str:
@@ -106,25 +102,31 @@ def check_fact(run: Run, doubtful: Sequence[str] = ()) -> str:
     """
     if doubtful:
         return f"Timings are unsteady here ({'; '.join(doubtful)}): measure again when the machine is quiet."
-    return (
-        f"In passes of the target over one token, a check of 6 tokens takes {run_costs(run).check(6):.2f} "
-        f"and a guess of the draft {_draft_costs(run)}."
+    guesses = _draft_costs(run)
+    return f"Compared with writing one token, checking 6 takes {_longer(run_costs(run).check(6))}" + (
+        f"; a guess takes {guesses} of the time." if guesses else "."
     )
 
 
+def _longer(ratio: float) -> str:
+    """A time compared with another: "14% longer", from twice on "2.30× as long"."""
+    if ratio >= 2:
+        return f"{times(ratio)} as long"
+    return f"{ratio - 1:.0%} longer" if ratio >= 1.005 else "no longer"
+
+
 def _draft_costs(run: Run) -> str:
-    """The cost of a guess for every draft that ran, beginning with the first sentence's draft."""
+    """The measured cost of a guess for every draft that ran, the first sentence's draft first; "" if none."""
     ran = list(dict.fromkeys(trace.draft for trace in run.lanes if trace.draft)) or [run.pair.default_draft]
     own = run_costs(run)
-    costs = [_draft_cost(own, name) + (f" ({name})" if len(ran) > 1 else "") for name in ran]
-    return ", ".join(costs)
+    measured = [name for name in ran if name in own.c]
+    return ", ".join(_draft_cost(own, name) + (f" ({name})" if len(ran) > 1 else "") for name in measured)
 
 
 def _draft_cost(costs: Costs, name: str) -> str:
-    c, first = costs.c.get(name), costs.first.get(name, 0.0)
-    if c is None:
-        return "less"
-    return f"{c:.2f}" + (f" to {c + first:.2f}" if first >= 0.005 else "")  # the first after a check
+    c, first = costs.c[name], costs.first.get(name, 0.0)
+    least = "under 1%" if c < 0.005 else f"{c:.0%}"
+    return f"{least} to {c + first:.0%}" if first >= 0.005 else least  # the first after a check
 
 
 def doubt(run: Run, point: str = "") -> str:

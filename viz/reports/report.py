@@ -206,7 +206,7 @@ class DraftsReport(Report):
 
     def first(self) -> Section:
         advice = recommend(self.result)
-        code = [("The same in transformers", advice.transformers), ("The same in vLLM", advice.vllm)]
+        code = list(zip(advice.titles, (advice.transformers, advice.vllm)))
         return Section("Which draft, which SL, here?", list(advice.sentences), code=code)
 
     def beside(self, folder: Path) -> list[str]:
@@ -230,7 +230,7 @@ def beside_evaluation(drafts: EvaluationResult, evaluation: EvaluationResult) ->
     both = [speedups.get(sl) for sl in (same.best_sl, evaluation.static_opt)]
     if both[0] is None or both[1] is None:
         return f"{text}."
-    return f"{text}. On the test prompts here they give {both[0].value:.2f}x and {both[1].value:.2f}x."
+    return f"{text}. On the test prompts here they give {both[0].value:.2f}× and {both[1].value:.2f}×."
 
 
 def report_of(result: EvaluationResult) -> Report:

@@ -28,7 +28,7 @@ from decoding.records.suites import Prompt
 from decoding.records.trace import Run
 
 from ..learn.desk import OWN_RECORDINGS
-from ..learn.lessons import shipped_lessons
+from ..learn.lessons import lesson_faults, shipped_lessons
 from ..learn.roles import ROLES, missing_sights, readable_runs, shows, wanted_by
 
 STORY = "Tell me a short story about a fox and the moon."
@@ -140,7 +140,7 @@ def main() -> int:
                     print(error, file=sys.stderr, flush=True)
                     failed = True
         order_index(options.folder, [Prompt(one.id, "lessons", "showcase", "", "") for one in NEEDED])
-    missing = check(options.folder, lessons)
+    missing = [*lesson_faults(), *check(options.folder, lessons)]
     print("\n".join(missing) or "Every lesson finds what it needs.")
     return int(failed or bool(missing))
 

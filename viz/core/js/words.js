@@ -14,7 +14,7 @@ export const GLOSSARY = {
   iteration: "One round: the draft guesses some tokens, the target checks all of them in one pass.",
   lane: "One run of the prompt with one policy and one draft. All lanes start from the same prompt.",
   policy: "It decides, guess by guess, whether the draft guesses on or the target checks.",
-  speedup: "How many times faster than plain decoding: its decode time over that of the lane, in the same repeat.",
+  speedup: "How many times as fast as plain decoding: its decode time over that of the lane, in the same repeat.",
   prefill: "Reading the prompt, before the first new token. It is the same work in every lane and not part of the speedup.",
   repeat: "Every lane is timed several times, alternating with the others; the text is the same each time.",
   simulated: "Not run: the recorded guesses are replayed with another policy, at what iterations cost in this run.",

@@ -19,7 +19,7 @@ export const FACTS = {
   dynamic_speedup: "speedup of the cheapest split into iterations, simulated", break_even: "cost of a guess above which no static SL gains",
   wrong_speedup: "speedup of SL 5 with every guess wrong", wrong_passes: "its passes of the target",
   sl: "SL of the iteration on screen", held: "its guesses that held", gives: "tokens that it gives", thrown: "guesses that it threw away",
-  cost: "its cost in passes", saved: "passes that it saved", check: "cost of its check", iteration: "its number", lane_name: "its lane",
+  cost: "its cost in passes", guess: "mean cost of its guesses", saved: "passes that it saved", check: "cost of its check", iteration: "its number", lane_name: "its lane",
   acceptance_short: "acceptance rate of SL 1, percent", acceptance_long: "acceptance rate of SL 10, percent", longest_run: "most guesses in a row that would hold",
   p_first: "p of the first guess that was not certain to be kept, of the iteration on screen if it has one", q_first: "q of the same guess", keep_first: "probability that it is kept",
   temperature: "temperature", match_draft2: "match rate of the other draft, percent", c_draft2: "its cost of a guess", draft2: "its name",
@@ -77,15 +77,18 @@ function samplingFacts(model, facts) {
 
 /** p, q and min(1, p/q) of the first guess of an iteration that is not sure to be kept; null where there is none. */
 function keptByChance(it) {
-  const guess = it.guesses.find((one) => one.accept_probability != null && one.accept_probability < 1);
+  const guess = it.guesses[chanceAt(it)];
   return guess ? { p_first: guess.p_target, q_first: guess.p_draft, keep_first: guess.accept_probability } : null;
 }
+
+/** The index of that guess; -1 if there is none. */
+export const chanceAt = (it) => it.guesses.findIndex((one) => one.accept_probability != null && one.accept_probability < 1);
 
 /** The facts of the iteration on screen. */
 export function iterationFacts(lane, i) {
   const it = lane && lane.iterations[i];
   if (!it) return {};
-  return { lane_name: lane.name, iteration: i + 1, sl: it.drafted, held: it.accepted, gives: it.gives, thrown: it.drafted - it.accepted, cost: it.cost.total, saved: it.cost.gained, check: it.cost.check, ...keptByChance(it) };
+  return { lane_name: lane.name, iteration: i + 1, sl: it.drafted, held: it.accepted, gives: it.gives, thrown: it.drafted - it.accepted, cost: it.cost.total, guess: it.drafted ? it.cost.guessing / it.drafted : null, saved: it.cost.gained, check: it.cost.check, ...keptByChance(it) };
 }
 
 const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown", "iteration", "longest_run"]);

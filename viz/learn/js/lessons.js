@@ -3,7 +3,7 @@
 import { button, el, table } from "../../core/js/dom.js";
 import { clamp } from "../../core/js/format.js";
 import { checksChart, lanesChart } from "./charts.js";
-import { FACTS, factsOf, fill, iterationFacts } from "./facts.js";
+import { FACTS, chanceAt, factsOf, fill, iterationFacts } from "./facts.js";
 import { memory, tokenBox } from "./fields.js";
 import { printNode, saveText } from "./files.js";
 import { KINDS, exampleOf } from "./kinds.js";
@@ -139,7 +139,7 @@ export class Lessons {
       return el("article", "sl-card", el("h3", "", lesson.title), el("p", "", lesson.about), el("p", "sd-mute", `About ${lesson.minutes} minutes · ${state}`), open);
     });
     const box = el("div", "sl-shelf", el("p", "sl-intro", "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Each lesson shows it on a real run and ends with questions."),
-      el("div", "sl-cards", ...cards));
+      el("div", "sl-cards", ...cards), ...(this.learn.index.faults || []).map((fault) => el("p", "sl-fault", fault)));
     if (!this.learn.exported) box.append(this.opener());
     return box;
   }
@@ -230,7 +230,7 @@ export class Lessons {
       found < 0 && `This run has no such iteration (${KINDS[show.find].label}): its first one is shown.`,
     ].filter(Boolean).join(" ");
     steps.hides = Boolean(show.hide);
-    steps.goTo({ lane, iteration: Math.max(0, found) + (show.iteration || 0), step: show.at || 0 });
+    steps.goTo({ lane, iteration: Math.max(0, found) + (show.iteration || 0), step: show.at === "chance" ? { verdictOn: chanceAt } : show.at || 0 });
     this.placing = false;
     steps.node.dataset.highlight = (this.step.highlight || []).join(" ");
     return steps.node;

@@ -55,7 +55,7 @@ function decisionOf(lane, it, guess, at) {
   if (guess.score != null && guess.threshold != null) {
     return `The policy ${lane.name} compares its score ${fixed(guess.score, 3)} with the threshold ${fixed(guess.threshold, 3)}: ${outcome}.`;
   }
-  return `The policy ${lane.name} decides: ${outcome}.`;
+  return `${lane.policy === "you" ? "You decide" : `The policy ${lane.name} decides`}: ${outcome}.`;
 }
 
 function checkStep(model, it, lane) {

@@ -36,12 +36,13 @@ export class Steps {
 
   get lanes() { return [...this.model.lanes, ...this.extra]; }
 
-  /** Show a lane (object, lane text or number) at an iteration and a step (number or kind). */
+  /** Show a lane (object, lane text or number) at an iteration and a step (number, kind, or { verdictOn }: which of its guesses). */
   goTo({ lane, iteration = 0, step = 0 } = {}) {
     if (lane != null) this.lane = typeof lane === "object" ? this.adopt(lane) : this.lanes.find((one, i) => one.lane === lane || i === lane) || this.lane;
     if (!this.lane || !this.lane.iterations.length) { this.build(); return; }
     const i = clamp(iteration, 0, this.lane.iterations.length - 1), steps = stepsOf(this.model, this.lane, i);
-    const found = typeof step === "number" ? step : steps.findIndex((one) => one.kind === step);
+    const found = typeof step === "number" ? step : steps.findIndex((one) => (step.verdictOn
+      ? one.kind === "verdict" && one.at === step.verdictOn(this.lane.iterations[i]) : one.kind === step));
     this.at = { iteration: i, step: clamp(found < 0 ? 0 : found, 0, steps.length - 1) };
     this.build();
   }
@@ -217,7 +218,7 @@ export class Steps {
     for (let k = 0; open.over && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check", `token ${k + 1}: ${fixed(cost.plain / gives)}`);
     const spent = (n ? cost.guessing * open.guesses / n : 0) + (checked ? cost.check + cost.rest : 0);
     const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sd-mute", name), holder, el("span", "sl-value", value));
-    const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, open.over ? fixed(cost.plain) : "…"),
+    const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, open.over ? fixed(cost.plain) : "at the end"),
       el("p", "sl-note", "In passes of the target over one token, at this run's own costs." + this.clock()));
     return box;
   }

@@ -105,7 +105,7 @@ export class WhatIf {
       .map((lane) => [Number(parseLane(lane.lane).argument), lane.speedup.median, `${lane.name}: ${times(lane.speedup.median)} on the clock`]);
     const chart = lineChart({ label: "Speed relative to plain decoding over the SL", x: { min: 1, max: LONGEST, label: "SL: guesses per check" },
       series: [{ name: "simulated: the recorded guesses at these costs", kind: "line", cls: "sd-s0", points: sweep.map((one) => [one.sl, one.speedup]) },
-        { name: `model: every guess holds with probability ${fixed(alpha)}`, kind: "dash", cls: "sd-s1", points: closed },
+        { name: `model: every guess holds with probability ${percent(alpha)}`, kind: "dash", cls: "sd-s1", points: closed },
         { name: "measured on the clock, at the measured costs", kind: "dots", cls: "sd-s2", points },
         { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sd-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.median, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.median)}`]] }],
       marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }] });
@@ -133,7 +133,7 @@ export class WhatIf {
     const { draft } = this, nearest = (list, value) => list.reduce((best, one, i) => (Math.abs(one - value) < Math.abs(list[best] - value) ? i : best), 0);
     const priced = new Map(COSTS.map((c) => [c, withCosts(costs, draft, { c })]));
     this.byMatch.update("Model: speed over the match rate and the SL, at this c", (match, n) => modelSpeedup(match, n, costs, draft), [nearest(MATCHES, alpha), sl - 1]);
-    this.byCost.update(`Model: speed over c and the SL, at a match rate of ${fixed(alpha)}`, (c, n) => modelSpeedup(alpha, n, priced.get(c), draft), [nearest(COSTS, this.cost), sl - 1]);
+    this.byCost.update(`Model: speed over c and the SL, at a match rate of ${percent(alpha)}`, (c, n) => modelSpeedup(alpha, n, priced.get(c), draft), [nearest(COSTS, this.cost), sl - 1]);
   }
 
   /** Questions whose answers are found with the sliders. */
@@ -178,7 +178,7 @@ export class Calculator {
   draw() {
     const [guess, check, sl, held] = [this.guess, this.check, this.sl, this.held].map((field) => field.value);
     if ([guess, check, sl, held].includes(null)) { this.out.replaceChildren(el("p", "sl-fault", "Each field needs a number that is not negative; a check takes more than 0 ms.")); return; }
-    if (held > sl) { this.out.replaceChildren(el("p", "sl-fault", `At most ${sl} of ${sl} guesses can hold.`)); return; }
+    if (held > sl) { this.out.replaceChildren(el("p", "sl-fault", `At most ${sl} can hold: there are no more guesses.`)); return; }
     const spent = sl * guess + check, tokens = held + 1, speed = 1000 * tokens / spent, plain = 1000 / check, ratio = speed / plain;
     this.out.replaceChildren(
       el("p", "", `One iteration: ${sl} × ${guess} ms + ${check} ms = ${Number(spent.toFixed(3))} ms for ${held} + 1 = ${tokens} tokens (the check always gives one of its own).`),

@@ -65,8 +65,8 @@ const KEYS = [["space", "play or pause"], ["← →", "previous, next iteration 
 /** The guide: what the page shows, the colours, every word, the keys. */
 export function guide(legend) {
   const dialog = el("dialog", "sd-guide", closeButton(() => dialog.close()), el("h2", "", "What you see"), el("p", "",
-    "The same text is written several times, in each lane with another policy. On the time axis, a dark bar is a pass of the "
-    + "target and a thin bar is a guess of the draft: guessing far ahead saves passes if the guesses hold, and wastes time if "
+    "The same text is written several times, in each lane with another policy. On the time axis, a tall bar is a pass of the "
+    + "target and a low bar is a guess of the draft: guessing far ahead saves passes if the guesses hold, and wastes time if "
     + "they fail. In the texts below, every token is coloured by its fate; shaded and unshaded parts are successive iterations."),
   legend, el("h2", "", "Words"), definitions(Object.entries(GLOSSARY)), el("h2", "", "Keyboard"), definitions(KEYS));
   dialog.setAttribute("aria-label", "Guide: what you see, words, keys");

@@ -1,7 +1,7 @@
 // A lane's lookahead along its text: a bar per iteration, guessed as outline, accepted as fill.
 
 import { el, svg } from "../../core/js/dom.js";
-import { clamp } from "../../core/js/format.js";
+import { clamp, count } from "../../core/js/format.js";
 import { lastAtMost } from "../../core/js/lanes.js";
 import { termButton } from "./glossary.js";
 import { Player } from "./player.js";
@@ -34,7 +34,7 @@ export class SlStrip {
     this.top.textContent = String(top);
     const most = Math.max(0, ...this.lane.iterations.map((it) => it.drafted));
     this.plot.setAttribute("aria-label",
-      `SL of ${this.lane.name} along the text: ${this.lane.iterations.length} iterations, at most ${most} guesses in one`);
+      `SL of ${this.lane.name} along the text: ${this.lane.iterations.length} iterations, at most ${count(most, "guess", "guesses")} in one`);
   }
 
   /** Hides everything after the first `done` iterations. */

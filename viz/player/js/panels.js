@@ -1,7 +1,7 @@
 // The panels below the texts: scores against a threshold, the table of times, what the target read.
 
 import { el, range, svg, table } from "../../core/js/dom.js";
-import { clamp } from "../../core/js/format.js";
+import { clamp, count } from "../../core/js/format.js";
 import { termed } from "./glossary.js";
 import { simulatedStrip } from "./strip.js";
 
@@ -101,7 +101,7 @@ class ThresholdPanel {
       + `passes, ${thrown} of ${drafted} guesses thrown away. Best for this run, with hindsight: ${this.nameOf(this.best)}, `
       + `${this.at(this.best).speedup.median.toFixed(2)}×.${ran}`;
     this.slider.setAttribute("aria-valuetext", this.sentence.textContent);
-    this.plot.setAttribute("aria-label", `Scores of ${drafted} guesses against the threshold: ${this.nameOf(value)}`);
+    this.plot.setAttribute("aria-label", `Scores of ${count(drafted, "guess", "guesses")} against the threshold: ${this.nameOf(value)}`);
     this.draw(lane);
   }
 
