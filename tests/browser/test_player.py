@@ -80,7 +80,9 @@ def test_flag_sentence_and_card_say_one_speed_and_the_card_that_of_the_bars_too(
     flags = page.locator(".sd-row .sd-flag b").all_inner_texts()
     assert flags[: len(ends)] == [f"{metrics.speedup(run, trace).median:.2f}×" for trace in run.lanes]
     first = max((1, 2), key=lambda lane: flags[lane])  # the oracle cannot be used in practice
-    assert f"{flags[first]} as fast with {lane_name(run.lanes[first].lane)}" in page.locator(".sd-sentence").inner_text()
+    assert (
+        f"{flags[first]} as fast with {lane_name(run.lanes[first].lane)}" in page.locator(".sd-sentence").inner_text()
+    )
     card = page.locator(".sd-col").nth(1).locator(".sd-fig").first
     card.focus()
     assert (
