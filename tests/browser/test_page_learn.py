@@ -318,7 +318,7 @@ def test_a_hand_out_shows_each_step_on_its_own_run(there):
     page.get_by_role("button", name="Print a handout").click()
     page.wait_for_function("window.printed")
     assert "another run" in page.evaluate("window.printed")
-    assert "This run was made with coupling" in page.evaluate("window.printed")  # its last step
+    assert "In this run, made with coupling" in page.evaluate("window.printed")  # its last step
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
 
 
