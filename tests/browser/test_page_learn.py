@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -382,3 +383,22 @@ def test_axe_finds_nothing_serious(browser, tmp_path, scheme):
         ]
         assert serious == [], place
     page.close()
+
+
+@pytest.mark.parametrize(
+    "link, written, shown",
+    [
+        ("ten-steps&step=3", r"a guess costs (\d+\.\d+) of a pass", r"this iteration\s*(\d+\.\d+)"),
+        ("ten-steps&step=4", r"This check costs (\d+\.\d+) passes", r"check: (\d+\.\d+)"),
+        ("ten-steps&step=7", r"at the cost of (\d+\.\d+) passes", r"= (\d+\.\d+) passes of the target"),
+        ("dice&step=2", r"q = (\d+\.\d+), so", r"q = (\d+\.\d+)\."),
+        ("dice&step=2", r"kept with probability (\d+\.\d+)\. ", r"min\(1, p/q\) = (\d+\.\d+)"),
+    ],
+)
+def test_a_number_in_a_lesson_is_the_one_beside_it(there, link, written, shown):
+    page = there(f"?lesson={link}")
+    stage = page.locator(".sl-steps")
+    titles = " ".join(node.get_attribute("title") or "" for node in stage.locator(".sl-cost i").all())
+    said = re.search(written, page.locator(".sl-lesson-text").inner_text())[1]
+    beside = re.search(shown, f"{stage.inner_text()} {titles}")[1]
+    assert abs(float(said) - float(beside)) < 0.0051  # three digits or two
