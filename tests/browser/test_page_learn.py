@@ -91,7 +91,7 @@ def test_the_calculator_follows_its_fields(there):
     page.get_by_label("guesses that hold, on average").fill("4.5")
     assert "100 tokens a second; plain decoding 100: no difference." in found.inner_text()
     page.get_by_label("guesses per check, SL").fill("4")
-    assert found.inner_text() == "At most 4 of 4 guesses can hold."
+    assert found.inner_text() == "At most 4 can hold: there are no more guesses."
     for wrong in ("0", "-1", ""):
         page.get_by_label("a check takes (ms)").fill(wrong)
         assert found.inner_text() == "Each field needs a number that is not negative; a check takes more than 0 ms."
