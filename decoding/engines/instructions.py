@@ -30,3 +30,10 @@ def packs_float16() -> bool:
 def has_vectors() -> bool:
     """Whether torch's own kernels are vectorised here: those for int8 and int4 are slow otherwise."""
     return "AVX" in torch.backends.cpu.get_cpu_capability()
+
+
+def sums_int8_exactly() -> bool:
+    """Whether products of int8 by int8 have sums in 32 bits (VNNI): without it they saturate at 16, and a draft's head
+    (linears.Int8Head) guesses badly.
+    """
+    return imitated() in ("", "avx512") and bool(torch.cpu._is_vnni_supported())

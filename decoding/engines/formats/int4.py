@@ -86,7 +86,7 @@ class Int4(WeightFormat):
     head_bytes, reduced_head_bytes = 2, 1
 
     def is_fast_here(self) -> bool:
-        return instructions.has_vectors()
+        return instructions.has_vectors() and instructions.sums_int8_exactly()
 
     def refusal(self, n_out: int, n_in: int) -> str | None:
         if n_in % GROUP == 0 and n_out % _ROWS == 0:

@@ -33,7 +33,7 @@ class Int8(WeightFormat):
     layer_bytes = head_bytes = reduced_head_bytes = 1
 
     def is_fast_here(self) -> bool:
-        return instructions.has_vectors()
+        return instructions.has_vectors() and instructions.sums_int8_exactly()
 
     def linear(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, stored: Sequence[Any]) -> Int8Linear:
         return Int8Linear(torch.cat(list(weights)), bias)
