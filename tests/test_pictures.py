@@ -27,6 +27,7 @@ from decoding.pictures.scenes import (
     emoji_names,
     kinds,
     layout,
+    scene_of,
     what_of,
 )
 
@@ -67,8 +68,20 @@ def test_too_few_or_too_many_things_are_refused(count):
 
 def test_emoji_are_read_from_text_with_or_without_their_selector():
     assert what_of("🐱 ☂️☂") == [What("cat"), What("umbrella"), What("umbrella")]
-    with pytest.raises(UserError, match="'x' is none of the"):
-        what_of("🐱x")
+    assert what_of("🐱 red-star Blue-7") == [What("cat"), What("star", "red"), What("7", "blue")]
+    for wrong in ("🐱x", "🐱 red", "red-", "7", "-star", "red-cat", "<b>"):
+        with pytest.raises(UserError, match="is none of the"):
+            what_of(wrong)
+
+
+def test_a_scene_is_written_as_its_things_and_a_seed():
+    assert scene_of("🐱 red-star #3") == layout([What("cat"), What("star", "red")], 3)
+    assert scene_of("🐱#3") == scene_of(" 🐱 # 3 ") and scene_of("🐱") == scene_of("🐱#0") != scene_of("🐱#3")
+    for wrong in ("🐱 #x", "🐱 #-1", "🐱 ##3", "🐱 #9999999999", "🐱 #²"):
+        with pytest.raises(UserError, match="number of an arrangement"):
+            scene_of(wrong)
+    with pytest.raises(UserError, match="one to"):
+        scene_of("#3")
 
 
 def test_every_kind_has_a_picture_of_its_own_and_no_two_share_a_name():

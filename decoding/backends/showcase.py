@@ -24,6 +24,7 @@ def plan_recording(prompt: Prompt, pair: PairDescription, max_new_tokens: int, r
     texts = [lane.text if _is_there(lane, pair) else stand_in(lane) for lane in lanes]
     return CompareRequest(
         prompt=prompt.prompt,
+        picture=prompt.picture,
         pair=pair.name,
         lanes=list(dict.fromkeys(texts)),
         max_new_tokens=max_new_tokens,

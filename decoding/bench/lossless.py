@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,8 +69,8 @@ class Counts:
 
 def check_lossless(
     pair: Pair,
-    reference: Callable[[list[int], int], Text],
-    prompts: list[list[int]],
+    reference: Callable[[EncodedPrompt, int], Text],
+    prompts: list[EncodedPrompt],
     max_new_tokens: int,
     caps: range = CAPS,
     so_far: Counts | None = None,
@@ -77,7 +78,7 @@ def check_lossless(
     """Decodes every prompt with every policy and SL cap and compares with the reference's text.
 
     Args:
-        pair: loaded in the reference's number format. reference: prompt ids, token limit -> the expected text.
+        pair: loaded in the reference's number format. reference: prompt, token limit -> the expected text.
         so_far: counts of earlier prompts, which are skipped; the others are added to it.
 
     Yields the same Counts after each prompt. Passes that are the same to the last token are computed once.
@@ -119,9 +120,9 @@ class _Checker:
         needs = frozenset({"p", "entropy"}).union(*(head.needs for head in self._heads.values()))
         self._sources = {name: make_draft(pair, name, self._rule, needs) for name in (pair.default_draft, *MODEL_FREE)}
 
-    def start(self, prompt: list[int]) -> None:
+    def start(self, prompt: EncodedPrompt) -> None:
         """Reads ``prompt`` and records, for the oracles, the draft's guesses along the text."""
-        self._prompt = EncodedPrompt(prompt)
+        self._prompt = prompt
         start_text(self._pair.target, self._sources.values(), self._prompt)
         output = self.decode("autoregressive", None)
         self._chain: Chain = record_chain(
@@ -161,14 +162,14 @@ def _costs(draft: str) -> Costs:
     return Costs(COSTS.target_s, COSTS.v, {draft: 0.1}, COSTS.o)
 
 
-def plain_reference(pair: Pair) -> Callable[[list[int], int], Text]:
+def plain_reference(pair: Pair) -> Callable[[EncodedPrompt, int], Text]:
     """The target's own text, token by token: the reference where transformers' kernels would round otherwise."""
     vocab, ends = shared_vocabulary(pair, [pair.default_draft]), frozenset(pair.tokenizer.eos_ids)
 
-    def write(prompt: list[int], max_new_tokens: int) -> Text:
+    def write(prompt: EncodedPrompt, max_new_tokens: int) -> Text:
         text = Text([], [])
         prefill(pair.target, prompt)
-        last = prompt[-1]
+        last = prompt.ids[-1]
         while len(text.tokens) < max_new_tokens and (not text.tokens or last not in ends):
             row = pair.target.extend([last])[0, :vocab].cpu().numpy()
             last = int(row.argmax())
@@ -179,7 +180,7 @@ def plain_reference(pair: Pair) -> Callable[[list[int], int], Text]:
     return write
 
 
-def transformers_reference(folder) -> Callable[[list[int], int], Text]:
+def transformers_reference(folder: Path | None) -> Callable[[EncodedPrompt, int], Text]:
     """``generate(do_sample=False)`` of the model in ``folder``, in float32."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -187,17 +188,22 @@ def transformers_reference(folder) -> Callable[[list[int], int], Text]:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, trust_remote_code=False).eval()
 
     @torch.inference_mode()
-    def write(prompt: list[int], max_new_tokens: int) -> Text:
-        ids = torch.tensor([prompt])
+    def write(prompt: EncodedPrompt, max_new_tokens: int) -> Text:
+        ids = torch.tensor([prompt.ids])
+        given = {"input_ids": ids}
+        if prompt.embeddings is not None:
+            given = {"inputs_embeds": model.get_input_embeddings()(ids)}
+            given["inputs_embeds"][0, prompt.at : prompt.at + prompt.n_placeholders] = prompt.embeddings
         out = model.generate(
-            ids,
+            **given,
             attention_mask=torch.ones_like(ids),
             do_sample=False,
             max_new_tokens=max_new_tokens,
             return_dict_in_generate=True,
             output_logits=True,
         )
-        return Text(out.sequences[0, len(prompt) :].tolist(), [_gap(row[0].numpy()) for row in out.logits])
+        new = out.sequences[0, -len(out.logits) :]  # with embeddings, all there are
+        return Text(new.tolist(), [_gap(row[0].numpy()) for row in out.logits])
 
     return write
 

@@ -129,10 +129,10 @@ def lossless(
 
     loaded = load_pair(pair, target, draft, dtype=dtype if weights == "auto" else weights, device=device)
     suite = suites_for(suite, loaded.chat)
-    texts = [prompt.prompt for prompt in load_suite(suite, "test", limit)[skip:]]
-    if not texts:
+    chosen = load_suite(suite, "test", limit)[skip:]
+    if not chosen:
         raise UserError(f"No prompt is left: at most {limit}, of which {skip} are skipped. Skip fewer.")
-    prompts = [loaded.encode_prompt(text).ids for text in texts]
+    prompts = [loaded.encode_prompt(one.prompt, picture=one.picture) for one in chosen]
     lines = _lines(kept, loaded, {"suite": suite, "skip": skip, "tokens": max_new_tokens, "longest": longest})
     counts = _kept_counts(lines)
     deadline = monotonic() + 60 * minutes if minutes is not None else inf

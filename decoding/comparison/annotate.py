@@ -73,6 +73,17 @@ class Annotator:
                 _fill_scores(iteration, replay, policy)
         return found
 
+    def with_grey(self, raw: list[RawIteration]) -> list[float]:
+        """The target's probability of each token of the text, had the prompt's picture been a grey one; [] without."""
+        if self._prepared.prompt.grey is None:
+            return []
+        output = [token for iteration in raw for token in iteration.tokens]
+        views = self._views.setdefault(("grey", tuple(output)), {})
+        wanted = {at: {token} for at, token in enumerate(output)}
+        prompt, target = self._prepared.prompt.with_grey(), self._prepared.pair.target
+        _Reader(target, self._prepared.rule, prompt, views, self._top).read_text(output, wanted)
+        return [views[at, ()].p[token] for at, token in enumerate(output)]
+
     def _look(self, name: str, model: Any, prompt: EncodedPrompt, output: list[int], raw: list[RawIteration]) -> Views:
         views = self._views.setdefault((name, tuple(output)), {})
         reader = _Reader(model, self._prepared.rule, prompt, views, self._top)

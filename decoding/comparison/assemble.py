@@ -55,6 +55,7 @@ def assemble(prepared: Prepared, decoded: Decoded, run_id: str, explained: bool)
         lanes=lanes,
         vocab=_vocabulary(prepared.prompt.ids, lanes, decoded.chains, prepared.pair.tokenizer.token_text),
         token_limit=prepared.limits.max_new_tokens,
+        picture=prepared.prompt.picture,
     )
 
 
@@ -82,6 +83,7 @@ def _trace(prepared: Prepared, decoded: Decoded, index: int, annotator: Annotato
         finish=first.finish,
         verdict=_verdict(prepared, decoded.reference, first.output),
         notes=[*_engine_notes(prepared, lane), *decoded.notes[index]],
+        p_grey=annotator.with_grey(first.iterations) if annotator else [],
     )
 
 

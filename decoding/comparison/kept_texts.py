@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..engines.inputs import EncodedPrompt, encoded
 from ..files import cache_folder
 from ..records.json_lines import Lines
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class KeptTexts:
-    """Texts of up to ``n_tokens`` by their prompt's token ids."""
+    """Texts of up to ``n_tokens`` by their prompt's key: its token ids, and the digest of a picture."""
 
     def __init__(self, pair: Pair, n_tokens: int) -> None:
         info = pair.target.info
@@ -25,14 +26,15 @@ class KeptTexts:
         self._lines = Lines(cache_folder() / "texts" / name, key, stale="restart")
         self._texts = {tuple(record["prompt"]): record["text"] for record in self._lines.records}
 
-    def get(self, prompt: list[int]) -> list[int] | None:
+    def get(self, prompt: list[int] | EncodedPrompt) -> list[int] | None:
         """The text after ``prompt``; None if it is not kept yet."""
-        return self._texts.get(tuple(prompt))
+        return self._texts.get(encoded(prompt).key)
 
-    def add(self, prompt: list[int], text: list[int]) -> None:
+    def add(self, prompt: list[int] | EncodedPrompt, text: list[int]) -> None:
         """Keep ``text``. Raises UserError if the cache folder cannot be written."""
-        self._texts[tuple(prompt)] = text
-        self._lines.add({"prompt": prompt, "text": text})
+        key = encoded(prompt).key
+        self._texts[key] = text
+        self._lines.add({"prompt": list(key), "text": text})
 
     def close(self) -> None:
         self._lines.close()

@@ -86,15 +86,15 @@ class LaneRun:
         return sum(sum(iteration.times) for iteration in self.iterations)
 
     def _prefill(self) -> float:
-        """Both models read the prompt; returns seconds."""
-        target = self._prepared.pair.target
+        """Both models read the prompt; returns seconds, with those of a picture, which was encoded for all lanes."""
+        target, picture = self._prepared.pair.target, self._prepared.prompt.picture
         before = perf_counter()
         start_text(target, [self.source], self._prepared.prompt)
         if target.info.device.startswith("cuda"):
             import torch
 
             torch.cuda.synchronize(target.info.device)
-        return perf_counter() - before
+        return perf_counter() - before + (picture.seconds if picture else 0.0)
 
 
 @contextmanager

@@ -241,7 +241,7 @@ def load_heads_of(pair: Pair, draft: str) -> dict[str, Head]:
 
 
 def _encode(request: CompareRequest, pair: Pair) -> EncodedPrompt:
-    prompt = pair.encode_prompt(request.prompt, request.chat, request.system)
+    prompt = pair.encode_prompt(request.prompt, request.chat, request.system, request.picture)
     if not prompt.ids:
         raise UserError("The prompt gives no tokens: type a question for the model, or a text to continue.")
     return prompt

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    from ..records.trace import PictureInfo
+
 FINAL = (-1,)  # CachedModel.kept_layers: the input of the LM head alone
 
 
@@ -18,13 +20,16 @@ class EncodedPrompt:
 
     A prompt may be more than text: the target then reads ``embeddings`` [n, hidden_size] (of a picture, say) in place
     of those of ``ids[at : at + n]``, which are placeholders. A draft that knows only text reads ``text``. ``digest``
-    identifies the embeddings, "" if there are none.
+    identifies the embeddings, "" if there are none. ``grey``: the embeddings of a grey picture in place of
+    ``picture``'s.
     """
 
     ids: list[int]
     embeddings: torch.Tensor | None = None
     at: int = 0
     digest: str = ""
+    grey: torch.Tensor | None = None
+    picture: PictureInfo | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -47,6 +52,10 @@ class EncodedPrompt:
     def extended(self, ids: list[int]) -> EncodedPrompt:
         """The prompt followed by ``ids``."""
         return replace(self, ids=[*self.ids, *ids])
+
+    def with_grey(self) -> EncodedPrompt:
+        """The prompt with a grey picture in place of its own."""
+        return replace(self, embeddings=self.grey, digest="grey")
 
     def first(self, n: int) -> EncodedPrompt:
         """The first ``n`` tokens. Raises ValueError if that cuts the embeddings."""

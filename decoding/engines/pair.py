@@ -23,6 +23,7 @@ from .loading import (
     read_config,
     weight_bytes,
 )
+from .seeing import Eyes, SceneEyes
 from .sources import Place, Size, Sources
 from .threads import fixed_threads
 from .tokenizer import Tokenizer, load_tokenizer
@@ -49,6 +50,7 @@ class Pair:
         self.target_folder: Path | None = None
         self.draft_folders: dict[str, Path] = {}  # of the drafts in a folder on this machine
         self.draft_kinds: dict[str, DraftKind] = {}  # of the drafts that are not models of text alone
+        self.eyes: Eyes | None = None  # with which the target reads pictures
         self._load_draft = load_draft
         self._drafts: dict[str, CachedModel] = {}
 
@@ -92,16 +94,19 @@ class Pair:
             self.chat,
         )
         forked.target_folder, forked.draft_folders = self.target_folder, self.draft_folders
-        forked.draft_kinds = self.draft_kinds
+        forked.draft_kinds, forked.eyes = self.draft_kinds, self.eyes
         return forked
 
-    def encode_prompt(self, text: str, chat: bool | None = None, system: str = "") -> EncodedPrompt:
+    def encode_prompt(self, text: str, chat: bool | None = None, system: str = "", picture: str = "") -> EncodedPrompt:
         """A visitor's prompt in tokens.
 
         ``chat``: as a message under the target's chat template, after the ``system`` message ("" is the template's
         own); None: where the pair is meant for that. The name of a special token in ``text`` or ``system`` is read as
-        letters, so that no prompt can end the message or begin another. Raises UserError if there is no template.
+        letters, so that no prompt can end the message or begin another. ``picture``: as in a request; it stands before
+        ``text`` in the message. Raises UserError if there is no template, and for a picture that cannot be read.
         """
+        if picture:
+            return self._encode_with(picture, text, chat, system)
         if not (self.chat if chat is None else chat):
             if system:
                 raise UserError("This pair continues texts and takes no system message: leave it out, or ask for chat.")
@@ -109,6 +114,13 @@ class Pair:
         if not self.tokenizer.has_chat_template:
             raise UserError(f"The target of {self.name} has no chat template: let it continue the text instead.")
         return EncodedPrompt(self.tokenizer.encode_chat(text, system))
+
+    def _encode_with(self, picture: str, text: str, chat: bool | None, system: str) -> EncodedPrompt:
+        if self.eyes is None:
+            raise UserError(f"The target of {self.name} reads no pictures: choose another pair, or leave it out.")
+        if not (self.chat if chat is None else chat):
+            raise UserError("A picture is part of a chat: ask the model (chat), or leave the picture out.")
+        return self.eyes.encode(self.tokenizer, text, system, picture)
 
 
 def load_pair(
@@ -177,6 +189,8 @@ def load_pair(
         described.chat and tokenizer.has_chat_template,
     )
     pair.target_folder = first.folder
+    if described.pictures:
+        pair.eyes = SceneEyes(Path(described.pictures), model.hidden_size)
     pair.draft_kinds = described.draft_kinds
     pair.draft_folders = {which: Path(place) for which, place in described.drafts.items() if Path(place).is_dir()}
     pair.draft()

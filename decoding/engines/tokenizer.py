@@ -47,14 +47,20 @@ class Tokenizer:
         typed = f"{text}\n{system}"
         if not any(name in typed for name in self._special_names()):
             return self.encode(self.chat(text, system))
-        contents = {f"[{secrets.token_hex(16)}]": one for one in (text, system) if one}
-        marks = {one: mark for mark, one in contents.items()}
-        parts = re.split(f"({'|'.join(map(re.escape, contents))})", self.chat(marks[text], marks.get(system, "")))
-        ids = self.encode(parts[0])
-        for part in parts[1:]:
+        return self.encode_message(text, system)[0]
+
+    def encode_message(self, text: str, system: str = "") -> tuple[list[int], int]:
+        """As :meth:`encode_chat`, with no token across the borders of what is typed; and where ``text`` begins."""
+        mark, system_mark = (f"[{secrets.token_hex(16)}]" for _ in range(2))
+        contents = {mark: text, system_mark: system}
+        whole = self.chat(mark, system_mark if system else "")
+        first, *parts = re.split(f"({'|'.join(map(re.escape, contents))})", whole)
+        ids, at = self.encode(first), 0
+        for part in parts:
+            at = len(ids) if part == mark else at
             is_typed = part in contents
             ids += self._hf.encode(contents.get(part, part), add_special_tokens=False, split_special_tokens=is_typed)
-        return ids
+        return ids, at
 
     def _special_names(self) -> list[str]:
         """How a text would name the tokens that the tokenizer does not read as letters."""

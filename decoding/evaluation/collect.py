@@ -108,14 +108,14 @@ class Collector:
         """Plain decoding's text. On the lean engine a static lane writes the same text faster (its passes are
         row-invariant); the timed stage compares it with plain decoding's. A text written before comes from the cache.
         """
-        output = self._kept.get(prepared.prompt.ids)
+        output = self._kept.get(prepared.prompt)
         if output is None:
             quick = self.pair.target.info.engine == "lean" and self.pair.target.note is None
             lane = parse_lane("static:5" if quick else "autoregressive")
             output = LaneRun(prepared, lane, _free_costs(self.drafts)).run(self._cancel).output
             self._check_cancel()
             if self.pair.target.info.fingerprint:  # toys have none, and would take each other's texts
-                self._kept.add(prepared.prompt.ids, output)
+                self._kept.add(prepared.prompt, output)
         record = {"prompt": prompt.id, "output": output, "finish": prepared.limits.cut([], output)[1]}
         self._texts.add(record)
         self._by_prompt[prompt.id] = record
@@ -277,14 +277,18 @@ class Collector:
         return self._base.heads.get(draft, {})
 
     def _prepared(self, prompt: Prompt) -> Prepared:
-        ids = self.pair.encode_prompt(prompt.prompt)
-        request = replace(self._base.request, prompt=prompt.prompt)
+        ids = self.pair.encode_prompt(prompt.prompt, picture=prompt.picture)
+        request = replace(self._base.request, prompt=prompt.prompt, picture=prompt.picture)
         return replace(self._base, request=request, prompt=ids, limits=make_limits(request, self.pair, len(ids)))
 
     def _usable(self, prompts: Sequence[Prompt]) -> list[Prompt]:
         """The prompts that leave room for a text in the context. Raises UserError if none does."""
         room = self.pair.target.max_length - self._key["max_new_tokens"]
-        fitting = [prompt for prompt in prompts if 0 < len(self.pair.encode_prompt(prompt.prompt)) <= room]
+        fitting = [
+            prompt
+            for prompt in prompts
+            if 0 < len(self.pair.encode_prompt(prompt.prompt, picture=prompt.picture)) <= room
+        ]
         if not fitting:
             raise UserError("No prompt leaves room for the new tokens in this target's context: ask for fewer tokens.")
         return fitting
@@ -332,7 +336,9 @@ def _read_chain(data: dict[str, Any]) -> Chain:
 
 
 def _prepare_all(pair: Pair, drafts: Sequence[str], prompt: Prompt, max_new_tokens: int) -> Prepared:
-    request = CompareRequest(prompt=prompt.prompt, lanes=["autoregressive"], max_new_tokens=max_new_tokens)
+    request = CompareRequest(
+        prompt=prompt.prompt, lanes=["autoregressive"], max_new_tokens=max_new_tokens, picture=prompt.picture
+    )
     prepared = prepare(request, pair)
     rule = make_rule(request, shared_vocabulary(pair, list(drafts)), max_new_tokens)
     return replace(prepared, rule=rule, heads={draft: load_heads_of(pair, draft) for draft in drafts})

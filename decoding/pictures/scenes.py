@@ -126,15 +126,39 @@ def _ground(random: Random) -> Ground:
     return Ground(pattern, *("#" + bytes(color).hex() for color in (first, second)))
 
 
+def scene_of(text: str) -> Scene:
+    """The scene that ``text`` writes: things, and "#" with the seed of their places if it is not 0: "🐱🐶 red-star #3".
+
+    Raises UserError with a sentence for anything else.
+    """
+    things, _, seed = text.partition("#")
+    if seed.strip() and not (seed.strip().isdecimal() and len(seed.strip()) <= 9):
+        raise UserError(f"After # stands the number of an arrangement, such as #3, not {seed.strip()[:20]!r}.")
+    return layout(what_of(things), int(seed.strip() or 0))
+
+
 def what_of(text: str) -> list[What]:
-    """The emoji in ``text`` as things, in order; spaces are ignored. Raises UserError for any other character."""
+    """The things that ``text`` names, in order: emoji, and signs such as red-star or blue-7. Raises UserError."""
     found = []
-    rest = "".join(text.split()).replace("\ufe0f", "")  # the selector of coloured drawing
+    for part in text.replace("\ufe0f", "").split():  # the selector of coloured drawing
+        color, _, kind = part.lower().partition("-")
+        if color in COLORS and kind in (*SHAPES, *DIGITS):
+            found.append(What(kind, color))
+        else:
+            found += _emoji_of(part)
+    return found
+
+
+def _emoji_of(text: str) -> list[What]:
+    found, rest = [], text
     names = {emoji.replace("\ufe0f", ""): name for emoji, name in emoji_names().items()}
     while rest:
         emoji = next((emoji for emoji in names if rest.startswith(emoji)), None)
         if emoji is None:
-            raise UserError(f"{rest[0]!r} is none of the {len(names)} emoji of the scenes. Pick from the list.")
+            raise UserError(
+                f"{rest[:20]!r} is none of the {len(names)} emoji of the scenes "
+                "and no sign such as red-star or blue-7. Pick from the list."
+            )
         found.append(What(names[emoji]))
         rest = rest.removeprefix(emoji)
     return found

@@ -52,6 +52,7 @@ class PairDescription:
     best_sl: dict[str, int] = field(default_factory=dict)  # draft name -> the best fixed SL for this machine's costs
     set_here: dict[str, str] = field(default_factory=dict)  # draft name -> a sentence on all that those costs chose
     about: str = ""  # what the target can do, in a few words shown next to its name
+    pictures: str = ""  # folder of the picture reader with which the target reads scenes
 
     def weights_of(self, draft: str) -> str:
         """How the draft's weights are held on a CPU unless a dtype is requested: "auto", "int8" or "int4"."""
@@ -240,6 +241,7 @@ def read_pair(folder: Path) -> PairDescription:
             card=record.card if record else "",
             licence=record.licence if record else "",
             about=data.get("about", ""),
+            pictures=str(folder / data["pictures"]) if "pictures" in data else "",
         )
     except (KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{folder.name}/pair.json does not describe a pair: {error} is missing or wrong.") from error

@@ -15,6 +15,7 @@ from .settings import HIDDEN, setting, settings_of
 Rule = Literal["greedy", "coupling", "sampling"]
 
 MAX_PROMPT_CHARS = 100_000
+MAX_PICTURE_CHARS = 400
 LEAST_TEMPERATURE = 0.001  # above 0: with less, float32 logits overflow
 MAX_NEW_TOKENS = 4096
 MAX_LANES = 8
@@ -57,7 +58,7 @@ class CompareRequest:
     ``draft`` replace it. ``rule``: greedy for temperature 0; coupling or sampling above it. ``chat``: the prompt is a
     message to the model, in its chat template, with ``system`` before it ("" is the template's own); False: a text
     to continue; None: the pair's default. ``dtype``: the number format of the target ("auto": the fastest here, by
-    trying); ``weights``: the same, in older requests.
+    trying); ``weights``: the same, in older requests. ``picture``: a scene as text, read when the prompt is encoded.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -137,6 +138,15 @@ class CompareRequest:
     )
     weights: str = WEIGHTS
     dtype: str = DTYPE
+    picture: str = setting(
+        "Picture",
+        "A scene for a target that reads pictures: emoji, signs such as red-star or blue-7, and # with the number of "
+        "an arrangement.",
+        "",
+        max_chars=MAX_PICTURE_CHARS,
+        row=HIDDEN,
+        tools=True,
+    )
 
 
 SETTINGS = settings_of(CompareRequest)
@@ -209,6 +219,8 @@ def check_request(request: CompareRequest) -> CompareRequest:
         raise UserError("The prompt contains NUL bytes, so it looks like a binary file: paste text instead.")
     if request.system and request.chat is False:
         raise UserError("A system message is part of a chat: ask the model (chat), or leave the message out.")
+    if request.picture and request.chat is False:
+        raise UserError("A picture is part of a chat: ask the model (chat), or leave the picture out.")
     if len(set(request.lanes)) < len(request.lanes):
         raise UserError("A lane was named twice: name each lane once.")
     if bool(request.target) != bool(request.draft):

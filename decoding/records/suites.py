@@ -17,6 +17,7 @@ from ..files import cache_folder
 FOLDER = Path(__file__).resolve().parents[2] / "prompts"
 SUITES = ("code", "prose", "tests", "structured")  # of the small pair, which continues text
 CHAT = ("chat",)  # questions that the chat pair's target wrote
+PICTURES = ("pictures",)  # questions about scenes
 PAPERS = ("humaneval", "gsm8k", "mbpp", "mtbench")
 SPLITS = ("train", "validation", "test")
 SHOWCASE, SHOWCASE_CHAT = "showcase", "showcase-chat"  # of the small pair; of the chat pair
@@ -24,7 +25,8 @@ SHOWCASE, SHOWCASE_CHAT = "showcase", "showcase-chat"  # of the small pair; of t
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt. ``source`` is the origin of its text; only showcase prompts have the last four fields.
+    """One prompt. ``source`` is the origin of its text; ``picture``, as in a request, stands before it. Only showcase
+    prompts have the four fields between.
 
     ``title`` and ``shows`` are for the page (what it is, what it shows); ``lanes`` are lane strings that demonstrate
     it, empty if the default lanes do; ``point`` is the lane that the first sentence is about, "" for the fastest.
@@ -39,6 +41,7 @@ class Prompt:
     shows: str = ""
     lanes: tuple[str, ...] = ()
     point: str = ""
+    picture: str = ""
 
 
 def load_suite(name: str, split: str | None = None, limit: int | None = None) -> list[Prompt]:
@@ -71,8 +74,8 @@ def suite_names(name: str) -> tuple[str, ...]:
     sets = {"all": SUITES, "papers": PAPERS}
     names = sets.get(name) or tuple(dict.fromkeys(part.strip() for part in name.split(",")))
     for one in names:
-        if one not in (*SUITES, *CHAT, *PAPERS, SHOWCASE, SHOWCASE_CHAT):
-            known = ", ".join((*SUITES, *CHAT, *PAPERS, SHOWCASE, SHOWCASE_CHAT))
+        if one not in (*SUITES, *CHAT, *PICTURES, *PAPERS, SHOWCASE, SHOWCASE_CHAT):
+            known = ", ".join((*SUITES, *CHAT, *PICTURES, *PAPERS, SHOWCASE, SHOWCASE_CHAT))
             raise UserError(f"There is no prompt suite {one[:40]!r}. Suites: {known}, all, papers.")
     return names
 
@@ -84,7 +87,7 @@ def suites_for(name: str, chat: bool) -> str:
 
 def available_suites() -> tuple[str, ...]:
     """Suites whose prompts are on this machine."""
-    return tuple(name for name in (*SUITES, *CHAT, *PAPERS) if _file(name).is_file())
+    return tuple(name for name in (*SUITES, *CHAT, *PICTURES, *PAPERS) if _file(name).is_file())
 
 
 def fetched_file(name: str) -> Path:

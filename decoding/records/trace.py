@@ -168,6 +168,8 @@ class Trace:
     finish: Finish
     verdict: Verdict
     notes: list[ShortText] = field(default_factory=list)
+    # the target's probability of each token of the output had the picture been a grey one; [] without a picture
+    p_grey: Annotated[list[Probability], Field(max_length=MAX_TOKENS)] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -210,6 +212,24 @@ class PairInfo:
     target: ModelInfo
     drafts: dict[ShortText, ModelInfo]  # those that ran, by name
     default_draft: ShortText
+
+
+@dataclass(slots=True)
+class PictureInfo:
+    """The picture that a target read in its prompt.
+
+    It took the place of ``n_tokens`` tokens from ``at`` on, which a draft that reads text alone does not get.
+    ``preview``: a small PNG of a photograph, in base64; "" for a scene, which is drawn from the settings.
+    """
+
+    __pydantic_config__ = _STRICT
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
+    width: Count
+    height: Count
+    at: Count
+    n_tokens: Count
+    seconds: Seconds  # of the encoder, which runs once for all lanes; part of each lane's prefill
+    preview: Annotated[str, Field(max_length=80_000, pattern="^[A-Za-z0-9+/]*={0,2}$")] = ""
 
 
 @dataclass(slots=True)
@@ -325,6 +345,7 @@ class Run:
     lanes: Annotated[list[Trace], Field(max_length=MAX_LANES)]
     vocab: dict[TokenId, TokenText]  # every id in the run, once
     token_limit: Count | None = None  # new tokens requested, or left by the context; None: not recorded
+    picture: PictureInfo | None = None
     schema: Literal["speculoscope.run/1"] = SCHEMA
 
     def lane(self, name: str) -> Trace:

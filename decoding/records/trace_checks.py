@@ -21,6 +21,8 @@ def check_consistent(run: Run) -> None:
         raise UserError("This run file holds no lane.")
     if len({trace.lane for trace in run.lanes}) < len(run.lanes):
         raise UserError("This run file names a lane twice.")
+    if run.picture and run.picture.at + run.picture.n_tokens > len(run.prompt_ids):
+        raise UserError("The picture of this run file is longer than its prompt.")
     for trace in run.lanes:
         _check_trace(trace, run.costs)
     for name, chain in run.chains.items():
@@ -49,6 +51,8 @@ def _check_trace(trace: Trace, costs: Costs) -> None:
         position += len(iteration.tokens)
     if [token.id for it in trace.iterations for token in it.tokens] != trace.output:
         raise UserError(f"Lane {trace.lane}: its output is not what its iterations emitted.")
+    if trace.p_grey and len(trace.p_grey) != len(trace.output):
+        raise UserError(f"Lane {trace.lane}: its probabilities with a grey picture do not match its output.")
     if trace.draft is not None and trace.draft not in costs.c:
         raise UserError(f"Lane {trace.lane}: the costs lack its draft {trace.draft}.")
 

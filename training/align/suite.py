@@ -37,7 +37,11 @@ def suite_of(texts: Iterable[Text]) -> list[Prompt]:
 
 def write_suite(texts: Iterable[Text], file: Path) -> int:
     """Writes the suite as JSON Lines; returns the number of its prompts."""
-    prompts = suite_of(texts)
+    return write_prompts(suite_of(texts), file)
+
+
+def write_prompts(prompts: list[Prompt], file: Path) -> int:
+    """Writes a suite of ``prompts``; returns their number."""
     with replacing_file(file) as stream:
         for prompt in prompts:
             row = {key: value for key, value in asdict(prompt).items() if value}

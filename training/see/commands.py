@@ -18,6 +18,16 @@ def sprites() -> None:
 
 
 @app.command()
+def suite() -> None:
+    """Write the prompt suite `pictures` again: questions about held-out scenes."""
+    from decoding.records.suites import FOLDER
+
+    from .suite import SUITE, write_suite
+
+    typer.echo(f"{write_suite(FOLDER / f'{SUITE}.jsonl')} prompts.")
+
+
+@app.command()
 def encoder(minutes: float = MINUTES) -> None:
     """Train the encoder alone: which things, where."""
     from training.paths import STATES

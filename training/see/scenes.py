@@ -39,7 +39,11 @@ def held_out_scenes(seed: int, count: int, least: int = 1, most: int = 3, names:
 
 
 def _scene(names: Sequence[str], count: int, random: Random) -> Scene:
-    """A quarter of the new things are signs, a quarter of all repeat an earlier one."""
+    return layout(some_things(names, count, random), random.getrandbits(48))
+
+
+def some_things(names: Sequence[str], count: int, random: Random) -> list[What]:
+    """``count`` things: a quarter of the new ones are signs, a quarter of all repeat an earlier one."""
     whats: list[What] = []
     while len(whats) < count:
         if whats and random.random() < 0.25:
@@ -49,4 +53,4 @@ def _scene(names: Sequence[str], count: int, random: Random) -> Scene:
         else:
             whats.append(What(random.choice(names)))
     assert len(whats) <= MOST_THINGS
-    return layout(whats, random.getrandbits(48))
+    return whats

@@ -1,0 +1,171 @@
+"""A target that reads pictures, with drafts that read the text alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from decoding.bench.lossless import check_lossless, transformers_reference
+from decoding.comparison.compare import finished_run
+from decoding.comparison.kept_texts import KeptTexts
+from decoding.comparison.prepare import prepare
+from decoding.engines.pair import Pair, load_pair
+from decoding.engines.picture_encoder import TOKENS, WEIGHTS, PictureReader
+from decoding.engines.seeing import SceneEyes
+from decoding.errors import UserError
+from decoding.loop.drafting import start_text
+from decoding.pictures.scenes import scene_of
+from decoding.records.pairs import read_pair
+from decoding.records.request import CompareRequest, check_request
+from decoding.records.run_file import run_from_json, run_to_json
+from decoding.records.suites import load_suite
+
+from .tiny_chat import make_tiny_chat
+
+pytestmark = pytest.mark.usefixtures("few_measurements")
+SCENES = ["🐱🐶 #1", "red-star blue-7 🚗🚗 #2"]
+QUESTION = "word3 word4 word5"
+ASKED = CompareRequest(QUESTION, ["autoregressive", "static:3"], 24, chat=True, repeats=1, picture=SCENES[0])
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> Pair:
+    """A tiny chat model of random weights with its own first layer as a draft, and a picture reader."""
+    folder, draft = tmp_path_factory.mktemp("target"), tmp_path_factory.mktemp("draft")
+    make_tiny_chat(folder)
+    make_tiny_chat(draft)
+    sizes = LlamaConfig.from_pretrained(folder)
+    sizes.tie_word_embeddings, sizes.initializer_range = False, 0.6  # with less, the text soon repeats itself
+    torch.manual_seed(1)
+    model = LlamaForCausalLM(sizes)
+    model.save_pretrained(folder)
+    first = LlamaForCausalLM(LlamaConfig(**{**sizes.to_dict(), "num_hidden_layers": 1}))
+    first.load_state_dict(model.state_dict(), strict=False)
+    first.save_pretrained(draft)
+    made = load_pair(target=str(folder), draft=str(draft), dtype="float32", device="cpu")
+    made.eyes = SceneEyes(make_reader(tmp_path_factory.mktemp("reader")), made.target.hidden_size)
+    return made
+
+
+def make_reader(folder, width: int = 64):
+    """A reader of random weights that sees things in all cells."""
+    torch.manual_seed(0)
+    reader = PictureReader(width)
+    with torch.no_grad():
+        reader.encoder.head.bias[0] = 9
+        reader.projector.words.weight.normal_()
+    for name, part in zip(WEIGHTS, (reader.encoder, reader.projector), strict=True):
+        save_file(part.state_dict(), folder / name)
+    return folder
+
+
+def encode(pair: Pair, picture: str):
+    return pair.encode_prompt(QUESTION, chat=True, picture=picture)
+
+
+def test_every_lane_writes_the_text_of_generate_with_the_same_picture(pair):
+    prompts = [encode(pair, scene) for scene in SCENES]
+    reference = transformers_reference(pair.target_folder)
+    *_, counts = check_lossless(pair, reference, prompts, 24, caps=range(1, 8, 3))
+    assert counts.different == [] and counts.compared == counts.equal + counts.near_ties > 60
+    assert reference(prompts[0], 24).tokens != reference(prompts[1], 24).tokens, "the text depends on the picture"
+
+
+def test_the_picture_stands_before_the_question_and_the_draft_does_not_get_it(pair):
+    prompt, text = encode(pair, SCENES[0]), pair.encode_prompt(QUESTION, chat=True)
+    assert prompt.text == text.ids and len(prompt) == len(text) + TOKENS == pair_reads(pair, prompt) + 1
+    assert pair.tokenizer.decode(prompt.ids[prompt.at + TOKENS :]).startswith(QUESTION)
+    assert prompt.digest == scene_of(SCENES[0]).digest and prompt.key != encode(pair, SCENES[1]).key
+    assert not torch.equal(prompt.embeddings, prompt.grey) and torch.equal(prompt.grey, encode(pair, SCENES[1]).grey)
+
+
+def pair_reads(pair: Pair, prompt) -> int:
+    """Tokens in the target's cache after prefill; the draft's are those of the text."""
+    source = prepare(replace(ASKED, lanes=["static:3"]), pair).source(pair.default_draft)
+    start_text(pair.target, [source], prompt)
+    assert pair.draft().length == len(prompt.text) - 1
+    return pair.target.length
+
+
+def test_a_run_says_which_picture_was_read_and_what_a_grey_one_would_have_changed(pair):
+    run = finished_run(ASKED, pair)
+    assert run_from_json(run_to_json(run)) == run and run.settings.picture == SCENES[0]
+    assert run.picture.digest == scene_of(SCENES[0]).digest and run.picture.n_tokens == TOKENS
+    assert all(trace.verdict.same for trace in run.lanes)
+    assert all(repeat.prefill_s > run.picture.seconds > 0 for trace in run.lanes for repeat in trace.repeats)
+    for trace in run.lanes:
+        seen = [token.p_target for iteration in trace.iterations for token in iteration.tokens]
+        assert len(trace.p_grey) == len(seen) and trace.p_grey != pytest.approx(seen, abs=1e-3)
+    grey = pair.encode_prompt(QUESTION, chat=True, picture=SCENES[0]).with_grey()
+    pair.target.prefill(grey)
+    first = torch.softmax(pair.target.prefill(grey)[-1, : pair.target.vocab_size], -1)[run.lanes[0].output[0]]
+    assert run.lanes[0].p_grey[0] == pytest.approx(first.item(), abs=1e-5)
+
+
+def test_without_a_picture_nothing_is_said_of_one(pair):
+    run = finished_run(replace(ASKED, picture=""), pair)
+    assert run.picture is None and all(trace.p_grey == [] for trace in run.lanes)
+
+
+def test_broken_pictures_in_run_files_are_refused(pair):
+    data = json.loads(run_to_json(finished_run(ASKED, pair)))
+    for change, words in (
+        (lambda run: run["picture"].update(preview='"><script>'), "preview"),
+        (lambda run: run["picture"].update(digest="../x"), "digest"),
+        (lambda run: run["picture"].update(n_tokens=10**6), "longer than its prompt"),
+        (lambda run: run["lanes"][0]["p_grey"].pop(), "grey picture"),
+    ):
+        broken = json.loads(json.dumps(data))
+        change(broken)
+        with pytest.raises(UserError, match=words):
+            run_from_json(json.dumps(broken))
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"picture": "a photograph"}, "none of the"),
+        ({"picture": "🐱" * 7}, "one to"),
+        ({"picture": "🐱 #x"}, "arrangement"),
+        ({"picture": "🐱" * 500}, "characters"),
+        ({"chat": False}, "part of a chat"),
+    ],
+)
+def test_pictures_that_cannot_be_read_end_in_a_sentence(pair, change, words):
+    with pytest.raises(UserError, match=words):
+        prepare(replace(ASKED, **change), pair)
+
+
+def test_a_target_without_eyes_refuses_a_picture(pair, monkeypatch):
+    monkeypatch.setattr(pair, "eyes", None)
+    with pytest.raises(UserError, match="reads no pictures"):
+        prepare(ASKED, pair)
+
+
+def test_texts_of_two_pictures_are_kept_apart(pair):
+    kept, (one, other) = KeptTexts(pair, 8), (encode(pair, scene) for scene in SCENES)
+    kept.add(one, [3])
+    kept.close()
+    again = KeptTexts(pair, 8)
+    assert again.get(one) == [3] and again.get(other) is None and again.get(one.ids) is None
+
+
+def test_the_reader_of_a_pair_stands_in_its_description(tmp_path):
+    about = {"target": "target", "drafts": {"one": "one"}, "default_draft": "one"}
+    (tmp_path / "pair.json").write_text(json.dumps(about))
+    assert read_pair(tmp_path).pictures == ""
+    (tmp_path / "pair.json").write_text(json.dumps(about | {"pictures": "pictures"}))
+    assert read_pair(tmp_path).pictures == str(tmp_path / "pictures")
+
+
+def test_the_suite_asks_about_scenes_that_can_be_drawn():
+    prompts = load_suite("pictures")
+    assert len({prompt.picture for prompt in prompts}) == len(prompts) >= 90
+    for prompt in prompts:
+        scene_of(prompt.picture)
+        check_request(CompareRequest(prompt.prompt, picture=prompt.picture))
