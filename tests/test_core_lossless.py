@@ -52,7 +52,7 @@ def last(counts) -> Counts:
 
 def test_every_policy_writes_the_text_of_generate(pair):
     reference = transformers_reference(pair.target_folder)
-    prompts = [pair.encode_prompt(text).ids for text in PROMPTS]
+    prompts = [pair.encode_prompt(text) for text in PROMPTS]
     counts = last(check_lossless(pair, reference, prompts, 24, caps=range(1, 17, 5)))
     n_lanes = len(checked_lanes({}))
     assert {"throughput", "bandit", "adaedl", "oracle:best", "ngram/static:{cap}"} <= set(checked_lanes({}))
@@ -72,7 +72,7 @@ def test_the_slice_means_something(pair):
 def test_a_wrong_acceptance_is_counted_with_its_place(pair, monkeypatch):
     reference = transformers_reference(pair.target_folder)
     monkeypatch.setattr("decoding.loop.acceptance.agreeing", lambda drafted, choices: len(drafted))
-    counts = last(check_lossless(pair, reference, [pair.encode_prompt(PROMPTS[0]).ids], 24, caps=range(3, 4)))
+    counts = last(check_lossless(pair, reference, [pair.encode_prompt(PROMPTS[0])], 24, caps=range(3, 4)))
     assert counts.different
     prompt, rule, cap, at, gap = counts.different[0]
     assert (prompt, cap) == (0, 3) and 0 <= at < 24 and gap >= 1e-4

@@ -158,7 +158,7 @@ def test_a_drafts_reduced_head_takes_eight_bits():
 
 def test_every_lane_writes_the_plain_text_of_the_format(folders):
     pair = load(folders)
-    prompts = [pair.tokenizer.encode(text) for text in ("def f(x):", "ababab")]
+    prompts = [pair.encode_prompt(text) for text in ("def f(x):", "ababab")]
     *_, counts = check_lossless(pair, plain_reference(pair), prompts, 12, range(1, 4))
     assert counts.compared == counts.equal > 20
     text = plain_reference(pair)(prompts[0], 12)

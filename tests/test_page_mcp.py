@@ -58,7 +58,7 @@ def test_the_tools_are_typed_and_described_and_the_page_s_events_stay_private(ur
     tools = {tool.name: tool for tool in listed.tools}
     assert set(tools) == TOOLS and all(tool.description for tool in tools.values())
     arguments = tools["compare_policies"].inputSchema["properties"]
-    assert set(arguments) == {"prompt", "lanes", "max_new_tokens", "pair", "repeats"}
+    assert set(arguments) == {"prompt", "lanes", "max_new_tokens", "pair", "repeats", "picture"}
     assert arguments["max_new_tokens"]["type"] == "integer" and arguments["prompt"]["description"]
 
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 path = Path("decoding/records/request.py")
-source, last = path.read_text(encoding="utf-8"), "    dtype: str = DTYPE\\n"
+source, last = path.read_text(encoding="utf-8"), "    picture: str = PICTURE\\n"
 line = '    patience: int = setting("Patience", "How long to wait.", 3, low=1, high=9, tools=True)\\n'
 assert source.count(last) == 1
 name = "decoding.records.request"

@@ -147,7 +147,7 @@ class ToyPair:
             raise UserError(f"The pair toy has no draft {name}.")
         return self._drafts[name]
 
-    def encode_prompt(self, text: str, chat: bool | None = None, system: str = "") -> EncodedPrompt:
+    def encode_prompt(self, text: str, chat: bool | None = None, system: str = "", picture: str = "") -> EncodedPrompt:
         return EncodedPrompt(self.tokenizer.encode(f"{system}|{text}|" if chat else text))
 
     def fork(self) -> ToyPair:

@@ -180,7 +180,7 @@ def plain_reference(pair: Pair) -> Callable[[EncodedPrompt, int], Text]:
     return write
 
 
-def transformers_reference(folder: Path | None) -> Callable[[EncodedPrompt, int], Text]:
+def transformers_reference(folder: Path) -> Callable[[EncodedPrompt, int], Text]:
     """``generate(do_sample=False)`` of the model in ``folder``, in float32."""
     import torch
     from transformers import AutoModelForCausalLM

@@ -138,8 +138,8 @@ def lossless(
     deadline = monotonic() + 60 * minutes if minutes is not None else inf
     with progress_bar() as progress:
         bar = progress.add_task("Comparing", total=len(prompts), completed=counts.prompts)
-        exact = loaded.target.info.dtype == "float32"
-        reference = transformers_reference(loaded.target_folder) if exact else plain_reference(loaded)
+        folder = loaded.target_folder if loaded.target.info.dtype == "float32" else None
+        reference = transformers_reference(folder) if folder is not None else plain_reference(loaded)
         for _ in check_lossless(loaded, reference, prompts, max_new_tokens, range(1, longest + 1), counts):
             status = f"{counts.equal} of {counts.compared} texts equal"
             progress.update(bar, completed=counts.prompts, description=status)

@@ -48,6 +48,15 @@ WEIGHTS = setting(
     row=HIDDEN,
     words=FORMATS,
 )
+PICTURE = setting(
+    "Picture",
+    "A scene for a target that reads pictures: emoji, signs such as red-star or blue-7, and # with the number of an "
+    "arrangement.",
+    "",
+    max_chars=MAX_PICTURE_CHARS,
+    row=HIDDEN,
+    tools=True,
+)
 
 
 @dataclass(slots=True)
@@ -138,15 +147,7 @@ class CompareRequest:
     )
     weights: str = WEIGHTS
     dtype: str = DTYPE
-    picture: str = setting(
-        "Picture",
-        "A scene for a target that reads pictures: emoji, signs such as red-star or blue-7, and # with the number of "
-        "an arrangement.",
-        "",
-        max_chars=MAX_PICTURE_CHARS,
-        row=HIDDEN,
-        tools=True,
-    )
+    picture: str = PICTURE
 
 
 SETTINGS = settings_of(CompareRequest)
