@@ -76,7 +76,7 @@ def make_drafts(c: float = 0.1) -> EvaluationResult:
         "deep": (4, 192, 4_100_000, 0.8, 2.5),
     }
     costs = make_costs()
-    costs = replace(costs, c={name: c * shape[4] for name, shape in shapes.items()})
+    costs = replace(costs, draft_step={name: c * shape[4] for name, shape in shapes.items()})
     drafts, figures = [], []
     for name, (layers, width, parameters, match, _) in shapes.items():
         samples = make_samples(9, match=match, draft=name)
@@ -85,7 +85,7 @@ def make_drafts(c: float = 0.1) -> EvaluationResult:
         sweep = [replay_lane(lane, samples, costs) for lane in static_lanes(name)]
         drafts.append(Draft(name, f"synthetic/{name}", parameters, layers, width, "int8", "", sl, best))
         figures += [
-            Figure(name, "", ALL, "c", costs.c[name]),
+            Figure(name, "", ALL, "c", costs.draft_step[name]),
             Figure(name, "", ALL, "break_even_c", break_even_c(sweep, costs, name)),
             *match_rates(samples),
             *simulated_figures(name, sweep, samples, costs),

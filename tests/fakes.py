@@ -20,7 +20,7 @@ from decoding.errors import UserError
 from decoding.records.events import LAST_KINDS, Event, Numbering
 from decoding.records.pairs import PairDescription
 from decoding.records.request import CompareRequest, request_from_dict
-from decoding.records.run_file import run_to_dict
+from decoding.records.run_file import to_plain
 from decoding.records.trace import Run, Token
 from tests.runs import make_run
 
@@ -43,7 +43,7 @@ def scripted_events(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
         for lane, trace in enumerate(run.lanes):
             yield "lane_started", {"lane": lane, "repeat": repeat}
             times = trace.repeats[repeat]
-            columns = zip(times.draft_s, times.check_s, times.policy_s, times.rest_s)
+            columns = zip(times.draft_s, times.verify_s, times.policy_s, times.rest_s)
             for first, (iteration, clock) in enumerate(zip(trace.iterations, columns)):
                 tokens = iteration.drafted + ([iteration.emitted] if iteration.emitted else [])
                 texts = {token.id: _text(run, token) for token in tokens if token.id not in known}
@@ -56,7 +56,7 @@ def scripted_events(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
                 }
                 yield "iterations", {"lane": lane, "repeat": repeat, "first": first, "items": [item], "texts": texts}
             yield "lane_finished", {"lane": lane, "repeat": repeat, "decode_s": times.decode_s}
-    yield "finished", {"run": run_to_dict(run)}
+    yield "finished", {"run": to_plain(run)}
 
 
 def _text(run: Run, token: Token) -> list[str | None]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
 from decoding.analysis.whatif import simulate, with_costs
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
+from decoding.records.run_file import to_plain
 from decoding.records.trace import Chain, Costs, Guesses
 
 HEADS = ("disco", "specdecpp", "costaware")
@@ -57,10 +57,10 @@ def _vector(random_: random.Random) -> dict[str, Any]:
     return json.loads(
         json.dumps(
             {
-                "chain": asdict(chain),
-                "costs": asdict(costs),
-                "paid": asdict(paid),
-                "cheaper": asdict(with_costs(costs, chain.draft, c=0.03)),
+                "chain": to_plain(chain),
+                "costs": to_plain(costs),
+                "paid": to_plain(paid),
+                "cheaper": to_plain(with_costs(costs, chain.draft, draft_step=0.03)),
                 "ending": {"finish": ending["finish"], "maxNewTokens": ending.get("max_new_tokens")},
                 "tuned": tuned,
                 "lanes": lanes,
@@ -101,11 +101,11 @@ def make_costs(random_: random.Random) -> Costs:
     v = [1.0 + slope * n * random_.uniform(0.9, 1.1) for n in range(random_.choice((1, 9, 65)))]
     return Costs(
         target_s=0.004,
-        v=[1.0, *v[1:]],
-        c={"toy": random_.choice((0.0, 0.08, 0.5, 1.2))},
-        o=random_.choice((0.0, 0.02)),
+        verify_curve=[1.0, *v[1:]],
+        draft_step={"toy": random_.choice((0.0, 0.08, 0.5, 1.2))},
+        overhead=random_.choice((0.0, 0.02)),
         decision={"disco": 0.01, "specdecpp": 0.02, "costaware": 0.003},
-        first={"toy": random_.choice((0.0, 0.06))},
+        first_step={"toy": random_.choice((0.0, 0.06))},
     )
 
 

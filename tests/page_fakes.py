@@ -13,7 +13,7 @@ from decoding.lookahead.lanes import parse_lane
 from decoding.records.events import Event, Numbering
 from decoding.records.pairs import PairDescription
 from decoding.records.request import CompareRequest, check_request
-from decoding.records.run_file import run_to_dict
+from decoding.records.run_file import to_plain
 from decoding.records.trace import Iteration, Run, Trace
 
 from .runs import make_run
@@ -83,14 +83,12 @@ class ScriptedBackend:
                     yield event("iterations", **_live(run, trace, lane, repeat, first, iteration))
                 yield event("lane_finished", lane=lane, repeat=repeat, decode_s=trace.repeats[repeat].decode_s)
             so_far = replace(run, chains={}, lanes=[replace(t, repeats=t.repeats[: repeat + 1]) for t in run.lanes])
-            yield event(
-                "replay", run=json.loads(json.dumps(run_to_dict(so_far))), timings=repeat + 1, of=request.repeats
-            )
+            yield event("replay", run=json.loads(json.dumps(to_plain(so_far))), timings=repeat + 1, of=request.repeats)
             while repeat == 0 and not self.go_on.wait(0.02):
                 if cancel.is_set():
                     yield event("cancelled")
                     return
-        yield event("finished", run=json.loads(json.dumps(run_to_dict(run))))
+        yield event("finished", run=json.loads(json.dumps(to_plain(run))))
 
     def make(self, request: CompareRequest, run_id: str) -> Run:
         run = make_run(
@@ -133,7 +131,7 @@ def _live(run: Run, trace: Trace, lane: int, repeat: int, first: int, iteration:
         "d": [[token.id, token.fate] for token in iteration.drafted],
         "e": [iteration.emitted.id, iteration.emitted.fate] if iteration.emitted else None,
         "start": iteration.start,
-        "t": [times.draft_s[first], times.check_s[first], times.policy_s[first], times.rest_s[first]],
+        "t": [times.draft_s[first], times.verify_s[first], times.policy_s[first], times.rest_s[first]],
     }
     texts = {str(t.id): [run.vocab[t.id].text, run.vocab[t.id].bytes] for t in tokens}
     return {"lane": lane, "repeat": repeat, "first": first, "items": [item], "texts": texts}

@@ -128,7 +128,7 @@ def add_draft(run: Run, name: str, *, match: float, c: float) -> None:
     """Adds to ``run`` (of seed 0) the draft ``name``, its guesses along the same text, and its lane static:5."""
     other = make_run(lanes=("static:5",), n_tokens=len(run.chains["shallow"].target), match=match, c=c)
     run.pair.drafts[name] = replace(run.pair.drafts["shallow"], name=name)
-    run.costs.c[name] = c
+    run.costs.draft_step[name] = c
     run.chains[name] = replace(other.chains["shallow"], draft=name)
     run.lanes.append(replace(other.lanes[0], lane=f"{name}/static:5", draft=name))
 
@@ -144,9 +144,9 @@ def make_vocab(hostile: bool = False) -> dict[int, TokenText]:
 def make_costs(c: float = 0.11, target_s: float = 0.0085) -> Costs:
     return Costs(
         target_s=target_s,
-        v=[1.0 + 0.016 * n for n in range(21)],
-        c={"shallow": c},
-        o=0.02,
+        verify_curve=[1.0 + 0.016 * n for n in range(21)],
+        draft_step={"shallow": c},
+        overhead=0.02,
         decision={"disco": 0.01, "confidence": 0.001},
     )
 
@@ -283,11 +283,14 @@ def _top(first: int, p: float, random_: random.Random, n: int) -> list[tuple[int
 
 def _repeat(simulated, costs: Costs, plain: bool, random_: random.Random) -> Repeat:
     unit = costs.target_s * random_.uniform(0.97, 1.05)
-    draft_s = [round(n * costs.c["shallow"] * unit * random_.uniform(0.95, 1.1), 6) for _, n, _ in simulated.iterations]
-    check_s = [round(costs.check(n + 1) * unit * random_.uniform(0.97, 1.06), 6) for _, n, _ in simulated.iterations]
+    draft_s = [
+        round(n * costs.draft_step["shallow"] * unit * random_.uniform(0.95, 1.1), 6)
+        for _, n, _ in simulated.iterations
+    ]
+    verify_s = [round(costs.verify(n + 1) * unit * random_.uniform(0.97, 1.06), 6) for _, n, _ in simulated.iterations]
     policy_s = [round(n * 0.004 * unit, 6) for _, n, _ in simulated.iterations]
-    rest_s = [round(costs.o * unit * random_.uniform(0.8, 1.4), 6) for _ in simulated.iterations]
-    return Repeat(0.031 if plain else 0.036, draft_s, check_s, policy_s, rest_s)
+    rest_s = [round(costs.overhead * unit * random_.uniform(0.8, 1.4), 6) for _ in simulated.iterations]
+    return Repeat(0.031 if plain else 0.036, draft_s, verify_s, policy_s, rest_s)
 
 
 def make_machine() -> Machine:

@@ -13,7 +13,7 @@ from decoding.engines.tokenizer import Tokenizer
 from decoding.errors import UserError
 from decoding.records.pairs import is_asked
 from decoding.records.request import CompareRequest, request_from_dict
-from decoding.records.run_file import run_from_json, run_to_dict
+from decoding.records.run_file import run_from_json, to_plain
 from decoding.records.text import pieces, whole_text
 from decoding.records.trace import TokenText
 from tests.tiny_models import make_model
@@ -88,7 +88,7 @@ def test_what_cannot_be_is_a_sentence(pair, tmp_path):
 def test_a_run_file_carries_how_the_prompt_was_meant_and_older_ones_are_read():
     request = CompareRequest("ab", lanes=["autoregressive"], repeats=1, max_new_tokens=4, chat=True, system="kind")
     run = finished_run(request, ToyPair())
-    data = run_to_dict(run)
+    data = to_plain(run)
     assert run_from_json(json.dumps(data)).settings == request
     for old in ("chat", "system"):
         del data["settings"][old]

@@ -88,7 +88,11 @@ def test_a_run_file_is_repeated_with_its_settings_and_costs(capsys, pair, tmp_pa
     status, _, err = run_main(capsys, "compare", "--again", str(first), "--out", str(second))
     assert status == 0, err
     was, now = load_run(first), load_run(second)
-    assert now.settings == was.asked and now.costs.v == was.costs.v and now.costs.decision == was.costs.decision
+    assert (
+        now.settings == was.asked
+        and now.costs.verify_curve == was.costs.verify_curve
+        and now.costs.decision == was.costs.decision
+    )
     status, _, err = run_main(capsys, "compare", "--again", str(first), "--prompt", "x")
     assert status == 2 and "either --again FILE or a prompt" in " ".join(err.split())
 

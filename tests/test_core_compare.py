@@ -94,7 +94,7 @@ def test_live_iterations_are_those_of_the_run(events, run):
                 it.emitted and it.emitted.id for it in trace.iterations
             ]
             read = trace.repeats[repeat]
-            assert [item["t"][1] for item in items] == pytest.approx(read.check_s, abs=1e-8)
+            assert [item["t"][1] for item in items] == pytest.approx(read.verify_s, abs=1e-8)
 
 
 def test_the_texts_of_live_tokens_come_before_or_with_them(events):
@@ -113,9 +113,9 @@ def test_the_run_is_whole(run):
     assert all(trace.verdict.same is True for trace in run.lanes)
     assert len({tuple(trace.output) for trace in run.lanes}) == 1
     assert all(len(trace.repeats) == 2 for trace in run.lanes)
-    assert set(run.chains) == {"small", "ngram", "weak"} == set(run.costs.c) == set(run.pair.drafts)
+    assert set(run.chains) == {"small", "ngram", "weak"} == set(run.costs.draft_step) == set(run.pair.drafts)
     assert all(chain.target == run.lanes[0].output for chain in run.chains.values())
-    assert len(run.costs.v) == 65 and run.costs.v[0] == 1.0
+    assert len(run.costs.verify_curve) == 65 and run.costs.verify_curve[0] == 1.0
     assert set(run.costs.decision) == {"autoregressive", "static", "confidence", "oracle", "heuristic"}
 
 

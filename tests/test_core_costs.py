@@ -84,9 +84,13 @@ def test_a_check_is_timed_after_the_draft_steps_that_it_checks():
 def test_costs_are_positive_and_cover_every_draft():
     pair = ToyPair()
     costs = measure_costs(pair, ["small", "ngram"], [1, 2, 3], context=50)
-    assert costs.target_s > 0 and costs.o > 0 and set(costs.c) == {"small", "ngram"}
-    assert len(costs.v) == 65 and costs.v == sorted(costs.v) and costs.v[0] == 1.0
-    assert set(costs.first) == set(costs.c) and all(first >= 0 for first in costs.first.values())
+    assert costs.target_s > 0 and costs.overhead > 0 and set(costs.draft_step) == {"small", "ngram"}
+    assert (
+        len(costs.verify_curve) == 65
+        and costs.verify_curve == sorted(costs.verify_curve)
+        and costs.verify_curve[0] == 1.0
+    )
+    assert set(costs.first_step) == set(costs.draft_step) and all(first >= 0 for first in costs.first_step.values())
     prepared = prepare(CompareRequest("abc", lanes=["oracle", "confidence:0.5"]), pair)
     oracle, confidence = prepared.lanes
     assert measure_decision(prepared, oracle, costs) == 0.0
@@ -96,19 +100,19 @@ def test_costs_are_positive_and_cover_every_draft():
 @pytest.mark.parametrize("drafts", [[], ["ngram"]])
 def test_checks_are_timed_without_a_model_as_draft(drafts):
     costs = measure_costs(ToyPair(), drafts, [1])
-    assert set(costs.c) == set(drafts) and costs.o > 0 and len(costs.v) == 65
+    assert set(costs.draft_step) == set(drafts) and costs.overhead > 0 and len(costs.verify_curve) == 65
 
 
 def test_a_slow_target_is_measured_at_fewer_lengths(monkeypatch):
     monkeypatch.setattr("decoding.comparison.costs.BUDGET_S", 1e-9)
     pair = ToyPair()
     costs = measure_costs(pair, ["small"], [1, 2, 3])
-    assert len(costs.v) == 65 and {7, 10, 11, 12}.isdisjoint(pair.target.passes)
+    assert len(costs.verify_curve) == 65 and {7, 10, 11, 12}.isdisjoint(pair.target.passes)
 
 
 def test_a_text_that_nearly_fills_the_context():
     costs = measure_costs(ToyPair(target_length=12, draft_length=12), ["small"], [1, 2, 3] * 3)
-    assert costs.v[0] == 1.0 and costs.c["small"] > 0
+    assert costs.verify_curve[0] == 1.0 and costs.draft_step["small"] > 0
 
 
 def test_closing_the_rounds_ends_the_measurement():
@@ -123,5 +127,5 @@ def test_closing_the_rounds_ends_the_measurement():
 def test_readings_that_contradict_each_other_are_reported_where_the_fit_hides_them():
     run = make_run(lanes=("autoregressive",), n_tokens=20)
     assert not contradictions(run)
-    run.costs.doubt = 0.4
+    run.costs.contradiction = 0.4
     assert contradictions(run) == ["longer checks were timed to be cheaper than shorter ones"]

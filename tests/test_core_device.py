@@ -140,7 +140,7 @@ def test_a_comparison_on_recorded_graphs(pairs, graph_pair):
     for one, other in zip(expected.lanes, found.lanes):
         assert other.verdict.same and one.output == other.output and shape(one) == shape(other)
         assert other.notes == []
-        assert all(min(repeat.check_s) > 0 for repeat in other.repeats)
+        assert all(min(repeat.verify_s) > 0 for repeat in other.repeats)
     assert found.machine.gpu == "a stand-in for a GPU" and cuda.graphs and cuda.waits
     assert pair.target.note is None and pair.draft().note is None
 
@@ -149,7 +149,7 @@ def test_graphs_are_recorded_off_the_clock(graph_pair):
     """A timed lane has all its graphs already, however long its text grows."""
     pair, cuda = graph_pair
     prepared = prepare(CompareRequest("x" * 230, lanes=["static:3"], max_new_tokens=40), pair)
-    costs = Costs(target_s=1.0, v=[1.0] * 21, c={"draft": 0.1}, o=0.0)
+    costs = Costs(target_s=1.0, verify_curve=[1.0] * 21, draft_step={"draft": 0.1}, overhead=0.0)
     lane = LaneRun(prepared, parse_lane("static:3"), costs)
     timed = lane.decode()
     next(timed)

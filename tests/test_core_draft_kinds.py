@@ -97,7 +97,7 @@ def listening(monkeypatch):
 
 
 def lane_run(pair, lane):
-    costs = Costs(target_s=1.0, v=[1.0], c={"listening": 0.1}, o=0.0)
+    costs = Costs(target_s=1.0, verify_curve=[1.0], draft_step={"listening": 0.1}, overhead=0.0)
     request = CompareRequest("def f():", lanes=[lane], max_new_tokens=24, ignore_eos=True)
     prepared = prepare(request, pair)
     return prepared.prompt, LaneRun(prepared, prepared.lanes[0], costs)
@@ -191,7 +191,9 @@ def test_a_draft_reads_the_text_of_a_prompt_that_shows_more():
     pair = ToyPair(agree=1.0)
     prepared = prepare(CompareRequest("abc", lanes=["static:3"], max_new_tokens=30), pair)
     prepared.prompt = shown
-    run = LaneRun(prepared, prepared.lanes[0], Costs(target_s=1.0, v=[1.0], c={"small": 0.1}, o=0.0)).run()
+    run = LaneRun(
+        prepared, prepared.lanes[0], Costs(target_s=1.0, verify_curve=[1.0], draft_step={"small": 0.1}, overhead=0.0)
+    ).run()
     assert all(iteration.n_accepted == len(iteration.drafted) for iteration in run.iterations)
     assert pair.draft()._ids[:4] == [1, 5, 6, 7] and pair.target._ids[:6] == shown.ids
     assert pair.draft().length <= pair.target.length - 2

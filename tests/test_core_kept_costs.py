@@ -23,10 +23,10 @@ from .toy import ToyPair
 LANES = ["autoregressive", "static:3", "oracle"]
 COSTS = Costs(
     target_s=0.01,
-    v=[1.0 + 0.02 * n for n in range(65)],
-    c={"small": 0.1},
-    o=0.01,
-    first={"small": 0.05},
+    verify_curve=[1.0 + 0.02 * n for n in range(65)],
+    draft_step={"small": 0.1},
+    overhead=0.01,
+    first_step={"small": 0.05},
     decision={"autoregressive": 0.0, "static": 0.0, "oracle": 0.0},
 )
 
@@ -64,7 +64,7 @@ def test_the_first_run_measures_and_the_next_one_finds(known, as_kept):
     again = KnownCosts(ToyPair(), known.shelf)  # another process
     second, stages = run_of(again)
     assert stages.count("measuring") == 1 and second.costs.measured is not None
-    assert second.costs.v == first.costs.v and second.costs.c == first.costs.c
+    assert second.costs.verify_curve == first.costs.verify_curve and second.costs.draft_step == first.costs.draft_step
 
 
 def test_lanes_that_are_warm_are_not_warmed_again(known, as_kept):
@@ -78,10 +78,10 @@ def test_a_run_made_to_be_kept_measures_for_itself(known, as_kept):
 
 
 def test_curves_at_another_context_serve_until_there_are_own_ones(known):
-    known.keep(["small"], 4000, replace(COSTS, v=[1.0, 3.0]))
+    known.keep(["small"], 4000, replace(COSTS, verify_curve=[1.0, 3.0]))
     known.keep(["small"], 100, COSTS)
-    assert known.find(["small"], 120).v == COSTS.v and not known.tasks
-    assert known.find(["small"], 2000).v == [1.0, 3.0] and known.tasks == [Task("small", 2048)]
+    assert known.find(["small"], 120).verify_curve == COSTS.verify_curve and not known.tasks
+    assert known.find(["small"], 2000).verify_curve == [1.0, 3.0] and known.tasks == [Task("small", 2048)]
 
 
 def test_curves_of_another_pair_or_machine_are_not_taken(known):
@@ -96,9 +96,11 @@ def test_curves_of_another_pair_or_machine_are_not_taken(known):
 
 def test_several_drafts_are_joined(known):
     known.keep(["small"], 100, COSTS)
-    known.keep(["ngram"], 100, replace(COSTS, c={"ngram": 0.001}, first={"ngram": 0.0}, v=[1.0, 2.0]))
+    known.keep(
+        ["ngram"], 100, replace(COSTS, draft_step={"ngram": 0.001}, first_step={"ngram": 0.0}, verify_curve=[1.0, 2.0])
+    )
     found = known.find(["small", "ngram"], 100)
-    assert found.c == {"small": 0.1, "ngram": 0.001} and found.v == COSTS.v
+    assert found.draft_step == {"small": 0.1, "ngram": 0.001} and found.verify_curve == COSTS.verify_curve
     assert known.find(["small", "weak"], 100) is None
 
 
@@ -127,11 +129,11 @@ def test_old_curves_serve_and_are_asked_for_again(known):
     known.find(["small"], 100)
     assert len(known.tasks) == 1
     measure_asked(known, lambda: False)
-    assert not known.tasks and known.find(["small"], 100).v != COSTS.v
+    assert not known.tasks and known.find(["small"], 100).verify_curve != COSTS.verify_curve
 
 
 def test_curves_read_on_a_busy_machine_are_asked_for_again(known):
-    known.keep(["small"], 100, replace(COSTS, doubt=0.5))
+    known.keep(["small"], 100, replace(COSTS, contradiction=0.5))
     known.find(["small"], 100)
     assert known.tasks == [Task("small", bucket(100))]
 
@@ -159,8 +161,10 @@ def test_curves_that_do_not_fit_are_bent_through_what_was_read(monkeypatch):
     reads(monkeypatch, check=2.0, draft=1.1)
     found = adjusted(replace(COSTS, measured="2026-01-01T00:00:00+00:00"), prepared, 1.0)
     assert found.measured is None
-    assert found.check(6) == pytest.approx(2.0) and found.start(5, "small") + 5 * found.c["small"] == pytest.approx(1.1)
-    assert found.v == sorted(found.v) and found.v[0] == 1.0
+    assert found.verify(6) == pytest.approx(2.0) and found.start(5, "small") + 5 * found.draft_step[
+        "small"
+    ] == pytest.approx(1.1)
+    assert found.verify_curve == sorted(found.verify_curve) and found.verify_curve[0] == 1.0
 
 
 def test_a_misfit_is_measured_again_in_idle_time(known, monkeypatch):

@@ -21,7 +21,12 @@ from decoding.records.trace import Costs
 
 from .toy import ToyPair
 
-COSTS = Costs(target_s=0.005, v=[1 + 0.02 * n for n in range(21)], c={"small": 0.1, "ngram": 0.0, "weak": 0.1}, o=0.0)
+COSTS = Costs(
+    target_s=0.005,
+    verify_curve=[1 + 0.02 * n for n in range(21)],
+    draft_step={"small": 0.1, "ngram": 0.0, "weak": 0.1},
+    overhead=0.0,
+)
 POLICIES = [
     *(lane for lane in evaluated_lanes() if not (parse_lane(lane).is_learned or parse_lane(lane).is_oracle)),
     *(f"static:{n}" for n in (1, 2, 3, 5, 8, 20)),

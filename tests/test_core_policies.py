@@ -17,7 +17,7 @@ from decoding.lookahead.oracle import BestOracle, Oracle
 from decoding.lookahead.static import Static
 from decoding.records.trace import Costs
 
-COSTS = Costs(target_s=0.005, v=[1 + 0.02 * n for n in range(21)], c={"small": 0.1}, o=0.02)
+COSTS = Costs(target_s=0.005, verify_curve=[1 + 0.02 * n for n in range(21)], draft_step={"small": 0.1}, overhead=0.02)
 
 
 def context(holds=None, n_tokens=None, costs=COSTS):
@@ -73,7 +73,7 @@ def test_the_oracle_drafts_what_holds_and_its_cap_is_its_own():
 @given(st.lists(st.booleans(), min_size=1, max_size=9), st.floats(0.01, 1.5))
 def test_the_best_oracle_is_the_cheapest_of_all_splits(match, c):
     holds = [len(list(itertools.takewhile(bool, match[at:]))) for at in range(len(match))]
-    costs = Costs(target_s=1.0, v=COSTS.v, c={"small": c}, o=0.02)
+    costs = Costs(target_s=1.0, verify_curve=COSTS.verify_curve, draft_step={"small": c}, overhead=0.02)
     policy = BestOracle()
     policy.reset(LaneContext("small", costs, len(match), lambda at: holds[at], len(match)))
 

@@ -57,7 +57,7 @@ def known(pair):
 
 def measured(c: float = 0.1, v6: float = 1.3):
     here = costs(c, v6)
-    return replace(here, c={"small": here.c["toy"]})
+    return replace(here, draft_step={"small": here.draft_step["toy"]})
 
 
 def run_of(known: KnownCosts, lanes: list[str]):
@@ -170,7 +170,7 @@ def test_the_named_lanes_decide_alike_under_other_curves(known, monkeypatch):
     elsewhere = KnownCosts(known.pair, Shelf(costs_folder() / "elsewhere"))
     elsewhere.keep(["small"], 21, measured(0.4, 3.0))
     there = run_of(elsewhere, here.settings.lanes)
-    assert there.costs.v != here.costs.v
+    assert there.costs.verify_curve != here.costs.verify_curve
     assert [trace.lane for trace in there.lanes] == [trace.lane for trace in here.lanes]
     assert [shape(trace) for trace in there.lanes] == [shape(trace) for trace in here.lanes]
     weighing = ["autoregressive", "costaware:1.1", "throughput", "specdecpp:auto", "disco"]
@@ -180,4 +180,4 @@ def test_the_named_lanes_decide_alike_under_other_curves(known, monkeypatch):
     elsewhere.given = here.costs
     again = run_of(elsewhere, weighing)
     assert [shape(trace) for trace in again.lanes] == [shape(trace) for trace in here.lanes]
-    assert again.costs.decision == here.costs.decision and again.costs.v == here.costs.v
+    assert again.costs.decision == here.costs.decision and again.costs.verify_curve == here.costs.verify_curve

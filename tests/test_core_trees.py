@@ -26,8 +26,13 @@ from decoding.records.trace import Costs
 from tests.tiny_pair import make_tiny_pair
 from tests.toy import ToyPair
 
-FREE = Costs(target_s=0.005, v=[1.0] * 65, c={"small": 0.02, "weak": 0.02}, o=0.0)
-DEAR = Costs(target_s=0.005, v=[1 + 0.3 * n for n in range(65)], c={"small": 0.05, "weak": 0.05}, o=0.0)
+FREE = Costs(target_s=0.005, verify_curve=[1.0] * 65, draft_step={"small": 0.02, "weak": 0.02}, overhead=0.0)
+DEAR = Costs(
+    target_s=0.005,
+    verify_curve=[1 + 0.3 * n for n in range(65)],
+    draft_step={"small": 0.05, "weak": 0.05},
+    overhead=0.0,
+)
 
 
 def prepared_for(pair, lane="tree:8", prompt="abcabc", n=40, rule="greedy", temperature=0.0, **more):
@@ -162,7 +167,7 @@ def test_real_engines_write_plain_decoding_s_text(tmp_path, monkeypatch, lane, e
     folder, draft = make_tiny_pair(tmp_path)
     pair = load_pair(target=folder, draft=draft, device="cpu", dtype="float32")
     prepared = prepared_for(pair, lane, "def f(x):", 60, ignore_eos=True)
-    costs = Costs(target_s=0.005, v=[1.0] * 65, c={"draft": 0.02}, o=0.0)
+    costs = Costs(target_s=0.005, verify_curve=[1.0] * 65, draft_step={"draft": 0.02}, overhead=0.0)
     plain, run = decode(prepared, "autoregressive", costs), decode(prepared, lane, costs)
     assert run.output == plain.output
     assert any(it.n_accepted for it in run.iterations) and any(

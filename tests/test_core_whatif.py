@@ -25,7 +25,12 @@ from decoding.records.trace import Costs
 
 from .toy import ToyPair
 
-COSTS = Costs(target_s=0.005, v=[1 + 0.03 * n for n in range(21)], c={"small": 0.12, "ngram": 0.0, "weak": 0.1}, o=0.02)
+COSTS = Costs(
+    target_s=0.005,
+    verify_curve=[1 + 0.03 * n for n in range(21)],
+    draft_step={"small": 0.12, "ngram": 0.0, "weak": 0.1},
+    overhead=0.02,
+)
 LANES = [
     *(lane for lane in evaluated_lanes() if not (parse_lane(lane).is_learned or parse_lane(lane).is_plain)),
     *(f"static:{n}" for n in (1, 2, 4, 7, 20)),

@@ -21,7 +21,7 @@ def figures(lanes: dict[str, str], samples, costs=COSTS) -> dict[tuple[str, str]
 
 
 def test_the_parts_of_the_time_add_up_to_the_latency():
-    costs = replace(COSTS, decision={"confidence": 0.03}, first={"shallow": 0.05})
+    costs = replace(COSTS, decision={"confidence": 0.03}, first_step={"shallow": 0.05})
     lanes = ("static:4", "confidence:0.4", "oracle", "autoregressive")
     found = figures({lane: lane for lane in lanes}, make_samples(6), costs)
     for lane in lanes:

@@ -56,7 +56,7 @@ def quick_costs(monkeypatch):
     def cost_rounds(pair, drafts, prompt, **_):
         yield 0.5
         c = {name: 0.001 if name == "ngram" else 0.1 for name in drafts}
-        return Costs(target_s=0.01, v=[1 + 0.02 * n for n in range(21)], c=c, o=0.02)
+        return Costs(target_s=0.01, verify_curve=[1 + 0.02 * n for n in range(21)], draft_step=c, overhead=0.02)
 
     monkeypatch.setattr(collect, "cost_rounds", cost_rounds)
     monkeypatch.setattr(collect, "measure_decision", lambda prepared, lane, costs, n_tokens: 0.001)
@@ -102,7 +102,7 @@ def test_lanes_that_take_turns_write_what_they_write_alone(monkeypatch, seconds)
     pair, lanes = ToyPair(agree=0.85), ["autoregressive", "static:5", "confidence:0.4", "weak/static:3"]
     request = CompareRequest("some prompt", lanes=lanes, max_new_tokens=48)
     prepared = prepare(request, pair)
-    costs = Costs(target_s=0.01, v=[1.0], c={"small": 0.1, "weak": 0.1}, o=0.0)
+    costs = Costs(target_s=0.01, verify_curve=[1.0], draft_step={"small": 0.1, "weak": 0.1}, overhead=0.0)
     alone = {lane: LaneRun(prepared, parse_lane(lane), costs).run() for lane in lanes}
     if seconds is None:
         monkeypatch.setattr(ToyPair, "can_fork", False)
@@ -129,7 +129,7 @@ def test_turns_go_to_the_shortest_text(monkeypatch):
     monkeypatch.setattr(slices, "LaneRun", Observed)
     pair, lanes = ToyPair(agree=0.95), ["autoregressive", "static:5"]
     request = CompareRequest("some prompt", lanes=lanes, max_new_tokens=40)
-    costs = Costs(target_s=0.01, v=[1.0], c={"small": 0.1}, o=0.0)
+    costs = Costs(target_s=0.01, verify_curve=[1.0], draft_step={"small": 0.1}, overhead=0.0)
     slices.Slices(pair, costs, lambda: False).run(lambda: prepare(request, pair), lanes, {})
     length = dict.fromkeys(lanes, 0)
     for lane, now in order:

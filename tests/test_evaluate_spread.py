@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ from decoding.evaluation.options import options_from_dict
 from decoding.evaluation.parts import Part, run_part
 from decoding.evaluation.results import EvaluationResult, Progress
 from decoding.records.events import Numbering, guarded
+from decoding.records.run_file import to_plain
 from tests.test_evaluate_cli import command
 from tests.test_evaluate_run import OPTIONS, _timeless, prompts, quick_costs, run  # noqa: F401
 from tests.toy import ToyPair
@@ -57,7 +58,7 @@ class Devices:
                 if not isinstance(step, Progress):
                     step.device, step.host = f"device {device}", f"host {device}"
                     step.machine = step.machine | self._machines.get(f"machine_{device}", {})
-                    yield "finished", {"result": asdict(step)}
+                    yield "finished", {"result": to_plain(step)}
                     return
         raise Cancelled
 

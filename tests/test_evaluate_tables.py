@@ -2,7 +2,7 @@
 
 import io
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ from decoding.evaluation.results import ALL, EvaluationResult, load_result, resu
 from decoding.evaluation.samples import best_of, replay_lane, static_lanes
 from decoding.evaluation.table import Cell, to_markdown
 from decoding.lookahead.lanes import parse_lane
+from decoding.records.run_file import to_plain
 from tests.evaluations import changed, make_drafts, make_evaluation, make_samples, make_setting, sample
 from tests.runs import make_costs
 from viz.reports.html import whole_page
@@ -262,17 +263,17 @@ def test_pareto_of_static_trades_discards_for_passes():
 
 
 def test_smoothed_costs_grow_and_are_medians():
-    noisy = [replace(COSTS, v=[1.0, 1.3, 0.9, 1.2], target_s=0.01 * k, o=0.1 * k) for k in (1, 2, 6)]
+    noisy = [replace(COSTS, verify_curve=[1.0, 1.3, 0.9, 1.2], target_s=0.01 * k, overhead=0.1 * k) for k in (1, 2, 6)]
     found = smooth_costs(noisy)
-    assert found.v == sorted(found.v) and found.v[0] == 1.0
-    assert (found.target_s, found.o) == pytest.approx((0.02, 0.2))
+    assert found.verify_curve == sorted(found.verify_curve) and found.verify_curve[0] == 1.0
+    assert (found.target_s, found.overhead) == pytest.approx((0.02, 0.2))
 
 
 # -- drafts --------------------------------------------------------------------------------------------
 
 
 def test_plain_decoding_on_the_clock_stands_beside_its_cost_curve():
-    costs = replace(COSTS, target_s=0.02, o=0.25)
+    costs = replace(COSTS, target_s=0.02, overhead=0.25)
     readings = [{"lanes": {"autoregressive": {"decode_s": s, "tokens": n}}} for s, n in ((0.6, 20), (0.9, 20))]
     (found,) = plain_on_clock(readings, costs)
     assert found.value == pytest.approx(1.5 / (40 * 0.025))
@@ -280,10 +281,10 @@ def test_plain_decoding_on_the_clock_stands_beside_its_cost_curve():
 
 
 def test_at_the_break_even_cost_the_best_static_gains_nothing():
-    samples, costs = make_samples(6), replace(COSTS, first={"shallow": 0.07})
+    samples, costs = make_samples(6), replace(COSTS, first_step={"shallow": 0.07})
     sweep = [replay_lane(lane, samples, costs) for lane in static_lanes()]
     c = break_even_c(sweep, costs, "shallow")
-    at = with_costs(costs, "shallow", c=c)
+    at = with_costs(costs, "shallow", draft_step=c)
     best = max(replay_lane(lane, samples, at).speedup for lane in static_lanes())
     assert best == pytest.approx(1.0)
 
@@ -358,7 +359,7 @@ def test_damaged_results_are_refused_in_a_sentence(tmp_path, text):
 
 def test_results_come_back_from_plain_data(tmp_path):
     result = make_evaluation()
-    assert result_from_dict(json.loads(json.dumps(asdict(result)))) == result
+    assert result_from_dict(json.loads(json.dumps(to_plain(result)))) == result
     with pytest.raises(UserError):
         result_from_dict({"figures": float("nan")})
     with pytest.raises(UserError, match="Cannot write"):

@@ -7,7 +7,7 @@ import pytest
 from decoding.errors import UserError
 from decoding.records.events import Event
 from decoding.records.pairs import PairDescription
-from decoding.records.run_file import load_run, run_to_dict
+from decoding.records.run_file import load_run, to_plain
 from tests.runs import make_run
 from viz.learn.lessons import shipped_lessons
 from viz.learn.roles import KINDS, find_roles, missing_sights, shows, wanted_by
@@ -28,7 +28,7 @@ class Scripted:
         yield (
             Event(run_id, 1, "failed", {"message": "The draft is gone."})
             if run is None
-            else Event(run_id, 1, "finished", {"run": run_to_dict(run)})
+            else Event(run_id, 1, "finished", {"run": to_plain(run)})
         )
 
 

@@ -32,7 +32,7 @@ from decoding.records.trace import Costs
 from .learned_heads import FLAT_FROM, LEDGER, TUNED, make_head, make_heads, make_weights
 from .toy import ToyPair
 
-COSTS = Costs(target_s=0.005, v=[1 + 0.02 * n for n in range(21)], c={"small": 0.1}, o=0.02)
+COSTS = Costs(target_s=0.005, verify_curve=[1 + 0.02 * n for n in range(21)], draft_step={"small": 0.1}, overhead=0.02)
 CONTEXT = LaneContext("small", COSTS, 100)
 
 
@@ -75,7 +75,7 @@ def test_specdecpp_auto_takes_the_cheapest_threshold_under_the_costs_at_hand():
     rows = rows_from_json(LEDGER, "specdecpp")
     chosen = {}
     for c in (0.001, 2.0):
-        costs = Costs(0.005, COSTS.v, {"small": c}, 0.02)
+        costs = Costs(0.005, COSTS.verify_curve, {"small": c}, 0.02)
         policy = make_policy(parse_lane("specdecpp:auto"), make_heads())
         policy.reset(LaneContext("small", costs, 100))
         policy.should_draft(known("specdecpp", [0.9, 0.9]))
@@ -180,13 +180,15 @@ def test_caution_raises_the_line():
 
 def test_a_costlier_draft_raises_costawares_thresholds():
     rows = rows_from_json(LEDGER, "costaware")
-    cheap, costly = (thresholds(rows, Costs(0.005, COSTS.v, {"small": c}, 0.02), "small") for c in (0.05, 0.5))
+    cheap, costly = (
+        thresholds(rows, Costs(0.005, COSTS.verify_curve, {"small": c}, 0.02), "small") for c in (0.05, 0.5)
+    )
     assert all(low < high for low, high in zip(cheap, costly))
 
 
 def test_costaware_never_drafts_where_plain_decoding_is_cheaper():
     rows = rows_from_json(LEDGER, "costaware")
-    hopeless = replace(COSTS, first={"small": 9.0})
+    hopeless = replace(COSTS, first_step={"small": 9.0})
     assert least_latency(rows, hopeless, "small") > hopeless.iteration(0, None)
     policy = CostAware(make_head("costaware"))
     policy.reset(replace(CONTEXT, costs=hopeless))
@@ -196,10 +198,10 @@ def test_costaware_never_drafts_where_plain_decoding_is_cheaper():
 def test_a_costly_start_is_no_reason_to_check_at_once():
     """The cost of v(2) over v(1) and of the first draft step counts for the iteration, not for the first token."""
     rows = rows_from_json(LEDGER, "costaware")
-    steep = replace(COSTS, v=[1.0, *(v + 0.2 for v in COSTS.v[1:])], first={"small": 0.1})
+    steep = replace(COSTS, verify_curve=[1.0, *(v + 0.2 for v in COSTS.verify_curve[1:])], first_step={"small": 0.1})
     policy = CostAware(make_head("costaware"))
     policy.reset(replace(CONTEXT, costs=steep))
-    m = steep.check(2) - steep.check(1) + steep.c["small"] + steep.first["small"]
+    m = steep.verify(2) - steep.verify(1) + steep.draft_step["small"] + steep.first_step["small"]
     assert 0.8 * least_latency(rows, steep, "small") < m and policy.should_draft(known("costaware", []))
 
 

@@ -8,7 +8,7 @@ import io
 import json
 import re
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from decoding.evaluation.results import EvaluationResult, load_result, result_fr
 from decoding.records.events import Event
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription, embedded_pairs
+from decoding.records.run_file import to_plain
 from viz.player.names import lane_name
 from viz.reports.report import DraftsReport, EvaluationReport, beside_evaluation, is_stale
 from viz.reports.tab import Kept, _answers, _finish, job_options
@@ -166,7 +167,7 @@ def test_only_recorded_results_means_no_measuring():
 def test_a_measurement_is_found_again_and_can_be_taken_along(tmp_path, kind, make):
     kept, result = Kept(), make()
     shipped, take = _answers(kind, fake_pair(), tmp_path, kept)
-    event = Event("run", 3, "finished", {"result": json.loads(json.dumps(asdict(result)))})
+    event = Event("run", 3, "finished", {"result": json.loads(json.dumps(to_plain(result)))})
     report = _finish(kind, kept, event).data["report"]
     again = shipped({"id": report["id"]})["report"]
     assert again == report and "Measured here" in again["stamp"]

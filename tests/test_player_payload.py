@@ -104,7 +104,7 @@ def test_the_first_sentence_is_the_runs(run):
     assert opening(run, point=other.lane) == (  # an example's sentence is about its point
         f"Here: the same 88 tokens, {point}, {ratio:.2f}× as fast with {lane_name(name)}."
     )
-    assert f"checking 6 takes {run_costs(run).check(6) - 1:.0%} longer; a guess takes" in check_fact(run)
+    assert f"checking 6 takes {run_costs(run).verify(6) - 1:.0%} longer; a guess takes" in check_fact(run)
 
 
 def test_the_first_sentence_is_honest_when_slower_or_alone():
@@ -167,13 +167,13 @@ def test_a_text_that_ended_at_once_is_answered_with_what_to_do(run):
 def test_the_first_guess_after_a_check_has_a_price_of_its_own(run):
     draft = run.pair.default_draft
     run = untimed(run)
-    run.costs.first[draft] = 0.07
-    c = run.costs.c[draft]
+    run.costs.first_step[draft] = 0.07
+    c = run.costs.draft_step[draft]
     assert check_fact(run).endswith(f"; a guess takes {c:.0%} to {c + 0.07:.0%} of the time.")
-    del run.costs.first[draft]
+    del run.costs.first_step[draft]
     assert check_fact(run).endswith(f"; a guess takes {c:.0%} of the time.")
-    run.costs.v = [1.0, 1.3, 1.6, 1.9, 2.2, 2.3]
-    del run.costs.c[draft]
+    run.costs.verify_curve = [1.0, 1.3, 1.6, 1.9, 2.2, 2.3]
+    del run.costs.draft_step[draft]
     assert check_fact(run) == "Compared with writing one token, checking 6 takes 2.30× as long."
 
 
@@ -181,9 +181,9 @@ def test_repeats_that_are_far_apart_are_reported():
     run = make_run(lanes=("autoregressive", "static:5"), repeats=5)
     assert doubt(run) == "" and doubt(make_run(lanes=("static:5",))) == ""
     times = run.lanes[1].repeats
-    times[0].check_s = [3 * second for second in times[0].check_s]
+    times[0].verify_s = [3 * second for second in times[0].verify_s]
     assert doubt(run) == ""  # one of five may deviate
-    times[1].check_s = [3 * second for second in times[1].check_s]
+    times[1].verify_s = [3 * second for second in times[1].verify_s]
     found = metrics.speedup(run, run.lanes[1])
     assert f"vary ({found.low:.2f}× to {found.high:.2f}× over the repeats)" in doubt(run)
     assert run_payload(run)["fact"] == check_fact(run) + doubt(run)
@@ -201,24 +201,26 @@ def test_notes_on_lanes_stand_below_the_first_sentence():
 def test_readings_that_contradict_each_other_are_reported_in_place_of_figures():
     run = make_run(lanes=("autoregressive", "static:5"))
     assert contradictions(run) == [] and not run_payload(run)["doubtful"]
-    v = list(run.costs.v)
-    run.costs.v[:] = [1.0, *(0.84 for _ in v[1:])]
+    v = list(run.costs.verify_curve)
+    run.costs.verify_curve[:] = [1.0, *(0.84 for _ in v[1:])]
     payload = run_payload(run)
     assert payload["sentence"].endswith("tokens, timed too unsteadily to say what was won.")
     assert payload["fact"].startswith("Timings are unsteady here (checking 6 tokens came out cheaper")
     assert "0.84" not in payload["fact"] and payload["doubtful"] and payload["lanes"][1]["note"] == ""
-    run.costs.v[:] = [one * 2.5 if at else one for at, one in enumerate(v)]  # the replay is far from what was measured
+    run.costs.verify_curve[:] = [
+        one * 2.5 if at else one for at, one in enumerate(v)
+    ]  # the replay is far from what was measured
     assert "Static 5 came out" in run_payload(run)["fact"]
 
 
 def test_every_draft_that_ran_has_its_price_and_its_own_best_sl():
     run = make_run(lanes=("autoregressive", "static:5"))
     run.chains["slow"] = replace(run.chains["shallow"], draft="slow")
-    run.costs.c["slow"] = 0.5
+    run.costs.draft_step["slow"] = 0.5
     run.pair.drafts["slow"] = run.pair.drafts["shallow"]
     run.lanes.append(replace(run.lanes[1], lane="slow/static:5", draft="slow", repeats=[]))
     payload = run_payload(run)
-    assert f"{run.costs.c['shallow']:.0%} (shallow), 50% (slow) of the time." in payload["fact"]
+    assert f"{run.costs.draft_step['shallow']:.0%} (shallow), 50% (slow) of the time." in payload["fact"]
     assert set(payload["chains"]) == {"shallow", "slow"}
     assert "with slow" in payload["lanes"][2]["note"] and "with shallow" in payload["lanes"][1]["note"]
 

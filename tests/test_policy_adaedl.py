@@ -10,7 +10,7 @@ from decoding.lookahead.adaedl import FIRST, GAMMA, STEP, AdaEdl
 from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
 from decoding.records.trace import Costs
 
-COSTS = Costs(target_s=0.005, v=[1.0], c={"small": 0.1}, o=0.0)
+COSTS = Costs(target_s=0.005, verify_curve=[1.0], draft_step={"small": 0.1}, overhead=0.0)
 
 
 def policy(wanted: float = 0.9) -> AdaEdl:

@@ -11,7 +11,9 @@ from decoding.lookahead.bandit import ARMS, FIRST_SL, Bandit
 from decoding.lookahead.base import SL_CAP, LaneContext
 from decoding.records.trace import Costs
 
-COSTS = Costs(target_s=0.005, v=[1.0 + 0.02 * n for n in range(SL_CAP + 1)], c={"small": 0.1}, o=0.02)
+COSTS = Costs(
+    target_s=0.005, verify_curve=[1.0 + 0.02 * n for n in range(SL_CAP + 1)], draft_step={"small": 0.1}, overhead=0.02
+)
 
 
 def policy(costs: Costs = COSTS) -> Bandit:

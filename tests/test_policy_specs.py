@@ -23,7 +23,9 @@ from viz.figures.evaluation import family
 from viz.player.names import lane_caption, lane_heading, lane_name, lane_of_name
 
 ROOT = Path(__file__).resolve().parent.parent
-COSTS = Costs(target_s=0.005, v=[1 + 0.02 * n for n in range(SL_CAP + 1)], c={"shallow": 0.1}, o=0.02)
+COSTS = Costs(
+    target_s=0.005, verify_curve=[1 + 0.02 * n for n in range(SL_CAP + 1)], draft_step={"shallow": 0.1}, overhead=0.02
+)
 DECIDING = [lane for lane in evaluated_lanes() if is_usable(lane) and not parse_lane(lane).is_learned]
 
 
@@ -48,7 +50,7 @@ def test_a_spec_is_whole(spec):
 
 def started(lane: str, c: float = 0.1):
     policy = make_policy(parse_lane(lane))
-    policy.reset(LaneContext("shallow", replace(COSTS, c={"shallow": c}), 200))
+    policy.reset(LaneContext("shallow", replace(COSTS, draft_step={"shallow": c}), 200))
     return policy
 
 

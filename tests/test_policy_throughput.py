@@ -14,7 +14,7 @@ COSTLY = [1.0 + 0.5 * n for n in range(SL_CAP + 1)]
 
 def policy(c: float = 0.1, v: list[float] = FLAT) -> Throughput:
     made = Throughput()
-    made.reset(LaneContext("small", Costs(target_s=0.005, v=v, c={"small": c}, o=0.0), 100))
+    made.reset(LaneContext("small", Costs(target_s=0.005, verify_curve=v, draft_step={"small": c}, overhead=0.0), 100))
     return made
 
 
@@ -58,7 +58,9 @@ def test_a_lane_starts_without_memory():
     made = policy()
     for _ in range(20):
         made.observe(8, 0)
-    made.reset(LaneContext("small", Costs(target_s=0.005, v=FLAT, c={"small": 0.1}, o=0.0), 100))
+    made.reset(
+        LaneContext("small", Costs(target_s=0.005, verify_curve=FLAT, draft_step={"small": 0.1}, overhead=0.0), 100)
+    )
     assert made.planned(0) == after([])
 
 

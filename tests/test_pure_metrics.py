@@ -92,7 +92,7 @@ def test_all_lanes_are_replayed_from_one_repeat_the_one_nearest_to_the_medians()
     run = make_run(repeats=5)
     chosen = metrics.replayed_repeat(run)
     for repeat in run.lanes[1].repeats[:chosen] + run.lanes[1].repeats[chosen + 1 :]:
-        repeat.check_s = [4 * second for second in repeat.check_s]
+        repeat.verify_s = [4 * second for second in repeat.verify_s]
     assert metrics.replayed_repeat(run) != chosen  # it is now the exception
     for trace in run.lanes:
         shown = metrics.replayed_speedup(run, trace)
@@ -106,8 +106,8 @@ def test_all_lanes_are_replayed_from_one_repeat_the_one_nearest_to_the_medians()
 def test_prediction_from_the_cost_curves():
     run = hand_run()
     costs = run.costs
-    spent = sum(n * costs.c["shallow"] + costs.v[n] + costs.o for n in (5, 3, 4, 0, 3))
-    assert metrics.predicted_speedup(run, by_hand()) == pytest.approx(13 * (1 + costs.o) / spent)
+    spent = sum(n * costs.draft_step["shallow"] + costs.verify_curve[n] + costs.overhead for n in (5, 3, 4, 0, 3))
+    assert metrics.predicted_speedup(run, by_hand()) == pytest.approx(13 * (1 + costs.overhead) / spent)
     assert metrics.predicted_speedup(run, plain()) == pytest.approx(1.0)
 
 

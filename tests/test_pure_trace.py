@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from decoding.errors import UserError
 from decoding.records.request import CompareRequest, check_request
-from decoding.records.run_file import MAX_FILE_BYTES, load_run, run_from_json, run_to_dict, run_to_json, save_run
+from decoding.records.run_file import MAX_FILE_BYTES, load_run, run_from_json, run_to_json, save_run, to_plain
 from decoding.records.trace import TokenText
 from tests.runs import HOSTILE, make_run
 
@@ -55,7 +55,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     save_run(make_run(), path)
     before = path.read_bytes()
     broken = make_run()
-    broken.costs.o = math.nan
+    broken.costs.overhead = math.nan
     with pytest.raises(ValueError):
         save_run(broken, path)
     assert path.read_bytes() == before
@@ -202,7 +202,7 @@ def test_a_missing_file_and_a_folder_are_distinguished_from_faults(tmp_path):
     )
 )
 def test_any_json_at_any_place_is_a_run_or_a_sentence(value):
-    data = run_to_dict(make_run(n_tokens=4, repeats=1, alternatives=1))
+    data = to_plain(make_run(n_tokens=4, repeats=1, alternatives=1))
     for key in data:
         try:
             run_from_json(json.dumps({**data, key: value}))
@@ -228,7 +228,7 @@ def test_half_characters_are_refused_before_anything_runs(changes):
     "place", [("pair", "name"), ("machine", "processor"), ("lanes", 0, "lane"), ("costs", "c", None)]
 )
 def test_a_name_does_not_turn_the_program_s_sentences_around(place):
-    data = run_to_dict(make_run())
+    data = to_plain(make_run())
     *path, last = place
     holder = data
     for part in path:

@@ -32,9 +32,9 @@ def test_speedup_is_the_ratio_of_the_costs_written_out():
     run = untimed(make_run(n_tokens=40))
     found = whatif.simulate_lane(run, "static:4")
     costs = run.costs
-    spent = sum(n * costs.c["shallow"] + costs.check(n + 1) + costs.o for _, n, _ in found.iterations)
+    spent = sum(n * costs.draft_step["shallow"] + costs.verify(n + 1) + costs.overhead for _, n, _ in found.iterations)
     assert found.cost == pytest.approx(spent)
-    assert found.speedup == pytest.approx(40 * (costs.v[0] + costs.o) / spent)
+    assert found.speedup == pytest.approx(40 * (costs.verify_curve[0] + costs.overhead) / spent)
     assert whatif.simulate_lane(run, "autoregressive").speedup == pytest.approx(1.0)
 
 
@@ -49,7 +49,7 @@ def test_a_cheaper_draft_is_faster():
     run = make_run()
     cheap, costly = whatif.simulate_lane(run, "static:5", cost_ratio=0.01), whatif.simulate_lane(run, "static:5")
     assert cheap.speedup > costly.speedup
-    assert run.costs.c["shallow"] == 0.11
+    assert run.costs.draft_step["shallow"] == 0.11
 
 
 def test_guesses_follow_the_text_and_then_the_tail():
@@ -88,8 +88,8 @@ def test_a_run_without_chains_is_distinguished():
 
 def test_other_cost_curves():
     costs = make_costs()
-    free = whatif.with_costs(costs, "shallow", c=0.0, v=[1.0] * 21, o=0.0)
-    assert (free.c["shallow"], free.o, free.check(30)) == (0.0, 0.0, 1.0)
+    free = whatif.with_costs(costs, "shallow", draft_step=0.0, verify_curve=[1.0] * 21, overhead=0.0)
+    assert (free.draft_step["shallow"], free.overhead, free.verify(30)) == (0.0, 0.0, 1.0)
     for c, o in product((None, 0.3), (None, 0.4)):
-        changed = whatif.with_costs(costs, "shallow", c=c, o=o)
-        assert changed.c["shallow"] == (c or 0.11) and changed.o == (o or 0.02)
+        changed = whatif.with_costs(costs, "shallow", draft_step=c, overhead=o)
+        assert changed.draft_step["shallow"] == (c or 0.11) and changed.overhead == (o or 0.02)

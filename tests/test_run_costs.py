@@ -43,7 +43,7 @@ def test_the_own_curves_of_a_recording_are_those_of_its_iterations(path):
         sl = int(trace.lane.rpartition(":")[2])
         whole = [at for at, it in enumerate(trace.iterations) if it.n_drafted == sl]
         clock = [
-            fmean(ours.draft_s[at] + ours.check_s[at] for at in whole) / (theirs.decode_s / len(plain.iterations))
+            fmean(ours.draft_s[at] + ours.verify_s[at] for at in whole) / (theirs.decode_s / len(plain.iterations))
             for ours, theirs in zip(trace.repeats, plain.repeats)
         ]
         costs = own.iteration(sl, trace.draft) / own.iteration(0, None)
@@ -64,10 +64,10 @@ def slowed(run: Run, draft: float, check: float) -> Run:
     def times(iterations: list[Iteration]):
         sizes = [it.n_drafted for it in iterations]
         return {
-            "draft_s": [unit * draft * (costs.start(n, "shallow") + n * costs.c["shallow"]) for n in sizes],
-            "check_s": [unit * (check if n else 1.0) * costs.check(n + 1) for n in sizes],
+            "draft_s": [unit * draft * (costs.start(n, "shallow") + n * costs.draft_step["shallow"]) for n in sizes],
+            "verify_s": [unit * (check if n else 1.0) * costs.verify(n + 1) for n in sizes],
             "policy_s": [0.0] * len(sizes),
-            "rest_s": [unit * costs.o] * len(sizes),
+            "rest_s": [unit * costs.overhead] * len(sizes),
         }
 
     lanes = [replace(one, repeats=[replace(r, **times(one.iterations)) for r in one.repeats]) for one in run.lanes]
@@ -78,8 +78,11 @@ def slowed(run: Run, draft: float, check: float) -> Run:
 def test_what_was_slower_than_its_curves_is_corrected_at_every_size(lanes):
     run = slowed(make_run(lanes=lanes), draft=1.5, check=1.2)
     own = run_costs(run)
-    assert own.c["shallow"] == pytest.approx(1.5 * run.costs.c["shallow"])
-    assert own.v[1:] == pytest.approx([1.2 * cost for cost in run.costs.v[1:]]) and own.v[0] == run.costs.v[0]
+    assert own.draft_step["shallow"] == pytest.approx(1.5 * run.costs.draft_step["shallow"])
+    assert (
+        own.verify_curve[1:] == pytest.approx([1.2 * cost for cost in run.costs.verify_curve[1:]])
+        and own.verify_curve[0] == run.costs.verify_curve[0]
+    )
     assert own.iteration(0, None) == run.costs.iteration(0, None)
     for trace in run.lanes[1:]:
         assert simulate_lane(run, trace.lane).speedup == pytest.approx(speedup(run, trace).median)
@@ -89,13 +92,13 @@ def test_a_size_that_hardly_ran_does_not_correct_the_curve():
     run = slowed(make_run(lanes=("autoregressive", "static:5")), draft=1.0, check=1.2)
     few = [it.n_drafted == 5 for it in run.lanes[1].iterations].index(True)
     for repeat in run.lanes[1].repeats:
-        repeat.check_s[few] *= 50
+        repeat.verify_s[few] *= 50
     own = run_costs(run)
-    assert own.v[5] == pytest.approx(1.2 * run.costs.v[5])  # one slow iteration of many
+    assert own.verify_curve[5] == pytest.approx(1.2 * run.costs.verify_curve[5])  # one slow iteration of many
     last = run.lanes[1].iterations[-1]
     if last.n_drafted != 5:  # one iteration, cut off by the end of the text
-        run.lanes[1].repeats[0].check_s[-1] *= 50
-        assert run_costs(run).v == own.v
+        run.lanes[1].repeats[0].verify_s[-1] *= 50
+        assert run_costs(run).verify_curve == own.verify_curve
 
 
 def test_decisions_weigh_the_curves_of_the_run_file_whatever_its_iterations_took():

@@ -219,7 +219,7 @@ def _seconds_by_kind(repeat: Repeat) -> dict[str, float]:
     return {
         "prefill": repeat.prefill_s,
         "draft": sum(repeat.draft_s),
-        "check": sum(repeat.check_s),
+        "check": sum(repeat.verify_s),
         "policy": sum(repeat.policy_s),
         "rest": sum(repeat.rest_s),
     }

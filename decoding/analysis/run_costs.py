@@ -36,7 +36,7 @@ def run_costs(run: Run) -> Costs:
     if min(units) <= 0:
         return run.costs
     verifying: dict[int, list[float]] = defaultdict(list)
-    drafting: dict[str, dict[int, list[float]]] = {draft: defaultdict(list) for draft in run.costs.c}
+    drafting: dict[str, dict[int, list[float]]] = {draft: defaultdict(list) for draft in run.costs.draft_step}
     for draft, found in drafting.items():
         for trace in (one for one in run.lanes if one.draft == draft):
             for n, draft_cost, check_cost in _iterations(trace, units):
@@ -45,9 +45,9 @@ def run_costs(run: Run) -> Costs:
     lines = {draft: _line(run.costs, draft, found) for draft, found in drafting.items()}
     return replace(
         run.costs,
-        v=_corrected(run.costs, verifying),
-        c={draft: c for draft, (_, c) in lines.items()},
-        first={**run.costs.first, **{draft: first for draft, (first, _) in lines.items()}},
+        verify_curve=_corrected(run.costs, verifying),
+        draft_step={draft: c for draft, (_, c) in lines.items()},
+        first_step={**run.costs.first_step, **{draft: first for draft, (first, _) in lines.items()}},
     )
 
 
@@ -56,7 +56,7 @@ def _iterations(trace: Trace, units: list[float]) -> Iterator[tuple[int, float, 
     for at, iteration in enumerate(trace.iterations if trace.repeats else []):
         if iteration.drafted and iteration.parents is None:
             timed = [
-                (repeat.draft_s[at] / unit, repeat.check_s[at] / unit) for repeat, unit in zip(trace.repeats, units)
+                (repeat.draft_s[at] / unit, repeat.verify_s[at] / unit) for repeat, unit in zip(trace.repeats, units)
             ]
             draft_costs, check_costs = zip(*timed)
             yield iteration.n_drafted, median(draft_costs), median(check_costs)
@@ -70,15 +70,15 @@ def _corrected(costs: Costs, found: Measured) -> list[float]:
     """v with the measured values in place of its own, and scaled between and beyond them."""
     measured = {n: cost for n, cost in _medians(found).items() if cost > 0}
     if not measured:
-        return costs.v
-    sizes = range(2, max(len(costs.v), *measured) + 1)
-    ratios = np.interp(sizes, list(measured), [cost / costs.check(n) for n, cost in measured.items()])
-    return [costs.v[0], *(costs.check(n) * float(ratio) for n, ratio in zip(sizes, ratios))]
+        return costs.verify_curve
+    sizes = range(2, max(len(costs.verify_curve), *measured) + 1)
+    ratios = np.interp(sizes, list(measured), [cost / costs.verify(n) for n, cost in measured.items()])
+    return [costs.verify_curve[0], *(costs.verify(n) * float(ratio) for n, ratio in zip(sizes, ratios))]
 
 
 def _line(costs: Costs, draft: str, found: Measured) -> tuple[float, float]:
     """(first, c) by weighted least squares; the curve's own, scaled, where a line would fall or start below zero."""
-    known, c = costs.start(1, draft), costs.c[draft]
+    known, c = costs.start(1, draft), costs.draft_step[draft]
     medians = _medians(found)
     weights = [len(found[n]) for n in medians]
     if len(medians) > 1:

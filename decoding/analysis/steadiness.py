@@ -19,10 +19,10 @@ def contradictions(run: Run) -> list[str]:
     A pass over more tokens is never cheaper, and a lane cannot be far from its replay at the measured costs.
     """
     found = []
-    v = run.costs.v
-    if run.costs.doubt > DOUBT:
+    v = run.costs.verify_curve
+    if run.costs.contradiction > DOUBT:
         found.append("longer checks were timed to be cheaper than shorter ones")
-    if v[0] and run.costs.check(min(6, len(v))) < FALL * v[0]:
+    if v[0] and run.costs.verify(min(6, len(v))) < FALL * v[0]:
         found.append("checking 6 tokens came out cheaper than producing one")
     elif any(later < FALL * earlier for earlier, later in zip(v, v[1:])):
         found.append("checking more tokens came out cheaper than checking fewer")

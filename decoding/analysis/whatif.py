@@ -170,22 +170,27 @@ def _cost(iterations: Sequence[tuple[int, int, int]], costs: Costs, draft: str, 
 
 
 def with_costs(
-    costs: Costs, draft: str, *, c: float | None = None, v: list[float] | None = None, o: float | None = None
+    costs: Costs,
+    draft: str,
+    *,
+    draft_step: float | None = None,
+    verify_curve: list[float] | None = None,
+    overhead: float | None = None,
 ) -> Costs:
     """``costs`` with other curves: what if the draft were cheaper, or checking free?"""
     return replace(
         costs,
-        c=costs.c if c is None else {**costs.c, draft: c},
-        first=costs.first if c is None else {**costs.first, draft: _scaled_first(costs, draft, c)},
-        v=costs.v if v is None else v,
-        o=costs.o if o is None else o,
+        draft_step=costs.draft_step if draft_step is None else {**costs.draft_step, draft: draft_step},
+        first_step=costs.first_step if draft_step is None else _with_first(costs, draft, draft_step),
+        verify_curve=costs.verify_curve if verify_curve is None else verify_curve,
+        overhead=costs.overhead if overhead is None else overhead,
     )
 
 
-def _scaled_first(costs: Costs, draft: str, c: float) -> float:
-    """The cost of starting an iteration, scaled by the same factor as the draft's c."""
-    first, known = costs.first.get(draft, 0.0), costs.c[draft]
-    return first * c / known if known else first
+def _with_first(costs: Costs, draft: str, draft_step: float) -> dict[str, float]:
+    """The extra costs of first steps, that of ``draft`` scaled by the same factor as its step."""
+    first, known = costs.first_step.get(draft, 0.0), costs.draft_step[draft]
+    return {**costs.first_step, draft: first * draft_step / known if known else first}
 
 
 def static_sweep(
@@ -238,7 +243,7 @@ def sweep(
     for lane in (parse_lane(one) if isinstance(one, str) else one for one in asked):
         draft = _draft_of(run, lane)
         replay = replays.get(draft) or replays.setdefault(draft, Replay(run.chains[draft]))
-        paid = own if cost_ratio is None else with_costs(own, draft, c=cost_ratio)
+        paid = own if cost_ratio is None else with_costs(own, draft, draft_step=cost_ratio)
         weighed = run.costs if cost_ratio is None else paid
         found[lane.text] = simulate(replay, weighed, make_policy(lane, heads), paid=paid, **ending(run))
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from ..records.events import Kind, RawEvents
 from ..records.number_formats import number_format
 from ..records.pairs import find_pair
 from ..records.request import CompareRequest
+from ..records.run_file import to_plain
 from .loading import Key, Loading
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _as_events(steps: Iterator[Any]) -> RawEvents:
 
     for step in steps:
         if not isinstance(step, Progress):
-            yield "finished", {"result": asdict(step)}
+            yield "finished", {"result": to_plain(step)}
             return
-        yield "progress", asdict(step)
+        yield "progress", to_plain(step)
     raise Cancelled

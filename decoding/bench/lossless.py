@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 CAPS = range(1, 17)
 # The oracle needs cost curves; any will do, since the text must not depend on them.
-COSTS = Costs(target_s=1.0, v=[1.0 + 0.01 * n for n in range(21)], c={}, o=0.0)
+COSTS = Costs(target_s=1.0, verify_curve=[1.0 + 0.01 * n for n in range(21)], draft_step={}, overhead=0.0)
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ class _Checker:
 
 
 def _costs(draft: str) -> Costs:
-    return Costs(COSTS.target_s, COSTS.v, {draft: 0.1}, COSTS.o)
+    return Costs(COSTS.target_s, COSTS.verify_curve, {draft: 0.1}, COSTS.overhead)
 
 
 def plain_reference(pair: Pair) -> Callable[[EncodedPrompt, int], Text]:

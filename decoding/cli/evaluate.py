@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +19,7 @@ from ..evaluation.report import ship as ship_result
 from ..evaluation.results import EvaluationResult, Progress, load_result
 from ..evaluation.table import Table
 from ..records.number_formats import number_format
+from ..records.run_file import to_plain
 from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
 from .options import AsJson, Dtype, MaxNewTokens, PairName, Target, Weights
 from .serve import need_ray
@@ -105,7 +105,7 @@ def _report(result: EvaluationResult, folder: Path | None, ship: bool, as_json: 
     written = write_report(result, folder) if folder else []
     shown = ship_result(result) if ship else []
     if as_json:
-        print_json(asdict(result))
+        print_json(to_plain(result))
     else:
         show_result(result)
     if written or shown:

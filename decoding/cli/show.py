@@ -152,14 +152,14 @@ def remarks(run: Run) -> list[str]:
     costs = run.costs
     lines = [
         f"A target pass over one token takes {costs.target_s * 1e3:.2f} ms; checking 6 tokens takes "
-        f"{costs.check(6):.2f} times that; the loop's own work {costs.o:.3f}."
+        f"{costs.verify(6):.2f} times that; the loop's own work {costs.overhead:.3f}."
     ]
     for name, chain in run.chains.items():
         rate = match_rate(chain)
         best = static_opt(run, name)
         if rate is not None and best is not None:
             lines.append(
-                f"Draft {name}: c = {costs.c[name]:.3f}, match rate {rate:.0%}; best static SL of this run, "
+                f"Draft {name}: c = {costs.draft_step[name]:.3f}, match rate {rate:.0%}; best static SL of this run, "
                 f"with hindsight: {best[0]} ({best[1]:.2f}× simulated)."
             )
     lines.append(verdict(run))
@@ -197,7 +197,12 @@ def summary(run: Run) -> dict[str, Any]:
         "engine": run.pair.target.engine,
         "device": run.pair.target.device,
         "threads": run.pair.target.threads,
-        "costs": {"target_s": run.costs.target_s, "c": run.costs.c, "v": run.costs.v, "o": run.costs.o},
+        "costs": {
+            "target_s": run.costs.target_s,
+            "c": run.costs.draft_step,
+            "v": run.costs.verify_curve,
+            "o": run.costs.overhead,
+        },
         "text": whole_text(first.output, run.vocab),
         "lanes": [_lane_summary(run, trace) for trace in run.lanes],
     }

@@ -61,7 +61,7 @@ def _plain(lane: str, found: Simulated, measured: Spread | None) -> dict[str, An
 
 
 def _show(run: Run, found: dict[str, Simulated], measured: dict[str, Spread], cost_ratio: float | None) -> None:
-    own = run_costs(run).c
+    own = run_costs(run).draft_step
     c = ", ".join(f"{name} {cost_ratio if cost_ratio is not None else own[name]:.3g}" for name in run.chains)
     out.print(Text(visible(f"Simulated on {found[next(iter(found))].n_tokens} tokens of run {run.id}; c: {c}")))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -14,7 +14,7 @@ from ..loop.clock import VERIFY
 from ..loop.speculative import RawIteration
 from ..records.events import Kind, RawEvents, new_id
 from ..records.request import CompareRequest
-from ..records.run_file import run_to_dict
+from ..records.run_file import to_plain
 from ..records.trace import Chain, Costs, Run, TokenText
 from .annotate import fate_of, fate_of_emitted
 from .assemble import Decoded, assemble, pair_info
@@ -35,7 +35,8 @@ MANY_REPEATS = 5  # a run with this many repeats is made to be kept: its cost cu
 READINGS = 3
 MEASURING = "Timing single passes of both models: the simulated lane and policies that weigh costs need it"
 CHECKING = "Comparing a few passes with the kept cost curves"
-UNKNOWN = Costs(target_s=0.0, v=[1.0], c={}, o=0.0)  # before anything is measured; plain decoding weighs no costs
+# Before anything is measured; plain decoding weighs no costs.
+UNKNOWN = Costs(target_s=0.0, verify_curve=[1.0], draft_step={}, overhead=0.0)
 
 
 def never() -> bool:
@@ -103,7 +104,7 @@ class Comparison:
             if request.repeats <= MANY_REPEATS:
                 yield self._replay(repeat + 1)
         yield from self._read_again()
-        yield "finished", {"run": run_to_dict(self.run)}
+        yield "finished", {"run": to_plain(self.run)}
 
     # -- the first repeat
 
@@ -273,7 +274,7 @@ class Comparison:
     def _replay(self, timings: int) -> tuple[Kind, dict[str, Any]]:
         """The run as far as it is decoded: what a visitor watches while the rest is measured."""
         run = assemble(self.prepared, self._decoded, self._run_id, explained=False)
-        return "replay", {"run": run_to_dict(run), "timings": timings, "of": self.prepared.request.repeats}
+        return "replay", {"run": to_plain(run), "timings": timings, "of": self.prepared.request.repeats}
 
     # -- off the clock, after
 

@@ -58,12 +58,12 @@ def smooth_costs(measured: Sequence[Costs]) -> Costs:
     One run's v(n) has errors of some percent, and the tuning of static-opt would pick an SL whose v happened to be
     measured low.
     """
-    v = fit_checks({n: column for n, column in enumerate(zip(*(costs.v for costs in measured)), start=1)})
+    v = fit_checks({n: column for n, column in enumerate(zip(*(costs.verify_curve for costs in measured)), start=1)})
     return Costs(
         target_s=median(costs.target_s for costs in measured),
-        v=v,
-        c={name: median(costs.c[name] for costs in measured) for name in measured[0].c},
-        first={name: median(costs.first[name] for costs in measured) for name in measured[0].first},
-        o=median(costs.o for costs in measured),
-        doubt=median(costs.doubt for costs in measured),
+        verify_curve=v,
+        draft_step={name: median(costs.draft_step[name] for costs in measured) for name in measured[0].draft_step},
+        first_step={name: median(costs.first_step[name] for costs in measured) for name in measured[0].first_step},
+        overhead=median(costs.overhead for costs in measured),
+        contradiction=median(costs.contradiction for costs in measured),
     )

@@ -176,11 +176,11 @@ class Timer:
         steps = {name: fit_steps(times) for name, times in self.drafts.items() if name is not None}
         return Costs(
             target_s=target_s,
-            v=fit_checks(checks),
-            c={name: step / target_s for name, (step, _) in steps.items()},
-            first={name: first / target_s for name, (_, first) in steps.items()},
-            o=median(self.rest) / target_s,
-            doubt=contradiction(checks),
+            verify_curve=fit_checks(checks),
+            draft_step={name: step / target_s for name, (step, _) in steps.items()},
+            first_step={name: first / target_s for name, (_, first) in steps.items()},
+            overhead=median(self.rest) / target_s,
+            contradiction=contradiction(checks),
         )
 
 
@@ -238,8 +238,8 @@ def adjusted(kept: Costs, prepared: Prepared, plain_s: float | None = None) -> C
         return kept
     plain_s = plain_s or median(timer.plain)
     check, draft = median(checks) / plain_s, median(drafts) / plain_s
-    expected_check = kept.check(CHECKED_SL + 1)
-    expected_draft = kept.start(CHECKED_SL, leader) + CHECKED_SL * kept.c[leader]
+    expected_check = kept.verify(CHECKED_SL + 1)
+    expected_draft = kept.start(CHECKED_SL, leader) + CHECKED_SL * kept.draft_step[leader]
     found = replace(kept, target_s=plain_s)
     if 1 / TOLERANCE <= (check + draft) / (expected_check + expected_draft) <= TOLERANCE:
         return found
@@ -250,9 +250,9 @@ def _bent(costs: Costs, draft: str, steps: float, checks: float) -> Costs:
     """``costs`` with the steps of ``draft`` scaled by one factor, and a check's time beyond a plain pass by another."""
     return replace(
         costs,
-        c={**costs.c, draft: costs.c[draft] * steps},
-        first={**costs.first, draft: costs.start(1, draft) * steps},
-        v=[1.0 + (v - 1.0) * checks for v in costs.v],
+        draft_step={**costs.draft_step, draft: costs.draft_step[draft] * steps},
+        first_step={**costs.first_step, draft: costs.start(1, draft) * steps},
+        verify_curve=[1.0 + (v - 1.0) * checks for v in costs.verify_curve],
         measured=None,
     )
 

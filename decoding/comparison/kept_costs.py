@@ -82,7 +82,7 @@ class Shelf:
     def write(self, kept: Kept) -> None:
         """Keep this. If it cannot be written, the next run measures again."""
         try:
-            write_whole(self._path(kept.setting), _ADAPTER.dump_json(kept))
+            write_whole(self._path(kept.setting), _ADAPTER.dump_json(kept, by_alias=True))
         except OSError as error:
             log.warning("cost curves could not be kept: %s", error)
 
@@ -134,7 +134,11 @@ class KnownCosts:
             found = self._nearest(draft, context)
             if found is None:
                 return None
-            if found.context != bucket(context) or age_of(found.costs) > MAX_AGE or found.costs.doubt > DOUBTFUL:
+            if (
+                found.context != bucket(context)
+                or age_of(found.costs) > MAX_AGE
+                or found.costs.contradiction > DOUBTFUL
+            ):
                 self.ask_for(draft, context)
             costs.append(found.costs)
         return joined(costs)
@@ -150,7 +154,12 @@ class KnownCosts:
         """Keep ``costs`` as measured now, by draft."""
         date = now()
         for draft in _each(drafts):
-            own = replace(costs, c=_only(costs.c, draft), first=_only(costs.first, draft), measured=date)
+            own = replace(
+                costs,
+                draft_step=_only(costs.draft_step, draft),
+                first_step=_only(costs.first_step, draft),
+                measured=date,
+            )
             setting = self._setting(draft, context)
             before = self.shelf.read(setting)  # what older curves chose serves until these have chosen
             self.shelf.write(Kept(setting, own, before.chosen if before else None))
@@ -277,8 +286,8 @@ def joined(costs: Sequence[Costs]) -> Costs:
     first = costs[0]
     return replace(
         first,
-        c={name: c for one in costs for name, c in one.c.items()},
-        first={name: f for one in costs for name, f in one.first.items()},
+        draft_step={name: c for one in costs for name, c in one.draft_step.items()},
+        first_step={name: f for one in costs for name, f in one.first_step.items()},
         decision={policy: d for one in reversed(costs) for policy, d in one.decision.items()},
         measured=min((one.measured for one in costs if one.measured), default=None),
     )

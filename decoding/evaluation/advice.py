@@ -79,7 +79,7 @@ def _sentences(result: EvaluationResult, best: Draft) -> list[str]:
     losing = [draft.name for draft in result.drafts if _gain(result, draft).value < 1.0]
     if losing and _gain(result, best).value >= 1.0:
         sentences.append(f"Slower than plain decoding even at their best: {', '.join(losing)}.")
-    check = result.setting.costs.check(6)
+    check = result.setting.costs.verify(6)
     return [
         *sentences,
         _too_long(best, result.by_sl(best.name)),

@@ -26,6 +26,7 @@ from ..loop.acceptance import make_rule
 from ..loop.drafting import MODEL_FREE
 from ..records.json_lines import Lines
 from ..records.request import CompareRequest
+from ..records.run_file import to_plain
 from ..records.suites import Prompt
 from ..records.trace import Chain, Costs
 from .results import Progress
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ..engines.pair import Pair
 
 _CHAIN = TypeAdapter(Chain)
+_COSTS = TypeAdapter(Costs)
 COST_PROMPTS = 5  # prompts for measuring the cost curves
 DECISION_PROMPTS = 3  # prompts for measuring decisions
 
@@ -151,10 +153,10 @@ class Collector:
         if not lines.records:
             costs = yield from self._readings()
             decision = yield from self._decisions(lanes, costs)
-            lines.add({"costs": _costs_to_plain(costs), "decision": decision})
+            lines.add({"costs": to_plain(costs), "decision": decision})
         lines.close()
         record = lines.records[0]
-        self.costs = Costs(**record["costs"], decision=record["decision"])
+        self.costs = _COSTS.validate_json(json.dumps({**record["costs"], "decision": record["decision"]}))
 
     def _readings(self) -> Generator[Progress, None, Costs]:
         """Measures the cost curves on several prompts; checks for cancellation before each round of passes."""
@@ -352,17 +354,7 @@ def deadline(minutes: float | None) -> Callable[[], bool]:
 
 def _free_costs(drafts: Sequence[str]) -> Costs:
     """Costs for lanes that never use them."""
-    return Costs(target_s=1.0, v=[1.0], c=dict.fromkeys(drafts, 0.0), o=0.0)
-
-
-def _costs_to_plain(costs: Costs) -> dict[str, Any]:
-    return {
-        "target_s": costs.target_s,
-        "v": list(costs.v),
-        "c": dict(costs.c),
-        "first": dict(costs.first),
-        "o": costs.o,
-    }
+    return Costs(target_s=1.0, verify_curve=[1.0], draft_step=dict.fromkeys(drafts, 0.0), overhead=0.0)
 
 
 def _files_in(folder: Path) -> list[Path]:

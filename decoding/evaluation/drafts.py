@@ -52,7 +52,7 @@ def evaluate_draft(
     sweep = [replay_lane(lane, samples, costs) for lane in static_lanes(name)]
     best = replay_lane(best_lane, samples, costs, heads)
     found = [
-        Figure(name, "", ALL, "c", costs.c[name]),
+        Figure(name, "", ALL, "c", costs.draft_step[name]),
         Figure(name, "", ALL, "break_even_c", break_even_c(sweep, costs, name), n=len(samples)),
         *match_rates(samples),
         *simulated_figures(name, sweep, samples, costs),
@@ -96,12 +96,12 @@ def simulated_figures(
     """
 
     def checking(n: int) -> float:  # the first draft step's extra cost arises once per iteration, like the check
-        return costs.check(n) + costs.start(n - 1, draft)
+        return costs.verify(n) + costs.start(n - 1, draft)
 
     match = next(one.value for one in match_rates(samples) if one.suite == ALL)
     bootstrap, n = Bootstrap(len(samples)), len(samples)
     for sl, replayed in enumerate(sweep, start=1):
-        policy, predicted = f"static:{sl}", theory.speedup(match, sl, costs.c[draft], checking, costs.o)
+        policy, predicted = f"static:{sl}", theory.speedup(match, sl, costs.draft_step[draft], checking, costs.overhead)
         yield Figure(draft, policy, ALL, "speedup", *bootstrap.ratio(replayed.plain, replayed.cost), n)
         yield Figure(draft, policy, ALL, "predicted_speedup", predicted)
 
@@ -152,7 +152,7 @@ def plain_on_clock(readings: Sequence[dict[str, Any]], costs: Costs) -> list[Fig
     simulated ones by that factor, whatever their draft and SL.
     """
     runs = [reading["lanes"][PLAIN] for reading in readings]
-    expected = sum(run["tokens"] for run in runs) * (costs.check(1) + costs.o) * costs.target_s
+    expected = sum(run["tokens"] for run in runs) * (costs.verify(1) + costs.overhead) * costs.target_s
     took = sum(run["decode_s"] for run in runs)
     return [Figure("", PLAIN, ALL, "clock_over_costs", took / expected)] if expected else []
 
@@ -169,7 +169,7 @@ def break_even_c(sweep: Sequence[Replayed], costs: Costs, draft: str) -> float:
 
 def _break_even(replayed: Replayed, costs: Costs, draft: str) -> float:
     lengths = [n for one in replayed.simulated for _, n, _ in one.iterations]
-    checks = sum(costs.check(n + 1) + costs.o for n in lengths)
-    c = costs.c[draft]
+    checks = sum(costs.verify(n + 1) + costs.overhead for n in lengths)
+    c = costs.draft_step[draft]
     drafted = sum(n + (costs.start(n, draft) / c if c else 0.0) for n in lengths)  # first steps cost more
     return (float(replayed.plain.sum()) - checks) / drafted if drafted else 0.0

@@ -39,11 +39,11 @@ def losses(replayed: Replayed, policy: str, samples: Sequence[Sample], costs: Co
     """The parts of the simulated time per token, and the errors that a perfect policy would not have made."""
     draft = samples[0].chain.draft
     tokens = sum(one.n_tokens for one in samples)
-    c, decision = costs.c[draft], costs.decision.get(policy, 0.0)
+    c, decision = costs.draft_step[draft], costs.decision.get(policy, 0.0)
     lengths = [n for one in replayed.simulated for _, n, _ in one.iterations]
     starts = sum(costs.start(n, draft) for n in lengths)
-    checks = sum(costs.check(n + 1) for n in lengths)
-    slope = (costs.check(SL_CAP + 1) - costs.check(1)) / SL_CAP
+    checks = sum(costs.verify(n + 1) for n in lengths)
+    slope = (costs.verify(SL_CAP + 1) - costs.verify(1)) / SL_CAP
     too_soon = sum(
         _stopped_too_soon(one, part.iterations, replayed.cap) for one, part in zip(samples, replayed.simulated)
     )
@@ -52,7 +52,7 @@ def losses(replayed: Replayed, policy: str, samples: Sequence[Sample], costs: Co
         draft_s=(starts + replayed.draft_passes * c) * unit,
         check_s=checks * unit,
         decision_s=replayed.draft_passes * decision * unit,
-        loop_s=replayed.target_passes * costs.o * unit,
+        loop_s=replayed.target_passes * costs.overhead * unit,
         too_long_s=replayed.thrown_away * (c + decision + slope) * unit,
         too_soon=too_soon / tokens,
     )
@@ -140,7 +140,7 @@ def correct(lane: str, samples: Sequence[Sample], costs: Costs, heads: Mapping[s
     return Corrections(
         as_it_is_s=seconds(as_it_is),
         free_decisions_s=seconds(as_it_is, replace(costs, decision={})),
-        free_checks_s=seconds(as_it_is, replace(costs, v=costs.v[:1])),
+        free_checks_s=seconds(as_it_is, replace(costs, verify_curve=costs.verify_curve[:1])),
         never_too_soon_s=seconds(replayed(lambda policy: Corrected(policy, too_soon=True))),
         never_too_late_s=seconds(replayed(lambda policy: Corrected(policy, too_late=True))),
         no_errors_s=seconds(replayed(lambda policy: Corrected(policy, too_soon=True, too_late=True))),

@@ -18,6 +18,7 @@ from ..errors import Cancelled, UserError
 from ..files import write_whole
 from ..records.json_lines import read_lines
 from ..records.machine import describe_machine
+from ..records.run_file import to_plain
 from .results import Progress
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _run_stage(evaluation: Evaluation, part: Part, result: PartResult) -> Iterat
             if isinstance(step, Progress):
                 yield step
             else:
-                result.result = asdict(step)
+                result.result = to_plain(step)
 
 
 def _new_records(folder: Path, given: Files) -> Files:

@@ -291,7 +291,7 @@ def _drafts_by_suite(result: EvaluationResult) -> Table:
 def setting_lines(setting: Setting) -> list[str]:
     """The setting of the evaluation, in sentences."""
     machine, costs = setting.machine, setting.costs
-    drafts = ", ".join(f"{name} {c:.3f}" for name, c in costs.c.items())
+    drafts = ", ".join(f"{name} {c:.3f}" for name, c in costs.draft_step.items())
     where = machine.gpu or f"{machine.processor}, {machine.cores} cores"
     return [
         f"Pair {setting.pair}, target in {setting.target_dtype}, draft {setting.draft} in {setting.draft_dtype}, "
@@ -299,21 +299,21 @@ def setting_lines(setting: Setting) -> list[str]:
         f"Greedy, {setting.max_new_tokens} new tokens at most; {setting.split} prompts: "
         f"{', '.join(f'{suite} {n}' for suite, n in setting.prompts.items())}; all choices were made on "
         f"{setting.validation_prompts} validation prompts.",
-        f"A target pass takes {costs.target_s * 1e3:.2f} ms, over 6 tokens {costs.check(6):.2f} and over 21 "
-        f"{costs.check(21):.2f} times that; c: {drafts}{_first_steps(costs)}; loop {costs.o:.3f}.",
+        f"A target pass takes {costs.target_s * 1e3:.2f} ms, over 6 tokens {costs.verify(6):.2f} and over 21 "
+        f"{costs.verify(21):.2f} times that; c: {drafts}{_first_steps(costs)}; loop {costs.overhead:.3f}.",
         *_decision_lines(setting),
         *setting.notes,
     ]
 
 
 def _first_steps(costs: Costs) -> str:
-    first = ", ".join(f"{name} {value:.3f}" for name, value in costs.first.items() if value >= 0.0005)
+    first = ", ".join(f"{name} {value:.3f}" for name, value in costs.first_step.items() if value >= 0.0005)
     return f"; additional cost of the first draft step of an iteration: {first}" if first else ""
 
 
 def _decision_lines(setting: Setting) -> list[str]:
     """The costs of features and decisions relative to a draft step."""
-    c = setting.costs.c.get(setting.draft, 0.0)
+    c = setting.costs.draft_step.get(setting.draft, 0.0)
     found = {policy: cost / c for policy, cost in setting.costs.decision.items() if c and cost >= 0.005 * c}
     shares = ", ".join(f"{policy} {share:.0%}" for policy, share in found.items())
     return [f"Cost of features and a decision, as a share of a draft step: {shares}."] if shares else []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
@@ -19,6 +19,7 @@ from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationErro
 
 from ..errors import UserError
 from ..files import safe_name, write_whole
+from ..records.run_file import to_plain
 from ..records.suites import PAPERS
 from ..records.trace import Costs, Machine
 
@@ -190,7 +191,7 @@ _RESULT = TypeAdapter(EvaluationResult)
 
 def save_result(result: EvaluationResult, path: Path) -> None:
     """Writes the file atomically. Raises UserError."""
-    write_text(path, json.dumps(asdict(result), ensure_ascii=True, allow_nan=False, separators=(",", ":")))
+    write_text(path, json.dumps(to_plain(result), ensure_ascii=True, allow_nan=False, separators=(",", ":")))
 
 
 def load_result(path: Path) -> EvaluationResult:

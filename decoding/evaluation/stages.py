@@ -230,7 +230,7 @@ class DraftsEvaluation(Evaluation):
             draft, found = evaluate_draft(collector, name, validation, test, readings)
             drafts.append(draft)
             figures += found
-        drafts.sort(key=lambda draft: collector.costs.c[draft.name])
+        drafts.sort(key=lambda draft: collector.costs.draft_step[draft.name])
         yield EvaluationResult(self.setting(collector.pair.default_draft), figures, drafts=drafts)
 
 

@@ -163,7 +163,7 @@ def _calibrate(
             "log_loss_before_platt": figures(scores, held)["log_loss"],
             "platt_slope": round(platt.slope, 4),
             "platt_bias": round(platt.bias, 4),
-            "decision_over_c": round(costs.decision[one.column] / costs.c[recorded[0].chain.draft], 4),
+            "decision_over_c": round(costs.decision[one.column] / costs.draft_step[recorded[0].chain.draft], 4),
         }
         trained = calibrated(policy, one.trained, platt)
         found.append(Calibrated(one, trained, platt, chains, Bench(chains, priced), priced, measured))

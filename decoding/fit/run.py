@@ -206,7 +206,12 @@ def _choose(
         "static_opt": static_sl,
         "static_opt_latency": round(static_latency, 5),
         "oracle_latency": round(bench.oracle(), 5),
-        "costs": {"c": costs.c[job.draft], "v": costs.v, "o": costs.o, "target_s": costs.target_s},
+        "costs": {
+            "c": costs.draft_step[job.draft],
+            "v": costs.verify_curve,
+            "o": costs.overhead,
+            "target_s": costs.target_s,
+        },
     }
     chosen = [choose(policy, candidates, recorded, costs) for policy in fitted_policies()]
     return [_file(job, one, static_latency, yardsticks, data) for one in chosen]

@@ -32,7 +32,8 @@ Progress = Callable[[str, float | None], None]
 Texts = list[tuple[list[int], list[int]]]  # prompt and the target's text
 Report = Callable[[float], None]  # called with the share done, 0 to 1
 SHORTEST = 8  # minimum length of a text in tokens
-UNUSED_COSTS = Costs(target_s=1.0, v=[1.0], c={}, o=0.0)  # the policy that drafts here needs none
+# The policy that drafts here weighs no costs.
+UNUSED_COSTS = Costs(target_s=1.0, verify_curve=[1.0], draft_step={}, overhead=0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def _coefficients(values: Sequence[float]) -> Coefficients:
 
 def marginals(costs: Costs, draft: str) -> list[float]:
     """m(n), the cost of drafting one more token after n of them, in target passes; n = 0 .. SL_CAP_LEARNED."""
-    step = costs.c[draft] + costs.decision.get(CostAware.name, 0.0)
+    step = costs.draft_step[draft] + costs.decision.get(CostAware.name, 0.0)
     rises = rises_of(costs)
     return [step + max(0.0, rises[min(max(n, 1), len(rises)) - 1]) for n in range(SL_CAP_LEARNED + 1)]
 
@@ -178,7 +178,7 @@ def rises_of(costs: Costs) -> list[float]:
     These are the isotonic regression of v's own rises (Barlow et al. 1972), each the largest of the least slopes of the
     chords over it.
     """
-    v = [costs.check(n) for n in range(2, SL_CAP + 2)]
+    v = [costs.verify(n) for n in range(2, SL_CAP + 2)]
     rises = range(len(v) - 1)
     return [max(min((v[k] - v[j]) / (k - j) for k in range(i + 1, len(v))) for j in range(i + 1)) for i in rises]
 

@@ -33,8 +33,8 @@ class CostTree(TreePolicy):
         assert context.draft is not None, "a tree is drafted by a draft"
         costs = self._costs = context.costs
         self._rises = rises_of(costs)
-        self._step = costs.c[context.draft] + costs.decision.get(self.name, 0.0)
-        self._first = costs.start(1, context.draft) + max(0.0, costs.check(2) - costs.check(1))
+        self._step = costs.draft_step[context.draft] + costs.decision.get(self.name, 0.0)
+        self._first = costs.start(1, context.draft) + max(0.0, costs.verify(2) - costs.verify(1))
         self._hits = EXPECTED
         self._spent, self._gained = costs.iteration(0, None), 1.0  # of the mean iteration
         self._reads = 0
@@ -64,7 +64,7 @@ class CostTree(TreePolicy):
             if first is not None:
                 self._hits += RECENT * ((first in path) - self._hits)
         costs = self._costs
-        spent = self._reads * self._step + costs.check(len(parents) + 1) + costs.o
+        spent = self._reads * self._step + costs.verify(len(parents) + 1) + costs.overhead
         self._spent += RECENT * (spent - self._spent)
         self._gained += RECENT * (len(path) + 1 - self._gained)
         self._reads = 0

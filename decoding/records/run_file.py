@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,21 @@ from .trace import SCHEMA, Run
 from .trace_checks import check_consistent
 
 MAX_FILE_BYTES = 16 * 2**20
-_ADAPTER = TypeAdapter(Run)
 
 
-def run_to_dict(run: Run) -> dict[str, Any]:
-    return asdict(run)
+def to_plain(record: Any) -> Any:
+    """A dataclass as plain data with the names that its fields have in files."""
+    return _adapter(record.__class__).dump_python(record, by_alias=True)
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def run_to_json(run: Run) -> str:
     """Compact JSON of ``run``; :func:`run_from_json` returns an equal run."""
-    return json.dumps(asdict(run), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return json.dumps(to_plain(run), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
 def run_from_json(text: str | bytes) -> Run:
@@ -34,7 +39,7 @@ def run_from_json(text: str | bytes) -> Run:
     if len(text) > MAX_FILE_BYTES:
         raise UserError(f"This run file is larger than {MAX_FILE_BYTES // 2**20} MB, the limit.")
     try:
-        run = _ADAPTER.validate_json(text)
+        run = _adapter(Run).validate_json(text)
     except (ValidationError, RecursionError) as error:
         raise UserError(f"This is not a Speculoscope run file of schema {SCHEMA}: {first_fault(error)}") from error
     check_consistent(run)

@@ -129,13 +129,13 @@ class Repeat:
     __pydantic_config__ = _STRICT
     prefill_s: Seconds  # target and draft together, not part of the decode time
     draft_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS)]
-    check_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS)]
+    verify_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS, alias="check_s")]
     policy_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS)]
     rest_s: Annotated[list[Seconds], Field(max_length=MAX_TOKENS)]
 
     @property
     def decode_s(self) -> float:
-        return sum(map(sum, (self.draft_s, self.check_s, self.policy_s, self.rest_s)))
+        return sum(map(sum, (self.draft_s, self.verify_s, self.policy_s, self.rest_s)))
 
 
 @dataclass(slots=True)
@@ -251,28 +251,33 @@ class Machine:
 class Costs:
     """The cost curves: measured in iterations of the loop and frozen before any lane uses them.
 
-    An iteration of n > 0 drafted tokens costs ``first + n*c + v(n+1) + o`` (plus its decisions), in units of
-    ``target_s``, the median seconds of a target pass over one token; one without a draft costs ``v(1) + o``.
+    An iteration of n > 0 drafted tokens costs ``first_step + n*c + v(n+1) + o`` (plus its decisions), in units of
+    ``target_s``, the median seconds of a target pass over one token; one without a draft costs ``v(1) + o``. Files keep
+    the short names: c, v, o, first, doubt.
     """
 
     __pydantic_config__ = _STRICT
     target_s: Annotated[Seconds, Field(gt=0.0)]
-    v: Annotated[list[Annotated[Ratio, Field(gt=0.0)]], Field(min_length=1, max_length=256)]  # v[n-1]: n tokens over 1
-    c: dict[ShortText, Ratio]  # draft name -> t_draft / t_target
-    o: Ratio  # the loop's own work per iteration
+    verify_curve: Annotated[  # v; [n-1]: a pass over n tokens, over one over 1
+        list[Annotated[Ratio, Field(gt=0.0)]], Field(min_length=1, max_length=256, alias="v")
+    ]
+    draft_step: Annotated[dict[ShortText, Ratio], Field(alias="c")]  # c by draft name: t_draft / t_target
+    overhead: Annotated[Ratio, Field(alias="o")]  # the loop's own work per iteration
     decision: dict[ShortText, Ratio] = field(default_factory=dict)  # policy name -> features and one decision
     # draft name -> the cost of an iteration's first draft step beyond c: the target's pass has just evicted the CPU
     # caches, and the draft may have two tokens to read. Older runs include it in c.
-    first: dict[ShortText, Ratio] = field(default_factory=dict)
-    doubt: Ratio = 0.0  # largest amount by which a longer check was measured as cheaper than a shorter one
+    first_step: Annotated[dict[ShortText, Ratio], Field(alias="first")] = field(default_factory=dict)
+    # The largest share by which a pass over more tokens was measured as cheaper than one over fewer.
+    contradiction: Annotated[Ratio, Field(alias="doubt")] = 0.0
     measured: ShortText | None = None  # when, ISO 8601, UTC; None: for this run
 
-    def check(self, n_tokens: int) -> float:
+    def verify(self, n_tokens: int) -> float:
         """v(n): cost of a target pass over ``n_tokens``; beyond the measured range extrapolated with its mean slope."""
-        if n_tokens <= len(self.v):
-            return self.v[n_tokens - 1]
-        slope = (self.v[-1] - self.v[0]) / max(1, len(self.v) - 1)
-        return self.v[-1] + slope * (n_tokens - len(self.v))
+        curve = self.verify_curve
+        if n_tokens <= len(curve):
+            return curve[n_tokens - 1]
+        slope = (curve[-1] - curve[0]) / max(1, len(curve) - 1)
+        return curve[-1] + slope * (n_tokens - len(curve))
 
     def iteration(
         self, n_drafted: int, draft: str | None, policy: str | None = None, n_steps: int | None = None
@@ -281,13 +286,14 @@ class Costs:
         are fewer.
         """
         steps = n_drafted if n_steps is None else n_steps
-        c = self.c[draft] if draft else 0.0
+        step = self.draft_step[draft] if draft else 0.0
         decision = self.decision.get(policy, 0.0) if policy else 0.0
-        return self.start(n_drafted, draft) + steps * c + n_drafted * decision + self.check(n_drafted + 1) + self.o
+        drafting = self.start(n_drafted, draft) + steps * step + n_drafted * decision
+        return drafting + self.verify(n_drafted + 1) + self.overhead
 
     def start(self, n_drafted: int, draft: str | None) -> float:
         """The cost of starting to draft in an iteration, beyond c per token."""
-        return self.first.get(draft, 0.0) if draft and n_drafted else 0.0
+        return self.first_step.get(draft, 0.0) if draft and n_drafted else 0.0
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ def check_consistent(run: Run) -> None:
     for trace in run.lanes:
         _check_trace(trace, run.costs)
     for name, chain in run.chains.items():
-        if name != chain.draft or name not in run.costs.c:
+        if name != chain.draft or name not in run.costs.draft_step:
             raise UserError(f"Chain {name}: the costs say nothing of its draft {chain.draft}.")
         _check_guesses(chain.along, len(chain.target), f"chain {name}")
         for at, tail in chain.tails.items():
@@ -37,7 +37,7 @@ def check_consistent(run: Run) -> None:
 
 def _check_trace(trace: Trace, costs: Costs) -> None:
     for repeat in trace.repeats:
-        lists = (repeat.draft_s, repeat.check_s, repeat.policy_s, repeat.rest_s)
+        lists = (repeat.draft_s, repeat.verify_s, repeat.policy_s, repeat.rest_s)
         if any(len(one) != len(trace.iterations) for one in lists):
             raise UserError(f"Lane {trace.lane}: its times do not match its {len(trace.iterations)} iterations.")
         if trace.iterations and not repeat.decode_s > 0.0:
@@ -53,7 +53,7 @@ def _check_trace(trace: Trace, costs: Costs) -> None:
         raise UserError(f"Lane {trace.lane}: its output is not what its iterations emitted.")
     if trace.p_grey and len(trace.p_grey) != len(trace.output):
         raise UserError(f"Lane {trace.lane}: its probabilities with a grey picture do not match its output.")
-    if trace.draft is not None and trace.draft not in costs.c:
+    if trace.draft is not None and trace.draft not in costs.draft_step:
         raise UserError(f"Lane {trace.lane}: the costs lack its draft {trace.draft}.")
 
 

@@ -21,6 +21,7 @@ from decoding.lookahead.base import SL_CAP
 from decoding.lookahead.fitted import heads_of
 from decoding.lookahead.specs import all_specs
 from decoding.records.pairs import is_asked
+from decoding.records.run_file import to_plain
 from decoding.records.text import pieces
 from decoding.records.trace import Guesses, Iteration, Run, Trace
 
@@ -83,8 +84,8 @@ def run_payload(
         "token_limit": how["max_new_tokens"],
         "finish": how["finish"],
         "doubtful": bool(doubtful),
-        "costs": asdict(run_costs(run)),
-        "weighed": asdict(run.costs),
+        "costs": to_plain(run_costs(run)),
+        "weighed": to_plain(run.costs),
         "chains": {draft: _chain(run, draft, details) for draft in run.chains},
         "tuned": {draft: _tuned(run, draft) for draft in run.chains},
         "titles": {name: spec.title for name, spec in all_specs().items()},
@@ -232,7 +233,7 @@ def _ticks(run: Run, trace: Trace) -> list[int]:
     if index is None or index >= len(trace.repeats):
         return [0] * (4 * len(trace.iterations))
     repeat = trace.repeats[index]
-    rows = zip(repeat.draft_s, repeat.check_s, repeat.policy_s, repeat.rest_s)
+    rows = zip(repeat.draft_s, repeat.verify_s, repeat.policy_s, repeat.rest_s)
     return [round(seconds * TICKS_PER_SECOND) for row in rows for seconds in row]
 
 

@@ -103,7 +103,7 @@ def check_fact(run: Run, doubtful: Sequence[str] = ()) -> str:
     if doubtful:
         return f"Timings are unsteady here ({'; '.join(doubtful)}): measure again when the machine is quiet."
     guesses = _draft_costs(run)
-    return f"Compared with writing one token, checking 6 takes {_longer(run_costs(run).check(6))}" + (
+    return f"Compared with writing one token, checking 6 takes {_longer(run_costs(run).verify(6))}" + (
         f"; a guess takes {guesses} of the time." if guesses else "."
     )
 
@@ -119,12 +119,12 @@ def _draft_costs(run: Run) -> str:
     """The measured cost of a guess for every draft that ran, the first sentence's draft first; "" if none."""
     ran = list(dict.fromkeys(trace.draft for trace in run.lanes if trace.draft)) or [run.pair.default_draft]
     own = run_costs(run)
-    measured = [name for name in ran if name in own.c]
+    measured = [name for name in ran if name in own.draft_step]
     return ", ".join(_draft_cost(own, name) + (f" ({name})" if len(ran) > 1 else "") for name in measured)
 
 
 def _draft_cost(costs: Costs, name: str) -> str:
-    c, first = costs.c[name], costs.first.get(name, 0.0)
+    c, first = costs.draft_step[name], costs.first_step.get(name, 0.0)
     least = "under 1%" if c < 0.005 else f"{c:.0%}"
     return f"{least} to {c + first:.0%}" if first >= 0.005 else least  # the first after a check
 

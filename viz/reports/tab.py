@@ -9,7 +9,6 @@ import math
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from decoding.evaluation.report import to_csv
 from decoding.evaluation.results import SHIPPED, load_result, result_from_dict
 from decoding.records.events import Event, new_id
 from decoding.records.pairs import PairDescription
+from decoding.records.run_file import to_plain
 from decoding.records.suites import available_suites
 
 from ..buttons import idle, make_buttons, running, stopping
@@ -142,14 +142,14 @@ def _answers(
 def _as_file(report: Report, kind: str) -> str:
     """The result as JSON, all figures as one long table, or the page. Raises UserError."""
     if kind == "json":
-        return json.dumps(asdict(report.result), indent=1)
+        return json.dumps(to_plain(report.result), indent=1)
     if kind == "csv":
         return to_csv([report.result, *([report.second] if report.second else [])])
     if kind == "html":
         return whole_page(report, [*report.tables(), *report.second_tables()])
     if report.second is None:
         raise UserError("This tab has no figures on the papers' data sets.")
-    return json.dumps(asdict(report.second), indent=1)
+    return json.dumps(to_plain(report.second), indent=1)
 
 
 def _measured(kind: type[Report], result: dict[str, Any], identifier: str) -> dict[str, Any]:
