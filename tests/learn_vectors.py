@@ -12,6 +12,7 @@ from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
 from decoding.records.run_file import to_plain
 from decoding.records.trace import Chain, Costs, Guesses
+from viz.player.payload import tuned as page_tuned
 
 HEADS = ("disco", "specdecpp", "costaware")
 LANES = (
@@ -62,7 +63,7 @@ def _vector(random_: random.Random) -> dict[str, Any]:
                 "paid": to_plain(paid),
                 "cheaper": to_plain(with_costs(costs, chain.draft, draft_step=0.03)),
                 "ending": {"finish": ending["finish"], "maxNewTokens": ending.get("max_new_tokens")},
-                "tuned": tuned,
+                "tuned": {name: page_tuned(name, tuned[name], costs, chain.draft) for name in HEADS},
                 "lanes": lanes,
             }
         )

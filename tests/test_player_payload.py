@@ -61,13 +61,12 @@ def test_a_lane_with_a_threshold_says_where_to_replay_it(run, payload):
 def test_fitted_parameters_come_along_where_they_are_installed(run, monkeypatch):
     heads = make_heads()
     monkeypatch.setattr(payloads, "heads_of", lambda run, draft: heads)
-    assert run_payload(run)["tuned"] == {"shallow": {"disco": payloads_of(heads["disco"])}}  # the chain has its scores
+    disco = heads["disco"].tuned
+    assert run_payload(run)["tuned"] == {
+        "shallow": {"disco": {key: disco[key] for key in {*payloads.TUNED} & disco.keys()}}
+    }
     monkeypatch.undo()
     assert run_payload(run)["tuned"] == {"shallow": {}}  # the pair "synthetic" is not installed
-
-
-def payloads_of(head):
-    return {key: head.tuned[key] for key in payloads.TUNED if key in head.tuned}
 
 
 def test_only_the_learn_tab_gets_every_score_and_detail(run):

@@ -56,6 +56,7 @@ from .spec import Argument, PolicySpec, Score
 
 DAMAGED = f"The file of the policy costaware is damaged: {AGAIN}."
 CAUTION = 0.5, 2.0  # range of the factor on the line
+UNREACHABLE = 1e9  # a line that no chance crosses, at any caution
 RECENT = 0.1  # weight of the latest guess in the recent match rate
 Coefficients = tuple[float, float, float]  # alpha, beta, gamma
 
@@ -188,13 +189,18 @@ def least_latency(rows: Sequence[Row], costs: Costs, draft: str) -> float:
     return min(row.latency(costs, draft, CostAware.name) for row in rows)
 
 
-def thresholds(rows: Sequence[Row], costs: Costs, draft: str, caution: float = 1.0) -> list[float]:
-    """caution * m(n) / lam for n = 0 .. SL_CAP_LEARNED, at most 1, which no chance exceeds; 1 throughout if plain
-    decoding is cheaper than the policy at its best.
+def lines(rows: Sequence[Row], costs: Costs, draft: str) -> list[float]:
+    """m(n) / lam for n = 0 .. SL_CAP_LEARNED; UNREACHABLE throughout if plain decoding is cheaper than the policy at
+    its best.
     """
     lam = least_latency(rows, costs, draft)
     drafts = lam < costs.iteration(0, None)
-    return [min(1.0, caution * m / lam) if drafts else 1.0 for m in marginals(costs, draft)]
+    return [m / lam if drafts else UNREACHABLE for m in marginals(costs, draft)]
+
+
+def thresholds(rows: Sequence[Row], costs: Costs, draft: str, caution: float = 1.0) -> list[float]:
+    """``caution`` times the lines, at most 1, which no chance exceeds."""
+    return [min(1.0, caution * line) for line in lines(rows, costs, draft)]
 
 
 def _is_sound(tuned: Mapping[str, Any]) -> bool:

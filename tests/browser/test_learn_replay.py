@@ -18,6 +18,7 @@ from tests.learn_vectors import LANES, make_tuned, make_vectors
 from tests.runs import add_draft, make_run
 from viz.core.assets import learn_js
 from viz.player.payload import run_payload
+from viz.player.payload import tuned as page_tuned
 
 LANES_RUN = ("autoregressive", "static:5", "confidence:0.5", "disco:0.6")
 ITERATIONS = "lane.iterations.map((it) => [it.start, it.drafted, it.accepted])"
@@ -150,8 +151,9 @@ def test_the_cost_aware_policy_is_replayed_at_multiples_of_its_threshold(page):
         guesses.scores["costaware"] = list(guesses.p)
     heads = {"costaware": SimpleNamespace(name="costaware", needs=frozenset(), tuned=tuned)}
     expected = simulate_lane(run, "costaware", heads)
+    sent = page_tuned("costaware", tuned, run.costs, "shallow")
     lane = {"lane": "costaware", "draft": "shallow", "threshold": {"fixed": False, "longest": 20}}
-    expression = f"""(model.tuned.shallow = {{ costaware: {json.dumps(tuned)} }}, [0.3, 1, 3].map((factor) => {{
+    expression = f"""(model.tuned.shallow = {{ costaware: {json.dumps(sent)} }}, [0.3, 1, 3].map((factor) => {{
       const lane = model.atThreshold({json.dumps(lane)}, factor);
       return [{ITERATIONS}, lane.scores.flat().filter((one) => one && one[1] != null).map((one) => one[1])]; }}))"""
     low, own, high = model_of(page, run, expression, details=True)

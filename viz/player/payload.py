@@ -18,12 +18,14 @@ from decoding.analysis.steadiness import contradictions
 from decoding.analysis.whatif import ending
 from decoding.errors import UserError
 from decoding.lookahead.base import SL_CAP
+from decoding.lookahead.costaware import lines
 from decoding.lookahead.fitted import heads_of
+from decoding.lookahead.ledger import cheapest, rows_from_json
 from decoding.lookahead.specs import all_specs
 from decoding.records.pairs import is_asked
 from decoding.records.run_file import to_plain
 from decoding.records.text import pieces
-from decoding.records.trace import Guesses, Iteration, Run, Trace
+from decoding.records.trace import Costs, Guesses, Iteration, Run, Trace
 
 from . import sentences
 from .looks import lane_look
@@ -43,8 +45,8 @@ COLUMN_FIGURES = (
 )
 FACTORS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0)
 """Multiples of its own threshold at which a policy that computes it is replayed."""
-# What a replay needs of a fitted head:
-TUNED = ("threshold", "sl_max", "sure", "sure_at", "ledger", "this", "next", "recent", "first", "caution")
+# What a replay needs of a fitted head, besides what follows from its ledger:
+TUNED = ("threshold", "sl_max", "sure", "sure_at", "this", "next", "recent", "first", "caution")
 Origin = Literal["recorded", "live", "imported"]
 
 
@@ -256,11 +258,17 @@ def _tuned(run: Run, draft: str) -> dict[str, dict[str, Any]]:
         heads = heads_of(run, draft) if scored else {}
     except UserError:
         return {}
-    return {
-        name: {key: head.tuned[key] for key in TUNED if key in head.tuned}
-        for name, head in heads.items()
-        if name in scored
-    }
+    return {name: tuned(name, head.tuned, run.costs, draft) for name, head in heads.items() if name in scored}
+
+
+def tuned(name: str, fitted: dict[str, Any], costs: Costs, draft: str) -> dict[str, Any]:
+    """What the page needs to replay a learned policy: its parameters, and what it derives from the curves it weighs."""
+    needed = {key: fitted[key] for key in TUNED if key in fitted}
+    if name == "costaware":
+        return needed | {"lines": lines(rows_from_json(fitted["ledger"], name), costs, draft)}
+    if name == "specdecpp":
+        return needed | {"auto": cheapest(rows_from_json(fitted["ledger"], name), costs, draft, name).threshold}
+    return needed
 
 
 def _vocab(run: Run, details: bool) -> dict[str, list]:

@@ -4,7 +4,7 @@
  */
 
 import { clamp } from "./format.js";
-import { SL_CAP, bestSplit, checkCost, iterationCost, plainCost } from "./replay.js";
+import { SL_CAP, bestSplit, iterationCost } from "./replay.js";
 
 export class Policy {
   /** cap: most guesses in an iteration. After a guess, `score` and `threshold` are those of the decision about the next one. */
@@ -102,14 +102,10 @@ class Disco extends Policy {
 class SpecDecPlusPlus extends Policy {
   constructor(tuned, argument) {
     super("specdecpp", tuned.sl_max ?? SL_CAP);
-    this.rows = argument === "auto" ? tuned.ledger : null;
-    this.limit = argument == null || this.rows ? tuned.threshold : Number(argument);
+    this.limit = argument == null ? tuned.threshold : argument === "auto" ? tuned.auto : Number(argument);
   }
   get stopsAbove() { return true; }
-  reset({ costs, draft }) {
-    this.product = 1;
-    if (this.rows) this.limit = cheapestRow(this.rows, costs, draft, this.name)[0];
-  }
+  reset() { this.product = 1; }
   wantsMore({ guesses }) {
     if (guesses.length < 2) { this.product = 1; return this.begin(); }
     this.product *= guesses[guesses.length - 2].score("specdecpp");
@@ -119,17 +115,17 @@ class SpecDecPlusPlus extends Policy {
   }
 }
 
-/** Guesses on while the chance that all n guesses and the next one hold exceeds m(n) / lam. */
+/** Guesses on while the chance that all n guesses and the next one hold exceeds caution m(n) / lam. */
 class CostAware extends Policy {
-  constructor(tuned, caution) {
+  constructor(tuned, caution = tuned.caution ?? 1) {
     super("costaware", tuned.sl_max);
-    this.tuned = caution == null ? tuned : { ...tuned, caution };
+    this.tuned = tuned;
+    this.lines = tuned.lines.map((line) => Math.min(1, caution * line));
   }
-  reset({ costs, draft }) {
+  reset() {
     this.last = "start";
     this.held = 1;
     this.recent = this.assumed = this.tuned.recent;
-    this.lines = costAwareThresholds(this.tuned, costs, draft);
   }
   wantsMore({ guesses }) {
     this.threshold = this.lines[Math.min(guesses.length, 64)];
@@ -161,39 +157,6 @@ function chance([alpha, beta, gamma], h, recent) {
 const updated = (recent, held) => recent + 0.1 * (held - recent);
 
 const sigmoid = (logit) => (logit > -700 ? 1 / (1 + Math.exp(-logit)) : 0);
-
-// ---------------------------------------------------------------- ledgers: [threshold, tokens, histogram of SLs]
-
-function rowLatency([, nTokens, histogram], costs, draft, policy) {
-  let total = 0;
-  histogram.forEach((count, n) => { if (count) total += count * iterationCost(costs, n, draft, policy); });
-  return total / nTokens;
-}
-
-function cheapestRow(rows, costs, draft, policy) {
-  const latency = rows.map((row) => rowLatency(row, costs, draft, policy));
-  return rows[latency.indexOf(Math.min(...latency))];
-}
-
-/** caution * m(n) / lam after n guesses, n = 0 .. 64; 1 throughout if plain decoding is cheaper. */
-function costAwareThresholds({ ledger: rows, caution = 1 }, costs, draft) {
-  const lam = Math.min(...rows.map((row) => rowLatency(row, costs, draft, "costaware")));
-  const step = costs.c[draft] + ((costs.decision || {}).costaware || 0);
-  const rises = checkRises(costs);
-  const drafts = lam < plainCost(costs);
-  const cost = (n) => step + Math.max(0, rises[Math.min(Math.max(n, 1), rises.length) - 1]);
-  return Array.from({ length: 65 }, (_, n) => (drafts ? Math.min(1, caution * cost(n) / lam) : 1));
-}
-
-/** The rises from v(2) on along the greatest convex curve under v: the largest of the least slopes of the chords. */
-function checkRises(costs) {
-  const slope = (j, k) => (checkCost(costs, k) - checkCost(costs, j)) / (k - j);
-  const least = (i, j) => Math.min(...Array.from({ length: SL_CAP + 1 - i }, (_, k) => slope(j, i + 1 + k)));
-  return Array.from({ length: SL_CAP - 1 }, (_, n) => {
-    const i = n + 2;
-    return Math.max(...Array.from({ length: i - 1 }, (_, j) => least(i, j + 2)));
-  });
-}
 
 const numberOf = (argument) => (argument == null ? undefined : Number(argument));
 export const POLICIES = {
