@@ -55,7 +55,7 @@ def test_keyboard_only_a_visitor_reaches_run_and_the_player(shared_page, page_ur
             )
         )
     names = " ".join(map(str, reached))
-    for wanted in ("run", "sd-play", "sd-rail", "sp-button"):
+    for wanted in ("run", "sd-play", "sd-rail", "sd-button"):
         assert wanted in names
 
 

@@ -14,25 +14,24 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ..core.assets import learn_css, learn_js, player_css, player_js
+from ..core import bundle
+from ..core.assets import learn_css, learn_js, player_css
 from .document import Document
 
-HERE = Path(__file__).resolve().parent
-SCRIPTS = ("plots.js", "page.js", "report.js", "learn.js", "early.js")
 TAGLINE = (
     "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Same text, sooner."
 )
-BEGIN = "<script>window.SpeculoscopePage.early.begin();</script>"
+BEGIN = "<script>window.SpeculoscopePage.begin();</script>"
 
 
 def head() -> str:
     """Styles and scripts for the document's ``<head>``, so that the first paint needs no further request."""
-    styles = player_css() + (HERE / "page.css").read_text(encoding="utf-8")
-    scripts = "\n".join([player_js(), *((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)])
-    if re.search(r"</(script|style)", styles + scripts, re.IGNORECASE):
+    styles = player_css() + bundle.styles("assets/page.css")
+    page_js = bundle.script("assets/js/main.js", "SpeculoscopePage")
+    if re.search(r"</(script|style)", styles + page_js, re.IGNORECASE):
         raise ValueError("A style or script contains a closing tag that would end its element early.")
     description = f'<meta name="description" content="{TAGLINE}">'
-    return f"{description}\n<style id='speculoscope-style'>{styles}</style>\n<script>{scripts}</script>"
+    return f"{description}\n<style id='speculoscope-style'>{styles}</style>\n<script>{page_js}</script>"
 
 
 def middleware() -> list[Middleware]:

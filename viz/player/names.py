@@ -62,24 +62,13 @@ def _known(text: str) -> Lane | None:
         return None
 
 
-_RUNNING = {
-    "tokens_per_target_pass": ("tokens per target pass", "tokens so far / target passes so far"),
-    "target_passes": ("target passes", "passes of the big model so far, one per iteration"),
-    "draft_passes": ("draft passes", "guesses of the small model so far"),
-    "thrown_away": ("thrown away", "rejected and dropped guesses so far"),
-}
-
-
 def lane_heading(text: str) -> dict[str, Any]:
-    """A lane for the player's "started" event: nothing has been decoded yet, so it has counts only."""
+    """A lane for the player's "started" event: nothing has been decoded yet."""
     lane = _known(text)
-    keys = ("target_passes",) if lane is not None and lane.is_plain else tuple(_RUNNING)
-    figures = [{"key": key, "label": _RUNNING[key][0], "text": "…", "formula": _RUNNING[key][1]} for key in keys]
     return {
         "lane": text,
         "policy": text if lane is None else lane.policy,
         "name": lane_name(text),
         "caption": lane_caption(text),
         "look": lane_look(text)._asdict(),
-        "figures": figures,
     }

@@ -12,6 +12,13 @@ export function el(tag, cls, ...children) {
   return node;
 }
 
+/** Sets what assistive technology reads: a role, and the aria attributes of these names. Returns the node. */
+export function aria(node, { role, ...states }) {
+  if (role) node.setAttribute("role", role);
+  for (const [name, value] of Object.entries(states)) node.setAttribute(`aria-${name}`, String(value));
+  return node;
+}
+
 export function svg(tag, attributes, ...children) {
   const node = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes || {})) if (value != null) node.setAttribute(name, value);
@@ -23,16 +30,15 @@ export function button(text, act, { title, cls = "sd-button", pressed } = {}) {
   const node = el("button", cls, text);
   node.type = "button";
   if (title) node.title = title;
-  if (title && !/[a-z0-9]/i.test(text || "")) node.setAttribute("aria-label", title); // a symbol alone has no name
-  if (pressed != null) node.setAttribute("aria-pressed", String(pressed));
+  if (title && !/[a-z0-9]/i.test(text || "")) aria(node, { label: title }); // a symbol alone has no name
+  if (pressed != null) aria(node, { pressed });
   node.addEventListener("click", act);
   return node;
 }
 
 /** A choice among options [[value, text]]. */
 export function select(label, options, value, act, cls = "sd-select") {
-  const node = el("select", cls);
-  node.setAttribute("aria-label", label);
+  const node = aria(el("select", cls), { label });
   for (const [key, text] of options) node.append(Object.assign(el("option", "", text), { value: key }));
   node.value = value;
   node.addEventListener("change", () => act(node.value));
@@ -46,14 +52,13 @@ export function definitions(rows, cls) {
 
 /** A slider without a visible label. */
 export function range(label, { min, max, step = 1, value, cls }, act) {
-  const node = Object.assign(el("input", cls), { type: "range", min, max, step, value });
-  node.setAttribute("aria-label", label);
+  const node = aria(Object.assign(el("input", cls), { type: "range", min, max, step, value }), { label });
   node.addEventListener("input", () => act(Number(node.value)));
   return node;
 }
 
 /** A table of rows of cells (texts or nodes), which scrolls by itself; the first column is the row header. */
-export function table(columns, rows, { caption, label } = {}) {
+export function table(columns, rows, { label, cls = "" } = {}) {
   const head = el("tr"), body = el("tbody");
   for (const content of columns) head.append(Object.assign(el("th", "", ...[content].flat()), { scope: "col" }));
   for (const cells of rows) {
@@ -61,11 +66,7 @@ export function table(columns, rows, { caption, label } = {}) {
     first.scope = "row";
     body.append(el("tr", "", first, ...others));
   }
-  const holder = el("div", "sd-scroll", el("table", "sd-table", caption && el("caption", "", caption), el("thead", "", head), body));
+  const holder = el("div", "sd-scroll", el("table", `sd-table ${cls}`, el("thead", "", head), body));
   holder.tabIndex = 0;
-  if (label) {
-    holder.setAttribute("role", "group");
-    holder.setAttribute("aria-label", label);
-  }
-  return holder;
+  return label ? aria(holder, { role: "group", label }) : holder;
 }

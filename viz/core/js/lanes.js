@@ -102,6 +102,27 @@ export class Lane {
     const sums = upTo > 0 ? this.sums[upTo - 1] : { drafted: 0, accepted: 0, kept: 0 };
     return { passes: upTo, thrown: sums.drafted - sums.accepted, ...sums };
   }
+
+  /** The counts after `upTo` iterations, as the figures of these keys show them. */
+  counted(upTo) {
+    const { passes, drafted, thrown, kept } = this.counts(upTo);
+    const share = drafted ? ` (${Math.round(100 * thrown / drafted)}%)` : "";
+    return { target_passes: String(passes), draft_passes: String(drafted), thrown_away: `${thrown}${share}`,
+      tokens_per_target_pass: passes ? (kept / passes).toFixed(2) : "…" };
+  }
+}
+
+const COUNTED = {
+  tokens_per_target_pass: ["tokens per target pass", "tokens / target passes"],
+  target_passes: ["target passes", "passes of the big model, one per iteration"],
+  draft_passes: ["draft passes", "guesses of the small model"],
+  thrown_away: ["thrown away", "rejected and dropped guesses"],
+};
+
+/** The figures that follow from a lane's iterations alone; `note` ends their formulas. */
+export function countedFigures(lane, note) {
+  const texts = lane.counted(), shown = lane.policy === "autoregressive" ? ["target_passes"] : Object.keys(COUNTED);
+  return shown.map((key) => ({ key, label: COUNTED[key][0], text: texts[key], formula: `${COUNTED[key][1]}${note}` }));
 }
 
 /** Adds iterations {start, fates, wrong: ids of the guesses that did not hold, times} to a lane that writes `output`. */

@@ -1,6 +1,6 @@
 /* Charts of the Learn tab. */
 
-import { el, svg } from "../../core/js/dom.js";
+import { aria, el, svg } from "../../core/js/dom.js";
 import { clamp, count, fixed, times } from "../../core/js/format.js";
 import { chartSize } from "../../core/js/charts.js";
 import { checkCost } from "../../core/js/replay.js";
@@ -37,7 +37,7 @@ export class HeatMap {
   /** value(column, row) -> speedup; [i, j]: the run's own cell. One colour marks speedups below 1, another those above. */
   update(title, value, [i, j]) {
     this.title.textContent = title;
-    this.chart.setAttribute("aria-label", title);
+    aria(this.chart, { label: title });
     this.values = this.rows.map((row) => this.columns.map((column) => value(column, row)));
     this.values.forEach((line, r) => line.forEach((speed, k) => {
       const cell = this.cells[r][k];

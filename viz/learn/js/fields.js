@@ -1,12 +1,12 @@
 /* Fields, tokens in boxes, and what the browser remembers. */
 
-import { el, range } from "../../core/js/dom.js";
+import { aria, el, range } from "../../core/js/dom.js";
 import { visible } from "../../core/js/format.js";
 
 /** A labelled slider: {node, value, set}. */
 export function slider(label, { min, max, step, value, shown = String }, act) {
   const output = el("output", "sl-value"), input = range(label, { min, max, step, value, cls: "sl-slider" }, (x) => { say(); act(x); });
-  const say = () => { output.textContent = shown(Number(input.value)); input.setAttribute("aria-valuetext", output.textContent); };
+  const say = () => { output.textContent = shown(Number(input.value)); aria(input, { valuetext: output.textContent }); };
   say();
   return { node: el("label", "sl-slide", el("span", "sl-slider-name", label), input, output), input, get value() { return Number(input.value); },
     set(x) { input.value = x; say(); } };
@@ -17,7 +17,7 @@ export function numberField(label, value, { min = 0, max = 1e6, step = "any" } =
   const input = el("input", "sl-number");
   Object.assign(input, { type: "number", min, max, step, value, inputMode: "decimal" });
   const read = () => (input.value !== "" && input.checkValidity() ? Number(input.value) : null);
-  input.addEventListener("input", () => { input.setAttribute("aria-invalid", String(read() == null)); act(); });
+  input.addEventListener("input", () => { aria(input, { invalid: read() == null }); act(); });
   return { node: el("label", "sl-field", el("span", "", label), input), input, get value() { return read(); }, set(x) { input.value = x; } };
 }
 
@@ -26,9 +26,7 @@ const MARKS = { accepted: "✓", rejected: "✕", dropped: "–", correction: "�
 /** A token in its box: border, mark and colour show its fate. */
 export function tokenBox(text, fate, { title } = {}) {
   const node = el("span", `sl-token sl-${fate}`, el("span", "sl-token-text", visible(text) || "∅"));
-  const mark = el("i", "sl-mark", MARKS[fate] || "");
-  mark.setAttribute("aria-hidden", "true");
-  node.append(mark, el("span", "sl-hidden", `, ${fate}`));
+  node.append(aria(el("i", "sl-mark", MARKS[fate] || ""), { hidden: true }), el("span", "sl-hidden", `, ${fate}`));
   if (title) node.title = title;
   return node;
 }

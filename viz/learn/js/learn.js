@@ -6,10 +6,11 @@
  *   learn.openRun(payload) · learn.goTo({ place, ... }) · learn.say(sentence)
  */
 
-import { button, el, select } from "../../core/js/dom.js";
+import { aria, button, el, select } from "../../core/js/dom.js";
+import { RUN_FILE, ask, copied, opener } from "../../core/js/files.js";
 import { RunModel } from "../../core/js/run.js";
 import { factsOf } from "./facts.js";
-import { packRun, unpackRun } from "./files.js";
+import { packRun, unpackRun } from "./packing.js";
 import { Lessons } from "./lessons.js";
 import { Play } from "./play.js";
 import { Steps } from "./steps.js";
@@ -22,9 +23,7 @@ const RUN_ID = /^[A-Za-z0-9_-]{1,64}$/;
 export class Learn {
   constructor(root, { server = null, index = { recordings: [], lessons: [], roles: {} }, payloads = {}, exported = false } = {}) {
     Object.assign(this, { root, server, index, payloads, exported, model: null, place: "lessons" });
-    root.classList.add("speculoscope", "sl-root");
-    root.setAttribute("role", "region");
-    root.setAttribute("aria-label", "Learn");
+    aria(root, { role: "region", label: "Learn" }).classList.add("speculoscope", "sl-root");
     this.places = { lessons: new Lessons(this), steps: new Steps(this), play: new Play(this), whatif: new WhatIf(this), words: new Words(this) };
     this.others = {};
     this.build();
@@ -32,16 +31,12 @@ export class Learn {
   }
 
   build() {
-    this.status = el("p", "sl-status");
-    this.status.setAttribute("role", "status");
+    this.status = aria(el("p", "sl-status"), { role: "status" });
     this.runLine = el("p", "sl-run-line");
     this.picker = el("span", "sl-group");
-    this.nav = el("div", "sl-nav");
-    this.nav.setAttribute("role", "tablist");
-    this.nav.setAttribute("aria-label", "Ways to learn");
+    this.nav = aria(el("div", "sl-nav"), { role: "tablist", label: "Ways to learn" });
     for (const [name, title] of PLACES) {
-      const tab = button(title, () => this.choose(name), { cls: "sl-tab" });
-      tab.setAttribute("role", "tab");
+      const tab = aria(button(title, () => this.choose(name), { cls: "sl-tab" }), { role: "tab" });
       tab.dataset.place = name;
       tab.id = `sl-tab-${name}`;
       this.nav.append(tab);
@@ -49,9 +44,8 @@ export class Learn {
     this.nav.addEventListener("keydown", (event) => this.alongTabs(event));
     this.present = button("Presenter mode", () => this.setPresenting(!this.presenting), { pressed: false, title: "Large type, operated by keys (Escape ends it)" });
     const tools = el("span", "sl-group sl-tools", this.exported ? null : button("Copy link", () => this.copyLink()), this.present);
-    this.body = el("div", "sl-body");
+    this.body = aria(el("div", "sl-body"), { role: "tabpanel" });
     this.body.id = "sl-body";
-    this.body.setAttribute("role", "tabpanel");
     this.head = el("div", "sl-head", this.nav, tools);
     this.root.replaceChildren(this.head, el("div", "sl-runs", this.picker, this.runLine), this.status, this.body);
     this.fillPicker();
@@ -82,22 +76,12 @@ export class Learn {
     this.picker.replaceChildren();
     if (this.exported || options.length === 0) return;
     const choose = select("Run", options, this.model ? this.model.id : options[0][0], (id) => this.openId(id));
-    this.file = el("input");
-    Object.assign(this.file, { type: "file", accept: ".json,application/json", hidden: true });
-    this.file.addEventListener("change", () => this.openFile(this.file.files[0]));
-    this.picker.append(el("span", "sd-mute", "Run"), choose, button("Open a run file…", () => this.file.click()), this.file);
+    this.picker.append(el("span", "sd-mute", "Run"), choose, ...opener("Open a run file…", RUN_FILE, (name, read) => this.openFile(read)));
   }
 
   async ask(name, query = {}) {
     if (!this.server) throw new Error("This works on the dashboard, not in a saved file.");
-    let answer;
-    try {
-      answer = await this.server[name](query);
-    } catch (error) {
-      throw new Error("The page cannot reach its server. Try again in a moment.", { cause: error });
-    }
-    if (answer && answer.error) throw new Error(answer.error);
-    return answer;
+    return ask(this.server[name](query));
   }
 
   /** Run something that may fail, and show the error's sentence if it does. */
@@ -125,13 +109,8 @@ export class Learn {
   /** The run of that id without showing it; null is the run on screen. */
   async modelOf(id) { return !id || this.model?.id === id ? this.model : (this.others[id] ??= new RunModel(await this.payloadOf(id))); }
 
-  openFile(file) {
-    if (!file) return null;
-    this.file.value = "";
-    return this.attempt(async () => {
-      if (file.size > 8 * 2 ** 20) throw new Error(`${file.name} is larger than 8 MB, the limit of this page.`);
-      this.openRun((await this.ask("learn_open", { text: await file.text() })).payload);
-    });
+  openFile(read) {
+    return this.attempt(async () => this.openRun((await this.ask("learn_open", { text: await read() })).payload));
   }
 
   openRun(payload) {
@@ -164,10 +143,10 @@ export class Learn {
     this.place = place;
     for (const tab of this.nav.children) {
       const chosen = tab.dataset.place === place;
-      tab.setAttribute("aria-selected", String(chosen));
+      aria(tab, { selected: chosen });
       tab.tabIndex = chosen ? 0 : -1;
     }
-    this.body.setAttribute("aria-labelledby", `sl-tab-${place}`);
+    aria(this.body, { labelledby: `sl-tab-${place}` });
     const room = this.places[place];
     if (["play", "whatif"].includes(place) && this.model && room.model !== this.model) room.open(this.model);
     if (place === "lessons" && this.places.steps.node.parentNode !== this.body) room.refresh();
@@ -198,7 +177,7 @@ export class Learn {
     this.presenting = on;
     this.root.classList.toggle("sl-presenting", on);
     document.documentElement.classList.toggle("sl-presented", on);
-    this.present.setAttribute("aria-pressed", String(on));
+    aria(this.present, { pressed: on });
     if (this.place === "lessons") this.places.lessons.refresh();
     this.root.scrollTop = 0;
   }
@@ -225,12 +204,7 @@ export class Learn {
         fragment = `#run=${await packRun((await this.ask("learn_file", { run: this.model.id })).text)}`;
       }
       const link = `${location.origin}${location.pathname}?${query}${fragment}`;
-      try {
-        await navigator.clipboard.writeText(link);
-        this.say("The link is in your clipboard.");
-      } catch {
-        this.say(`Copy this link: ${link}`);
-      }
+      this.say((await copied(link)) ? "The link is in your clipboard." : `Copy this link: ${link}`);
     });
   }
 
@@ -239,7 +213,7 @@ export class Learn {
     const query = new URLSearchParams(search), place = query.get("learn"), number = (name) => Math.max(0, parseInt(query.get(name), 10) || 0);
     if (query.has("lesson")) {
       this.show("lessons");
-      this.body.setAttribute("aria-busy", "true");
+      aria(this.body, { busy: true });
       await this.places.lessons.openId(query.get("lesson"), number("step") - 1);
       this.body.removeAttribute("aria-busy");
       return true;

@@ -1,16 +1,17 @@
 /* Lessons: the texts of lessons/*.json, next to the run that they describe. */
 
-import { button, el, table } from "../../core/js/dom.js";
+import { aria, button, el, table } from "../../core/js/dom.js";
+import { opener, printNode, save } from "../../core/js/files.js";
 import { clamp } from "../../core/js/format.js";
 import { checksChart, lanesChart } from "./charts.js";
 import { FACTS, chanceAt, factsOf, fill, iterationFacts } from "./facts.js";
 import { memory, tokenBox } from "./fields.js";
-import { printNode, saveText } from "./files.js";
 import { KINDS, exampleOf } from "./kinds.js";
 import { Question, answersOf } from "./questions.js";
 import { costSentence, iterationSentence } from "./sentences.js";
 import { Calculator } from "./whatif.js";
 
+const LESSON_FILE = { most: 200_000, limit: "200 kB, the limit for a lesson" };
 const LANE_WORDS = {
   fast: (model) => model.lanes.find((lane) => lane.name === factsOf(model).fast_name),
   slow: (model) => model.lanes.find((lane) => lane.name === factsOf(model).slow_name),
@@ -21,8 +22,7 @@ const LANE_WORDS = {
 export class Lessons {
   constructor(learn) {
     Object.assign(this, { learn, lesson: null, at: 0, results: new Map() });
-    this.node = el("section", "sl-lessons");
-    this.node.setAttribute("aria-label", "Lessons");
+    this.node = aria(el("section", "sl-lessons"), { label: "Lessons" });
     this.progress = memory.read("progress", {});
   }
 
@@ -140,23 +140,15 @@ export class Lessons {
     });
     const box = el("div", "sl-shelf", el("p", "sl-intro", "A small model, the draft, guesses ahead; a big one, the target, checks all guesses in one pass. Each lesson shows it on a real run and ends with questions."),
       el("div", "sl-cards", ...cards), ...(this.learn.index.faults || []).map((fault) => el("p", "sl-fault", fault)));
-    if (!this.learn.exported) box.append(this.opener());
+    if (this.learn.exported) return box;
+    const open = opener("Open a lesson file…", LESSON_FILE, (name, read) => this.openFile(read));
+    box.append(el("p", "sl-note", ...open, " A lesson is one JSON file, written without code; see the folder lessons for examples."));
     return box;
   }
 
-  opener() {
-    const file = el("input");
-    Object.assign(file, { type: "file", accept: ".json,application/json", hidden: true });
-    file.addEventListener("change", () => this.openFile(file.files[0]));
-    return el("p", "sl-note", button("Open a lesson file…", () => file.click()), file,
-      " A lesson is one JSON file, written without code; see the folder lessons for examples.");
-  }
-
-  openFile(file) {
-    if (!file) return null;
+  openFile(read) {
     return this.learn.attempt(async () => {
-      if (file.size > 200_000) throw new Error(`${file.name} is larger than 200 kB, the limit for a lesson.`);
-      const { lesson } = await this.learn.ask("learn_lesson", { text: await file.text() });
+      const { lesson } = await this.learn.ask("learn_lesson", { text: await read() });
       this.learn.index.lessons = [...this.learn.index.lessons.filter((one) => one.id !== lesson.id), lesson];
       await this.open(lesson);
     });
@@ -166,7 +158,7 @@ export class Lessons {
     const done = new Set(this.progress[this.lesson.id] || []), dots = el("div", "sl-dots");
     this.lesson.steps.forEach((step, i) => {
       const dot = button(String(i + 1), () => this.toStep(i), { cls: `sl-dot${done.has(i) ? " sl-done" : ""}`, title: `Step ${i + 1}: ${step.title}${done.has(i) ? " (done)" : ""}` });
-      if (i === this.at) dot.setAttribute("aria-current", "step");
+      if (i === this.at) aria(dot, { current: "step" });
       dots.append(dot);
     });
     return dots;
@@ -247,8 +239,7 @@ export class Lessons {
   save() {
     return this.learn.attempt(async () => {
       const { name, text } = await this.learn.ask("learn_export", { lesson: JSON.stringify(this.lesson), run: this.model.id, roles: this.runs() });
-      saveText(name, "text/html", text);
-      this.learn.say(`${name} is in your downloads.`);
+      this.learn.say(save({ name, mime: "text/html", text }));
     });
   }
 

@@ -1,6 +1,6 @@
 /* Be the policy: guess on or check now, on the recorded guesses and the measured costs; then write a policy. */
 
-import { button, el, select } from "../../core/js/dom.js";
+import { aria, button, el, select } from "../../core/js/dom.js";
 import { fixed, small, times } from "../../core/js/format.js";
 import { pieces, piecesAfter } from "../../core/js/pieces.js";
 import { Confidence, Oracle, Static, makePolicy } from "../../core/js/policies.js";
@@ -17,8 +17,7 @@ const LENGTHS = [24, 48, 96];
 export class Play {
   constructor(learn) {
     this.learn = learn;
-    this.node = el("section", "sl-play");
-    this.node.setAttribute("aria-label", "Be the policy");
+    this.node = aria(el("section", "sl-play"), { label: "Be the policy" });
     this.wanted = LENGTHS[0];
     this.writer = new Writer(learn);
   }
@@ -105,8 +104,7 @@ export class Play {
     check.dataset.key = "check";
     on.disabled = !game.mayGuess;
     const text = el("div", "sl-text", promptBefore(this.model, 160), el("span", "", game.shown.slice(0, game.start).join("")), el("span", "sl-present", seen.map((_, k) => game.wordOf(k)).join("")));
-    const said = el("p", "sl-sentence", last ? last.sentence : "There is no guess yet. Guess on, or check now?");
-    said.setAttribute("role", "status");
+    const said = aria(el("p", "sl-sentence", last ? last.sentence : "There is no guess yet. Guess on, or check now?"), { role: "status" });
     requestAnimationFrame(() => { text.scrollTop = text.scrollHeight; });
     return el("div", "sl-card", said, text, board, el("p", "sl-bar sl-choices", on, check),
       el("p", "sd-mute", `${game.start} of ${game.replay.n} tokens · your time: ${fixed(game.spent + game.open)} passes · plain decoding's time for these tokens: ${fixed(game.start * game.plain)}`));
@@ -198,12 +196,10 @@ class Writer {
 
   open(model) {
     this.model = model;
-    this.field = el("textarea", "sl-source");
+    this.field = aria(el("textarea", "sl-source"), { label: "Guess on while" });
     Object.assign(this.field, { value: this.source, rows: 4, maxLength: MAX_SOURCE, spellcheck: false });
-    this.field.setAttribute("aria-label", "Guess on while");
     this.field.addEventListener("input", () => this.write(this.field.value));
-    this.out = el("div", "");
-    this.out.setAttribute("role", "status");
+    this.out = aria(el("div", ""), { role: "status" });
     this.node = el("div", "sl-card", el("h2", "", "Write the policy"), el("p", "", "Guess on while this is true; it is asked before every guess:"), this.field,
       el("p", "sl-note", `Variables: ${WRITTEN_NAMES.join(", ")}. p is the draft's probability of its last guess (1 before the first) and entropy that of its distribution there; product multiplies all p of this iteration; guessed counts its guesses; position counts the tokens of the text so far; held_last and guessed_last are the accepted guesses and all guesses of the last iteration; c is the cost of a guess, check that of checking one more token, plain that of a pass. Functions: min, max, abs, sqrt, log, exp. A line name = … defines a variable; # starts a comment.`), this.out);
     this.run();
@@ -222,14 +218,14 @@ class Writer {
     try {
       const lane = this.model.simulated("Your policy", new Written(this.source));
       const best = this.model.bestStatic(), confidence = this.model.simulated("", new Confidence());
-      this.field.setAttribute("aria-invalid", "false");
+      aria(this.field, { invalid: false });
       this.out.replaceChildren(speedBars([{ name: "Your policy", speedup: lane.speedup.median, cls: "sl-you", note: `${lane.iterations.length} passes` },
         { name: `Static ${best.sl}`, speedup: best.speedup, note: "the best static SL, with hindsight", cls: "sl-simulated" },
         { name: "Confidence 0.4", speedup: confidence.speedup.median, cls: "sl-simulated" }], { caption: `Simulated on all ${this.model.replay().n} tokens of this run` }),
       button("Step through it", () => this.learn.goTo({ place: "steps", lane, iteration: 0, step: 0 })));
     } catch (error) {
       if (!(error instanceof ExpressionError)) throw error;
-      this.field.setAttribute("aria-invalid", "true");
+      aria(this.field, { invalid: true });
       this.out.replaceChildren(el("p", "sl-fault", error.message));
     }
   }

@@ -1,6 +1,6 @@
 /* A question with answers in shuffled order; a chosen answer is explained with the numbers of the run on screen. */
 
-import { button, el } from "../../core/js/dom.js";
+import { aria, button, el } from "../../core/js/dom.js";
 import { fill, isRight } from "./facts.js";
 
 /** A seed from a text, the same on every machine, so that everyone in a class sees the same order. */
@@ -36,8 +36,7 @@ export class Question {
     Object.assign(this, { answers: answersOf(question, facts, key), answered, chosen, hidden });
     this.node = el("fieldset", "sl-question", el("legend", "", fill(question.text, facts)));
     this.list = el("div", "sl-answers");
-    this.feedback = el("div", "sl-feedback");
-    this.feedback.setAttribute("role", "status");
+    this.feedback = aria(el("div", "sl-feedback"), { role: "status" });
     this.node.append(this.list, this.feedback);
     this.build();
   }

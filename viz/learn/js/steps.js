@@ -1,6 +1,6 @@
 /* Step by step: one iteration at a time, divided into guesses, check, verdicts, own token, rewind and cost. */
 
-import { button, el, select } from "../../core/js/dom.js";
+import { aria, button, el, select } from "../../core/js/dom.js";
 import { clamp, fixed, visible } from "../../core/js/format.js";
 import { meter, tops } from "../../core/js/tops.js";
 import { tokenBox } from "./fields.js";
@@ -12,8 +12,7 @@ const TEXT_BEFORE = 60; // tokens of text shown before the iteration
 export class Steps {
   constructor(learn) {
     this.learn = learn;
-    this.node = el("section", "sl-steps");
-    this.node.setAttribute("aria-label", "Step by step");
+    this.node = aria(el("section", "sl-steps"), { label: "Step by step" });
     this.hides = false;
     this.extra = []; // lanes made on this tab: simulated or played
     this.bets = new Map();
@@ -125,7 +124,7 @@ export class Steps {
       + (this.said ? ` · ${this.said}` : ""));
     const sentence = el("p", "sl-sentence", step.sentence);
     const box = el("div", "sl-caption", where, sentence, step.more ? el("p", "sl-more", step.more) : null);
-    box.setAttribute("aria-live", "polite");
+    aria(box, { live: "polite" });
     if (step.kind === "check" && this.hides && this.it.drafted) box.append(this.bet());
     if (step.kind === "cost" && this.bets.has(this.it)) box.append(el("p", "sl-more", this.betResult()));
     return box;
@@ -161,8 +160,7 @@ export class Steps {
   }
 
   text(step) {
-    const open = this.revealed(step), it = this.it, box = el("div", "sl-text");
-    box.setAttribute("aria-label", "The text so far");
+    const open = this.revealed(step), it = this.it, box = aria(el("div", "sl-text"), { label: "The text so far" });
     if (it.start < TEXT_BEFORE && this.model.prompt) box.append(promptBefore(this.model, 240));
     this.lane.iterations.slice(0, this.at.iteration).forEach((past, i) => {
       if (past.start + past.gives < it.start - TEXT_BEFORE) return;
@@ -183,8 +181,7 @@ export class Steps {
   }
 
   board(step) {
-    const open = this.revealed(step), it = this.it, board = el("ol", "sl-board");
-    board.setAttribute("aria-label", "Guesses of this iteration");
+    const open = this.revealed(step), it = this.it, board = aria(el("ol", "sl-board"), { label: "Guesses of this iteration" });
     it.guesses.slice(0, open.guesses).forEach((guess, k) => {
       const fate = this.fateOf(k, open), current = step.at === k && step.kind !== "own" && step.kind !== "rewind";
       const cell = el("li", `sl-cell${current ? " sl-current" : ""}`, el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(guess.text, fate));

@@ -1,6 +1,6 @@
 /* What if the draft were cheaper, the SL longer, checks free? Computed by replay and by the closed form. */
 
-import { button, el, select } from "../../core/js/dom.js";
+import { aria, button, el, select } from "../../core/js/dom.js";
 import { clamp, fixed, percent, small, times } from "../../core/js/format.js";
 import { lineChart } from "../../core/js/charts.js";
 import { Confidence, parseLane } from "../../core/js/policies.js";
@@ -27,8 +27,7 @@ const LONGEST = 20, MATCHES = Array.from({ length: 20 }, (_, i) => 0.05 * (i + 1
 export class WhatIf {
   constructor(learn) {
     this.learn = learn;
-    this.node = el("section", "sl-whatif");
-    this.node.setAttribute("aria-label", "What if");
+    this.node = aria(el("section", "sl-whatif"), { label: "What if" });
   }
 
   open(model) {
@@ -85,7 +84,7 @@ export class WhatIf {
     this.cost = c;
     this.c.set(c);
     this.checks.value = checks;
-    [...this.presets.querySelectorAll("button")].forEach((node, i) => node.setAttribute("aria-pressed", String(Object.keys(PRESETS)[i] === key)));
+    [...this.presets.querySelectorAll("button")].forEach((node, i) => aria(node, { pressed: Object.keys(PRESETS)[i] === key }));
     this.draw();
   }
 
@@ -111,7 +110,7 @@ export class WhatIf {
       marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }] });
     const said = el("p", "sl-sentence", `SL ${sl} at c = ${small(this.cost)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
       + (best.speedup > 1 ? `The best SL would be ${best.sl}, ${times(best.speedup)}.` : "No SL gains anything: plain decoding is best."));
-    said.setAttribute("role", "status");
+    aria(said, { role: "status" });
     this.out.replaceChildren(...[said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would reach ${times(confidence.speedup.median)} with ${fixed(mean, 1)} guesses on average. On this text the draft's guess is right at ${percent(alpha)} of the places; its measured c is ${small(this.measured)}.`), chart, this.recorded(costs)].filter(Boolean));
     cancelAnimationFrame(this.later);
     this.later = requestAnimationFrame(() => this.drawMaps(alpha, costs, sl));
@@ -149,8 +148,7 @@ export class WhatIf {
 }
 
 function numberQuestion(text, answer, tolerance, shown) {
-  const verdict = el("span", "sl-verdict"), field = numberField("your answer", "", { max: 100 });
-  verdict.setAttribute("role", "status");
+  const verdict = aria(el("span", "sl-verdict"), { role: "status" }), field = numberField("your answer", "", { max: 100 });
   const check = () => {
     const right = answer(), given = field.value;
     if (given == null) { verdict.textContent = "Type a number first."; return; }
@@ -169,8 +167,7 @@ export class Calculator {
     this.check = numberField("a check takes (ms)", check, { min: 0.001 }, redraw);
     this.sl = numberField("guesses per check, SL", sl, { max: 1000, step: 1 }, redraw);
     this.held = numberField("guesses that hold, on average", held, { max: 1000 }, redraw);
-    this.out = el("div", "");
-    this.out.setAttribute("role", "status");
+    this.out = aria(el("div", ""), { role: "status" });
     this.node = el("div", "sl-card sl-calculator", el("h3", "", "Calculator"), el("div", "sl-fields", this.guess.node, this.check.node, this.sl.node, this.held.node), this.out);
     this.draw();
   }

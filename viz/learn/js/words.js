@@ -1,16 +1,15 @@
 /* The glossary, printable, and the calculator. */
 
-import { button, definitions, el } from "../../core/js/dom.js";
+import { aria, button, definitions, el } from "../../core/js/dom.js";
+import { printNode } from "../../core/js/files.js";
 import { GLOSSARY, MORE_WORDS } from "../../core/js/words.js";
 import { tokenBox } from "./fields.js";
-import { printNode } from "./files.js";
 import { Calculator } from "./whatif.js";
 
 export class Words {
   constructor(learn) {
     this.learn = learn;
-    this.node = el("section", "sl-words");
-    this.node.setAttribute("aria-label", "Words");
+    this.node = aria(el("section", "sl-words"), { label: "Words" });
   }
 
   refresh() {}

@@ -1,6 +1,6 @@
 // The page's glossary, which explains words on a tap, and the guide behind "?".
 
-import { definitions, el } from "../../core/js/dom.js";
+import { aria, definitions, el } from "../../core/js/dom.js";
 import { GLOSSARY } from "../../core/js/words.js";
 import { Popup, closeButton } from "./popup.js";
 
@@ -69,7 +69,7 @@ export function guide(legend) {
     + "target and a low bar is a guess of the draft: guessing far ahead saves passes if the guesses hold, and wastes time if "
     + "they fail. In the texts below, every token is coloured by its fate; shaded and unshaded parts are successive iterations."),
   legend, el("h2", "", "Words"), definitions(Object.entries(GLOSSARY)), el("h2", "", "Keyboard"), definitions(KEYS));
-  dialog.setAttribute("aria-label", "Guide: what you see, words, keys");
+  aria(dialog, { label: "Guide: what you see, words, keys" });
   dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
   return dialog;
 }

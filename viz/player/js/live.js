@@ -2,7 +2,7 @@
 
 import { el } from "../../core/js/dom.js";
 import { clamp, clockText } from "../../core/js/format.js";
-import { Lane } from "../../core/js/lanes.js";
+import { Lane, countedFigures } from "../../core/js/lanes.js";
 import { Joiner, NEAR, piecesAfter } from "../../core/js/pieces.js";
 import { LETTERS } from "../../core/js/words.js";
 import { say } from "./glossary.js";
@@ -82,7 +82,8 @@ const Live = {
     this.verdict.textContent = "";
     this.verdict.className = "sd-verdict";
     this.badge.replaceChildren(el("span", "sd-pill sd-live", "live"));
-    this.lanes = data.lanes.map((lane) => new Lane(typeof lane === "string" ? { lane, name: lane } : lane));
+    this.lanes = data.lanes.map((about) => new Lane(about));
+    for (const lane of this.lanes) lane.figures = countedFigures(lane, " so far");
     this.live = { vocab, texts: this.lanes.map(() => new LiveText(vocab)), scaled: false };
     this.panels.replaceChildren();
     this.thresholds = [];
@@ -195,17 +196,14 @@ const Live = {
   closeLane(lane, number) {
     this.rows[number].classList.remove("sd-decoded");
     this.flag(number, lane.decoded || (lane.iterations.length ? "unfinished" : "not started"));
-    const { passes, drafted, thrown, kept } = lane.counts(lane.iterations.length);
-    const values = {
-      target_passes: passes, draft_passes: drafted, thrown_away: thrown, tokens_per_target_pass: (kept / passes).toFixed(2),
-    };
+    const counted = lane.counted();
     for (const { figure, value } of lane.figureNodes) {
-      if (lane.decoded) figure.text = String(values[figure.key]);
+      if (lane.decoded) figure.text = counted[figure.key];
       else value.closest(".sd-fig").hidden = true;
     }
     if (lane.decoded) return;
     this.rows[number].classList.add("sd-open");
-    const note = lane.iterations.length ? `Unfinished: ${kept} tokens were decoded.` : "It was not started.";
+    const note = lane.iterations.length ? `Unfinished: ${lane.counts().kept} tokens were decoded.` : "It was not started.";
     this.columns[number].querySelector(".sd-figs").append(el("p", "sd-note", note));
   },
 };

@@ -1,6 +1,6 @@
 // A lane's lookahead along its text: a bar per iteration, guessed as outline, accepted as fill.
 
-import { el, svg } from "../../core/js/dom.js";
+import { aria, el, svg } from "../../core/js/dom.js";
 import { clamp, count } from "../../core/js/format.js";
 import { lastAtMost } from "../../core/js/lanes.js";
 import { termButton } from "./glossary.js";
@@ -14,8 +14,7 @@ export class SlStrip {
     this.cover = el("div", "sd-sl-cover");
     this.mark = el("i", "sd-sl-mark");
     this.top = el("span", "sd-sl-top");
-    this.plot = el("div", "sd-sl-plot", this.svg, this.cover, this.mark);
-    this.plot.setAttribute("role", "img");
+    this.plot = aria(el("div", "sd-sl-plot", this.svg, this.cover, this.mark), { role: "img" });
     this.node = el("div", "sd-sl", this.top, termButton("SL"), el("span", "sd-sl-zero", "0"), this.plot);
     this.mark.hidden = true;
   }
@@ -33,8 +32,8 @@ export class SlStrip {
     this.svg.replaceChildren(svg("path", { class: "sd-sl-accepted", d: accepted }), svg("path", { class: "sd-sl-guessed", d: guessed }));
     this.top.textContent = String(top);
     const most = Math.max(0, ...this.lane.iterations.map((it) => it.drafted));
-    this.plot.setAttribute("aria-label",
-      `SL of ${this.lane.name} along the text: ${this.lane.iterations.length} iterations, at most ${count(most, "guess", "guesses")} in one`);
+    aria(this.plot, { label:
+      `SL of ${this.lane.name} along the text: ${this.lane.iterations.length} iterations, at most ${count(most, "guess", "guesses")} in one` });
   }
 
   /** Hides everything after the first `done` iterations. */

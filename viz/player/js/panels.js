@@ -1,6 +1,6 @@
 // The panels below the texts: scores against a threshold, the table of times, what the target read.
 
-import { el, range, svg, table } from "../../core/js/dom.js";
+import { aria, el, range, svg, table } from "../../core/js/dom.js";
 import { clamp, count } from "../../core/js/format.js";
 import { termed } from "./glossary.js";
 import { simulatedStrip } from "./strip.js";
@@ -55,8 +55,7 @@ class ThresholdPanel {
   constructor(lane, player) {
     Object.assign(this, { run: lane, player, model: player.model, made: new Map() });
     const { values, explanation } = lane.threshold;
-    this.plot = el("div", "sd-plot");
-    this.plot.setAttribute("role", "group"); // scrolls on phones, so it must take the focus
+    this.plot = aria(el("div", "sd-plot"), { role: "group" }); // scrolls on phones, so it must take the focus
     this.plot.tabIndex = 0;
     this.value = el("span");
     this.slider = range(`Threshold of ${lane.name}, simulated`, { min: 0, max: values.length - 1, value: 0, cls: "sd-slider" }, (at) => this.choose(values[at]));
@@ -100,8 +99,8 @@ class ThresholdPanel {
     this.sentence.textContent = `Simulated at ${this.nameOf(value)}: ${this.player.simulatedTimes(lane)}, ${passes} target `
       + `passes, ${thrown} of ${drafted} guesses thrown away. Best for this run, with hindsight: ${this.nameOf(this.best)}, `
       + `${this.at(this.best).speedup.median.toFixed(2)}×.${ran}`;
-    this.slider.setAttribute("aria-valuetext", this.sentence.textContent);
-    this.plot.setAttribute("aria-label", `Scores of ${count(drafted, "guess", "guesses")} against the threshold: ${this.nameOf(value)}`);
+    aria(this.slider, { valuetext: this.sentence.textContent });
+    aria(this.plot, { label: `Scores of ${count(drafted, "guess", "guesses")} against the threshold: ${this.nameOf(value)}` });
     this.draw(lane);
   }
 

@@ -13,7 +13,7 @@
  * tokens are laid out once and only become visible, so that frames are short and the text does not move.
  */
 
-import { el } from "../../core/js/dom.js";
+import { aria, el } from "../../core/js/dom.js";
 import { clamp, clockText } from "../../core/js/format.js";
 import { lastAtMost } from "../../core/js/lanes.js";
 import { RunModel } from "../../core/js/run.js";
@@ -30,9 +30,7 @@ export class Player {
     this.lanes = []; this.views = []; this.strips = []; this.rows = []; this.columns = []; this.sls = [];
     this.t = 0; this.total = 1; this.speed = 1; this.playing = false; this.live = null;
     this.selected = 0; this.turn = 0; this.later = 0; this.waiting = []; this.marked = []; this.cache = new Map(); this.cleanups = [];
-    root.classList.add("speculoscope");
-    root.setAttribute("role", "region");
-    root.setAttribute("aria-label", "Race of decoding policies");
+    aria(root, { role: "region", label: "Race of decoding policies" }).classList.add("speculoscope");
     this.buildShell();
     this.popup = new Popup(root);
     this.listen();
@@ -170,7 +168,7 @@ export class Player {
     const label = this.playing ? "Pause (space)" : "Play (space)";
     this.playButton.querySelector("path").setAttribute("d", this.playPath[this.playing ? 1 : 0]);
     this.playButton.title = label;
-    this.playButton.setAttribute("aria-label", label);
+    aria(this.playButton, { label });
   }
 
   seek(seconds) {
@@ -250,7 +248,7 @@ export class Player {
     this.rail.value = Math.round(this.t / this.total * 1000);
     if (this.now.textContent === now) return;
     this.now.textContent = now;
-    this.rail.setAttribute("aria-valuetext", now);
+    aria(this.rail, { valuetext: now });
   }
 
   /** The measured lanes and, last, the simulated one. */
@@ -262,13 +260,9 @@ export class Player {
 
   showFigures(lane, done, finished) {
     if (!lane.figureNodes || !lane.figureNodes.length) return;
-    const counts = lane.counts(done);
-    const running = {
-      target_passes: counts.passes, draft_passes: counts.drafted, thrown_away: counts.thrown,
-      tokens_per_target_pass: counts.passes ? (counts.kept / counts.passes).toFixed(2) : "…",
-    };
+    const running = lane.counted(done);
     for (const { figure, value } of lane.figureNodes) {
-      const text = String(finished ? figure.text : running[figure.key] ?? "…");
+      const text = finished ? figure.text : running[figure.key] ?? "…";
       if (value.textContent !== text) value.textContent = text;
     }
   }

@@ -1,6 +1,6 @@
 // Selection, highlighting and details, by mouse, touch and keyboard.
 
-import { NARROW, button, el } from "../../core/js/dom.js";
+import { NARROW, aria, button, el } from "../../core/js/dom.js";
 import { visible } from "../../core/js/format.js";
 import { GLOSSARY } from "../../core/js/words.js";
 import { explanation, termOf } from "./glossary.js";
@@ -13,7 +13,7 @@ const Pointing = {
     this.reported = null;
     this.rows.forEach((row, i) => {
       const name = row.querySelector(".sd-name");
-      name.setAttribute("aria-pressed", String(i === number));
+      aria(name, { pressed: i === number });
       name.tabIndex = i === number ? 0 : -1;
     });
   },
@@ -134,8 +134,8 @@ const Pointing = {
   holdPopup(on) {
     this.isHeld = on;
     this.popup.node.classList.toggle("sd-held", on);
-    this.popup.node.setAttribute("role", on ? "group" : "tooltip");
-    if (on) this.popup.node.setAttribute("aria-label", "About this token"); else this.popup.node.removeAttribute("aria-label");
+    aria(this.popup.node, { role: on ? "group" : "tooltip", ...(on && { label: "About this token" }) });
+    if (!on) this.popup.node.removeAttribute("aria-label"); // it would be read in place of the text
   },
 
   showFigure(node) {
@@ -161,7 +161,7 @@ const Pointing = {
   setFinalOnly(on) {
     this.isFinalOnly = on;
     this.root.classList.toggle("sd-final", on);
-    this.finalOnly.setAttribute("aria-pressed", String(on));
+    aria(this.finalOnly, { pressed: on });
     for (const view of this.views) view.setFinalOnly(on);
     this.render();
   },
@@ -301,9 +301,7 @@ const Pointing = {
       if (k >= this.views[Number(scroller.dataset.lane)].visible) break;
       if (node.offsetParent === null) continue; // final text only
       node.tabIndex = -1;
-      node.setAttribute("role", "button");
-      node.setAttribute("aria-label", `${ends ? "end of the text" : visible(text)}, ${outcome}`);
-      node.setAttribute("aria-describedby", this.popup.node.id);
+      aria(node, { role: "button", label: `${ends ? "end of the text" : visible(text)}, ${outcome}`, describedby: this.popup.node.id });
       node.focus({ preventScroll: false });
       break;
     }

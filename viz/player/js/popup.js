@@ -1,6 +1,6 @@
 // The pop-up that explains a token's fate or a figure.
 
-import { button, definitions, el, isNarrow } from "../../core/js/dom.js";
+import { aria, button, definitions, el, isNarrow } from "../../core/js/dom.js";
 import { clamp, visible } from "../../core/js/format.js";
 import { tops } from "../../core/js/tops.js";
 import { GLOSSARY, LETTERS } from "../../core/js/words.js";
@@ -9,9 +9,8 @@ import { GLOSSARY, LETTERS } from "../../core/js/words.js";
 export class Popup {
   constructor(root) {
     this.root = root;
-    this.node = el("div", "sd-pop");
+    this.node = aria(el("div", "sd-pop"), { role: "tooltip" });
     this.node.id = `sd-pop-${Math.random().toString(36).slice(2)}`;
-    this.node.setAttribute("role", "tooltip");
     this.node.hidden = true;
     root.append(this.node);
   }

@@ -1,6 +1,6 @@
 // The parts of the page that do not depend on the run: transport, legend, axis, columns.
 
-import { button, el, isNarrow, range, select, svg } from "../../core/js/dom.js";
+import { aria, button, el, isNarrow, range, select, svg } from "../../core/js/dom.js";
 import { times } from "../../core/js/format.js";
 import { FATES } from "../../core/js/words.js";
 import { guide, termButton, termed } from "./glossary.js";
@@ -27,14 +27,10 @@ const Shell = {
     this.status = el("p", "sd-status");
     this.status.hidden = true;
     this.strip = el("div", "sd-strips");
-    this.axis = el("div", "sd-axis");
-    this.axis.setAttribute("aria-hidden", "true");
+    this.axis = aria(el("div", "sd-axis"), { hidden: true });
     this.race = el("div", "sd-card sd-race", this.status, this.buildTransport(), this.strip, this.axis, this.buildLegend());
-    this.verdict = el("p", "sd-verdict");
-    this.verdict.setAttribute("aria-live", "polite");
-    this.chips = el("div", "sd-chips");
-    this.chips.setAttribute("role", "group");
-    this.chips.setAttribute("aria-label", "Texts shown");
+    this.verdict = aria(el("p", "sd-verdict"), { live: "polite" });
+    this.chips = aria(el("div", "sd-chips"), { role: "group", label: "Texts shown" });
     this.texts = el("div", "sd-texts");
     this.panels = el("div", "sd-panels");
     this.guide = guide(this.buildLegend(true));
@@ -121,7 +117,7 @@ const Shell = {
   fillColumn(column, lane, view, strip) {
     const title = el("h2", "", ...termed(lane.name)), caption = el("p", "sd-cap", ...termed(lane.caption));
     column.replaceChildren(title, caption, strip.node, view.scroller, this.buildFigures(lane));
-    column.setAttribute("aria-label", lane.name);
+    aria(column, { label: lane.name });
   },
 
   /** The figures of a lane: running counts while it decodes, the rest once it has finished. */
@@ -171,7 +167,7 @@ const Shell = {
     this.columns.forEach((column, i) => {
       const visible = narrow ? i === this.tab : this.shown[i];
       column.hidden = !visible;
-      this.chips.children[i].setAttribute("aria-pressed", String(visible));
+      aria(this.chips.children[i], { pressed: visible });
       this.views[i].hidden = !visible;
       this.views[i].forgetLayout();
     });

@@ -1,8 +1,8 @@
 // The SL slider: a simulated static lane.
 
-import { button, el, range, select } from "../../core/js/dom.js";
+import { aria, button, el, range, select } from "../../core/js/dom.js";
 import { times } from "../../core/js/format.js";
-import { Lane } from "../../core/js/lanes.js";
+import { Lane, countedFigures } from "../../core/js/lanes.js";
 import { SL_CAP } from "../../core/js/replay.js";
 import { say } from "./glossary.js";
 import { SlStrip } from "./lookahead.js";
@@ -65,7 +65,7 @@ const Simulation = {
     sim.holder = sim.strip.node;
     sim.text.replaceChildren(el("span", "", `SL ${sl}`), el("em", "", "simulated"));
     sim.chip.textContent = sim.lane.name;
-    sim.slider.setAttribute("aria-valuetext", `SL ${sl}, simulated ${this.simulatedTimes(lane)}`);
+    aria(sim.slider, { valuetext: `SL ${sl}, simulated ${this.simulatedTimes(lane)}` });
     say(sim.note, this.simulatedNote(sl));
     this.shareStops(sim.under);
     sim.stale = true;
@@ -78,7 +78,7 @@ const Simulation = {
   simulated(sl) {
     const lane = this.model.staticLane(sl, this.simulation.draft), speedup = this.simulatedTimes(lane);
     lane.name = `${lane.name}, simulated`;
-    lane.figures = simulatedFigures(lane, speedup);
+    lane.figures = [{ key: "speedup", label: "speedup", text: speedup, formula: REPLAYED }, ...countedFigures(lane, `; ${REPLAYED}`)];
     lane.caption = `the result of always guessing ${sl}${this.withDraft()}, simulated`;
     return { lane, strip: simulatedStrip(lane, speedup) };
   },
@@ -120,18 +120,3 @@ const Simulation = {
 };
 
 Object.assign(Player.prototype, Simulation);
-
-/** `speedup` as text. */
-function simulatedFigures(lane, speedup) {
-  const { passes, drafted, thrown, kept } = lane.counts();
-  const figure = (key, label, text, formula) => ({ key, label, text: String(text), formula });
-  return [
-    figure("speedup", "speedup", speedup, REPLAYED),
-    figure("tokens_per_target_pass", "tokens per target pass", (kept / passes).toFixed(2),
-      `tokens / target passes = ${kept} / ${passes}; ${REPLAYED}`),
-    figure("target_passes", "target passes", passes, REPLAYED),
-    figure("draft_passes", "draft passes", drafted, REPLAYED),
-    figure("thrown_away", "thrown away", `${thrown} (${Math.round(100 * thrown / Math.max(1, drafted))}%)`,
-      `rejected and dropped, of ${drafted} drafted; ${REPLAYED}`),
-  ];
-}

@@ -1,6 +1,6 @@
 // The text of one lane, following the clock.
 
-import { el } from "../../core/js/dom.js";
+import { aria, el } from "../../core/js/dom.js";
 import { clamp } from "../../core/js/format.js";
 
 /** A token's nodes in the plain text: discarded tokens take no space, and spaces are not marked. */
@@ -45,10 +45,8 @@ const BLOCK = 24; // tokens of a block of text, at least
 export class TextView {
   constructor(lane, prompt, number) {
     this.lane = lane;
-    this.scroller = el("div", "sd-text");
+    this.scroller = aria(el("div", "sd-text"), { role: "group", label: `Text of ${lane.name}; arrow keys walk through its tokens` });
     this.scroller.tabIndex = 0;
-    this.scroller.setAttribute("role", "group");
-    this.scroller.setAttribute("aria-label", `Text of ${lane.name}; arrow keys walk through its tokens`);
     this.scroller.dataset.lane = number;
     this.body = el("div", "sd-body");
     this.prompt = prompt;

@@ -1,26 +1,4 @@
-/* What leaves the page: a printed sheet, a saved file, a run in a link. */
-
-import { el } from "../../core/js/dom.js";
-
-/** Print only one node. */
-export function printNode(node) {
-  const sheet = el("div", "speculoscope sl-print", node);
-  document.body.append(sheet);
-  document.body.classList.add("sl-printing");
-  const done = () => { document.body.classList.remove("sl-printing"); sheet.remove(); };
-  window.addEventListener("afterprint", done, { once: true });
-  window.print();
-}
-
-export function saveText(name, mime, text) {
-  const link = el("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: mime }));
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-}
-
-// ---------------------------------------------------------------- a run in a link
+/* A run in a link. */
 
 const MAX_PACKED = 60000, MAX_UNPACKED = 8 * 2 ** 20; // characters of a fragment; bytes of a run
 

@@ -1,0 +1,56 @@
+/* The entry to the Learn tab, which links and the race open: its script and styles are loaded when it is first opened. */
+import { el } from "../../core/js/dom.js";
+
+const HOME = "speculoscope-learn";
+let loading = null, opened = null, wanted = [];
+
+function load() {
+  return (loading ??= new Promise((resolve, reject) => {
+    document.head.append(Object.assign(el("link"), { rel: "stylesheet", href: `${HOME}/learn.css` }),
+      Object.assign(el("script"), { src: `${HOME}/learn.js`, onload: resolve, onerror: () => { loading = null; reject(new Error("no script")); } }));
+  }));
+}
+
+export async function learn(element, server) {
+  const root = element.querySelector(".sp-learn");
+  try {
+    await load();
+  } catch {
+    root.textContent = "The lessons could not be loaded. Reload the page in a moment.";
+    return;
+  }
+  opened = await window.SpeculoscopeLearn.mountPage(root, server);
+  root.removeAttribute("aria-busy");
+  for (const act of wanted.splice(0)) await act(opened);
+}
+
+const tab = () => [...document.querySelectorAll(".sp-tabs button[role=tab]")].find((node) => node.textContent.trim() === "Learn");
+
+/** Open the Learn tab and call `act` with it, now or when it is ready. */
+function toLearn(act) {
+  if (opened) act(opened); else wanted.push(act);
+  selectTab();
+}
+
+/** Clicks the tab as soon as Gradio has added it. */
+function selectTab() {
+  if (tab()) { tab().click(); return; }
+  const watch = new MutationObserver(() => {
+    if (!tab()) return;
+    watch.disconnect();
+    tab().click();
+  });
+  watch.observe(document.documentElement, { childList: true, subtree: true });
+}
+
+/** Open the step that decides about a token of the race. */
+export function explain({ run, lane, iteration, index, drafted }) {
+  toLearn(async (there) => {
+    await there.openId(run);
+    there.goTo({ place: "steps", lane, iteration, step: index < drafted ? "verdict" : "own" });
+    there.places.steps.towards(index);
+  });
+}
+
+const query = new URLSearchParams(window.location.search);
+if (query.has("lesson") || query.has("learn")) selectTab();

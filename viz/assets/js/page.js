@@ -1,0 +1,261 @@
+/* The Race tab around the player: the form, saving and opening of runs, and the connection between player and plots.
+ *
+ * Gradio renders only static templates; texts of models and users are set with textContent.
+ */
+
+import { RUN_FILE, ask, copied, opener, save } from "../../core/js/files.js";
+import { aria, button, el, isNarrow } from "../../core/js/dom.js";
+import { mount } from "../../player/js/main.js";
+import { asksForAnother, takeOver } from "./early.js";
+import { explain } from "./learn.js";
+import { Plots } from "./plots.js";
+import { Status } from "./status.js";
+
+const RUN_ID = /^[A-Za-z0-9_-]{1,64}$/;
+
+// ---------------------------------------------------------------- the form
+
+/** Below the prompt, when Enter has added a line break: what Enter does, and its effect on the model. */
+export function hint(text, goesOn, typed) {
+  const box = document.getElementById("prompt");
+  if (!box) return;
+  const all = text || "", kept = all.trimEnd();
+  const fits = kept && all.includes("\n", kept.length) && !goesOn;
+  let node = box.querySelector(".sp-hint");
+  if (!node && fits && typed) {
+    node = aria(el("p", "speculoscope sp-hint", "Enter adds a line break, after which the model may end its text immediately; Shift+Enter runs. ",
+      button("Remove it", () => trimEnd(box.querySelector("textarea")))), { role: "status" });
+    box.append(node);
+  }
+  if (node) node.hidden = !fits || (node.hidden && !typed);
+}
+
+function trimEnd(field) {
+  field.value = field.value.trimEnd();
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+  field.focus();
+}
+
+/** On phones the form is collapsed, so that the race is on the first screen. */
+document.addEventListener("click", (event) => {
+  const fold = event.target.closest && event.target.closest(".sp-unfold");
+  if (fold) aria(fold, { expanded: fold.closest(".sp-form").classList.toggle("sp-open") });
+});
+
+/** Gradio opens a list at any key in its field, at Tab after the focus has gone: the list would stay, over the page. */
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Tab" && event.target.getAttribute("role") === "combobox") event.stopPropagation();
+}, true);
+
+// ---------------------------------------------------------------- the race
+
+class Race {
+  constructor(element, props, server, trigger) {
+    Object.assign(this, { server, trigger });
+    this.status = new Status(element.querySelector(".sp-status"));
+    this.run = null; // the id of the finished run on screen
+    this.t = 0;
+    this.early = takeOver(element.querySelector(".sp-player"));
+    this.root = element.querySelector(".sp-player");
+    this.player = this.early ? this.early.player : mount(this.root, { globalKeys: true });
+    this.player.options.details = (lane, it, at) => this.details(lane, it, at);
+    this.player.options.explain = (where) => { if (this.run) explain({ run: this.run, ...where }); };
+    this.root.addEventListener("sd:position", (event) => { this.t = event.detail.t; });
+    this.take = new TakeAlong(element.querySelector(".sp-take"), this);
+    this.plots = new Plots(element.querySelector(".sp-plots"), {
+      fetch: (run) => ask(server.figures({ run })),
+      player: this.root,
+      stands: () => this.player.t >= this.player.total,
+    });
+    this.queue = Promise.resolve();
+    this.begin(props.value);
+  }
+
+  /** The first run on screen: the link's run, else the recorded one of the page. */
+  begin(value) {
+    const query = new URLSearchParams(window.location.search);
+    const run = query.has("learn") ? null : query.get("run"), t = parseFloat(query.get("t"));
+    if (this.early) {
+      this.run = this.early.run;
+      this.shown();
+      return;
+    }
+    if (run == null) {
+      if (asksForAnother(query)) {
+        this.root.hidden = true;  // until there is a run to show: an unrelated one must not play meanwhile
+        this.status.say("The form is filled in from this link: press Run.");
+      } else if (value) this.receive(value);
+      else this.status.say("There is no recorded run here: press Run to make one.");
+      return;
+    }
+    this.open(run, Number.isFinite(t) ? t : null).catch((error) => {
+      if (value) this.receive(value);
+      this.queue = this.queue.then(() => this.status.say(error.message, "fault"));
+    });
+  }
+
+  async open(run, t = null) {
+    if (!RUN_ID.test(run)) throw new Error("This link does not name a run: names consist of letters, digits, - and _.");
+    const { payload } = await ask(this.server.open_run({ run }));
+    this.show(payload);
+    if (t != null) { this.player.pause(); this.player.seek(Math.max(0, t)); }
+  }
+
+  show(payload) {
+    this.root.hidden = false;
+    this.run = payload.id;
+    this.status.say("");
+    this.player.load(payload);
+    this.shown();
+  }
+
+  shown() {
+    this.take.offer(this.run);
+    this.plots.show(this.run);
+  }
+
+  /** Handles a delta from the server, as JSON text. Deltas are applied in order; missing ones are fetched. */
+  receive(text) {
+    this.queue = this.queue.then(() => this.accept(JSON.parse(text))).catch((error) => {
+      console.error(error);
+      this.status.say(error.message, "fault");
+    });
+  }
+
+  /** A delta has the events from number ``seq`` to before ``next``; those between the last one and it were missed. */
+  async accept({ run, seq, next, events }) {
+    if (run !== this.live) Object.assign(this, { live: run, wanted: 0, started: false });
+    if (next <= this.wanted) return;
+    if (seq > this.wanted) {
+      const missed = await ask(this.server.missed({ run, first: this.wanted, after: seq }));
+      events = missed.events.concat(events);
+    }
+    this.wanted = next;
+    for (const event of events) this.hear(event);
+  }
+
+  /** The run on screen stays until the new one has started. */
+  hear(event) {
+    if (event.kind === "started") this.startLive();
+    if (event.kind === "finished") return this.finish(event);
+    if (!this.started || event.kind === "failed") this.status.hear(event);
+    if (this.started) this.toPlayer(event);
+    if (this.started && event.kind === "replay") this.offerReplay(event.data.payload.id);
+    if (this.started && ["cancelled", "failed"].includes(event.kind)) this.keep();
+  }
+
+  /** Shows the whole run; if its replay is already on screen, the replay continues. */
+  finish(event) {
+    const { payload } = event.data;
+    if (!this.started || this.run !== payload.id) return this.show(payload);
+    this.toPlayer(event);
+    this.shown();
+  }
+
+  /** After the first repeat there is a run to inspect and to save; its plots follow when all repeats are timed. */
+  offerReplay(run) {
+    if (this.player.settling) this.run = run;
+    if (this.run === run) this.take.offer(run);
+  }
+
+  /** The run was stopped or failed. */
+  keep() {
+    if (this.run == null) {
+      this.take.refuse();
+      this.plots.abandon();
+    }
+    else if (this.run === this.live) this.shown();
+  }
+
+  startLive() {
+    this.root.hidden = false;
+    if (isNarrow()) this.root.scrollIntoView({ block: "start" });
+    this.started = true;
+    this.run = null;
+    this.status.say("");
+    this.take.offer(null);
+    this.plots.show(null);
+  }
+
+  toPlayer({ kind, data }) {
+    const shown = kind === "failed" ? { message: "The part that was decoded is shown." } : data;
+    this.player.hear({ kind, data: shown });
+  }
+
+  details(lane, iteration, index) {
+    if (this.run == null) return Promise.reject(new Error("Details are available when the run has ended."));
+    return ask(this.server.details({ run: this.run, lane, iteration, index }));
+  }
+}
+
+// ---------------------------------------------------------------- saving and opening
+
+class TakeAlong {
+  constructor(node, race) {
+    this.race = race;
+    this.note = aria(el("span", "sp-note"), { role: "status" });
+    const keep = (kind) => () => this.fetch(kind, (file) => { this.shelf.replaceChildren(); this.note.textContent = save(file); });
+    const copy = (kind) => () => this.fetch(kind, (file) => this.copy(file));
+    this.buttons = [
+      button("Run file (JSON)", keep("json")), button("Table (CSV)", keep("csv")), button("Page (HTML)", keep("html")),
+      button("Copy as command", copy("command")), button("Copy link", copy("link")),
+    ];
+    const open = opener("Open a run file…", RUN_FILE, (name, read) => this.read(name, read));
+    this.shelf = el("div", "sp-shelf");
+    node.replaceChildren(el("span", "sp-label", "Save or share"), ...this.buttons, ...open, this.note, this.shelf);
+    this.offer(null);
+  }
+
+  /** What was copied stays until another run is on screen, for the last timings change neither command nor link; the
+   * note on a saved file goes, since that file lacks them. */
+  offer(run) {
+    if (run !== this.run) this.shelf.replaceChildren();
+    if (!this.shelf.children.length) this.note.textContent = "";
+    this.run = run;
+    for (const one of this.buttons) one.disabled = run == null;
+  }
+
+  refuse() {
+    this.note.textContent = "A run that was stopped or failed cannot be saved.";
+  }
+
+  async fetch(kind, use) {
+    try {
+      use(await ask(this.race.server.take({ run: this.run, kind, t: this.race.t })));
+    } catch (error) {
+      this.note.textContent = error.message;
+    }
+  }
+
+  /** Copies to the clipboard; the text is also shown, since the browser may refuse. */
+  async copy({ name, text }) {
+    const full = name === "link" ? `${window.location.origin}${window.location.pathname}?${text}` : text;
+    const field = aria(el("textarea", "sp-copied", full), { label: name === "link" ? "Link" : "Command" });
+    field.readOnly = true;
+    field.rows = Math.min(4, 1 + Math.floor(full.length / 110));
+    field.addEventListener("focus", () => field.select());
+    this.shelf.replaceChildren(field);
+    const done = await copied(full);
+    if (!done) field.select();
+    this.note.textContent = done ? `The ${name} is in your clipboard.` : `Copy the ${name} from here:`;
+  }
+
+  async read(name, read) {
+    this.note.textContent = `Reading ${name}…`;
+    try {
+      const { payload } = await ask(this.race.server.open_file({ text: await read() }));
+      this.race.show(payload);
+      this.race.trigger("select", { run: payload.id }); // fills in the form
+      this.note.textContent = `${name} is on screen.`;
+    } catch (error) {
+      this.note.textContent = error.message;
+    }
+  }
+}
+
+export function race(element, props, watch, server, trigger) {
+  document.head.append(document.getElementById("speculoscope-style")); // after Gradio's styles, to override them
+  const shown = new Race(element, props, server, trigger);
+  watch("value", () => { if (props.value) shown.receive(props.value); });
+  element.speculoscope = shown;
+}

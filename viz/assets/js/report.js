@@ -1,0 +1,142 @@
+/* Evaluation and Drafts tabs: sentences, tables, figures and code from plain data, filled in by textContent. */
+import { ask, copied, save } from "../../core/js/files.js";
+import { aria, button, el, table } from "../../core/js/dom.js";
+import { explainTerms, termed } from "../../player/js/glossary.js";
+import { Drawing, load, onTheme } from "./plots.js";
+import { Status } from "./status.js";
+
+/** Cells are [text, number or null]; a column with any number is one of figures. */
+function sortableTable({ title, note, columns, rows }) {
+  const figures = columns.map((_, i) => rows.some((cells) => cells[i][1] !== null));
+  const holder = table(columns.map(termed), rows.map((cells) => cells.map(([text], i) => (i ? text : termed(text)))), { label: title, cls: "sp-table" });
+  for (const line of holder.querySelectorAll("tr")) [...line.cells].forEach((cell, i) => cell.classList.toggle("sp-words", !figures[i]));
+  if (rows.length > 1) offerSorting(holder, columns, rows, figures);
+  return el("div", "sp-tabled", el("h3", "", title), holder, el("p", "sp-note", ...termed(note)));
+}
+
+/** Figures: largest first, then smallest first, then as it came; words the other way round. Empty cells are last. */
+function offerSorting(holder, columns, rows, figures) {
+  const heads = [...holder.querySelectorAll("thead th")], body = holder.querySelector("tbody"), lines = [...body.rows];
+  const sortBy = (i) => {
+    const turns = figures[i] ? ["descending", "ascending", null] : ["ascending", "descending", null];
+    const next = turns[(turns.indexOf(heads[i].getAttribute("aria-sort")) + 1) % 3];
+    for (const cell of heads) cell.removeAttribute("aria-sort");
+    if (next) aria(heads[i], { sort: next });
+    const key = (n) => (figures[i] ? rows[n][i][1] : rows[n][i][0] || null), sign = next === "ascending" ? 1 : -1;
+    const compare = (m, n) => (key(m) === null || key(n) === null ? (key(m) === null) - (key(n) === null)
+      : sign * (figures[i] ? key(m) - key(n) : key(m).localeCompare(key(n))));
+    const order = lines.map((_, n) => n);
+    body.append(...(next ? order.sort(compare) : order).map((n) => lines[n]));
+  };
+  heads.forEach((cell, i) => cell.append(" ", aria(button("", () => sortBy(i), { cls: "sp-sort" }), { label: `Sort by ${columns[i]}` })));
+}
+
+function code([title, text]) {
+  const note = aria(el("span", "sp-note"), { role: "status" });
+  const copy = button("Copy", async () => { note.textContent = (await copied(text)) ? "Copied." : "Select the text and copy it."; });
+  const block = aria(el("pre", "sp-code", text), { label: title });
+  block.tabIndex = 0;
+  return el("div", "sp-snippet", el("p", "sp-note", title, " ", copy, " ", note), block);
+}
+
+class Report {
+  constructor(element, server) {
+    this.status = new Status(element.querySelector(".sp-status"));
+    this.content = element.querySelector(".sp-content");
+    Object.assign(this, { server, element, drawings: [], memory: `speculoscope-${element.closest("[id^='report-']").id}` });
+    this.going = `${this.memory}-going`; // in the tab's own memory: a measurement is under way
+    explainTerms(element);
+    onTheme(() => this.drawAll());
+    this.started = false; // on this page, a measurement
+    this.open(sessionStorage.getItem(this.going) !== null);
+  }
+
+  /** Shows this visitor's last measurement if the server still has it, else the shipped results. */
+  async open(ended = false) { // ended: by a reload
+    try {
+      this.show((await ask(this.server.shipped({ id: localStorage.getItem(this.memory) }))).report);
+    } catch (error) {
+      this.status.say(error.message);
+    }
+    if (ended && !this.started) this.offerAgain();
+  }
+
+  /** A measurement ends with the page that asked for it; the server keeps the texts that the target had written. */
+  offerAgain() {
+    sessionStorage.removeItem(this.going);
+    this.status.say("The measurement that was under way ended when this page was left or reloaded. "
+      + "The texts that it had written are kept: started again with the same settings, it measures the rest anew.");
+    this.status.offer("Start again", () => this.element.closest("[role=tabpanel]").querySelector(".sp-run-here").click());
+  }
+
+  receive(text) {
+    this.started = true;
+    for (const event of JSON.parse(text).events) {
+      this.status.hear(event);
+      if (["queued", "progress"].includes(event.kind)) sessionStorage.setItem(this.going, "yes");
+      else if (["finished", "cancelled", "failed"].includes(event.kind)) sessionStorage.removeItem(this.going);
+      if (event.kind === "finished") this.show(event.data.report);
+    }
+  }
+
+  show(report) {
+    this.drawings = [];
+    this.id = report.id ?? null;
+    if (report.id) localStorage.setItem(this.memory, report.id);
+    this.content.replaceChildren(el("p", "sp-note sp-stamp", report.stamp), this.takeAlong(report.papers), ...report.sections.map((one) => this.section(one)));
+    this.shareStops();
+    this.drawAll();
+  }
+
+  /** A word that comes again can still be tapped, but is no further Tab stop. */
+  shareStops() {
+    const seen = new Set();
+    for (const term of this.content.querySelectorAll(".sd-term")) {
+      term.tabIndex = seen.has(term.sdTerm) ? -1 : 0;
+      seen.add(term.sdTerm);
+    }
+  }
+
+  takeAlong(papers) {
+    const note = aria(el("span", "sp-note"), { role: "status" });
+    const kinds = [["html", "Page (HTML)"], ["csv", "Tables (CSV)"], ["json", "Result (JSON)"]];
+    if (papers) kinds.push(["papers", "Papers' data sets (JSON)"]);
+    const take = async (kind) => {
+      try {
+        note.textContent = save(await ask(this.server.take({ kind, id: this.id })));
+      } catch (error) {
+        note.textContent = error.message;
+      }
+    };
+    const back = this.id ? button("Back to the shipped results", () => this.forget()) : null;
+    return el("div", "sp-take", el("span", "sp-label", "Save"), ...kinds.map(([kind, text]) => button(text, () => take(kind))), back, note);
+  }
+
+  forget() {
+    localStorage.removeItem(this.memory);
+    this.open();
+  }
+
+  section({ title, sentences, tables, drawings, code: snippets }) {
+    const drawn = drawings.map((about) => new Drawing(about));
+    this.drawings.push(...drawn);
+    return el("section", "", el("h2", "", title), ...sentences.map((text) => el("p", "", ...termed(text))), ...snippets.map(code),
+      ...tables.map(sortableTable), ...drawn.map((one) => one.node));
+  }
+
+  async drawAll() {
+    if (!this.drawings.length) return;
+    try {
+      const library = await load();
+      for (const one of this.drawings) await one.draw(library);
+    } catch (error) {
+      this.status.say(error.message, "fault");
+    }
+  }
+}
+
+export function report(element, props, watch, server) {
+  const shown = new Report(element, server);
+  element.speculoscope = shown;
+  watch("value", () => { if (props.value) shown.receive(props.value); });
+}

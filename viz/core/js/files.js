@@ -1,0 +1,58 @@
+/* What enters and leaves the page: the server's answers, files, the clipboard. */
+
+import { button, el } from "./dom.js";
+
+/** The server's answer; refusals ({error: sentence}) and broken connections become exceptions with a sentence. */
+export async function ask(promise) {
+  let answer;
+  try {
+    answer = await promise;
+  } catch (error) {
+    throw new Error("The page cannot reach its server. Try again in a moment.", { cause: error });
+  }
+  if (answer && answer.error) throw new Error(answer.error);
+  return answer;
+}
+
+/** Saves a file to the visitor's downloads; returns a sentence that says so. */
+export function save({ name, mime, text }) {
+  const link = el("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: mime }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  return `${name} is in your downloads.`;
+}
+
+/** Whether `text` is in the clipboard now; the browser may refuse. */
+export function copied(text) {
+  return Promise.resolve().then(() => navigator.clipboard.writeText(text)).then(() => true, () => false);
+}
+
+export const RUN_FILE = { most: 8 * 2 ** 20, limit: "8 MB, the limit of this page" };
+
+/** A button, and its hidden field, for a file of JSON: act(name, read), where read() gives the text or throws a sentence. */
+export function opener(title, { most, limit }, act, options) {
+  const field = Object.assign(el("input", "sp-file"), { type: "file", accept: ".json,application/json", hidden: true });
+  field.addEventListener("change", () => {
+    const [file] = field.files;
+    if (file) {
+      act(file.name, async () => {
+        if (file.size > most) throw new Error(`${file.name} is larger than ${limit}.`);
+        return file.text();
+      });
+    }
+    field.value = "";
+  });
+  return [button(title, () => field.click(), options), field];
+}
+
+/** Print only one node. */
+export function printNode(node) {
+  const sheet = el("div", "speculoscope sl-print", node);
+  document.body.append(sheet);
+  document.body.classList.add("sl-printing");
+  const done = () => { document.body.classList.remove("sl-printing"); sheet.remove(); };
+  window.addEventListener("afterprint", done, { once: true });
+  window.print();
+}
