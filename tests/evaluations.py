@@ -18,9 +18,9 @@ SUITES = ("code", "prose", "tests")
 def make_samples(n: int, seed: int = 0, match: float = 0.85, draft: str = "shallow") -> list[Sample]:
     """``n`` prompts of three suites, the later suites harder, 40 tokens each."""
     rng = random.Random(seed)
+    chains = [make_chain(rng, 40, 60, match - 0.08 * (index % 3), draft) for index in range(n)]
     return [
-        Sample(f"p{index}", SUITES[index % 3], make_chain(rng, 40, 60, match - 0.08 * (index % 3), draft), "length", 40)
-        for index in range(n)
+        Sample(chain, 40, "length", prompt=f"p{index}", suite=SUITES[index % 3]) for index, chain in enumerate(chains)
     ]
 
 
@@ -29,7 +29,7 @@ def sample(right: str, p: list[float] | None = None) -> Sample:
     n = len(right)
     along = Guesses([7 if c == "y" else 3 for c in right], p or [0.9] * n, [0.1] * n)
     tails = {at: Guesses([3] * 20, [0.9] * 20, [0.1] * 20) for at, c in enumerate(right) if c == "n"}
-    return Sample("p", "code", Chain("shallow", [7] * n, along, tails), "length", n)
+    return Sample(Chain("shallow", [7] * n, along, tails), n, "length", prompt="p", suite="code")
 
 
 def make_setting(costs: Costs, samples: list[Sample]) -> Setting:

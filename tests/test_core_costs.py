@@ -128,4 +128,4 @@ def test_readings_that_contradict_each_other_are_reported_where_the_fit_hides_th
     run = make_run(lanes=("autoregressive",), n_tokens=20)
     assert not contradictions(run)
     run.costs.contradiction = 0.4
-    assert contradictions(run) == ["longer checks were timed to be cheaper than shorter ones"]
+    assert contradictions(run) == ["longer checks were timed as cheaper than shorter ones"]

@@ -82,21 +82,8 @@ def toy(monkeypatch):
 
 
 def test_evaluate_writes_its_reports_and_goes_on(capsys, tmp_path, toy):
-    asked = [
-        "evaluate",
-        "--limit",
-        "2",
-        "--max-new-tokens",
-        "12",
-        "--lanes",
-        "static:5,oracle",
-        "--clock-prompts",
-        "1",
-        "--repeats",
-        "1",
-        "--out",
-        str(tmp_path),
-    ]
+    few = "--limit 2 --max-new-tokens 12 --lanes static:5,oracle --clock-prompts 1 --repeats 1"
+    asked = ["evaluate", *few.split(), "--out", str(tmp_path)]
     status, out, err = command(capsys, *asked)
     assert status == 0 and "Latency and speedup" in out and "Wrote" in err
     assert {"report.md", "tables.csv", "result.json"} <= {path.name for path in tmp_path.iterdir()}
@@ -111,21 +98,8 @@ def test_evaluate_writes_its_reports_and_goes_on(capsys, tmp_path, toy):
 
 
 def test_evaluate_in_json(capsys, tmp_path, toy):
-    status, out, _ = command(
-        capsys,
-        "evaluate",
-        "--limit",
-        "1",
-        "--max-new-tokens",
-        "8",
-        "--lanes",
-        "static:5",
-        "--clock-prompts",
-        "0",
-        "--out",
-        str(tmp_path),
-        "--json",
-    )
+    few = "--limit 1 --max-new-tokens 8 --lanes static:5 --clock-prompts 0"
+    status, out, _ = command(capsys, "evaluate", *few.split(), "--out", str(tmp_path), "--json")
     assert status == 0 and json.loads(out)["schema"].startswith("speculoscope.evaluation/")
 
 

@@ -63,7 +63,9 @@ def test_errors_undone_one_kind_at_a_time():
     def price(*lengths: int) -> float:
         return sum(costs.iteration(n, "shallow", "static") for n in lengths) * costs.target_s / 8
 
-    short, long = (correct(lane, samples, costs, None) for lane in ("static:1", "static:9"))
+    short, long = (
+        correct(replay_lane(lane, samples, costs), samples, costs, None) for lane in ("static:1", "static:9")
+    )
     assert short.as_it_is_s == pytest.approx(price(1, 1, 1, 1, 0))  # starts 0, 2, 3, 5, 7
     assert short.never_too_late_s == pytest.approx(short.as_it_is_s)
     assert short.never_too_soon_s == pytest.approx(price(3, 4))  # up to the failure at 2, then to the text's end

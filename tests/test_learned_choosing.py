@@ -10,8 +10,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from decoding.analysis.tuning import Bench, Chosen, choose
-from decoding.analysis.validation import FILE, Recorded, read_validation, write_validation
-from decoding.analysis.whatif import simulate
+from decoding.analysis.validation import FILE, read_validation, write_validation
+from decoding.analysis.whatif import Recorded
 from decoding.errors import UserError
 from decoding.lookahead.fitted import FOLDER, load_heads
 from decoding.lookahead.lanes import parse_lane
@@ -67,7 +67,7 @@ def test_kept_chains_replay_as_they_were_recorded(folder, lane):
     for was, kept in zip(recorded, read_validation(folder, "toy", TARGET, DRAFT), strict=True):
         assert (kept.finish, kept.max_new_tokens) == (was.finish, was.max_new_tokens)
         policies = (make_policy(parse_lane(lane), HEADS) for _ in range(2))
-        old, new = (simulate(one.chain, costs(0.1, 1.3), policy) for one, policy in zip((was, kept), policies))
+        old, new = (one.simulate(costs(0.1, 1.3), policy) for one, policy in zip((was, kept), policies))
         assert old.iterations == new.iterations
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from decoding.engines.pair import load_pair
 from decoding.errors import Cancelled, UserError
 from decoding.fit import texts as texts_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt
-from decoding.fit.candidates import calibrated, make_head
+from decoding.fit.candidates import fitter_of
 from decoding.fit.costaware import recent_along, train_network, train_table
 from decoding.fit.data import Collector, Positions, rows_of, split_texts
 from decoding.fit.disco import train_disco
@@ -260,8 +261,9 @@ def test_calibration_is_folded_into_the_heads_last_layer(policy, seed):
         margin=rng.random(6) * 5,
         hidden=rng.normal(size=(6, 4)),
     )
-    before = make_head(policy, trained).score_chain(features)
-    after = make_head(policy, calibrated(policy, trained, platt)).score_chain(features)
+    fitter = fitter_of(policy)
+    calibrated = replace(trained, weights=fitter.calibrate(trained.weights, platt))
+    before, after = (fitter.make_head(one).score_chain(features) for one in (trained, calibrated))
     np.testing.assert_allclose(after, platt.apply(before), rtol=1e-4)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from decoding.cli.lists import markdown_lines
 from decoding.errors import UserError
 from decoding.evaluation.losses import correct
+from decoding.evaluation.samples import replay_lane
 from decoding.lookahead.base import SL_CAP, DraftState, LaneContext
 from decoding.lookahead.lanes import is_usable, parse_lane, spec_of
 from decoding.lookahead.registry import make_policy
@@ -84,7 +85,8 @@ def test_an_iteration_without_room_to_draft_teaches_nothing(lane):
 
 @pytest.mark.parametrize("lane", DECIDING)
 def test_its_errors_can_be_undone_where_guesses_hold_beyond_its_cap(lane):
-    found = correct(lane, [sample("y" * 70 + "n" + "yyn" * 6)], COSTS, None)
+    samples = [sample("y" * 70 + "n" + "yyn" * 6)]
+    found = correct(replay_lane(lane, samples, COSTS), samples, COSTS, None)
     assert found.no_errors_s <= found.never_too_late_s + 1e-12 and found.no_errors_s <= found.as_it_is_s + 1e-12
 
 

@@ -5,28 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..records.trace import Chain, Run, Trace
-from .metrics import (
-    Spread,
-    acceptance_rate,
-    accepted,
-    block_efficiency,
-    discard_rate,
-    draft_passes,
-    drafted,
-    end_to_end_speedup,
-    first_guess_hit_rate,
-    first_guesses,
-    loop_share,
-    match_rate,
-    predicted_cost,
-    predicted_speedup,
-    seconds_per_token,
-    speedup,
-    target_passes,
-    thrown_away,
-    tokens_per_target_pass,
-    verification_rate,
-)
+from . import metrics
+from .metrics import Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +22,28 @@ class Figure:
 
 def lane_figures(run: Run, trace: Trace) -> list[Figure]:
     """All figures of a lane, in display order; those that do not apply are left out."""
+    end_to_end = metrics.end_to_end_speedup(run, trace)
     figures = [
-        _speedup_figure("speedup", "speedup", speedup(run, trace), "decode time, without prefill"),
-        _speedup_figure("end_to_end", "end to end", end_to_end_speedup(run, trace), "prefill and decode time"),
+        _speedup_figure("speedup", "speedup", metrics.speedup(run, trace), "decode time, without prefill"),
+        _speedup_figure("end_to_end", "end to end", end_to_end, "prefill and decode time"),
         _predicted_figure(run, trace),
-        _per_token_figure(trace),
+        _latency_figure(trace),
         *_pass_figures(trace),
         *(_draft_figures(run, trace) if trace.draft else []),
-        _loop_figure(run, trace),
+        _figure(
+            "loop_share",
+            "loop's own share",
+            metrics.loop_share(run, trace),
+            ".1%",
+            "(policy + rest) / decode time, in the replayed repeat",
+        ),
     ]
     return [figure for figure in figures if figure is not None]
+
+
+def _figure(key: str, label: str, value: float | None, show: str, formula: str) -> Figure | None:
+    """A figure whose text is ``value`` in the format ``show``; None without a value."""
+    return None if value is None else Figure(key, label, value, f"{value:{show}}", formula)
 
 
 def _speedup_figure(key: str, label: str, spread: Spread | None, what: str) -> Figure | None:
@@ -63,10 +55,10 @@ def _speedup_figure(key: str, label: str, spread: Spread | None, what: str) -> F
 
 
 def _predicted_figure(run: Run, trace: Trace) -> Figure | None:
-    predicted = predicted_speedup(run, trace)
+    predicted = metrics.predicted_speedup(run, trace)
     if predicted is None:
         return None
-    cost = predicted_cost(run.costs, trace)
+    cost = metrics.predicted_cost(run.costs, trace)
     formula = (
         "tokens (v(1) + o) / sum of first + n (c + decision) + v(n+1) + o over iterations"
         f" = {len(trace.output)} x {run.costs.iteration(0, None):.3f} / {cost:.1f}, all as measured at the start;"
@@ -75,60 +67,70 @@ def _predicted_figure(run: Run, trace: Trace) -> Figure | None:
     return Figure("predicted", "predicted speedup", predicted, f"{predicted:.2f}×", formula)
 
 
-def _per_token_figure(trace: Trace) -> Figure | None:
-    seconds = seconds_per_token(trace)
+def _latency_figure(trace: Trace) -> Figure | None:
+    seconds = metrics.seconds_per_token(trace)
     if seconds is None:
         return None
     formula = f"median decode time over repeats / {len(trace.output)} tokens = {1 / seconds:.0f} tokens/s"
     return Figure("latency", "time per token", seconds, f"{seconds * 1e3:.2f} ms", formula)
 
 
-def _pass_figures(trace: Trace) -> list[Figure]:
-    n, tokens = target_passes(trace), len(trace.output)
-    passes = Figure("target_passes", "target passes", n, f"{n}", f"iterations after the prefill, for {tokens} tokens")
+def _pass_figures(trace: Trace) -> list[Figure | None]:
+    n, tokens = metrics.target_passes(trace), len(trace.output)
+    passes = _figure("target_passes", "target passes", n, "", f"iterations after the prefill, for {tokens} tokens")
     if not n or not trace.draft:
         return [passes]
-    per_pass, efficiency = tokens_per_target_pass(trace), block_efficiency(trace)
     formula = (
-        f"1 + accepted / iterations = 1 + {accepted(trace)} / {n}; "
-        f"tokens / iterations with the truncated last one as it is: {efficiency:.2f}"
+        f"1 + accepted / iterations = 1 + {metrics.accepted(trace)} / {n}; "
+        f"tokens / iterations with the truncated last one as it is: {metrics.block_efficiency(trace):.2f}"
     )
-    return [Figure("tokens_per_target_pass", "tokens per target pass", per_pass, f"{per_pass:.2f}", formula), passes]
+    per_pass = metrics.tokens_per_target_pass(trace)
+    return [_figure("tokens_per_target_pass", "tokens per target pass", per_pass, ".2f", formula), passes]
 
 
 def _draft_figures(run: Run, trace: Trace) -> list[Figure | None]:
-    n_drafted, lost, n, tokens = drafted(trace), thrown_away(trace), target_passes(trace), len(trace.output)
-    firsts = first_guesses(trace)
+    drafted, lost = metrics.drafted(trace), metrics.thrown_away(trace)
+    n, tokens = metrics.target_passes(trace), len(trace.output)
+    firsts = metrics.first_guesses(trace)
     first_hits = sum(token.fate == "accepted" for token in firsts)
     rejected = sum(token.fate == "rejected" for it in trace.iterations for token in it.drafted)
     chain = run.chains.get(trace.draft or "")
     return [
-        Figure(
+        _figure(
             "draft_passes",
             "draft passes",
-            passes := draft_passes(trace),
-            f"{passes}",
+            metrics.draft_passes(trace),
+            "",
             "one for each drafted token, or for each place of a tree",
         ),
-        _thrown_away_figure(lost, n_drafted, rejected),
-        _share(
+        _thrown_away_figure(lost, drafted, rejected),
+        _figure(
             "first_guess_hit_rate",
             "first-guess hit rate",
-            first_guess_hit_rate(trace),
+            metrics.first_guess_hit_rate(trace),
+            ".0%",
             f"iterations whose first draft held / iterations that drafted = {first_hits} / {len(firsts)}",
         ),
-        _share(
+        _figure(
             "acceptance_rate",
             "acceptance rate",
-            acceptance_rate(trace),
-            f"accepted / drafted = {n_drafted - lost} / {n_drafted}; it measures the policy as much as the draft",
+            metrics.acceptance_rate(trace),
+            ".0%",
+            f"accepted / drafted = {drafted - lost} / {drafted}; it measures the policy as much as the draft",
         ),
         _match_figure(chain) if chain else None,
-        _per_token("discard_rate", "discard rate", discard_rate(trace), f"thrown away / tokens = {lost} / {tokens}"),
-        _per_token(
+        _figure(
+            "discard_rate",
+            "discard rate",
+            metrics.discard_rate(trace),
+            ".2f",
+            f"thrown away / tokens = {lost} / {tokens}",
+        ),
+        _figure(
             "verification_rate",
             "verification rate",
-            verification_rate(trace),
+            metrics.verification_rate(trace),
+            ".2f",
             f"target passes / tokens = {n} / {tokens}",
         ),
     ]
@@ -141,29 +143,10 @@ def _thrown_away_figure(lost: int, drafted: int, rejected: int) -> Figure | None
     return Figure("thrown_away", "thrown away", lost, f"{lost} ({lost / drafted:.0%})", formula)
 
 
-def _share(key: str, label: str, share: float | None, formula: str) -> Figure | None:
-    return None if share is None else Figure(key, label, share, f"{share:.0%}", formula)
-
-
-def _per_token(key: str, label: str, rate: float | None, formula: str) -> Figure | None:
-    return None if rate is None else Figure(key, label, rate, f"{rate:.2f}", formula)
-
-
 def _match_figure(chain: Chain) -> Figure | None:
-    rate = match_rate(chain)
-    if rate is None:
-        return None
-    n = len(chain.target)
+    rate, n = metrics.match_rate(chain) or 0.0, len(chain.target)
     formula = (
-        f"positions where the draft's first choice on the final text is the target's token"
+        "positions where the draft's first choice on the final text is the target's token"
         f" = {round(rate * n)} / {n}; the same for every policy"
     )
-    return _share("match_rate", "match rate of the draft", rate, formula)
-
-
-def _loop_figure(run: Run, trace: Trace) -> Figure | None:
-    share = loop_share(run, trace)
-    if share is None:
-        return None
-    formula = "(policy + rest) / decode time, in the replayed repeat"
-    return Figure("loop_share", "loop's own share", share, f"{share:.1%}", formula)
+    return _figure("match_rate", "match rate of the draft", rate if n else None, ".0%", formula)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ..records.trace import Chain, Costs, Repeat, Run, Token, Trace
+from ..records.trace import Chain, Costs, Run, Token, Trace
 from .run_costs import run_costs
 from .whatif import Replay, ending, static_sweep
 
@@ -212,10 +212,9 @@ def _ratios(run: Run, trace: Trace, seconds) -> list[float]:
 def where_time_goes(run: Run, trace: Trace) -> dict[str, float]:
     """Seconds of the replayed repeat by kind: prefill, draft, check, policy, rest. {} without repeats."""
     index = replayed_repeat(run)
-    return _seconds_by_kind(trace.repeats[index]) if index is not None and trace.repeats else {}
-
-
-def _seconds_by_kind(repeat: Repeat) -> dict[str, float]:
+    if index is None or not trace.repeats:
+        return {}
+    repeat = trace.repeats[index]
     return {
         "prefill": repeat.prefill_s,
         "draft": sum(repeat.draft_s),

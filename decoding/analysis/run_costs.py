@@ -1,8 +1,8 @@
 """What iterations cost during a run, by its own clock: the costs at which lanes are simulated beside its measured ones.
 
 The cost curves of a run are measured before it, and kept for long: policies weigh them, and a run file repeats its run
-with them. But what they say need not hold while the lanes run. A simulated lane is comparable with measured ones only
-at the costs that held for those.
+with them. They need not hold while the lanes run, and a simulated lane is comparable with measured ones only at the
+costs that held for those.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from ..records.trace import Costs, Run, Trace
 
-ENOUGH = 3  # iterations of a size, below which the curve is trusted more than the clock
+MIN_ITERATIONS = 3  # iterations of a size, below which the curve is trusted more than the clock
 
 Measured = Mapping[int, list[float]]  # size -> the cost of each iteration of that size
 
@@ -63,7 +63,7 @@ def _iterations(trace: Trace, units: list[float]) -> Iterator[tuple[int, float, 
 
 
 def _medians(found: Measured) -> dict[int, float]:
-    return {n: median(costs) for n, costs in sorted(found.items()) if len(costs) >= ENOUGH}
+    return {n: median(costs) for n, costs in sorted(found.items()) if len(costs) >= MIN_ITERATIONS}
 
 
 def _corrected(costs: Costs, found: Measured) -> list[float]:

@@ -7,10 +7,12 @@ from ..records.trace import Run, Trace
 from .metrics import speedup, speedups
 from .whatif import Replay, ending, static_sweep
 
-DOUBT = 0.25  # by how much a longer check may be timed to be cheaper than a shorter one (v is fitted through both)
-FALL = 0.97  # v(n) / v(n - 1) below which the measurements of v contradict each other
-TWINS = 1.3  # largest ratio between a static lane's measured and simulated speedup
-WAVERING = 2.0  # highest / lowest speedup of the repeats beyond which their median means little
+MAX_CONTRADICTION = (
+    0.25  # by how much a longer check may be timed as cheaper than a shorter one (v is fitted through both)
+)
+MIN_STEP = 0.97  # v(n) / v(n - 1) below which the measurements of v contradict each other
+MAX_RATIO = 1.3  # largest ratio between a static lane's measured and simulated speedup
+MAX_SPREAD = 2.0  # highest / lowest speedup of the repeats beyond which their median means little
 
 
 def contradictions(run: Run) -> list[str]:
@@ -20,11 +22,11 @@ def contradictions(run: Run) -> list[str]:
     """
     found = []
     v = run.costs.verify_curve
-    if run.costs.contradiction > DOUBT:
-        found.append("longer checks were timed to be cheaper than shorter ones")
-    if v[0] and run.costs.verify(min(6, len(v))) < FALL * v[0]:
+    if run.costs.contradiction > MAX_CONTRADICTION:
+        found.append("longer checks were timed as cheaper than shorter ones")
+    if v[0] and run.costs.verify(min(6, len(v))) < MIN_STEP * v[0]:
         found.append("checking 6 tokens came out cheaper than producing one")
-    elif any(later < FALL * earlier for earlier, later in zip(v, v[1:])):
+    elif any(later < MIN_STEP * earlier for earlier, later in zip(v, v[1:])):
         found.append("checking more tokens came out cheaper than checking fewer")
     return found + [clause for trace in run.lanes if (clause := _against_its_replay(run, trace))]
 
@@ -39,7 +41,7 @@ def _against_its_replay(run: Run, trace: Trace) -> str:
     if not 1 <= sl <= len(replayed):
         return ""
     simulated = replayed[sl - 1].speedup
-    if 1 / TWINS < simulated / measured.median < TWINS:
+    if 1 / MAX_RATIO < simulated / measured.median < MAX_RATIO:
         return ""
     name = f"{lane.spec.title} {sl}" + (f" · {lane.draft}" if lane.draft else "")
     came_out = f"{name} came out {measured.median:.2f}×"
@@ -53,6 +55,6 @@ def wavering(run: Run, trace: Trace) -> tuple[float, float] | None:
     """
     ratios = sorted(speedups(run, trace))
     inner = ratios[1:-1] if len(ratios) >= 5 else ratios
-    if not inner or inner[-1] <= WAVERING * inner[0]:
+    if not inner or inner[-1] <= MAX_SPREAD * inner[0]:
         return None
     return ratios[0], ratios[-1]

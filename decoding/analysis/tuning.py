@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from ..files import costs_folder
@@ -24,8 +25,8 @@ from ..lookahead.specs import all_specs
 from ..lookahead.static import Static
 from ..records.trace import Costs
 from .validation import FILE as VALIDATION
-from .validation import Recorded, policies_digest
-from .whatif import Replay, simulate
+from .validation import policies_digest
+from .whatif import Recorded
 
 
 @dataclass(slots=True)
@@ -72,31 +73,22 @@ _CHOSEN = TypeAdapter(Chosen)
 
 
 class Bench:
-    """All validation chains ready for replay; computes the latency of policies under one set of costs."""
+    """Computes the latency of policies on validation chains, under one set of costs."""
 
     def __init__(self, recorded: Sequence[Recorded], costs: Costs) -> None:
-        self._replays = [(Replay(one.chain), one) for one in recorded]
-        self._costs = costs
+        self._recorded, self._costs = recorded, costs
         self._draft = recorded[0].chain.draft
 
     def row(self, policy: LookaheadPolicy, threshold: float = 0.0) -> Row:
         """The histogram of iterations by SL that ``policy`` gives on these texts."""
-        histogram = [0] * (SL_CAP + 1)
-        for replay, one in self._replays:
-            found = simulate(replay, self._costs, policy, max_new_tokens=one.max_new_tokens, finish=one.finish)
-            for _, drafted, _ in found.iterations:
-                while drafted >= len(histogram):  # the oracle has no cap
-                    histogram.append(0)
-                histogram[drafted] += 1
-        return Row(float(threshold), sum(replay.n_tokens for replay, _ in self._replays), tuple(histogram))
+        simulated = [one.simulate(self._costs, policy) for one in self._recorded]
+        lengths = [drafted for one in simulated for _, drafted, _ in one.iterations]
+        histogram = np.bincount(lengths, minlength=SL_CAP + 1).tolist()
+        return Row(float(threshold), sum(one.n_tokens for one in simulated), tuple(histogram))
 
     def latency(self, policy: LookaheadPolicy) -> float:
         """Time per token of ``policy``, in target passes."""
-        return self.latency_of(self.row(policy), policy.name)
-
-    def latency_of(self, row: Row, policy: str) -> float:
-        """Time per token, in target passes, of iterations with these SLs."""
-        return row.latency(self._costs, self._draft, policy)
+        return self.row(policy).latency(self._costs, self._draft, policy.name)
 
     def static_opt(self) -> tuple[int, float]:
         """(SL, latency per token) of the best static policy."""

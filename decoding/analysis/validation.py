@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -20,6 +19,7 @@ from ..errors import UserError
 from ..files import digest_of_files, write_whole
 from ..lookahead.policy_files import AGAIN, weights_digest
 from ..records.trace import Chain, Finish, Guesses
+from .whatif import Recorded
 
 FILE = "validation.safetensors"
 SCHEMA = "speculoscope.validation/1"
@@ -28,15 +28,6 @@ FINISHES: tuple[Finish, ...] = get_args(Finish)
 HELD, MISSED, SILENT = 1, 0, 2  # a guess; SILENT: the draft had nothing to propose
 LARGEST = 15.0  # of a logit
 SCORE = "score "  # begins the names of the arrays with a policy's scores
-
-
-@dataclass(slots=True)
-class Recorded:
-    """One validation prompt: its chain, and how its text ended."""
-
-    chain: Chain
-    max_new_tokens: int
-    finish: Finish
 
 
 def write_validation(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypedDict
 
 from ..errors import UserError
@@ -121,6 +122,26 @@ def simulate(
     cost = _cost(iterations, paid, chain.draft, policy.name)
     plain = replay.n_tokens * paid.iteration(0, None)
     return Simulated(iterations, replay.n_tokens, cost, plain / cost if cost else 1.0)
+
+
+@dataclass
+class Recorded:
+    """A text with the chain of a draft along it, and how it ended."""
+
+    chain: Chain
+    max_new_tokens: int
+    finish: Finish
+
+    @cached_property
+    def replay(self) -> Replay:
+        return Replay(self.chain)
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.chain.target)
+
+    def simulate(self, costs: Costs, policy: LookaheadPolicy) -> Simulated:
+        return simulate(self.replay, costs, policy, max_new_tokens=self.max_new_tokens, finish=self.finish)
 
 
 def _replay(chain: Chain | Replay) -> Replay:

@@ -134,11 +134,11 @@ class Collector:
         texts = self._by_prompt
         return [
             Sample(
-                prompt.id,
-                prompt.suite,
                 _read_chain(chains[prompt.id]),
-                texts[prompt.id]["finish"],
                 self._key["max_new_tokens"],
+                texts[prompt.id]["finish"],
+                prompt=prompt.id,
+                suite=prompt.suite,
             )
             for prompt in prompts
             if prompt.id in chains and texts[prompt.id]["output"]

@@ -66,7 +66,7 @@ class PolicyRun:
     @cached_property
     def corrections(self) -> Corrections | None:
         """None for a policy that makes no errors."""
-        return correct(self.replayed.lane, self.samples, self.costs, self.heads)
+        return correct(self.replayed, self.samples, self.costs, self.heads)
 
 
 @dataclass(frozen=True, slots=True)

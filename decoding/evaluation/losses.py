@@ -5,7 +5,7 @@ The latter is the time of the same policy with one kind of error corrected with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..analysis.whatif import Simulated
@@ -15,7 +15,7 @@ from ..lookahead.lanes import parse_lane
 from ..lookahead.registry import make_policy
 from ..records.trace import Costs
 from .results import PERFECT_JUDGE
-from .samples import Replayed, Sample, plain_costs, simulate_all
+from .samples import Replayed, Sample, plain_costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Corrected(LookaheadPolicy):
 def replay_judge(samples: Sequence[Sample], costs: Costs) -> Replayed:
     """A perfect classifier of the drafted token on every sample; its decisions are free."""
     free, static = replace(costs, decision={}), parse_lane("static:1")
-    simulated = simulate_all(samples, free, lambda: Corrected(make_policy(static), too_soon=True, too_late=True))
+    simulated = [one.simulate(free, Corrected(make_policy(static), too_soon=True, too_late=True)) for one in samples]
     return Replayed(PERFECT_JUDGE, simulated, plain_costs(samples, costs), None)
 
 
@@ -119,29 +119,31 @@ class Corrections:
     no_errors_s: float  # neither: a perfect classifier of the drafted token, at the policy's decision cost
 
 
-def correct(lane: str, samples: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None) -> Corrections | None:
-    """Seconds per token of ``lane`` as it is and with what holds it back undone, one at a time.
+def correct(
+    replayed: Replayed, samples: Sequence[Sample], costs: Costs, heads: Mapping[str, Head] | None
+) -> Corrections | None:
+    """Seconds per token of a lane as it is and with what holds it back undone, one at a time.
 
     None for policies that make no errors of their own: plain decoding and the oracle.
     """
-    parsed = parse_lane(lane)
+    parsed = parse_lane(replayed.lane)
     if parsed.is_plain or parsed.is_oracle:
         return None
 
-    def replayed(wrap: Callable[[LookaheadPolicy], LookaheadPolicy]) -> list[Simulated]:
-        return simulate_all(samples, costs, lambda: wrap(make_policy(parsed, heads)))
+    def corrected(**errors: bool) -> list[Simulated]:
+        return [one.simulate(costs, Corrected(make_policy(parsed, heads), **errors)) for one in samples]
 
     def seconds(simulated: Sequence[Simulated], priced: Costs = costs) -> float:
         lengths = (n for one in simulated for _, n, _ in one.iterations)
         total = sum(priced.iteration(n, samples[0].chain.draft, parsed.policy) for n in lengths)
         return total * costs.target_s / sum(one.n_tokens for one in simulated)
 
-    as_it_is = replayed(lambda policy: policy)
+    as_it_is = replayed.simulated
     return Corrections(
         as_it_is_s=seconds(as_it_is),
         free_decisions_s=seconds(as_it_is, replace(costs, decision={})),
         free_checks_s=seconds(as_it_is, replace(costs, verify_curve=costs.verify_curve[:1])),
-        never_too_soon_s=seconds(replayed(lambda policy: Corrected(policy, too_soon=True))),
-        never_too_late_s=seconds(replayed(lambda policy: Corrected(policy, too_late=True))),
-        no_errors_s=seconds(replayed(lambda policy: Corrected(policy, too_soon=True, too_late=True))),
+        never_too_soon_s=seconds(corrected(too_soon=True)),
+        never_too_late_s=seconds(corrected(too_late=True)),
+        no_errors_s=seconds(corrected(too_soon=True, too_late=True)),
     )

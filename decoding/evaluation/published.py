@@ -31,39 +31,28 @@ class Published:
     speedups: dict[str, float]
 
 
-_DISCO = "DISCO, Table 1 (arXiv 2405.04304)"
-_SPECDECPP = "SpecDec++ (arXiv 2405.19715)"
 _STARCODER = "StarCoder 15B with a 168M draft, one A100, greedy"
-_LLAMA = "Llama-2-chat 70B with 7B, two A100, sampling"
 _VICUNA = "Vicuna 13B with a 68M draft, one A100, greedy"
+
+
+def _disco(suite: str, setting: str, *speedups: float) -> Published:
+    policies = ("heuristic", "static", STATIC_OPT, "disco", "oracle")
+    return Published(suite, "DISCO, Table 1 (arXiv 2405.04304)", setting, dict(zip(policies, speedups, strict=True)))
+
+
+def _specdecpp(suite: str, best_static: float, specdecpp: float) -> Published:
+    speedups = {STATIC_OPT: best_static, "specdecpp": specdecpp}
+    return Published(suite, "SpecDec++ (arXiv 2405.19715)", "Llama-2-chat 70B with 7B, two A100, sampling", speedups)
+
+
 PUBLISHED = (
-    Published(
-        "mbpp",
-        _DISCO,
-        _STARCODER,
-        {"heuristic": 1.16, "static": 1.46, STATIC_OPT: 1.64, "disco": 1.84, "oracle": 2.28},
-    ),
-    Published(
-        "humaneval",
-        _DISCO,
-        _STARCODER,
-        {"heuristic": 1.04, "static": 1.63, STATIC_OPT: 1.63, "disco": 1.84, "oracle": 2.22},
-    ),
-    Published("humaneval", _SPECDECPP, _LLAMA, {STATIC_OPT: 2.00, "specdecpp": 2.23}),
-    Published("gsm8k", _SPECDECPP, _LLAMA, {STATIC_OPT: 2.07, "specdecpp": 2.26}),
-    Published(
-        "CNN-DM",
-        _DISCO,
-        _VICUNA,
-        {"heuristic": 1.81, "static": 1.94, STATIC_OPT: 1.85, "disco": 2.15, "oracle": 2.48},
-    ),
-    Published(
-        "Alpaca",
-        _DISCO,
-        _VICUNA,
-        {"heuristic": 1.50, "static": 2.00, STATIC_OPT: 2.02, "disco": 2.12, "oracle": 2.38},
-    ),
-    Published("Alpaca", _SPECDECPP, _LLAMA, {STATIC_OPT: 1.90, "specdecpp": 2.04}),
+    _disco("mbpp", _STARCODER, 1.16, 1.46, 1.64, 1.84, 2.28),
+    _disco("humaneval", _STARCODER, 1.04, 1.63, 1.63, 1.84, 2.22),
+    _specdecpp("humaneval", 2.00, 2.23),
+    _specdecpp("gsm8k", 2.07, 2.26),
+    _disco("CNN-DM", _VICUNA, 1.81, 1.94, 1.85, 2.15, 2.48),
+    _disco("Alpaca", _VICUNA, 1.50, 2.00, 2.02, 2.12, 2.38),
+    _specdecpp("Alpaca", 1.90, 2.04),
 )
 ELSEWHERE = ("CNN-DM", "Alpaca")  # data sets that `suites fetch` does not offer
 

@@ -25,7 +25,19 @@ from .results import (
     shipped_name,
     write_text,
 )
-from .table import Cell, Column, Table, cell, counted, make_table, percent_interval, signed, times, to_markdown
+from .table import (
+    Cell,
+    Column,
+    Table,
+    cell,
+    counted,
+    make_table,
+    milliseconds,
+    percent_interval,
+    signed,
+    times,
+    to_markdown,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +52,7 @@ def tables_of(result: EvaluationResult) -> list[Table]:
     return [
         *speedup_tables(result),
         *papers_tables(result),
-        *(table for title, note in _NOTES.items() if (table := _metric_table(result, title, note(result))).rows),
+        *(table for title in _NOTES if (table := _metric_table(result, title)).rows),
         _oracle_table(result),
     ]
 
@@ -55,6 +67,13 @@ def speedup_tables(result: EvaluationResult) -> list[Table]:
         *(_latency_table(result, prefix) for prefix in prefixes),
         *(_suite_table(result, prefix) for prefix in prefixes if len(result.suites) > 1),
     ]
+
+
+_OF_TIMING = (
+    "Timing: half the width of the 95% interval of ahead that is due to timing noise alone, for these prompts. "
+    "All figures are ratios of sums over prompts."
+)
+_OF_SIMULATION = "Over simulated: the speedup over that simulated on the same prompts."
 
 
 def _latency_table(result: EvaluationResult, prefix: str) -> Table:
@@ -72,23 +91,12 @@ def _latency_table(result: EvaluationResult, prefix: str) -> Table:
         return Column(title, lambda label: cell(result.find(f"{prefix}{name}", label), show), note)
 
     columns = [
-        column("ms/token", "latency_s", lambda one: f"{one.value * 1e3:.2f}"),
+        column("ms/token", "latency_s", milliseconds),
         column("speedup", "speedup", times),
         column("ahead of static-opt", "cut", percent_interval),
         Column("behind oracle", lambda label: behind(result.need(f"{prefix}latency_s", label))),
-        column(
-            "timing",
-            "noise",
-            lambda one: f"\u00b1 {one.value:.1%}",
-            "Timing: half the width of the 95% interval of ahead that is due to timing noise alone, for these prompts. "
-            "All figures are ratios of sums over prompts.",
-        ),
-        column(
-            "over simulated",
-            "over_simulated",
-            percent_interval,
-            "Over simulated: the speedup over that simulated on the same prompts.",
-        ),
+        column("timing", "noise", lambda one: f"\u00b1 {one.value:.1%}", _OF_TIMING),
+        column("over simulated", "over_simulated", percent_interval, _OF_SIMULATION),
     ]
     note = (
         f"{how}. Ahead: how far the latency is below static-opt's; behind: how far it is above the oracle's. Square "
@@ -128,12 +136,13 @@ def _suite_table(result: EvaluationResult, prefix: str) -> Table:
     return make_table(f"{how}, by suite", note, "policy", _named(result, [f"{prefix}speedup"], result.suites), columns)
 
 
-def _metric_table(result: EvaluationResult, title: str, note: str) -> Table:
+def _metric_table(result: EvaluationResult, title: str) -> Table:
     """The columns of METRICS that belong to the table ``title``."""
+    note, sentence = _NOTES[title]
     metrics = [metric for metric in METRICS if metric.table == title]
     names = _named(result, [metric.name for metric in metrics])
     columns = [Column(one.title, lambda label, one=one: _metric_cell(result, one, label)) for one in metrics]  # type: ignore[misc]
-    return make_table(title, note, "policy", names, columns)
+    return make_table(title, note + sentence(result), "policy", names, columns)
 
 
 def _metric_cell(result: EvaluationResult, metric: Metric, label: str) -> Cell:
@@ -144,14 +153,6 @@ def _metric_cell(result: EvaluationResult, metric: Metric, label: str) -> Cell:
         return f"{metric.show(figure.value)}{change}"
 
     return cell(result.find(metric.name, label), show)
-
-
-def _prediction_note(result: EvaluationResult) -> str:
-    return (
-        "Does the policy predict which guesses hold? One prediction per output position: a drafted token is predicted "
-        "to hold, the token after the last guess of an iteration to fail. With a high match rate F1 is high for any "
-        f"policy: compare always-accept.{_f1_sentence(result)}"
-    )
 
 
 def _f1_sentence(result: EvaluationResult) -> str:
@@ -166,44 +167,41 @@ def _f1_sentence(result: EvaluationResult) -> str:
     )
 
 
-def _passes_note(result: EvaluationResult) -> str:
-    return "Over all test prompts. Discard rate: drafts thrown away / tokens; verification: target passes / tokens."
-
-
-def _losses_note(result: EvaluationResult) -> str:
-    return (
-        "Simulated milliseconds per token; thrown away: the part of them spent on guesses that did not hold. Stopped "
-        "too soon: iterations per 100 tokens that ended although the next guess would have held. "
-        f"{_judge_sentence(result)}"
-    )
-
-
 def _judge_sentence(result: EvaluationResult) -> str:
     speedup, cut = result.find("speedup", PERFECT_JUDGE), result.find("cut", PERFECT_JUDGE)
     if speedup is None:
-        return ""
+        return " "
     ahead = f", {cut.value:+.1%} against static-opt" if cut else ""
     latency, oracle = result.value("latency_s", PERFECT_JUDGE), result.find("latency_s", "oracle")
     behind = f", {latency / oracle.value - 1:.1%} behind the oracle" if oracle else ""
     return (
-        f"A perfect classifier of the drafted token, with free decisions, would reach {speedup.value:.2f}×{ahead}"
+        f" A perfect classifier of the drafted token, with free decisions, would reach {speedup.value:.2f}×{ahead}"
         f"{behind}: it still drafts the token that fails."
     )
 
 
-def _corrections_note(result: EvaluationResult) -> str:
-    return (
+_NOTES: dict[str, tuple[str, Callable[[EvaluationResult], str]]] = {  # table -> its note, and a sentence on the result
+    PREDICTION: (
+        "Does the policy predict which guesses hold? One prediction per output position: a drafted token is predicted "
+        "to hold, the token after the last guess of an iteration to fail. With a high match rate F1 is high for any "
+        "policy: compare always-accept.",
+        _f1_sentence,
+    ),
+    PASSES: (
+        "Over all test prompts. Discard rate: drafts thrown away / tokens; verification: target passes / tokens.",
+        lambda result: "",
+    ),
+    LOSSES: (
+        "Simulated milliseconds per token; thrown away: the part of them spent on guesses that did not hold. Stopped "
+        "too soon: iterations per 100 tokens that ended although the next guess would have held.",
+        _judge_sentence,
+    ),
+    CORRECTIONS: (
         "Simulated milliseconds per token, and in brackets the change, if one loss were removed: decisions and "
         "features free; checking many tokens as cheap as checking one; no guess after one that fails (no false "
-        "positives); no stop while all guesses hold (no false negatives); neither kind of error."
-    )
-
-
-_NOTES = {
-    PREDICTION: _prediction_note,
-    PASSES: _passes_note,
-    LOSSES: _losses_note,
-    CORRECTIONS: _corrections_note,
+        "positives); no stop while all guesses hold (no false negatives); neither kind of error.",
+        lambda result: "",
+    ),
 }
 
 
@@ -259,12 +257,7 @@ def _drafts_table(result: EvaluationResult) -> Table:
         column("speedup at it", "speedup", times, lambda name: f"static:{drafts[name].best_sl}"),
         Column("best policy", lambda name: Cell(drafts[name].best_lane)),
         column("its speedup", "speedup", times, lambda name: drafts[name].best_policy),
-        column(
-            "p95 ms per token",
-            "p95_token_s",
-            lambda one: f"{one.value * 1e3:.2f}",
-            lambda name: drafts[name].best_policy,
-        ),
+        column("p95 ms per token", "p95_token_s", milliseconds, lambda name: drafts[name].best_policy),
         column("break-even c", "break_even_c", lambda one: f"{one.value:.2f}"),
     ]
     note = (

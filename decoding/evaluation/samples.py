@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..analysis.whatif import Replay, Simulated, simulate
-from ..lookahead.base import LookaheadPolicy
+from ..analysis.whatif import Recorded, Simulated
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.registry import make_policy
-from ..records.trace import Chain, Costs, Finish
+from ..records.trace import Costs
 from .results import ALL
 
 
-@dataclass(slots=True)
-class Sample:
-    """One prompt of one suite with the target's text and one draft's chain along it."""
+@dataclass(kw_only=True)
+class Sample(Recorded):
+    """The text of one prompt of one suite."""
 
     prompt: str  # its id
     suite: str
-    chain: Chain
-    finish: Finish
-    max_new_tokens: int
-    replay: Replay = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.replay = Replay(self.chain)
-
-    @property
-    def n_tokens(self) -> int:
-        return len(self.chain.target)
 
 
 @dataclass(slots=True)
@@ -94,15 +82,8 @@ def replay_lane(
 ) -> Replayed:
     """Replays ``lane`` on every sample. Raises UserError for a lane that cannot run (nothing fitted)."""
     parsed = parse_lane(lane)
-    simulated = simulate_all(samples, costs, lambda: make_policy(parsed, heads))
+    simulated = [one.simulate(costs, make_policy(parsed, heads)) for one in samples]
     return Replayed(lane, simulated, plain_costs(samples, costs), make_policy(parsed, heads).cap)
-
-
-def simulate_all(samples: Sequence[Sample], costs: Costs, make: Callable[[], LookaheadPolicy]) -> list[Simulated]:
-    """A policy of its own, from ``make``, on every sample."""
-    return [
-        simulate(one.replay, costs, make(), max_new_tokens=one.max_new_tokens, finish=one.finish) for one in samples
-    ]
 
 
 def plain_costs(samples: Sequence[Sample], costs: Costs) -> np.ndarray:

@@ -55,6 +55,10 @@ def times(figure: Figure) -> str:
     return f"{figure.value:.2f}×{between}"
 
 
+def milliseconds(figure: Figure) -> str:
+    return f"{figure.value * 1e3:.2f}"
+
+
 def percent_interval(figure: Figure) -> str:
     """ "+3.0% [+1.7%, +4.1%]"."""
     between = "" if figure.low is None or figure.high is None else f" [{signed(figure.low)}, {signed(figure.high)}]"

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.tuning import Bench
-from ..analysis.validation import Recorded
+from ..analysis.whatif import Recorded
 from ..lookahead.base import SL_CAP, SL_CAP_LEARNED
 from ..lookahead.heads import Head
 from ..lookahead.ngrams import Ngrams
@@ -100,20 +100,10 @@ def train_candidates(positions: Positions, ngrams: Ngrams | None, epochs: int, s
     trained_on, held_out = split_texts(int(positions.text.max()) + 1, HELD_OUT, seed)
     train, held = rows_of(positions, trained_on), rows_of(positions, held_out)
     return [
-        Candidate(policy, column, trained, make_head(policy, trained))
+        Candidate(policy, column, trained, fitter_of(policy).make_head(trained))
         for policy in fitted_policies()
         for column, trained in fitter_of(policy).train(train, held, ngrams, epochs, seed)
     ]
-
-
-def make_head(policy: str, trained: Trained, tuned: dict[str, Any] | None = None) -> Head:
-    """A head of these weights. ``tuned`` defaults to something a warm-up can run with."""
-    return fitter_of(policy).make_head(trained, tuned)
-
-
-def calibrated(policy: str, trained: Trained, platt: Platt) -> Trained:
-    """The same head with Platt's slope and bias folded into its last layer."""
-    return replace(trained, weights=fitter_of(policy).calibrate(trained.weights, platt))
 
 
 def choose(policy: str, candidates: Sequence[Candidate], recorded: list[Recorded], costs: Costs) -> Fitted:
@@ -128,17 +118,17 @@ def choose(policy: str, candidates: Sequence[Candidate], recorded: list[Recorded
 def _tune(one: Calibrated) -> Fitted:
     """``one`` with the SL_max and the argument of the least simulated validation latency."""
     trained, policy = one.trained, one.candidate.policy
-    argument = all_specs()[policy].argument
+    argument, fitter = all_specs()[policy].argument, fitter_of(policy)
     assert argument is not None, "a policy that is fitted has something to choose"
     tries = []
     for cap in CAPS:
-        settings = fitter_of(policy).settings(replace(one, cap=cap)) | {"sl_max": cap}
-        latency, text = one.bench.best_argument(policy, make_head(policy, trained, settings))
+        settings = fitter.settings(replace(one, cap=cap)) | {"sl_max": cap}
+        latency, text = one.bench.best_argument(policy, fitter.make_head(trained, settings))
         tries.append((latency, cap, settings | {argument.meaning: float(text)}))
     latency, _, tuned = min(tries, key=lambda one: one[:2])
     return Fitted(
         policy=policy,
-        head=make_head(policy, trained, tuned),
+        head=fitter.make_head(trained, tuned),
         weights=trained.weights,
         architecture=trained.architecture | {"held_out_loss": round(trained.loss, 5)},
         normalisation=trained.normalisation,
@@ -165,6 +155,6 @@ def _calibrate(
             "platt_bias": round(platt.bias, 4),
             "decision_over_c": round(costs.decision[one.column] / costs.draft_step[recorded[0].chain.draft], 4),
         }
-        trained = calibrated(policy, one.trained, platt)
+        trained = replace(one.trained, weights=fitter_of(policy).calibrate(one.trained.weights, platt))
         found.append(Calibrated(one, trained, platt, chains, Bench(chains, priced), priced, measured))
     return found

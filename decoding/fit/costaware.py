@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.isotonic import isotonic_regression
 from torch import nn
 
-from ..analysis.validation import Recorded
+from ..analysis.whatif import Recorded
 from ..lookahead.base import SL_CAP
 from ..lookahead.costaware import CostAware, updated
 from ..lookahead.costaware_heads import (
@@ -30,7 +29,7 @@ from ..lookahead.repetition import LONGEST, N_EVIDENCE
 from .calibration import Platt, fit_chance
 from .candidates import Calibrated, Fitter
 from .data import Positions
-from .training import Trained, Weights, loss_of, scaled_row, train_net
+from .training import Trained, Weights, scaled_row, train_two_layers
 from .tuning import first_guesses, held
 
 WIDTH = 24
@@ -56,15 +55,13 @@ def _train(
 def train_table(train: Positions, held: Positions, feature: str, width: int, epochs: int, seed: int) -> Trained:
     """A small network on (lead, evidence of repetition); its logits are tabulated."""
     inputs, held_inputs = (_inputs(one.evidence, [leads_of(feature, getattr(one, feature))]) for one in (train, held))
-    net, mean, std = _trained_net(inputs, train.match, width, nn.SiLU(), epochs, seed)
-    loss = loss_of(net, (held_inputs - mean) / std, held.match, "costaware")
+    net = train_two_layers(inputs, train.match, held_inputs, held.match, width, nn.SiLU(), epochs, seed, "costaware")
     points = LOWEST + np.arange(N_POINTS) / POINTS_PER_UNIT
     grid = _inputs(np.repeat(np.arange(N_EVIDENCE), N_POINTS), [np.tile(points, N_EVIDENCE)])
-    with torch.inference_mode():
-        table = net(torch.from_numpy((grid - mean) / std))[:, 0].numpy().reshape(N_EVIDENCE, N_POINTS)
-    normalisation = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the table"}
+    table = net.logits(grid).reshape(N_EVIDENCE, N_POINTS)
     weights = {"table": table.astype(np.float32), "alone": _logits_by_run(train)}
-    return Trained(weights, loss, {"feature": feature, "width": width, "epochs": epochs}, normalisation)
+    architecture = {"feature": feature, "width": width, "epochs": epochs}
+    return Trained(weights, net.loss, architecture, net.normalisation("into the table"))
 
 
 def train_network(
@@ -75,31 +72,11 @@ def train_network(
         _inputs(one.evidence, [leads_of(name, getattr(one, name)) for name in features], one.levels)
         for one in (train, held)
     )
-    net, mean, std = _trained_net(inputs, train.match, width, nn.ReLU(), epochs, seed)
-    loss = loss_of(net, (held_inputs - mean) / std, held.match, "costaware")
-    first, last = (_with_bias(layer) for layer in (net[0], net[2]))
-    first[:, :-1] /= std
-    first[:, -1] -= first[:, :-1] @ mean
-    weights = {"first": first, "last": last[0], "alone": _logits_by_run(train), "ngrams": ngrams.packed}
-    normalisation = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the first layer"}
-    return Trained(weights, loss, {"features": list(features), "width": width, "epochs": epochs}, normalisation)
-
-
-def _trained_net(
-    inputs: np.ndarray, match: np.ndarray, width: int, activation: nn.Module, epochs: int, seed: int
-) -> tuple[nn.Sequential, np.ndarray, np.ndarray]:
-    """The network, and the mean and standard deviation with which its inputs are normalised."""
-    mean, std = inputs.mean(0), inputs.std(0) + 1e-4
-    torch.manual_seed(seed)
-    net = nn.Sequential(nn.Linear(inputs.shape[1], width), activation, nn.Linear(width, 1))
-    train_net(net, (inputs - mean) / std, match, None, epochs, 3e-3, "costaware")
-    return net, mean, std
-
-
-def _with_bias(layer: nn.Module) -> np.ndarray:
-    """The weights [out, in + 1] of a linear layer, its bias last."""
-    assert isinstance(layer, nn.Linear)
-    return torch.cat([layer.weight, layer.bias[:, None]], dim=1).detach().numpy().copy()
+    net = train_two_layers(inputs, train.match, held_inputs, held.match, width, nn.ReLU(), epochs, seed, "costaware")
+    first, last = net.folded()
+    weights = {"first": first, "last": last, "alone": _logits_by_run(train), "ngrams": ngrams.packed}
+    architecture = {"features": list(features), "width": width, "epochs": epochs}
+    return Trained(weights, net.loss, architecture, net.normalisation("into the first layer"))
 
 
 def _logits_by_run(train: Positions) -> np.ndarray:

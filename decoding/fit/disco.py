@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from ..lookahead.base import SL_CAP
-from ..lookahead.disco import N_INPUTS, DiscoHead, as_logs, scaled_position
 from ..lookahead.disco import SPEC as DISCO
+from ..lookahead.disco import DiscoHead, as_logs, scaled_position
 from ..lookahead.ngrams import Ngrams
 from .calibration import Platt
 from .candidates import Calibrated, Fitter
 from .data import Positions
-from .training import Trained, Weights, loss_of, scaled_row, train_net
+from .training import Trained, Weights, scaled_row, train_two_layers
 from .tuning import everywhere
 
 Labels = str  # "hard": accepted or not; "soft": 1 - TV
@@ -40,24 +39,14 @@ def train_disco(
     """FFN 12 -> width -> 1 (ReLU), cross-entropy against hard or soft labels; inputs are the top-10 probabilities or
     their ``logs``.
     """
+    labelled = train.match if labels == "hard" else train.overlap
     inputs, held_inputs = _disco_inputs(train, logs), _disco_inputs(held, logs)
-    mean, std = inputs.mean(0), inputs.std(0) + 1e-4
-    torch.manual_seed(seed)
-    first, second = nn.Linear(N_INPUTS, width), nn.Linear(width, 1)
-    net = nn.Sequential(first, nn.ReLU(), second)
-    wanted = train.match if labels == "hard" else train.overlap
-    train_net(net, (inputs - mean) / std, wanted, None, epochs, 3e-3, "disco")
-    loss = loss_of(net, (held_inputs - mean) / std, held.match, "disco")
-    scaled = first.weight.detach().numpy() / std  # the normalisation moves into the layer
-    bias = first.bias.detach().numpy() - scaled @ mean
-    weights = {
-        "first": np.hstack([scaled, bias[:, None]]).astype(np.float32),
-        "second": np.append(second.weight.detach().numpy()[0], second.bias.item()).astype(np.float32),
-    }
-    normalisation = {"mean": mean.tolist(), "std": std.tolist(), "folded": "into the first layer"}
+    net = train_two_layers(inputs, labelled, held_inputs, held.match, width, nn.ReLU(), epochs, seed, "disco")
+    first, second = (layer.astype(np.float32) for layer in net.folded())
     read = "logarithms" if logs else "probabilities"
     architecture = {"layers": 2, "width": width, "labels": labels, "inputs": read, "epochs": epochs}
-    return Trained(weights, loss, architecture, normalisation)
+    weights = {"first": first, "second": second}
+    return Trained(weights, net.loss, architecture, net.normalisation("into the first layer"))
 
 
 def _disco_inputs(positions: Positions, logs: bool) -> np.ndarray:

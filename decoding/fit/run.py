@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..analysis.tuning import Bench
-from ..analysis.validation import Recorded, write_validation
+from ..analysis.validation import write_validation
+from ..analysis.whatif import Recorded
 from ..comparison.chain import record_chain
 from ..comparison.cost_curves import smooth_costs
 from ..comparison.costs import measure_costs, measure_decision

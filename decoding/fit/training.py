@@ -35,6 +35,55 @@ def scaled_row(row: np.ndarray, platt: Platt) -> np.ndarray:
     return scaled.astype(np.float32)
 
 
+@dataclass(frozen=True, slots=True)
+class TwoLayers:
+    """A network with one hidden layer whose inputs are normalised by ``mean`` and ``std``, and its held-out loss."""
+
+    net: nn.Sequential
+    mean: np.ndarray
+    std: np.ndarray
+    loss: float
+
+    def logits(self, inputs: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            return self.net(torch.from_numpy((inputs - self.mean) / self.std))[:, 0].numpy()
+
+    def folded(self) -> tuple[np.ndarray, np.ndarray]:
+        """The layers [width, inputs + 1] and [width + 1], biases last, with the normalisation in the first."""
+        first, last = (_with_bias(layer) for layer in (self.net[0], self.net[2]))
+        first[:, :-1] /= self.std
+        first[:, -1] -= first[:, :-1] @ self.mean
+        return first, last[0]
+
+    def normalisation(self, folded: str) -> dict[str, Any]:
+        return {"mean": self.mean.tolist(), "std": self.std.tolist(), "folded": folded}
+
+
+def train_two_layers(
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    held_inputs: np.ndarray,
+    held_labels: np.ndarray,
+    width: int,
+    activation: nn.Module,
+    epochs: int,
+    seed: int,
+    policy: str,
+) -> TwoLayers:
+    """Trains on ``inputs`` [n, features] and ``labels`` [n]; the loss is measured on the held-out ones."""
+    mean, std = inputs.mean(0), inputs.std(0) + 1e-4
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(inputs.shape[1], width), activation, nn.Linear(width, 1))
+    train_net(net, (inputs - mean) / std, labels, None, epochs, 3e-3, policy)
+    return TwoLayers(net, mean, std, loss_of(net, (held_inputs - mean) / std, held_labels, policy))
+
+
+def _with_bias(layer: nn.Module) -> np.ndarray:
+    """The weights [out, in + 1] of a linear layer, its bias last."""
+    assert isinstance(layer, nn.Linear)
+    return torch.cat([layer.weight, layer.bias[:, None]], dim=1).detach().numpy().copy()
+
+
 def train_net(
     net: nn.Module,
     inputs: np.ndarray,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..analysis.validation import Recorded
+from ..analysis.whatif import Recorded
 from ..records.trace import Chain, Guesses
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from .base import SL_CAP, DraftState, LaneContext, LookaheadPolicy
+from .base import SL_CAP, LaneContext, ThresholdPolicy
 from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
 GAMMA = 0.2
@@ -30,13 +30,14 @@ FIRST = 0.4
 STEP = 0.02
 
 
-class AdaEdl(LookaheadPolicy):
+class AdaEdl(ThresholdPolicy):
     """Stops below a threshold that follows the acceptance rate."""
 
     name = "adaedl"
-    needs = frozenset({"entropy"})
+    feature = "entropy"
 
     def __init__(self, wanted: float = WANTED) -> None:
+        super().__init__(FIRST)
         self._wanted = wanted
 
     def reset(self, context: LaneContext) -> None:
@@ -44,13 +45,8 @@ class AdaEdl(LookaheadPolicy):
         self._threshold = FIRST
         self._rate = self._wanted
 
-    def should_draft(self, state: DraftState) -> bool:
-        if not state.entropy:
-            self.score = self.threshold = None
-            return True
-        self.score = 1.0 - sqrt(GAMMA * max(state.entropy[-1], 0.0))
-        self.threshold = self._threshold
-        return self.score >= self._threshold
+    def judge(self, value: float) -> float:
+        return 1.0 - sqrt(GAMMA * max(value, 0.0))
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
         if n_drafted == 0:

@@ -123,6 +123,31 @@ class LookaheadPolicy(ABC):
         """
 
 
+class ThresholdPolicy(LookaheadPolicy):
+    """A policy that drafts on while the score of the last token, made from one ``feature``, passes a threshold.
+
+    The token that does not pass is still verified.
+    """
+
+    feature: str
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold = threshold
+        self.needs = frozenset({self.feature})
+
+    @abstractmethod
+    def judge(self, value: float) -> float:
+        """The score of a token with this value of the feature."""
+
+    def should_draft(self, state: DraftState) -> bool:
+        values = getattr(state, self.feature)
+        if not values:
+            self.score = self.threshold = None
+            return True
+        self.score, self.threshold = self.judge(values[-1]), self._threshold
+        return self.score <= self.threshold if self.stops_above else self.score >= self.threshold
+
+
 class TreePolicy(LookaheadPolicy):
     """A policy whose guesses branch. It is asked for one step after the other, the likeliest first.
 

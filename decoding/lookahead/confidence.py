@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from .base import DraftState, LookaheadPolicy
+from .base import ThresholdPolicy
 from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
 DEFAULT_THRESHOLD = 0.4  # transformers' assistant_confidence_threshold
 
 
-class Confidence(LookaheadPolicy):
-    """Checks once the draft's probability of its last token falls below the threshold.
+class Confidence(ThresholdPolicy):
+    """Verifies once the draft's probability of its last token falls below the threshold.
 
-    The token below the threshold is still checked. Source: transformers, ``ConfidenceCriteria``.
+    Source: transformers, ``ConfidenceCriteria``.
     """
 
     name = "confidence"
-    needs = frozenset({"p"})
+    feature = "p"
 
     def __init__(self, threshold: float = DEFAULT_THRESHOLD) -> None:
-        self._threshold = threshold
+        super().__init__(threshold)
 
-    def should_draft(self, state: DraftState) -> bool:
-        if not state.p:
-            self.score = self.threshold = None
-            return True
-        self.score = state.p[-1]
-        self.threshold = self._threshold
-        return self.score >= self._threshold
+    def judge(self, value: float) -> float:
+        return value
 
 
 SPEC = PolicySpec(

@@ -4,34 +4,29 @@ from __future__ import annotations
 
 from math import sqrt
 
-from .base import DraftState, LookaheadPolicy
+from .base import ThresholdPolicy
 from .spec import TWENTIETHS, Argument, PolicySpec, Score
 
 DEFAULT_THRESHOLD = 0.3
 GAMMA = 0.15
 
 
-class Entropy(LookaheadPolicy):
-    """Checks once sqrt(0.15 * H) exceeds ``h``; H is the entropy (nats) of the draft's distribution for the last token.
+class Entropy(ThresholdPolicy):
+    """Verifies once sqrt(0.15 * H) exceeds ``h``; H is the entropy (nats) of the draft's choice of the last token.
 
     Source: SVIP (published code). 1 - sqrt(gamma * H) estimates the acceptance probability: with the unknown
     cross-entropy in place of H it would be a lower bound.
     """
 
     name = "entropy"
-    needs = frozenset({"entropy"})
+    feature = "entropy"
     stops_above = True
 
     def __init__(self, h: float = DEFAULT_THRESHOLD) -> None:
-        self._threshold = h
+        super().__init__(h)
 
-    def should_draft(self, state: DraftState) -> bool:
-        if not state.entropy:
-            self.score = self.threshold = None
-            return True
-        self.score = sqrt(GAMMA * max(state.entropy[-1], 0.0))
-        self.threshold = self._threshold
-        return self.score <= self._threshold
+    def judge(self, value: float) -> float:
+        return sqrt(GAMMA * max(value, 0.0))
 
 
 SPEC = PolicySpec(
