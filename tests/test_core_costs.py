@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.analysis.steadiness import contradictions
-from decoding.comparison.cost_curves import contradiction, fit_checks, fit_steps
+from decoding.comparison.cost_curves import contradiction, fit_steps, fit_verification
 from decoding.comparison.costs import cost_rounds, measure_costs, measure_decision
 from decoding.comparison.prepare import prepare
 from decoding.records.request import CompareRequest
@@ -19,14 +19,14 @@ SECONDS = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=5)
 
 
 @given(st.dictionaries(st.integers(2, 40), SECONDS, max_size=12), SECONDS)
-def test_fitted_checks_never_fall(seconds, plain):
-    v = fit_checks({**seconds, 1: plain})
+def test_a_fitted_curve_never_falls(seconds, plain):
+    v = fit_verification({**seconds, 1: plain})
     assert v[0] == 1.0 and len(v) == max([1, *seconds])
     assert all(before <= after * (1 + 1e-12) for before, after in zip(v, v[1:]))
 
 
-def test_checks_that_grow_are_kept_and_joined_by_lines():
-    assert fit_checks({1: [2.0], 2: [2.5], 5: [4.0, 3.0, 99.0]}) == pytest.approx([1.0, 1.25, 1.5, 1.75, 2.0])
+def test_costs_that_grow_are_kept_and_joined_by_lines():
+    assert fit_verification({1: [2.0], 2: [2.5], 5: [4.0, 3.0, 99.0]}) == pytest.approx([1.0, 1.25, 1.5, 1.75, 2.0])
 
 
 def test_a_contradiction_is_the_deepest_fall():
@@ -98,7 +98,7 @@ def test_costs_are_positive_and_cover_every_draft():
 
 
 @pytest.mark.parametrize("drafts", [[], ["ngram"]])
-def test_checks_are_timed_without_a_model_as_draft(drafts):
+def test_verification_is_timed_without_a_model_as_draft(drafts):
     costs = measure_costs(ToyPair(), drafts, [1])
     assert set(costs.draft_step) == set(drafts) and costs.overhead > 0 and len(costs.verify_curve) == 65
 

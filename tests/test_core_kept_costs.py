@@ -10,9 +10,9 @@ import pytest
 
 from decoding.comparison import compare as compare_module
 from decoding.comparison.compare import Comparison
-from decoding.comparison.costs import CHECKED_SL, Timer, adjusted
+from decoding.comparison.costs import TRIED_SL, Timer, adjusted
 from decoding.comparison.idle import measure_asked, prepare_usual
-from decoding.comparison.kept_costs import MAX_AGE, KnownCosts, Shelf, Task, bucket
+from decoding.comparison.kept_costs import MAX_AGE, CostShelf, KnownCosts, Task, bucket
 from decoding.comparison.prepare import prepare
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
@@ -38,7 +38,7 @@ def few_readings(monkeypatch):
 
 @pytest.fixture
 def known(tmp_path):
-    return KnownCosts(ToyPair(), Shelf(tmp_path))
+    return KnownCosts(ToyPair(), CostShelf(tmp_path))
 
 
 def request(**changes) -> CompareRequest:
@@ -114,7 +114,7 @@ def test_a_broken_file_is_measured_again(known, content):
 
 def test_a_disk_that_takes_nothing_is_no_fault(tmp_path):
     (tmp_path / "file").write_text("")
-    known = KnownCosts(ToyPair(), Shelf(tmp_path / "file"))
+    known = KnownCosts(ToyPair(), CostShelf(tmp_path / "file"))
     known.keep(["small"], 100, COSTS)
     assert known.find(["small"], 100) is None
 
@@ -142,7 +142,7 @@ def reads(monkeypatch, *, check: float, draft: float) -> None:
     """Fixes the times of the check's passes."""
 
     def read(self, name, lengths):
-        self.checks[name][CHECKED_SL], self.drafts[name][CHECKED_SL] = [check], [draft]
+        self.verifications[name][TRIED_SL], self.drafts[name][TRIED_SL] = [check], [draft]
         self.plain = [1.0]
         return iter(())
 

@@ -14,9 +14,9 @@ from decoding.errors import UserError
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Chain, Guesses, Run, TokenText
 from viz import opened
-from viz.desk import while_there
-from viz.opened import BUSY, LEFT, TOO_LONG, Drawing, work
+from viz.opened import BUSY, LEFT, TOO_LONG, Sandbox, work
 from viz.player.payload import run_payload
+from viz.server_functions import while_there
 from viz.store import MAX_UPLOAD_BYTES, RunStore, check_text
 
 from .page_fakes import ScriptedBackend
@@ -50,7 +50,7 @@ def job(run: Run, kind: str = "open") -> dict[str, str]:
 
 def test_a_file_is_checked_and_drawn_in_a_process_of_its_own():
     run = make_run(lanes=LANES)
-    answer = Drawing().do("open", run_to_json(run), "opened-x")
+    answer = Sandbox().do("open", run_to_json(run), "opened-x")
     assert run_from_json(answer["run"]) == replace(run, id="opened-x")
     expected = run_payload(replace(run, id="opened-x"), origin="imported")
     assert answer["payload"] == json.loads(json.dumps(expected))
@@ -75,12 +75,12 @@ def test_what_is_no_text_or_too_long_is_refused_before_any_process_is_started(te
 
 
 def test_a_job_that_takes_too_long_is_ended_and_the_next_one_works():
-    drawing = Drawing(limit_s=0.1)  # less than any process takes to start
+    sandbox = Sandbox(limit_s=0.1)  # less than any process takes to start
     with pytest.raises(UserError) as refusal:
-        drawing.do("open", run_to_json(crafted_run(2000)), "opened-x")
+        sandbox.do("open", run_to_json(crafted_run(2000)), "opened-x")
     assert str(refusal.value) == TOO_LONG
-    drawing._limit_s = 60.0
-    assert drawing.do("payload", run_to_json(make_run(lanes=LANES)), "opened-y")["id"] == "opened-y"
+    sandbox._limit_s = 60.0
+    assert sandbox.do("payload", run_to_json(make_run(lanes=LANES)), "opened-y")["id"] == "opened-y"
 
 
 def test_too_much_memory_is_a_sentence(monkeypatch):
@@ -92,38 +92,38 @@ def test_too_much_memory_is_a_sentence(monkeypatch):
 
 
 def test_the_line_is_short_and_who_leaves_gives_up_the_place(monkeypatch):
-    drawing, inside, go_on = Drawing(max_waiting=1), threading.Event(), threading.Event()
+    sandbox, inside, go_on = Sandbox(max_waiting=1), threading.Event(), threading.Event()
 
     def run(text, gone):
         inside.set()
         assert go_on.wait(30)
         return b'{"answer": 1}'
 
-    monkeypatch.setattr(drawing, "_run", run)
+    monkeypatch.setattr(sandbox, "_run", run)
     answers: list = []
-    first = threading.Thread(target=lambda: answers.append(drawing.do("open", "", "a")))
+    first = threading.Thread(target=lambda: answers.append(sandbox.do("open", "", "a")))
     first.start()
     assert inside.wait(30)
     gone, left = threading.Event(), []
 
     def wait_in_line():
         try:
-            drawing.do("open", "", "b", gone)
+            sandbox.do("open", "", "b", gone)
         except UserError as error:
             left.append(str(error))
 
     second = threading.Thread(target=wait_in_line)
     second.start()
-    wait_until(lambda: drawing._waiting == 2)
+    wait_until(lambda: sandbox._waiting == 2)
     with pytest.raises(UserError) as refusal:
-        drawing.do("open", "", "c")
+        sandbox.do("open", "", "c")
     assert str(refusal.value) == BUSY
     gone.set()
     second.join(30)
     assert left == [LEFT]
     go_on.set()
     first.join(30)
-    assert answers == [1] and drawing._waiting == 0
+    assert answers == [1] and sandbox._waiting == 0
 
 
 def test_a_visitor_who_leaves_ends_the_work():
@@ -131,7 +131,7 @@ def test_a_visitor_who_leaves_ends_the_work():
         async def is_disconnected(self):
             return True
 
-    answer = in_own_loop(while_there(Visitor(), Drawing().threads, lambda gone: {"left": gone.wait(60)}))
+    answer = in_own_loop(while_there(Visitor(), Sandbox().threads, lambda gone: {"left": gone.wait(60)}))
     assert answer == {"left": True}
 
 

@@ -16,7 +16,7 @@ import pytest
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.records.run_file import run_to_json, save_run
-from viz.desk import answers
+from viz.server_functions import answers
 from viz.session import Visits
 from viz.store import OPENED, RunStore
 from viz.table import run_csv
@@ -34,7 +34,7 @@ def store(tmp_path):
 
 
 @pytest.fixture
-def desk(store):
+def functions(store):
     found = {function.__name__: function for function in answers(store, Visits())}
     open_file = found["open_file"]
     return found | {"open_file": lambda query: in_own_loop(open_file(query, None))}
@@ -102,8 +102,8 @@ def test_a_name_that_is_none_is_refused(store, name):
         store.get(name)
 
 
-def test_an_opened_run_never_takes_another_s_name(store, desk):
-    payload = desk["open_file"]({"text": run_to_json(make_run(identifier="first", lanes=LANES, n_tokens=20))})[
+def test_an_opened_run_never_takes_another_s_name(store, functions):
+    payload = functions["open_file"]({"text": run_to_json(make_run(identifier="first", lanes=LANES, n_tokens=20))})[
         "payload"
     ]
     assert payload["id"].startswith(OPENED) and store.origin(payload["id"]) == "imported"
@@ -129,19 +129,19 @@ def test_the_table_has_a_row_per_token_and_no_cell_that_begins_a_formula():
     assert [int(row["position"]) for row in rows if row["lane"] == "autoregressive"] == list(range(88))
 
 
-def test_the_desk_answers_and_all_of_it_is_plain_json(desk):
-    payload = desk["open_run"]({"run": "first"})["payload"]
+def test_the_functions_answer_and_all_of_it_is_plain_json(functions):
+    payload = functions["open_run"]({"run": "first"})["payload"]
     assert payload["id"] == "first" and payload["badge"]["kind"] == "recorded"
-    assert desk["details"]({"run": "first", "lane": 1, "iteration": 0, "index": 0})["fate"]
-    assert len(desk["figures"]({"run": "first"})["figures"]) == 3
+    assert functions["details"]({"run": "first", "lane": 1, "iteration": 0, "index": 0})["fate"]
+    assert len(functions["figures"]({"run": "first"})["figures"]) == 3
     for kind, mime in (("json", "application/json"), ("csv", "text/csv"), ("html", "text/html")):
-        file = desk["take"]({"run": "first", "kind": kind})
+        file = functions["take"]({"run": "first", "kind": kind})
         assert file["name"] == f"speculoscope-first.{kind}" and file["mime"] == mime and file["text"]
-    assert desk["take"]({"run": "first", "kind": "command"})["text"].startswith("python -m decoding compare")
-    assert desk["take"]({"run": "first", "kind": "link", "t": 1.5})["text"] == "run=first&t=1.500"
-    opened = desk["open_file"]({"text": run_to_json(make_run(lanes=LANES))})["payload"]
+    assert functions["take"]({"run": "first", "kind": "command"})["text"].startswith("python -m decoding compare")
+    assert functions["take"]({"run": "first", "kind": "link", "t": 1.5})["text"] == "run=first&t=1.500"
+    opened = functions["open_file"]({"text": run_to_json(make_run(lanes=LANES))})["payload"]
     assert opened["badge"]["kind"] == "imported"
-    assert "prompt=" in desk["take"]({"run": opened["id"], "kind": "link"})["text"]
+    assert "prompt=" in functions["take"]({"run": opened["id"], "kind": "link"})["text"]
 
 
 @pytest.mark.parametrize(
@@ -165,13 +165,13 @@ def test_the_desk_answers_and_all_of_it_is_plain_json(desk):
         ("open_file", None),
     ],
 )
-def test_a_malformed_question_is_answered_with_a_sentence(desk, name, query):
-    answer = desk[name](query)
+def test_a_malformed_question_is_answered_with_a_sentence(functions, name, query):
+    answer = functions[name](query)
     assert set(answer) == {"error"} and answer["error"].endswith((".", ")")), answer
     assert "our fault" not in answer["error"]
 
 
-def test_hostile_runs_are_taken_along_whole(desk):
-    opened = desk["open_file"]({"text": run_to_json(make_run(hostile=True, lanes=LANES))})["payload"]
-    page = desk["take"]({"run": opened["id"], "kind": "html"})["text"]
+def test_hostile_runs_are_taken_along_whole(functions):
+    opened = functions["open_file"]({"text": run_to_json(make_run(hostile=True, lanes=LANES))})["payload"]
+    page = functions["take"]({"run": opened["id"], "kind": "html"})["text"]
     assert "<script>window.hacked" not in page and "</script><script>" not in page

@@ -10,7 +10,7 @@ import pytest
 
 from decoding.lookahead.specs import all_specs
 from viz.core.assets import player_css, player_js
-from viz.player.looks import N_COLOURS, SYMBOLS, lane_look
+from viz.player.lane_styles import N_COLOURS, SYMBOLS, lane_style
 
 TEXT = ("ink", "mute", "acc", "rej", "drop", "cor", "bon")
 GROUNDS = ("bg", "card", "soft")
@@ -68,12 +68,12 @@ def test_the_script_writes_text_only_as_text():
 
 def test_a_lane_looks_the_same_wherever_it_stands():
     lanes = [{"static": "static:5", "tree": "tree:8"}.get(name, name) for name in all_specs()]
-    looks = [lane_look(lane) for lane in lanes]
+    looks = [lane_style(lane) for lane in lanes]
     assert len({look.colour for look in looks}) == len({look.symbol for look in looks}) == len(lanes)
-    assert lane_look("static:3").colour == lane_look("static:5").colour
-    assert len({lane_look(f"static:{n}").symbol for n in (3, 5, 8, 10, 20)}) == 5
-    assert lane_look("confidence:0.4") == lane_look("confidence")
-    assert lane_look("a policy of the future").colour == "--sd-l0"
+    assert lane_style("static:3").colour == lane_style("static:5").colour
+    assert len({lane_style(f"static:{n}").symbol for n in (3, 5, 8, 10, 20)}) == 5
+    assert lane_style("confidence:0.4") == lane_style("confidence")
+    assert lane_style("a policy of the future").colour == "--sd-l0"
 
 
 def test_every_shape_of_the_figures_is_drawn_by_the_player():

@@ -37,7 +37,7 @@ BUSY = "Other visitors' files are being read at the moment: try again soon."
 LEFT = "The visitor left before the file was read."
 
 
-class Drawing:
+class Sandbox:
     """The queue of the process that works on visitors' runs."""
 
     def __init__(self, limit_s: float = LIMIT_S, max_waiting: int = MAX_WAITING) -> None:

@@ -14,7 +14,7 @@ from decoding.backends.recorded import RECORDINGS, RecordedBackend
 
 from . import assets, limits
 from .api import DESCRIPTION, make_compare
-from .learn.desk import build_learn_tab
+from .learn.tab import build_learn_tab
 from .mcp_tools import add_tools, check_installed
 from .memory import form_memory
 from .race_tab import build_race_tab

@@ -17,10 +17,10 @@ from decoding.records.trace import Run
 
 from .buttons import idle, running, stopping
 from .choices import Example, default_lanes, find_examples, lane_choices, set_here
-from .desk import answers
 from .memory import wire_memory
 from .player.payload import run_payload
 from .race_form import Form, build_form
+from .server_functions import answers
 from .session import Visits, address_of, delta_of, race_stream
 from .settings import FormValues, form_of, read_form, request_of
 from .store import RunStore

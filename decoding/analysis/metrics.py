@@ -145,7 +145,7 @@ def oracle_sls(chain: Chain) -> list[int]:
 
 
 def decode_seconds(trace: Trace) -> Spread | None:
-    """Draft + check + policy + rest, summed over the iterations, per repeat; without prefill."""
+    """Draft + verify + policy + rest, summed over the iterations, per repeat; without prefill."""
     return Spread.over([repeat.decode_s for repeat in trace.repeats])
 
 

@@ -39,9 +39,9 @@ def run_costs(run: Run) -> Costs:
     drafting: dict[str, dict[int, list[float]]] = {draft: defaultdict(list) for draft in run.costs.draft_step}
     for draft, found in drafting.items():
         for trace in (one for one in run.lanes if one.draft == draft):
-            for n, draft_cost, check_cost in _iterations(trace, units):
+            for n, draft_cost, verify_cost in _iterations(trace, units):
                 found[n].append(draft_cost)
-                verifying[n + 1].append(check_cost)
+                verifying[n + 1].append(verify_cost)
     lines = {draft: _line(run.costs, draft, found) for draft, found in drafting.items()}
     return replace(
         run.costs,
@@ -58,8 +58,8 @@ def _iterations(trace: Trace, units: list[float]) -> Iterator[tuple[int, float, 
             timed = [
                 (repeat.draft_s[at] / unit, repeat.verify_s[at] / unit) for repeat, unit in zip(trace.repeats, units)
             ]
-            draft_costs, check_costs = zip(*timed)
-            yield iteration.n_drafted, median(draft_costs), median(check_costs)
+            draft_costs, verify_costs = zip(*timed)
+            yield iteration.n_drafted, median(draft_costs), median(verify_costs)
 
 
 def _medians(found: Measured) -> dict[int, float]:

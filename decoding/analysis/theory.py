@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 def _free(n_tokens: int) -> float:
-    """v(n) = 1: checking many tokens costs as much as producing one."""
+    """v(n) = 1: verifying many tokens costs as much as producing one."""
     return 1.0
 
 
@@ -27,7 +27,7 @@ def expected_tokens(alpha: float, gamma: int) -> float:
 def speedup(alpha: float, gamma: int, c: float, v: Callable[[int], float] = _free, o: float = 0.0) -> float:
     """Speedup with measured costs: ``E(alpha, gamma) (v(1) + o) / (gamma c + v(gamma + 1) + o)``.
 
-    With free checking (the defaults) it is ``(1 - alpha^(gamma+1)) / ((1 - alpha)(gamma c + 1))``: Leviathan et al.
+    With free verification (the defaults) it is ``(1 - alpha^(gamma+1)) / ((1 - alpha)(gamma c + 1))``: Leviathan et al.
     2023, theorem 3.8; DISCO (Mamou et al. 2024), eq. 1. With measured costs it is tokens per iteration over
     the iteration's time, as in the throughput model of "Decoding Speculative Decoding" (Yan et al. 2024), with the
     target pass's growth v and the loop's own work o.

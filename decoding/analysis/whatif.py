@@ -198,7 +198,7 @@ def with_costs(
     verify_curve: list[float] | None = None,
     overhead: float | None = None,
 ) -> Costs:
-    """``costs`` with other curves: what if the draft were cheaper, or checking free?"""
+    """``costs`` with other curves: what if the draft were cheaper, or verifying free?"""
     return replace(
         costs,
         draft_step=costs.draft_step if draft_step is None else {**costs.draft_step, draft: draft_step},

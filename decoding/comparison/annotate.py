@@ -22,7 +22,7 @@ CHUNK = 32  # rows of logits in memory at once
 
 
 @dataclass(slots=True)
-class Place:
+class View:
     """A model's distribution at one output position, after a given text."""
 
     choice: int  # first choice under the rule (with its noise)
@@ -31,7 +31,7 @@ class Place:
     p: dict[int, float]  # probability of the tokens that were drafted or emitted there
 
 
-Views = dict[tuple[int, tuple[int, ...]], Place]
+Views = dict[tuple[int, tuple[int, ...]], View]
 
 
 def bare_iterations(raw: list[RawIteration]) -> list[Iteration]:
@@ -143,13 +143,13 @@ class _Reader:
         known = self._views.get((position, after))
         if known is not None and wanted <= known.p.keys():
             return
-        place = _view(row, self._rule, position, wanted, self._top)
+        view = _view(row, self._rule, position, wanted, self._top)
         if known is not None:
-            place.p |= known.p
-        self._views[position, after] = place
+            view.p |= known.p
+        self._views[position, after] = view
 
 
-def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int], top: int) -> Place:
+def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int], top: int) -> View:
     shaped = rule.shape(row)
     probabilities = softmax(shaped)
     top = min(top, len(probabilities))
@@ -157,7 +157,7 @@ def _view(row: np.ndarray, rule: AcceptanceRule, position: int, wanted: set[int]
     best = best[np.argsort(-probabilities[best], kind="stable")]
     choice = rule.choices(row[None], position)[0] if isinstance(rule, Coupling) else int(shaped.argmax())
     positive = probabilities[probabilities > 0]
-    return Place(
+    return View(
         choice=choice,
         entropy=_short(max(0.0, float(-(positive * np.log(positive)).sum()))),
         top=[(int(token), _short(probabilities[token])) for token in best if probabilities[token] > 0],
@@ -258,7 +258,7 @@ def fate_of_emitted(raw: RawIteration) -> Fate:
     return "correction" if raw.n_accepted - 1 in rest else "bonus"
 
 
-def _describe(token: Token, target: Place | None, seen: Place | None) -> None:
+def _describe(token: Token, target: View | None, seen: View | None) -> None:
     if target is not None:
         token.target_choice = target.choice
         token.p_target = target.p.get(token.id)

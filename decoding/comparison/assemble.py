@@ -119,8 +119,8 @@ def _top_gap(prepared: Prepared, output: list[int]) -> float:
 
 def _repeat(run: LaneRun) -> Repeat:
     columns = zip(*(iteration.times for iteration in run.iterations))
-    draft, check, policy, rest = ([round(max(0.0, s), 9) for s in column] for column in columns)
-    return Repeat(run.prefill_s, draft, check, policy, rest)
+    draft, verify, policy, rest = ([round(max(0.0, s), 9) for s in column] for column in columns)
+    return Repeat(run.prefill_s, draft, verify, policy, rest)
 
 
 def _vocabulary(

@@ -10,7 +10,7 @@ import numpy as np
 from ..records.trace import Costs
 
 
-def fit_checks(seconds: Mapping[int, Sequence[float]]) -> list[float]:
+def fit_verification(seconds: Mapping[int, Sequence[float]]) -> list[float]:
     """v(1), v(2), ... up to the largest n that was timed: medians by isotonic regression, divided by that of n = 1.
 
     Args:
@@ -58,7 +58,9 @@ def smooth_costs(measured: Sequence[Costs]) -> Costs:
     One run's v(n) has errors of some percent, and the tuning of static-opt would pick an SL whose v happened to be
     measured low.
     """
-    v = fit_checks({n: column for n, column in enumerate(zip(*(costs.verify_curve for costs in measured)), start=1)})
+    v = fit_verification(
+        {n: column for n, column in enumerate(zip(*(costs.verify_curve for costs in measured)), start=1)}
+    )
     return Costs(
         target_s=median(costs.target_s for costs in measured),
         verify_curve=v,

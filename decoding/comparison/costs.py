@@ -22,7 +22,7 @@ from ..loop.drafting import DraftAbilities, DraftSource, States, start_text
 from ..loop.limits import Limits
 from ..loop.speculative import RawIteration, speculative_decode
 from ..records.trace import Costs
-from .cost_curves import contradiction, fit_checks, fit_steps
+from .cost_curves import contradiction, fit_steps, fit_verification
 from .prepare import Prepared, abilities_of, make_draft, shared_vocabulary
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ STEPS = (1, 8)  # SLs for measuring c of further drafts
 PLAIN = (0,) * 4  # iterations without a draft, all but the first after another one
 BUDGET_S = 1.5
 ROUNDS = 4, 9  # at least, at most
-CHECKED_SL, CHECKS = 5, 3  # iterations that kept curves are compared with
+TRIED_SL, TRIALS = 5, 3  # iterations that kept curves are compared with
 TOLERANCE = 1.25  # of what such an iteration takes, either way
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ class Timer:
         self._rule: AcceptanceRule = Greedy(shared_vocabulary(pair, list(drafts)))
         self._sources: dict[str | None, DraftSource] = {name: make_draft(pair, name, self._rule) for name in drafts}
         if all(source.abilities.may_decline for source in self._sources.values()):
-            self._sources[None] = _Echo()  # times checks without a draft model
+            self._sources[None] = _Echo()  # times verifications without a draft model
         self._clock = make_clock(pair.target.info.device)
         self._room = min([pair.target.max_length, *(source.max_length for source in self._sources.values())])
         self._text = _repeat_to(prompt, context or len(prompt) + 64, self._room - SL_CAP_LEARNED - 1)
@@ -121,22 +121,22 @@ class Timer:
     def clear(self) -> None:
         """Discards all times."""
         self.plain: list[float] = []  # seconds of a pass over one token
-        self.checks: dict[str | None, dict[int, list[float]]] = {name: {} for name in self._sources}
+        self.verifications: dict[str | None, dict[int, list[float]]] = {name: {} for name in self._sources}
         self.drafts: dict[str | None, dict[int, list[float]]] = {name: {} for name in self._sources}
         self.rest: list[float] = []
 
     def plan(self, leader: str | None) -> tuple[tuple[int, ...], tuple[int, ...], int]:
         """Warm up, and choose SLs, long SLs and rounds that fit the budget."""
         _exhaust(self.read(leader, [*PLAIN, 1, 8, SL_CAP, *PLAIN]))
-        check = median(self.plain)
+        verify = median(self.plain)
         step = median(self.drafts[leader].get(8, [0.0])) / 8
         for name in self._sources:
             if name != leader:
                 _exhaust(self.read(name, STEPS))
         self.clear()
-        cost = {lengths: sum(n * step + 1.5 * check for n in lengths) for lengths in (SHORT, SPARSE, LONG)}
+        cost = {lengths: sum(n * step + 1.5 * verify for n in lengths) for lengths in (SHORT, SPARSE, LONG)}
         lengths = SHORT if 4 * cost[SHORT] < BUDGET_S else SPARSE
-        a_round = cost[lengths] + cost[LONG] / 2 + len(PLAIN) * check
+        a_round = cost[lengths] + cost[LONG] / 2 + len(PLAIN) * verify
         fewest, most = ROUNDS
         return lengths, LONG, min(most, max(fewest, int(BUDGET_S / a_round)))
 
@@ -149,7 +149,7 @@ class Timer:
         for done, iteration in enumerate(self._decode(self._sources[draft], lengths), start=1):
             n, times = len(iteration.drafted), iteration.times
             if n:
-                self.checks[draft].setdefault(n, []).append(times[VERIFY])
+                self.verifications[draft].setdefault(n, []).append(times[VERIFY])
                 self.drafts[draft].setdefault(n, []).append(times[DRAFT])
             elif before == 0:
                 self.plain.append(times[VERIFY])
@@ -172,15 +172,15 @@ class Timer:
     def costs(self, leader: str | None) -> Costs:
         """The curves through all measured times."""
         target_s = median(self.plain)
-        checks = {1: self.plain} | {n + 1: times for n, times in sorted(self.checks[leader].items())}
+        verifications = {1: self.plain} | {n + 1: times for n, times in sorted(self.verifications[leader].items())}
         steps = {name: fit_steps(times) for name, times in self.drafts.items() if name is not None}
         return Costs(
             target_s=target_s,
-            verify_curve=fit_checks(checks),
+            verify_curve=fit_verification(verifications),
             draft_step={name: step / target_s for name, (step, _) in steps.items()},
             first_step={name: first / target_s for name, (_, first) in steps.items()},
             overhead=median(self.rest) / target_s,
-            contradiction=contradiction(checks),
+            contradiction=contradiction(verifications),
         )
 
 
@@ -231,28 +231,28 @@ def adjusted(kept: Costs, prepared: Prepared, plain_s: float | None = None) -> C
     if leader is None:
         return kept
     timer = Timer(prepared.pair, [leader], prepared.prompt.ids, len(prepared.prompt))
-    readings = timer.read(leader, [*(PLAIN if plain_s is None else ()), *(CHECKED_SL,) * CHECKS])
+    readings = timer.read(leader, [*(PLAIN if plain_s is None else ()), *(TRIED_SL,) * TRIALS])
     _exhaust(readings)
-    checks, drafts = timer.checks[leader].get(CHECKED_SL), timer.drafts[leader].get(CHECKED_SL)
-    if not checks or not drafts:  # the context is nearly full
+    verifications, drafts = timer.verifications[leader].get(TRIED_SL), timer.drafts[leader].get(TRIED_SL)
+    if not verifications or not drafts:  # the context is nearly full
         return kept
     plain_s = plain_s or median(timer.plain)
-    check, draft = median(checks) / plain_s, median(drafts) / plain_s
-    expected_check = kept.verify(CHECKED_SL + 1)
-    expected_draft = kept.start(CHECKED_SL, leader) + CHECKED_SL * kept.draft_step[leader]
+    verify, draft = median(verifications) / plain_s, median(drafts) / plain_s
+    expected_verify = kept.verify(TRIED_SL + 1)
+    expected_draft = kept.start(TRIED_SL, leader) + TRIED_SL * kept.draft_step[leader]
     found = replace(kept, target_s=plain_s)
-    if 1 / TOLERANCE <= (check + draft) / (expected_check + expected_draft) <= TOLERANCE:
+    if 1 / TOLERANCE <= (verify + draft) / (expected_verify + expected_draft) <= TOLERANCE:
         return found
-    return _bent(found, leader, draft / expected_draft, max(0.0, check - 1.0) / max(1e-3, expected_check - 1.0))
+    return _bent(found, leader, draft / expected_draft, max(0.0, verify - 1.0) / max(1e-3, expected_verify - 1.0))
 
 
-def _bent(costs: Costs, draft: str, steps: float, checks: float) -> Costs:
-    """``costs`` with the steps of ``draft`` scaled by one factor, and a check's time beyond a plain pass by another."""
+def _bent(costs: Costs, draft: str, steps: float, verifications: float) -> Costs:
+    """``costs`` with the steps of ``draft`` scaled by one factor, and verification beyond a plain pass by another."""
     return replace(
         costs,
         draft_step={**costs.draft_step, draft: costs.draft_step[draft] * steps},
         first_step={**costs.first_step, draft: costs.start(1, draft) * steps},
-        verify_curve=[1.0 + (v - 1.0) * checks for v in costs.verify_curve],
+        verify_curve=[1.0 + (v - 1.0) * verifications for v in costs.verify_curve],
         measured=None,
     )
 

@@ -62,7 +62,7 @@ class Kept:
 _ADAPTER = TypeAdapter(Kept)
 
 
-class Shelf:
+class CostShelf:
     """The files, in the program's cache folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -116,7 +116,7 @@ class KnownCosts:
     """What one process knows of a loaded pair: its kept curves, the lanes that have run here, what to measure next."""
 
     pair: Pair
-    shelf: Shelf = field(default_factory=Shelf)
+    shelf: CostShelf = field(default_factory=CostShelf)
     warm: set[str] = field(default_factory=set)  # lanes that have run in this process
     tasks: list[Task] = field(default_factory=list)
     sets_lanes: bool = True  # False: policies run as they were fitted

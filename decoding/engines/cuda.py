@@ -231,7 +231,7 @@ class CudaModel(LeanModel):
         check_room(self.length, n + 1, self.max_length)
         self._fill([last], n)
         self._input[_IDS + 1 : _IDS + 1 + n].copy_(drafted.tokens)
-        return self._read_check(n, vocab)
+        return self._read_verified(n, vocab)
 
     @torch.inference_mode()
     def choices(self, ids: list[int], vocab: int) -> list[int]:
@@ -240,13 +240,13 @@ class CudaModel(LeanModel):
             return self.extend(ids)[:, :vocab].argmax(-1).tolist()
         check_room(self.length, len(ids), self.max_length)
         self._fill(ids)
-        return self._read_check(len(ids) - 1, vocab)[1]
+        return self._read_verified(len(ids) - 1, vocab)[1]
 
-    def _read_check(self, n: int, vocab: int) -> tuple[list[int], list[int], int]:
-        """Checks a token and ``n`` proposals in the input buffer; returns as ``verify_planned``."""
+    def _read_verified(self, n: int, vocab: int) -> tuple[list[int], list[int], int]:
+        """Verifies a token and ``n`` proposals in the input buffer; returns as ``verify_planned``."""
         rows = row_bucket(n + 1)
         keys = key_bucket(self.length + rows, self._attention.capacity)
-        found = self._launch(("check", rows, keys, vocab), lambda: self._check(rows, keys, vocab))
+        found = self._launch(("verify", rows, keys, vocab), lambda: self._verify(rows, keys, vocab))
         self.length += n + 1
         self.last_states = ()
         n_accepted, *columns = found.tolist()
@@ -354,7 +354,7 @@ class CudaModel(LeanModel):
             tokens.append(token)
         return torch.cat(tokens)
 
-    def _check(self, rows: int, keys: int, vocab: int) -> torch.Tensor:
+    def _verify(self, rows: int, keys: int, vocab: int) -> torch.Tensor:
         """[accepted, ids of all rows, choices of all rows] int64; padding after the proposals is never accepted."""
         ids = self._first_ids(rows)
         logits, _ = self._rows(ids, 0, keys)

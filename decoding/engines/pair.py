@@ -24,7 +24,7 @@ from .loading import (
     weight_bytes,
 )
 from .seeing import Eyes, SceneEyes
-from .sources import Place, Size, Sources
+from .sources import LocalModel, Size, Sources
 from .threads import fixed_threads
 from .tokenizer import Tokenizer, load_tokenizer
 
@@ -152,7 +152,7 @@ def load_pair(
     spread = check_fit(described.name, [size_of(first.folder), size_of(default.folder)], dtype, device)
 
     def load(
-        which: str, place: Place, formats: list[WeightFormat], rows: tuple[int, ...], spread: bool = False
+        which: str, place: LocalModel, formats: list[WeightFormat], rows: tuple[int, ...], spread: bool = False
     ) -> CachedModel:
         report(f"Loading {which}", None)
         return load_model(

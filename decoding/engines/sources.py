@@ -25,7 +25,7 @@ from .tokenizer import load_tokenizer
 
 
 @dataclass(slots=True)
-class Place:
+class LocalModel:
     """A model on this machine.
 
     ``source``: where it came from, without this machine's paths. ``mark``: its fingerprint, if known without hashing
@@ -44,7 +44,7 @@ class Source(Protocol):
 
     def inspect(self, report: Report) -> Path: ...
 
-    def fetch(self, report: Report) -> Place: ...
+    def fetch(self, report: Report) -> LocalModel: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class FolderSource:
     """A folder with config.json, a tokenizer and safetensors."""
 
     def __init__(self, folder: Path, source: str) -> None:
-        self._place = Place(folder, folder.name, source)
+        self._model = LocalModel(folder, folder.name, source)
 
     def inspect(self, report: Report) -> Path:
-        read_config(self._place.folder)  # refuses bad configurations before the tokenizer loads
-        return self._place.folder
+        read_config(self._model.folder)  # refuses bad configurations before the tokenizer loads
+        return self._model.folder
 
-    def fetch(self, report: Report) -> Place:
-        return self._place
+    def fetch(self, report: Report) -> LocalModel:
+        return self._model
 
 
 class HubSource:
@@ -84,10 +84,10 @@ class HubSource:
         found = self._look(report)
         return Size(found.config, found.weight_bytes)
 
-    def fetch(self, report: Report) -> Place:
+    def fetch(self, report: Report) -> LocalModel:
         found = self._look(report)
         folder = download(self._hub, found, report)
-        return Place(folder, self._name.rsplit("/", 1)[-1], self._name, found.mark)
+        return LocalModel(folder, self._name.rsplit("/", 1)[-1], self._name, found.mark)
 
     def _look(self, report: Report) -> Found:
         """The repository's small files, fetched once."""
@@ -107,10 +107,10 @@ class GgufSource:
         self._folder = self._folder or unpack(self._record, self._hub, report, self._file)
         return self._folder
 
-    def fetch(self, report: Report) -> Place:
+    def fetch(self, report: Report) -> LocalModel:
         record = self._record
         folder = self.inspect(report)
-        return Place(
+        return LocalModel(
             folder, record.name, record.shown, record.mark, lambda: file_of(record, self._hub, report, self._file)
         )
 
@@ -124,11 +124,11 @@ class SlimSource:
     def inspect(self, report: Report) -> Path:
         return self._target.inspect(report)  # it has the target's tokens
 
-    def fetch(self, report: Report) -> Place:
+    def fetch(self, report: Report) -> LocalModel:
         target, mark = self._target.fetch(report), fingerprint(self._folder)
         name = f"{safe_name(self._folder.name)}-{mark}-{target.mark or fingerprint(target.folder)}"
         whole = materialise(self._folder, target.folder, cache_folder() / "models" / name)
-        return Place(whole, self._folder.name, self._source, mark)
+        return LocalModel(whole, self._folder.name, self._source, mark)
 
 
 def make_source(place: str, source: str, hub: Hub, target: Source | None = None) -> Source:
@@ -166,14 +166,14 @@ class Sources:
                 source.inspect(report)
         if described.kind != "embedded":
             self._check_tokenizers(described)
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, LocalModel] = {}
 
     def known_sizes(self, places: Iterable[str]) -> list[Size]:
         """Sizes of the models at ``places`` that would have to be downloaded. Raises UserError."""
         sources = [self._sources[place] for place in places]
         return [source.size(self._report) for source in sources if isinstance(source, HubSource)]
 
-    def fetch(self, place: str) -> Place:
+    def fetch(self, place: str) -> LocalModel:
         """Fetches the model of ``place`` in the description to this machine. Raises UserError."""
         if place not in self._places:
             self._places[place] = self._sources[place].fetch(self._report)

@@ -95,13 +95,16 @@ def simulated_figures(
     (1 - m) (v(1) + o) / (first + n c + v(n+1) + o)``.
     """
 
-    def checking(n: int) -> float:  # the first draft step's extra cost arises once per iteration, like the check
+    def verifying(n: int) -> float:  # the first draft step's extra cost arises once per iteration, like verification
         return costs.verify(n) + costs.start(n - 1, draft)
 
     match = next(one.value for one in match_rates(samples) if one.suite == ALL)
     bootstrap, n = Bootstrap(len(samples)), len(samples)
     for sl, replayed in enumerate(sweep, start=1):
-        policy, predicted = f"static:{sl}", theory.speedup(match, sl, costs.draft_step[draft], checking, costs.overhead)
+        policy, predicted = (
+            f"static:{sl}",
+            theory.speedup(match, sl, costs.draft_step[draft], verifying, costs.overhead),
+        )
         yield Figure(draft, policy, ALL, "speedup", *bootstrap.ratio(replayed.plain, replayed.cost), n)
         yield Figure(draft, policy, ALL, "predicted_speedup", predicted)
 

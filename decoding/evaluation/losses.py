@@ -42,7 +42,7 @@ def losses(replayed: Replayed, policy: str, samples: Sequence[Sample], costs: Co
     c, decision = costs.draft_step[draft], costs.decision.get(policy, 0.0)
     lengths = [n for one in replayed.simulated for _, n, _ in one.iterations]
     starts = sum(costs.start(n, draft) for n in lengths)
-    checks = sum(costs.verify(n + 1) for n in lengths)
+    verifying = sum(costs.verify(n + 1) for n in lengths)
     slope = (costs.verify(SL_CAP + 1) - costs.verify(1)) / SL_CAP
     too_soon = sum(
         _stopped_too_soon(one, part.iterations, replayed.cap) for one, part in zip(samples, replayed.simulated)
@@ -50,7 +50,7 @@ def losses(replayed: Replayed, policy: str, samples: Sequence[Sample], costs: Co
     unit = costs.target_s / tokens
     return Losses(
         draft_s=(starts + replayed.draft_passes * c) * unit,
-        check_s=checks * unit,
+        check_s=verifying * unit,
         decision_s=replayed.draft_passes * decision * unit,
         loop_s=replayed.target_passes * costs.overhead * unit,
         too_long_s=replayed.thrown_away * (c + decision + slope) * unit,
@@ -113,7 +113,7 @@ class Corrections:
 
     as_it_is_s: float
     free_decisions_s: float  # features and decisions cost nothing
-    free_checks_s: float  # checking many tokens costs what checking one does
+    free_checks_s: float  # verifying many tokens costs what verifying one does
     never_too_soon_s: float  # it never stops while all that it drafted holds
     never_too_late_s: float  # it never drafts on after a guess that fails
     no_errors_s: float  # neither: a perfect classifier of the drafted token, at the policy's decision cost

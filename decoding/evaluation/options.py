@@ -16,7 +16,7 @@ from ..records.suites import SPLITS, suite_names
 from .results import STATIC_OPT
 
 Short = Annotated[str, Field(max_length=200)]
-Place = Annotated[str, Field(max_length=400)]
+ModelPath = Annotated[str, Field(max_length=400)]
 
 
 def default_lanes() -> list[str]:
@@ -41,8 +41,8 @@ class EvaluationOptions:
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
     pair: Short = ""
-    target: Place = ""
-    draft: Place = ""
+    target: ModelPath = ""
+    draft: ModelPath = ""
     dtype: Short = "auto"
     weights: Short = "auto"  # as in CompareRequest
     suite: Short = "all"

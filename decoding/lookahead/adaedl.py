@@ -7,14 +7,14 @@ Pinsker's inequality. Draft on while
 
     1 - sqrt(gamma H) >= lam,    gamma = 0.2,
 
-and after each check adjust lam by the smoothed acceptance rate A and the target rate w:
+and after each verification adjust lam by the smoothed acceptance rate A and the target rate w:
 
     A <- A/2 + (accepted / drafted) / 2; lam <- lam + step if A < w; lam - step if A >= w, unless the cap ended the
     drafting.
 
 w = 0.9 is published. The published step is 0.001 (0.01, of which 0.9 is smoothed away) for texts of many hundred
 iterations, and the papers note that the initial lam matters. Here a text has some dozen iterations, so STEP is larger
-and the initial value matters less. The token below the threshold is still checked.
+and the initial value matters less. The token below the threshold is still verified.
 """
 
 from __future__ import annotations

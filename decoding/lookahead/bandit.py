@@ -1,6 +1,6 @@
 """bandit: exponential weights over SLs, updated by what each SL would have gained in the last iteration.
 
-A check of n guesses, of which a held, reveals the outcome of every shorter SL and, if a guess failed (a < n), of every
+Verifying n guesses, of which a held, reveals the outcome of every shorter SL and, if a guess failed (a < n), of every
 longer one: SL k would have given 1 + min(a, k) tokens at the cost T(k) under the run's cost curves. This is learning
 with full information, for which exponential weights apply (Hedge: Freund and Schapire, 1997; HedgeSpec, arXiv
 2510.20064, uses them over drafters). BanditSpec (arXiv 2505.15141) and TapOut (arXiv 2511.02017) use UCB, which learns
@@ -27,7 +27,7 @@ import numpy as np
 from .base import SL_CAP, LaneContext, PlannedPolicy
 from .spec import PolicySpec
 
-FIRST_SL = 5  # before the first check
+FIRST_SL = 5  # before the first verification
 ARMS = np.arange(1, SL_CAP + 1)
 
 

@@ -86,7 +86,7 @@ class LaneContext:
 
 
 class LookaheadPolicy(ABC):
-    """Decides, before each draft step, whether to draft another token or to check now.
+    """Decides, before each draft step, whether to draft another token or to verify now.
 
     ``needs`` names the features that the loop computes for it: "p", "entropy", "top10", "margin", "proposer", "hidden".
     After a decision ``score`` and ``threshold`` are what it was based on (None: not applicable); it stops if the score
@@ -116,7 +116,7 @@ class LookaheadPolicy(ABC):
         """Whether to draft another token; asked before every draft step, including the first."""
 
     def observe(self, n_drafted: int, n_accepted: int) -> None:
-        """Receives the outcome of an iteration's check. ``n_drafted`` is 0 if nothing was drafted: the policy did
+        """Receives an iteration's outcome. ``n_drafted`` is 0 if nothing was drafted: the policy did
         not want to, the draft had nothing to propose, or the token limit left no room.
 
         ``n_drafted`` may exceed the policy's own cap: an evaluation simulates a policy that never stops too soon.

@@ -7,7 +7,7 @@ from .spec import Argument, PolicySpec
 
 
 class Static(PlannedPolicy):
-    """Always drafts ``sl`` tokens, then checks."""
+    """Always drafts ``sl`` tokens, then verifies."""
 
     name = "static"
 

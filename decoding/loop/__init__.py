@@ -1,1 +1,1 @@
-"""The algorithm: draft, check, accept, repeat; draft sources, acceptance rules, the clock."""
+"""The algorithm: draft, verify, accept, repeat; draft sources, acceptance rules, the clock."""

@@ -79,7 +79,7 @@ class DeviceDraft(ModelDraft):
         return True
 
     def take_waiting(self) -> Waiting | None:
-        """Returns the proposals for the next check once; None if the tokens are already on the host."""
+        """Returns the proposals for the next verification once; None if the tokens are already on the host."""
         waiting, self._waiting = self._waiting, None
         return waiting
 

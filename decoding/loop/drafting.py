@@ -83,7 +83,7 @@ class DraftSource(ABC):
     def propose(self, text: list[int], state: DraftState, n: int, ends: frozenset[int]) -> bool:
         """Proposes ``n`` tokens, fewer if one of ``ends`` is among them; False if there was nothing left to propose.
 
-        A source on a device (:mod:`decoding.loop.device_drafting`) leaves it to the check to fill ``state.tokens``.
+        A source on a device (:mod:`decoding.loop.device_drafting`) leaves it to verifying to fill ``state.tokens``.
         """
         for _ in range(n):
             if self.step(text, state) is None:

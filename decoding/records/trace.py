@@ -57,7 +57,7 @@ class Token:
     """One token that a lane drafted or emitted.
 
     ``score`` and ``threshold`` belong to the decision that the policy took right after this token was drafted (draft
-    another, or check now); they are None if it was not asked. ``accept_probability`` and ``draw`` exist only under
+    another, or verify now); they are None if it was not asked. ``accept_probability`` and ``draw`` exist only under
     speculative sampling: the token was accepted iff draw < probability.
     """
 
@@ -79,7 +79,7 @@ class Token:
 
 @dataclass(slots=True)
 class Iteration:
-    """One round: the draft proposes ``drafted``, the target checks them in one pass and adds ``emitted``.
+    """One round: the draft proposes ``drafted``, the target verifies them in one pass and adds ``emitted``.
 
     ``emitted`` is a correction, bonus or plain token, or None if the text ended within the accepted tokens (end of
     sequence, stop string). ``holds`` is the number of draft tokens that would have held from ``start`` on (the oracle's

@@ -14,7 +14,7 @@ from decoding.evaluation.figures import PLACES
 from decoding.evaluation.results import ALL, ALWAYS_ACCEPT, PLAIN, STATIC_OPT, EvaluationResult, Figure
 from decoding.lookahead.lanes import is_usable, spec_of
 
-from ..player.looks import lane_look
+from ..player.lane_styles import lane_style
 from ..player.names import lane_name, policy_title
 from .drawing import INK, LAYOUT, MUTED, Drawing, error_bars, plain
 
@@ -36,7 +36,7 @@ def draw_evaluation(result: EvaluationResult) -> list[Drawing]:
 
 def family(lane: str) -> tuple[str, str]:
     """Colour and symbol of the lane, as on every other tab; a policy's name is enough."""
-    look = lane_look("static:5" if lane == "static" else lane)
+    look = lane_style("static:5" if lane == "static" else lane)
     return look.ink, look.symbol
 
 

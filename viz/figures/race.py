@@ -19,7 +19,7 @@ from decoding.analysis.whatif import Replay
 from decoding.lookahead.lanes import is_usable
 from decoding.records.trace import Iteration, Run, Trace
 
-from ..player.looks import lane_look
+from ..player.lane_styles import lane_style
 from ..player.names import lane_name
 from .drawing import INK, LAYOUT, MUTED, Drawing, plain
 
@@ -57,7 +57,7 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
 
 def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar | go.Scatter]:
     iterations = trace.iterations
-    colour = lane_look(trace.lane).ink
+    colour = lane_style(trace.lane).ink
     where = {"x": [it.start for it in iterations], "width": [_width(it) for it in iterations], "offset": 0}
     shared = {"customdata": [_facts(index, trace, k) for k in range(len(iterations))], "hovertemplate": _HOVER}
     yield go.Bar(
@@ -146,7 +146,7 @@ def _name_row(figure: go.Figure, row: int, index: int, trace: Trace) -> None:
     axis = "" if row == 1 else str(row)
     figure.add_annotation(
         text=f"<b>{_label(trace)}</b>",
-        font={"color": lane_look(trace.lane).ink},
+        font={"color": lane_style(trace.lane).ink},
         showarrow=False,
         x=0,
         xref="paper",
@@ -186,7 +186,7 @@ def draw_iterations(drafting: list[tuple[int, Trace]]) -> Drawing:
             x=list(range(1, len(its) + 1)),
             y=[it.n_drafted for it in its],
             mode="lines+markers",
-            line={"color": lane_look(trace.lane).ink, "width": 1.6, "shape": "hvh"},
+            line={"color": lane_style(trace.lane).ink, "width": 1.6, "shape": "hvh"},
             marker={"size": 5},
             name=_label(trace),
             customdata=[_facts(index, trace, k) for k in range(len(its))],
@@ -249,13 +249,13 @@ def _lane_point(index: int, trace: Trace, measured) -> go.Scatter:
         y=[measured.median],
         mode="markers",
         name=f"{_label(trace)}, measured",
-        marker={"color": lane_look(trace.lane).ink, "size": 11, "symbol": lane_look(trace.lane).symbol},
+        marker={"color": lane_style(trace.lane).ink, "size": 11, "symbol": lane_style(trace.lane).symbol},
         error_y={
             "type": "data",
             "symmetric": False,
             "array": [measured.high - measured.median],
             "arrayminus": [measured.median - measured.low],
-            "color": lane_look(trace.lane).ink,
+            "color": lane_style(trace.lane).ink,
             "width": 4,
         },
         customdata=[[index, 0, f"{measured.low:.2f}", f"{measured.high:.2f}"]],

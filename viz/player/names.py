@@ -9,7 +9,7 @@ from decoding.lookahead.lanes import Lane, parse_lane
 from decoding.lookahead.specs import all_specs
 from decoding.records.model_free import MODEL_FREE
 
-from .looks import lane_look
+from .lane_styles import lane_style
 
 
 def lane_name(text: str) -> str:
@@ -70,5 +70,5 @@ def lane_heading(text: str) -> dict[str, Any]:
         "policy": text if lane is None else lane.policy,
         "name": lane_name(text),
         "caption": lane_caption(text),
-        "look": lane_look(text)._asdict(),
+        "look": lane_style(text)._asdict(),
     }

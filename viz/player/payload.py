@@ -28,7 +28,7 @@ from decoding.records.text import pieces
 from decoding.records.trace import Costs, Guesses, Iteration, Run, Trace
 
 from . import sentences
-from .looks import lane_look
+from .lane_styles import lane_style
 from .names import lane_caption, lane_name
 
 TICKS_PER_SECOND = 10_000_000
@@ -158,7 +158,7 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
         "policy": trace.policy,
         "draft": trace.draft,
         "ends": trace.finish == "eos",
-        "look": lane_look(trace.lane)._asdict(),
+        "look": lane_style(trace.lane)._asdict(),
         "note": "" if doubtful else sentences.best_static_note(run, trace),
         "speedup": _speedup(run, trace),
         "figures": [_speedup_figure(run, trace, f) if f.key == "speedup" else _figure(f) for f in figures],

@@ -26,8 +26,8 @@ from decoding.records.suites import available_suites
 
 from ..buttons import idle, make_buttons, running, stopping
 from ..choices import pair_choices
-from ..desk import answered
 from ..memory import wire_memory
+from ..server_functions import answered
 from ..session import Visits, address_of, delta_of, stream_of
 from .html import whole_page
 from .report import Report

@@ -27,9 +27,9 @@ from decoding.records.run_file import run_of_events
 from decoding.records.suites import Prompt
 from decoding.records.trace import Run
 
-from ..learn.desk import OWN_RECORDINGS
 from ..learn.lessons import lesson_faults, shipped_lessons
 from ..learn.roles import ROLES, missing_sights, readable_runs, shows, wanted_by
+from ..learn.tab import OWN_RECORDINGS
 
 STORY = "Tell me a short story about a fox and the moon."
 DICE: dict[str, Any] = {"temperature": 0.8, "max_new_tokens": 40, "repeats": 3}

@@ -55,7 +55,7 @@ _USUAL = (
 )  # lanes whose argument does not change the policy's symbol
 
 
-class Look(NamedTuple):
+class LaneStyle(NamedTuple):
     """A lane's colour and symbol."""
 
     colour: str  # a CSS variable: "--sd-l1"
@@ -67,15 +67,15 @@ class Look(NamedTuple):
         return f"var({self.colour})"
 
 
-def lane_look(text: str) -> Look:
+def lane_style(text: str) -> LaneStyle:
     """Colour and symbol of the lane ``text``."""
     try:
         lane = parse_lane(text)
     except UserError:  # a run file may contain a policy of a later version
-        return Look("--sd-l0", SYMBOLS[-1])
+        return LaneStyle("--sd-l0", SYMBOLS[-1])
     number = _number(lane.policy)
     usual = lane.draft is None and (lane.argument is None or text in _USUAL)
-    return Look(f"--sd-l{number % N_COLOURS}", SYMBOLS[(number + (0 if usual else _variant(text))) % len(SYMBOLS)])
+    return LaneStyle(f"--sd-l{number % N_COLOURS}", SYMBOLS[(number + (0 if usual else _variant(text))) % len(SYMBOLS)])
 
 
 def _number(policy: str) -> int:

@@ -15,9 +15,9 @@ from decoding.errors import UserError
 from decoding.records.run_file import run_to_json
 from decoding.records.trace import Run
 
-from ..desk import Answer, Query, answered, while_there
-from ..opened import Drawing
+from ..opened import Sandbox
 from ..player.payload import Origin, run_payload
+from ..server_functions import Answer, Query, answered, while_there
 from ..store import RunStore, check_text, new_name
 from .export import export_lesson
 from .lessons import LESSONS, lesson_faults, read_lesson, shipped_lessons
@@ -41,13 +41,13 @@ def build_learn_tab(store: RunStore) -> None:
     )
 
 
-class Shelf:
+class LearnRuns:
     """Recorded runs of the showcase and of the lessons, and visitors' runs, by id."""
 
     def __init__(self, store: RunStore, own: Path = OWN_RECORDINGS) -> None:
         self.store = store
         self.own = RecordedBackend(own)
-        self.drawing = Drawing()
+        self.sandbox = Sandbox()
         self._roles: dict[str, str] | None = None
         self._reading = threading.Lock()
 
@@ -73,27 +73,27 @@ class Shelf:
         titles = {one["id"]: one["title"] for one in self.recordings()}
         run = self.run(identifier)
         if run.id not in titles and self.store.origin(run.id) == "imported":
-            return self.drawing.do("learn", self.store.text(run.id), run.id)
+            return self.sandbox.do("learn", self.store.text(run.id), run.id)
         origin: Origin = "recorded" if run.id in titles else "live"
         return run_payload(run, title=titles.get(run.id, ""), origin=origin, details=True)
 
     def open(self, text: Any, gone: threading.Event) -> dict[str, Any]:
         """Check a visitor's run file and store it under a new name."""
         text, name = check_text(text), new_name()
-        answer = self.drawing.do("learn_open", text, name, gone)
+        answer = self.sandbox.do("learn_open", text, name, gone)
         self.store.keep(name, answer["run"])
         return answer["payload"]
 
 
 def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
     """The functions that the Learn tab's JavaScript may call by name."""
-    shelf = Shelf(store)
+    runs = LearnRuns(store)
 
     @cache
     def index() -> dict[str, Any]:
         return {
-            "recordings": shelf.recordings(),
-            "roles": shelf.roles(),
+            "recordings": runs.recordings(),
+            "roles": runs.roles(),
             "lessons": list(shipped_lessons()),
             "faults": list(lesson_faults()),
         }
@@ -104,18 +104,18 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
 
     @answered
     def learn_run(query: Query) -> Answer:
-        return {"payload": shelf.payload(query.get("run"))}
+        return {"payload": runs.payload(query.get("run"))}
 
     @answered
     def opened(query: Query, gone: threading.Event) -> Answer:
-        return {"payload": shelf.open(query.get("text"), gone)}
+        return {"payload": runs.open(query.get("text"), gone)}
 
     async def learn_open(query: Query, visitor: gr.Request) -> Answer:
-        return await while_there(visitor, shelf.drawing.threads, lambda gone: opened(query, gone))
+        return await while_there(visitor, runs.sandbox.threads, lambda gone: opened(query, gone))
 
     @answered
     def learn_file(query: Query) -> Answer:
-        return {"text": run_to_json(shelf.run(query.get("run")))}
+        return {"text": run_to_json(runs.run(query.get("run")))}
 
     @answered
     def learn_lesson(query: Query) -> Answer:
@@ -127,10 +127,10 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
         if query.get("run") is None:
             raise UserError("Choose a run first: a saved lesson contains its runs.")
         roles = _roles(lesson, query.get("roles"))
-        payload = shelf.payload(query.get("run"))
+        payload = runs.payload(query.get("run"))
         if len({query["run"], *roles.values()}) > MAX_RUNS:
             raise UserError(f"This lesson shows more than {MAX_RUNS} runs, the most that one file holds.")
-        others = [shelf.payload(one) for one in dict.fromkeys(roles.values()) if one != query.get("run")]
+        others = [runs.payload(one) for one in dict.fromkeys(roles.values()) if one != query.get("run")]
         return {"name": f"speculoscope-{lesson['id']}.html", "text": export_lesson(lesson, payload, others, roles)}
 
     return [learn_index, learn_run, learn_open, learn_file, learn_lesson, learn_export]

@@ -12,9 +12,9 @@ from decoding.backends.recorded import RecordedBackend
 from decoding.records.run_file import load_run, run_to_json
 from tests.page_server import write_recordings
 from tests.runs import make_run
-from viz.learn.desk import OWN_RECORDINGS, learn_answers
 from viz.learn.lessons import shipped_lessons
 from viz.learn.roles import find_roles, readable_runs
+from viz.learn.tab import OWN_RECORDINGS, learn_answers
 from viz.player.payload import run_payload
 from viz.store import RunStore
 
@@ -26,12 +26,12 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def desk(folder):
+def functions(folder):
     return {function.__name__: function for function in learn_answers(RunStore(RecordedBackend(folder)))}
 
 
-def test_the_index_names_runs_lessons_and_what_each_run_shows(desk):
-    index = desk["learn_index"]({})
+def test_the_index_names_runs_lessons_and_what_each_run_shows(functions):
+    index = functions["learn_index"]({})
     assert [one["id"] for one in index["recordings"]][:2] == ["quick", "slow"]
     assert [lesson["id"] for lesson in index["lessons"]] == [lesson["id"] for lesson in shipped_lessons()]
     assert index["roles"]["burst"] == "quick"
@@ -52,8 +52,8 @@ def test_the_lessons_bring_the_runs_that_they_need():
     assert rejected, "the lesson shows a guess that is kept with a probability below 1"
 
 
-def test_a_run_comes_with_what_its_replay_needs(desk):
-    payload = desk["learn_run"]({"run": "quick"})["payload"]
+def test_a_run_comes_with_what_its_replay_needs(functions):
+    payload = functions["learn_run"]({"run": "quick"})["payload"]
     assert payload["lanes"][1]["name"] == "Static 5"
     assert len(payload["lanes"][1]["times"]) == 4 * len(payload["lanes"][1]["details"])
     assert payload["finish"] == "length"
@@ -65,46 +65,48 @@ def test_a_run_without_a_plain_lane_has_no_speedups():
     assert payload["lanes"][0]["speedup"] is None
 
 
-def ask(desk, name, query):
+def ask(functions, name, query):
     """The answer of one of the server's functions; those that wait for the visitor run in a separate thread."""
     if name != "learn_open":
-        return desk[name](query)
+        return functions[name](query)
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(lambda: asyncio.run(desk[name](query, None))).result()
+        return thread.submit(lambda: asyncio.run(functions[name](query, None))).result()
 
 
-def test_an_opened_run_is_kept_under_a_name_of_its_own(desk):
-    payload = ask(desk, "learn_open", {"text": run_to_json(make_run())})["payload"]
-    assert ask(desk, "learn_run", {"run": payload["id"]})["payload"]["lanes"] == payload["lanes"]
+def test_an_opened_run_is_kept_under_a_name_of_its_own(functions):
+    payload = ask(functions, "learn_open", {"text": run_to_json(make_run())})["payload"]
+    assert ask(functions, "learn_run", {"run": payload["id"]})["payload"]["lanes"] == payload["lanes"]
     assert payload["badge"]["kind"] == "imported"
-    assert json.loads(desk["learn_file"]({"run": payload["id"]})["text"])["id"] == payload["id"]
+    assert json.loads(functions["learn_file"]({"run": payload["id"]})["text"])["id"] == payload["id"]
 
 
 @pytest.mark.parametrize("name", ["learn_run", "learn_open", "learn_file", "learn_lesson", "learn_export"])
 @pytest.mark.parametrize("query", [None, [], {}, {"run": "../../etc"}, {"text": 3}, {"lesson": "x", "run": None}])
-def test_nonsense_is_answered_with_a_sentence(desk, name, query):
-    answer = ask(desk, name, query)
+def test_nonsense_is_answered_with_a_sentence(functions, name, query):
+    answer = ask(functions, name, query)
     assert set(answer) == {"error"}
     assert answer["error"].endswith((".", ")"))
 
 
-def test_an_exported_lesson_holds_its_run_and_lets_no_text_escape(desk):
+def test_an_exported_lesson_holds_its_run_and_lets_no_text_escape(functions):
     lesson = json.loads(json.dumps(shipped_lessons()[0]))
     lesson["title"] = "</script><img src=x onerror=alert(1)>"
-    page = desk["learn_export"]({"lesson": json.dumps(lesson), "run": "quick"})
+    page = functions["learn_export"]({"lesson": json.dumps(lesson), "run": "quick"})
     assert page["name"] == "speculoscope-ten-steps.html"
     assert "<img src=x" not in page["text"]
     assert "default-src 'none'" in page["text"]
 
 
-def test_an_exported_lesson_holds_the_runs_of_all_its_steps(desk):
+def test_an_exported_lesson_holds_the_runs_of_all_its_steps(functions):
     lesson = next(one for one in shipped_lessons() if one["id"] == "one-sl")
     asked = {"lesson": json.dumps(lesson), "run": "quick", "roles": {"everyday": "quick", "loses": "slow", "x": "y"}}
-    page = desk["learn_export"](asked)["text"]
+    page = functions["learn_export"](asked)["text"]
     assert '"roles":{"everyday":"quick","loses":"slow"}' in page.replace(" ", "")
     assert page.count('"id":"slow"') == 1 and '"id":"quick"' in page
-    assert "error" in desk["learn_export"](asked | {"roles": {"loses": "../../etc"}})
-    assert '"id":"slow"' not in desk["learn_export"](asked | {"roles": {"loses": ["slow"]}})["text"].replace(" ", "")
+    assert "error" in functions["learn_export"](asked | {"roles": {"loses": "../../etc"}})
+    assert '"id":"slow"' not in functions["learn_export"](asked | {"roles": {"loses": ["slow"]}})["text"].replace(
+        " ", ""
+    )
 
 
 def test_every_shipped_recording_can_be_stepped_through():

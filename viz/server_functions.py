@@ -23,7 +23,7 @@ from decoding.records.run_file import run_to_json
 from decoding.records.trace import Run
 
 from .figures.race import draw_run
-from .opened import Drawing
+from .opened import Sandbox
 from .player.details import token_details
 from .player.export import export_html
 from .player.payload import run_payload
@@ -61,25 +61,25 @@ def answered(function: Callable[..., Answer]) -> Callable[..., Answer]:
 
 def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
     """The functions that the race's JavaScript may call, by name."""
-    drawing = Drawing()
-    drawn = _Drawn(store, drawing)
+    sandbox = Sandbox()
+    drawn = _Drawn(store, sandbox)
 
     @answered
     def open_run(query: Query) -> Answer:
         run = store.get(query.get("run"))
         if store.origin(run.id) == "imported":
-            return {"payload": drawing.do("payload", store.text(run.id), run.id)}
+            return {"payload": sandbox.do("payload", store.text(run.id), run.id)}
         return {"payload": run_payload(run, origin=store.origin(run.id), **_noticed(store, run.id))}
 
     @answered
     def opened(query: Query, gone: threading.Event | None = None) -> Answer:
         text, name = check_text(query.get("text")), new_name()
-        answer = drawing.do("open", text, name, gone)
+        answer = sandbox.do("open", text, name, gone)
         store.keep(name, answer["run"])
         return {"payload": answer["payload"]}
 
     async def open_file(query: Query, visitor: gr.Request) -> Answer:
-        return await while_there(visitor, drawing.threads, lambda gone: opened(query, gone))
+        return await while_there(visitor, sandbox.threads, lambda gone: opened(query, gone))
 
     @answered
     def details(query: Query) -> Answer:
@@ -101,7 +101,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
         writers: dict[str, Callable[[], str]] = {
             "json": lambda: run_to_json(run),
             "csv": lambda: run_csv(run),
-            "html": lambda: _html(store, drawing, run),
+            "html": lambda: _html(store, sandbox, run),
             "command": lambda: command_line(run.asked),
             "link": lambda: _link(store, run, query.get("t")),
         }
@@ -120,9 +120,9 @@ def _noticed(store: RunStore, identifier: str) -> dict[str, str]:
     return {"shows": info.shows, "point": info.point} if info else {}
 
 
-def _html(store: RunStore, drawing: Drawing, run: Run) -> str:
+def _html(store: RunStore, sandbox: Sandbox, run: Run) -> str:
     if store.origin(run.id) == "imported":
-        return drawing.do("html", store.text(run.id), run.id)
+        return sandbox.do("html", store.text(run.id), run.id)
     return export_html(run, origin=store.origin(run.id))
 
 
@@ -161,15 +161,15 @@ def _whole(value: Any) -> int:
 class _Drawn:
     """A cache of figures of the last few runs: visitors mostly look at the same recordings."""
 
-    def __init__(self, store: RunStore, drawing: Drawing, keep: int = 8) -> None:
-        self._store, self._drawing, self._keep = store, drawing, keep
+    def __init__(self, store: RunStore, sandbox: Sandbox, keep: int = 8) -> None:
+        self._store, self._sandbox, self._keep = store, sandbox, keep
         self._figures: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
         self._lock = threading.Lock()
 
     def figures(self, identifier: str) -> list[dict[str, Any]]:
         run = self._store.get(identifier)
         if self._store.origin(run.id) == "imported":
-            return self._drawing.do("figures", self._store.text(run.id), run.id)
+            return self._sandbox.do("figures", self._store.text(run.id), run.id)
         with self._lock:
             if run.id not in self._figures:
                 self._figures[run.id] = [drawing.to_dict() for drawing in draw_run(run)]
