@@ -10,8 +10,9 @@ from dataclasses import replace
 import httpx
 import pytest
 
+from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.records.run_file import run_from_json, run_to_json
+from decoding.records.run_file import run_to_json
 from decoding.records.trace import Chain, Guesses, Run, TokenText
 from viz import opened
 from viz.opened import BUSY, LEFT, TOO_LONG, Sandbox, work
@@ -44,50 +45,57 @@ def crafted_run(n_tokens: int) -> Run:
     )
 
 
-def job(run: Run, kind: str = "open") -> dict[str, str]:
+def job(run: Run, kind: str = "payload") -> dict[str, str]:
     return {"kind": kind, "id": "opened-x", "text": run_to_json(run)}
 
 
-def test_a_file_is_checked_and_drawn_in_a_process_of_its_own():
-    run = make_run(lanes=LANES)
-    answer = Sandbox().do("open", run_to_json(run), "opened-x")
-    assert run_from_json(answer["run"]) == replace(run, id="opened-x")
-    expected = run_payload(replace(run, id="opened-x"), origin="imported")
-    assert answer["payload"] == json.loads(json.dumps(expected))
+def test_a_file_is_checked_and_drawn_in_a_process_of_its_own(tmp_path):
+    run, store = make_run(lanes=LANES), RunStore(RecordedBackend(tmp_path))
+    payload = store.open("payload", run_to_json(run))
+    opened = replace(run, id=payload["id"])
+    assert payload["id"].startswith("opened-") and store.get(payload["id"]) == opened
+    expected = json.loads(json.dumps(run_payload(opened, origin="imported")))
+    assert payload == expected == store.drawn("payload", payload["id"], shows="only of the page's own examples")
 
 
 def test_every_job_is_what_the_page_draws_itself():
     run = make_run(lanes=LANES)
     assert [figure["name"] for figure in work(job(run, "figures"))["answer"]][:1] == ["lookahead"]
     assert work(job(run, "html"))["answer"].startswith("<!doctype html>")
-    assert work(job(run, "payload"))["answer"]["badge"]["kind"] == "imported"
+    assert work(job(run, "learn"))["answer"]["badge"]["kind"] == "imported"
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "null", "\ud800", "[" * 200_000])
 def test_a_file_that_is_no_run_is_refused(text):
-    assert set(work({"kind": "open", "id": "x", "text": text})) == {"error"}
+    assert set(work({"kind": "payload", "id": "x", "text": text})) == {"error"}
 
 
-@pytest.mark.parametrize("text", ["x" * (MAX_UPLOAD_BYTES + 1), 5, None, {}])
-def test_what_is_no_text_or_too_long_is_refused_before_any_process_is_started(text):
-    with pytest.raises(UserError, match="larger than 8 MB"):
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("x" * (MAX_UPLOAD_BYTES + 1), "larger than 8 MB"),
+        *((one, "not a text file") for one in (5, None, {}, "\ud800")),
+    ],
+)
+def test_what_is_no_text_or_too_long_is_refused_before_any_process_is_started(text, sentence):
+    with pytest.raises(UserError, match=sentence):
         check_text(text)
 
 
 def test_a_job_that_takes_too_long_is_ended_and_the_next_one_works():
     sandbox = Sandbox(limit_s=0.1)  # less than any process takes to start
     with pytest.raises(UserError) as refusal:
-        sandbox.do("open", run_to_json(crafted_run(2000)), "opened-x")
+        sandbox.do("payload", run_to_json(crafted_run(2000)), "opened-x")
     assert str(refusal.value) == TOO_LONG
     sandbox._limit_s = 60.0
     assert sandbox.do("payload", run_to_json(make_run(lanes=LANES)), "opened-y")["id"] == "opened-y"
 
 
 def test_too_much_memory_is_a_sentence(monkeypatch):
-    def greedy(run):
+    def greedy(run, origin):
         raise MemoryError
 
-    monkeypatch.setitem(opened.JOBS, "open", greedy)
+    monkeypatch.setitem(opened.JOBS, "payload", greedy)
     assert "more memory" in work(job(make_run(lanes=LANES)))["error"]
 
 
@@ -101,14 +109,14 @@ def test_the_line_is_short_and_who_leaves_gives_up_the_place(monkeypatch):
 
     monkeypatch.setattr(sandbox, "_run", run)
     answers: list = []
-    first = threading.Thread(target=lambda: answers.append(sandbox.do("open", "", "a")))
+    first = threading.Thread(target=lambda: answers.append(sandbox.do("payload", "", "a")))
     first.start()
     assert inside.wait(30)
     gone, left = threading.Event(), []
 
     def wait_in_line():
         try:
-            sandbox.do("open", "", "b", gone)
+            sandbox.do("payload", "", "b", gone)
         except UserError as error:
             left.append(str(error))
 
@@ -116,7 +124,7 @@ def test_the_line_is_short_and_who_leaves_gives_up_the_place(monkeypatch):
     second.start()
     wait_until(lambda: sandbox._waiting == 2)
     with pytest.raises(UserError) as refusal:
-        sandbox.do("open", "", "c")
+        sandbox.do("payload", "", "c")
     assert str(refusal.value) == BUSY
     gone.set()
     second.join(30)
@@ -161,11 +169,9 @@ def test_many_crafted_files_at_once_leave_the_page_answering(tmp_path):
 
 
 def test_kept_runs_stay_within_a_size(tmp_path):
-    from decoding.backends.recorded import RecordedBackend
-
     store = RunStore(RecordedBackend(tmp_path), most_bytes=1000)
     store.keep("opened-a", "x" * 600)
     store.keep("opened-b", "y" * 600)
-    assert store.text("opened-b") == "y" * 600
-    with pytest.raises(UserError, match="no longer, kept here"):
-        store.text("opened-a")
+    for name, sentence in (("opened-a", "There is no recording"), ("opened-b", "run file")):
+        with pytest.raises(UserError, match=f"no longer, kept here.*{sentence}"):
+            store.get(name)

@@ -152,8 +152,9 @@ def test_the_form_asks_for_what_the_job_knows():
     for kind in (EvaluationReport, DraftsReport):
         options = options_from_dict(job_options(kind, "", "code", 12, 4, 2))
         assert (options.limit, options.clock_prompts, options.minutes, options.suite) == (12, 4, 2.0, "code")
-    with pytest.raises(UserError, match="must contain a number"):
-        job_options(EvaluationReport, "", "code", None, 4, 2)
+    for prompts in (None, 0):
+        with pytest.raises(UserError, match="must contain a number from 1 to 1,000"):
+            job_options(EvaluationReport, "", "code", prompts, 4, 2)
 
 
 def test_only_recorded_results_means_no_measuring():

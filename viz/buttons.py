@@ -1,10 +1,21 @@
-"""The Run and Stop buttons, one of which is visible. Stop responds immediately, even if the work ends a bit later."""
+"""Run and Stop, and the job between them. Stop responds immediately, even if the work ends a bit later."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import gradio as gr
+from gradio.components import Component
+
+from decoding.backends.stream import EventStream
+from decoding.errors import UserError
+from decoding.records.events import Event
+
+from .session import Visits, address_of, delta_of
+
+QUIET: dict[str, Any] = {"show_progress": "hidden", "concurrency_limit": None, "api_visibility": "private"}
+"""The options of the page's own events: no overlay, no waiting for others' events, not in the API."""
 
 
 def make_buttons(text: str, width: int, **named: str) -> tuple[gr.Button, gr.Button]:
@@ -14,16 +25,37 @@ def make_buttons(text: str, width: int, **named: str) -> tuple[gr.Button, gr.But
     return run, stop
 
 
-def running() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Updates of (run, stop) when the work begins."""
-    return gr.update(visible=False), gr.update(visible=True, value="Stop", interactive=True)
+def wire_job(
+    task: str,
+    start_of: Callable[..., Callable[[], EventStream[Event]]],
+    visits: Visits,
+    fields: Sequence[Component],
+    view: gr.HTML,
+    buttons: tuple[gr.Button, gr.Button],
+    *triggers: Any,
+) -> None:
+    """Run, or another of ``triggers``, streams a job's deltas to ``view`` until it ends or Stop is pressed.
 
+    ``start_of(*values)`` gives what starts the job for the values of ``fields``; it may raise UserError. A visitor has
+    one job of a ``task`` at a time.
+    """
+    run, stop = buttons
 
-def stopping() -> dict[str, Any]:
-    """Update of stop after it was pressed: the current pass or process start still finishes."""
-    return gr.update(value="Stopping", interactive=False)
+    async def work(visitor: gr.Request, *values: Any) -> AsyncIterator[tuple]:
+        yield gr.skip(), gr.update(visible=False), gr.update(visible=True, value="Stop", interactive=True)
+        try:
+            start = start_of(*values)
+        except UserError as error:
+            yield delta_of("failed", message=str(error)), gr.skip(), gr.skip()
+        else:
+            async for delta in visits.deltas(start, visitor.session_hash or "", task, address_of(visitor)):
+                yield delta, gr.skip(), gr.skip()
+        yield gr.skip(), gr.update(visible=True), gr.update(visible=False, value="Stop", interactive=True)
 
+    def cancel(visitor: gr.Request) -> dict[str, Any]:
+        visits.stop(visitor.session_hash or "", task)
+        return gr.update(value="Stopping", interactive=False)  # the current pass or process start still finishes
 
-def idle() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Updates of (run, stop) when the work is over."""
-    return gr.update(visible=True), gr.update(visible=False, value="Stop", interactive=True)
+    outputs = [view, run, stop]
+    gr.on([run.click, *triggers], work, list(fields), outputs, concurrency_id="race", trigger_mode="once", **QUIET)
+    stop.click(cancel, None, stop, queue=False, show_progress="hidden", api_visibility="private")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 import gradio as gr
 from gradio.components import Component
 
+from .buttons import QUIET
+
 _MERGE = """(restored, ...now) => {
   const first = %s, skip = {__type__: "update"}, same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
   const changed = now.map((value, i) => !same(value, first[i]));
@@ -45,14 +47,7 @@ def wire_memory(
     # On the server: a handler that runs in the browser alone is called before the browser's memory has been read. Its
     # answer may come when the visitor has begun to fill in the form, so it does not go into the form directly.
     restored = gr.JSON(visible=False)
-    loaded = page.load(
-        restore,
-        inputs=memory,
-        outputs=restored,
-        show_progress="hidden",
-        concurrency_limit=None,
-        api_visibility="private",
-    )
+    loaded = page.load(restore, memory, restored, **QUIET)
     loaded.success(
         fn=None,
         inputs=[restored, *fields.values()],

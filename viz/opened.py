@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 from decoding.errors import UserError, is_out_of_memory
-from decoding.records.run_file import run_from_json, run_to_json
+from decoding.records.run_file import run_from_json
 from decoding.records.trace import Run
 
 LIMIT_S = 20.0  # per job, including the start of the process
@@ -111,51 +112,38 @@ def _heard(answer: bytes) -> dict[str, Any]:
 # -- inside the process ----------------------------------------------------------------------------------
 
 
-def _open(run: Run) -> dict[str, Any]:
-    return {"run": run_to_json(run), "payload": _payload(run)}
-
-
-def _payload(run: Run, details: bool = False) -> dict[str, Any]:
+def _payload(run: Run, **more: Any) -> dict[str, Any]:
     from .player.payload import run_payload
 
-    return run_payload(run, origin="imported", details=details)
+    return run_payload(run, **more)
 
 
-def _figures(run: Run) -> list[dict[str, Any]]:
+def _figures(run: Run, **more: Any) -> list[dict[str, Any]]:
     from .figures.race import draw_run
 
     return [drawing.to_dict() for drawing in draw_run(run)]
 
 
-def _html(run: Run) -> str:
+def _html(run: Run, **more: Any) -> str:
     from .player.export import export_html
 
-    return export_html(run, origin="imported")
+    return export_html(run, **more)
 
 
-def _learn(run: Run) -> dict[str, Any]:
-    return _payload(run, details=True)
-
-
-def _learn_open(run: Run) -> dict[str, Any]:
-    return {"run": run_to_json(run), "payload": _learn(run)}
-
-
-JOBS: dict[str, Callable[[Run], Any]] = {
-    "open": _open,
+JOBS: dict[str, Callable[..., Any]] = {
     "payload": _payload,
+    "learn": partial(_payload, details=True),
     "figures": _figures,
     "html": _html,
-    "learn": _learn,
-    "learn_open": _learn_open,
 }
+"""What can be made of a run: each takes the run and its ``origin``."""
 
 
 def work(job: dict[str, str]) -> dict[str, Any]:
     """Does one job: ``{"answer": ...}``, or ``{"error": sentence}``."""
     try:
         run = replace(run_from_json(job["text"]), id=job["id"])
-        return {"answer": JOBS[job["kind"]](run)}
+        return {"answer": JOBS[job["kind"]](run, origin="imported")}
     except UserError as error:
         return {"error": str(error)}
     except Exception as error:

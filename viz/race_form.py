@@ -11,7 +11,7 @@ from gradio.components import Component
 from decoding.records.request import MAX_LANES, SETTINGS
 from decoding.records.settings import HIDDEN, Setting
 
-from .buttons import make_buttons
+from .buttons import QUIET, make_buttons
 from .choices import Example, lane_choices, pair_choices, set_here
 from .settings import FormValues
 
@@ -124,33 +124,20 @@ def _field(setting: Setting, value: Any, more: dict[str, Any]) -> Component:
 
 def _wire_rule(form: Form) -> None:
     """Keeps rule and temperature consistent, in the browser."""
-    rule, temperature = form.fields["rule"], form.fields["temperature"]
-    rule.input(
-        fn=None,
-        inputs=[rule, temperature],
-        outputs=temperature,
-        api_visibility="private",
-        js="(rule, t) => rule === 'greedy' ? 0 : (t > 0 ? t : 0.7)",
-    )
-    temperature.input(
-        fn=None,
-        inputs=[rule, temperature],
-        outputs=rule,
-        api_visibility="private",
-        js="(rule, t) => t === 0 ? 'greedy' : (rule === 'greedy' ? 'coupling' : rule)",
-    )
+    rule, temperature = inputs = [form.fields["rule"], form.fields["temperature"]]
+    for event, output, js in (
+        (rule.input, temperature, "(rule, t) => rule === 'greedy' ? 0 : (t > 0 ? t : 0.7)"),
+        (temperature.input, rule, "(rule, t) => t === 0 ? 'greedy' : (rule === 'greedy' ? 'coupling' : rule)"),
+    ):
+        event(fn=None, inputs=inputs, outputs=output, js=js, api_visibility="private")
 
 
 def _wire_hint(form: Form) -> None:
     """A hint below the prompt about a line break at its end, updated in the browser while typing."""
     prompt, goes_on = inputs = [form.fields["prompt"], form.fields["ignore_eos"]]
     for event, typed in ((prompt.input, "true"), (prompt.change, "false"), (goes_on.change, "false")):
-        event(
-            fn=None,
-            inputs=inputs,
-            api_visibility="private",
-            js=f"(text, goesOn) => {{ window.SpeculoscopePage.hint(text, goesOn, {typed}); }}",
-        )
+        js = f"(text, goesOn) => {{ window.SpeculoscopePage.hint(text, goesOn, {typed}); }}"
+        event(fn=None, inputs=inputs, js=js, api_visibility="private")
 
 
 def _wire_chat(form: Form, pairs: list) -> None:
@@ -161,15 +148,7 @@ def _wire_chat(form: Form, pairs: list) -> None:
         return gr.Textbox(label=label, placeholder=placeholder)
 
     inputs = [form.fields["chat"], form.fields["pair"]]
-    gr.on(
-        [field.change for field in inputs],
-        name_prompt,
-        inputs=inputs,
-        outputs=form.fields["prompt"],
-        show_progress="hidden",
-        concurrency_limit=None,
-        api_visibility="private",
-    )
+    gr.on([field.change for field in inputs], name_prompt, inputs, form.fields["prompt"], **QUIET)
 
 
 def words_of_prompt(chat: str, pair: str, pairs: list) -> tuple[str, str]:

@@ -11,7 +11,6 @@ import functools
 import json
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any
@@ -22,14 +21,10 @@ from decoding.errors import UserError
 from decoding.records.run_file import run_to_json
 from decoding.records.trace import Run
 
-from .figures.race import draw_run
-from .opened import Sandbox
 from .player.details import token_details
-from .player.export import export_html
-from .player.payload import run_payload
 from .session import BROKEN, Visits
 from .settings import command_line, link_query
-from .store import RunStore, check_text, new_name
+from .store import RunStore
 from .table import run_csv
 
 LOOK_S = 0.3  # interval for checking whether a visitor is still connected
@@ -47,9 +42,8 @@ def answered(function: Callable[..., Answer]) -> Callable[..., Answer]:
         try:
             if not isinstance(query, dict):
                 raise UserError("This request to the server has the wrong form; reload the page.")
-            return json.loads(
-                json.dumps(function(query, *more))
-            )  # plain JSON: Gradio's own writer refuses numbers as keys
+            # Plain JSON: Gradio's own writer refuses numbers as keys.
+            return json.loads(json.dumps(function(query, *more)))
         except UserError as error:
             return {"error": str(error)}
         except Exception:
@@ -61,25 +55,21 @@ def answered(function: Callable[..., Answer]) -> Callable[..., Answer]:
 
 def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
     """The functions that the race's JavaScript may call, by name."""
-    sandbox = Sandbox()
-    drawn = _Drawn(store, sandbox)
+
+    @functools.lru_cache(maxsize=8)  # visitors mostly look at the same recordings
+    def figures_of(run: str) -> list[dict[str, Any]]:
+        return store.drawn("figures", run)
 
     @answered
     def open_run(query: Query) -> Answer:
-        run = store.get(query.get("run"))
-        if store.origin(run.id) == "imported":
-            return {"payload": sandbox.do("payload", store.text(run.id), run.id)}
-        return {"payload": run_payload(run, origin=store.origin(run.id), **_noticed(store, run.id))}
+        return {"payload": store.drawn("payload", query.get("run"), **_noticed(store, query.get("run")))}
 
     @answered
     def opened(query: Query, gone: threading.Event | None = None) -> Answer:
-        text, name = check_text(query.get("text")), new_name()
-        answer = sandbox.do("open", text, name, gone)
-        store.keep(name, answer["run"])
-        return {"payload": answer["payload"]}
+        return {"payload": store.open("payload", query.get("text"), gone)}
 
     async def open_file(query: Query, visitor: gr.Request) -> Answer:
-        return await while_there(visitor, sandbox.threads, lambda gone: opened(query, gone))
+        return await while_there(visitor, store.sandbox.threads, lambda gone: opened(query, gone))
 
     @answered
     def details(query: Query) -> Answer:
@@ -88,7 +78,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
 
     @answered
     def figures(query: Query) -> Answer:
-        return {"figures": drawn.figures(query.get("run"))}
+        return {"figures": figures_of(store.get(query.get("run")).id)}
 
     @answered
     def missed(query: Query) -> Answer:
@@ -101,7 +91,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
         writers: dict[str, Callable[[], str]] = {
             "json": lambda: run_to_json(run),
             "csv": lambda: run_csv(run),
-            "html": lambda: _html(store, sandbox, run),
+            "html": lambda: store.drawn("html", run.id),
             "command": lambda: command_line(run.asked),
             "link": lambda: _link(store, run, query.get("t")),
         }
@@ -114,16 +104,10 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
     return [open_run, open_file, details, figures, missed, take]
 
 
-def _noticed(store: RunStore, identifier: str) -> dict[str, str]:
+def _noticed(store: RunStore, identifier: Any) -> dict[str, str]:
     """The points of an example to notice, for :func:`run_payload`."""
     info = next((one for one in store.recorded.recordings() if one.id == identifier), None)
     return {"shows": info.shows, "point": info.point} if info else {}
-
-
-def _html(store: RunStore, sandbox: Sandbox, run: Run) -> str:
-    if store.origin(run.id) == "imported":
-        return sandbox.do("html", store.text(run.id), run.id)
-    return export_html(run, origin=store.origin(run.id))
 
 
 async def while_there(
@@ -156,23 +140,3 @@ def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
         raise UserError("This request to the server has the wrong form; reload the page.")
     return value
-
-
-class _Drawn:
-    """A cache of figures of the last few runs: visitors mostly look at the same recordings."""
-
-    def __init__(self, store: RunStore, sandbox: Sandbox, keep: int = 8) -> None:
-        self._store, self._sandbox, self._keep = store, sandbox, keep
-        self._figures: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def figures(self, identifier: str) -> list[dict[str, Any]]:
-        run = self._store.get(identifier)
-        if self._store.origin(run.id) == "imported":
-            return self._sandbox.do("figures", self._store.text(run.id), run.id)
-        with self._lock:
-            if run.id not in self._figures:
-                self._figures[run.id] = [drawing.to_dict() for drawing in draw_run(run)]
-                while len(self._figures) > self._keep:
-                    self._figures.popitem(last=False)
-            return self._figures[run.id]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
@@ -13,6 +15,7 @@ from decoding.records.events import IDENTIFIER, new_id
 from decoding.records.run_file import load_run, save_run
 from decoding.records.trace import Run
 
+from .opened import JOBS, Sandbox
 from .player.payload import Origin
 
 MAX_UPLOAD_BYTES = 8 * 2**20
@@ -29,6 +32,7 @@ class RunStore:
         self, recorded: RecordedBackend, keep: int = KEEP, warm: int = WARM, most_bytes: int = KEEP_BYTES
     ) -> None:
         self.recorded = recorded
+        self.sandbox = Sandbox()
         self._folder = ProcessFolder("speculoscope-runs-")
         self._kept: OrderedDict[str, tuple[Path, int]] = OrderedDict()  # id -> (file, bytes)
         self._warm: OrderedDict[str, Run] = OrderedDict()
@@ -61,8 +65,25 @@ class RunStore:
         write_whole(path, text)
         self._kept_at(identifier, path, len(text))
 
-    def text(self, identifier: str) -> str:
-        """The file of a kept run. Raises UserError."""
+    def open(self, kind: str, text: Any, gone: threading.Event | None = None) -> Any:
+        """Keeps a visitor's run file under a new name; gives what :meth:`drawn` gives of it. Raises UserError."""
+        text, name = check_text(text), f"{OPENED}{new_id()}"
+        answer = self.sandbox.do(kind, text, name, gone)
+        self.keep(name, text)
+        return answer
+
+    def drawn(self, kind: str, identifier: Any, **more: Any) -> Any:
+        """What job ``kind`` (a key of JOBS) with the options ``more`` makes of a run. Raises UserError.
+
+        A run that a visitor opened is untrusted: another process works on it, without ``more``.
+        """
+        run = self.get(identifier)
+        origin = self.origin(run.id)
+        if origin == "imported":
+            return self.sandbox.do(kind, self._text(run.id), run.id)
+        return JOBS[kind](run, **{"origin": origin, **more})
+
+    def _text(self, identifier: str) -> str:
         with self._lock:
             path = self._kept.get(identifier, (None, 0))[0]
         try:
@@ -82,7 +103,7 @@ class RunStore:
                 return self._warm[identifier]
             path = self._kept.get(identifier, (None, 0))[0]
         try:
-            run = load_run(path) if path else self.recorded.load(identifier)
+            run = replace(load_run(path), id=identifier) if path else self.recorded.load(identifier)
         except UserError as error:
             raise UserError(f"{_gone(identifier)} ({error})") from error
         with self._lock:
@@ -102,14 +123,15 @@ class RunStore:
             self._warm.popitem(last=False)
 
 
-def new_name() -> str:
-    """A new id for a file that a visitor opened."""
-    return f"{OPENED}{new_id()}"
-
-
 def check_text(text: object) -> str:
-    """``text``, if its size allows it to be a run file. Raises UserError."""
-    if not isinstance(text, str) or len(text.encode("utf-8", "surrogatepass")) > MAX_UPLOAD_BYTES:
+    """``text``, if it can be a run file. Raises UserError."""
+    try:
+        size = len(text.encode()) if isinstance(text, str) else None
+    except UnicodeEncodeError:  # half of a character
+        size = None
+    if size is None:
+        raise UserError("This is not a text file: open a run file (JSON).")
+    if size > MAX_UPLOAD_BYTES:
         raise UserError(f"This file is larger than {MAX_UPLOAD_BYTES // 2**20} MB, the limit of this page.")
     return text
 

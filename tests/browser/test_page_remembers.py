@@ -97,13 +97,6 @@ def test_a_measurement_that_a_reload_ended_says_so_and_can_be_started_again(visi
         assert page.faults == []
 
 
-def test_no_prompts_to_measure_on_is_a_sentence(visit, page_url):
-    page = visit(page_url)
-    panel = _measure_drafts(page, prompts="0")
-    expect(panel.locator(".sp-status")).to_contain_text("a number from 1 to 1,000", timeout=WAIT)
-    assert page.faults == []
-
-
 def test_a_measurement_under_way_is_not_said_to_have_ended(visit, tmp_path):
     """The shipped results may arrive late, after the visitor has started a measurement."""
     with page_at(ScriptedBackend(pause_s=0.1), write_recordings(tmp_path)) as url:

@@ -224,15 +224,11 @@ def test_the_simulated_lane_guesses_with_the_draft_that_is_chosen(page, tmp_path
     assert notes[0].partition(": ")[2] != notes[1].partition(": ")[2]
 
 
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [("{", "not a Speculoscope run file"), ("[" * 100_000, "run file"), ('{"schema": "x"}', "not a Speculoscope run")],
-)
-def test_a_broken_file_is_refused_with_a_sentence(page, tmp_path, content, sentence):
+def test_a_broken_file_is_refused_with_a_sentence(page, tmp_path):
     path = tmp_path / "broken.json"
-    path.write_text(content)
+    path.write_text("[" * 100_000)
     page.locator(".sp-file").set_input_files(path)
-    expect(page.locator(".sp-take .sp-note")).to_contain_text(sentence, timeout=WAIT)
+    expect(page.locator(".sp-take .sp-note")).to_contain_text("run file", timeout=WAIT)
     expect(page.locator(".sd-badge")).to_contain_text("recorded")
 
 

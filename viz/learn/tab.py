@@ -15,10 +15,9 @@ from decoding.errors import UserError
 from decoding.records.run_file import run_to_json
 from decoding.records.trace import Run
 
-from ..opened import Sandbox
-from ..player.payload import Origin, run_payload
+from ..player.payload import run_payload
 from ..server_functions import Answer, Query, answered, while_there
-from ..store import RunStore, check_text, new_name
+from ..store import RunStore
 from .export import export_lesson
 from .lessons import LESSONS, lesson_faults, read_lesson, shipped_lessons
 from .roles import find_roles, readable_runs, wanted_by
@@ -47,7 +46,6 @@ class LearnRuns:
     def __init__(self, store: RunStore, own: Path = OWN_RECORDINGS) -> None:
         self.store = store
         self.own = RecordedBackend(own)
-        self.sandbox = Sandbox()
         self._roles: dict[str, str] | None = None
         self._reading = threading.Lock()
 
@@ -69,20 +67,11 @@ class LearnRuns:
         return self.store.get(identifier)
 
     def payload(self, identifier: Any) -> dict[str, Any]:
-        """The page's data for a run. A visitor's own file is parsed in the separate process for untrusted files."""
-        titles = {one["id"]: one["title"] for one in self.recordings()}
-        run = self.run(identifier)
-        if run.id not in titles and self.store.origin(run.id) == "imported":
-            return self.sandbox.do("learn", self.store.text(run.id), run.id)
-        origin: Origin = "recorded" if run.id in titles else "live"
-        return run_payload(run, title=titles.get(run.id, ""), origin=origin, details=True)
-
-    def open(self, text: Any, gone: threading.Event) -> dict[str, Any]:
-        """Check a visitor's run file and store it under a new name."""
-        text, name = check_text(text), new_name()
-        answer = self.sandbox.do("learn_open", text, name, gone)
-        self.store.keep(name, answer["run"])
-        return answer["payload"]
+        """The page's data for a run."""
+        title = next((one["title"] for one in self.recordings() if one["id"] == identifier), None)
+        if title is None:
+            return self.store.drawn("learn", identifier)
+        return run_payload(self.run(identifier), title=title, origin="recorded", details=True)
 
 
 def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
@@ -108,10 +97,10 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
 
     @answered
     def opened(query: Query, gone: threading.Event) -> Answer:
-        return {"payload": runs.open(query.get("text"), gone)}
+        return {"payload": store.open("learn", query.get("text"), gone)}
 
     async def learn_open(query: Query, visitor: gr.Request) -> Answer:
-        return await while_there(visitor, runs.sandbox.threads, lambda gone: opened(query, gone))
+        return await while_there(visitor, store.sandbox.threads, lambda gone: opened(query, gone))
 
     @answered
     def learn_file(query: Query) -> Answer:

@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,11 @@ from decoding.records.pairs import PairDescription
 from decoding.records.run_file import to_plain
 from decoding.records.suites import available_suites
 
-from ..buttons import idle, make_buttons, running, stopping
+from ..buttons import make_buttons, wire_job
 from ..choices import pair_choices
 from ..memory import wire_memory
 from ..server_functions import answered
-from ..session import Visits, address_of, delta_of, stream_of
+from ..session import Visits, stream_of
 from .html import whole_page
 from .report import Report
 
@@ -92,8 +92,8 @@ def build_report_tab(
         limit = gr.Number(12, label="Test prompts", precision=0, min_width=110)
         clock = gr.Number(4, label="of them on the clock", precision=0, min_width=110)
         minutes = gr.Number(2, label="Minutes on the clock, at most", min_width=110)
-        run, stop = make_buttons("Run here", 110)
-        run.elem_classes = ["sp-run-here"]
+        buttons = make_buttons("Run here", 110)
+        buttons[0].elem_classes = ["sp-run-here"]
     view = gr.HTML(
         "",
         html_template=TEMPLATE,
@@ -104,7 +104,7 @@ def build_report_tab(
     )
     form: dict[str, Component] = dict(pair=pair, suite=suite, limit=limit, clock=clock, minutes=minutes)
     _wire_memory(page, memory, form)
-    _wire(kind, backend, visits, kept, list(form.values()), view, run, stop)
+    _wire(kind, backend, visits, kept, list(form.values()), view, buttons)
 
 
 def _answers(
@@ -181,37 +181,13 @@ def _wire(
     kept: Kept,
     inputs: list,
     view: gr.HTML,
-    run: gr.Button,
-    stop: gr.Button,
+    buttons: tuple[gr.Button, gr.Button],
 ) -> None:
-    async def measure(visitor: gr.Request, *values: Any) -> AsyncIterator[tuple]:
-        yield gr.skip(), *running()
-        try:
-            options = job_options(kind, *values)
-        except (UserError, TypeError, ValueError) as error:
-            yield delta_of("failed", message=str(error)), gr.skip(), gr.skip()
-        else:
-            run_job = functools.partial(backend.run_job, kind.job, options)
-            job = functools.partial(stream_of, run_job, functools.partial(_finish, kind, kept))
-            async for delta in visits.deltas(job, visitor.session_hash or "", kind.job, address_of(visitor)):
-                yield delta, gr.skip(), gr.skip()
-        yield gr.skip(), *idle()
+    def start_of(*values: Any) -> Callable:
+        run_job = functools.partial(backend.run_job, kind.job, job_options(kind, *values))
+        return functools.partial(stream_of, run_job, functools.partial(_finish, kind, kept))
 
-    def cancel(visitor: gr.Request) -> dict[str, Any]:
-        visits.stop(visitor.session_hash or "", kind.job)
-        return stopping()
-
-    run.click(
-        measure,
-        inputs,
-        [view, run, stop],
-        show_progress="hidden",
-        concurrency_limit=None,
-        concurrency_id="race",
-        api_visibility="private",
-        trigger_mode="once",
-    )
-    stop.click(cancel, None, stop, queue=False, show_progress="hidden", api_visibility="private")
+    wire_job(kind.job, start_of, visits, inputs, view, buttons)
 
 
 def job_options(kind: type[Report], pair: Any, suite: Any, limit: Any, clock: Any, minutes: Any) -> dict[str, Any]:
