@@ -138,7 +138,7 @@ def test_steps_resume_and_the_chat_model_stays_as_it_is(model, tmp_path, capsys)
         newest_reader(tmp_path, tmp_path / "shipped", 64)
     frozen = Chat(model).model.state_dict()
     for minutes in (0.001, 0.002):  # at least one step each
-        train_encoder(tmp_path, minutes)
+        train_encoder(tmp_path, minutes, tmp_path / "shipped")
         train_projector(model, tmp_path, minutes)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
     numbers = [int(line.split()[1]) for line in lines if "others" in line]
@@ -152,7 +152,7 @@ def test_steps_resume_and_the_chat_model_stays_as_it_is(model, tmp_path, capsys)
 
 def test_what_ships_is_in_bfloat16_measured_and_trained_further(model, tmp_path, monkeypatch, capsys):
     kept, shipped = tmp_path / "states", tmp_path / "shipped"
-    train_encoder(kept, 0.001)
+    train_encoder(kept, 0.001, kept)
     train_projector(model, kept, 0.001)
     assert "MB" in install.install(kept, shipped, model)
     assert {tensor.dtype for name in WEIGHTS for tensor in load_file(shipped / name).values()} == {torch.bfloat16}

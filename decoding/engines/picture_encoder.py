@@ -158,9 +158,20 @@ def pixels(pictures: list[Image.Image]) -> Tensor:
 def load_reader(folder: Path, width: int) -> PictureReader:
     """The reader whose weights are in ``folder``, in float32, for a model of ``width``."""
     reader = PictureReader(width).eval()
-    for file, part in zip(WEIGHTS, (reader.encoder, reader.projector), strict=True):
-        part.load_state_dict({name: tensor.float() for name, tensor in load_file(folder / file).items()})
+    reader.encoder = load_encoder(folder)
+    _load(reader.projector, folder / WEIGHTS[1])
     return reader
+
+
+def load_encoder(folder: Path) -> Encoder:
+    """The reader's encoder alone."""
+    encoder = Encoder().eval()
+    _load(encoder, folder / WEIGHTS[0])
+    return encoder
+
+
+def _load(part: nn.Module, file: Path) -> None:
+    part.load_state_dict({name: tensor.float() for name, tensor in load_file(file).items()})
 
 
 def has_weights(folder: Path) -> bool:

@@ -29,12 +29,12 @@ def suite() -> None:
 
 @app.command()
 def encoder(minutes: float = MINUTES) -> None:
-    """Train the encoder alone: which things, where."""
-    from training.paths import STATES
+    """Train the encoder alone: which things, where; from the shipped weights, if there are any."""
+    from training.paths import READER, STATES
 
     from .find import train_encoder
 
-    train_encoder(STATES, minutes)
+    train_encoder(STATES, minutes, READER)
 
 
 @app.command()

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoding.engines.picture_encoder import GRID, Cells, Encoder, pixels
+from decoding.engines.picture_encoder import GRID, Cells, Encoder, has_weights, load_encoder, pixels
 from decoding.pictures.draw import draw
 from decoding.pictures.scenes import COLORS, SIDE, Scene, kinds
 
@@ -19,7 +19,7 @@ from .states import Clock, load_state, save_state
 
 ENCODER = "encoder.safetensors"
 BATCH = 32
-RATE = 2e-3
+RATE = 1e-3
 WARM_UP = 100
 _CELL = SIDE // GRID
 
@@ -54,9 +54,12 @@ def finding_loss(cells: Cells, true: Tensor) -> Tensor:
     return found + named + F.mse_loss(cells.place[picture, cell], true[:, 4:])
 
 
-def train_encoder(states: Path, minutes: float) -> Encoder:
-    """Trains for ``minutes`` (earlier runs included) and keeps the state in ``states``."""
-    encoder = Encoder()
+def train_encoder(states: Path, minutes: float, shipped: Path) -> Encoder:
+    """Trains for ``minutes`` (earlier runs included) and keeps the state in ``states``.
+
+    It starts from the weights in ``shipped``, where there are any.
+    """
+    encoder = load_encoder(shipped).train() if has_weights(shipped) else Encoder()
     optimiser = torch.optim.AdamW(encoder.parameters(), RATE, weight_decay=0.01)
     clock = Clock(load_state(states / ENCODER, encoder, optimiser), minutes)
     scenes = training_scenes(seed=clock.step)

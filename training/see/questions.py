@@ -156,7 +156,7 @@ QUESTIONS: dict[str, Callable[[Scene, Random], Question | None]] = {
     "beside": _beside,
 }
 
-_SHARES = {"beside": 4, "is there": 2, "color": 2, "what": 2, "how many": 0.5, "describe": 0.5}
+_SHARES = {"beside": 5, "what": 3, "color": 1, "how many": 1, "how many of": 0.7, "is there": 0.7, "describe": 0.5}
 """How often a kind of question is asked, over the others: more often where it is harder."""
 
 

@@ -21,7 +21,7 @@ def training_scenes(seed: int) -> Iterator[Scene]:
     random = Random(seed)
     common = [name for name in emoji_names().values() if name not in RARE]
     while True:
-        count = random.choice((1, 1, 2, 2, 3, 3, 4, 5, 6))
+        count = random.choice((1, 2, 2, 2, 3, 3, 3, 4, 5, 6))
         rare = count == 1 and random.random() < 1 / 3  # more often than by chance: this is all that is seen of them
         scene = _scene(RARE if rare else common, count, random)
         if not is_held_out(scene):

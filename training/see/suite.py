@@ -10,7 +10,7 @@ from decoding.pictures.scenes import What, emoji_names, layout
 from decoding.records.suites import Prompt
 from training.align.suite import write_prompts
 
-from .questions import Question, ask
+from .questions import QUESTIONS, Question
 from .scenes import is_held_out, some_things
 
 SUITE = "pictures"
@@ -32,8 +32,9 @@ def asked(random: Random) -> Iterator[tuple[str, Question]]:
     while True:
         whats, seed = some_things(names, random.randint(1, MOST), random), random.randrange(10**6)
         scene = layout(whats, seed)
-        if is_held_out(scene):
-            yield written(whats, seed), ask(scene, random, 1)[0]
+        question = random.choice(list(QUESTIONS.values()))(scene, random)
+        if question and is_held_out(scene):
+            yield written(whats, seed), question
 
 
 def write_suite(file: Path) -> int:
