@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from dataclasses import replace
+from io import BytesIO
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from decoding.analysis.seen import Seen, count_seen, log_probability, probabilities, seen_sentence
 from decoding.bench.lossless import check_lossless, transformers_reference
+from decoding.cli.show import remarks, summary
 from decoding.comparison.compare import finished_run
 from decoding.comparison.kept_texts import KeptTexts
 from decoding.comparison.prepare import prepare
@@ -19,11 +24,15 @@ from decoding.engines.picture_encoder import TOKENS, WEIGHTS, PictureReader
 from decoding.engines.seeing import SceneEyes
 from decoding.errors import UserError
 from decoding.loop.drafting import start_text
-from decoding.pictures.scenes import scene_of
+from decoding.pictures.scenes import SIDE, scene_of
 from decoding.records.pairs import read_pair
 from decoding.records.request import CompareRequest, check_request
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.suites import load_suite
+from decoding.records.trace import Run
+from viz.player.details import token_details
+from viz.player.export import export_html
+from viz.player.payload import run_payload
 
 from .tiny_chat import make_tiny_chat
 
@@ -50,6 +59,13 @@ def pair(tmp_path_factory) -> Pair:
     made = load_pair(target=str(folder), draft=str(draft), dtype="float32", device="cpu")
     made.eyes = SceneEyes(make_reader(tmp_path_factory.mktemp("reader")), made.target.hidden_size)
     return made
+
+
+@pytest.fixture
+def run(pair, few_measurements, made=[]) -> Run:  # noqa: B006 (the run is made once)
+    """A copy of a finished run of ASKED."""
+    made or made.append(run_to_json(finished_run(ASKED, pair)))
+    return run_from_json(made[0])
 
 
 def make_reader(folder, width: int = 64):
@@ -92,8 +108,7 @@ def pair_reads(pair: Pair, prompt) -> int:
     return pair.target.length
 
 
-def test_a_run_says_which_picture_was_read_and_what_a_grey_one_would_have_changed(pair):
-    run = finished_run(ASKED, pair)
+def test_a_run_says_which_picture_was_read_and_what_a_grey_one_would_have_changed(run, pair):
     assert run_from_json(run_to_json(run)) == run and run.settings.picture == SCENES[0]
     assert run.picture.digest == scene_of(SCENES[0]).digest and run.picture.n_tokens == TOKENS
     assert all(trace.verdict.same for trace in run.lanes)
@@ -110,10 +125,11 @@ def test_a_run_says_which_picture_was_read_and_what_a_grey_one_would_have_change
 def test_without_a_picture_nothing_is_said_of_one(pair):
     run = finished_run(replace(ASKED, picture=""), pair)
     assert run.picture is None and all(trace.p_grey == [] for trace in run.lanes)
+    assert run_payload(run)["picture"] is None and seen_sentence(run, run.lanes[1]) == ""
 
 
-def test_broken_pictures_in_run_files_are_refused(pair):
-    data = json.loads(run_to_json(finished_run(ASKED, pair)))
+def test_broken_pictures_in_run_files_are_refused(run):
+    data = json.loads(run_to_json(run))
     for change, words in (
         (lambda run: run["picture"].update(preview='"><script>'), "preview"),
         (lambda run: run["picture"].update(digest="../x"), "digest"),
@@ -169,3 +185,39 @@ def test_the_suite_asks_about_scenes_that_can_be_drawn():
     for prompt in prompts:
         scene_of(prompt.picture)
         check_request(CompareRequest(prompt.prompt, picture=prompt.picture))
+
+
+def test_what_the_picture_decides_is_counted_and_said(run):
+    trace, seen = run.lanes[1], count_seen(run.lanes[1])
+    trace.p_grey[:] = [p / 3 for p, _ in probabilities(trace)]
+    rejected = sum(token.fate == "rejected" for it in trace.iterations for token in it.drafted)
+    n = len(trace.output)
+    assert rejected > 3 and count_seen(trace) == Seen(n, n, rejected, rejected) and seen.tokens == n
+    every = f"{rejected} of the {rejected} rejected guesses are at words that the picture decides. "
+    assert seen_sentence(run, trace) == every + f"The picture decides {n} of the {n} tokens."
+    trace.p_grey[:] = [p / 1.5 for p, _ in probabilities(trace)]
+    assert count_seen(trace) == Seen(n, 0, rejected, 0)
+    assert seen_sentence(run, run.lanes[0]).startswith("The picture decides")
+    assert any("rejected guesses are at words" in line for line in remarks(run))
+    assert summary(run)["lanes"][1]["picture"]["rejected_by_picture"] == 0
+
+
+def test_the_page_shows_the_picture_and_each_token_s_log_probability_without_it(run):
+    payload = run_payload(run)
+    assert payload["picture"]["alt"].startswith("A drawn scene, from left to right: ")
+    drawn = Image.open(BytesIO(b64decode(payload["picture"]["src"].removeprefix("data:image/png;base64,"))))
+    assert drawn.size == (2 * SIDE, 2 * SIDE) and ["picture", SCENES[0]] in payload["settings"]
+    assert [f"picture: {TOKENS} tokens", True] in payload["read"] and payload["seen"]
+    trace, iteration = run.lanes[1], run.lanes[1].iterations[0]
+    found = [token_details(run, 1, 0, index)["picture"] for index in range(iteration.n_drafted + 1)]
+    assert all(found[: iteration.n_accepted + 1]) and not any(found[iteration.n_accepted + 1 : iteration.n_drafted])
+    assert found[-1]["rows"][1][1] == round(log_probability(trace.p_grey[iteration.n_accepted]), 2)
+    trace.p_grey[iteration.n_accepted] = 0.0
+    decided = token_details(run, 1, 0, iteration.n_drafted)["picture"]
+    assert decided["text"].startswith("The picture decided this: ") and decided["rows"][1][2] == 0
+    assert "img-src data:" in export_html(run) and payload["picture"]["src"] in export_html(run)
+
+
+def test_a_run_of_another_version_s_scene_opens_without_its_drawing(run):
+    run.settings = replace(run.settings, picture="☃️☄️")
+    assert run_payload(run)["picture"]["src"] == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
@@ -13,6 +14,7 @@ from rich.text import Text
 
 from ..analysis.lane_figures import lane_figures
 from ..analysis.metrics import match_rate, static_opt, where_time_goes
+from ..analysis.seen import count_seen, seen_sentence
 from ..records.text import pieces, whole_text
 from ..records.trace import Iteration, Run, Token, Trace
 from .console import visible
@@ -162,6 +164,7 @@ def remarks(run: Run) -> list[str]:
                 f"Draft {name}: c = {costs.draft_step[name]:.3f}, match rate {rate:.0%}; best static SL of this run, "
                 f"with hindsight: {best[0]} ({best[1]:.2f}× simulated)."
             )
+    lines += [f"{trace.lane}: {seen_sentence(run, trace)}" for trace in run.lanes if trace.draft and trace.p_grey]
     lines.append(verdict(run))
     lines += [f"{trace.lane}: {note}" for trace in run.lanes for note in trace.notes]
     return [visible(line) for line in lines]
@@ -218,4 +221,5 @@ def _lane_summary(run: Run, trace: Trace) -> dict[str, Any]:
         "first_difference": trace.verdict.first_difference,
         "figures": {figure.key: figure.value for figure in lane_figures(run, trace)},
         "seconds": where_time_goes(run, trace),
+        **({"picture": asdict(seen)} if (seen := count_seen(trace)) else {}),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from decoding.analysis.seen import decides, log_probability, probabilities
 from decoding.errors import UserError
 from decoding.records.text import pieces
 from decoding.records.trace import Iteration, Run, Token, Trace
@@ -28,7 +29,8 @@ def token_details(run: Run, lane: int, iteration: int, index: int) -> dict[str, 
         index: the token's position in its iteration: drafted tokens first, then the target's own one.
 
     Returns:
-        {text, fate, where, why, policy, rows: [[label, value]], draft_top, target_top: [[text, probability]]}
+        {text, fate, where, why, policy, rows: [[label, value]], draft_top, target_top: [[text, probability]],
+        picture: {text, rows: [[label, log-probability, share of a bar]]} or None}
 
     Raises:
         UserError: there is no such token.
@@ -42,6 +44,7 @@ def token_details(run: Run, lane: int, iteration: int, index: int) -> dict[str, 
         "why": _why(run, it, index, token),
         "policy": _policy(trace, it, index, token) if drafted else "",
         "rows": _rows(run, token),
+        "picture": _by_picture(trace, it, index),
         "draft_top": _alternatives(run, token.draft_top),
         "target_top": _alternatives(run, token.target_top),
     }
@@ -122,6 +125,21 @@ def _rows(run: Run, token: Token) -> list[list[str]]:
     if run.settings.rule == "coupling":
         shown.append(["shared noise", f"seed {run.settings.seed}, one draw per output position"])
     return shown
+
+
+def _by_picture(trace: Trace, it: Iteration, index: int) -> dict[str, Any] | None:
+    """What the picture did for the text's token at the place of this one; None without a picture."""
+    first_wrong = it.parents is None and index == it.n_accepted
+    position = it.start + (index if index < it.n_accepted else it.n_accepted)
+    if not (index < it.n_accepted or index >= it.n_drafted or first_wrong) or position >= len(trace.p_grey):
+        return None
+    p, grey = probabilities(trace)[position]
+    text = "The picture decided this" if decides(p, grey) else "The picture did not decide this"
+    rows = [["with the picture", log_probability(p)], ["with a grey one", log_probability(grey)]]
+    return {
+        "text": f"{text}: the target's token here has the probability {p:.3f} with it and {grey:.3f} with a grey one.",
+        "rows": [[label, round(value, 2), round(1 - value / log_probability(0), 3)] for label, value in rows],
+    }
 
 
 def _alternatives(run: Run, top: list[tuple[int, float]]) -> list[list[Any]]:

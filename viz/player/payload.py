@@ -14,6 +14,7 @@ from typing import Any, Literal
 from decoding.analysis import metrics
 from decoding.analysis.lane_figures import Figure, lane_figures
 from decoding.analysis.run_costs import run_costs
+from decoding.analysis.seen import seen_sentence
 from decoding.analysis.steadiness import contradictions
 from decoding.analysis.whatif import ending
 from decoding.errors import UserError
@@ -30,6 +31,7 @@ from decoding.records.trace import Costs, Guesses, Iteration, Run, Trace
 from . import sentences
 from .lane_styles import lane_style
 from .names import lane_caption, lane_name
+from .picture import run_picture
 
 TICKS_PER_SECOND = 10_000_000
 PROMPT_CHARS = 400  # length of the prompt's end that is shown before each text
@@ -71,6 +73,8 @@ def run_payload(
         "doubt": doubt,
         "shows": shows,
         "fact": sentences.check_fact(run, doubtful) + doubt + sentences.notes(run),
+        "picture": run_picture(run),
+        "seen": seen_sentence(run, run.lanes[sentences.lead_lane(run, point)]) if run.lanes else "",
         "verdict": sentences.verdict(run),
         "lead": sentences.lead_lane(run, point),
         "prompt": prompt_end(run.settings.prompt, asked),
@@ -111,6 +115,8 @@ def settings_table(run: Run) -> list[list[str]]:
         ["new tokens", f"at most {asked.max_new_tokens}"],
         ["timing repeats", str(asked.repeats)],
     ]
+    if asked.picture:
+        rows.append(["picture", asked.picture])
     if asked.top_k:
         rows.append(["top-k", str(asked.top_k)])
     if asked.top_p < 1:
@@ -127,13 +133,21 @@ def prompt_end(prompt: str, asked: bool) -> str:
 def _read(run: Run) -> list[list]:
     """[text, whether it is a special token] of what the target read, if that is more than the prompt; else [].
 
-    Older runs do not hold the text of their prompt's tokens.
+    Older runs do not hold the text of their prompt's tokens. A picture is one special token.
     """
-    known = [run.vocab.get(token) for token in run.prompt_ids]
+    if run.picture:
+        end = run.picture.at + run.picture.n_tokens
+        before, after = (_parts(run, ids) for ids in (run.prompt_ids[: run.picture.at], run.prompt_ids[end:]))
+        return [*before, [f"picture: {run.picture.n_tokens} tokens", True], *after]
+    return _parts(run, run.prompt_ids)
+
+
+def _parts(run: Run, ids: list[int]) -> list[list]:
+    known = [run.vocab.get(token) for token in ids]
     if None in known or not any(token.special for token in known):
         return []
     parts: list[list] = []
-    for text, token in zip(pieces(run.prompt_ids, run.vocab, special=True), known):
+    for text, token in zip(pieces(ids, run.vocab, special=True), known):
         if parts and not token.special and not parts[-1][1]:
             parts[-1][0] += text
         else:

@@ -76,6 +76,7 @@ const Live = {
     this.partial = false;
     const vocab = {};
     say(this.look, "One prompt in every lane; each colour is the fate of a guess.");
+    this.picture.replaceChildren();
     say(this.shows, "");  // what was to be noticed belonged to the run before
     this.sentence.textContent = "Decoding, one lane after another; then the race replays them together.";
     this.fact.textContent = "Lanes that run at the same time would slow each other down.";

@@ -18,7 +18,7 @@ import { clamp, clockText } from "../../core/js/format.js";
 import { lastAtMost } from "../../core/js/lanes.js";
 import { RunModel } from "../../core/js/run.js";
 import { say } from "./glossary.js";
-import { readPanel, thresholdPanels, timePanel } from "./panels.js";
+import { pictureFigure, readPanel, thresholdPanels, timePanel } from "./panels.js";
 import { Popup } from "./popup.js";
 import { fittingSpeed } from "./speeds.js";
 
@@ -79,6 +79,7 @@ export class Player {
     this.sentence.textContent = payload.sentence;
     say(this.shows, payload.shows && `Notice: ${payload.shows}`);
     say(this.fact, payload.fact);
+    this.picture.replaceChildren(...pictureFigure(payload));
     this.badge.replaceChildren(el("span", `sd-pill sd-${payload.badge.kind}`, payload.badge.kind),
       el("span", "", payload.badge.text), el("span", "sd-place", payload.badge.place));
     this.buildLanes(payload.prompt);

@@ -2,7 +2,7 @@
 
 import { aria, button, definitions, el, isNarrow } from "../../core/js/dom.js";
 import { clamp, visible } from "../../core/js/format.js";
-import { tops } from "../../core/js/tops.js";
+import { meter, tops } from "../../core/js/tops.js";
 import { GLOSSARY, LETTERS } from "../../core/js/words.js";
 
 /** One shared element: next to the token on wide screens, a sheet at the bottom on phones. */
@@ -46,6 +46,12 @@ export class Popup {
 
 export const closeButton = (act) => button("✕", act, { title: "Close", cls: "sd-close" });
 
+/** The target's log-probability of the token with the picture and with a grey one, as bars. */
+function pictureNodes({ text, rows }) {
+  const bars = rows.map(([label, value, share]) => [label, meter(share, () => `ln p = ${value.toFixed(2)}`)]);
+  return [el("p", "", text), definitions(bars, "sd-by-picture")];
+}
+
 /** The explanation of a token's fate, as nodes. */
 export function detailNodes(details) {
   const head = el("div", "sd-pop-head", el("span", `sd-tk sd-${LETTERS[details.fate]} sd-still`, visible(details.text)),
@@ -54,6 +60,7 @@ export function detailNodes(details) {
   if (details.why) parts.push(el("p", "", details.why));
   if (details.policy) parts.push(el("p", "", details.policy));
   if (details.rows?.length) parts.push(definitions(details.rows));
+  if (details.picture) parts.push(...pictureNodes(details.picture));
   const alternatives = tops(details.draft_top, details.target_top, (p) => (p >= 0.0005 ? p.toFixed(3) : "<0.001"));
   if (alternatives.children.length) parts.push(alternatives);
   return parts;

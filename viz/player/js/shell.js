@@ -23,6 +23,7 @@ const Shell = {
     this.fact = el("p", "sd-fact");
     this.shows = el("p", "sd-shows");  // what to notice in an example
     this.badge = el("p", "sd-badge");
+    this.picture = el("figure", "sd-picture");  // what the target read besides the prompt
     const head = el("div", "sd-say", el("div", "", this.look, this.sentence), this.badge);
     this.status = el("p", "sd-status");
     this.status.hidden = true;
@@ -34,7 +35,7 @@ const Shell = {
     this.texts = el("div", "sd-texts");
     this.panels = el("div", "sd-panels");
     this.guide = guide(this.buildLegend(true));
-    const words = el("div", "sd-words", head, this.shows, this.fact);
+    const words = el("div", "sd-words", head, this.shows, this.picture, this.fact);
     this.root.replaceChildren(words, this.race, el("div", "sd-bar", this.verdict, this.chips), this.texts, this.panels, this.guide);
   },
 
