@@ -60,6 +60,23 @@ def reader(minutes: float = MINUTES) -> None:
 
 
 @app.command()
+def draft(
+    minutes: float = MINUTES,
+    sees: bool = typer.Option(False, "--sees", help="With picture tokens, as the shipped reader makes them."),
+) -> None:
+    """Train the draft for captions on from the pair's one-layer, without pictures or with them, and install it."""
+    from training.align.teacher import model
+    from training.paths import PAIR, READER, STATES
+
+    from .drafts import CAPTIONS, SEEING, DraftTrainer
+
+    name = SEEING if sees else CAPTIONS
+    trainer = DraftTrainer(model(), PAIR / "drafts" / "one-layer", READER if sees else None)
+    trainer.train(STATES / f"{name}.safetensors", minutes)
+    trainer.save(PAIR / "drafts" / name)
+
+
+@app.command()
 def install() -> None:
     """Copy the newest weights to models/ in bfloat16."""
     from training.align.teacher import model
