@@ -179,6 +179,7 @@ def test_pair_json_names_the_kind_of_a_draft(tmp_path):
     pair = read(folder="drafts/b", kind="feature", layers=[2, 15, -1])
     assert pair.drafts == {name: str(tmp_path / "drafts" / name) for name in "ab"}
     assert pair.kind_of("b") == DraftKind("feature", (2, 15, -1)) and pair.kind_of("a") == DraftKind()
+    assert read(folder="drafts/b", sees=True).kind_of("b") == DraftKind(sees=True)
     assert read(folder="drafts/b").draft_kinds == {}
     for draft in ({"kind": "feature"}, {"folder": "b", "layers": ["2"]}, {"folder": "b", "kind": 3}):
         with pytest.raises(UserError, match="does not describe a pair"):

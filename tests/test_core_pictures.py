@@ -25,7 +25,7 @@ from decoding.engines.seeing import SceneEyes
 from decoding.errors import UserError
 from decoding.loop.drafting import start_text
 from decoding.pictures.scenes import SIDE, scene_of
-from decoding.records.pairs import read_pair
+from decoding.records.pairs import DraftKind, read_pair
 from decoding.records.request import CompareRequest, check_request
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.suites import load_suite
@@ -120,6 +120,19 @@ def test_a_run_says_which_picture_was_read_and_what_a_grey_one_would_have_change
     pair.target.prefill(grey)
     first = torch.softmax(pair.target.prefill(grey)[-1, : pair.target.vocab_size], -1)[run.lanes[0].output[0]]
     assert run.lanes[0].p_grey[0] == pytest.approx(first.item(), abs=1e-5)
+
+
+def test_a_draft_that_sees_reads_what_the_target_reads(pair, run, monkeypatch):
+    monkeypatch.setattr(pair, "draft_kinds", {pair.default_draft: DraftKind(sees=True)})
+    prepared = prepare(replace(ASKED, lanes=["static:3"]), pair)
+    start_text(pair.target, [prepared.source(pair.default_draft)], prepared.prompt)
+    assert pair.draft().length == pair.target.length == len(prepared.prompt) - 1
+    seen = finished_run(replace(ASKED, lanes=[*ASKED.lanes, "oracle"]), pair)
+    assert all(trace.verdict.same for trace in seen.lanes)
+    oracle, chain = seen.lanes[2], seen.chains[pair.default_draft]
+    assert not any(token.fate == "rejected" for iteration in oracle.iterations for token in iteration.drafted)
+    assert all(token.p_draft for iteration in seen.lanes[1].iterations for token in iteration.tokens)
+    assert chain.along.p != run.chains[pair.default_draft].along.p, "the blind one reads something else"
 
 
 def test_without_a_picture_nothing_is_said_of_one(pair):

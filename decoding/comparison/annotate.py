@@ -16,7 +16,7 @@ from ..loop.sampling import softmax
 from ..loop.speculative import RawIteration
 from ..records.proposal import path_to
 from ..records.trace import Chain, Fate, Iteration, Token
-from .prepare import Prepared
+from .prepare import Prepared, abilities_of
 
 CHUNK = 32  # rows of logits in memory at once
 
@@ -65,7 +65,8 @@ class Annotator:
         target = self._look("", self._prepared.pair.target, prompt, output, raw)
         seen = None
         if draft is not None and draft not in MODEL_FREE:
-            seen = self._look(draft, self._prepared.pair.draft(draft), EncodedPrompt(prompt.text), output, raw)
+            read = prompt.as_read(abilities_of(self._prepared.pair, draft).sees)
+            seen = self._look(draft, self._prepared.pair.draft(draft), read, output, raw)
         found = [_dress(iteration, target, seen, draft, chain) for iteration in raw]
         if chain is not None:
             replay = Replay(chain)

@@ -15,7 +15,7 @@ from ..lookahead.heads import GuessFeatures, Head
 from ..loop.drafting import MODEL_FREE, DraftSource, known_ids, prefill
 from ..loop.features import as_rows
 from ..records.trace import Chain, Guesses
-from .prepare import ALL_FEATURES, Prepared, check_text_only, make_draft, model_info
+from .prepare import ALL_FEATURES, Prepared, abilities_of, check_text_only, make_draft, model_info
 
 if TYPE_CHECKING:
     from ..engines.base import CachedModel
@@ -55,9 +55,9 @@ def foresee(prepared: Prepared, draft: str, output: list[int]) -> Chain:
         return chain_of(prepared, draft, output)
     model = prepared.pair.draft(draft)
     model.kept_layers = ()
-    prompt = prepared.prompt.text
+    prompt = prepared.prompt.as_read(abilities_of(prepared.pair, draft).sees)
     prefill(model, prompt)
-    feed = [prompt[-1], *output[:-1]][: max(0, model.max_length - model.length)]
+    feed = [prompt.ids[-1], *output[:-1]][: max(0, model.max_length - model.length)]
     choices: list[int | None] = []
     ids = known_ids(model, prepared.rule)
     for first in range(0, len(feed), ROWS):

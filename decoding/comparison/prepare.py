@@ -78,7 +78,7 @@ def make_draft(pair: Pair, draft: str, rule: AcceptanceRule, needs: frozenset[st
         return MODEL_FREE[draft](rule)
     kind, model = _class_of(pair, draft), pair.draft(draft)
     if kind is ModelDraft and works_on_device(model, rule) and works_on_device(pair.target, rule):
-        return DeviceDraft(draft, model, rule, needs)
+        kind = DeviceDraft
     source = kind(draft, model, rule, needs)
     source.abilities = abilities_of(pair, draft)
     return source

@@ -53,6 +53,10 @@ class EncodedPrompt:
         """The prompt followed by ``ids``."""
         return replace(self, ids=[*self.ids, *ids])
 
+    def as_read(self, sees: bool) -> EncodedPrompt:
+        """The prompt for a draft that ``sees`` what the target does, or for one that reads the text alone."""
+        return self if sees else EncodedPrompt(self.text)
+
     def with_grey(self) -> EncodedPrompt:
         """The prompt with a grey picture in place of its own."""
         return replace(self, embeddings=self.grey, digest="grey")

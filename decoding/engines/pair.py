@@ -174,7 +174,10 @@ def load_pair(
             raise UserError(f"The draft {which} is of the kind {kind}, which this version cannot load: choose another.")
         place = sources.fetch(described.drafts[which])
         formats = draft_formats(dtype, described.weights_of(which), device, stored_dtype(read_config(place.folder)))
-        return load(which, place, formats, DRAFT_ROWS)
+        draft = load(which, place, formats, DRAFT_ROWS)
+        if described.kind_of(which).sees and draft.hidden_size != model.hidden_size:
+            raise UserError(f"The draft {which} cannot read pictures: it is not as wide as the target.")
+        return draft
 
     tokenizer = load_tokenizer(first.folder)
     stored = stored_dtype(read_config(first.folder))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,13 +37,14 @@ class DraftAbilities:
     then can a chain be recorded, and only then are oracle, what-if and evaluations defined for it. ``layers``: the
     layers of the target whose hidden states it reads, of the prompt and after each verification (as EAGLE's and
     Medusa's heads do; counted as in ``CachedModel.kept_layers``); such a guess depends on where the last verification
-    ended. Raises ValueError for a contradiction.
+    ended. ``sees``: it reads a prompt's embeddings where the target does. Raises ValueError for a contradiction.
     """
 
     certain: bool = False
     may_decline: bool = False
     text_only: bool = True
     layers: tuple[int, ...] = ()
+    sees: bool = False
 
     def __post_init__(self) -> None:
         if self.text_only and self.layers:
@@ -139,11 +140,16 @@ class ModelDraft(DraftSource):
         n_choices = rule.vocab_size if self._head_ids is None else len(self._head_ids)
         self._reader = FeatureReader(n_choices, masked=rule.name != "greedy")
 
+    @classmethod
+    def abilities_as(cls, kind: DraftKind) -> DraftAbilities:
+        return replace(cls.abilities, sees=kind.sees)
+
     def start(self, prompt: EncodedPrompt, states: States = ()) -> None:
-        """Reads all but the last token of the prompt's text; the first draft step reads that one."""
+        """Reads all but the last token of the prompt, or of its text; the first draft step reads that one."""
         self._model.kept_layers = FINAL if self._needs_states else ()
-        self._skipped = prompt.n_placeholders
-        prefill(self._model, EncodedPrompt(prompt.text))
+        read = prompt.as_read(self.abilities.sees)
+        self._skipped = len(prompt) - len(read)
+        prefill(self._model, read)
 
     def step(self, text: list[int], state: DraftState) -> ModelProposal | None:
         """One pass over the tokens that the model has not read."""

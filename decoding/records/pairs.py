@@ -18,12 +18,14 @@ DRAFT_WEIGHTS = ("auto", "int8", "int4")
 
 @dataclass(frozen=True, slots=True)
 class DraftKind:
-    """What guesses, as pair.json says it: the ``kind`` of draft, and the ``layers`` of the target whose hidden states
-    it reads (counted as in transformers' ``hidden_states``; -1 is the input of the head).
+    """What guesses, as pair.json says it: the ``kind`` of draft, the ``layers`` of the target whose hidden states it
+    reads (counted as in transformers' ``hidden_states``; -1 is the input of the head), and whether it ``sees`` the
+    picture tokens of a prompt.
     """
 
     kind: str = "model"
     layers: tuple[int, ...] = ()
+    sees: bool = False
 
 
 TEXT_MODEL = DraftKind()  # a language model that reads the text
@@ -251,8 +253,8 @@ def read_pair(folder: Path) -> PairDescription:
 
 
 def _draft_entry(name: str, given: Any) -> tuple[str, DraftKind]:
-    """The folder and kind of a draft: ``given`` is a folder, or an object with "folder", "kind" and "layers". Raises
-    KeyError, TypeError.
+    """The folder and kind of a draft: ``given`` is a folder, or an object with "folder", "kind", "layers" and "sees".
+    Raises KeyError, TypeError.
     """
     if isinstance(given, str):
         return given, TEXT_MODEL
@@ -262,7 +264,7 @@ def _draft_entry(name: str, given: Any) -> tuple[str, DraftKind]:
     numbers = isinstance(layers, list) and all(isinstance(layer, int) and layer >= -1 for layer in layers)
     if not (isinstance(folder, str) and isinstance(kind, str) and numbers):
         raise TypeError(f"the draft {name}, whose folder and kind are texts and whose layers are numbers from -1 up,")
-    return folder, DraftKind(kind, tuple(layers))
+    return folder, DraftKind(kind, tuple(layers), bool(given.get("sees", False)))
 
 
 def _draft_weights(given: Any, drafts: dict[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from decoding.lookahead.fitted import FOLDER as FITTED
 from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.records.fingerprint import fingerprint
 from training.files import replacing_file, replacing_folder
-from training.paths import DRAFTS, PAIR, TEXTS
+from training.paths import DRAFTS, PAIR, READER, TEXTS
 
 from .card import write_card
 from .data import read_texts
@@ -73,6 +73,7 @@ def describe(names: Sequence[str]) -> dict:
         "drafts": {name: f"drafts/{name}" for name in names},
         "default_draft": DEFAULT,
         "draft_weights": "int4",
+        "pictures": READER.name,
         "chat": True,
         "about": "chats in English, often wrong",
     }
