@@ -10,9 +10,19 @@ import pytest
 
 from decoding.backends import choose_backend
 from decoding.backends.local import LocalBackend
-from decoding.backends.recorded import INDEX, RECORDINGS, RecordedBackend, describe_recording, write_index
+from decoding.backends.recorded import (
+    INDEX,
+    MAX_BYTES,
+    RECORDINGS,
+    RecordedBackend,
+    describe_recording,
+    order_index,
+    plan_recording,
+    stale_recordings,
+    store_recording,
+    write_index,
+)
 from decoding.backends.remote import RemoteBackend
-from decoding.backends.showcase import MAX_BYTES, order_index, plan_recording, stale_recordings, store_recording
 from decoding.errors import UserError
 from decoding.records.pairs import PairDescription, embedded_pairs
 from decoding.records.run_file import run_from_json, save_run

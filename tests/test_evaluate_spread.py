@@ -175,9 +175,8 @@ def test_the_command_spreads_and_writes_its_reports(capsys, tmp_path, monkeypatc
 
 def test_without_ray_the_commands_say_what_to_install(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    for name in ("ray_serve", "ray_cluster"):
-        monkeypatch.delitem(sys.modules, f"decoding.backends.{name}", raising=False)
-        monkeypatch.delattr(backends, name, raising=False)
+    monkeypatch.delitem(sys.modules, "decoding.backends.ray_serve", raising=False)
+    monkeypatch.delattr(backends, "ray_serve", raising=False)
     for arguments in (["evaluate", "--ray", "auto"], ["soak", "--ray"], ["throughput"]):
         status, _, err = command(capsys, *arguments)
         assert status == 2 and "pip install -r requirements-ray.txt" in err

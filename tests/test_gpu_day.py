@@ -143,7 +143,7 @@ def test_every_step_runs_on_a_stand_in(monkeypatch, capfd, tmp_path):
     monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
     monkeypatch.setattr(floor, "ROUNDS", 2)
     measure_little(monkeypatch.setattr)
-    monkeypatch.setattr("decoding.backends.loading.ThreadPoolExecutor", Inline)
+    monkeypatch.setattr("decoding.backends.jobs.ThreadPoolExecutor", Inline)
     monkeypatch.setattr(gpu_day, "LANES", "autoregressive,static:3")
     asked = []
 

@@ -248,7 +248,7 @@ def test_a_prompt_without_tokens():
     "text, words",
     [
         ("[]", "does not contain a JSON object"),
-        ('{"target": "t"}', "does not describe a pair: 'drafts' is missing or wrong"),
+        ('{"target": "t"}', "does not describe a pair: at drafts: Field required"),
         ('{"target": "t", "drafts": [], "default_draft": "d"}', "does not describe a pair"),
     ],
 )

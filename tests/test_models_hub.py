@@ -315,14 +315,11 @@ def test_embedded_pairs_are_read_from_disk(folders, tmp_path):
     assert [found[0].weights_of(name) for name in ("one", "two")] == ["int4", "auto"]
     assert pairs.find_pair("", tmp_path / "pairs").name == "mini"
     (place / "pair.json").write_text(json.dumps(described | {"default_draft": "two"}))
-    with pytest.raises(UserError, match="default draft two is not among"):
+    with pytest.raises(UserError, match="two is not among its drafts"):
         pairs.read_pair(place)
     for wrong in ({"two": "int8"}, {"one": "int2"}, "int2", ["one"], True):
         (place / "pair.json").write_text(json.dumps(described | {"draft_weights": wrong}))
-        with pytest.raises(
-            UserError,
-            match="does not describe a pair: draft_weights, for each draft one of auto, int8, int4, is missing",
-        ):
+        with pytest.raises(UserError, match="does not describe a pair: (at draft_weights|two is not among)"):
             pairs.read_pair(place)
     (place / "pair.json").write_text("{")
     with pytest.raises(UserError, match="Cannot read mini/pair.json"):

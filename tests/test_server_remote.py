@@ -17,8 +17,7 @@ import pytest
 from decoding.backends.local import LocalBackend
 from decoding.backends.remote import RemoteBackend
 from decoding.backends.server import Limits
-from decoding.backends.soak import SoakOptions, SoakResult, _Lives, judge, served, soak
-from decoding.backends.throughput import compare_throughput
+from decoding.backends.soak import SoakOptions, SoakResult, _Lives, compare_throughput, served, soak
 from decoding.errors import UserError
 from decoding.records.events import event_to_json
 from decoding.records.request import Grant
@@ -322,7 +321,7 @@ def test_the_soak_notices_what_goes_wrong():
 
     def judged(events, sent=None):
         result = SoakResult()
-        judge(events, [event_to_json(event) for event in sent or events], request, result)
+        result.judge(events, [event_to_json(event) for event in sent or events], request)
         return result
 
     assert judged(events).is_clean

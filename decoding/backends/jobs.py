@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import queue
 import sys
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor, TimeoutError
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,6 @@ from ..records.number_formats import number_format
 from ..records.pairs import find_pair
 from ..records.request import CompareRequest
 from ..records.run_file import to_plain
-from .loading import Key, Loading
 
 if TYPE_CHECKING:
     from ..comparison.kept_costs import KnownCosts
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Cancel = Callable[[], bool]
+Key = tuple[str, str, str, str]  # pair, target, draft, number format
+POLL_S = 0.05  # interval at which idle work waits for a loading pair
 PART = "part"  # the kind of a job that is a part of an evaluation; not for clients over HTTP
 
 
@@ -187,6 +190,50 @@ class FittedJobs(Jobs):
     """Jobs whose learned policies run as they were fitted, on every machine: for runs that ship, or are repeated."""
 
     sets_lanes = False
+
+
+class Loading:
+    """Loads a pair in a separate thread, so that a long download can report progress and be stopped.
+
+    Begins immediately. ``progress``: a queue of (message, share done or None), with None at the end.
+    """
+
+    def __init__(self, key: Key, device: str) -> None:
+        from ..engines.pair import load_pair
+
+        self.key = key
+        self.cancelled: Callable[[], bool] = lambda: False
+        self.progress: queue.SimpleQueue[tuple[str, float | None] | None] = queue.SimpleQueue()
+        self.progress.put(("Loading the models", None))
+        pool = ThreadPoolExecutor(1, thread_name_prefix="loading")
+        self._future = pool.submit(load_pair, *key, device=device, progress=self._report)
+        pool.shutdown(wait=False)
+        self._future.add_done_callback(lambda done: self.progress.put(None))
+
+    def _report(self, message: str, fraction: float | None) -> None:
+        if self.cancelled():
+            raise Cancelled
+        self.progress.put((message, fraction))
+
+    def wait(self, busy: Callable[[], bool]) -> bool:
+        """Wait for the end (True), or until ``busy()`` (False)."""
+        while not self._future.done():
+            if busy():
+                return False
+            try:
+                self._future.exception(timeout=POLL_S)
+            except TimeoutError:
+                pass
+        return True
+
+    def end(self) -> None:
+        """The pair is no longer needed: loading stops at its next progress message."""
+        self.cancelled = lambda: True
+        self._future.exception()
+
+    def pair(self) -> Pair:
+        """The pair. Raises what loading raised."""
+        return self._future.result()
 
 
 def _is_default(pair: str) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -89,19 +88,30 @@ class _Watch:
     lanes: list[tuple[str, str, str]] = field(default_factory=list)  # labels by lane
 
     def see(self, event: Event) -> None:
-        see = {
-            "queued": self._queued,
-            "progress": self._progress,
-            "started": self._started,
-            "lane_started": self._lane_started,
-            "iterations": self._iterations,
-            "lane_finished": self._lane_finished,
-            "finished": self._finished,
-            "cancelled": self._cancelled,
-            "failed": self._failed,
-        }.get(event.kind)
-        if see is not None:
-            see(event.data)
+        data = event.data
+        match event.kind:
+            case "queued" if not self.stage:
+                self.begun = self.clock()
+                self.metrics.waiting.inc()
+                self._enter("queue")
+            case "progress":
+                self._enter(str(data.get("stage", "")) or "other")
+            case "started":
+                pair = data["pair"]
+                name, default = (pair["name"], pair["default_draft"]) if isinstance(pair, dict) else (str(pair), "")
+                self.lanes = [(name, *_draft_and_policy(lane, default)) for lane in data["lanes"]]
+            case "lane_started":
+                self._enter("lanes")
+            case "iterations":
+                for item in data["items"]:
+                    fates = [fate for _, fate in item["d"]]
+                    self._count(self.lanes[data["lane"]], fates, item["e"] is not None)
+            case "lane_finished":
+                self.metrics.decode_s.labels(*self.lanes[data["lane"]]).observe(data["decode_s"])
+            case "finished" | "cancelled":
+                self.outcome = event.kind
+            case "failed":
+                self.outcome = "failed" if self.stage else "refused"
 
     def end(self) -> None:
         """The last event, or the reader's departure."""
@@ -127,28 +137,6 @@ class _Watch:
         self.metrics.running.inc(is_running - was_running)
         self.stage, self.since = stage, now
 
-    def _queued(self, data: dict[str, Any]) -> None:
-        if not self.stage:
-            self.begun = self.clock()
-            self.metrics.waiting.inc()
-            self._enter("queue")
-
-    def _progress(self, data: dict[str, Any]) -> None:
-        self._enter(str(data.get("stage", "")) or "other")
-
-    def _started(self, data: dict[str, Any]) -> None:
-        pair = data["pair"]
-        name, default = (pair["name"], pair["default_draft"]) if isinstance(pair, dict) else (str(pair), "")
-        self.lanes = [(name, *_draft_and_policy(lane, default)) for lane in data["lanes"]]
-
-    def _lane_started(self, data: dict[str, Any]) -> None:
-        self._enter("lanes")
-
-    def _iterations(self, data: dict[str, Any]) -> None:
-        labels = self.lanes[data["lane"]]
-        for item in data["items"]:
-            self._count(labels, [fate for _, fate in item["d"]], item["e"] is not None)
-
     def _count(self, labels: tuple[str, str, str], fates: list[str], emitted: bool) -> None:
         held = fates.count("accepted")
         self.metrics.tokens.labels(*labels).inc(held + emitted)
@@ -159,18 +147,6 @@ class _Watch:
         self.metrics.accepted.labels(*labels).inc(held)
         for place in range(min(held, PLACES)):
             self.metrics.accepted_at.labels(*labels[:2], str(place)).inc()
-
-    def _lane_finished(self, data: dict[str, Any]) -> None:
-        self.metrics.decode_s.labels(*self.lanes[data["lane"]]).observe(data["decode_s"])
-
-    def _finished(self, data: dict[str, Any]) -> None:
-        self.outcome = "finished"
-
-    def _cancelled(self, data: dict[str, Any]) -> None:
-        self.outcome = "cancelled"
-
-    def _failed(self, data: dict[str, Any]) -> None:
-        self.outcome = "failed" if self.stage else "refused"
 
 
 def _draft_and_policy(text: str, default: str) -> tuple[str, str]:

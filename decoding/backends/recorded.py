@@ -1,4 +1,4 @@
-"""Recorded runs, which are shown without a model."""
+"""Recorded runs, which are shown without a model, and what to record for the showcase."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from ..errors import UserError
-from ..files import write_whole
+from ..files import digest_of_files, write_whole
+from ..lookahead.fitted import FOLDER as POLICIES
+from ..lookahead.lanes import Lane, parse_lane, stand_in
 from ..records.events import IDENTIFIER
-from ..records.request import CompareRequest
-from ..records.run_file import load_run, run_to_json
+from ..records.fingerprint import fingerprint
+from ..records.pairs import PairDescription, describe_pairs
+from ..records.request import DEFAULT_LANES, CompareRequest
+from ..records.run_file import load_run, run_to_json, save_run
+from ..records.suites import Prompt
 from ..records.trace import Run
 from .base import CheckedBackend, JobEvents
-
-if TYPE_CHECKING:
-    from ..records.pairs import PairDescription
 
 log = logging.getLogger(__name__)
 
 RECORDINGS = Path(__file__).resolve().parent.parent.parent / "recordings"
 INDEX = "index.json"
+MAX_BYTES = 600_000
 NOTHING_LIVE = "Only recorded results are shown here: start the program without --recorded to measure new ones."
 
 
@@ -109,8 +112,6 @@ class RecordedBackend(CheckedBackend):
         yield "finished", {"run": json.loads(run_to_json(found))}
 
     def pairs(self) -> list[PairDescription]:
-        from ..records.pairs import describe_pairs
-
         return describe_pairs()
 
     def status(self) -> str:
@@ -170,3 +171,85 @@ def read_index(folder: Path) -> list[RecordingInfo]:
 def write_index(folder: Path, infos: list[RecordingInfo]) -> None:
     """Replace the list in ``folder`` whole."""
     write_whole(folder / INDEX, json.dumps([asdict(info) for info in infos], indent=1) + "\n")
+
+
+# -- the showcase: what to record, and what is stale
+
+
+def plan_recording(prompt: Prompt, pair: PairDescription, max_new_tokens: int, repeats: int) -> CompareRequest:
+    """The comparison to record for ``prompt``, with the policies that were fitted for ``pair``."""
+    lanes = [parse_lane(text) for text in prompt.lanes or DEFAULT_LANES]
+    texts = [lane.text if _is_there(lane, pair) else stand_in(lane) for lane in lanes]
+    return CompareRequest(
+        prompt=prompt.prompt,
+        picture=prompt.picture,
+        pair=pair.name,
+        lanes=list(dict.fromkeys(texts)),
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+    )
+
+
+def _is_there(lane: Lane, pair: PairDescription) -> bool:
+    return not lane.is_learned or lane.policy in pair.fitted.get(lane.draft or pair.default_draft, ())
+
+
+def store_recording(run: Run, prompt: Prompt, pair: PairDescription, folder: Path) -> int:
+    """Write ``run`` and its entry in the list, which takes the place of an older one; returns the file's bytes."""
+    info = describe_recording(run, prompt.title, prompt.shows)
+    info.fingerprints, info.point = fingerprints(pair, run.settings.lanes), prompt.point
+    path = folder / f"{run.id}.json"
+    save_run(run, path)
+    others = {other.id: other for other in read_index(folder)}
+    write_index(folder, list((others | {info.id: info}).values()))
+    return path.stat().st_size
+
+
+def order_index(folder: Path, prompts: list[Prompt]) -> None:
+    """Sorts the list by ``prompts``; removes entries and files that are no longer among them."""
+    infos = {info.id: info for info in read_index(folder)}
+    kept = [infos.pop(prompt.id) for prompt in prompts if prompt.id in infos]
+    for identifier in infos:
+        (folder / f"{identifier}.json").unlink(missing_ok=True)
+    write_index(folder, kept)
+
+
+def fingerprints(pair: PairDescription, lanes: list[str]) -> dict[str, str]:
+    """Fingerprints of everything on which a run of ``lanes`` on ``pair`` depends: target, drafts, fitted policies."""
+    found = {"target": fingerprint(pair.target)}
+    for lane in map(parse_lane, lanes):
+        draft = None if lane.is_plain else lane.draft or pair.default_draft
+        if draft in pair.drafts:
+            found.setdefault(draft, fingerprint(pair.drafts[draft]))
+            if lane.is_learned:
+                found[f"{draft}/{lane.policy}"] = digest_of_files(
+                    sorted((Path(pair.drafts[draft]) / POLICIES).glob(f"{lane.policy}.*"))
+                )
+    return found
+
+
+def stale_recordings(
+    folder: Path, prompts: list[Prompt], pair: PairDescription, others: list[Prompt] | None = None
+) -> list[str]:
+    """A sentence for each recording of ``pair`` that is missing, superfluous, or not what would be recorded today.
+
+    ``others``: prompts whose recordings, of another pair, belong there too.
+    """
+    infos = {info.id: info for info in RecordedBackend(folder).recordings()}
+    found = [_why_stale(prompt, infos.get(prompt.id), pair) for prompt in prompts]
+    known = {prompt.id for prompt in [*prompts, *(others or [])]}
+    found += [f"{name}: no prompt of the showcase has this id." for name in infos if name not in known]
+    return [sentence for sentence in found if sentence]
+
+
+def _why_stale(prompt: Prompt, info: RecordingInfo | None, pair: PairDescription) -> str:
+    if info is None:
+        return f"{prompt.id}: not recorded."
+    if (info.prompt, info.title, info.shows, info.point) != (prompt.prompt, prompt.title, prompt.shows, prompt.point):
+        return f"{prompt.id}: its prompt, title or description has changed."
+    lanes = plan_recording(prompt, pair, 1, 1).lanes
+    if info.lanes != lanes:
+        return f"{prompt.id}: recorded with {', '.join(info.lanes)}, today it would be {', '.join(lanes)}."
+    now = fingerprints(pair, lanes)
+    changed = [name for name in {**now, **info.fingerprints} if now.get(name) != info.fingerprints.get(name)]
+    return f"{prompt.id}: made with other weights of {', '.join(changed)}." if changed else ""

@@ -20,9 +20,8 @@ import re
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
@@ -274,7 +273,7 @@ def _add_routes(app: FastAPI, backend: Backend, guarded: Any, limits: Limits) ->
 
     @app.get("/pairs", dependencies=[guarded])
     async def pairs() -> list[dict[str, Any]]:
-        return [_without_paths(asdict(pair)) for pair in await asyncio.to_thread(backend.pairs)]
+        return [pair.to_dict() for pair in await asyncio.to_thread(backend.pairs)]
 
     @app.put("/runs/{run}", dependencies=[guarded], status_code=201)
     async def start(run: str, request: Request) -> dict[str, str]:
@@ -295,14 +294,6 @@ def _add_routes(app: FastAPI, backend: Backend, guarded: Any, limits: Limits) ->
         session.stream.cancel.set()
         if session.stream.ended:
             session.expire()
-
-
-def _without_paths(pair: dict[str, Any]) -> dict[str, Any]:
-    """Removes the paths of embedded pairs from the answer."""
-    if pair["kind"] == "embedded":
-        pair["target"] = Path(pair["target"]).name
-        pair["drafts"] = {name: Path(place).name for name, place in pair["drafts"].items()}
-    return pair
 
 
 async def _limited_body(request: Request, most: int) -> bytes:

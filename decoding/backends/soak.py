@@ -1,4 +1,6 @@
-"""A test of the served backend: connections are cut at random, and no event may be lost or mixed up."""
+"""Tests of served backends: connections are cut at random, and no event may be lost or mixed up; several replicas are
+compared with one.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,15 @@ import random
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from statistics import median
+from time import perf_counter
 from typing import Any
 
+from ..errors import Cancelled
 from ..records.events import Event, event_to_json
 from ..records.request import CompareRequest
 from .base import Backend
@@ -23,7 +28,7 @@ from .server import Limits, create_app
 PATIENCE_S = 300.0
 
 
-@dataclass(slots=True)
+@dataclass
 class SoakResult:
     """The counts of runs and faults, while ``cuts`` connections were cut."""
 
@@ -42,6 +47,38 @@ class SoakResult:
     def to_dict(self) -> dict[str, Any]:
         counts = {"ends": dict(self.ends), "sentences": dict(self.sentences)}  # asdict would count a Counter's pairs
         return asdict(self) | counts | {"clean": self.is_clean}
+
+    def judge(self, events: list[Event], sent: list[str] | None, request: CompareRequest) -> None:
+        """Adds one run: the ``events`` that arrived and ``sent``, those that the backend sent (JSON), if known."""
+        last = events[-1]
+        self.runs += 1
+        self.events += len(events)
+        self.ends[last.kind] += 1
+        arrived = [event_to_json(event) for event in events]
+        sent = arrived if sent is None else sent
+        self.lost += len(set(sent) - set(arrived))
+        self.mixed += (last.kind == "finished" and arrived != sent) or not _is_own(events, request)
+        if last.kind == "failed":
+            self.sentences[last.data["message"]] += 1
+
+
+@dataclass
+class Throughput(SoakResult):
+    """Also the seconds until all visitors had their runs, by round; in each the two sides are measured in turn."""
+
+    one_s: list[float] = field(default_factory=list)
+    many_s: list[float] = field(default_factory=list)
+
+    @property
+    def ratios(self) -> list[float]:
+        return [one / many for one, many in zip(self.one_s, self.many_s)]
+
+    @property
+    def is_clean(self) -> bool:
+        return bool(self.ratios) and super().is_clean
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | {"ratios": self.ratios, "ratio": median(self.ratios) if self.ratios else None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +115,68 @@ def soak_served(
     Without a ``witness`` of what the backend sent, a run counts as whole if its events have all numbers and its live
     tokens are the texts of all lanes and repeats.
     """
-    cancel, result, adding = options.cancel, SoakResult(), threading.Lock()
+    result, adding = SoakResult(), threading.Lock()
 
-    def follow(request: CompareRequest) -> None:
-        events = [] if cancel.is_set() else list(remote.compare(request, cancel))
-        if cancel.is_set():
-            return
+    def add(answer: tuple[CompareRequest, list[Event]]) -> None:
+        request, events = answer
         with adding:
-            sent = None if witness is None else witness.sent.pop(events[0].run, [])
-            judge(events, sent, request, result)
+            result.judge(events, None if witness is None else witness.sent.pop(events[0].run, []), request)
             options.on_result(result)
 
     with _cutting_proxy(port, options.cut_after_s, options.seed, result) as cut:
-        remote = RemoteBackend(f"http://127.0.0.1:{cut}", options.token, patience_s=PATIENCE_S)
-        with ThreadPoolExecutor(options.clients) as pool:
-            list(pool.map(follow, requests))
-        remote.close()
+        _visit(f"http://127.0.0.1:{cut}", requests, options.clients, options.cancel, add, options.token)
     return result
+
+
+def compare_throughput(
+    one: str,
+    many: str,
+    requests: Sequence[CompareRequest],
+    rounds: int,
+    cancel: threading.Event | None = None,
+    on_crowd: Callable[[int], None] = lambda crowds: None,
+) -> Throughput:
+    """Send ``requests`` simultaneously, each from a separate visitor, to the backends ``one`` and ``many`` in turn.
+
+    ``one``, ``many``: their addresses. Each first gets one crowd that does not count. ``on_crowd`` is called
+    with how many crowds have been served. Raises Cancelled.
+    """
+    cancel, result = cancel or threading.Event(), Throughput()
+    for number in range(2 * (1 + rounds)):
+        answers: list[tuple[CompareRequest, list[Event]]] = []
+        begin = perf_counter()
+        _visit((one, many)[number % 2], requests, len(requests), cancel, answers.append)
+        spent = perf_counter() - begin
+        if cancel.is_set():
+            raise Cancelled
+        for request, events in answers:
+            result.judge(events, None, request)
+        if number >= 2:
+            (result.one_s, result.many_s)[number % 2].append(spent)
+        on_crowd(number + 1)
+    return result
+
+
+def _visit(
+    url: str,
+    requests: Sequence[CompareRequest],
+    clients: int,
+    cancel: threading.Event,
+    add: Callable[[tuple[CompareRequest, list[Event]]], None],
+    token: str = "",
+) -> None:
+    """Sends ``requests``, ``clients`` at a time, and gives ``add`` each run that was not interrupted."""
+
+    def follow(request: CompareRequest) -> None:
+        if not cancel.is_set():
+            events = list(remote.compare(request, cancel))
+            if not cancel.is_set():
+                add((request, events))
+
+    remote = RemoteBackend(url, token, patience_s=PATIENCE_S)
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(follow, requests))
+    remote.close()
 
 
 class Witness:
@@ -111,22 +193,6 @@ class Witness:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
-
-
-def judge(events: list[Event], sent: list[str] | None, request: CompareRequest, result: SoakResult) -> None:
-    """Add one run to ``result``: the ``events`` that arrived and ``sent``, those that the backend sent (JSON), if
-    known.
-    """
-    last = events[-1]
-    result.runs += 1
-    result.events += len(events)
-    result.ends[last.kind] += 1
-    arrived = [event_to_json(event) for event in events]
-    sent = arrived if sent is None else sent
-    result.lost += len(set(sent) - set(arrived))
-    result.mixed += (last.kind == "finished" and arrived != sent) or not _is_own(events, request)
-    if last.kind == "failed":
-        result.sentences[last.data["message"]] += 1
 
 
 def _is_own(events: list[Event], request: CompareRequest) -> bool:
@@ -178,9 +244,9 @@ def served(backend: Backend, limits: Limits, token: str = "", port: int = 0) -> 
 @contextmanager
 def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, result: SoakResult) -> Iterator[int]:
     """A TCP proxy before ``port`` that cuts each connection after a random time, possibly within a line."""
-    loop, ready = asyncio.new_event_loop(), threading.Event()
-    lives = _Lives(*cut_after_s, seed)
-    ports: list[int] = []
+    lives, listener = _Lives(*cut_after_s, seed), socket.create_server(("127.0.0.1", 0))
+    ending: list[Callable[[], Any]] = []
+    ready = threading.Event()
 
     async def join(client_reader: asyncio.StreamReader, client_writer: asyncio.StreamWriter) -> None:
         writers, ways = [client_writer], []
@@ -189,8 +255,8 @@ def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, resul
             writers.append(server_writer)
             answered = asyncio.Event()
             ways += [
-                loop.create_task(_copy(client_reader, server_writer)),
-                loop.create_task(_copy(server_reader, client_writer, answered)),
+                asyncio.create_task(_copy(client_reader, server_writer)),
+                asyncio.create_task(_copy(server_reader, client_writer, answered)),
             ]
             _, cut = await asyncio.wait(ways, timeout=lives.draw())
             result.cuts += bool(cut)
@@ -204,21 +270,21 @@ def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, resul
                 writer.transport.abort()
 
     async def run() -> None:
-        server = await asyncio.start_server(join, "127.0.0.1", 0)
-        ports.append(server.sockets[0].getsockname()[1])
+        loop, end = asyncio.get_running_loop(), asyncio.Event()
+        ending.append(lambda: loop.call_soon_threadsafe(end.set))
+        await asyncio.start_server(join, sock=listener)
         ready.set()
+        await end.wait()  # asyncio.run then cancels the connections
 
-    loop.create_task(run())
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
     thread.start()
     ready.wait(10)
     try:
-        yield ports[0]
+        yield listener.getsockname()[1]
     finally:
-        asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(timeout=5)
-        loop.call_soon_threadsafe(loop.stop)
+        ending[0]()
         thread.join(timeout=5)
-        loop.close()
+        listener.close()
 
 
 class _Lives:
@@ -238,13 +304,6 @@ class _Lives:
 
     def observe(self, answered: bool) -> None:
         self._longer = max(1.0, self._longer / 2) if answered else 2 * self._longer
-
-
-async def _cancel_all() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, begun: asyncio.Event | None = None) -> None:

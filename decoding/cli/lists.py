@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,7 +26,7 @@ def pairs(as_json: AsJson = False) -> None:
     """List the named pairs: those shipped with the program and presets from the Hub."""
     described = pairs_here()
     if as_json:
-        print_json([_plain_pair(pair) for pair in described])
+        print_json([pair.to_dict() for pair in described])
         return
     table = Table(box=None, pad_edge=False)
     for column in ("pair", "target", "drafts", "loads"):
@@ -38,7 +36,7 @@ def pairs(as_json: AsJson = False) -> None:
         drafts = ", ".join(
             f"{draft}*" if draft == pair.default_draft and len(pair.drafts) > 1 else draft for draft in pair.drafts
         )
-        table.add_row(name, Text(_shown(pair, pair.target)), Text(drafts), _loads(pair))
+        table.add_row(name, Text(pair.shown(pair.target)), Text(drafts), _loads(pair))
     out.print(table)
     out.print(
         "* the default draft. ngram (prompt lookup) is a draft of every pair. "
@@ -47,19 +45,6 @@ def pairs(as_json: AsJson = False) -> None:
     for pair in described:
         for draft, sentence in pair.set_here.items():
             out.print(Text(f"{pair.name}, {draft}: {sentence}"))
-
-
-def _shown(pair: PairDescription, place: str) -> str:
-    """An embedded model by its folder's name, a preset's by its Hub id."""
-    return Path(place).name if pair.kind == "embedded" else place
-
-
-def _plain_pair(pair: PairDescription) -> dict:
-    """JSON-ready, without this machine's paths."""
-    data = asdict(pair)
-    data["target"] = _shown(pair, pair.target)
-    data["drafts"] = {name: _shown(pair, place) for name, place in pair.drafts.items()}
-    return data
 
 
 def _loads(pair: PairDescription) -> Text:

@@ -9,8 +9,15 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from ..backends.recorded import RECORDINGS, read_index
-from ..backends.showcase import MAX_BYTES, order_index, plan_recording, stale_recordings, store_recording
+from ..backends.recorded import (
+    MAX_BYTES,
+    RECORDINGS,
+    order_index,
+    plan_recording,
+    read_index,
+    stale_recordings,
+    store_recording,
+)
 from ..errors import UserError
 from ..records.pairs import PairDescription, find_pair
 from ..records.suites import Prompt, load_showcase

@@ -112,7 +112,7 @@ def throughput(
     as_json: AsJson = False,
 ) -> None:
     """Compare the throughput of several replicas with that of one, on a local Ray cluster."""
-    from ..backends.throughput import compare_throughput
+    from ..backends.soak import compare_throughput
 
     if min(visitors, rounds, max_new_tokens) < 1 or replicas < 2:
         raise UserError("Choose at least one visitor, one round, one new token and two replicas.")

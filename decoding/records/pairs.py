@@ -1,19 +1,21 @@
-"""The available pairs: embedded ones on disk and presets from the Hub. Imports no torch."""
+"""The available pairs: embedded ones on disk and presets from the Hub (models/presets.json). Imports no torch."""
 
 from __future__ import annotations
 
 import functools
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from ..errors import UserError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from ..errors import UserError, first_fault
 from .gguf_record import read_record
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-DRAFT_WEIGHTS = ("auto", "int8", "int4")
+DraftWeights = Literal["auto", "int8", "int4"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,41 @@ class DraftKind:
 TEXT_MODEL = DraftKind()  # a language model that reads the text
 
 
+class _DraftEntry(BaseModel):
+    model_config = ConfigDict(strict=True)
+    folder: str
+    kind: str = TEXT_MODEL.kind
+    layers: tuple[Annotated[int, Field(ge=-1)], ...] = ()
+    sees: bool = False
+
+
+class _PairFile(BaseModel):
+    """The content of a pair.json; a draft is a folder, or an object that also says what it is."""
+
+    model_config = ConfigDict(strict=True)
+    target: str
+    drafts: dict[str, str | _DraftEntry]
+    default_draft: str
+    draft_weights: DraftWeights | dict[str, DraftWeights] = "auto"  # of all drafts, or of some
+    name: str = ""
+    title: str = ""
+    description: str = ""
+    about: str = ""
+    pictures: str = ""
+    chat: bool = False
+
+    @model_validator(mode="after")
+    def _names_its_drafts(self) -> _PairFile:
+        for name in (self.default_draft, *self.weights()):
+            if name not in self.drafts:
+                raise ValueError(f"{name} is not among its drafts")
+        return self
+
+    def weights(self) -> dict[str, DraftWeights]:
+        given = self.draft_weights
+        return given if isinstance(given, dict) else dict.fromkeys(self.drafts, given)
+
+
 @dataclass(slots=True)
 class PairDescription:
     """A pair before anything is loaded."""
@@ -42,7 +79,7 @@ class PairDescription:
     drafts: dict[str, str]  # name -> folder or Hub id, in the order of presentation
     default_draft: str
     description: str = ""
-    draft_weights: dict[str, str] = field(default_factory=dict)  # see weights_of
+    draft_weights: dict[str, DraftWeights] = field(default_factory=dict)  # see weights_of
     draft_kinds: dict[str, DraftKind] = field(default_factory=dict)  # see kind_of
     loadable: bool = True
     reason: str = ""  # a sentence: why it cannot load, or what it needs
@@ -60,101 +97,25 @@ class PairDescription:
         """How the draft's weights are held on a CPU unless a dtype is requested: "auto", "int8" or "int4"."""
         return self.draft_weights.get(draft, "auto")
 
+    def shown(self, place: str) -> str:
+        """An embedded model by its folder's name, another one by its Hub id."""
+        return Path(place).name if self.kind == "embedded" else place
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, without this machine's paths."""
+        drafts = {name: self.shown(place) for name, place in self.drafts.items()}
+        return asdict(self) | {
+            "target": self.shown(self.target),
+            "drafts": drafts,
+            "pictures": self.shown(self.pictures),
+        }
+
     def kind_of(self, draft: str) -> DraftKind:
         """The draft's kind; a language model unless pair.json says otherwise."""
         return self.draft_kinds.get(draft, TEXT_MODEL)
 
 
-def _preset(
-    name: str,
-    title: str,
-    target: str,
-    draft: str,
-    description: str,
-    *,
-    gated: bool = False,
-    chat: bool = False,
-    refused: str = "",
-) -> PairDescription:
-    short = draft.rsplit("/", 1)[-1]
-    reason = refused or (f"Gated: accept the licence at https://huggingface.co/{target} and log in." if gated else "")
-    return PairDescription(
-        name,
-        title,
-        "preset",
-        target,
-        {short: draft},
-        short,
-        description,
-        loadable=not refused,
-        reason=reason,
-        chat=chat,
-    )
-
-
-_PICKLES = "Its weights are published as pickles only, and only safetensors are loaded."
-
-PRESETS: tuple[PairDescription, ...] = (
-    _preset(
-        "smollm2",
-        "SmolLM2 1.7B with 135M",
-        "HuggingFaceTB/SmolLM2-1.7B-Instruct",
-        "HuggingFaceTB/SmolLM2-135M-Instruct",
-        "The smallest common pair; runs on a CPU.",
-        chat=True,
-    ),
-    _preset(
-        "qwen2.5-7b",
-        "Qwen2.5 7B with 0.5B",
-        "Qwen/Qwen2.5-7B-Instruct",
-        "Qwen/Qwen2.5-0.5B-Instruct",
-        "A common pair.",
-        chat=True,
-    ),
-    _preset(
-        "qwen2.5-coder-7b",
-        "Qwen2.5-Coder 7B with 0.5B",
-        "Qwen/Qwen2.5-Coder-7B-Instruct",
-        "Qwen/Qwen2.5-Coder-0.5B-Instruct",
-        "A common pair for code.",
-        chat=True,
-    ),
-    _preset(
-        "llama-3.1-8b",
-        "Llama 3.1 8B with Llama 3.2 1B",
-        "meta-llama/Llama-3.1-8B-Instruct",
-        "meta-llama/Llama-3.2-1B-Instruct",
-        "A common pair.",
-        gated=True,
-        chat=True,
-    ),
-    _preset(
-        "starcoder",
-        "StarCoder 15B with tiny_starcoder_py",
-        "bigcode/starcoder",
-        "bigcode/tiny_starcoder_py",
-        "From the DISCO paper (Mamou et al. 2024).",
-        gated=True,
-    ),
-    _preset(
-        "llama-2-70b",
-        "Llama 2 70B chat with 7B chat",
-        "meta-llama/Llama-2-70b-chat-hf",
-        "meta-llama/Llama-2-7b-chat-hf",
-        "From the SpecDec++ paper (Huang et al. 2024).",
-        gated=True,
-        chat=True,
-    ),
-    _preset(
-        "vicuna-13b",
-        "Vicuna 13B v1.3 with vicuna-68m",
-        "lmsys/vicuna-13b-v1.3",
-        "double7/vicuna-68m",
-        "From the DISCO paper (Mamou et al. 2024).",
-        chat=True,
-        refused=_PICKLES,
-    ),
-)
+PRESETS = tuple(TypeAdapter(list[PairDescription]).validate_json((MODELS / "presets.json").read_bytes()))
 
 
 def is_public() -> bool:
@@ -221,58 +182,36 @@ def read_pair(folder: Path) -> PairDescription:
     """The pair that ``folder``/pair.json describes. Raises UserError if the file is broken."""
     data = _read_json(folder / "pair.json")
     try:
-        entries = {str(name): _draft_entry(str(name), given) for name, given in data["drafts"].items()}
-        drafts = {name: str(folder / place) for name, (place, _) in entries.items()}
-        record = read_record(folder / data["target"])
-        missing = record.why_missing() if record else ""
-        fitted = {name: _fitted(Path(place)) for name, place in drafts.items()}
-        pair = PairDescription(
-            name=data.get("name", folder.name),
-            title=data.get("title", folder.name),
-            kind="embedded",
-            target=str(folder / data["target"]),
-            drafts=drafts,
-            default_draft=data["default_draft"],
-            description=data.get("description", ""),
-            draft_weights=_draft_weights(data.get("draft_weights", "auto"), drafts),
-            draft_kinds={name: kind for name, (_, kind) in entries.items() if kind != TEXT_MODEL},
-            loadable=not missing,
-            reason=missing,
-            chat=bool(data.get("chat", False)),
-            fitted=fitted,
-            card=record.card if record else "",
-            licence=record.licence if record else "",
-            about=data.get("about", ""),
-            pictures=str(folder / data["pictures"]) if "pictures" in data else "",
-        )
-    except (KeyError, AttributeError, TypeError) as error:
-        raise UserError(f"{folder.name}/pair.json does not describe a pair: {error} is missing or wrong.") from error
-    if pair.default_draft not in pair.drafts:
-        raise UserError(f"{folder.name}/pair.json: its default draft {pair.default_draft} is not among its drafts.")
-    return pair
-
-
-def _draft_entry(name: str, given: Any) -> tuple[str, DraftKind]:
-    """The folder and kind of a draft: ``given`` is a folder, or an object with "folder", "kind", "layers" and "sees".
-    Raises KeyError, TypeError.
-    """
-    if isinstance(given, str):
-        return given, TEXT_MODEL
-    if not isinstance(given, dict):
-        raise TypeError(f"the draft {name}, a folder or an object with folder, kind and layers,")
-    folder, kind, layers = given["folder"], given.get("kind", TEXT_MODEL.kind), given.get("layers", [])
-    numbers = isinstance(layers, list) and all(isinstance(layer, int) and layer >= -1 for layer in layers)
-    if not (isinstance(folder, str) and isinstance(kind, str) and numbers):
-        raise TypeError(f"the draft {name}, whose folder and kind are texts and whose layers are numbers from -1 up,")
-    return folder, DraftKind(kind, tuple(layers), bool(given.get("sees", False)))
-
-
-def _draft_weights(given: Any, drafts: dict[str, str]) -> dict[str, str]:
-    """Draft -> one of DRAFT_WEIGHTS. ``given``: the same for some of ``drafts``, or one for all. Raises TypeError."""
-    by_name = given if isinstance(given, dict) else dict.fromkeys(drafts, given)
-    if by_name.keys() <= drafts.keys() and all(weights in DRAFT_WEIGHTS for weights in by_name.values()):
-        return by_name
-    raise TypeError(f"draft_weights, for each draft one of {', '.join(DRAFT_WEIGHTS)},")
+        file = _PairFile.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        raise UserError(f"{folder.name}/pair.json does not describe a pair: {first_fault(error)}") from error
+    entries = {
+        name: given if isinstance(given, _DraftEntry) else _DraftEntry(folder=given)
+        for name, given in file.drafts.items()
+    }
+    drafts = {name: str(folder / entry.folder) for name, entry in entries.items()}
+    kinds = {name: DraftKind(entry.kind, entry.layers, entry.sees) for name, entry in entries.items()}
+    record = read_record(folder / file.target)
+    missing = record.why_missing() if record else ""
+    return PairDescription(
+        name=file.name or folder.name,
+        title=file.title or folder.name,
+        kind="embedded",
+        target=str(folder / file.target),
+        drafts=drafts,
+        default_draft=file.default_draft,
+        description=file.description,
+        draft_weights=file.weights(),
+        draft_kinds={name: kind for name, kind in kinds.items() if kind != TEXT_MODEL},
+        loadable=not missing,
+        reason=missing,
+        chat=file.chat,
+        fitted={name: _fitted(Path(place)) for name, place in drafts.items()},
+        card=record.card if record else "",
+        licence=record.licence if record else "",
+        about=file.about,
+        pictures=str(folder / file.pictures) if file.pictures else "",
+    )
 
 
 def _described(name: str, models: Path | None) -> dict[str, Any] | None:

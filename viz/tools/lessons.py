@@ -18,8 +18,7 @@ from typing import Any
 from decoding.backends.base import Backend
 from decoding.backends.jobs import FittedJobs
 from decoding.backends.local import LocalBackend
-from decoding.backends.recorded import RecordedBackend
-from decoding.backends.showcase import order_index, store_recording
+from decoding.backends.recorded import RecordedBackend, order_index, store_recording
 from decoding.errors import UserError
 from decoding.records.pairs import PairDescription, find_pair
 from decoding.records.request import CompareRequest
