@@ -55,7 +55,8 @@ def test_every_policy_writes_the_text_of_generate(pair):
     prompts = [pair.encode_prompt(text) for text in PROMPTS]
     counts = last(check_lossless(pair, reference, prompts, 24, caps=range(1, 17, 5)))
     n_lanes = len(checked_lanes({}))
-    assert {"throughput", "bandit", "adaedl", "oracle:best", "ngram/static:{cap}"} <= set(checked_lanes({}))
+    expected = {"throughput", "bandit", "adaedl", "oracle:best", "ngram/static:{cap}", "tree:{cap}", "costtree"}
+    assert expected <= set(checked_lanes({}))
     assert counts.different == [] and counts.prompts == 3
     assert counts.compared == 3 * (1 + n_lanes * 4) == counts.equal + counts.near_ties
     assert counts.near_ties <= 0.1 * counts.compared

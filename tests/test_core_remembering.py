@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.bench.remembering import RememberingModel, RememberingTarget
-from decoding.engines.inputs import FINAL
+from decoding.engines.inputs import FINAL, Branches
+from decoding.records.proposal import path_to
 
 from .toy import ToyModel
 
@@ -22,12 +23,15 @@ class Historical(ToyModel):
         self.marks = [0.0] * len(ids)
         return super().prefill(ids)
 
-    def extend(self, ids):
-        del self.marks[self.length :]
+    def extend(self, ids, branches=None):
         mark = (sum(self.marks) + len(ids)) % 7 / 8
-        logits = super().extend(ids) * (1 + mark)
+        logits = super().extend(ids, branches) * (1 + mark)
         self.marks += [mark] * len(ids)
         return logits
+
+    def rewind(self, length, rows=()):
+        super().rewind(length, rows)
+        self.marks[length:] = [self.marks[row] for row in rows]
 
 
 def play(model, texts):
@@ -49,6 +53,29 @@ def play(model, texts):
 def test_it_answers_as_the_model_itself(texts):
     for mine, its in zip(play(RememberingModel(Historical()), texts), play(Historical(), texts), strict=True):
         assert torch.equal(mine[0], its[0]) and torch.equal(mine[1], its[1]) and mine[2] == its[2]
+
+
+trees = st.lists(st.tuples(st.lists(st.integers(0, 11), min_size=2, max_size=5), st.integers(0, 5)), max_size=4)
+
+
+def grow(model, texts):
+    """The logits of every pass: each text is a list of trees, read in two passes, of which one path is kept."""
+    model.prefill(PROMPT)
+    for text in texts:
+        model.rewind(len(PROMPT))
+        for numbers, node in text:
+            parents = [number % (index + 1) - 1 for index, number in enumerate(numbers)]
+            ids, top, half = [number % 4 for number in numbers], model.length, len(numbers) // 2
+            places = Branches.below(top, parents)
+            yield model.extend(ids[:half], places.part(0, half)).clone()
+            yield model.extend(ids[half:], places.part(half, len(ids))).clone()
+            model.rewind(top, [top + kept for kept in path_to(parents, node % (len(ids) + 1) - 1)])
+
+
+@given(st.lists(trees, min_size=1, max_size=4))
+def test_it_answers_for_trees_too(texts):
+    for mine, its in zip(grow(RememberingModel(Historical()), texts), grow(Historical(), texts), strict=True):
+        assert torch.equal(mine, its)
 
 
 @given(st.lists(steps, min_size=1, max_size=5))

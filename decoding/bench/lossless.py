@@ -96,11 +96,13 @@ def check_lossless(
         yield counts
 
 
-def checked_lanes(heads: Mapping[str, Head]) -> list[str]:
-    """Every policy that drafts and needs no fitting or has its head, and prompt lookup; {cap} stands for the SL cap."""
+def checked_lanes(heads: Mapping[str, Head], trees: bool = True) -> list[str]:
+    """Every policy that drafts and needs no fitting or has its head, and prompt lookup; {cap} stands for the most
+    guesses of an iteration. ``trees``: whether the models can read them.
+    """
     found = ["ngram/static:{cap}"]
     for name, spec in all_specs().items():
-        if spec.plain or spec.branches or (spec.learned and name not in heads):
+        if spec.plain or (spec.branches and not trees) or (spec.learned and name not in heads):
             continue
         required = spec.argument is not None and spec.argument.required
         words = spec.argument.words if spec.argument is not None else ()
@@ -116,7 +118,7 @@ class _Checker:
         self._limits = Limits(max_new_tokens, frozenset(pair.tokenizer.eos_ids))
         self._rule = Greedy(shared_vocabulary(pair, [pair.default_draft]))
         self._heads: dict[str, Head] = load_heads_of(pair, pair.default_draft)
-        self.names = checked_lanes(self._heads)
+        self.names = checked_lanes(self._heads, pair.target.can_branch and pair.draft().can_branch)
         needs = frozenset({"p", "entropy"}).union(*(head.needs for head in self._heads.values()))
         self._sources = {name: make_draft(pair, name, self._rule, needs) for name in (pair.default_draft, *MODEL_FREE)}
 
@@ -134,7 +136,7 @@ class _Checker:
         )
 
     def decode(self, name: str, cap: int | None) -> list[int]:
-        """The text under the policy ``name`` and at most ``cap`` drafted tokens per iteration."""
+        """The text under the policy ``name`` and at most ``cap`` guesses per iteration."""
         policy, source = self._policy(name, cap)
         self._pair.target.rewind(len(self._prompt) - 1)
         if source is not None:

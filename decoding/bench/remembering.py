@@ -4,24 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..comparison.prepare import shared_vocabulary
 from ..engines.base import CachedModel
-from ..engines.inputs import Branches, EncodedPrompt
+from ..engines.inputs import Branches, EncodedPrompt, already_in_place
 from ..engines.pair import Pair
 
-TREES = "trees are read by the engine itself"
+
+class _Pass(NamedTuple):
+    """Tokens that were read; ``branches``: the trunk and the paths of those in a tree."""
+
+    ids: tuple[int, ...]
+    branches: tuple[int, tuple[tuple[int, ...], ...]] | None
+
+
+class _Rewind(NamedTuple):
+    """All but the first ``length`` tokens and ``rows`` were discarded."""
+
+    length: int
+    rows: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
-    """One pass since the prompt: its tokens, and how many of them were kept."""
+class _Step:
+    """One change of a cache. ``first``: the first row that it wrote; ``length``: that of the cache after it."""
 
-    ids: tuple[int, ...]
-    kept: int
+    change: _Pass | _Rewind
+    first: int
+    length: int
 
 
 class RememberingModel(CachedModel):
@@ -35,17 +48,24 @@ class RememberingModel(CachedModel):
     def __init__(self, model: CachedModel) -> None:
         self._model = model
         self.info, self.max_length, self.hidden_size = model.info, model.max_length, model.hidden_size
-        self.vocab_size, self.head_ids = model.vocab_size, model.head_ids
+        self.vocab_size, self.head_ids, self.can_branch = model.vocab_size, model.head_ids, model.can_branch
         self.kept_layers: tuple[int, ...] = ()
         self.last_states: tuple[torch.Tensor, ...] = ()
         self._begin(0)
 
     def _begin(self, length: int) -> None:
         """Forgets all passes; ``length`` tokens are in the cache."""
-        self.length = self._root = length
-        self._passes: list[_Pass] = []  # what the caller has read
-        self._done: list[_Pass] = []  # what ``_model`` has read
+        self._root = length
+        self._steps: list[_Step] = []  # what the caller did
+        self._done: list[_Step] = []  # what ``_model`` did
         self._memory: dict[tuple, tuple[Any, tuple[torch.Tensor, ...]]] = {}
+
+    @property
+    def length(self) -> int:  # type: ignore[override]
+        return self._length_of(self._steps)
+
+    def _length_of(self, steps: Sequence[_Step]) -> int:
+        return steps[-1].length if steps else self._root
 
     def prefill(self, prompt: list[int] | EncodedPrompt) -> torch.Tensor:
         self._model.kept_layers = self.kept_layers
@@ -55,62 +75,58 @@ class RememberingModel(CachedModel):
         return logits
 
     def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
-        assert not rows, TREES
+        in_place = already_in_place(length, rows)
+        length, rows = length + in_place, rows[in_place:]
         if length < self._root:
             self._model.rewind(length)
             self._begin(length)
-        while self.length > length:
-            last = self._passes.pop()
-            self.length -= last.kept
-            if self.length < length:
-                self._passes.append(_Pass(last.ids, length - self.length))
-                self.length = length
+        while self._steps and self._steps[-1].first >= length and not rows:  # it left no trace
+            self._steps.pop()
+        if rows or self.length > length:
+            self._steps.append(_Step(_Rewind(length, tuple(rows)), length, length + len(rows)))
 
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        assert branches is None, TREES
-        return self._read("extend", ids)
+        return self._read("extend", ids, branches)
 
     def extend_reduced(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
-        assert branches is None, TREES
-        return self._read("extend_reduced", ids)
+        return self._read("extend_reduced", ids, branches)
 
-    def _read(self, kind: str, ids: Sequence[int]) -> Any:
-        key = (kind, self.kept_layers, tuple(self._passes), tuple(ids))
+    def _read(self, kind: str, ids: Sequence[int], branches: Branches | None) -> Any:
+        place = None if branches is None else (branches.trunk, tuple(map(tuple, branches.paths)))
+        step = _Step(_Pass(tuple(ids), place), self.length, self.length + len(ids))
+        key = (kind, self.kept_layers, tuple(self._steps), step)
         if key not in self._memory:
-            self._memory[key] = self._compute(kind, list(ids))
-        self._passes.append(_Pass(tuple(ids), len(ids)))
-        self.length += len(ids)
+            self._memory[key] = self._compute(kind, step)
+        self._steps.append(step)
         answer, self.last_states = self._memory[key]
         return self._restored(answer)
 
-    def _compute(self, kind: str, ids: list[int]) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    def _compute(self, kind: str, step: _Step) -> tuple[Any, tuple[torch.Tensor, ...]]:
         self._catch_up()
         self._model.kept_layers = self.kept_layers
-        logits = getattr(self._model, kind)(ids)
-        self._done.append(_Pass(tuple(ids), len(ids)))
-        states = tuple(one.clone() for one in self._model.last_states)
-        return self._kept(logits), states
+        logits = self._do(step, kind)
+        return self._kept(logits), tuple(one.clone() for one in self._model.last_states)
 
     def _catch_up(self) -> None:
-        """Brings ``_model`` to the caller's position, with the passes that were answered from memory."""
-        common, length = self._common()
-        self._model.rewind(length)
-        for one in self._passes[common:]:
-            self._model.extend(list(one.ids))
-            length += one.kept
-            self._model.rewind(length)
-        self._done = self._passes[:]
+        """Brings ``_model`` to the caller's state, with the passes that were answered from memory."""
+        same = next((i for i, (one, other) in enumerate(zip(self._steps, self._done)) if one != other), None)
+        common = min(len(self._steps), len(self._done)) if same is None else same
+        while any(step.first < self._length_of(self._done[:common]) for step in self._done[common:]):
+            common -= 1  # what was there after that step has been overwritten since
+        self._model.rewind(self._length_of(self._done[:common]))
+        del self._done[common:]
+        for step in self._steps[common:]:
+            self._do(step)
 
-    def _common(self) -> tuple[int, int]:
-        """The number of passes that ``_model`` need not repeat, and the length of the text after them."""
-        length = self._root
-        for number, (wanted, done) in enumerate(zip(self._passes, self._done)):
-            if wanted.ids != done.ids or wanted.kept > done.kept:
-                return number, length
-            length += wanted.kept
-            if wanted.kept < done.kept:
-                return number + 1, length
-        return min(len(self._passes), len(self._done)), length
+    def _do(self, step: _Step, kind: str = "extend") -> Any:
+        """Repeats one step on ``_model``; the logits of a pass."""
+        self._done.append(step)
+        if isinstance(step.change, _Rewind):
+            return self._model.rewind(step.change.length, step.change.rows)
+        ids, place = list(step.change.ids), step.change.branches
+        if place is None:
+            return getattr(self._model, kind)(ids)
+        return getattr(self._model, kind)(ids, Branches(place[0], list(map(list, place[1]))))
 
     def _kept(self, logits: torch.Tensor) -> Any:
         return logits.clone()
