@@ -11,17 +11,20 @@ from hypothesis import strategies as st
 from decoding.analysis import metrics
 from decoding.analysis.lane_figures import lane_figures
 from decoding.analysis.run_costs import run_costs
+from decoding.analysis.trees import simulate_trees
 from decoding.analysis.whatif import simulate, simulate_lane
 from decoding.comparison.chain import chain_of
 from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
+from decoding.comparison.trees import grow_along
+from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
 from decoding.lookahead.specs import evaluated_lanes
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
-from decoding.records.trace import Costs
+from decoding.records.trace import Chain, Costs, Guesses
 
 from .toy import ToyPair
 
@@ -73,6 +76,46 @@ def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, stop,
     limit = prepared.limits.max_new_tokens  # n, or fewer if the context is full
     simulated = simulate(chain, COSTS, make_policy(prepared.lanes[0]), max_new_tokens=limit, finish=reference.finish)
     assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
+
+
+DEAR = replace(COSTS, verify_curve=[1 + 0.2 * n for n in range(65)])
+FREE = replace(COSTS, verify_curve=[1.0] * 65, draft_step={"small": 0.02, "weak": 0.02})
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    agree=st.sampled_from([0.0, 0.6, 0.9, 1.0]),
+    seed=st.integers(0, 5),
+    lane=st.sampled_from(["tree:1", "tree:2", "tree:7", "tree:32", "weak/tree:5", "costtree", "weak/costtree"]),
+    n=st.integers(1, 50),
+    eos=st.sampled_from([None, 3, 7]),
+    rule=st.sampled_from([("greedy", 0.0), ("coupling", 0.8)]),
+    costs=st.sampled_from([COSTS, DEAR, FREE]),
+    short=st.booleans(),
+)
+def test_simulated_trees_are_the_real_ones(agree, seed, lane, n, eos, rule, costs, short):
+    """All trees follow from how one grows at each place of the text, whatever policy watches."""
+    pair = ToyPair(agree=agree, seed=seed, eos=eos, **({"target_length": 60} if short else {}))
+    request = CompareRequest("abcabc", lanes=[lane], max_new_tokens=n, rule=rule[0], temperature=rule[1], seed=seed)
+    prepared = prepare(request, pair)
+    draft = prepared.draft_of(prepared.lanes[0])
+    reference = LaneRun(prepared, parse_lane("autoregressive"), costs).run()
+    lane_run, reads = LaneRun(prepared, prepared.lanes[0], costs), []
+    read_node = lane_run.source.read_node
+    lane_run.source.read_node = lambda *words: (reads.append(words), read_node(*words))[1]
+    live = lane_run.run()
+    growths = grow_along(prepared, draft, reference.output)
+    chain = chain_of(prepared, draft, reference.output)
+    limit, policy = prepared.limits.max_new_tokens, make_policy(prepared.lanes[0])
+    simulated = simulate_trees(chain, growths, costs, policy, limit)
+    assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
+    assert simulated.draft_passes == len(reads)
+
+
+def test_trees_beyond_what_was_recorded_are_refused():
+    chain = Chain("small", [1], Guesses([1], [0.5], [0.1]), {})
+    with pytest.raises(UserError, match="recorded up to 32 guesses"):
+        simulate_trees(chain, [], COSTS, make_policy(parse_lane("tree:33")), 9)
 
 
 @pytest.mark.parametrize("seed, eos", [(4, 7), (11, 3), (15, 3), (26, 3)])

@@ -13,8 +13,10 @@ from decoding.errors import UserError
 from decoding.evaluation import slices, stages
 from decoding.evaluation.advice import recommend
 from decoding.evaluation.options import EvaluationOptions
+from decoding.evaluation.report import markdown, tables_of
 from decoding.evaluation.results import EvaluationResult, Progress
 from decoding.evaluation.stages import open_evaluation
+from decoding.evaluation.trees import GROWTHS, TITLE, TUNED
 from decoding.lookahead.lanes import parse_lane
 from decoding.records.json_lines import Lines
 from decoding.records.request import CompareRequest
@@ -237,3 +239,46 @@ def test_stopped_drafts_go_on_too(tmp_path):
     options = replace(OPTIONS, drafts="all", clock_prompts=0)
     assert all(isinstance(step, Progress) for step in open_evaluation(options, ToyPair(), tmp_path, after(300)).run())
     assert run(tmp_path, options, ToyPair())[1].drafts
+
+
+def test_trees_are_evaluated_where_they_are_named(tmp_path):
+    lanes = ["static:5", "confidence:0.4", "tree:4", "tree-opt", "costtree", "oracle"]
+    steps, result = run(tmp_path, replace(OPTIONS, lanes=lanes))
+    assert result.lanes["tree-opt"] in TUNED["tree-opt"] and result.setting.notes == []
+    same = result.find("clock_texts_equal")
+    assert same.value == same.n == 2 * 2 * len(set(result.lanes.values()))
+    for label in ("tree:4", "tree-opt", "costtree"):
+        assert result.value("guesses_per_tree", label) >= result.value("tokens_per_target_pass", label) - 1
+        parts = sum(result.value(part, label) for part in ("draft_s", "check_s", "decision_s", "loop_s"))
+        assert parts == pytest.approx(result.value("latency_s", label))
+        assert result.find("f1", label) is None and result.find("no_errors_s", label) is None
+        assert result.find("clock_speedup", label).n == 2
+    assert result.find("guesses_per_tree", "static:5") is None and "guesses per tree" in markdown(result)
+    for label in ("tree:4", "tree-opt"):
+        assert result.value("sweep_speedup", result.lanes[label]) == pytest.approx(result.value("speedup", label))
+    again, second = run(tmp_path, replace(OPTIONS, lanes=lanes))
+    assert [step.stage for step in again].count("chains") == 0 and second.figures == result.figures
+
+
+def test_a_table_shows_trees_and_chains_at_other_growths_of_v(tmp_path):
+    lanes = ["static:5", "confidence:0.4", "tree-opt", "costtree"]
+    result = run(tmp_path, replace(OPTIONS, lanes=lanes, clock_prompts=0))[1]
+    chains = {one.metric: one for one in result.figures if one.metric.startswith("best_chain@")}
+    assert result.value("sweep_speedup", chains["best_chain@1"].policy) == pytest.approx(chains["best_chain@1"].value)
+    for label in ("tree-opt", "costtree"):
+        assert result.value("tree_speedup@1", label) == pytest.approx(result.value("speedup", label))
+        for growth in GROWTHS:
+            chain, tree = chains[f"best_chain@{growth}"].value, result.value(f"tree_speedup@{growth}", label)
+            assert result.value(f"tree_cut@{growth}", label) == pytest.approx(1 - chain / tree)
+    assert chains["best_chain@0"].value > chains["best_chain@1"].value
+    (table,) = (one for one in tables_of(result) if one.title == TITLE)
+    assert [row[0].text for row in table.rows] == list(GROWTHS.values())
+    flat = dict(zip(table.columns, table.rows[-2]))
+    assert (flat["v(6)"].text, flat["v(9)"].text) == ("1.00", "1.00") and flat["v(17)"].value > 1.0
+
+
+def test_a_draft_that_cannot_guess_trees_leaves_them_out(tmp_path):
+    options = replace(OPTIONS, lanes=["static:2", "tree-opt", "costtree"], draft_name="ngram", clock_prompts=0)
+    result = run(tmp_path, options)[1]
+    assert set(result.lanes) == {"autoregressive", "static:2", "static-opt"}
+    assert [note for note in result.setting.notes if "guesses one token for each place" in note]

@@ -28,20 +28,25 @@ from .run_costs import run_costs
 
 @dataclass(slots=True)
 class Simulated:
-    """A simulated lane. ``iterations`` are (start, SL, accepted); costs in units of ``target_s``."""
+    """A simulated lane. ``iterations`` are (start, guesses, accepted); costs in units of ``target_s``."""
 
     iterations: list[tuple[int, int, int]]
     n_tokens: int
     cost: float
     speedup: float  # over the autoregressive lane at the same costs
+    steps: list[int] | None = None  # draft passes of each iteration; None for chains: one for each guess
 
     @property
     def target_passes(self) -> int:
         return len(self.iterations)
 
     @property
-    def draft_passes(self) -> int:
+    def guesses(self) -> int:
         return sum(n for _, n, _ in self.iterations)
+
+    @property
+    def draft_passes(self) -> int:
+        return self.guesses if self.steps is None else sum(self.steps)
 
     @property
     def accepted(self) -> int:

@@ -32,7 +32,13 @@ def evaluate(
         int | None, typer.Option(help="Prompts of the split, interleaved over the suites; default: all.")
     ] = None,
     validation_limit: Annotated[int | None, typer.Option(help="Validation prompts; default: as --limit.")] = None,
-    lanes: Annotated[str, typer.Option(help="Comma-separated; default: every policy, and static-opt (tuned).")] = "",
+    lanes: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated; default: every policy for chains, and static-opt (tuned). Trees are named: tree-opt "
+            "(tuned), costtree."
+        ),
+    ] = "",
     pair: PairName = "",
     target: Target = "",
     draft: Annotated[str, typer.Option(help="With --target: its draft. Without: a draft of the pair.")] = "",

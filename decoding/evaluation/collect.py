@@ -8,18 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from ..analysis.trees import Growth
 from ..comparison.chain import chain_of
 from ..comparison.cost_curves import smooth_costs
 from ..comparison.costs import cost_rounds, measure_decision, with_progress
 from ..comparison.kept_texts import KeptTexts
 from ..comparison.lane_run import LaneRun
 from ..comparison.prepare import Prepared, check_text_only, load_heads_of, make_limits, prepare, shared_vocabulary
+from ..comparison.trees import grow_along
 from ..errors import Cancelled, UserError
 from ..files import digest_of_files, safe_name
+from ..lookahead.base import TREE_CAP
 from ..lookahead.fitted import FOLDER
 from ..lookahead.lanes import parse_lane
 from ..loop.acceptance import make_rule
@@ -38,11 +41,13 @@ if TYPE_CHECKING:
 
 _CHAIN = TypeAdapter(Chain)
 _COSTS = TypeAdapter(Costs)
+_TREES = TypeAdapter(list[Growth])
+TREES = "trees-"  # begins the names of files with trees, before the draft's
 COST_PROMPTS = 5  # prompts for measuring the cost curves
 DECISION_PROMPTS = 3  # prompts for measuring decisions
 
-
 Steps = Iterator[Progress]
+T = TypeVar("T")
 
 
 class Collector:
@@ -56,9 +61,12 @@ class Collector:
         max_new_tokens: int,
         folder: Path,
         cancel: Callable[[], bool],
+        trees: bool = False,
     ) -> None:
+        """``trees``: how trees grow along the texts is collected, too."""
         self.pair = pair
         self.drafts = list(drafts)
+        self._tracks = [*self.drafts, *(f"{TREES}{draft}" for draft in self.drafts if trees)]  # what has a file
         for draft in self.drafts:
             check_text_only(pair, draft, "An evaluation")
         self._cancel = cancel
@@ -81,15 +89,15 @@ class Collector:
     # -- texts and chains
 
     def collect_chains(self, prompts: Sequence[Prompt], label: str, minutes: float | None) -> Steps:
-        """Collects the target's text of each prompt and every draft's chain along it, unless they exist.
+        """Collects the target's text of each prompt and every draft's chain (and trees) along it, unless they exist.
 
         After ``minutes`` the rest is left for a later call; at least one prompt is done.
         """
         out_of_time = deadline(minutes)
-        done = {draft: {record["prompt"] for record in self._lines(draft).records} for draft in self.drafts}
+        done = {track: self._records(track) for track in self._tracks}
         begun = False
         for number, prompt in enumerate(prompts):
-            missing = [draft for draft in self.drafts if prompt.id not in done[draft]]
+            missing = [track for track in self._tracks if prompt.id not in done[track]]
             if missing:
                 self._check_cancel()
                 if begun and out_of_time():
@@ -102,9 +110,14 @@ class Collector:
     def _collect_prompt(self, prompt: Prompt, missing: Sequence[str]) -> None:
         prepared = self._prepared(prompt)
         record = self._by_prompt.get(prompt.id) or self._write_text(prompt, prepared)
-        for draft in missing:
-            chain = chain_of(prepared, draft, record["output"], self._cancel)
-            self._lines(draft).add({"prompt": prompt.id, "chain": _CHAIN.dump_python(chain, mode="json")})
+        for track in missing:
+            draft, output = track.removeprefix(TREES), record["output"]
+            if track == draft:
+                chain = chain_of(prepared, draft, output, self._cancel)
+                found = {"chain": _CHAIN.dump_python(chain, mode="json")}
+            else:
+                found = {"trees": _TREES.dump_python(grow_along(prepared, draft, output, self._cancel))}
+            self._lines(track).add({"prompt": prompt.id, **found})
 
     def _write_text(self, prompt: Prompt, prepared: Prepared) -> dict[str, Any]:
         """Plain decoding's text. On the lean engine a static lane writes the same text faster (its passes are
@@ -124,21 +137,22 @@ class Collector:
         return record
 
     def ready(self, prompts: Sequence[Prompt]) -> list[Prompt]:
-        """Those of ``prompts`` that have a text and the chains of all drafts."""
-        done = [{record["prompt"] for record in self._lines(draft).records} for draft in self.drafts]
+        """Those of ``prompts`` that have a text and the chains (and trees) of all drafts."""
+        done = [self._records(track) for track in self._tracks]
         return [prompt for prompt in prompts if all(prompt.id in ids for ids in done)]
 
     def samples(self, prompts: Sequence[Prompt], draft: str) -> list[Sample]:
         """The chains of ``draft`` along the texts of ``prompts``; empty texts are left out."""
-        chains = {record["prompt"]: record["chain"] for record in self._lines(draft).records}
-        texts = self._by_prompt
+        chains, texts = self._records(draft), self._by_prompt
+        trees = self._records(f"{TREES}{draft}") if f"{TREES}{draft}" in self._tracks else {}
         return [
             Sample(
-                _read_chain(chains[prompt.id]),
+                _read(_CHAIN, chains[prompt.id]["chain"]),
                 self._key["max_new_tokens"],
                 texts[prompt.id]["finish"],
                 prompt=prompt.id,
                 suite=prompt.suite,
+                trees=_read(_TREES, trees[prompt.id]["trees"]) if prompt.id in trees else None,
             )
             for prompt in prompts
             if prompt.id in chains and texts[prompt.id]["output"]
@@ -255,8 +269,7 @@ class Collector:
         return {lane: self._chain(prompt, draft) for lane, draft in drafts.items() if draft is not None}
 
     def _chain(self, prompt: Prompt, draft: str) -> Chain:
-        records = self._lines(draft).records
-        return _read_chain(next(record["chain"] for record in records if record["prompt"] == prompt.id))
+        return _read(_CHAIN, self._records(draft)[prompt.id]["chain"])
 
     def readings(self, lanes: Sequence[str], name: str) -> list[dict[str, Any]]:
         """The readings of :meth:`clock` so far: {prompt, repeat, lanes: {lane: timing}}."""
@@ -295,15 +308,17 @@ class Collector:
             raise UserError("No prompt leaves room for the new tokens in this target's context: ask for fewer tokens.")
         return fitting
 
-    def _lines(self, draft: str) -> Lines:
-        if draft not in self._chains:
-            key = {
-                **self._key,
-                "draft": [draft, *self._model(draft)],
-                "heads": self._digests().get(draft, ""),
-            }
-            self._chains[draft] = Lines(self._folder / f"chain-{safe_name(draft)}.jsonl", key, stale="restart")
-        return self._chains[draft]
+    def _records(self, track: str) -> dict[str, dict[str, Any]]:
+        """What was collected, by prompt."""
+        return {record["prompt"]: record for record in self._lines(track).records}
+
+    def _lines(self, track: str) -> Lines:
+        if track not in self._chains:
+            draft = track.removeprefix(TREES)
+            own = {"heads": self._digests().get(draft, "")} if track == draft else {"most": TREE_CAP}
+            key = {**self._key, "draft": [draft, *self._model(draft)], **own}
+            self._chains[track] = Lines(self._folder / f"chain-{safe_name(track)}.jsonl", key, stale="restart")
+        return self._chains[track]
 
     def _models(self) -> dict[str, list[str]]:
         """What was timed and replayed under each draft's name."""
@@ -329,10 +344,10 @@ class Collector:
             raise Cancelled
 
 
-def _read_chain(data: dict[str, Any]) -> Chain:
-    """Raises UserError for an invalid chain."""
+def _read(adapter: TypeAdapter[T], data: Any) -> T:
+    """Raises UserError for an invalid chain or tree."""
     try:
-        return _CHAIN.validate_json(json.dumps(data))  # as JSON its keys may be text, and numbers must be numbers
+        return adapter.validate_json(json.dumps(data))  # as JSON its keys may be text, and numbers must be numbers
     except (ValidationError, TypeError, ValueError) as error:
         raise UserError("A recorded chain is damaged: delete the evaluation's folder and start over.") from error
 

@@ -41,8 +41,12 @@ class PolicyRun:
     @property
     def tokens_per_target_pass(self) -> float:
         """One, and the guesses that held."""
-        held = self.replayed.draft_passes - self.replayed.thrown_away
-        return 1 + held / self.replayed.target_passes
+        return 1 + self.replayed.accepted / self.replayed.target_passes
+
+    @property
+    def guesses_per_tree(self) -> float | None:
+        """Guesses per target pass of a policy for trees."""
+        return self.replayed.guesses / self.replayed.target_passes if self.replayed.branches else None
 
     @property
     def discard_rate(self) -> float:
@@ -56,8 +60,9 @@ class PolicyRun:
 
     @cached_property
     def prediction(self) -> Prediction | None:
-        """None for a policy that never drafts."""
-        return predict(self.replayed, self.samples) if self.replayed.draft_passes else None
+        """None for a policy that never drafts, and for trees, which have several guesses for one place."""
+        drafts_chains = self.replayed.draft_passes and not self.replayed.branches
+        return predict(self.replayed, self.samples) if drafts_chains else None
 
     @cached_property
     def losses(self) -> Losses:
@@ -65,7 +70,7 @@ class PolicyRun:
 
     @cached_property
     def corrections(self) -> Corrections | None:
-        """None for a policy that makes no errors."""
+        """None for a policy that makes no errors, and for trees."""
         return correct(self.replayed, self.samples, self.costs, self.heads)
 
 
@@ -74,7 +79,7 @@ class Metric:
     """A figure of a policy over all suites, and how its column shows it.
 
     ``of``: its value; None if the policy has no such figure. ``beside``: another metric, of which the change in percent
-    follows in brackets.
+    follows in brackets. ``note``: of a column that is left out where no policy has the figure.
     """
 
     name: str
@@ -83,6 +88,7 @@ class Metric:
     show: Callable[[float], str]
     of: Callable[[PolicyRun], float | None]
     beside: str = ""
+    note: str = ""
 
 
 def count(value: float) -> str:
@@ -111,6 +117,14 @@ METRICS = [
     Metric("target_passes", "target passes", PASSES, count, lambda run: run.replayed.target_passes),
     Metric("draft_passes", "draft passes", PASSES, count, lambda run: run.replayed.draft_passes),
     Metric("tokens_per_target_pass", "tokens per pass", PASSES, _decimals(2), lambda run: run.tokens_per_target_pass),
+    Metric(
+        "guesses_per_tree",
+        "guesses per tree",
+        PASSES,
+        _decimals(1),
+        lambda run: run.guesses_per_tree,
+        note="Guesses per tree: of one target pass; tokens per pass minus one of them are accepted.",
+    ),
     Metric("discard_rate", "discard rate", PASSES, _decimals(3), lambda run: run.discard_rate),
     Metric("verification_rate", "verification rate", PASSES, _decimals(3), lambda run: run.verification_rate),
     Metric("draft_s", "drafting", LOSSES, _decimals(3, 1e3), _of("losses", "draft_s")),

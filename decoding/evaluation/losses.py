@@ -24,15 +24,15 @@ class Losses:
 
     ``too_long_s`` is the part spent on drafts that were thrown away, each for ``c + decision`` and the mean slope of v;
     ``too_soon`` counts, per token, iterations that the policy ended by its own decision although the next guess would
-    have held.
+    have held. Both are None for trees.
     """
 
     draft_s: float
     check_s: float
     decision_s: float
     loop_s: float
-    too_long_s: float
-    too_soon: float
+    too_long_s: float | None
+    too_soon: float | None
 
 
 def losses(replayed: Replayed, policy: str, samples: Sequence[Sample], costs: Costs) -> Losses:
@@ -47,14 +47,15 @@ def losses(replayed: Replayed, policy: str, samples: Sequence[Sample], costs: Co
     too_soon = sum(
         _stopped_too_soon(one, part.iterations, replayed.cap) for one, part in zip(samples, replayed.simulated)
     )
+    per_guess = c + decision + slope
     unit = costs.target_s / tokens
     return Losses(
         draft_s=(starts + replayed.draft_passes * c) * unit,
         check_s=verifying * unit,
-        decision_s=replayed.draft_passes * decision * unit,
+        decision_s=replayed.guesses * decision * unit,
         loop_s=replayed.target_passes * costs.overhead * unit,
-        too_long_s=replayed.thrown_away * (c + decision + slope) * unit,
-        too_soon=too_soon / tokens,
+        too_long_s=None if replayed.branches else replayed.thrown_away * per_guess * unit,
+        too_soon=None if replayed.branches else too_soon / tokens,
     )
 
 
@@ -124,10 +125,10 @@ def correct(
 ) -> Corrections | None:
     """Seconds per token of a lane as it is and with what holds it back undone, one at a time.
 
-    None for policies that make no errors of their own: plain decoding and the oracle.
+    None for policies that make no errors of their own, plain decoding and the oracle, and for trees.
     """
     parsed = parse_lane(replayed.lane)
-    if parsed.is_plain or parsed.is_oracle:
+    if parsed.is_plain or parsed.is_oracle or replayed.branches:
         return None
 
     def corrected(**errors: bool) -> list[Simulated]:

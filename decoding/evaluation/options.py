@@ -13,7 +13,7 @@ from ..lookahead.lanes import parse_lane
 from ..lookahead.specs import evaluated_lanes
 from ..records.number_formats import check_format
 from ..records.suites import SPLITS, suite_names
-from .results import STATIC_OPT
+from .results import STATIC_OPT, TREE_OPT
 
 Short = Annotated[str, Field(max_length=200)]
 ModelPath = Annotated[str, Field(max_length=400)]
@@ -91,7 +91,7 @@ def check_options(options: EvaluationOptions) -> EvaluationOptions:
     if not options.lanes:
         raise UserError("No lane was named: leave the lanes out to evaluate all policies.")
     for lane in options.lanes:
-        if lane != STATIC_OPT:
+        if lane not in (STATIC_OPT, TREE_OPT):
             parse_lane(lane)
     return options
 

@@ -38,6 +38,7 @@ from .table import (
     times,
     to_markdown,
 )
+from .trees import trees_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,6 +55,7 @@ def tables_of(result: EvaluationResult) -> list[Table]:
         *papers_tables(result),
         *(table for title in _NOTES if (table := _metric_table(result, title)).rows),
         _oracle_table(result),
+        *filter(None, [trees_table(result)]),
     ]
 
 
@@ -141,7 +143,10 @@ def _metric_table(result: EvaluationResult, title: str) -> Table:
     note, sentence = _NOTES[title]
     metrics = [metric for metric in METRICS if metric.table == title]
     names = _named(result, [metric.name for metric in metrics])
-    columns = [Column(one.title, lambda label, one=one: _metric_cell(result, one, label)) for one in metrics]  # type: ignore[misc]
+    columns = [
+        Column(one.title, lambda label, one=one: _metric_cell(result, one, label), one.note)  # type: ignore[misc]
+        for one in metrics
+    ]
     return make_table(title, note + sentence(result), "policy", names, columns)
 
 

@@ -31,6 +31,7 @@ MAX_FILE_BYTES = 8 * 2**20
 SHIPPED = Path(__file__).resolve().parents[2] / "results"
 ALL = "all"  # the suite of figures over all suites
 STATIC_OPT = "static-opt"  # the best static SL, chosen on the validation split
+TREE_OPT = "tree-opt"  # the best budget of a tree, likewise
 PLAIN = "autoregressive"
 ALWAYS_ACCEPT = "always-accept"  # predicts that every guess holds
 PERFECT_JUDGE = "perfect-judge"  # a perfect classifier of the drafted token

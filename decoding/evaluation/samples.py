@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..analysis.trees import Growth, simulate_trees
 from ..analysis.whatif import Recorded, Simulated
+from ..lookahead.base import LookaheadPolicy, TreePolicy
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.registry import make_policy
@@ -17,10 +19,16 @@ from .results import ALL
 
 @dataclass(kw_only=True)
 class Sample(Recorded):
-    """The text of one prompt of one suite."""
+    """The text of one prompt of one suite. ``trees``: the growth of trees from each of its places."""
 
     prompt: str  # its id
     suite: str
+    trees: list[Growth] | None = None
+
+    def simulate(self, costs: Costs, policy: LookaheadPolicy) -> Simulated:
+        if isinstance(policy, TreePolicy) and self.trees is not None:
+            return simulate_trees(self.chain, self.trees, costs, policy, self.max_new_tokens)
+        return super().simulate(costs, policy)
 
 
 @dataclass(slots=True)
@@ -49,9 +57,22 @@ class Replayed:
         return sum(one.draft_passes for one in self.simulated)
 
     @property
+    def branches(self) -> bool:
+        """Whether the lane guesses trees."""
+        return any(one.steps is not None for one in self.simulated)
+
+    @property
+    def guesses(self) -> int:
+        return sum(one.guesses for one in self.simulated)
+
+    @property
+    def accepted(self) -> int:
+        return sum(one.accepted for one in self.simulated)
+
+    @property
     def thrown_away(self) -> int:
         """Guesses that did not hold."""
-        return self.draft_passes - sum(one.accepted for one in self.simulated)
+        return self.guesses - self.accepted
 
     @property
     def speedup(self) -> float:

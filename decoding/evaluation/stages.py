@@ -32,8 +32,9 @@ from .collect import Collector, Steps
 from .drafts import CLOCKED_SLS, decides, evaluate_draft, learned, plain_on_clock
 from .figures import ClockTable, draft_figures, policy_figures, sweep_figures
 from .options import EvaluationOptions, check_options
-from .results import ALL, PLAIN, STATIC_OPT, EvaluationResult, Figure, Progress, Setting
-from .samples import Sample, best_of, static_lanes
+from .results import ALL, PLAIN, STATIC_OPT, TREE_OPT, EvaluationResult, Figure, Progress, Setting
+from .samples import Sample
+from .trees import TUNED, is_tree, tree_figures, tuned_lanes
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
@@ -73,12 +74,14 @@ class Evaluation(ABC):
         drafts: Sequence[str],
         folder: Path,
         cancel: Callable[[], bool],
+        trees: bool = False,
     ) -> None:
         self.options = options
         suite = suites_for(options.suite, pair.chat)
         test = load_suite(suite, options.split, options.limit)
         validation = load_suite(suite, "validation", options.validation_limit or options.limit)
-        self.collector = Collector(pair, drafts, [*validation, *test], options.max_new_tokens, folder, cancel)
+        prompts = [*validation, *test]
+        self.collector = Collector(pair, drafts, prompts, options.max_new_tokens, folder, cancel, trees)
         usable = {prompt.id for prompt in self.collector.prompts}
         self.validation = [prompt for prompt in validation if prompt.id in usable]
         self.test = [prompt for prompt in test if prompt.id in usable]
@@ -164,11 +167,14 @@ class PolicyEvaluation(Evaluation):
 
     def __init__(self, options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool]) -> None:
         self._draft = options.draft_name or pair.default_draft
-        super().__init__(options, pair, [self._draft], folder, cancel)
-        self._asked, self._notes = usable_lanes(options.lanes, self.collector.heads(self._draft))
+        fault = fault_of_trees(pair, self._draft)
+        self._trees = not fault and any(map(is_tree, options.lanes))
+        super().__init__(options, pair, [self._draft], folder, cancel, self._trees)
+        self._asked, self._notes = usable_lanes(options.lanes, self.collector.heads(self._draft), fault)
 
     def costs(self) -> Steps:
-        yield from self.collector.measure([lane for lane in self._asked if lane != STATIC_OPT], "costs")
+        lanes = [TUNED[lane][-1] if lane in TUNED else lane for lane in self._asked if lane != STATIC_OPT]
+        yield from self.collector.measure(list(dict.fromkeys(lanes)), "costs")
 
     def clocked_lanes(self) -> list[str]:
         """Each once, since static-opt may be static:5, and without oracle:best, which hardly differs from the oracle
@@ -179,11 +185,11 @@ class PolicyEvaluation(Evaluation):
 
     @cached_property
     def _lanes(self) -> dict[str, str]:
-        """The labels of the tables and the lanes behind them; validation chooses static-opt's."""
-        validation = self.collector.samples(self.collector.ready(self.validation), self._draft)
-        static_opt = best_of(static_lanes(), validation, self.collector.costs)
-        labels = dict.fromkeys([*self._asked, STATIC_OPT])
-        return {label: static_opt if label == STATIC_OPT else label for label in labels}
+        """The labels of the tables and the lanes behind them; validation chooses those of TUNED."""
+        return tuned_lanes([*self._asked, STATIC_OPT], self._validation_samples(), self.collector.costs)
+
+    def _validation_samples(self) -> list[Sample]:
+        return self.collector.samples(self.collector.ready(self.validation), self._draft)
 
     def tables(self) -> Iterator[Progress | EvaluationResult]:
         yield Progress("tables", "Tuning static-opt on the validation prompts", 0.0)
@@ -191,12 +197,14 @@ class PolicyEvaluation(Evaluation):
         yield Progress("tables", "Computing the tables", 0.5)
         samples, costs, heads = self.test_samples(self._draft), self.collector.costs, self.collector.heads(self._draft)
         readings = self.readings()
+        validation = self._validation_samples() if self._trees else []
         yield EvaluationResult(
             self.setting(self._draft, self._notes),
             [
                 *policy_figures(lanes, samples, costs, heads, clock_table(readings, samples, self.clocked_lanes())),
                 *draft_figures(samples),
-                *sweep_figures(swept_lanes(heads), samples, costs, heads),
+                *sweep_figures(swept_lanes(heads, self._trees), samples, costs, heads),
+                *(tree_figures(lanes, validation, samples, costs, heads) if self._trees else ()),
                 *_texts_equal(self._draft, readings),
             ],
             lanes,
@@ -234,14 +242,24 @@ class DraftsEvaluation(Evaluation):
         yield EvaluationResult(self.setting(collector.pair.default_draft), figures, drafts=drafts)
 
 
-def usable_lanes(asked: Sequence[str], heads: Mapping[str, Head]) -> tuple[list[str], list[str]]:
+def fault_of_trees(pair: Pair, draft: str) -> str:
+    """Why ``draft`` cannot guess trees for the target; "" if it can."""
+    if abilities_of(pair, draft).certain:
+        return f"The draft {draft} guesses one token for each place."
+    able = pair.target.can_branch and pair.draft(draft).can_branch
+    return "" if able else "These models cannot read trees."
+
+
+def usable_lanes(
+    asked: Sequence[str], heads: Mapping[str, Head], fault_of_trees: str = ""
+) -> tuple[list[str], list[str]]:
     """The lanes that can run with what was fitted, plain decoding among them, and notes on the others."""
     lanes, notes = [PLAIN], []
     for text in asked:
-        lane = None if text == STATIC_OPT else parse_lane(text)
+        lane = None if text in TUNED else parse_lane(text)
         try:
-            if lane is not None and lane.spec.branches:
-                raise UserError("It guesses trees, which no chain can replay: run it with compare.")
+            if fault_of_trees and is_tree(text):
+                raise UserError(fault_of_trees)
             if lane is not None and lane.is_learned:
                 need_head(lane.policy, heads)
             lanes.append(text)
@@ -266,14 +284,15 @@ def clock_table(readings: Sequence[dict[str, Any]], samples: Sequence[Sample], l
     return ClockTable(prompts, [suites[prompt] for prompt in prompts], tokens, seconds)
 
 
-def swept_lanes(heads: Mapping[str, Head]) -> list[str]:
+def swept_lanes(heads: Mapping[str, Head], trees: bool = False) -> list[str]:
     """The lanes at all arguments that are swept, of the policies that can run here."""
-    return [
+    chains = [
         f"{name}:{value:g}"
         for name, spec in all_specs().items()
         if spec.argument is not None and (not spec.learned or name in heads)
         for value in spec.argument.sweep
     ]
+    return [*chains, *(TUNED[TREE_OPT] if trees else ())]
 
 
 def _texts_equal(draft: str, readings: Sequence[dict[str, Any]]) -> Iterator[Figure]:

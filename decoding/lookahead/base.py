@@ -15,6 +15,7 @@ from ..records.trace import Costs
 
 SL_CAP = 20  # of static policies and of those whose source sets it
 SL_CAP_LEARNED = 64  # largest SL_max that fitting may choose for a learned policy
+TREE_CAP = 32  # guesses in a tree, up to which trees are recorded
 
 
 @dataclass(slots=True)

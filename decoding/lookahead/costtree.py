@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..records.proposal import Proposal
-from .base import SL_CAP_LEARNED, DraftState, LaneContext, TreePolicy
+from .base import TREE_CAP, DraftState, LaneContext, TreePolicy
 from .costaware import rises_of
 from .spec import PolicySpec
 
@@ -27,7 +27,7 @@ class CostTree(TreePolicy):
 
     name = "costtree"
     needs = frozenset({"p"})
-    cap = SL_CAP_LEARNED
+    cap = TREE_CAP
 
     def reset(self, context: LaneContext) -> None:
         assert context.draft is not None, "a tree is drafted by a draft"

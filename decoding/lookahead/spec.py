@@ -113,7 +113,7 @@ class PolicySpec:
         None  # learned policies: makes the head from the file that ``fit`` wrote
     )
     plain: bool = False  # never drafts
-    branches: bool = False  # guesses trees: its lanes are measured, since a chain cannot tell what they would guess
+    branches: bool = False  # guesses trees: a chain does not hold what they would guess (analysis/trees.py does)
     foresees: bool = False  # knows in advance where guesses fail: an upper bound, not usable
 
     @property

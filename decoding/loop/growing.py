@@ -28,7 +28,7 @@ def grow_tree(
 
     The next step is always the likeliest one: a further guess at a place that the draft has read, or reading a guess to
     continue below it. As the draft's probability of a path falls with each guess, this finds the likeliest ``most``
-    paths (the tree that EAGLE-2, Li et al. 2024, and OPT-Tree, Wang et al. 2024, aim at), and reads no guess in vain.
+    paths (the tree that EAGLE-2, Li et al. 2024, and OPT-Tree, Wang et al. 2024, aim at).
 
     Returns why it stopped (``bound`` if at ``most``), and the policy's decision before each guess.
     """

@@ -13,7 +13,7 @@ from decoding.errors import UserError
 from decoding.evaluation.advice import recommend
 from decoding.evaluation.published import papers_tables
 from decoding.evaluation.report import setting_lines, speedup_tables, tables_of
-from decoding.evaluation.results import STATIC_OPT, EvaluationResult, Setting, load_result, result_name
+from decoding.evaluation.results import STATIC_OPT, TREE_OPT, EvaluationResult, Setting, load_result, result_name
 from decoding.evaluation.table import Cell, Table, counted, percent_interval, times
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription
@@ -245,7 +245,7 @@ def with_names(tables: Sequence[Table]) -> list[Table]:
 def _named(cell: Cell) -> Cell:
     """ "static-opt (static:3)" -> "static-opt (Static 3)"; what is no lane stays."""
     label, bracket, lane = cell.text.partition(" (")
-    own = bracket and label == STATIC_OPT
+    own = bracket and label in (STATIC_OPT, TREE_OPT)
     return cell._replace(text=f"{label} ({lane_name(lane[:-1])})" if own else lane_name(cell.text))
 
 

@@ -1,0 +1,74 @@
+"""How a draft's tree of guesses grows from each place of a known text: all that any policy for trees can ever see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..analysis.trees import Growth
+from ..errors import Cancelled
+from ..lookahead.base import TREE_CAP, DraftState, TreePolicy
+from ..loop.clock import CpuClock
+from ..loop.growing import grow_tree
+from .prepare import Prepared, check_text_only, make_draft
+
+
+class _Watcher(TreePolicy):
+    """Grows on and notes the steps."""
+
+    name = "watcher"
+    needs = frozenset({"p"})
+
+    def __init__(self) -> None:
+        self.chances: list[float] = []
+        self.reads: list[bool] = []
+
+    def should_read(self, state: DraftState, chance: float) -> bool:
+        self.chances.append(chance)
+        self.reads.append(True)
+        return True
+
+    def should_guess(self, state: DraftState, chance: float) -> bool:
+        self.chances.append(chance)
+        self.reads.append(False)
+        return True
+
+
+def grow_along(
+    prepared: Prepared, draft: str, output: list[int], cancelled: Callable[[], bool] = lambda: False
+) -> list[Growth]:
+    """The growth from each place of ``output`` (ids), the target's own text, with the same steps as the live loop.
+
+    Raises UserError for a draft whose guess depends on more than the text, Cancelled.
+    """
+    check_text_only(prepared.pair, draft, "A tree of guesses along a text")
+    source = make_draft(prepared.pair, draft, prepared.rule, frozenset({"p"}))
+    source.start(prepared.prompt, ())
+    found, clock = [], CpuClock()
+    clock.begin()
+    for start in range(len(output)):
+        if cancelled():
+            raise Cancelled
+        state, watcher = DraftState(text=[*prepared.prompt.ids, *output[:start]]), _Watcher()
+        state.begin(start)
+        length = len(state.text)
+        room = min(prepared.pair.target.max_length - length, source.max_length - length + 1)
+        deepest = prepared.limits.max_new_tokens - start - 1
+        most = max(0, min(TREE_CAP, room))
+        grow_tree(source, watcher, state, most, deepest, "cap", prepared.limits.ends, clock)
+        guesses = iter(state.parents or [])
+        parents = [None if read else next(guesses) for read in watcher.reads]
+        found.append(Growth(watcher.chances, parents, _hits(state, output[start:])))
+        source.forget(length)
+    return found
+
+
+def _hits(state: DraftState, text: list[int]) -> list[int]:
+    """The guesses on the path of the tree that is the ``text`` after it."""
+    nodes = {(parent, token): node for node, (parent, token) in enumerate(zip(state.parents or [], state.tokens))}
+    hits: list[int] = []
+    for token in text:
+        node = nodes.get((hits[-1] if hits else -1, token))
+        if node is None:
+            break
+        hits.append(node)
+    return hits

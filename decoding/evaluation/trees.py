@@ -1,0 +1,124 @@
+"""Trees beside chains: which budget is best, and from which growth of v(n) on trees win.
+
+A tree costs the target more rows for the same text, so that trees win where verification is nearly free, as on a GPU.
+The costs tried here keep all that was measured but v(n), of whose growth they leave a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..analysis.bootstrap import Bootstrap
+from ..analysis.whatif import with_costs
+from ..lookahead.base import TREE_CAP
+from ..lookahead.heads import Head
+from ..lookahead.lanes import is_usable, parse_lane, spec_of
+from ..records.trace import Costs
+from .results import ALL, STATIC_OPT, TREE_OPT, EvaluationResult, Figure
+from .samples import Sample, best_of, replay_lane, static_lanes
+from .table import Cell, Column, Table, cell, make_table, percent_interval, times
+
+BUDGETS = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # guesses of a tree
+TUNED = {STATIC_OPT: static_lanes(), TREE_OPT: [f"tree:{budget}" for budget in BUDGETS]}
+FLAT = 16  # tokens up to which v(n) is 1 on a curve that grows as measured from there on
+GROWTHS = {  # the curves that are tried, by their names in the metrics
+    "1": "as measured",
+    "0.5": "half of its growth",
+    "0.25": "a quarter",
+    "0.1": "a tenth",
+    "flat": f"none up to {FLAT} tokens",
+    "0": "none",
+}
+TITLE = "Trees and chains, by the growth of v(n)"
+
+
+def is_tree(lane: str) -> bool:
+    """Whether the lane, or the label of a tuned one, guesses trees."""
+    spec = spec_of(lane)
+    return lane == TREE_OPT or (spec is not None and spec.branches)
+
+
+def tuned_lanes(labels: Sequence[str], validation: Sequence[Sample], costs: Costs) -> dict[str, str]:
+    """Label -> lane: those of TUNED as ``validation`` chooses them, all others as they are."""
+    return {label: best_of(TUNED[label], validation, costs) if label in TUNED else label for label in labels}
+
+
+def grown(costs: Costs, draft: str, growth: str) -> Costs:
+    """``costs`` with the curve of that name in GROWTHS."""
+    sizes = range(1, 2 * TREE_CAP + 1)
+    if growth == "flat":
+        curve = [1.0 + max(0.0, costs.verify(n) - costs.verify(FLAT)) if n > FLAT else 1.0 for n in sizes]
+    else:
+        curve = [1.0 + float(growth) * (costs.verify(n) - 1.0) for n in sizes]
+    return with_costs(costs, draft, verify_curve=curve)
+
+
+def chain_candidates(lanes: Sequence[str]) -> list[str]:
+    """The policies of ``lanes``, each with every other number among which it can be tuned, and all static SLs."""
+    found = static_lanes()
+    for lane in map(parse_lane, lanes):
+        argument = lane.spec.argument
+        numbers = (argument.tuned or argument.sweep)[::2] if argument is not None else ()
+        if lane.policy != "static":
+            found += [f"{lane.policy}:{number:g}" for number in numbers] or [lane.text]
+    return list(dict.fromkeys(found))
+
+
+def tree_figures(
+    lanes: Mapping[str, str],
+    validation: Sequence[Sample],
+    samples: Sequence[Sample],
+    costs: Costs,
+    heads: Mapping[str, Head] | None,
+) -> Iterator[Figure]:
+    """``best_chain@growth``: the speedup of the chain policy that ``validation`` finds best at these costs.
+
+    ``tree_speedup@growth``: of each policy for trees; ``tree_cut@growth``: the share by which its time is below that of
+    the best chain policy.
+    """
+    draft, bootstrap, n = samples[0].chain.draft, Bootstrap(len(samples)), len(samples)
+    trees = [label for label in lanes if is_tree(label)]
+    chains = chain_candidates([lane for label, lane in lanes.items() if is_usable(lane) and label not in trees])
+    for growth in GROWTHS:
+        there = grown(costs, draft, growth)
+        best = best_of(chains, validation, there, heads)
+        chain = replay_lane(best, samples, there, heads)
+        yield Figure(draft, best, ALL, f"best_chain@{growth}", *bootstrap.ratio(chain.plain, chain.cost), n)
+        for label, lane in tuned_lanes(trees, validation, there).items():
+            tree = replay_lane(lane, samples, there)
+            yield Figure(draft, label, ALL, f"tree_speedup@{growth}", *bootstrap.ratio(tree.plain, tree.cost), n)
+            yield Figure(draft, label, ALL, f"tree_cut@{growth}", *bootstrap.cut(tree.cost, chain.cost), n)
+
+
+def trees_table(result: EvaluationResult) -> Table | None:
+    """The speedups of :func:`tree_figures`; None if no trees were evaluated."""
+    best = {one.metric.partition("@")[2]: one for one in result.figures if one.metric.startswith("best_chain@")}
+    if not best:
+        return None
+    draft, costs = result.setting.draft, result.setting.costs
+
+    def v(growth: str, n: int) -> Cell:
+        value = grown(costs, draft, growth).verify(n)
+        return Cell(f"{value:.2f}", value)
+
+    columns = [
+        *(Column(f"v({n})", lambda growth, n=n: v(growth, n)) for n in (6, 9, 17)),  # type: ignore[misc]
+        Column("best chain", lambda growth: Cell(best[growth].policy)),
+        Column("its speedup", lambda growth: cell(best[growth], times)),
+    ]
+    for label in filter(is_tree, result.lanes):
+
+        def speedup(growth: str, label: str = label) -> Cell:
+            return cell(result.find(f"tree_speedup@{growth}", label), times)
+
+        def ahead(growth: str, label: str = label) -> Cell:
+            return cell(result.find(f"tree_cut@{growth}", label), percent_interval)
+
+        columns += [Column(label, speedup), Column("ahead of the best chain", ahead)]
+    note = (
+        "Simulated on the test prompts at costs that were not measured: of v(n), the time of a target pass over n "
+        "tokens, only a part of the growth is left, as on processors that verify several tokens in the time of one. "
+        "All other costs are those measured here. At each of them validation chooses the best chain policy, with its "
+        "number, and the best budget of a tree."
+    )
+    return make_table(TITLE, note, "growth of v(n)", {name: GROWTHS[name] for name in best}, columns)
