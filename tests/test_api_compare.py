@@ -32,6 +32,16 @@ def test_compare_streams_numbered_events_and_ends_with_the_run(url):
     run = run_from_json(json.dumps(events[-1]["data"]["run"]))
     assert run.settings.prompt == "def f():" and [trace.lane for trace in run.lanes] == ["autoregressive", "static:3"]
     assert {event["run"] for event in events} == {run.id}
+    items = [  # the streamed tokens are the run's
+        item
+        for event in events
+        if event["kind"] == "iterations" and event["data"]["lane"] == 1
+        for item in event["data"]["items"].values()
+    ]
+    trace = events[-1]["data"]["run"]["lanes"][1]
+    assert [item["start"] for item in items] == [iteration["start"] for iteration in trace["iterations"]]
+    kept = [token for item in items for token, fate in [*item["d"], item["e"]] if fate not in ("rejected", "dropped")]
+    assert kept == trace["output"]
 
 
 def test_clients_can_apply_gradio_s_differences_between_events():
@@ -43,23 +53,6 @@ def test_clients_can_apply_gradio_s_differences_between_events():
     same_places = event([1, 0, 2], 0)
     assert apply_diff(before, diff(before, after)) == after
     assert apply_diff(before, diff(before, same_places)) == same_places
-
-
-def test_the_streamed_tokens_are_the_run_s(url):
-    job = connect(url).submit(
-        prompt="x", lanes=["autoregressive", "static:3"], max_new_tokens=40, repeats=2, api_name="/compare"
-    )
-    events = list(job)
-    items = [
-        item
-        for event in events
-        if event["kind"] == "iterations" and event["data"]["lane"] == 1
-        for item in event["data"]["items"].values()
-    ]
-    trace = events[-1]["data"]["run"]["lanes"][1]
-    assert [item["start"] for item in items] == [iteration["start"] for iteration in trace["iterations"]]
-    kept = [token for item in items for token, fate in [*item["d"], item["e"]] if fate not in ("rejected", "dropped")]
-    assert kept == trace["output"]
 
 
 @pytest.mark.parametrize(

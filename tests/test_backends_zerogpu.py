@@ -78,32 +78,31 @@ def test_a_run_is_whole_and_plain_data(backend):
     assert events[-1].kind == "finished"
 
 
-def test_the_time_asked_for_follows_the_settings(backend, spaces):
+def test_the_time_asked_for_follows_the_settings_up_to_a_limit(backend, spaces, zerogpu):
     compare(backend)
     compare(backend, repeats=9)
     assert spaces.durations == sorted(spaces.durations) and 10 < spaces.durations[0] < spaces.durations[1]
-
-
-def test_the_time_asked_for_has_a_limit(zerogpu):
     most = asdict(small_request(max_new_tokens=4096, repeats=50))
     assert zerogpu.estimate_seconds("compare", most, "x") == zerogpu.LONGEST_S
 
 
-@pytest.mark.parametrize("title", ["ZeroGPU quota exceeded", "ZeroGPU queue timeout", "ZeroGPU illegal duration"])
-def test_no_quota_is_a_sentence_that_points_to_the_recordings(backend, spaces, title):
-    spaces.error = GradioError(title, "You have exceeded your quota (60s <b>requested</b> vs. 0s left).")
+QUOTA = "You have exceeded your quota (60s <b>requested</b> vs. 0s left)."
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (GradioError("ZeroGPU quota exceeded", QUOTA), "(60s requested vs. 0s left)"),
+        (GradioError("ZeroGPU queue timeout", QUOTA), "(60s requested vs. 0s left)"),
+        (GradioError("ZeroGPU illegal duration", QUOTA), "(60s requested vs. 0s left)"),
+        (GradioError("ZeroGPU worker error", "GPU task aborted"), "GPU task aborted. Choose fewer"),
+        (RuntimeError("Connection closed by visitor while queueing"), "RuntimeError: Connection closed"),
+    ],
+)
+def test_what_spaces_raises_is_a_sentence_that_points_to_the_recordings(backend, spaces, error, words):
+    spaces.error = error
     message = compare(backend)[-1].data["message"]
-    assert "(60s requested vs. 0s left)" in message and "recorded runs" in message
-
-
-def test_an_aborted_gpu_process_is_a_sentence(backend, spaces):
-    spaces.error = GradioError("ZeroGPU worker error", "GPU task aborted")
-    assert "GPU task aborted. Choose fewer" in compare(backend)[-1].data["message"]
-
-
-def test_other_faults_are_sentences_too(backend, spaces):
-    spaces.error = RuntimeError("Connection closed by visitor while queueing")
-    assert "RuntimeError: Connection closed" in compare(backend)[-1].data["message"]
+    assert words in message and "recorded runs" in message
 
 
 def test_a_gpu_taken_back_in_the_midst_is_a_sentence(backend, spaces):

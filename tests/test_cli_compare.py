@@ -39,25 +39,9 @@ def pair(tmp_path_factory):
 
 def arguments(pair, *more):
     target, draft = pair
-    lanes = "autoregressive,static:2,ngram/static:3,oracle"
-    return [
-        "compare",
-        "--prompt",
-        "hello ",
-        "--target",
-        target,
-        "--draft",
-        draft,
-        "--lanes",
-        lanes,
-        "--repeats",
-        "2",
-        "--max-new-tokens",
-        "12",
-        "--dtype",
-        "float32",
-        *more,
-    ]
+    lanes = "--lanes autoregressive,static:2,ngram/static:3,oracle"
+    settings = f"{lanes} --repeats 2 --max-new-tokens 12 --dtype float32".split()
+    return ["compare", "--prompt", "hello ", "--target", target, "--draft", draft, *settings, *more]
 
 
 def run_main(capsys, *words):
@@ -116,35 +100,12 @@ def test_where_nothing_can_be_written_is_said_before_the_run(capsys, pair, tmp_p
         assert status == 2 and "Cannot write into /proc" in err
 
 
-def test_json_is_json_alone(capsys, pair):
-    status, out, _ = run_main(capsys, *arguments(pair, "--json"))
-    figures = json.loads(out)
-    assert status == 0 and len(figures["lanes"]) == 4
-    assert figures["lanes"][0]["figures"]["speedup"] == 1.0
-
-
-def test_sampling_options_reach_the_request(capsys, pair, tmp_path):
+def test_sampling_options_reach_the_request_and_json_is_json_alone(capsys, pair, tmp_path):
     path = tmp_path / "run.json"
-    words = arguments(
-        pair,
-        "--temperature",
-        "0.7",
-        "--rule",
-        "coupling",
-        "--seed",
-        "3",
-        "--top-k",
-        "20",
-        "--top-p",
-        "0.9",
-        "--stop",
-        "zzzz",
-        "--ignore-eos",
-        "--out",
-        str(path),
-        "--json",
-    )
-    assert run_main(capsys, *words)[0] == 0
+    sampling = "--temperature 0.7 --rule coupling --seed 3 --top-k 20 --top-p 0.9 --stop zzzz --ignore-eos"
+    status, out, _ = run_main(capsys, *arguments(pair, *sampling.split(), "--out", str(path), "--json"))
+    figures = json.loads(out)  # JSON alone
+    assert status == 0 and len(figures["lanes"]) == 4 and figures["lanes"][0]["figures"]["speedup"] == 1.0
     settings = load_run(path).settings
     assert (settings.temperature, settings.rule, settings.seed) == (0.7, "coupling", 3)
     assert (settings.top_k, settings.top_p, settings.stop, settings.ignore_eos) == (20, 0.9, ["zzzz"], True)

@@ -12,12 +12,12 @@ from scipy.stats import chisquare
 
 from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
-from decoding.comparison.prepare import Prepared, make_draft, prepare
+from decoding.comparison.prepare import prepare
 from decoding.engines.inputs import EncodedPrompt
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop.acceptance import Coupling, Greedy, Sampling
-from decoding.loop.drafting import ModelDraft, NgramDraft
+from decoding.loop.drafting import ModelDraft
 from decoding.loop.noise import gumbel_noise, gumbel_row
 from decoding.loop.sampling import Shaping, softmax
 from decoding.records.request import CompareRequest
@@ -234,34 +234,9 @@ def test_the_chi_square_catches_a_policy_that_drops_what_was_drafted():
     assert p_value("static:2", draft_class=DropsUnlikely, draws=FEWER) < 1e-6
 
 
-def test_the_recorded_draws_agree_with_each_decision():
-    prepared: Prepared = prepare(
-        CompareRequest("abc", lanes=["static:4"], max_new_tokens=40, rule="sampling", temperature=1.0),
-        ToyPair(agree=0.5),
-    )
-    for it in LaneRun(prepared, parse_lane("static:4"), COSTS).run().iterations:
-        looked_at = min(it.n_accepted + 1, len(it.drafted))
-        assert len(it.draws) == looked_at
-        assert [draw < probability for probability, draw in it.draws] == [
-            index < it.n_accepted for index in range(looked_at)
-        ]
-
-
-def test_oracles_are_refused_under_speculative_sampling():
-    request = CompareRequest("abc", lanes=["oracle"], rule="sampling", temperature=1.0)
-    with pytest.raises(UserError, match="not defined"):
-        prepare(request, ToyPair())
-
-
 def test_ngram_is_refused_where_probabilities_are_asked_for():
     with pytest.raises(
         UserError,
         match="ngram has none: use one of these policies with it: static, heuristic, throughput, bandit, oracle",
     ):
         prepare(CompareRequest("abc", lanes=["ngram/confidence:0.4"]), ToyPair())
-
-
-def test_sources_are_what_they_are_named():
-    pair, rule = ToyPair(), Greedy(16)
-    assert isinstance(make_draft(pair, "ngram", rule), NgramDraft)
-    assert make_draft(pair, "weak", rule).name == "weak"

@@ -235,13 +235,6 @@ def test_stop_strings_and_end_of_sequence_end_all_lanes_alike():
     assert run_from_json(run_to_json(run)) == run
 
 
-@pytest.mark.parametrize("after", [0, 3, 40])
-def test_cancel_ends_with_one_event(after):
-    asked = iter(range(10_000))
-    kinds = [e.kind for e in compare_pair(request(), ToyPair(), cancel=lambda: next(asked) >= after)]
-    assert kinds[-1] == "cancelled" and "finished" not in kinds
-
-
 def test_measuring_shows_how_far_it_is_and_ends_there_when_it_is_stopped(events):
     shares = [e.data["fraction"] for e in events if e.kind == "progress" and e.data["stage"] == "measuring"]
     assert len(shares) > 3 and shares == sorted(shares) and shares[0] == 0.0 and shares[-1] <= 1.0

@@ -74,22 +74,6 @@ def test_every_policy_emits_the_target_own_text(agree, seed, lane, n, eos, stop,
     assert all(it.start + len(it.drafted) <= n - 1 for it in run.iterations), "SL exceeds tokens wanted - 1"
 
 
-def test_accepted_rejected_and_the_rest():
-    """By hand: the draft is right twice, then wrong, then makes one more guess."""
-    pair = ToyPair(agree=0.6)
-    run = decode(prepared_for(pair, n=60))
-    for it in run.iterations:
-        own = plain_text(pair, run.output[: it.start], it.n_accepted + 1)
-        assert it.tokens == own
-        if it.n_accepted < len(it.drafted):
-            assert it.drafted[it.n_accepted] != it.emitted
-
-
-def plain_text(pair, output, n):
-    prepared = prepared_for(pair, "autoregressive", n=len(output) + n)
-    return decode(prepared, "autoregressive").output[len(output) :]
-
-
 def test_after_full_acceptance_the_draft_reads_two_tokens():
     pair = ToyPair(agree=1.0)
     run = decode(prepared_for(pair, "static:3", n=12))
@@ -251,18 +235,6 @@ def test_a_padded_vocabulary_never_shows():
         ]
         assert texts[0] == texts[1]
         assert max(texts[0]) < 16
-
-
-def test_ngram_proposes_what_followed_the_longest_match():
-    rule = make_rule(CompareRequest("x"), 100, 10)
-    source, state = NgramDraft(rule), DraftState()
-    text = [1, 2, 3, 9, 2, 3, 8, 1, 2, 3]
-    source.start(EncodedPrompt(text))
-    source.propose(text, state, 4, frozenset())
-    assert state.tokens == [9, 2, 3, 8]  # 9 came after 1 2 3, 2 after 3 9, 3 after 9 2, 8 after 9 2 3
-    source.forget(len(text))
-    state.begin(0)
-    assert source.step([*text, 77], state) is None, "77 was never seen before"
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 6))

@@ -118,20 +118,27 @@ def test_after_a_restart_the_server_says_that_it_does_not_know_the_run():
     assert "does not know this run" in last_sentence(events) and "Start it again" in events[-1].data["message"]
 
 
-def test_unknown_runs_are_sentences():
+def test_runs_and_events_that_there_are_not_are_sentences():
     with served(FakeBackend(), Limits()) as port:
         for method, path in (("GET", "/events"), ("DELETE", "")):
             response = web.request(method, f"http://127.0.0.1:{port}/runs/unknown-run{path}")
             assert response.status_code == 404 and "does not know this run" in response.json()["message"]
         url = f"http://127.0.0.1:{port}/runs/known-one"
-        web.put(url, json=BODY)
+        assert [web.put(url, json=BODY).status_code for _ in range(2)] == [201, 201]  # the second one starts nothing
         list(web.get(f"{url}/events").iter_lines())
-        web.get(f"{url}/events", params={"from": 2})
-        assert "no longer kept" in web.get(f"{url}/events", params={"from": 0}).json()["message"]
-        assert "does not exist yet: request" in web.get(f"{url}/events", params={"from": 999}).json()["message"]
-        assert "number of an event" in web.get(f"{url}/events", params={"from": "x"}).json()["message"]
+        assert web.get(f"{url}/events", params={"from": 2}).status_code == 200
+        for start, status, words in (
+            (0, 410, "no longer kept"),
+            (999, 400, "does not exist yet: request"),
+            (-1, 400, "number of an event"),
+            ("x", 400, "number of an event"),
+        ):
+            response = web.get(f"{url}/events", params={"from": start})
+            assert response.status_code == status and words in response.json()["message"]
         other = web.put(url, json={**BODY, "kind": "evaluate"})
         assert other.status_code == 409 and "and other settings" in other.json()["message"]
+        misnamed = web.put(f"http://127.0.0.1:{port}/runs/a%20b", json=BODY)
+        assert misnamed.status_code == 400 and "letters" in misnamed.json()["message"]
 
 
 def test_a_connection_that_dies_in_the_midst_ends_its_run_after_the_time_of_grace():
@@ -191,6 +198,8 @@ def test_a_server_of_another_version_gets_that_sentence(caplog):
     later = '{"run":"%s","seq":0,"kind":"hologram","data":{}}\n'
     transport = httpx.MockTransport(lambda request: httpx.Response(200, text=later % request.url.path.split("/")[2]))
     assert "of the same version?" in last_sentence(compare(RemoteBackend("http://x", transport=transport)))
+    page = httpx.MockTransport(lambda request: httpx.Response(404, text="<html>"))
+    assert "HTTP status 404" in last_sentence(compare(RemoteBackend("http://x", transport=page)))
     pairs = httpx.MockTransport(lambda request: httpx.Response(200, json=[{"label": "a pair"}]))
     assert RemoteBackend("http://x", transport=pairs).pairs() == [] and "same version" in caplog.text
 
@@ -228,6 +237,7 @@ def test_a_backend_that_breaks_its_promise_still_ends_the_run(events, words):
 def test_stop_does_not_wait_for_a_server_that_does_not_answer():
     cancel = threading.Event()
     cancel.set()
+    assert "empty" in last_sentence(compare(RemoteBackend("http://127.0.0.1:9"), " "))  # refused before it travels
     events = list(RemoteBackend("http://127.0.0.1:9", patience_s=600).compare(small_request(), cancel))
     assert [event.kind for event in events] == ["cancelled"]
 
