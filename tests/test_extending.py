@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
 import shutil
 from pathlib import Path
@@ -78,3 +79,12 @@ def test_a_backend_is_a_class_that_yields_events(tmp_path):
     (path,) = kept.iterdir()
     assert last["kind"] == "finished" and json.loads(path.read_text()) == last["data"]["run"]
     assert load_run(path).settings.prompt == "def f():"
+
+
+def test_the_glossary_names_what_is_in_the_code():
+    glossary = (Path(__file__).resolve().parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = [line for line in glossary.splitlines() if line.startswith("| ")][1:]
+    names = re.findall(r"`(decoding\.[\w.]+)` \|$", glossary, re.MULTILINE)
+    assert len(names) == len(rows) > 30
+    for name in names:
+        assert pkgutil.resolve_name(name) is not None
