@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from decoding.bench import against, floor, runs
-from decoding.bench.against import Work, bench_pair, figures_of, interleave, ratio_of, ratios_of
+from decoding.bench.against import Work, bench_pair, bench_recorder, figures_of, interleave, ratio_of, ratios_of
 from decoding.bench.contenders import GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 from decoding.bench.floor import floor_bytes
 from decoding.bench.markdown import as_document
@@ -54,6 +54,16 @@ def test_all_contenders_write_the_same_text(models):
         assert 0 < speed.low <= speed.median <= speed.high
         assert (figure.shares is None) == figure.name.startswith("hf ")
         assert figure.shares is None or sum(figure.shares) == pytest.approx(1.0)
+
+
+def test_the_cost_of_recording_is_that_of_the_same_calls(models):
+    pair, hf_target, hf_draft = models
+    report = bench_recorder(pair, hf_target, hf_draft, [pair.tokenizer.encode("a b c")], Work(1, 2, 12))
+    assert report.same_text == 1
+    assert [(one.ours, one.theirs) for one in report.ratios] == [
+        ("hf generate, recorded", "hf generate"),
+        ("hf assisted 5, recorded", "hf assisted 5"),
+    ]
 
 
 def test_assisted_settings_reach_the_draft(models):

@@ -23,7 +23,7 @@ from decoding.records.trace import Costs
 
 from .fake_cuda import fake_cuda
 from .quick_jobs import measure_little
-from .test_core_lossless import make_lively_pair
+from .tiny_pair import make_lively_pair
 
 DRAFTING = ["static:1", "static:6", "heuristic", "confidence:0.1", "entropy:0.9", "oracle", "ngram/static:3"]
 LANES = ["autoregressive", *DRAFTING]

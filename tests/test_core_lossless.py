@@ -11,10 +11,9 @@ from decoding.comparison.compare import finished_run
 from decoding.engines.pair import load_pair
 from decoding.records.request import CompareRequest
 
-from .tiny_pair import make_tiny_pair
+from .tiny_pair import make_lively_pair
 
 pytestmark = pytest.mark.usefixtures("few_measurements")
-LIVELY = 0.6  # spread of the random weights with which the text does not repeat itself immediately
 
 PROMPTS = ["def f(x):\n    return", "aaaa bbbb aaaa", "é"]
 
@@ -22,23 +21,6 @@ PROMPTS = ["def f(x):\n    return", "aaaa bbbb aaaa", "é"]
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     return make_lively_pair(tmp_path_factory.mktemp("pair"))
-
-
-def make_lively_pair(folder) -> tuple[str, str]:
-    """The tiny pair with other weights: a varied text, and a draft that is right about half of the time."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    target, draft = make_tiny_pair(folder)
-    config = LlamaConfig.from_pretrained(target)
-    config.tie_word_embeddings, config.initializer_range = False, LIVELY
-    torch.manual_seed(1)
-    model = LlamaForCausalLM(config)
-    model.save_pretrained(target)
-    small = LlamaForCausalLM(LlamaConfig(**{**config.to_dict(), "num_hidden_layers": 1}))
-    small.load_state_dict(model.state_dict(), strict=False)
-    small.save_pretrained(draft)
-    return target, draft
 
 
 @pytest.fixture(scope="module")

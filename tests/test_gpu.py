@@ -9,7 +9,8 @@ from decoding.comparison.compare import finished_run
 from decoding.engines.pair import load_pair
 from decoding.records.request import CompareRequest
 
-from .test_core_lossless import PROMPTS, make_lively_pair
+from .test_core_lossless import PROMPTS
+from .tiny_pair import make_lively_pair
 
 pytestmark = pytest.mark.gpu
 LANES = ["autoregressive", "static:1", "static:6", "heuristic", "confidence:0.1", "oracle", "ngram/static:3"]

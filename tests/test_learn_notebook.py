@@ -49,6 +49,9 @@ def test_every_cell_of_the_example_shows_something(scripted):
     assert "var(--" not in shown[1].to_json()
     assert shown[2]["static:5"] > 0
     assert "ten-steps" in shown[3].html
+    recorded = scope["recorder"].run
+    assert [trace.policy for trace in recorded.lanes] == ["autoregressive", "assisted", "lookup"]
+    assert all(trace.verdict.same for trace in recorded.lanes) and shown[4]._repr_html_().startswith("<iframe srcdoc=")
     assert scripted.requests[0].prompt == "def mean(values):"
 
 

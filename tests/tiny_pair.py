@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+LIVELY = 0.6  # spread of the random weights with which the text does not repeat itself immediately
+
 
 def make_tiny_pair(folder: Path, intermediate: int = 48) -> tuple[str, str]:
     """Write a target (2 layers) and a draft (its first layer) with a byte tokenizer; returns both folders."""
@@ -30,6 +32,23 @@ def make_tiny_pair(folder: Path, intermediate: int = 48) -> tuple[str, str]:
         model.save_pretrained(folder / name)
         _byte_tokenizer().save_pretrained(folder / name)
     return str(folder / "target"), str(folder / "draft")
+
+
+def make_lively_pair(folder: Path) -> tuple[str, str]:
+    """The tiny pair with other weights: a varied text, and a draft that is right about half of the time."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    target, draft = make_tiny_pair(folder)
+    config = LlamaConfig.from_pretrained(target)
+    config.tie_word_embeddings, config.initializer_range = False, LIVELY
+    torch.manual_seed(1)
+    model = LlamaForCausalLM(config)
+    model.save_pretrained(target)
+    small = LlamaForCausalLM(LlamaConfig(**{**config.to_dict(), "num_hidden_layers": 1}))
+    small.load_state_dict(model.state_dict(), strict=False)
+    small.save_pretrained(draft)
+    return target, draft
 
 
 def _byte_tokenizer():

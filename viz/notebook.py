@@ -4,6 +4,12 @@
     run = viz.compare("def mean(values):")
     viz.player(run)
 
+or watch what your own calls of transformers' ``generate`` do:
+
+    with viz.record(tokenizer) as recorder:
+        model.generate(**inputs, assistant_model=draft)
+    viz.player(recorder.run)
+
 The output is in its own frame (the self-contained page that the dashboard exports), so that the notebook's styles and
 scripts do not affect the player's.
 """
@@ -14,7 +20,7 @@ import threading
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
@@ -31,6 +37,9 @@ from .learn.export import export_lesson
 from .learn.lessons import read_lesson, shipped_lessons
 from .player.export import export_html
 from .player.payload import run_payload
+
+if TYPE_CHECKING:
+    from decoding.comparison.recorder import Recorder
 
 PLAYER_HEIGHT, LESSON_HEIGHT = 760, 900  # px
 _DEFAULT: list[Backend] = []
@@ -80,6 +89,17 @@ def _default_backend() -> Backend:
 def player(run: Run, height: int = PLAYER_HEIGHT) -> Frame:
     """The race of ``run``, playing."""
     return Frame(export_html(run, origin="live"), height)
+
+
+def record(tokenizer: Any) -> Recorder:
+    """A ``with`` block that records calls of transformers' ``generate``, assisted or plain; ``.run`` is the run.
+
+    Args:
+        tokenizer: the target's, of transformers.
+    """
+    from decoding.comparison.recorder import Recorder
+
+    return Recorder(tokenizer)
 
 
 def plots(run: Run) -> list[go.Figure]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..records.generate import is_recorded
 from ..records.trace import Chain, Run, Trace
 from . import metrics
 from .metrics import Spread
@@ -56,7 +57,7 @@ def _speedup_figure(key: str, label: str, spread: Spread | None, what: str) -> F
 
 def _predicted_figure(run: Run, trace: Trace) -> Figure | None:
     predicted = metrics.predicted_speedup(run, trace)
-    if predicted is None:
+    if predicted is None or is_recorded(run):  # the curves of a recorded run are drawn through the lanes themselves
         return None
     cost = metrics.predicted_cost(run.costs, trace)
     formula = (

@@ -22,6 +22,7 @@ from ..lookahead.heads import Head
 from ..lookahead.lanes import Lane, expand_lanes, parse_lane
 from ..lookahead.registry import make_policy
 from ..lookahead.static import Static
+from ..records.generate import why_no_chain
 from ..records.trace import Chain, Costs, Finish, Guesses, Run
 from .run_costs import run_costs
 
@@ -285,10 +286,7 @@ def ending(run: Run) -> Ending:
 def _draft_of(run: Run, lane: Lane) -> str:
     """The draft whose chain ``lane`` is replayed on; for plain decoding any of them."""
     if not run.chains:
-        raise UserError(
-            "This run holds no chain to replay (plain speculative sampling records none): "
-            "record one with the greedy or the coupling rule."
-        )
+        raise UserError(why_no_chain(run))
     draft = lane.draft or (run.pair.default_draft if not lane.is_plain else next(iter(run.chains)))
     if draft not in run.chains:
         known = ", ".join(run.chains)

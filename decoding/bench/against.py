@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.metrics import Spread
 from ..comparison.costs import measure_costs
 from ..comparison.prepare import load_heads_of
+from ..comparison.recorder import Recorder
 from .contenders import Contender, GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 from .floor import PassTime, measure_bandwidth, pass_times
 
@@ -111,6 +113,15 @@ def bench_llamacpp(sixteen: Pair, four: Pair, theirs: Contender, prompts: list[l
     report, readings = _race(sixteen, [*ours, theirs], prompts, work)
     report.ratios = [ratio_of(one.name, theirs.name, readings) for one in ours]
     report.ratios += [ratio_of(f"{lane} int4", lane, readings) for lane in lanes]
+    return report
+
+
+def bench_recorder(pair: Pair, hf_target: Any, hf_draft: Any, prompts: list[list[int]], work: Work) -> Report:
+    """Plain and assisted generation (five guesses a pass) with and without the recorder: what recording costs."""
+    bare = [one for one in transformers_contenders(hf_target, hf_draft) if one.name in (GENERATE, ASSISTED)]
+    recorded = [replace(one, name=f"{one.name}, recorded", within=partial(Recorder, pair.tokenizer)) for one in bare]
+    report, readings = _race(pair, [*bare, *recorded], prompts, work)
+    report.ratios = [ratio_of(watched.name, one.name, readings) for one, watched in zip(bare, recorded)]
     return report
 
 

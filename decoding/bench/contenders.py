@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -91,7 +93,8 @@ class GenerateContender:
     """transformers' ``generate`` on its own modules: plain, or assisted if there is a ``draft``.
 
     Its decode time is the time of n tokens minus that of one, which excludes the prompt as ours does. ``settings`` go
-    to the draft's generation config, the only place where transformers reads them.
+    to the draft's generation config, the only place where transformers reads them. ``within``: a ``with`` block around
+    each call.
     """
 
     name: str
@@ -100,6 +103,7 @@ class GenerateContender:
     settings: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     threads: int = 1
+    within: Callable[[], AbstractContextManager] = nullcontext
 
     def run(self, prompt: list[int], n: int) -> Reading:
         use_threads(self.threads)
@@ -117,7 +121,7 @@ class GenerateContender:
                 setattr(self.draft.generation_config, name, value)
         _wait(device)
         before = perf_counter()
-        with torch.inference_mode(), warnings.catch_warnings():
+        with torch.inference_mode(), warnings.catch_warnings(), self.within():
             warnings.simplefilter("ignore")
             output = self.target.generate(ids, **options)
         _wait(device)

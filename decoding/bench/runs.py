@@ -16,7 +16,7 @@ from ..engines.sources import Sources
 from ..errors import UserError, is_out_of_memory, sentence_of
 from ..records.pairs import PairDescription, embedded_pairs, find_pair, name_pair
 from ..records.suites import load_suite, suites_for
-from .against import Report, Work, bench_llamacpp, bench_pair, measure_growth
+from .against import Report, Work, bench_llamacpp, bench_pair, bench_recorder, measure_growth
 from .contenders import NOTE, LlamaCppContender, check_installed
 from .shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
 
@@ -30,6 +30,16 @@ def bench_all(pair: str, target: str, draft: str, work: Work) -> list[Report]:
     reports = [_bench_described(one, work) for one in _described(pair, target, draft)]
     if work.device.startswith("cuda") and not target:
         reports += [bench_shape(shape, work) for shape in SHAPES]
+    return reports
+
+
+def bench_recording(pair: str, target: str, draft: str, work: Work) -> list[Report]:
+    """A report on what the recorder costs transformers' ``generate`` on the named pair ("": on all embedded ones)."""
+    work = replace(work, device=choose_device(work.device))
+    reports = []
+    for one in _described(pair, target, draft):
+        loaded = _load(one, work)
+        reports.append(bench_recorder(loaded, *_transformers_models(one, work), _prompts(loaded, work), work))
     return reports
 
 
@@ -62,11 +72,15 @@ def _described(pair: str, target: str, draft: str) -> list[PairDescription]:
     return here or [find_pair(pair)]
 
 
-def _bench_described(described: PairDescription, work: Work) -> Report:
+def _load(described: PairDescription, work: Work) -> Pair:
     name, target, draft = described.name, "", ""
     if described.kind == "named":
         name, target, draft = "", described.target, described.drafts[described.default_draft]
-    pair = load_pair(name, target, draft, work.dtype, work.device, progress=work.progress)
+    return load_pair(name, target, draft, work.dtype, work.device, progress=work.progress)
+
+
+def _bench_described(described: PairDescription, work: Work) -> Report:
+    pair = _load(described, work)
     prompts = _prompts(pair, work)
     report = bench_pair(pair, *_transformers_models(described, work), prompts, work)
     work.progress("Measuring how time grows with the context", None)

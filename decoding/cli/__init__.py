@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 COMMANDS = {  # command: its module
     "compare": "compare",
+    "show": "show",
     "whatif": "whatif",
     "pairs": "lists",
     "policies": "lists",

@@ -38,6 +38,7 @@ class Engine(str, Enum):
 
     transformers = "transformers"
     llamacpp = "llamacpp"
+    recorder = "recorder"  # transformers with the recorder of its calls, against itself
 
 
 def bench(
@@ -57,14 +58,16 @@ def bench(
     """Tokens per second of our lanes and of another engine, interleaved: medians, ranges, ratios."""
     from ..bench.against import Work
     from ..bench.markdown import as_markdown
-    from ..bench.runs import bench_against_llamacpp, bench_all
+    from ..bench.runs import bench_against_llamacpp, bench_all, bench_recording
 
     if folder is not None:
         _make(folder)
     with one_task("Starting") as progress:
         form = dtype if weights == "auto" else weights
         work = Work(limit, repeats, max_new_tokens, device, form, os.cpu_count() or 1, progress)
-        run = bench_all if against is Engine.transformers else bench_against_llamacpp
+        run = {"transformers": bench_all, "llamacpp": bench_against_llamacpp, "recorder": bench_recording}[
+            against.value
+        ]
         data = [asdict(report) for report in run(pair, target, draft, work)]
     if folder is not None:
         _write(data, folder)

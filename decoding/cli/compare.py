@@ -16,6 +16,7 @@ from rich.text import Text
 
 from ..errors import UserError
 from ..records.events import Event, Numbering, guarded
+from ..records.generate import is_recorded, why_not_again
 from ..records.request import MAX_PROMPT_CHARS, CompareRequest, request_from_dict
 from ..records.run_file import load_run, run_of_events, save_run
 from ..records.trace import Run
@@ -64,6 +65,8 @@ def _repeated(run: Run) -> tuple[CompareRequest, Jobs]:
     """The request of ``run``, and jobs whose policies run as it names them and weigh its costs."""
     from ..backends.jobs import FittedJobs
 
+    if is_recorded(run):
+        raise UserError(why_not_again(run))
     jobs = FittedJobs()
     jobs.costs = run.costs
     return run.asked, jobs

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.panel import Panel
@@ -15,9 +17,11 @@ from rich.text import Text
 from ..analysis.lane_figures import lane_figures
 from ..analysis.metrics import match_rate, static_opt, where_time_goes
 from ..analysis.seen import count_seen, seen_sentence
+from ..records.run_file import load_run
 from ..records.text import pieces, whole_text
 from ..records.trace import Iteration, Run, Token, Trace
-from .console import visible
+from .console import out, print_json, visible
+from .options import AsJson
 
 # fate -> (style, mark before, mark after): the marks distinguish fates without colours
 FATES = {
@@ -30,6 +34,18 @@ FATES = {
 }
 LABEL_WIDTH = 18
 RANGE_WIDTH = 9  # "2.10–3.05"
+
+
+def show(
+    run_file: Annotated[Path, typer.Argument(help="A run file, written by compare --out or by the recorder.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show a run file: each lane token by token, figures, and where the time goes."""
+    run = load_run(run_file)
+    if as_json:
+        print_json(summary(run))
+    else:
+        show_run(run, out)
 
 
 def show_run(run: Run, console: Console) -> None:

@@ -53,7 +53,7 @@ def assemble(prepared: Prepared, decoded: Decoded, run_id: str, explained: bool)
         costs=decoded.costs,
         chains=decoded.chains,
         lanes=lanes,
-        vocab=_vocabulary(prepared.prompt.ids, lanes, decoded.chains, prepared.pair.tokenizer.token_text),
+        vocab=vocabulary(prepared.prompt.ids, lanes, decoded.chains, prepared.pair.tokenizer.token_text),
         token_limit=prepared.limits.max_new_tokens,
         picture=prepared.prompt.picture,
     )
@@ -96,15 +96,18 @@ def _engine_notes(prepared: Prepared, lane: Lane) -> list[str]:
 def _verdict(prepared: Prepared, reference: LaneRun | None, output: list[int]) -> Verdict:
     if reference is None:
         return Verdict(same=None)
-    expected = reference.output
-    if output == expected:
+    at = difference(output, reference.output)
+    if at is None:
         return Verdict(same=True)
-    at = next(
-        (i for i, pair in enumerate(zip(output, expected)) if pair[0] != pair[1]), min(len(output), len(expected))
-    )
-    gap = _top_gap(prepared, expected[:at])
+    gap = _top_gap(prepared, reference.output[:at])
     exact = prepared.pair.target.info.dtype == "float32" and prepared.rule.name == "greedy"
     return Verdict(same=False, first_difference=at, gap=round(gap, 6), near_tie=exact and gap < NEAR_TIE)
+
+
+def difference(output: list[int], expected: list[int]) -> int | None:
+    """The first position at which two texts differ, or at which only one of them ends; None if they are the same."""
+    unequal = (at for at, (ours, theirs) in enumerate(zip(output, expected)) if ours != theirs)
+    return None if output == expected else next(unequal, min(len(output), len(expected)))
 
 
 def _top_gap(prepared: Prepared, output: list[int]) -> float:
@@ -123,7 +126,7 @@ def _repeat(run: LaneRun) -> Repeat:
     return Repeat(run.prefill_s, draft, verify, policy, rest)
 
 
-def _vocabulary(
+def vocabulary(
     prompt: list[int], lanes: list[Trace], chains: dict[str, Chain], token_text: Callable[[int], TokenText]
 ) -> dict[int, TokenText]:
     """The text of every token id that the run mentions."""

@@ -217,15 +217,20 @@ def model_info(pair: Pair, draft: str) -> ModelInfo:
     """The model that ran as ``draft``."""
     if draft not in MODEL_FREE:
         return pair.draft(draft).info
+    return without_model(draft, WORDS[draft].source, pair.target.vocab_size)
+
+
+def without_model(name: str, source: str, vocab_size: int) -> ModelInfo:
+    """The description of what drafts without a model of its own."""
     return ModelInfo(
-        name=draft,
-        source=WORDS[draft].source,
+        name=name,
+        source=source,
         fingerprint="",
         parameters=0,
         layers=0,
         hidden_size=0,
-        vocab_size=pair.target.vocab_size,
-        engine=draft,
+        vocab_size=vocab_size,
+        engine=name,
         dtype="",
         device="cpu",
         threads=1,

@@ -201,7 +201,7 @@ def check_numbers(logits: torch.Tensor, name: str) -> None:
 
 def describe_model(hf_model: Any, name: str, source: str, mark: str) -> ModelInfo:
     """Size and origin of a loaded model; the engine fills in its own fields."""
-    config = hf_model.config
+    config = hf_model.config.get_text_config()
     return ModelInfo(
         name=name,
         source=source,
@@ -209,7 +209,7 @@ def describe_model(hf_model: Any, name: str, source: str, mark: str) -> ModelInf
         parameters=sum(parameter.numel() for parameter in hf_model.parameters()),
         layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,
-        vocab_size=config.vocab_size,
+        vocab_size=getattr(config, "vocab_size", 0),  # a draft on the target's states may have no words of its own
         engine="transformers",
         dtype="float32",
         device="cpu",

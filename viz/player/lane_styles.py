@@ -12,6 +12,7 @@ from zlib import crc32
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.specs import all_specs
+from decoding.records.generate import TITLES, call_of
 
 N_COLOURS = 14  # --sd-l0 to --sd-l13
 SYMBOLS = (  # Plotly's names; player.css draws the same ones
@@ -69,12 +70,16 @@ class LaneStyle(NamedTuple):
 
 def lane_style(text: str) -> LaneStyle:
     """Colour and symbol of the lane ``text``."""
+    call = call_of(text)
     try:
         lane = parse_lane(text)
     except UserError:  # a run file may contain a policy of a later version
-        return LaneStyle("--sd-l0", SYMBOLS[-1])
-    number = _number(lane.policy)
-    usual = lane.draft is None and (lane.argument is None or text in _USUAL)
+        if call is None:
+            return LaneStyle("--sd-l0", SYMBOLS[-1])
+        number, usual = list(TITLES).index(call.way), call.lane == call.way
+    else:
+        number = _number(lane.policy)
+        usual = lane.draft is None and (lane.argument is None or text in _USUAL)
     return LaneStyle(f"--sd-l{number % N_COLOURS}", SYMBOLS[(number + (0 if usual else _variant(text))) % len(SYMBOLS)])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from decoding.errors import UserError
 from decoding.lookahead.lanes import Lane, parse_lane
 from decoding.lookahead.specs import all_specs
+from decoding.records.generate import CAPTIONS, call_of
 from decoding.records.model_free import MODEL_FREE
 
 from .lane_styles import lane_style
@@ -16,7 +17,8 @@ def lane_name(text: str) -> str:
     """``two-layers/static:5`` -> ``Static 5 · two-layers``."""
     lane = _known(text)
     if lane is None:
-        return text
+        call = call_of(text)
+        return call.name if call else text
     title = lane.spec.title + (f" {lane.argument}" if lane.argument else "")
     return f"{title} · {lane.draft}" if lane.draft else title
 
@@ -48,7 +50,8 @@ def lane_caption(text: str) -> str:
     """What the lane's policy does, for a newcomer."""
     lane = _known(text)
     if lane is None:
-        return "a policy that this version does not know"
+        call = call_of(text)
+        return CAPTIONS[call.way] if call else "a policy that this version does not know"
     caption = lane.spec.describe(lane.argument)
     model_free = MODEL_FREE.get(lane.draft or "")
     return f"{caption}; {model_free.caption}" if model_free else caption

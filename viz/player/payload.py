@@ -23,6 +23,7 @@ from decoding.lookahead.costaware import lines
 from decoding.lookahead.fitted import heads_of
 from decoding.lookahead.ledger import cheapest, rows_from_json
 from decoding.lookahead.specs import all_specs
+from decoding.records.generate import why_no_chain
 from decoding.records.pairs import is_asked
 from decoding.records.run_file import to_plain
 from decoding.records.text import pieces
@@ -93,6 +94,7 @@ def run_payload(
         "costs": to_plain(run_costs(run)),
         "weighed": to_plain(run.costs),
         "chains": {draft: _chain(run, draft, details) for draft in run.chains},
+        "no_chain": "" if run.chains else why_no_chain(run),
         "tuned": {draft: _tuned(run, draft) for draft in run.chains},
         "titles": {name: spec.title for name, spec in all_specs().items()},
         "vocab": _vocab(run, details),

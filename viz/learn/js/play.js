@@ -71,7 +71,7 @@ export class Play {
 
   build(focus) {
     if (!this.model.replay()) {
-      this.node.replaceChildren(el("p", "sl-empty", "This run has no chain of guesses (speculative sampling records none). Choose a run with the greedy or the coupling rule."));
+      this.node.replaceChildren(el("p", "sl-empty", this.model.no_chain));
       return;
     }
     const { game } = this;

@@ -33,7 +33,7 @@ export class WhatIf {
   open(model) {
     this.model = model;
     if (!model.replay()) {
-      this.node.replaceChildren(el("p", "sl-empty", "This run has no chain of guesses to replay (speculative sampling records none). Choose another run."));
+      this.node.replaceChildren(el("p", "sl-empty", model.no_chain));
       return;
     }
     this.draft = model.draft;
