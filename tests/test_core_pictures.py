@@ -24,6 +24,7 @@ from decoding.engines.picture_encoder import TOKENS, WEIGHTS, PictureReader
 from decoding.engines.seeing import SceneEyes
 from decoding.errors import UserError
 from decoding.loop.drafting import start_text
+from decoding.pictures.photo import pack_file
 from decoding.pictures.scenes import SIDE, scene_of
 from decoding.records.pairs import DraftKind, read_pair
 from decoding.records.request import CompareRequest, check_request
@@ -234,3 +235,10 @@ def test_the_page_shows_the_picture_and_each_token_s_log_probability_without_it(
 def test_a_run_of_another_version_s_scene_opens_without_its_drawing(run):
     run.settings = replace(run.settings, picture="☃️☄️")
     assert run_payload(run)["picture"]["src"] == ""
+
+
+def test_a_photograph_for_a_target_that_reads_scenes_is_refused(pair, tmp_path):
+    file = tmp_path / "a.png"
+    Image.new("RGB", (40, 30)).save(file)
+    with pytest.raises(UserError, match="drawn scenes only"):
+        prepare(replace(ASKED, picture=pack_file(file)), pair)

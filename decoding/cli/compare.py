@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 @with_settings
 def compare(
     prompt_file: Annotated[Path | None, typer.Option(help="A file with the text to continue; - is stdin.")] = None,
+    image: Annotated[
+        Path | None, typer.Option(help="A PNG, JPEG or WebP file, for a target that reads photographs.")
+    ] = None,
     again: Annotated[
         Path | None, typer.Option(help="Repeat this run file: its settings, its cost curves. No other setting counts.")
     ] = None,
@@ -42,6 +45,7 @@ def compare(
     if again is None:
         settings["prompt"] = _read_prompt(settings["prompt"], prompt_file)
         settings["lanes"] = _lane_texts(settings["lanes"])
+        settings["picture"] = _picture(settings["picture"], image)
         request = request_from_dict(settings)
     elif settings["prompt"] or prompt_file is not None:
         raise UserError("The run file has a prompt: give either --again FILE or a prompt.")
@@ -59,6 +63,15 @@ def compare(
     _show(run, as_json)
     if out_file is not None:
         err.print(Text(f"Wrote {out_file}"))
+
+
+def _picture(scene: str, file: Path | None) -> str:
+    """A request's picture: a scene, or the photograph in ``file``. Raises UserError."""
+    from ..pictures.photo import pack_file
+
+    if scene and file is not None:
+        raise UserError("Give one picture: either --picture SCENE or --image FILE.")
+    return scene if file is None else pack_file(file)
 
 
 def _repeated(run: Run) -> tuple[CompareRequest, Jobs]:

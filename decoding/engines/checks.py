@@ -42,8 +42,10 @@ def check_config(config: Any, name: str) -> None:
         raise UserError(f"{name} is not a transformers model: its config.json names no model_type.")
     if "auto_map" in config:
         raise UserError(f"{name} needs code from its own repository, which is never run: choose another model.")
+    text = config.get("text_config")
+    sizes = {**config, **(text if isinstance(text, dict) else {})}
     for key in _SIZES:
-        size = config.get(key)
+        size = sizes.get(key)
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_SIZE):
             raise UserError(f"{name} holds a broken model: its config.json says {key} = {str(size)[:40]}.")
 
@@ -114,6 +116,7 @@ def estimate_memory(
 
 
 def _cache_bytes(config: dict[str, Any], item: int, max_length: int) -> int:
+    config = config.get("text_config") or config
     layers = config.get("num_hidden_layers") or config.get("n_layer") or 0
     heads = config.get("num_attention_heads") or config.get("n_head") or 1
     hidden = config.get("hidden_size") or config.get("n_embd") or 0

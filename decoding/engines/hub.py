@@ -29,6 +29,9 @@ _SMALL_FILES = (
     "merges.txt",
     "added_tokens.json",
     "chat_template.jinja",
+    "chat_template.json",
+    "processor_config.json",
+    "preprocessor_config.json",
 )
 
 Report = Callable[[str, float | None], None]

@@ -21,7 +21,7 @@ class EncodedPrompt:
     A prompt may be more than text: the target then reads ``embeddings`` [n, hidden_size] (of a picture, say) in place
     of those of ``ids[at : at + n]``, which are placeholders. A draft that knows only text reads ``text``. ``digest``
     identifies the embeddings, "" if there are none. ``grey``: the embeddings of a grey picture in place of
-    ``picture``'s.
+    ``picture``'s. ``name``: how settings name a picture whose file they do not hold.
     """
 
     ids: list[int]
@@ -30,6 +30,7 @@ class EncodedPrompt:
     digest: str = ""
     grey: torch.Tensor | None = None
     picture: PictureInfo | None = None
+    name: str = ""
 
     def __len__(self) -> int:
         return len(self.ids)

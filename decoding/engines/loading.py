@@ -68,6 +68,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def reads_photographs(config: dict[str, Any]) -> bool:
+    """Whether this is the config.json of a text model with a vision encoder."""
+    return "vision_config" in config
+
+
 def load_model(
     folder: Path,
     *,
@@ -126,15 +131,16 @@ def load_hf_model(folder: Path, dtype: torch.dtype, spread: bool = False) -> Any
     On the CPU, or ``spread`` over all GPUs by accelerate. Raises UserError.
     """
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # progress goes to the caller, not to the terminal
     if spread and importlib.util.find_spec("accelerate") is None:
         raise UserError(f"{folder.name} is too large for one GPU; to spread it over several, install accelerate.")
     options = {"device_map": "auto"} if spread else {}
+    kind: Any = AutoModelForImageTextToText if reads_photographs(read_config(folder)) else AutoModelForCausalLM
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = kind.from_pretrained(
             folder,
             dtype=dtype,
             use_safetensors=True,

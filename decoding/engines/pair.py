@@ -21,12 +21,14 @@ from .loading import (
     gpu_count,
     load_model,
     read_config,
+    reads_photographs,
     weight_bytes,
 )
-from .seeing import Eyes, SceneEyes
+from .seeing import Eyes, PhotoEyes, SceneEyes
 from .sources import LocalModel, Size, Sources
 from .threads import fixed_threads
 from .tokenizer import Tokenizer, load_tokenizer
+from .transformers_engine import TransformersModel
 
 LARGE = 50_000_000  # parameters: the weights of a smaller target stay in the processor's cache
 
@@ -194,6 +196,8 @@ def load_pair(
     pair.target_folder = first.folder
     if described.pictures:
         pair.eyes = SceneEyes(Path(described.pictures), model.hidden_size)
+    if isinstance(model, TransformersModel) and reads_photographs(read_config(first.folder)):
+        pair.eyes = PhotoEyes(first.folder, model.module)
     pair.draft_kinds = described.draft_kinds
     pair.draft_folders = {which: Path(place) for which, place in described.drafts.items() if Path(place).is_dir()}
     pair.draft()

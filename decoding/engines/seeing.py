@@ -1,16 +1,19 @@
-"""How a target reads a picture that stands in its prompt."""
+"""How a target reads a picture that stands in its prompt: a scene, or a photograph."""
 
 from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+from typing import Any, NoReturn, Protocol
 
+import torch
 from PIL import Image
 from torch import Tensor
 
+from ..errors import UserError
 from ..pictures.draw import draw
+from ..pictures.photo import is_photo, named, photo_of, preview_of
 from ..pictures.scenes import SIDE, scene_of
 from ..records.trace import PictureInfo
 from .inputs import EncodedPrompt
@@ -35,6 +38,11 @@ class SceneEyes:
         self._folder, self._width = folder, width
 
     def encode(self, tokenizer: Tokenizer, text: str, system: str, picture: str) -> EncodedPrompt:
+        if is_photo(picture):
+            raise UserError(
+                "This target reads drawn scenes only, no photographs: type emoji, or choose a pair from the Hub that "
+                "reads pictures."
+            )
         scene = scene_of(picture)
         drawn = draw(scene)
         grey = self._grey  # read first: the first passes of a process are slow
@@ -53,3 +61,80 @@ class SceneEyes:
     @cached_property
     def _grey(self) -> Tensor:
         return self._reader.read(Image.new("RGB", (SIDE, SIDE), GREY))
+
+
+class PhotoEyes:
+    """Reads photographs with a target of transformers that has a vision encoder of its own.
+
+    The target's text model reads the same embeddings in every lane: they are computed once. Placeholders are all tokens
+    from the picture's first one to its last, with those that mark rows of tiles between them.
+    """
+
+    def __init__(self, folder: Path, hf_model: Any) -> None:
+        """Raises UserError if the model's processor cannot be loaded."""
+        from transformers import AutoProcessor
+
+        self._model = hf_model
+        try:
+            self._processor: Any = AutoProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            why = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise UserError(f"{folder.name} has no processor of pictures that loads ({why}).") from error
+        self._image_token: int = hf_model.config.image_token_id
+
+    def encode(self, tokenizer: Tokenizer, text: str, system: str, picture: str) -> EncodedPrompt:
+        if system:
+            raise UserError("This target takes no system message beside a picture: leave one of them out.")
+        if not is_photo(picture):
+            raise UserError("This target reads photographs, no scenes: give a picture file.")
+        photo = photo_of(picture)
+        inputs = self._inputs(tokenizer, text, photo)
+        grey_inputs = self._inputs(tokenizer, text, Image.new("RGB", photo.size, GREY))
+        grey = self._embed(grey_inputs)  # read first: the first passes of a process are slow
+        before = perf_counter()
+        embeddings = self._embed(inputs)
+        seconds = perf_counter() - before
+        ids = inputs["input_ids"][0].tolist()
+        places = [place for place, token in enumerate(ids) if token == self._image_token]
+        at, end = places[0], places[-1] + 1
+        name = named(photo)
+        digest = name.split()[-1]
+        info = PictureInfo(digest, photo.width, photo.height, at, end - at, seconds, preview_of(photo))
+        return EncodedPrompt(ids, embeddings[at:end], at, digest, grey[at:end], info, name)
+
+    def _inputs(self, tokenizer: Tokenizer, text: str, photo: Image.Image) -> dict[str, Tensor]:
+        """The model's inputs. The name of a special token in ``text`` is read as letters."""
+        before, after = tokenizer.picture_message(self._processor)
+        inputs = dict(self._processor(text=before, images=[photo], return_tensors="pt", **tokenizer.bos_for(before)))
+        typed, rest = tokenizer.encode_part(text, True), tokenizer.encode_part(after, False)
+        end = torch.tensor([[*typed, *rest]])
+        for name, added in (("input_ids", end), ("attention_mask", torch.ones_like(end))):
+            inputs[name] = torch.cat([inputs[name], added], dim=1)
+        device, dtype = self._model.device, self._model.dtype
+        return {name: one.to(device, dtype if one.is_floating_point() else one.dtype) for name, one in inputs.items()}
+
+    @torch.inference_mode()
+    def _embed(self, inputs: dict[str, Tensor]) -> Tensor:
+        """The input embeddings [n, width] of the text model. Raises UserError if its positions have several axes."""
+        found: dict[str, Any] = {}
+
+        def stop(module: Any, args: Any, given: dict[str, Any]) -> NoReturn:
+            found.update(given)
+            raise _Embedded
+
+        hook = self._model.get_decoder().register_forward_pre_hook(stop, with_kwargs=True)
+        try:
+            self._model(**inputs, use_cache=False)
+        except _Embedded:
+            pass
+        finally:
+            hook.remove()
+        if (positions := found.get("position_ids")) is not None and positions.ndim == 3:
+            raise UserError(
+                "This target gives a picture's tokens places in several dimensions, which is not supported."
+            )
+        return found["inputs_embeds"][0]
+
+
+class _Embedded(Exception):
+    """The text model's inputs are known: nothing else of the pass is needed."""

@@ -58,9 +58,28 @@ class Tokenizer:
         ids, at = self.encode(first), 0
         for part in parts:
             at = len(ids) if part == mark else at
-            is_typed = part in contents
-            ids += self._hf.encode(contents.get(part, part), add_special_tokens=False, split_special_tokens=is_typed)
+            ids += self.encode_part(contents.get(part, part), part in contents)
         return ids, at
+
+    def encode_part(self, text: str, typed: bool) -> list[int]:
+        """Token ids of a part of a message; ``typed``: by a visitor, so that it names no special token."""
+        return list(self._hf.encode(text, add_special_tokens=False, split_special_tokens=typed))
+
+    def picture_message(self, processor: Any) -> tuple[str, str]:
+        """What the template of a ``processor`` writes before and after a message that begins with a picture."""
+        mark = f"[{secrets.token_hex(16)}]"
+        content = [{"type": "image"}, {"type": "text", "text": mark}]
+        try:
+            whole = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+            before, after = whole.split(mark)
+        except Exception as error:  # a template is a program from the model's folder: it can fail in any way
+            raise UserError("The target's chat template takes no pictures: leave the picture out.") from error
+        return before, after
+
+    def bos_for(self, text: str) -> dict[str, bool]:
+        """Options under which a processor begins ``text`` as :meth:`encode` does."""
+        bos = self._hf.bos_token
+        return {"add_special_tokens": not (bos and text.startswith(bos))}
 
     def _special_names(self) -> list[str]:
         """How a text would name the tokens that the tokenizer does not read as letters."""

@@ -19,7 +19,7 @@ from .threads import use_threads
 
 def refusal(hf_model: Any) -> str | None:
     """A sentence that says why this model's cache cannot be rewound, or None."""
-    config = hf_model.config
+    config = hf_model.config.get_text_config()
     name = config.model_type
     if getattr(hf_model, "_is_stateful", False):
         return f"The model type {name} keeps a running state that cannot be rewound: choose a full-attention model."
@@ -40,7 +40,7 @@ class TransformersModel(CachedModel):
         reason = refusal(hf_model)
         if reason:
             raise UserError(reason)
-        config = hf_model.config
+        config = hf_model.config.get_text_config()
         self.info = info
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
         self.max_length = min(max_length, getattr(config, "max_position_embeddings", None) or max_length)
@@ -92,6 +92,11 @@ class TransformersModel(CachedModel):
             mask[row, path] = 0.0
         positions = torch.tensor([branches.positions], device=self._device)
         return {"attention_mask": mask[None, None].to(self._device), "position_ids": positions}
+
+    @property
+    def module(self) -> Any:
+        """transformers' own model."""
+        return self._model
 
     def _new_cache(self) -> None:
         self._layers: list[RewindableLayer] = []

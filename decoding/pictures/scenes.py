@@ -19,6 +19,7 @@ from ..files import digest_of
 
 SIDE = 96
 MOST_THINGS = 6
+MOST_CHARS = 400  # of a scene as text
 APART = 5
 LEAST_SIZE, MOST_SIZE = 20, 40
 SHAPES = ("circle", "square", "triangle", "star", "heart")
@@ -131,6 +132,8 @@ def scene_of(text: str) -> Scene:
 
     Raises UserError with a sentence for anything else.
     """
+    if len(text) > MOST_CHARS:
+        raise UserError(f"A scene is written in at most {MOST_CHARS} characters, not {len(text):,}.")
     things, _, seed = text.partition("#")
     if seed.strip() and not (seed.strip().isdecimal() and len(seed.strip()) <= 9):
         raise UserError(f"After # stands the number of an arrangement, such as #3, not {seed.strip()[:20]!r}.")

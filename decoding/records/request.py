@@ -15,7 +15,7 @@ from .settings import HIDDEN, setting, settings_of
 Rule = Literal["greedy", "coupling", "sampling"]
 
 MAX_PROMPT_CHARS = 100_000
-MAX_PICTURE_CHARS = 400
+MAX_PICTURE_CHARS = 600_000  # a photograph of 768 pixels a side
 LEAST_TEMPERATURE = 0.001  # above 0: with less, float32 logits overflow
 MAX_NEW_TOKENS = 4096
 MAX_LANES = 8
@@ -50,8 +50,8 @@ WEIGHTS = setting(
 )
 PICTURE = setting(
     "Picture",
-    "A scene for a target that reads pictures: emoji, signs such as red-star or blue-7, and # with the number of an "
-    "arrangement.",
+    "For a target that reads scenes: emoji, signs such as red-star or blue-7, and # with the number of an "
+    "arrangement. For one that reads photographs: a data URL.",
     "",
     max_chars=MAX_PICTURE_CHARS,
     row=HIDDEN,

@@ -1,0 +1,137 @@
+"""Targets of transformers that read photographs, with drafts that read the text alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from decoding.comparison.compare import finished_run
+from decoding.engines.pair import Pair, load_pair
+from decoding.errors import UserError
+from decoding.pictures.photo import NAMED, SIDE, pack_file, photo_of
+from decoding.records.request import CompareRequest
+from decoding.records.run_file import load_run, run_from_json, run_to_json
+
+from .tiny_seeing import MAKERS
+
+pytestmark = pytest.mark.usefixtures("few_measurements")
+LANES = ["autoregressive", "static:2", "static:7", "oracle", "ngram/static:3", "tree:4"]
+QUESTION = "What is <image>?"
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def pair(request, tmp_path_factory) -> Pair:
+    folder = tmp_path_factory.mktemp(request.param)
+    MAKERS[request.param](folder)
+    return load_pair(target=str(folder), draft=str(folder / "draft"), dtype="float32", device="cpu")
+
+
+def noise(path: Path, size=(60, 40), kind: str = "PNG", **more) -> Path:
+    Image.effect_noise(size, 90).convert("RGB").save(path, kind, **more)
+    return path
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory) -> str:
+    return pack_file(noise(tmp_path_factory.mktemp("pictures") / "noise.png"))
+
+
+def generated(pair: Pair, picture: str, n: int) -> list[int]:
+    """The text of transformers' own processor and ``generate``, of a question that names no special token."""
+    processor = AutoProcessor.from_pretrained(pair.target_folder)
+    model = AutoModelForImageTextToText.from_pretrained(pair.target_folder, dtype=torch.float32).eval()
+    content = [{"type": "image"}, {"type": "text", "text": "What is this?"}]
+    text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    inputs = processor(text=text, images=[photo_of(picture)], return_tensors="pt", add_special_tokens=False)
+    return model.generate(**inputs, max_new_tokens=n, do_sample=False)[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+def test_every_lane_writes_the_text_of_generate(pair, picture):
+    asked = CompareRequest("What is this?", LANES, 24, chat=True, repeats=1, picture=picture)
+    run = finished_run(asked, pair)
+    expected = generated(pair, picture, 24)
+    assert len(set(expected)) > 3
+    assert all(trace.output == expected and trace.verdict.same for trace in run.lanes)
+    other = pair.encode_prompt("What is this?", True, picture=picture).with_grey()
+    assert not torch.equal(
+        pair.target.prefill(other), pair.target.prefill(pair.encode_prompt("What is this?", True, picture=picture))
+    )
+
+
+def test_the_run_file_names_the_photograph_and_holds_a_small_preview(pair, picture):
+    run = finished_run(CompareRequest(QUESTION, ["autoregressive"], 4, chat=True, repeats=1, picture=picture), pair)
+    assert run.settings.picture == NAMED + run.picture.digest and len(run.picture.preview) < 40_000
+    assert (run.picture.width, run.picture.height) == (60, 40) and run.lanes[0].p_grey
+    assert picture not in run_to_json(run) and run_from_json(run_to_json(run)) == run
+    with pytest.raises(UserError, match="give the picture file again"):
+        finished_run(run.settings, pair)
+
+
+def test_the_draft_gets_the_text_and_no_typed_name_becomes_a_token(pair, picture):
+    prompt = pair.encode_prompt(QUESTION, True, picture=picture)
+    image = pair.tokenizer.encode_part("<image>", False)[0]
+    assert image in prompt.ids[prompt.at : prompt.at + prompt.n_placeholders] and image not in prompt.text
+    assert QUESTION in pair.tokenizer.decode(prompt.text)
+
+
+def test_what_is_no_photograph_is_refused(pair, picture):
+    asked = CompareRequest(QUESTION, ["autoregressive"], 4, chat=True, repeats=1, picture=picture)
+    for change, words in (
+        ({"picture": "🐱🐶"}, "reads photographs"),
+        ({"picture": "data:text/html;base64,PGI+"}, "no picture"),
+        ({"picture": "data:image/png;base64,AAAA"}, "no picture"),
+        ({"picture": picture, "system": "Be kind."}, "system message"),
+    ):
+        with pytest.raises(UserError, match=words):
+            finished_run(replace(asked, **change), pair)
+
+
+def test_files_are_checked_made_small_and_encoded_again(tmp_path):
+    exif = Image.Exif()
+    exif[0x010E] = "where I live"
+    exif[0x0112] = 6  # lies on its side
+    packed = pack_file(noise(tmp_path / "a.jpg", (2000, 1000), "JPEG", exif=exif))
+    image = photo_of(packed)
+    assert image.size == (SIDE // 2, SIDE) and not image.getexif() and len(packed) < 400_000
+    (tmp_path / "b.png").write_bytes(b"<svg onload=alert(1)>")
+    noise(tmp_path / "c.gif", kind="GIF")
+    (tmp_path / "d.png").write_bytes((tmp_path / "a.jpg").read_bytes()[:3000])
+    for name in ("b.png", "c.gif", "d.png"):
+        with pytest.raises(UserError, match=f"{name} is no picture"):
+            pack_file(tmp_path / name)
+    with pytest.raises(UserError, match="Cannot read the picture"):
+        pack_file(tmp_path / "none.png")
+    Image.new("1", (9000, 9000)).save(tmp_path / "bomb.png")
+    with pytest.raises(UserError, match="pixels"):
+        pack_file(tmp_path / "bomb.png")
+
+
+def test_the_command_line_takes_a_file_or_a_scene(pair, tmp_path):
+    from typer.testing import CliRunner
+
+    from decoding.cli import _application
+
+    folder, file = str(pair.target_folder), str(noise(tmp_path / "noise.png"))
+    given = [
+        "compare",
+        "--target",
+        folder,
+        "--draft",
+        f"{folder}/draft",
+        "--chat",
+        "--prompt",
+        "What?",
+        "--image",
+        file,
+    ]
+    given += ["--lanes", "autoregressive,static:2", "--max-new-tokens", "6", "--repeats", "1", "--dtype", "float32"]
+    done = CliRunner().invoke(_application(["compare"]), [*given, "--out", str(tmp_path / "run.json")])
+    assert done.exit_code == 0 and "Same text" in done.stdout, done.output
+    assert load_run(tmp_path / "run.json").picture.width == 60
+    both = CliRunner().invoke(_application(["compare"]), [*given, "--picture", "🐱"])
+    assert "Give one picture" in str(both.exception)

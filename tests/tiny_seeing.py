@@ -1,0 +1,91 @@
+"""Tiny random targets with a vision encoder, of two families, on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForImageTextToText, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+SIZES = dict(
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=2,
+    max_position_embeddings=512,
+    initializer_range=0.6,
+    bos_token_id=0,
+    eos_token_id=0,
+    pad_token_id=0,
+)
+SPECIAL = ("<end>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>")
+TEMPLATE = (
+    "{% for message in messages %}<end>user: {% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}\n{% endfor %}answer: "
+)
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: id for id, token in enumerate([*SPECIAL, *letters])}
+    raw = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=raw,
+        bos_token="<end>",
+        eos_token="<end>",
+        pad_token="<end>",
+        additional_special_tokens=[*SPECIAL[1:]],
+        extra_special_tokens={
+            "image_token": SPECIAL[1],
+            "fake_image_token": SPECIAL[2],
+            "global_image_token": SPECIAL[3],
+            "end_of_utterance_token": SPECIAL[4],
+        },
+    )
+    made.chat_template = TEMPLATE
+    return made
+
+
+def make_llava(folder: Path) -> None:
+    from transformers import CLIPImageProcessorPil, CLIPVisionConfig, LlavaConfig, LlavaProcessor
+
+    tokenizer = make_tokenizer()
+    vision = CLIPVisionConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14
+    )
+    text = LlamaConfig(vocab_size=len(tokenizer), **SIZES)
+    config = LlavaConfig(vision_config=vision, text_config=text, image_token_index=1, image_seq_length=4)
+    images = CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})
+    _save(folder, config, LlavaProcessor(images, tokenizer, 14, "default", tokenizer.chat_template, "<image>", 1))
+
+
+def make_smolvlm(folder: Path) -> None:
+    from transformers import Idefics3Config, Idefics3ImageProcessorPil, Idefics3Processor
+
+    tokenizer = make_tokenizer()
+    text = LlamaConfig(vocab_size=len(tokenizer), **SIZES)
+    vision = dict(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=7
+    )
+    config = Idefics3Config(image_token_id=1, vision_config=vision, text_config=text, scale_factor=2, pad_token_id=0)
+    images = Idefics3ImageProcessorPil(size={"longest_edge": 56}, max_image_size={"longest_edge": 28})
+    _save(folder, config, Idefics3Processor(images, tokenizer, 4, tokenizer.chat_template))
+
+
+def _save(folder: Path, config, processor) -> None:
+    """The target; and beside it, in "draft", a text model of one layer with the same tokens."""
+    torch.manual_seed(0)
+    AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
+    processor.save_pretrained(folder)
+    vocab = config.get_text_config().vocab_size
+    LlamaForCausalLM(LlamaConfig(vocab_size=vocab, **SIZES | {"num_hidden_layers": 1})).save_pretrained(
+        folder / "draft"
+    )
+    processor.tokenizer.save_pretrained(folder / "draft")
+
+
+MAKERS = {"llava": make_llava, "smolvlm": make_smolvlm}
