@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
+from decoding.backends.base import Backend
 from decoding.errors import UserError
-from decoding.records.events import LAST_KINDS, Event, Numbering
+from decoding.records.events import LAST_KINDS, Event
 from decoding.records.pairs import PairDescription
 from decoding.records.request import CompareRequest, request_from_dict
 from decoding.records.run_file import to_plain
@@ -152,37 +153,23 @@ class NeverStarts:
         raise SystemExit(3)
 
 
-class FakeBackend:
+class FakeBackend(Backend):
     """A Backend without a process: every stream runs where it is read."""
 
     name = "fake"
-    live = True
 
-    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        yield from self.run_job("compare", asdict(request), cancel, run_id)
-
-    def run_job(
-        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
-        event = Numbering(run_id)
-        yield event("queued", place=0)
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str):
+        yield "queued", {"place": 0}
         try:
-            for one, data in ScriptedRunner().run(kind, options, event.run, cancel.is_set):
-                yield event(one, **data)
-        except (UserError, RuntimeError) as error:
-            yield event("failed", message=str(error))
-
-    def prepare(self) -> None:
-        pass
+            yield from ScriptedRunner().run(kind, options, run, cancel.is_set)
+        except RuntimeError as error:
+            yield "failed", {"message": str(error)}
 
     def pairs(self) -> list[PairDescription]:
         return [PairDescription("toy", "Toy pair", "embedded", "target", {"shallow": "shallow"}, "shallow")]
 
     def status(self) -> str:
         return "A stand-in for tests."
-
-    def close(self) -> None:
-        pass
 
 
 def check_stream(events: list[Event]) -> None:

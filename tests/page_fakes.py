@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
-from decoding.errors import UserError
-from decoding.lookahead.lanes import parse_lane
-from decoding.records.events import Event, Numbering
+from decoding.backends.base import Backend, JobEvents
 from decoding.records.pairs import PairDescription
-from decoding.records.request import CompareRequest, check_request
+from decoding.records.request import CompareRequest
 from decoding.records.run_file import to_plain
 from decoding.records.trace import Iteration, Run, Trace
 
@@ -31,12 +28,13 @@ def fake_pair() -> PairDescription:
     )
 
 
-class ScriptedBackend:
+class ScriptedBackend(Backend):
     """One comparison at a time, in order of arrival; an iteration every ``pause_s``. ``options``: of make_run."""
 
-    name, live = "scripted", True
+    name = "scripted"
 
     def __init__(self, pause_s: float = 0.0, **options: Any) -> None:
+        super().__init__()
         self.pause_s, self.options = pause_s, options
         self.requests: list[CompareRequest] = []
         self.go_on = threading.Event()  # after the first repeat
@@ -44,51 +42,57 @@ class ScriptedBackend:
         self._turn = threading.Lock()
         self._waiting = 0
 
-    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        event = Numbering(run_id)
-        try:
-            check_request(request)
-            for lane in request.lanes:
-                parse_lane(lane)
-        except UserError as error:
-            yield event("failed", message=str(error))
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+        if kind != "compare":
+            yield from self._long_job(kind, cancel)
             return
+        request = CompareRequest(**options)
         self._waiting += 1
         self.requests.append(request)
-        yield event("queued", place=self._waiting - 1)
+        yield "queued", {"place": self._waiting - 1}
         try:
             while not self._turn.acquire(timeout=0.02):
                 if cancel.is_set():
-                    yield event("cancelled")
+                    yield "cancelled", {}
                     return
             try:
-                yield from self._stream(request, cancel, event)
+                yield from self._stream(request, cancel, run)
             finally:
                 self._turn.release()
         finally:
             self._waiting -= 1
 
-    def _stream(self, request: CompareRequest, cancel: threading.Event, event: Numbering) -> Iterator[Event]:
-        run = self.make(request, event.run)
-        yield event("started", settings=asdict(request), pair=asdict(run.pair), lanes=list(request.lanes))
-        yield event("progress", stage="loading", message="Loading the pair", fraction=0.5)
+    def _stream(self, request: CompareRequest, cancel: threading.Event, identifier: str) -> JobEvents:
+        run = self.make(request, identifier)
+        yield "started", {"settings": asdict(request), "pair": asdict(run.pair), "lanes": list(request.lanes)}
+        yield "progress", {"stage": "loading", "message": "Loading the pair", "fraction": 0.5}
         for repeat in range(request.repeats):
             for lane, trace in enumerate(run.lanes):
-                yield event("lane_started", lane=lane, repeat=repeat)
+                yield "lane_started", {"lane": lane, "repeat": repeat}
                 for first, iteration in enumerate(trace.iterations):
                     held = "endless" in request.prompt and (lane, first) == (1, 2)  # in mid-lane until it is stopped
                     if cancel.wait(None if held else self.pause_s):
-                        yield event("cancelled")
+                        yield "cancelled", {}
                         return
-                    yield event("iterations", **_live(run, trace, lane, repeat, first, iteration))
-                yield event("lane_finished", lane=lane, repeat=repeat, decode_s=trace.repeats[repeat].decode_s)
+                    yield "iterations", _live(run, trace, lane, repeat, first, iteration)
+                yield "lane_finished", {"lane": lane, "repeat": repeat, "decode_s": trace.repeats[repeat].decode_s}
             so_far = replace(run, chains={}, lanes=[replace(t, repeats=t.repeats[: repeat + 1]) for t in run.lanes])
-            yield event("replay", run=json.loads(json.dumps(to_plain(so_far))), timings=repeat + 1, of=request.repeats)
+            plain = json.loads(json.dumps(to_plain(so_far)))
+            yield "replay", {"run": plain, "timings": repeat + 1, "of": request.repeats}
             while repeat == 0 and not self.go_on.wait(0.02):
                 if cancel.is_set():
-                    yield event("cancelled")
+                    yield "cancelled", {}
                     return
-        yield event("finished", run=json.loads(json.dumps(to_plain(run))))
+        yield "finished", {"run": json.loads(json.dumps(to_plain(run)))}
+
+    def _long_job(self, kind: str, cancel: threading.Event) -> JobEvents:
+        yield "queued", {"place": 0}
+        for step in range(50):
+            if cancel.wait(self.pause_s):
+                yield "cancelled", {}
+                return
+            yield "progress", {"stage": kind, "message": f"Prompt {step + 1} of 50", "fraction": step / 50}
+        yield "failed", {"message": "This scripted backend has no evaluation."}
 
     def make(self, request: CompareRequest, run_id: str) -> Run:
         run = make_run(
@@ -101,27 +105,11 @@ class ScriptedBackend:
         )
         return replace(run, settings=request)
 
-    def run_job(self, kind: str, options: dict, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        event = Numbering(run_id)
-        yield event("queued", place=0)
-        for step in range(50):
-            if cancel.wait(self.pause_s):
-                yield event("cancelled")
-                return
-            yield event("progress", stage=kind, message=f"Prompt {step + 1} of 50", fraction=step / 50)
-        yield event("failed", message="This scripted backend has no evaluation.")
-
-    def prepare(self) -> None:
-        pass
-
     def pairs(self) -> list[PairDescription]:
         return [fake_pair()]
 
     def status(self) -> str:
         return "Scripted."
-
-    def close(self) -> None:
-        pass
 
 
 def _live(run: Run, trace: Trace, lane: int, repeat: int, first: int, iteration: Iteration) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pytest
 from decoding.backends.local import LocalBackend
 from decoding.backends.remote import RemoteBackend
 from decoding.backends.server import Limits
-from decoding.backends.soak import SoakOptions, SoakResult, _Lives, compare_throughput, served, soak
+from decoding.backends.soak import SoakOptions, SoakResult, _Lifetimes, compare_throughput, served, soak
 from decoding.errors import UserError
 from decoding.records.events import event_to_json
 from decoding.records.request import Grant
@@ -256,7 +256,7 @@ def test_on_a_busy_machine_the_cuts_let_something_through():
     requests = [small_request(f"run {i}", max_new_tokens=4, repeats=1) for i in range(2)]
     result = soak(LocalBackend(ScriptedRunner), requests, SoakOptions(clients=2, cut_after_s=(0.001, 0.002)))
     assert result.is_clean and result.cuts > 2, result
-    lives = _Lives(1.0, 1.0, seed=0)
+    lives = _Lifetimes(1.0, 1.0, seed=0)
     for answered, life in ((False, 2.0), (False, 4.0), (True, 2.0), (True, 1.0), (True, 1.0)):
         lives.observe(answered)
         assert lives.draw() == life

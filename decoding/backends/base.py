@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ..analysis.tuning import chosen_here
 from ..errors import UserError
@@ -35,57 +35,32 @@ JobEvents = Generator[tuple[Kind, dict[str, Any]], None, None]
 CLOSED = "The program was closed before the run was done: start it and the run again."
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """Runs comparisons and other long jobs, here or elsewhere.
 
     The streams never raise for bad input or a broken machine. They begin with ``queued`` unless the request is refused
     immediately, are numbered from 0 without gaps, contain JSON-ready data, and end with exactly one of ``finished``,
     ``cancelled`` and ``failed`` (a sentence). Setting ``cancel`` ends the run between two iterations; closing the
-    stream does so as well and frees its place in the queue.
+    stream does so as well and frees its place in the queue. What cannot run, or what ``grant`` does not allow, is
+    refused before it enters the queue.
     """
 
     name: str
-    live: bool  # False: only recorded runs can be shown
-
-    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        """Decodes one prompt with several lanes; ``finished`` carries ``{"run": ...}``."""
-        ...
-
-    def run_job(
-        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
-        """Another long job ("evaluate", "drafts"): ``progress`` events, then ``finished`` with ``{"result": ...}``."""
-        ...
-
-    def prepare(self) -> None:
-        """A run will soon be requested: start whatever can be loaded and measured before it, if anything."""
-
-    def pairs(self) -> list[PairDescription]: ...
-
-    def status(self) -> str:
-        """One sentence on the backend and its current activity."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class CheckedBackend(ABC):
-    """What backends have in common: they refuse, with a sentence, what they cannot run or ``grant`` does not allow,
-    before it enters the queue, and number the events.
-    """
-
-    live = True
+    live = True  # False: only recorded runs can be shown
     only_comparisons = ""  # the sentence that refuses other jobs; "": they run, too
 
     def __init__(self, grant: Grant | None = None) -> None:
         self._grant = grant or Grant()
 
     def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
+        """Decodes one prompt with several lanes; ``finished`` carries ``{"run": ...}``."""
         return self._numbered("compare", lambda: asdict(self._check(request)), cancel, Numbering(run_id))
 
     def run_job(
         self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
     ) -> Iterator[Event]:
+        """Another long job ("evaluate", "drafts"): ``progress`` events, then ``finished`` with ``{"result": ...}``."""
+
         def checked() -> dict[str, Any]:
             if self.only_comparisons:
                 raise UserError(self.only_comparisons)
@@ -113,13 +88,20 @@ class CheckedBackend(ABC):
 
     @abstractmethod
     def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
-        """The events of a job that is allowed, from ``queued`` on. Raises UserError if it is refused."""
+        """The events of an allowed job, from ``queued`` on. Raises UserError if it is refused."""
+
+    @abstractmethod
+    def pairs(self) -> list[PairDescription]: ...
+
+    @abstractmethod
+    def status(self) -> str:
+        """One sentence on the backend and its current activity."""
 
     def prepare(self) -> None:
-        pass
+        """A run will soon be requested: start whatever can be loaded and measured before it, if anything."""
 
     def close(self) -> None:
-        pass
+        """Ends what this backend started."""
 
 
 def check_token(token: str) -> str:

@@ -17,7 +17,7 @@ from ..errors import UserError
 from ..records.events import LAST_KINDS, Kind, RawEvents
 from ..records.pairs import PairDescription, is_public
 from ..records.request import ASK_FOR_LESS, PUBLIC, Grant
-from .base import CLOSED, CheckedBackend, JobEvents, pairs_here
+from .base import CLOSED, Backend, JobEvents, pairs_here
 from .process import WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class _Job:
             self.abandoned = True
 
 
-class LocalBackend(CheckedBackend):
+class LocalBackend(Backend):
     """A first-come queue before one worker process.
 
     ``runner`` is the class that does the work inside the worker (importable by name); it is made once per
@@ -202,7 +202,7 @@ class LocalBackend(CheckedBackend):
                 self._stop_running(job)
 
     def _end_silent(self, job: _Job) -> None:
-        """Ends a process that hangs; looks again later at one that was heard."""
+        """Ends a process that hangs; checks again later if it has sent something."""
         with self._lock:
             if job is not self._running or self._worker is None:
                 return

@@ -66,7 +66,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         self._process.kill()
-        with suppress(subprocess.TimeoutExpired):  # a driver may hold it: nobody waits for that
+        with suppress(subprocess.TimeoutExpired):  # a driver may hold it: do not wait longer
             self._process.wait(END_S)  # so that it writes no file while its folder is removed
         self._folder.cleanup()  # the reading thread does so as well, but this program's end may cut it short
 

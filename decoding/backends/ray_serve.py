@@ -28,7 +28,7 @@ from ..errors import UserError
 from ..records.events import LAST_KINDS, Event, event_from_json, event_to_json
 from ..records.pairs import describe_pairs
 from ..records.request import CompareRequest, Grant
-from .base import CheckedBackend, JobEvents
+from .base import Backend, JobEvents
 from .jobs import RestingJobs
 from .local import LocalBackend
 from .server import Limits, create_app
@@ -130,7 +130,7 @@ async def _cancel_with(reader: str, cancel: threading.Event) -> None:
             continue
 
 
-class RayBackend(CheckedBackend):
+class RayBackend(Backend):
     """A :class:`~decoding.backends.base.Backend` over the replicas of ``Device``; Ray chooses which one runs what.
 
     ``reader``: the name of the actor that uses it, whose runs are ended if it is lost; "" if it is none.

@@ -23,7 +23,7 @@ from ..records.request import DEFAULT_LANES, CompareRequest
 from ..records.run_file import load_run, run_to_json, save_run
 from ..records.suites import Prompt
 from ..records.trace import Run
-from .base import CheckedBackend, JobEvents
+from .base import Backend, JobEvents
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def describe_recording(run: Run, title: str = "", shows: str = "") -> RecordingI
     )
 
 
-class RecordedBackend(CheckedBackend):
+class RecordedBackend(Backend):
     """The run files of one folder. Its ``index.json`` has order and titles; unlisted files come last."""
 
     name = "recorded"

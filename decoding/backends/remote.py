@@ -6,16 +6,15 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from ..errors import UserError
-from ..records.events import Event, Kind, Numbering, event_from_json, new_id
+from ..records.events import Event, Kind, event_from_json
 from ..records.request import CompareRequest, check_request
-from .base import CLOSED, check_token
+from .base import CLOSED, Backend, JobEvents, check_token
 
 if TYPE_CHECKING:
     from ..records.pairs import PairDescription
@@ -27,14 +26,13 @@ SILENCE_S = 10.0  # how long a server may be silent: several heartbeats
 LONGEST_PAUSE_S = 2.0
 
 
-class RemoteBackend:
+class RemoteBackend(Backend):
     """Follows runs on a served backend; resumes after a broken connection without losing events.
 
     ``patience_s``: how long to retry without an answer. Raises UserError for an invalid address or token.
     """
 
     name = "remote"
-    live = True
 
     def __init__(
         self,
@@ -44,6 +42,7 @@ class RemoteBackend:
         silence_s: float = SILENCE_S,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        super().__init__()
         self._where = _host_and_port(url)
         self._patience_s = patience_s
         self._client = httpx.Client(
@@ -55,25 +54,15 @@ class RemoteBackend:
             trust_env=False,
         )
 
-    def compare(self, request: CompareRequest, cancel: threading.Event, run_id: str | None = None) -> Iterator[Event]:
-        try:
-            options = asdict(check_request(request))
-        except UserError as error:
-            yield Numbering(run_id)("failed", message=str(error))
-            return
-        yield from self.run_job("compare", options, cancel, run_id)
+    def _check(self, request: CompareRequest) -> CompareRequest:
+        return check_request(request)  # its lanes are checked there: the other machine may have other policies
 
-    def run_job(
-        self, kind: str, options: dict[str, Any], cancel: threading.Event, run_id: str | None = None
-    ) -> Iterator[Event]:
-        follower = _Follower(self._client, self._where, run_id or new_id(), cancel, self._patience_s)
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+        follower = _Follower(self._client, self._where, run, cancel, self._patience_s)
         try:
             yield from follower.follow({"kind": kind, "options": options})
         finally:
-            follower.let_go()
-
-    def prepare(self) -> None:
-        pass
+            follower.release()
 
     def pairs(self) -> list[PairDescription]:
         """The pairs of the other machine; empty while it cannot be reached (a run then explains why)."""
@@ -118,7 +107,7 @@ class _Follower:
         self._failing_since: float | None = None
         self._pause_s = 0.1
 
-    def follow(self, body: dict[str, Any]) -> Iterator[Event]:
+    def follow(self, body: dict[str, Any]) -> JobEvents:
         while not self._over:
             try:
                 if not self._started:
@@ -142,7 +131,7 @@ class _Follower:
                     raise
                 yield self._own_last("failed", message=CLOSED)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Stops following the run: the server may cancel and forget it."""
         if self._started:
             try:
@@ -150,7 +139,7 @@ class _Follower:
             except (httpx.TransportError, RuntimeError):
                 pass  # it is gone, or this backend was closed: the server's grace period ends the run
 
-    def _read(self) -> Iterator[Event]:
+    def _read(self) -> JobEvents:
         """One batch of the server's events. A backend never sends an empty one: that counts as a broken connection."""
         heard = False
         with self._client.stream("GET", f"/runs/{self._run}/events", params={"from": self._at}) as response:
@@ -162,7 +151,7 @@ class _Follower:
                     self._check_place(event)
                     self._at += 1
                     self._over = event.is_last
-                    yield event
+                    yield event.kind, event.data
                 if self._over:
                     return
                 self._pass_cancel_on()
@@ -191,9 +180,9 @@ class _Follower:
             self._failing_since = now
         return now - self._failing_since >= self._patience_s
 
-    def _own_last(self, kind: Kind, **data: Any) -> Event:
+    def _own_last(self, kind: Kind, **data: Any) -> tuple[Kind, dict[str, Any]]:
         self._over = True
-        return Event(self._run, self._at, kind, data)
+        return kind, data
 
     def _lost(self, error: httpx.TransportError) -> str:
         if self._at == 0 and isinstance(error, httpx.RemoteProtocolError):
@@ -215,7 +204,7 @@ def _whole_lines(response: httpx.Response) -> Iterator[str]:
         *lines, rest = (rest + text).split("\n")
         yield from lines
     if rest:
-        raise httpx.RemoteProtocolError("an answer that ends in the midst of a line")
+        raise httpx.RemoteProtocolError("an answer that ends within a line")
 
 
 def _host_and_port(url: str) -> str:

@@ -19,8 +19,9 @@ from typing import Any
 
 from ..errors import Cancelled
 from ..records.events import Event, event_to_json
+from ..records.pairs import PairDescription
 from ..records.request import CompareRequest
-from .base import Backend
+from .base import Backend, JobEvents
 from .remote import RemoteBackend
 from .server import Limits, create_app
 
@@ -83,8 +84,8 @@ class Throughput(SoakResult):
 
 @dataclass(frozen=True, slots=True)
 class SoakOptions:
-    """``clients`` run at a time; every connection lives a random time within ``cut_after_s``, longer on a machine so
-    busy that shorter ones carry nothing (see :class:`_Lives`). Setting ``cancel`` ends the test early; runs that this
+    """``clients`` run at a time; each connection lives a random time within ``cut_after_s``, longer on a machine so
+    busy that shorter ones carry nothing (:class:`_Lifetimes`). Setting ``cancel`` ends the test early; runs that this
     interrupts do not count. ``on_result`` gets the counts after each run.
     """
 
@@ -179,10 +180,13 @@ def _visit(
     remote.close()
 
 
-class Witness:
-    """A backend that wraps another one and records each run's events as lines of JSON, on the server's side."""
+class Witness(Backend):
+    """Passes on to another backend, and records each run's events as lines of JSON, on the server's side."""
+
+    name = "witness"
 
     def __init__(self, backend: Backend) -> None:
+        super().__init__()
         self._backend = backend
         self.sent: dict[str, list[str]] = {}  # run -> its events
 
@@ -191,8 +195,17 @@ class Witness:
             self.sent.setdefault(event.run, []).append(event_to_json(event))
             yield event
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
+    def _run(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> JobEvents:
+        return self._backend._run(kind, options, cancel, run)
+
+    def pairs(self) -> list[PairDescription]:
+        return self._backend.pairs()
+
+    def status(self) -> str:
+        return self._backend.status()
+
+    def close(self) -> None:
+        self._backend.close()
 
 
 def _is_own(events: list[Event], request: CompareRequest) -> bool:
@@ -244,7 +257,7 @@ def served(backend: Backend, limits: Limits, token: str = "", port: int = 0) -> 
 @contextmanager
 def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, result: SoakResult) -> Iterator[int]:
     """A TCP proxy before ``port`` that cuts each connection after a random time, possibly within a line."""
-    lives, listener = _Lives(*cut_after_s, seed), socket.create_server(("127.0.0.1", 0))
+    lifetimes, listener = _Lifetimes(*cut_after_s, seed), socket.create_server(("127.0.0.1", 0))
     ending: list[Callable[[], Any]] = []
     ready = threading.Event()
 
@@ -258,9 +271,9 @@ def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, resul
                 asyncio.create_task(_copy(client_reader, server_writer)),
                 asyncio.create_task(_copy(server_reader, client_writer, answered)),
             ]
-            _, cut = await asyncio.wait(ways, timeout=lives.draw())
+            _, cut = await asyncio.wait(ways, timeout=lifetimes.draw())
             result.cuts += bool(cut)
-            lives.observe(answered.is_set())
+            lifetimes.observe(answered.is_set())
         except (asyncio.CancelledError, OSError):
             pass  # the test is over
         finally:
@@ -287,7 +300,7 @@ def _cutting_proxy(port: int, cut_after_s: tuple[float, float], seed: int, resul
         listener.close()
 
 
-class _Lives:
+class _Lifetimes:
     """Lifetimes of connections in seconds: uniform between ``shortest`` and ``longest``.
 
     On a machine so busy that even the longest lifetime ends before the first answer, no client could make progress. So

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import UserError
 from ..records.events import LAST_KINDS
 from ..records.request import SETTINGS, CompareRequest, check_request
-from .base import CheckedBackend, JobEvents
+from .base import Backend, JobEvents
 
 if TYPE_CHECKING:
     from gradio_client import Client
@@ -27,7 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 QUOTA = re.compile(r"quota|GPU (duration|task)|credits", re.IGNORECASE)
 
 
-class SpaceBackend(CheckedBackend):
+class SpaceBackend(Backend):
     """Runs each comparison through a separate client, so that the Space notices when it ends.
 
     ``place``: OWNER/NAME of a Space, or the address of a page. The user's Hub token (``hf auth login``) is sent, so

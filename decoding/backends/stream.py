@@ -71,7 +71,7 @@ class EventStream(Generic[Item]):
         return found
 
     def forget(self, start: int) -> None:
-        """Lets go of the events before number ``start``."""
+        """Discards the events before number ``start``."""
         with self._room:
             while self._kept and self.first < start:
                 self._kept.popleft()

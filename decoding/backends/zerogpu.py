@@ -16,7 +16,7 @@ from ..errors import UserError, sentence_of
 from ..records.events import LAST_KINDS, Kind, guarded
 from ..records.pairs import find_pair
 from ..records.request import ASK_FOR_LESS, PUBLIC, CompareRequest
-from .base import CheckedBackend, JobEvents
+from .base import Backend, JobEvents
 from .jobs import Jobs
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ LONGEST_S = 120.0
 RECORDED = "The recorded runs still play."
 
 
-class ZeroGPUBackend(CheckedBackend):
+class ZeroGPUBackend(Backend):
     """The decorated function replaces the worker process; Spaces queues, lends the GPU and forks.
 
     Create it while the program starts: the models must be on the device before a call. Only the default pair is

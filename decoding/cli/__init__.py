@@ -37,18 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         _application(arguments)(args=arguments, prog_name="python -m decoding")
     except UserError as error:
-        from .console import complain
+        from .console import print_error
 
-        complain(str(error))
+        print_error(str(error))
         sys.exit(BAD_INPUT)
     except Exception as error:
         from ..errors import is_out_of_memory, sentence_of
 
         if not is_out_of_memory(error):
             raise  # a fault of the program: its traceback helps
-        from .console import complain
+        from .console import print_error
 
-        complain(sentence_of(error))
+        print_error(sentence_of(error))
         sys.exit(FAILED)
 
 

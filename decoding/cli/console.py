@@ -20,7 +20,7 @@ out = Console(highlight=False, soft_wrap=False)
 err = Console(stderr=True, highlight=False)
 
 
-def complain(sentence: str) -> None:
+def print_error(sentence: str) -> None:
     """Prints an error on stderr; the sentence may contain a visitor's text."""
     err.print(Text.assemble(("Error: ", "bold red"), visible(sentence)), soft_wrap=True)
 

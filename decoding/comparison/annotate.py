@@ -36,7 +36,7 @@ Views = dict[tuple[int, tuple[int, ...]], View]
 
 def bare_iterations(raw: list[RawIteration]) -> list[Iteration]:
     """The iterations with the fates of their tokens, before any text was read again."""
-    return [dress(iteration, {}, None, None, None) for iteration in raw]
+    return [to_iteration(iteration, {}, None, None, None) for iteration in raw]
 
 
 class Annotator:
@@ -67,7 +67,7 @@ class Annotator:
         if draft is not None and draft not in MODEL_FREE:
             read = prompt.as_read(abilities_of(self._prepared.pair, draft).sees)
             seen = self._look(draft, self._prepared.pair.draft(draft), read, output, raw)
-        found = [dress(iteration, target, seen, draft, chain) for iteration in raw]
+        found = [to_iteration(iteration, target, seen, draft, chain) for iteration in raw]
         if chain is not None:
             replay = Replay(chain)
             for iteration in found:
@@ -178,7 +178,9 @@ def _tokens_at(raw: list[RawIteration]) -> dict[int, set[int]]:
     return found
 
 
-def dress(raw: RawIteration, target: Views, seen: Views | None, draft: str | None, chain: Chain | None) -> Iteration:
+def to_iteration(
+    raw: RawIteration, target: Views, seen: Views | None, draft: str | None, chain: Chain | None
+) -> Iteration:
     """The iteration with what both models said of its tokens; ``seen``: the draft's views, None if it has none."""
     drafted = [_drafted_token(raw, index, target, seen, draft) for index in range(len(raw.drafted))]
     first = raw.decisions[0] if raw.decisions else (None, None)

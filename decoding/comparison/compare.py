@@ -93,7 +93,7 @@ class Comparison:
         self.run: Run
 
     def events(self) -> RawEvents:
-        """Do it all; the last event is ``finished``. Raises Cancelled, UserError."""
+        """All events of the comparison; the last one is ``finished``. Raises Cancelled, UserError."""
         request = self.prepared.request
         lanes = [lane.text for lane in self.prepared.lanes]
         yield "started", {"settings": asdict(request), "pair": asdict(pair_info(self.prepared)), "lanes": lanes}

@@ -52,7 +52,7 @@ class Setting:
 
 @dataclass(slots=True)
 class Kept:
-    """One file of the shelf: the curves with one draft, and what they chose for its policies."""
+    """One file: the curves with one draft, and what they chose for its policies."""
 
     setting: Setting
     costs: Costs
@@ -63,7 +63,7 @@ _ADAPTER = TypeAdapter(Kept)
 
 
 class CostShelf:
-    """The files, in the program's cache folder."""
+    """Files of cost curves in the program's cache folder."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or costs_folder()
@@ -80,7 +80,7 @@ class CostShelf:
         return kept if kept.setting == setting else None
 
     def write(self, kept: Kept) -> None:
-        """Keep this. If it cannot be written, the next run measures again."""
+        """Writes the file of ``kept``. If that fails, the next run measures again."""
         try:
             write_whole(self._path(kept.setting), _ADAPTER.dump_json(kept, by_alias=True))
         except OSError as error:

@@ -25,7 +25,7 @@ from ..records.model_free import PROMPT_LOOKUP
 from ..records.request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS, CompareRequest
 from ..records.run_file import run_from_json, run_to_json
 from ..records.trace import Costs, Finish, ModelInfo, PairInfo, Repeat, Run, Trace, Verdict
-from .annotate import Views, dress
+from .annotate import Views, to_iteration
 from .assemble import difference, vocabulary
 from .cost_curves import contradiction, fit_steps, fit_verification
 from .prepare import without_model
@@ -133,7 +133,7 @@ def _trace(call: Recorded, lane: str, reference: Recorded) -> Trace:
         policy=call.way,
         draft=call.draft,
         output=call.output,
-        iterations=[dress(one, call.target, call.seen or None, call.draft, None) for one in call.raw],
+        iterations=[to_iteration(one, call.target, call.seen or None, call.draft, None) for one in call.raw],
         repeats=[_repeat(call)],
         finish=call.finish,
         verdict=_verdict(call, reference),

@@ -36,19 +36,17 @@ Score = Annotated[float, Field(ge=-1e9, le=1e9)]
 Ratio = Annotated[float, Field(ge=0.0, le=1e6)]
 Count = Annotated[int, Field(ge=0, le=10**15)]
 TokenString = Annotated[str, Field(max_length=400)]
-_TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # Unicode's bidirectional controls
+_DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # Unicode's bidirectional controls
 
 
-def _does_not_turn(name: str) -> str:
-    """A name stands in the program's own sentences, whose direction it must not turn around."""
-    if turning := _TURNING.search(name):
-        raise ValueError(
-            f"a name may not hold U+{ord(turning[0]):04X}, which changes the direction of the text around it"
-        )
+def _keeps_direction(name: str) -> str:
+    """Names appear in the program's sentences, whose text direction they must not change."""
+    if mark := _DIRECTION_MARKS.search(name):
+        raise ValueError(f"a name may not hold U+{ord(mark[0]):04X}, which changes the direction of the text around it")
     return name
 
 
-ShortText = Annotated[str, Field(max_length=400), AfterValidator(_does_not_turn)]
+ShortText = Annotated[str, Field(max_length=400), AfterValidator(_keeps_direction)]
 TopTokens = Annotated[list[tuple[TokenId, Probability]], Field(max_length=20)]
 
 
