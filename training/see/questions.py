@@ -156,15 +156,15 @@ QUESTIONS: dict[str, Callable[[Scene, Random], Question | None]] = {
     "beside": _beside,
 }
 
-_SHARES = {"beside": 5, "what": 3, "color": 1, "how many": 1, "how many of": 0.7, "is there": 0.7, "describe": 0.5}
+_SHARES = {"beside": 6, "what": 2, "color": 0.7, "how many": 1, "how many of": 0.7, "is there": 1.5, "describe": 0.3}
 """How often a kind of question is asked, over the others: more often where it is harder."""
 
 
 def ask(scene: Scene, random: Random, count: int) -> list[Question]:
-    """``count`` questions of different kinds, or fewer where the scene allows no more."""
-    abouts = sorted(QUESTIONS, key=lambda about: random.random() ** (1 / _SHARES.get(about, 1)), reverse=True)
+    """``count`` questions by their shares, or fewer where some are equal or the scene does not allow them."""
+    abouts = random.choices(list(_SHARES), list(_SHARES.values()), k=count)
     found = (QUESTIONS[about](scene, random) for about in abouts)
-    return [question for question in found if question][:count]
+    return list(dict.fromkeys(question for question in found if question)) or [_what(scene, random)]
 
 
 SAMPLES = {
