@@ -226,7 +226,7 @@ def test_what_a_tree_cannot_have_is_a_sentence():
     with pytest.raises(UserError, match="these models cannot read"):
         prepared_for(pair, "tree:4")
     run = finished_run(CompareRequest("abc", lanes=["static:3"], max_new_tokens=20, repeats=1), ToyPair())
-    with pytest.raises(UserError, match="can be measured, but not simulated"):
+    with pytest.raises(UserError, match="the chain of a run does not hold"):
         simulate_lane(run, "tree:4")
     with pytest.raises(UserError, match="tree:0 never guesses"):
         parse_lane("tree:0")

@@ -166,7 +166,9 @@ class TreePolicy(LookaheadPolicy):
         """Whether a further guess at a place that the draft has read joins the tree; ``chance`` is about its own."""
 
     def should_draft(self, state: DraftState) -> bool:
-        raise UserError(f"The policy {self.name} guesses trees: its lane can be measured, but not simulated.")
+        raise UserError(
+            f"The policy {self.name} guesses trees, which the chain of a run does not hold: measure or evaluate it."
+        )
 
     def observe_tree(self, tree: Proposal, path: Sequence[int]) -> None:
         """Receives the outcome of a verification: the tree, and the accepted guesses' indices."""
