@@ -17,7 +17,7 @@ from decoding.engines import loading
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
-from decoding.loop.acceptance import Sampling
+from decoding.loop.acceptance import SHARPNESS, Sampling
 from decoding.loop.sampling import Shaping
 from decoding.records.proposal import Proposal, children_of, depths_of, path_to
 from decoding.records.request import CompareRequest
@@ -81,7 +81,7 @@ def test_a_tree_of_one_guess_is_a_chain_of_one():
 
 
 def test_a_tree_holds_the_likeliest_paths():
-    """By brute force over all paths of up to four guesses from the toy draft's own probabilities."""
+    """By brute force over all paths of up to four guesses, by the toy draft's chances for them."""
     pair = ToyPair(agree=0.6)
     prepared = prepared_for(pair, "tree:6", n=30)
     run = decode(prepared)
@@ -89,7 +89,7 @@ def test_a_tree_holds_the_likeliest_paths():
 
     def chances(context):
         draft.prefill(context[:-1])
-        row = draft.extend(context[-1:])[-1].double().softmax(-1)
+        row = (SHARPNESS * draft.extend(context[-1:])[-1].double()).softmax(-1)
         return sorted(((float(p), token) for token, p in enumerate(row)), reverse=True)[:6]
 
     def paths(context, chance, deepest):

@@ -24,9 +24,9 @@ Steps = Annotated[int, Field(ge=-1, lt=TREE_CAP)]
 class Growth:
     """The steps of a tree from one place of a text, the likeliest first (parallel lists).
 
-    ``chances``: the draft's probability of the path to where each step leads; ``parents``: the guess that a step's own
-    guess follows, -1 for the text; None for a step that reads a guess, or the text, to continue below it. ``hits``: the
-    guesses that the target accepts, by their numbers.
+    ``chances``: about how likely it is that the path to where each step leads is accepted; ``parents``: the guess that
+    a step's own guess follows, -1 for the text; None for a step that reads a guess, or the text, to continue below it;
+    ``hits``: the guesses that the target accepts, by their numbers.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")

@@ -152,7 +152,8 @@ class ThresholdPolicy(LookaheadPolicy):
 class TreePolicy(LookaheadPolicy):
     """A policy whose guesses branch. It is asked for one step after the other, the likeliest first.
 
-    ``cap``: the most guesses of an iteration. ``chance``: the draft's probability of the path to where the step leads.
+    ``cap``: the most guesses of an iteration. ``chance``: about how likely it is, by the draft, that the path to where
+    the step leads is accepted.
     """
 
     cap: int

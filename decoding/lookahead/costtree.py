@@ -5,8 +5,9 @@ with probability S saves S lam. A further guess at a place that the draft has re
 the rise of v; reading a guess, to continue below it, costs a draft step (c) and then that row, and saves S r lam, where
 r is how often the first guess for a place holds. The likeliest step comes first, so no later one is worth more.
 
-S is the draft's probability of the path. lam and r follow from the lane itself, lam by the measured cost curves, so
-nothing needs to be fitted. Where verification is dear the tree becomes a chain, where it is nearly free it widens.
+S is about how likely the path is to be accepted, by the draft. lam and r follow from the lane itself, lam by the
+measured cost curves, so nothing needs to be fitted. Where verification is dear the tree becomes a chain, where it is
+nearly free it widens.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from .spec import Argument, PolicySpec
 
 
 class Tree(TreePolicy):
-    """Guesses the likeliest ``budget`` tokens under the text, by the draft's probabilities of their paths."""
+    """Guesses the ``budget`` tokens whose paths are likeliest to be accepted."""
 
     name = "tree"
     needs = frozenset({"p"})

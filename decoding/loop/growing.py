@@ -27,14 +27,15 @@ def grow_tree(
     """Fills ``state`` with a tree of at most ``most`` guesses and at most ``deepest`` below each other.
 
     The next step is always the likeliest one: a further guess at a place that the draft has read, or reading a guess to
-    continue below it. As the draft's probability of a path falls with each guess, this finds the likeliest ``most``
-    paths (the tree that EAGLE-2, Li et al. 2024, and OPT-Tree, Wang et al. 2024, aim at).
+    continue below it. As the chance of a path falls with each guess, this finds the likeliest ``most`` paths: the tree
+    that EAGLE-2 (Li et al. 2024) and OPT-Tree (Wang et al. 2024) aim at, which take the draft's probability for that
+    chance.
 
     Returns why it stopped (``bound`` if at ``most``), and the policy's decision before each guess.
     """
     parents: list[int] = []
     state.parents = parents
-    reach, depth = {-1: 1.0}, {-1: 0}  # by node: the draft's probability of its path, and the length of that
+    reach, depth = {-1: 1.0}, {-1: 0}  # by node: the chance that its path is accepted, and the length of that
     frontier: list[tuple[float, int, int, Siblings | None]] = []  # without siblings: to be read
     decisions: list[Decision] = []
     steps = 0
@@ -56,12 +57,12 @@ def grow_tree(
         if siblings is None:
             siblings = draft.read_node(state, node)
         else:
-            token, p = siblings.draw()
+            token, p, held = siblings.draw()
             child = len(parents)
             state.tokens.append(token)
             state.p.append(p)
             parents.append(node)
-            reach[child], depth[child] = reach[node] * p, depth[node] + 1
+            reach[child], depth[child] = reach[node] * held, depth[node] + 1
             if token not in ends and depth[child] < deepest:
                 consider(reach[child], child)
         consider(reach[node] * siblings.chance, node, siblings)
