@@ -1,8 +1,9 @@
 """What-if for trees: how they grow along a known text, and where a policy stops that.
 
-The next step of a tree is always the likeliest one (:mod:`decoding.loop.growing`), so that a policy decides only where
-the growth ends. So the growth from each place of a text, recorded once up to TREE_CAP guesses, holds the trees of all
-policies. This is exact for drafts that read the text alone.
+The next step of a tree is always the likeliest one (:mod:`decoding.loop.growing`): a policy decides which guesses are
+read and where the growth ends. So the growth from each place of a text, recorded once up to TREE_CAP guesses, holds the
+trees of all policies. This is exact for drafts that read the text alone; only a policy that leaves out reads and
+guesses on beyond what was recorded has somewhat smaller trees here than in the loop.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from ..lookahead.base import TREE_CAP, DraftState, LaneContext, TreePolicy
 from ..records.trace import Chain, Costs
 from .whatif import Simulated
 
-Steps = Annotated[int, Field(ge=-1, lt=TREE_CAP)]
+Node = Annotated[int, Field(ge=-1, lt=TREE_CAP)]
 
 
 @dataclass(slots=True)
 class Growth:
     """The steps of a tree from one place of a text, the likeliest first (parallel lists).
 
-    ``chances``: about how likely it is that the path to where each step leads is accepted; ``parents``: the guess that
-    a step's own guess follows, -1 for the text; None for a step that reads a guess, or the text, to continue below it;
-    ``hits``: the guesses that the target accepts, by their numbers.
+    ``reads``: whether a step reads a guess, or the text, to continue below it; otherwise it adds a guess. ``nodes``:
+    the guess that is read or that the new one follows, -1 for the text. ``chances``: about how likely it is that the
+    path to where the step leads is accepted. ``hits``: the guesses that the target accepts, by their numbers.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
+    reads: list[bool]
+    nodes: list[Node]
     chances: list[FiniteFloat]
-    parents: list[Steps | None]
-    hits: list[Steps]
+    hits: list[Node]
 
 
 def simulate_trees(
@@ -51,9 +53,8 @@ def simulate_trees(
     state = DraftState()
     while start < n_tokens:
         state.begin(start)
-        reads = _grow(growths[start], policy, state)
+        reads, path = _grow(growths[start], policy, state)
         drafted = len(state.tokens)
-        path = [hit for hit in growths[start].hits if hit < drafted]
         policy.observe(drafted, len(path))
         policy.observe_tree(state, path)
         iterations.append((start, drafted, len(path)))
@@ -64,19 +65,27 @@ def simulate_trees(
     return Simulated(iterations, n_tokens, cost, plain / cost if cost else 1.0, steps)
 
 
-def _grow(growth: Growth, policy: TreePolicy, state: DraftState) -> int:
-    """Fills ``state`` with the guesses up to where ``policy`` or its cap stops. Returns the number of draft passes."""
+def _grow(growth: Growth, policy: TreePolicy, state: DraftState) -> tuple[int, list[int]]:
+    """Fills ``state`` with the guesses up to where ``policy`` or its cap stops.
+
+    Returns the number of draft passes, and which of the guesses the target accepts.
+    """
     parents: list[int] = []
     state.parents = parents
-    reads = 0
-    for chance, parent in zip(growth.chances, growth.parents, strict=True):
+    own = {-1: -1}  # recorded guess -> the one in this tree, which leaves out what follows guesses that were not read
+    was_read: set[int] = set()
+    recorded = 0
+    for reads, node, chance in zip(growth.reads, growth.nodes, growth.chances, strict=True):
         if len(parents) >= policy.cap:
             break
-        if not (policy.should_read(state, chance) if parent is None else policy.should_guess(state, chance)):
-            break
-        if parent is None:
-            reads += 1
-        else:
-            parents.append(parent)
+        recorded += not reads
+        if reads and node in own:
+            if policy.should_read(state, chance):
+                was_read.add(node)
+        elif not reads and node in was_read:
+            if not policy.should_guess(state, chance):
+                break
+            own[recorded - 1] = len(parents)
+            parents.append(own[node])
             state.tokens.append(0)  # which token it is matters to no policy
-    return reads
+    return len(was_read), [own[hit] for hit in growth.hits if hit in own]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ..analysis.trees import Growth
 from ..errors import Cancelled
 from ..lookahead.base import TREE_CAP, DraftState, TreePolicy
+from ..loop.acceptance import Siblings
 from ..loop.clock import CpuClock
 from ..loop.growing import grow_tree
 from .prepare import Prepared, check_text_only, make_draft
@@ -19,17 +20,18 @@ class _Watcher(TreePolicy):
     needs = frozenset({"p"})
 
     def __init__(self) -> None:
-        self.chances: list[float] = []
         self.reads: list[bool] = []
+        self.chances: list[float] = []
 
     def should_read(self, state: DraftState, chance: float) -> bool:
-        self.chances.append(chance)
-        self.reads.append(True)
-        return True
+        return self._note(True, chance)
 
     def should_guess(self, state: DraftState, chance: float) -> bool:
+        return self._note(False, chance)
+
+    def _note(self, reads: bool, chance: float) -> bool:
+        self.reads.append(reads)
         self.chances.append(chance)
-        self.reads.append(False)
         return True
 
 
@@ -43,6 +45,14 @@ def grow_along(
     check_text_only(prepared.pair, draft, "A tree of guesses along a text")
     source = make_draft(prepared.pair, draft, prepared.rule, frozenset({"p"}))
     source.start(prepared.prompt, ())
+    was_read: list[int] = []
+    read_node = source.read_node
+
+    def noted(state: DraftState, node: int) -> Siblings:
+        was_read.append(node)
+        return read_node(state, node)
+
+    source.read_node = noted  # type: ignore[method-assign]
     found, clock = [], CpuClock()
     clock.begin()
     for start in range(len(output)):
@@ -55,9 +65,10 @@ def grow_along(
         deepest = prepared.limits.max_new_tokens - start - 1
         most = max(0, min(TREE_CAP, room))
         grow_tree(source, watcher, state, most, deepest, "cap", prepared.limits.ends, clock)
-        guesses = iter(state.parents or [])
-        parents = [None if read else next(guesses) for read in watcher.reads]
-        found.append(Growth(watcher.chances, parents, _hits(state, output[start:])))
+        read, guessed = iter(was_read), iter(state.parents or [])
+        nodes = [next(read if reads else guessed) for reads in watcher.reads]
+        found.append(Growth(watcher.reads, nodes, watcher.chances, _hits(state, output[start:])))
+        was_read.clear()
         source.forget(length)
     return found
 

@@ -2,12 +2,14 @@
 
 As for :mod:`.costaware`, let lam be the time per token in the long run, in target passes. A guess that is accepted
 with probability S saves S lam. A further guess at a place that the draft has read costs one more row of verification,
-the rise of v; reading a guess, to continue below it, costs a draft step (c) and then that row, and saves S r lam, where
-r is how often the first guess for a place holds. The likeliest step comes first, so no later one is worth more.
+the rise of v, and a decision; reading a guess, to continue below it, costs a draft step (c) as well, and saves S r lam,
+where r is how often one of the guesses for a place holds. The likeliest step comes first, so that after a guess that
+does not pay no later one does; where reading does not pay, further guesses at the places that were read still may.
 
-S is about how likely the path is to be accepted, by the draft. lam and r follow from the lane itself, lam by the
-measured cost curves, so nothing needs to be fitted. Where verification is dear the tree becomes a chain, where it is
-nearly free it widens.
+S is about how likely the path is to be accepted, by the draft. r and lam follow from the lane itself, lam by the
+measured cost curves, so nothing needs to be fitted. Before anything was verified lam is that of the best chain of fixed
+length whose guesses hold with the probability EXPECTED. Where verification is dear the tree becomes a chain, where it
+is nearly free it widens.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..records.proposal import Proposal
-from .base import TREE_CAP, DraftState, LaneContext, TreePolicy
+from ..records.trace import Costs
+from .base import SL_CAP, TREE_CAP, DraftState, LaneContext, TreePolicy
 from .costaware import rises_of
 from .spec import PolicySpec
 
 RECENT = 0.05  # weight of the latest place in r, and of the latest iteration in lam
-EXPECTED = 0.6  # r before anything was verified
+EXPECTED = 0.7  # r before anything was verified
 
 
 class CostTree(TreePolicy):
@@ -32,21 +35,21 @@ class CostTree(TreePolicy):
 
     def reset(self, context: LaneContext) -> None:
         assert context.draft is not None, "a tree is drafted by a draft"
-        costs = self._costs = context.costs
+        costs, self._draft = context.costs, context.draft
+        self._costs = costs
         self._rises = rises_of(costs)
-        self._step = costs.draft_step[context.draft] + costs.decision.get(self.name, 0.0)
+        self._decision = costs.decision.get(self.name, 0.0)
+        self._step = costs.draft_step[context.draft]
         self._first = costs.start(1, context.draft) + max(0.0, costs.verify(2) - costs.verify(1))
         self._hits = EXPECTED
-        self._spent, self._gained = costs.iteration(0, None), 1.0  # of the mean iteration
+        self._spent, self._gained = _expected_iteration(costs, context.draft)  # of the mean iteration
         self._reads = 0
 
     def should_read(self, state: DraftState, chance: float) -> bool:
         if not state.tokens:  # the first guess pays for all that follow
             self._reads = 0
-            cost = self._step + self._first
-        else:
-            cost = self._step + self._rise(len(state.tokens))
-        if not self._is_worth(chance * self._hits, cost):
+        rise = self._rise(len(state.tokens)) if state.tokens else self._first
+        if not self._is_worth(chance * self._hits, self._step + self._decision + rise):
             return False
         self._reads += 1
         return True
@@ -54,18 +57,17 @@ class CostTree(TreePolicy):
     def should_guess(self, state: DraftState, chance: float) -> bool:
         if not state.tokens:
             return True  # the draft has read the text for it
-        return self._is_worth(chance, self._rise(len(state.tokens)))
+        return self._is_worth(chance, self._decision + self._rise(len(state.tokens)))
 
     def observe_tree(self, tree: Proposal, path: Sequence[int]) -> None:
         parents = tree.parents or []
         if not parents:  # counts as a hit, so that a policy that has given up guesses again some time
             self._hits += RECENT * (1.0 - self._hits)
-        for place in (-1, *path):
-            first = next((node for node, parent in enumerate(parents) if parent == place), None)
-            if first is not None:
-                self._hits += RECENT * ((first in path) - self._hits)
-        costs = self._costs
-        spent = self._reads * self._step + costs.verify(len(parents) + 1) + costs.overhead
+        for place, hit in zip((-1, *path), (*path, None)):
+            if place in parents:
+                self._hits += RECENT * ((hit is not None) - self._hits)
+        costs, n = self._costs, len(parents)
+        spent = costs.iteration(n, self._draft, self.name, self._reads)
         self._spent += RECENT * (spent - self._spent)
         self._gained += RECENT * (len(path) + 1 - self._gained)
         self._reads = 0
@@ -77,6 +79,17 @@ class CostTree(TreePolicy):
     def _is_worth(self, chance: float, cost: float) -> bool:
         self.score, self.threshold = chance, min(1.0, cost * self._gained / self._spent)
         return self.score > self.threshold
+
+
+def _expected_iteration(costs: Costs, draft: str) -> tuple[float, float]:
+    """Cost and tokens of an iteration of the best fixed SL, 0 included, if guesses hold with the chance EXPECTED."""
+    tries = [(costs.iteration(n, draft if n else None), expected_tokens(n)) for n in range(SL_CAP + 1)]
+    return min(tries, key=lambda one: one[0] / one[1])
+
+
+def expected_tokens(n: int) -> float:
+    """1 + a + ... + a^n, with a = EXPECTED."""
+    return (1.0 - EXPECTED ** (n + 1)) / (1.0 - EXPECTED)
 
 
 SPEC = PolicySpec(

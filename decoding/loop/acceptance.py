@@ -83,20 +83,25 @@ class Siblings(Protocol):
 
 
 class Ranked:
-    """Choices in the order of their ``scores``, with the draft's probabilities ``q``.
+    """Choices in the order of their ``scores`` (logits, with noise or without), with the draft's probabilities ``q``.
 
-    ``chances``: about how likely each of them is to be accepted; by default ``q``.
+    ``sharpness``: the chance that a choice is accepted is about its probability at this power of the scores; without it
+    the chance is q.
     """
 
-    MOST = 32  # further choices are too unlikely to be tried
+    MOST = 32  # further choices are too unlikely to be tried,
+    REACH = 12.0  # as are those whose score is so much lower than the best one's
 
-    def __init__(
-        self, scores: np.ndarray, q: np.ndarray, ids: np.ndarray | None, chances: np.ndarray | None = None
-    ) -> None:
-        best = np.argpartition(scores, -self.MOST)[-self.MOST :] if len(scores) > self.MOST else np.arange(len(scores))
-        order = best[np.argsort(-scores[best], kind="stable")]
-        likely = order[::-1][q[order[::-1]] > 0.0]
-        columns = likely if ids is None else ids[likely], q[likely], (q if chances is None else chances)[likely]
+    def __init__(self, scores: np.ndarray, q: np.ndarray, ids: np.ndarray | None, sharpness: float = 0.0) -> None:
+        near = np.flatnonzero(scores >= scores.max() - self.REACH)
+        chances = softmax(sharpness * scores[near]) if sharpness else q[near]
+        if len(near) > self.MOST:
+            best = np.sort(np.argpartition(scores[near], -self.MOST)[-self.MOST :])
+            near, chances = near[best], chances[best]
+        order = np.argsort(-scores[near], kind="stable")[::-1]  # the best one last, of equals the first
+        order = order[q[near[order]] > 0.0]
+        chosen = near[order]
+        columns = chosen if ids is None else ids[chosen], q[chosen], chances[order]
         self._left = list(zip(*(column.tolist() for column in columns)))
         self.chance = self._left[-1][2]
 
@@ -155,7 +160,7 @@ class Greedy:
 
     def siblings(self, row: np.ndarray, position: int, node: int, ids: np.ndarray | None = None) -> Siblings:
         row = row[: self.vocab_size]
-        return Ranked(row, softmax(row), ids, softmax(SHARPNESS * row))
+        return Ranked(row, softmax(row), ids, SHARPNESS)
 
     def verify_tree(self, logits: np.ndarray, tree: Proposal, start: int) -> tuple[list[int], int]:
         return follow(logits[:, : self.vocab_size].argmax(axis=1).tolist(), tree)

@@ -31,7 +31,8 @@ def grow_tree(
     that EAGLE-2 (Li et al. 2024) and OPT-Tree (Wang et al. 2024) aim at, which take the draft's probability for that
     chance.
 
-    Returns why it stopped (``bound`` if at ``most``), and the policy's decision before each guess.
+    A policy that does not want to read a guess goes on with what has been read; the first guess that it does not want
+    ends the tree. Returns why it stopped (``bound`` if at ``most``), and the policy's decision before each guess.
     """
     parents: list[int] = []
     state.parents = parents
@@ -39,6 +40,7 @@ def grow_tree(
     frontier: list[tuple[float, int, int, Siblings | None]] = []  # without siblings: to be read
     decisions: list[Decision] = []
     steps = 0
+    exhausted: StopReason = "limit"
 
     def consider(chance: float, node: int, siblings: Siblings | None = None) -> None:
         nonlocal steps
@@ -52,8 +54,11 @@ def grow_tree(
         more = policy.should_read(state, -less) if siblings is None else policy.should_guess(state, -less)
         decisions[len(parents) :] = [(policy.score, policy.threshold)]
         clock.lap(POLICY)
-        if not more:
+        if not more and siblings is not None:  # no later guess is likelier
             return "policy", decisions
+        if not more:
+            exhausted = "policy"
+            continue
         if siblings is None:
             siblings = draft.read_node(state, node)
         else:
@@ -67,7 +72,7 @@ def grow_tree(
                 consider(reach[child], child)
         consider(reach[node] * siblings.chance, node, siblings)
         clock.lap(DRAFT)
-    return bound if frontier else "limit", decisions
+    return bound if frontier else exhausted, decisions
 
 
 def in_order_of_text(
