@@ -153,16 +153,6 @@ def kill(deployment: str) -> None:
             ray.kill(ray.get_actor(**actor))
 
 
-def test_each_visitor_gets_the_own_run(cluster):
-    with ThreadPoolExecutor(2) as visitors:
-        results = list(visitors.map(lambda number: cluster.ask(number), range(6)))
-    for number, events in enumerate(results):
-        check_stream(events)
-        assert events[-1].kind == "finished", events[-1].data
-        run = events[-1].data["run"]
-        assert run["settings"]["prompt"] == f"def f{number}(x):" and run["id"] == events[0].run
-
-
 def test_too_many_are_refused_and_the_line_gets_its_places(cluster):
     cancel = threading.Event()
     with ThreadPoolExecutor(8) as visitors:
@@ -176,16 +166,10 @@ def test_too_many_are_refused_and_the_line_gets_its_places(cluster):
     assert "cancelled" in {event.kind for event in ends}
     refused = [event.data["message"] for event in ends if event.kind == "failed"]
     assert refused and all("try again soon" in sentence for sentence in refused)
-    assert cluster.ask()[-1].kind == "finished"  # and the devices are free again
-
-
-def test_the_token_is_asked_for_and_health_is_for_all(cluster):
-    with_another = cluster.remote("another")
-    assert "requires a token" in list(with_another.compare(cluster.request(), threading.Event()))[-1].data["message"]
-    assert [web.get(f"{cluster.url}/{page}").status_code for page in ("pairs", "metrics", "health")] == [401, 401, 200]
+    events = cluster.ask()
+    check_stream(events)
+    assert events[-1].kind == "finished"  # and the devices are free again
     assert "Runs on a Ray cluster" in cluster.status()
-    assert cluster.ask()[-1].kind == "finished"
-    assert 'speculoscope:runs_total{outcome="finished"}' in web.get(f"{cluster.url}/metrics", headers=HEADERS).text
 
 
 def test_a_broken_connection_goes_on_with_the_replica_that_holds_the_run(cluster):

@@ -21,17 +21,12 @@ from ..evaluation.table import Table
 from ..records.number_formats import number_format
 from ..records.run_file import to_plain
 from .console import CANCELLED, cancel_on_interrupt, err, out, print_json, progress_bar, visible
-from .options import AsJson, Dtype, MaxNewTokens, PairName, Target, Weights
+from .options import AsJson, with_evaluation_options
 from .serve import need_ray
 
 
+@with_evaluation_options
 def evaluate(
-    suite: Annotated[str, typer.Option(help="Suites, joined by commas (see `suites list`), all, or papers.")] = "all",
-    split: Annotated[str, typer.Option(help="The reported split.")] = "test",
-    limit: Annotated[
-        int | None, typer.Option(help="Prompts of the split, interleaved over the suites; default: all.")
-    ] = None,
-    validation_limit: Annotated[int | None, typer.Option(help="Validation prompts; default: as --limit.")] = None,
     lanes: Annotated[
         str,
         typer.Option(
@@ -39,19 +34,6 @@ def evaluate(
             "(tuned), costtree."
         ),
     ] = "",
-    pair: PairName = "",
-    target: Target = "",
-    draft: Annotated[str, typer.Option(help="With --target: its draft. Without: a draft of the pair.")] = "",
-    drafts: Annotated[str, typer.Option(help="all: compare all drafts of the pair.")] = "",
-    dtype: Dtype = "auto",
-    weights: Weights = "auto",
-    max_new_tokens: MaxNewTokens = 128,
-    clock_prompts: Annotated[int, typer.Option(help="Number of prompts that are also timed.")] = 40,
-    repeats: Annotated[int, typer.Option(help="Timed runs of each of them.")] = 2,
-    minutes: Annotated[float | None, typer.Option(help="Stop timing after this many minutes.")] = 10.0,
-    chain_minutes: Annotated[
-        float | None, typer.Option(help="Minutes for collecting texts; default: all prompts.")
-    ] = None,
     out_folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for working files and reports; an existing one is continued.")
     ] = None,
@@ -69,37 +51,21 @@ def evaluate(
         typer.Option("--result", help="Measure nothing: show this result, and write its reports with --out or --ship."),
     ] = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Measure the lookahead policies (or all drafts) over a prompt suite: tables, figures, intervals."""
     if result_file is not None:
         _report(load_result(result_file), out_folder, ship, as_json)
         return
-    options = check_options(
-        EvaluationOptions(
-            pair=pair,
-            target=target,
-            draft=draft if target else "",
-            dtype=dtype,
-            weights=weights,
-            suite=suite,
-            split=split,
-            limit=limit,
-            validation_limit=validation_limit,
-            lanes=[lane.strip() for lane in lanes.split(",") if lane.strip()] or default_lanes(),
-            max_new_tokens=max_new_tokens,
-            clock_prompts=clock_prompts,
-            repeats=repeats,
-            minutes=minutes,
-            chain_minutes=chain_minutes,
-            draft_name="" if target else draft,
-            drafts=drafts,
-        )
-    )
+    if not options["target"]:
+        options |= {"draft": "", "draft_name": options["draft"]}
+    named = [lane.strip() for lane in lanes.split(",") if lane.strip()]
+    asked = check_options(EvaluationOptions(**options, lanes=named or default_lanes()))
     with cancel_on_interrupt() as cancel:
         if ray:
-            result, folder = _run_on_cluster(options, out_folder, ray, cancel)
+            result, folder = _run_on_cluster(asked, out_folder, ray, cancel)
         else:
-            result, folder = _run(options, out_folder, cancel.is_set)
+            result, folder = _run(asked, out_folder, cancel.is_set)
     if result is None:
         err.print(Text(f"Stopped. What was collected is kept in {folder}: the same command continues from there."))
         raise typer.Exit(CANCELLED)

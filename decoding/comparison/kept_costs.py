@@ -91,14 +91,6 @@ class CostShelf:
 
 
 @dataclass(slots=True)
-class Found:
-    """Curves from the shelf, and the context at which they were measured."""
-
-    context: int
-    costs: Costs
-
-
-@dataclass(slots=True)
 class Task:
     """Curves to measure in idle time."""
 
@@ -131,24 +123,17 @@ class KnownCosts:
         """
         costs = []
         for draft in _each(drafts):
-            found = self._nearest(draft, context)
+            found = next(self._near(draft, bucket(context)), None)
             if found is None:
                 return None
             if (
-                found.context != bucket(context)
+                found.setting.context != bucket(context)
                 or age_of(found.costs) > MAX_AGE
                 or found.costs.contradiction > DOUBTFUL
             ):
                 self.ask_for(draft, context)
             costs.append(found.costs)
         return joined(costs)
-
-    def _nearest(self, draft: str | None, context: int) -> Found | None:
-        for near in _by_nearness(bucket(context)):
-            kept = self.shelf.read(self._setting(draft, near))
-            if kept is not None:
-                return Found(near, kept.costs)
-        return None
 
     def keep(self, drafts: Sequence[str], context: int, costs: Costs) -> None:
         """Keep ``costs`` as measured now, by draft."""
@@ -177,7 +162,7 @@ class KnownCosts:
 
     def typical(self, draft: str) -> Kept | None:
         """What is kept with ``draft`` at the context nearest to TYPICAL tokens."""
-        return next(self._near_typical(draft), None)
+        return next(self._near(draft, TYPICAL), None)
 
     def chosen(self, draft: str) -> Chosen | None:
         """What this machine's curves chose for the policies of ``draft`` as they are now; None if nothing yet.
@@ -185,7 +170,7 @@ class KnownCosts:
         It is one choice for texts of all lengths, by the curves nearest to TYPICAL tokens.
         """
         source = self._source(draft)
-        found = (kept.chosen for kept in self._near_typical(draft)) if source and self.sets_lanes else iter(())
+        found = (kept.chosen for kept in self._near(draft, TYPICAL)) if source and self.sets_lanes else iter(())
         return next((one for one in found if one is not None and one.source == source), None)
 
     def is_unset(self, draft: str) -> bool:
@@ -216,8 +201,9 @@ class KnownCosts:
         if chosen is not None:
             self.shelf.write(replace(kept, chosen=replace(chosen, source=self._source(draft))))
 
-    def _near_typical(self, draft: str) -> Iterator[Kept]:
-        kept = (self.shelf.read(self._setting(draft, context)) for context in _by_nearness(TYPICAL))
+    def _near(self, draft: str | None, context: int) -> Iterator[Kept]:
+        """What is kept with ``draft``, at the contexts nearest to ``context`` first."""
+        kept = (self.shelf.read(self._setting(draft, near)) for near in _by_nearness(context))
         return (one for one in kept if one is not None)
 
     def _policies(self, draft: str) -> Path | None:

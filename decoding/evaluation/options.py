@@ -12,6 +12,7 @@ from ..errors import UserError, first_fault
 from ..lookahead.lanes import parse_lane
 from ..lookahead.specs import evaluated_lanes
 from ..records.number_formats import check_format
+from ..records.request import SETTINGS
 from ..records.suites import SPLITS, suite_names
 from .results import STATIC_OPT, TREE_OPT
 
@@ -26,37 +27,42 @@ def default_lanes() -> list[str]:
     return lanes
 
 
+def _setting(name: str) -> Any:
+    """The help of a comparison's setting of that name."""
+    return Field(description=SETTINGS[name].help)
+
+
 @dataclass(slots=True)
 class EvaluationOptions:
-    """One evaluation.
+    """One evaluation; the command line offers each field with its description.
 
-    ``limit``: test prompts in all, suites taking turns (None: all of them); ``validation_limit`` likewise for
-    those on which static-opt is tuned (None: as many as ``limit``). ``clock_prompts``: how many of the test
-    prompts also run on the clock, ``repeats`` times each, until ``minutes`` are over (None: without end).
-    ``chain_minutes`` bounds the collecting of texts and chains likewise, a third of it for validation; the prompts
-    that did not fit are left out, and a second evaluation in the same folder continues with them.
-    ``drafts``: "" evaluates the policies with one draft (``draft_name``, "" being the pair's default), "all"
-    every draft of the pair.
+    ``clock_prompts`` of the test prompts also run on the clock, ``repeats`` times each. ``chain_minutes`` bounds the
+    collecting of texts and chains, a third of it for validation; a second evaluation in the same folder continues with
+    the prompts that did not fit. ``draft_name`` "" is the pair's default.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
-    pair: Short = ""
-    target: ModelPath = ""
-    draft: ModelPath = ""
-    dtype: Short = "auto"
-    weights: Short = "auto"  # as in CompareRequest
-    suite: Short = "all"
-    split: Short = "test"
-    limit: int | None = None
-    validation_limit: int | None = None
+    pair: Annotated[Short, _setting("pair")] = ""
+    target: Annotated[ModelPath, _setting("target")] = ""
+    draft: Annotated[ModelPath, Field(description="With --target: its draft. Without: a draft of the pair.")] = ""
+    dtype: Annotated[Short, _setting("dtype")] = "auto"
+    weights: Annotated[Short, _setting("weights")] = "auto"
+    suite: Annotated[Short, Field(description="Suites, joined by commas (see `suites list`), all, or papers.")] = "all"
+    split: Annotated[Short, Field(description="The reported split.")] = "test"
+    limit: Annotated[
+        int | None, Field(description="Prompts of the split, interleaved over the suites; default: all.")
+    ] = None
+    validation_limit: Annotated[int | None, Field(description="Validation prompts; default: as --limit.")] = None
     lanes: Annotated[list[Short], Field(max_length=64)] = field(default_factory=default_lanes)
-    max_new_tokens: int = 128
-    clock_prompts: int = 40
-    repeats: int = 2
-    minutes: float | None = 10.0
-    chain_minutes: float | None = None
+    max_new_tokens: Annotated[int, _setting("max_new_tokens")] = 128
+    clock_prompts: Annotated[int, Field(description="Number of prompts that are also timed.")] = 40
+    repeats: Annotated[int, Field(description="Timed runs of each of them.")] = 2
+    minutes: Annotated[float | None, Field(description="Stop timing after this many minutes.")] = 10.0
+    chain_minutes: Annotated[float | None, Field(description="Minutes for collecting texts; default: all prompts.")] = (
+        None
+    )
     draft_name: Short = ""
-    drafts: Short = ""
+    drafts: Annotated[Short, Field(description="all: compare all drafts of the pair.")] = ""
 
 
 _ADAPTER = TypeAdapter(EvaluationOptions)
