@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedConfig
 
 from decoding.backends.jobs import Jobs
 from decoding.engines import checks, loading, sources
@@ -223,10 +224,16 @@ def test_free_memory_where_the_system_does_not_say(monkeypatch):
     ],
 )
 def test_models_that_cannot_be_rewound(config, words):
-    config = SimpleNamespace(**{"model_type": "strange", "is_encoder_decoder": False, "layer_types": None} | config)
     with pytest.raises(UserError, match=f"type strange .*{words}"):
-        TransformersModel(SimpleNamespace(config=config), None)
-    assert refusal(SimpleNamespace(config=SimpleNamespace(model_type="fine"))) is None
+        TransformersModel(SimpleNamespace(config=_config("strange", **config)), None)
+    assert refusal(SimpleNamespace(config=_config("fine"))) is None
+
+
+def _config(model_type: str, **attributes) -> PreTrainedConfig:
+    config = PreTrainedConfig()
+    for name, value in {"model_type": model_type, **attributes}.items():
+        setattr(config, name, value)
+    return config
 
 
 def test_a_model_that_ignores_its_cache_is_refused(shipped):

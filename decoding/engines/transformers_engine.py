@@ -19,11 +19,10 @@ from .threads import use_threads
 
 def refusal(hf_model: Any) -> str | None:
     """A sentence that says why this model's cache cannot be rewound, or None."""
-    config = hf_model.config.get_text_config()
-    name = config.model_type
+    config, name = hf_model.config.get_text_config(), hf_model.config.model_type
     if getattr(hf_model, "_is_stateful", False):
         return f"The model type {name} keeps a running state that cannot be rewound: choose a full-attention model."
-    if getattr(config, "is_encoder_decoder", False):
+    if hf_model.config.is_encoder_decoder:
         return f"The model type {name} is an encoder-decoder: choose a decoder-only model."
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds - {"full_attention", "sliding_attention"}:
