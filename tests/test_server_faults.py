@@ -18,13 +18,14 @@ from decoding.backends.local import LocalBackend
 from decoding.backends.remote import RemoteBackend
 from decoding.backends.server import Limits, create_app
 from decoding.backends.soak import served
+from decoding.backends.stream import EventStream
 from decoding.cli import main
 from decoding.errors import UserError
 from decoding.records.events import Numbering
 from tests import web
 from tests.fakes import FakeBackend, ScriptedRunner, compare, last_sentence, small_request, until
 from tests.test_server_remote import BODY, idle
-from tests.waiting import wait_until
+from tests.waiting import in_own_loop, wait_until
 
 LONG = {"kind": "compare", "options": {"prompt": "#slow", "max_new_tokens": 2000, "lanes": ["autoregressive"]}}
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -277,3 +278,27 @@ def test_lack_of_memory_in_a_command_is_a_sentence(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["pairs"])
     assert ended.value.code == 1 and "The machine ran out of memory: choose" in capsys.readouterr().err
+
+
+def test_the_last_event_is_read_also_if_it_comes_while_a_reader_looks(monkeypatch):
+    """It is made in another thread: between a look at what has come and the question whether that is all."""
+    go = threading.Event()
+
+    def events(cancel):
+        go.wait(30)
+        yield Numbering("run-1")("finished")
+
+    async def read():
+        stream = EventStream("run-1", events, lambda event: event.kind)
+        look = stream.kept
+
+        def slow_look(start, end=None):
+            found = look(start, end)
+            go.set()
+            wait_until(lambda: stream.ended)
+            return found
+
+        monkeypatch.setattr(stream, "kept", slow_look)
+        return await stream.read(0)
+
+    assert in_own_loop(read()) == ["finished"]

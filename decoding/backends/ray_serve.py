@@ -13,8 +13,9 @@ import itertools
 import os
 import queue
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,6 +33,7 @@ from .base import Backend, JobEvents
 from .jobs import RestingJobs
 from .local import LocalBackend
 from .server import Limits, create_app
+from .stream import EventStream, whole
 
 if TYPE_CHECKING:
     from ..records.pairs import PairDescription
@@ -83,35 +85,27 @@ class Device:
 
         ``reader``: the name of its actor; "" if it is none.
         """
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Event] = asyncio.Queue()
-        cancel, over = threading.Event(), asyncio.Event()
-
-        def pump() -> None:
-            try:
-                for event in self._events(kind, options, cancel, run):
-                    loop.call_soon_threadsafe(events.put_nowait, event)
-            finally:
-                loop.call_soon_threadsafe(over.set)
-
-        threading.Thread(target=pump, name="device", daemon=True).start()
-        watch = asyncio.create_task(_cancel_with(reader, cancel)) if reader else None
+        stream = EventStream(run, lambda cancel: whole(run, self._events(kind, options, cancel, run)), event_to_json)
+        watch = asyncio.create_task(_cancel_with(reader, stream.cancel)) if reader else None
+        at = 0
         try:
-            while True:
-                event = await events.get()
-                yield event_to_json(event)
-                if event.is_last:
-                    return
+            while lines := await stream.read(at):
+                for line in lines:
+                    yield line
+                at += len(lines)
+                stream.forget(at)
         finally:
             if watch is not None:
                 watch.cancel()
-            cancel.set()
-            await asyncio.shield(over.wait())  # this replica is not free before the device is
+            stream.close()
+            await asyncio.shield(stream.over.wait())  # this replica is not free before the device is
 
-    def _events(self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str) -> Iterator[Event]:
+    def _events(
+        self, kind: str, options: dict[str, Any], cancel: threading.Event, run: str
+    ) -> Callable[[], Iterator[Event]]:
         if kind == "compare":
-            return self._backend.compare(CompareRequest(**options), cancel, run)
-        return self._backend.run_job(kind, options, cancel, run)
+            return partial(self._backend.compare, CompareRequest(**options), cancel, run)
+        return partial(self._backend.run_job, kind, options, cancel, run)
 
     def __del__(self) -> None:
         self._backend.close()

@@ -40,6 +40,7 @@ class EventStream(Generic[Item]):
         self.cancel = threading.Event()
         self.first = 0  # number of the oldest event that is kept
         self.ended = False  # the last event has come
+        self.over = asyncio.Event()  # the thread that makes the events has ended
         self._closed = False
         self._events, self._encode, self._window = events, encode, window
         self._kept: deque[Item] = deque()
@@ -64,11 +65,13 @@ class EventStream(Generic[Item]):
 
     async def read(self, start: int, end: int | None = None) -> list[Item]:
         """As :meth:`kept`, as soon as there is one; [] at the end of the run, or once the stream is closed."""
-        while not (found := self.kept(start, end)):
-            if self._closed or self.ended or start < self.first:
+        while True:
+            at_end = self._closed or self.ended  # asked first: the last event may come in between
+            if found := self.kept(start, end):
+                return found
+            if at_end or start < self.first:
                 return []
             await self._news.wait()
-        return found
 
     def forget(self, start: int) -> None:
         """Discards the events before number ``start``."""
@@ -88,18 +91,27 @@ class EventStream(Generic[Item]):
         self._tell()
 
     def _fill(self) -> None:
-        for event in self._events(self.cancel):
-            item = self._encode(event)
-            with self._room:
-                self._room.wait_for(self._has_room)
-                if not self._closed:
-                    self._kept.append(item)
-                self.ended = self.ended or event.is_last
-            try:
-                self._loop.call_soon_threadsafe(self._tell)
-            except RuntimeError:  # the event loop has closed: the server is shutting down
-                self.cancel.set()
-                return
+        try:
+            for event in self._events(self.cancel):
+                item = self._encode(event)
+                with self._room:
+                    self._room.wait_for(self._has_room)
+                    if not self._closed:
+                        self._kept.append(item)
+                    self.ended = self.ended or event.is_last
+                if not self._call(self._tell):
+                    self.cancel.set()
+                    return
+        finally:
+            self._call(self.over.set)
+
+    def _call(self, act: Callable[[], None]) -> bool:
+        """Has the event loop call ``act``; False if it has closed, because the server is shutting down."""
+        try:
+            self._loop.call_soon_threadsafe(act)
+        except RuntimeError:
+            return False
+        return True
 
     def _has_room(self) -> bool:
         return self._closed or self._window is None or len(self._kept) < self._window
