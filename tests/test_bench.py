@@ -166,7 +166,7 @@ def test_the_command_prints_and_writes_its_reports(models, monkeypatch, tmp_path
     reports = json.loads((out_folder / "bench.json").read_text())
     assert [(len(report["figures"]), report["same_text"]) for report in reports] == [(7, 1), (7, 1)]
     result = run_bench(*small, "--out", str(out_folder / "bench.md" / "none"))
-    assert "cannot be written" in str(result.exception)
+    assert "Cannot write into" in str(result.exception)
     monkeypatch.setattr(runs, "embedded_pairs", lambda: described[:1])
     (report,) = json.loads(run_bench(*small, "--json").stdout)
     assert report["figures"][0]["name"] == "autoregressive"

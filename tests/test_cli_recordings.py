@@ -43,6 +43,6 @@ def test_recordings_are_made_checked_and_kept_in_order(capsys, pair, tmp_path, m
     assert status == 2 and "name another --folder" in " ".join(err.split())
     (tmp_path / "file").touch()
     status, _, err = run_main(capsys, *words[:2], str(tmp_path / "file"))
-    assert status == 2 and "for recordings" in " ".join(err.split())
+    assert status == 2 and "Cannot write into" in " ".join(err.split())
     described.kind = "preset"
     assert "models/" in run_main(capsys, *words)[2]

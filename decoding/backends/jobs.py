@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 Cancel = Callable[[], bool]
 Key = tuple[str, str, str, str]  # pair, target, draft, number format
 POLL_S = 0.05  # interval at which idle work waits for a loading pair
+EVALUATIONS = ("evaluate", "drafts")  # kinds of jobs; the options say which of the two it is
 PART = "part"  # the kind of a job that is a part of an evaluation; not for clients over HTTP
 
 
@@ -49,11 +50,13 @@ class Jobs:
         self._loading: Loading | None = None
 
     def run(self, kind: str, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
-        jobs = {"compare": self._compare, "evaluate": self._evaluate, "drafts": self._evaluate, PART: self._part}
-        job = jobs.get(kind)
-        if job is None:
-            raise UserError(f"There is no job '{kind[:40]}': choose one of {', '.join(jobs)}.")
-        yield from job(options, run_id, cancel)
+        if kind == "compare":
+            yield from self._compare(options, run_id, cancel)
+        elif kind in (*EVALUATIONS, PART):
+            part = options["part"] if kind == PART else None
+            yield from self._evaluate(options["evaluation"] if kind == PART else options, part, cancel)
+        else:
+            raise UserError(f"There is no job '{kind[:40]}': choose one of compare, {', '.join(EVALUATIONS)}.")
 
     def prepare(self) -> None:
         """Begin to load the default pair, before the first run is requested."""
@@ -112,25 +115,19 @@ class Jobs:
         pair = yield from self._load(request, cancel)
         yield from compare(request, pair, cancel, run_id, self._known)
 
-    def _evaluate(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
-        """Evaluates policies with one draft, or all drafts if the options say so."""
+    def _evaluate(self, options: dict[str, Any], part: dict[str, Any] | None, cancel: Cancel) -> RawEvents:
+        """An evaluation, or a ``part`` of one that is spread over several devices."""
         from ..evaluation.options import options_from_dict
+        from ..evaluation.parts import Part, run_part
         from ..evaluation.stages import open_evaluation
 
         asked = options_from_dict(options)
         pair = yield from self._load(asked, cancel)
-        with TemporaryDirectory(prefix="speculoscope-") as folder:
-            yield from _as_events(open_evaluation(asked, pair, Path(folder), cancel).run())
-
-    def _part(self, options: dict[str, Any], run_id: str, cancel: Cancel) -> RawEvents:
-        """A part of an evaluation that is spread over several devices."""
-        from ..evaluation.options import options_from_dict
-        from ..evaluation.parts import Part, run_part
-
-        asked = options_from_dict(options["evaluation"])
-        pair = yield from self._load(asked, cancel)
-        with TemporaryDirectory(prefix="speculoscope-") as folder:
-            yield from _as_events(run_part(asked, Part(**options["part"]), pair, Path(folder), cancel))
+        with TemporaryDirectory(prefix="speculoscope-") as name:
+            if part is None:
+                yield from _as_events(open_evaluation(asked, pair, Path(name), cancel).run())
+            else:
+                yield from _as_events(run_part(asked, Part(**part), pair, Path(name), cancel))
 
     @staticmethod
     def _key_of(request: CompareRequest | EvaluationOptions) -> Key:

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from ..errors import UserError
 from ..files import write_whole
-from .console import err, one_task, out, print_json, progress_bar
+from .console import err, make_folder, one_task, out, print_json, progress_bar
 from .options import AsJson, Draft, Dtype, PairName, Target
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def bench(
     from ..bench.runs import bench_against_llamacpp, bench_all, bench_recording
 
     if folder is not None:
-        _make(folder)
+        make_folder(folder)
     with one_task("Starting") as progress:
         form = dtype if weights == "auto" else weights
         work = Work(limit, repeats, max_new_tokens, device, form, os.cpu_count() or 1, progress)
@@ -76,14 +76,6 @@ def bench(
     else:
         for report in data:
             out.print(Markdown(as_markdown(report)))
-
-
-def _make(folder: Path) -> None:
-    """Before minutes of measuring: raises UserError if ``folder`` cannot be made."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"The reports cannot be written into {folder}: {error.strerror or error}.") from error
 
 
 def _write(data: list[dict[str, Any]], folder: Path) -> None:

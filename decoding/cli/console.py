@@ -8,11 +8,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
+
+from ..errors import UserError
 
 CANCELLED = 130
 
@@ -28,6 +31,14 @@ def print_error(sentence: str) -> None:
 def print_json(data: Any) -> None:
     """Prints one JSON document on stdout, without colours or wrapping."""
     sys.stdout.write(json.dumps(data, ensure_ascii=True, allow_nan=False, indent=1) + "\n")
+
+
+def make_folder(folder: Path) -> None:
+    """Before minutes of measuring: raises UserError if ``folder`` cannot be made."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot write into {folder}: {error.strerror or error}.") from error
 
 
 def visible(text: str) -> str:

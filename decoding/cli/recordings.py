@@ -21,7 +21,7 @@ from ..backends.recorded import (
 from ..errors import UserError
 from ..records.pairs import PairDescription, find_pair
 from ..records.suites import Prompt, load_showcase
-from .console import CANCELLED, cancel_on_interrupt, err, out
+from .console import CANCELLED, cancel_on_interrupt, err, make_folder, out
 from .options import MaxNewTokens, Repeats
 
 
@@ -41,7 +41,7 @@ def recordings(
     if check:
         raise typer.Exit(_check(folder, prompts, described))
     chosen = _choose(prompts, only)
-    _make(folder)
+    make_folder(folder)
     _check_others(folder, chosen, described)
     with cancel_on_interrupt() as cancel:
         done = _record(chosen, described, folder, cancel, max_new_tokens, repeats)
@@ -49,13 +49,6 @@ def recordings(
     if done < len(chosen):
         err.print(f"Cancelled: {done} of {len(chosen)} were recorded; the others are unchanged.")
         raise typer.Exit(CANCELLED)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"Cannot use {folder} for recordings: {error.strerror or error}.") from error
 
 
 def _check_others(folder: Path, prompts: list[Prompt], pair: PairDescription) -> None:

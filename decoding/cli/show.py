@@ -17,7 +17,7 @@ from rich.text import Text
 from ..analysis.lane_figures import lane_figures
 from ..analysis.metrics import match_rate, static_opt, where_time_goes
 from ..analysis.seen import count_seen, seen_sentence
-from ..records.run_file import load_run
+from ..records.run_file import load_run, to_plain
 from ..records.text import pieces, whole_text
 from ..records.trace import Iteration, Run, Token, Trace
 from .console import out, print_json, visible
@@ -216,12 +216,7 @@ def summary(run: Run) -> dict[str, Any]:
         "engine": run.pair.target.engine,
         "device": run.pair.target.device,
         "threads": run.pair.target.threads,
-        "costs": {
-            "target_s": run.costs.target_s,
-            "c": run.costs.draft_step,
-            "v": run.costs.verify_curve,
-            "o": run.costs.overhead,
-        },
+        "costs": to_plain(run.costs),
         "text": whole_text(first.output, run.vocab),
         "lanes": [_lane_summary(run, trace) for trace in run.lanes],
     }
