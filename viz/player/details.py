@@ -6,6 +6,7 @@ from typing import Any
 
 from decoding.analysis.seen import decides, log_probability, probabilities
 from decoding.errors import UserError
+from decoding.records.proposal import path_to
 from decoding.records.text import pieces
 from decoding.records.trace import Iteration, Run, Token, Trace
 
@@ -62,24 +63,39 @@ def _find(run: Run, lane: int, iteration: int, index: int) -> tuple[Trace, Itera
 
 def _where(trace: Trace, it: Iteration, iteration: int, index: int, token: Token) -> str:
     drafted = index < it.n_drafted
-    position = it.start + (index if drafted else it.n_accepted)
     place = f"guess {index + 1} of {it.n_drafted}" if drafted else "the target's own token"
-    holds = "" if it.holds is None else f" · {it.holds} guesses in a row would hold from its start"
+    position = it.start + (len(_above(it, index)) if drafted else it.n_accepted)
+    in_a_row = "1 guess" if it.holds == 1 else f"{it.holds} guesses in a row"
+    holds = "" if it.holds is None else f" · {in_a_row} would hold from its start"
     return f"{lane_name(trace.lane)} · output position {position} · iteration {iteration + 1}, {place}{holds}"
 
 
+def _above(it: Iteration, index: int) -> list[int]:
+    """The guesses that the guess ``index`` follows."""
+    return list(range(index)) if it.parents is None else path_to(it.parents, index)[:-1]
+
+
 def _why(run: Run, it: Iteration, index: int, token: Token) -> str:
-    rejected = next((one for one in it.drafted if one.fate == "rejected"), None)
     if token.fate == "plain":
         return "Nothing was guessed in this iteration: the target produced this token by itself."
     if token.fate == "bonus":
-        return f"{_all_held(it.n_drafted)}, so the same pass also gave the next token."
-    if token.fate == "correction" and rejected:
-        return f"The target's own token here, in place of the rejected {_quoted(run, rejected.id)}."
+        held = _all_held(it.n_drafted) if it.parents is None else "No guess followed the last one that held"
+        return f"{held}, so the same pass also gave the next token."
+    if token.fate == "correction":
+        return f"The target's own token here, in place of {_rejected_here(run, it)}."
     if token.fate == "dropped":
+        rejected = next((it.drafted[one] for one in _above(it, index) if it.drafted[one].fate == "rejected"), None)
         after = f" the rejected {_quoted(run, rejected.id)}" if rejected else " the end of the text"
         return f"Guessed after{after}: its check does not count."
     return _check(run, token)
+
+
+def _rejected_here(run: Run, it: Iteration) -> str:
+    """The rejected guesses for the place of the target's own token."""
+    refused = [guess for guess in it.drafted if guess.fate == "rejected"]
+    if it.parents is not None:
+        refused = [guess for guess, parent in zip(it.drafted, it.parents) if parent == it.n_accepted - 1]
+    return f"the rejected {_quoted(run, refused[0].id)}" if len(refused) == 1 else f"{len(refused)} rejected guesses"
 
 
 def _all_held(n: int) -> str:
@@ -96,6 +112,8 @@ def _check(run: Run, token: Token) -> str:
     noise = " with the same noise" if run.settings.rule == "coupling" else ""
     if token.fate == "accepted":
         return f"Both models' first choice here{noise} is {theirs or _quoted(run, token.id)}."
+    if theirs and own == theirs:  # in a tree, another guess for the place
+        return f"Both models' first choice here{noise} is {theirs}, which is another guess of the tree."
     if not own or not theirs:
         return "The target's choice here is another token."
     return f"The draft's first choice{noise} is {own}, the target's is {theirs}."
@@ -103,7 +121,7 @@ def _check(run: Run, token: Token) -> str:
 
 def _policy(trace: Trace, it: Iteration, index: int, token: Token) -> str:
     """The policy's decision after this guess."""
-    last = index == it.n_drafted - 1
+    last = index == it.n_drafted - 1 and it.parents is None  # a tree lists its accepted guesses first
     outcome = _STOPPED[it.stop] if last else "guessed on"
     if token.score is None:
         return f"Policy: {outcome}." if last else ""

@@ -183,9 +183,16 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
         "starts": [iteration.start for iteration in trace.iterations],
         "fates": ["".join(LETTERS[token.fate] for token in _tokens(iteration)) for iteration in trace.iterations],
         "wrong": [[token.id for token in it.drafted if token.fate != "accepted"] for it in trace.iterations],
+        "parents": _parents(trace),
         "times": _ticks(run, trace),
     }
     return {**lane, "details": [_recorded(iteration) for iteration in trace.iterations]} if details else lane
+
+
+def _parents(trace: Trace) -> list[list[int] | None] | None:
+    """The guess that each guess follows, by iteration; None for a lane whose guesses are chains."""
+    parents = [iteration.parents for iteration in trace.iterations]
+    return parents if any(parents) else None
 
 
 def _recorded(iteration: Iteration) -> dict[str, Any]:

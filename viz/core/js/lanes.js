@@ -16,7 +16,7 @@ export function lastAtMost(list, x, key) {
   return low - 1;
 }
 
-/** A token of a lane: {text, fate (a letter), iteration, index in it, position in the text, node on the page}, and what
+/** A token of a lane: {text, fate (a letter), iteration, index in it, depth (tokens of it above), position in the text, node on the page}, and what
  * is recorded of it, where the payload has that. */
 class Token {
   constructor(fields) { Object.assign(this, fields); }
@@ -26,7 +26,8 @@ class Token {
 Token.prototype.tops = [[], []]; // the draft's and the target's most probable tokens here: [text, probability]
 
 /** An iteration: {start, fates, drafted, accepted, emitted (0 or 1), tokens}, and on the decode clock, in seconds,
- * {t0, draftEnd, checkEnd, end}; draftShare: the part of the time until draftEnd that is not the policy's. */
+ * {t0, draftEnd, checkEnd, end}; draftShare: the part of the time until draftEnd that is not the policy's. Where its guesses
+ * branch, parents: the index of the guess that each follows, -1 for the text; the accepted ones come first. Else null. */
 class Iteration {
   constructor(lane, fields) {
     Object.assign(this, fields);
@@ -36,10 +37,14 @@ class Iteration {
   get guesses() { return this.tokens.slice(0, this.drafted); }
   get own() { return this.emitted ? this.tokens[this.drafted] : null; }
   get gives() { return this.accepted + this.emitted; }
+  /** Passes of the draft: one for each guess of a chain, and for each place of a tree. */
+  get steps() { return this.parents ? new Set(this.parents).size : this.drafted; }
+  /** The most guesses after one another. */
+  get deepest() { return this.parents ? 1 + Math.max(...this.guesses.map((guess) => guess.depth)) : this.drafted; }
 
   /** Its cost by the lane's cost curves, in target passes, and that of plain decoding for the same tokens. */
   get cost() {
-    const { costs, draft, policy } = this.lane, parts = iterationParts(costs, this.drafted, draft, policy);
+    const { costs, draft, policy } = this.lane, parts = iterationParts(costs, this.drafted, draft, policy, this.steps);
     const guessing = parts.guess + parts.decide, total = guessing + parts.check + parts.rest, plain = this.gives * plainCost(costs);
     return { guessing, check: parts.check, rest: parts.rest, total, plain, gained: plain - total };
   }
@@ -54,12 +59,13 @@ export class Lane {
     this.keptAt = []; // output position -> index into tokens
   }
 
-  /** One more iteration: a letter and a text for each token, and its times in seconds. */
-  add(fates, texts, start, draft, check, policy, rest) {
-    const t0 = this.end, draftEnd = t0 + draft + policy;
+  /** One more iteration: a letter and a text for each token, and its times in seconds: draft, check, policy, rest. */
+  add({ start, fates, texts, parents, times: [draft, check, policy, rest] }) {
+    const t0 = this.end, draftEnd = t0 + draft + policy, depths = depthsOf(parents ?? []);
     const emitted = "cbp".includes(fates[fates.length - 1] || "-") ? 1 : 0, accepted = fates.split("a").length - 1;
     const iteration = new Iteration(this, {
       start, fates, emitted, accepted, t0, draftEnd, drafted: fates.length - emitted,
+      parents: depths.some((depth, k) => depth !== k) ? parents : null,
       draftShare: draft + policy > 0 ? draft / (draft + policy) : 1,
       checkEnd: draftEnd + check,
       end: draftEnd + check + rest,
@@ -67,8 +73,8 @@ export class Lane {
       nodes: null,
     });
     iteration.tokens = texts.map((text, index) => {
-      const fate = fates[index], position = "cbp".includes(fate) ? start + accepted : start + index;
-      return new Token({ text, fate, iteration: this.iterations.length, index, position, node: null });
+      const fate = fates[index], depth = "cbp".includes(fate) ? accepted : depths[index] ?? index;
+      return new Token({ text, fate, depth, iteration: this.iterations.length, index, position: start + depth, node: null });
     });
     for (const token of iteration.tokens) {
       if (!token.thrown) this.keptAt[token.position] = this.tokens.length;
@@ -93,21 +99,21 @@ export class Lane {
   /** The lane's counts after `upTo` iterations, by default all. */
   counts(upTo = this.iterations.length) {
     if (!this.sums) {
-      let drafted = 0, accepted = 0, kept = 0;
+      let drafted = 0, steps = 0, accepted = 0, kept = 0;
       this.sums = this.iterations.map((it) => {
-        drafted += it.drafted; accepted += it.accepted; kept += it.gives;
-        return { drafted, accepted, kept };
+        drafted += it.drafted; steps += it.steps; accepted += it.accepted; kept += it.gives;
+        return { drafted, steps, accepted, kept };
       });
     }
-    const sums = upTo > 0 ? this.sums[upTo - 1] : { drafted: 0, accepted: 0, kept: 0 };
+    const sums = upTo > 0 ? this.sums[upTo - 1] : { drafted: 0, steps: 0, accepted: 0, kept: 0 };
     return { passes: upTo, thrown: sums.drafted - sums.accepted, ...sums };
   }
 
   /** The counts after `upTo` iterations, as the figures of these keys show them. */
   counted(upTo) {
-    const { passes, drafted, thrown, kept } = this.counts(upTo);
+    const { passes, drafted, steps, thrown, kept } = this.counts(upTo);
     const share = drafted ? ` (${Math.round(100 * thrown / drafted)}%)` : "";
-    return { target_passes: String(passes), draft_passes: String(drafted), thrown_away: `${thrown}${share}`,
+    return { target_passes: String(passes), draft_passes: String(steps), thrown_away: `${thrown}${share}`,
       tokens_per_target_pass: passes ? (kept / passes).toFixed(2) : "…" };
   }
 }
@@ -115,7 +121,7 @@ export class Lane {
 const COUNTED = {
   tokens_per_target_pass: ["tokens per target pass", "tokens / target passes"],
   target_passes: ["target passes", "passes of the big model, one per iteration"],
-  draft_passes: ["draft passes", "guesses of the small model"],
+  draft_passes: ["draft passes", "passes of the small model"],
   thrown_away: ["thrown away", "rejected and dropped guesses"],
 };
 
@@ -125,14 +131,28 @@ export function countedFigures(lane, note) {
   return shown.map((key) => ({ key, label: COUNTED[key][0], text: texts[key], formula: `${COUNTED[key][1]}${note}` }));
 }
 
-/** Adds iterations {start, fates, wrong: ids of the guesses that did not hold, times} to a lane that writes `output`. */
+/** The number of guesses above each guess of a tree. */
+function depthsOf(parents) {
+  const depths = [];
+  for (const parent of parents) depths.push(parent < 0 ? 0 : depths[parent] + 1);
+  return depths;
+}
+
+/** Texts of the guesses that did not hold, each after those above it; `context`: ids before the iteration, ids: of its guesses. */
+export function thrownTexts(context, ids, accepted, parents, vocab) {
+  if (!parents) return piecesAfter([...context.slice(-NEAR), ...ids.slice(0, accepted)], ids.slice(accepted), vocab);
+  const until = (node) => (node < 0 ? context.slice(-NEAR) : [...until(parents[node]), ids[node]]);
+  return ids.slice(accepted).map((id, k) => piecesAfter(until(parents[accepted + k]), [id], vocab)[0]);
+}
+
+/** Adds iterations {start, fates, wrong: ids of the guesses that did not hold, parents, times} to a lane that writes `output`. */
 function layOut(lane, output, iterations, vocab) {
   const shown = pieces(output, vocab);
-  for (const { start, fates, wrong, times } of iterations) {
-    const end = start + fates.split("a").length - 1;
-    const texts = [...shown.slice(start, end), ...piecesAfter(output.slice(Math.max(0, end - NEAR), end), wrong, vocab)];
+  for (const { start, fates, wrong, parents, times } of iterations) {
+    const accepted = fates.split("a").length - 1, end = start + accepted, before = output.slice(Math.max(0, start - NEAR), start);
+    const texts = [...shown.slice(start, end), ...thrownTexts(before, [...output.slice(start, end), ...wrong], accepted, parents, vocab)];
     if (texts.length < fates.length) texts.push(shown[end]);
-    lane.add(fates, texts, start, ...times);
+    lane.add({ start, fates, texts, parents, times });
   }
   return lane;
 }
@@ -141,7 +161,7 @@ function layOut(lane, output, iterations, vocab) {
 export function measuredLane(data, costs, vocab) {
   const times = (i) => data.times.slice(4 * i, 4 * i + 4).map((ticks) => ticks * TICK);
   const lane = layOut(new Lane({ ...data, costs }), data.output,
-    data.fates.map((fates, i) => ({ start: data.starts[i], fates, wrong: data.wrong[i], times: times(i) })), vocab);
+    data.fates.map((fates, i) => ({ start: data.starts[i], fates, wrong: data.wrong[i], parents: data.parents?.[i], times: times(i) })), vocab);
   const last = lane.tokens[lane.keptAt[lane.keptAt.length - 1]];
   if (data.ends && last) last.ends = true; // a token without a text
   return lane;

@@ -15,14 +15,15 @@ export function checkCost({ v }, n) {
   return last + (last - v[0]) / Math.max(1, v.length - 1) * (n - v.length);
 }
 
-/** What an iteration of n drafted tokens costs: {guess, decide, check, rest}. All simulated costs and times come from here. */
-export function iterationParts(costs, n, draft, policy) {
+/** What an iteration of n drafted tokens costs: {guess, decide, check, rest}; `steps`: passes of the draft, if they are fewer.
+ * All simulated costs and times come from here. */
+export function iterationParts(costs, n, draft, policy, steps = n) {
   const c = draft == null ? 0 : costs.c[draft], first = draft != null && n ? costs.first?.[draft] || 0 : 0;
-  return { guess: first + n * c, decide: n * (costs.decision?.[policy] || 0), check: checkCost(costs, n + 1), rest: costs.o };
+  return { guess: first + steps * c, decide: n * (costs.decision?.[policy] || 0), check: checkCost(costs, n + 1), rest: costs.o };
 }
 
-export function iterationCost(costs, n, draft, policy) {
-  const { guess, decide, check, rest } = iterationParts(costs, n, draft, policy);
+export function iterationCost(costs, n, draft, policy, steps) {
+  const { guess, decide, check, rest } = iterationParts(costs, n, draft, policy, steps);
   return guess + decide + check + rest;
 }
 

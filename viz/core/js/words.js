@@ -36,7 +36,7 @@ export const GLOSSARY = {
   oracle: "Knows in advance which guesses will hold, so it never guesses one too many. A bound for comparison; it cannot be used in practice.",
   "static-opt": "The best static SL: of this run, or, in an evaluation, the one chosen on other prompts than it is tested on.",
   accepted: "A guess that passed the check: it becomes text.",
-  rejected: "The first guess of an iteration that failed the check.",
+  rejected: "A guess that failed the check: the target's token is another one.",
   dropped: "A guess after a rejected one: it continued a wrong token, so its check is void.",
   correction: "The target's own token in place of a rejected guess.",
   bonus: "The target's extra token after an iteration in which every guess held.",

@@ -1,7 +1,6 @@
-/* Fields, tokens in boxes, and what the browser remembers. */
+/* Fields, and what the browser remembers. */
 
 import { aria, el, range } from "../../core/js/dom.js";
-import { visible } from "../../core/js/format.js";
 
 /** A labelled slider: {node, value, set}. */
 export function slider(label, { min, max, step, value, shown = String }, act) {
@@ -19,16 +18,6 @@ export function numberField(label, value, { min = 0, max = 1e6, step = "any" } =
   const read = () => (input.value !== "" && input.checkValidity() ? Number(input.value) : null);
   input.addEventListener("input", () => { aria(input, { invalid: read() == null }); act(); });
   return { node: el("label", "sl-field", el("span", "", label), input), input, get value() { return read(); }, set(x) { input.value = x; } };
-}
-
-const MARKS = { accepted: "✓", rejected: "✕", dropped: "–", correction: "↻", bonus: "+", plain: "•", waiting: "?" };
-
-/** A token in its box: border, mark and colour show its fate. */
-export function tokenBox(text, fate, { title } = {}) {
-  const node = el("span", `sl-token sl-${fate}`, el("span", "sl-token-text", visible(text) || "∅"));
-  node.append(aria(el("i", "sl-mark", MARKS[fate] || ""), { hidden: true }), el("span", "sl-hidden", `, ${fate}`));
-  if (title) node.title = title;
-  return node;
 }
 
 /** Values kept in the browser's storage; everything else works without it. */

@@ -3,12 +3,13 @@
 import { aria, button, el, table } from "../../core/js/dom.js";
 import { opener, printNode, save } from "../../core/js/files.js";
 import { clamp } from "../../core/js/format.js";
+import { tokenBox } from "../../core/js/tokens.js";
 import { checksChart, lanesChart } from "./charts.js";
 import { FACTS, chanceAt, factsOf, fill, iterationFacts } from "./facts.js";
-import { memory, tokenBox } from "./fields.js";
+import { memory } from "./fields.js";
 import { KINDS, exampleOf } from "./kinds.js";
 import { Question, answersOf } from "./questions.js";
-import { costSentence, iterationSentence } from "./sentences.js";
+import { costSentence, iterationSentence } from "../../core/js/sentences.js";
 import { Calculator } from "./whatif.js";
 
 const LESSON_FILE = { most: 200_000, limit: "200 kB, the limit for a lesson" };

@@ -5,11 +5,11 @@ import { fixed, small, times } from "../../core/js/format.js";
 import { pieces, piecesAfter } from "../../core/js/pieces.js";
 import { Confidence, Oracle, Static, makePolicy } from "../../core/js/policies.js";
 import { Replay, SL_CAP, bestSplit, checkCost, cutChain, iterationCost, plainCost, simulate } from "../../core/js/replay.js";
-import { meter } from "../../core/js/tops.js";
+import { meter, tokenBox } from "../../core/js/tokens.js";
 import { speedBars } from "./charts.js";
 import { ExpressionError, MAX_SOURCE, WRITTEN_NAMES, Written } from "./expression.js";
-import { memory, tokenBox } from "./fields.js";
-import { iterationSentence } from "./sentences.js";
+import { memory } from "./fields.js";
+import { iterationSentence } from "../../core/js/sentences.js";
 import { promptBefore } from "./steps.js";
 
 const LENGTHS = [24, 48, 96];

@@ -2,6 +2,7 @@
 
 import { count, fixed, percent, quoted } from "../../core/js/format.js";
 import { checkCost } from "../../core/js/replay.js";
+import { costSentence, iterationSentence } from "../../core/js/sentences.js";
 
 const STOPPED = {
   policy: "check now", cap: "check now: this is the limit for one iteration", limit: "check now: no more tokens are wanted",
@@ -9,29 +10,11 @@ const STOPPED = {
   exhausted: "check now: the draft has nothing more to propose",
 };
 
-/** "Iteration 2: guessed 5, 1 held, 1 rejected, 3 dropped, 1 correction: 2 tokens." */
-export function iterationSentence(lane, i) {
-  const it = lane.iterations[i], rejected = it.guesses.filter((guess) => guess.outcome === "rejected").length;
-  const dropped = it.drafted - it.accepted - rejected;
-  const parts = it.drafted ? [`guessed ${it.drafted}`, `${it.accepted} held`] : ["nothing was guessed"];
-  if (rejected) parts.push(`${rejected} rejected`);
-  if (dropped) parts.push(`${dropped} dropped`);
-  if (it.own) parts.push(`1 ${{ plain: "token by the target alone" }[it.own.outcome] || it.own.outcome}`);
-  return `Iteration ${i + 1}: ${parts.join(", ")}: ${count(it.gives, "token")}.`;
-}
-
-/** The iteration's cost, compared with plain decoding of the same tokens. */
-export function costSentence({ cost, drafted: n, gives }) {
-  const guessing = n ? `${count(n, "guess", "guesses")} ${fixed(cost.guessing)} + ` : "";
-  const sum = `${guessing}one check ${fixed(cost.check)} + the rest ${fixed(cost.rest)} = ${fixed(cost.total)} passes of the target`;
-  const verdict = Math.abs(cost.gained) < 0.005 ? "no difference"
-    : cost.gained > 0 ? `${fixed(cost.gained)} saved` : `${fixed(-cost.gained)} lost`;
-  return `Cost: ${sum}. Plain decoding would have taken ${fixed(cost.plain)} for ${count(gives, "token")}: ${verdict}.`;
-}
-
 /** The steps of one iteration: [{kind, at, sentence, more}]; `at` is the index of the step's guess. */
 export function stepsOf(model, lane, i) {
-  const it = lane.iterations[i], steps = it.guesses.map((guess, at) => guessStep(lane, it, guess, at));
+  const it = lane.iterations[i];
+  if (it.parents) return treeSteps(model, lane, i);
+  const steps = it.guesses.map((guess, at) => guessStep(lane, it, guess, at));
   steps.push(checkStep(model, it, lane));
   it.guesses.forEach((guess, at) => {
     if (guess.outcome === "accepted" || guess.outcome === "rejected") steps.push({ kind: "verdict", at, ...verdictOf(model, it, guess, at) });
@@ -40,6 +23,45 @@ export function stepsOf(model, lane, i) {
   if (it.drafted > it.accepted) steps.push({ kind: "rewind", at: it.accepted, ...rewindStep(it) });
   steps.push({ kind: "cost", at: -1, sentence: iterationSentence(lane, i), more: costSentence(it) });
   return steps;
+}
+
+/** The steps of an iteration whose guesses branch: all guesses for one place at once; `place`: how deep the step reaches. */
+function treeSteps(model, lane, i) {
+  const it = lane.iterations[i], places = Array.from({ length: it.deepest }, (_, place) => place);
+  const steps = places.map((place) => ({ kind: "guess", place, at: it.guesses.findIndex((guess) => guess.depth === place), ...treeGuess(it, place) }));
+  steps.push({ ...checkStep(model, it, lane), place: it.deepest });
+  for (const place of places.slice(0, it.accepted + 1)) {
+    const asked = it.guesses.filter((guess, k) => guess.depth === place && it.parents[k] === place - 1);
+    if (asked.length) steps.push({ kind: "verdict", place, at: asked[0].index, ...treeVerdict(model, it, place, asked) });
+  }
+  if (it.own) steps.push({ kind: "own", place: it.deepest, at: it.drafted, ...ownStep(model, it) });
+  if (it.drafted > it.accepted) steps.push({ kind: "rewind", place: it.deepest, at: -1, ...treeRewind(it) });
+  return [...steps, { kind: "cost", place: it.deepest, at: -1, sentence: iterationSentence(lane, i), more: costSentence(it) }];
+}
+
+function treeGuess(it, place) {
+  const guesses = it.guesses.filter((guess) => guess.depth === place), above = new Set(guesses.map((guess) => it.parents[guess.index])).size;
+  const named = guesses.slice(0, 3).map((guess) => quoted(guess.text) + (guess.p == null ? "" : ` (${percent(guess.p)})`)).join(", ");
+  const after = place === 0 ? "the text" : above === 1 ? "one of these guesses" : `${above} of these guesses`;
+  return { sentence: `Place ${place + 1}: the draft reads ${after} and proposes ${count(guesses.length, "token")}: ${named}${guesses.length > 3 ? ", …" : ""}.`,
+    more: `That takes ${count(above, "draft pass", "draft passes")}, however many tokens come of each; percentages are the draft's own, after the guesses above.` };
+}
+
+function treeVerdict(model, it, place, asked) {
+  const held = asked.find((guess) => guess.outcome === "accepted"), others = asked.length - (held ? 1 : 0);
+  const rejected = others === 0 ? "" : `${others === 1 ? " The other guess" : ` The ${others} other guesses`} for this place, and all that follow ${others === 1 ? "it" : "them"}, no longer count.`;
+  if (!held) {
+    const own = it.own ? `: it is ${quoted(it.own.text)}` : "";
+    return { sentence: `Place ${place + 1}: none of ${count(asked.length, "guess", "guesses")} is the target's token${own}. Rejected.`, more: "" };
+  }
+  const better = asked.filter((guess) => guess.p != null && held.p != null && guess.p > held.p).length;
+  const rank = better ? `, though the draft found ${better === 1 ? "another token" : `${better} other tokens`} likelier` : "";
+  return { sentence: `Place ${place + 1}: the target's token is among the guesses: ${quoted(held.text)}${rank}. Accepted.`, more: `${rejected}${better ? " A chain would have ended here." : ""}`.trim() };
+}
+
+function treeRewind(it) {
+  return { sentence: `${count(it.drafted - it.accepted, "guess is", "guesses are")} thrown away; both models' caches keep the accepted path alone.`,
+    more: "Each guess had been read after the guesses above it only, so what follows is as if the others had never been there." };
 }
 
 function guessStep(lane, it, guess, at) {
@@ -95,13 +117,15 @@ function ownStep(model, it) {
   const token = quoted(it.own.text);
   if (it.own.outcome === "plain") return { sentence: `The target writes ${token}.`, more: "" };
   if (it.own.outcome === "bonus") {
-    return { sentence: `${it.drafted === 1 ? "The guess" : `All ${it.drafted} guesses`} held, and the same pass also gives the next token: ${token}, the bonus.`,
+    const held = it.parents ? "No guess followed the last one that" : it.drafted === 1 ? "The guess" : `All ${it.drafted} guesses`;
+    return { sentence: `${held} held, and the same pass also gives the next token: ${token}, the bonus.`,
       more: "It costs nothing extra: the check computed it anyway." };
   }
+  const rejected = it.parents ? "rejected guesses" : "rejected guess";
   return model.rule === "sampling"
-    ? { sentence: `The rejected guess is replaced by a token drawn from the residual, the part of p above q: ${token}, the correction.`,
+    ? { sentence: `The ${rejected} ${it.parents ? "are" : "is"} replaced by a token drawn from the residual, the part of p above q: ${token}, the correction.`,
       more: "The residual is max(0, p − q), scaled to sum to 1: what the draft proposes too rarely." }
-    : { sentence: `The check has also given the target's own token at the place of the rejected guess: ${token}, the correction.`,
+    : { sentence: `The check has also given the target's own token at the place of the ${rejected}: ${token}, the correction.`,
       more: "So even an iteration in which no guess holds gives one token, the one that plain decoding would have written." };
 }
 

@@ -1,10 +1,10 @@
 /* Step by step: one iteration at a time, divided into guesses, check, verdicts, own token, rewind and cost. */
 
 import { aria, button, el, select } from "../../core/js/dom.js";
-import { clamp, fixed, visible } from "../../core/js/format.js";
-import { meter, tops } from "../../core/js/tops.js";
-import { tokenBox } from "./fields.js";
+import { clamp, fixed, percent, quoted, visible } from "../../core/js/format.js";
+import { meter, tokenBox, tops } from "../../core/js/tokens.js";
 import { KINDS, findIteration } from "./kinds.js";
+import { treeOf } from "../../core/js/tree.js";
 import { stepsOf } from "./sentences.js";
 
 const TEXT_BEFORE = 60; // tokens of text shown before the iteration
@@ -132,7 +132,7 @@ export class Steps {
 
   bet() {
     const made = this.bets.get(this.it), row = el("p", "sl-bet", "How many of them will hold? ");
-    for (let k = 0; k <= Math.min(this.it.drafted, 24); k++) {
+    for (let k = 0; k <= Math.min(this.it.deepest, 24); k++) {
       row.append(button(String(k), () => { this.bets.set(this.it, k); this.build(); }, { pressed: made === k }), " ");
     }
     if (made != null) row.append(el("span", "sd-mute", "Now choose Next."));
@@ -147,14 +147,22 @@ export class Steps {
   /** How much of the iteration is revealed at this step. */
   revealed(step) {
     const { kind, at } = step, it = this.it;
+    if (it.parents) return { ...this.revealedPath(step), own: ["own", "rewind", "cost"].includes(kind), over: kind === "cost" || kind === "rewind" };
     const guesses = kind === "guess" ? at + 1 : it.drafted;
     const verdicts = kind === "verdict" ? at + 1 : ["own", "rewind", "cost"].includes(kind) ? it.drafted : 0;
     const own = ["own", "rewind", "cost"].includes(kind);
     return { guesses, verdicts, own, refused: verdicts > it.accepted, thrown: own, over: kind === "cost" || kind === "rewind" };
   }
 
+  /** Of a tree, the text shows only what was accepted; the draft passes of the places that are open have been paid. */
+  revealedPath({ kind, place }) {
+    const { it } = this, known = kind === "verdict" ? Math.min(place + 1, it.accepted) : kind === "guess" || kind === "check" ? 0 : it.accepted;
+    const reads = new Set(it.parents.filter((_, k) => it.guesses[k].depth <= place)).size;
+    return { guesses: known, verdicts: known, reads, refused: false, thrown: true };
+  }
+
   fateOf(k, open) {
-    const { outcome: fate } = this.it.guesses[k];
+    const { outcome: fate } = this.it.tokens[k];
     if (fate === "dropped") return open.refused || open.own ? "dropped" : "waiting";
     return k < open.verdicts ? fate : "waiting";
   }
@@ -165,22 +173,33 @@ export class Steps {
     this.lane.iterations.slice(0, this.at.iteration).forEach((past, i) => {
       if (past.start + past.gives < it.start - TEXT_BEFORE) return;
       const group = el("span", "sl-past", el("sup", "", String(i + 1)));
-      past.guesses.slice(0, past.accepted).forEach((guess) => group.append(el("span", "sl-kept sl-accepted", guess.text)));
-      if (past.own) group.append(el("span", `sl-kept sl-${past.own.outcome}`, past.own.text));
+      past.guesses.slice(0, past.accepted).forEach((guess) => group.append(el("span", "sl-kept sd-is-accepted", guess.text)));
+      if (past.own) group.append(el("span", `sl-kept sd-is-${past.own.outcome}`, past.own.text));
       box.append(group);
     });
     const now = el("span", "sl-present", el("sup", "", String(this.at.iteration + 1)));
     it.guesses.slice(0, open.guesses).forEach((guess, k) => {
       const fate = this.fateOf(k, open);
-      if (!(open.thrown && (fate === "dropped" || fate === "rejected"))) now.append(el("span", `sl-kept sl-${fate}`, guess.text));
+      if (!(open.thrown && (fate === "dropped" || fate === "rejected"))) now.append(el("span", `sl-kept sd-is-${fate}`, guess.text));
     });
-    if (it.own && open.own) now.append(el("span", `sl-kept sl-${it.own.outcome}`, it.own.text));
+    if (it.own && open.own) now.append(el("span", `sl-kept sd-is-${it.own.outcome}`, it.own.text));
     box.append(now);
     requestAnimationFrame(() => { box.scrollTop = box.scrollHeight; });
     return box;
   }
 
+  /** The guesses of an iteration that branch; those for one place appear, and are judged, together. */
+  tree(step) {
+    const { it } = this, judged = step.kind === "verdict" ? step.place : step.kind === "guess" || step.kind === "check" ? -1 : it.deepest;
+    const known = (k) => Math.min(it.tokens[k].depth, it.accepted) <= judged;
+    const tree = treeOf(it, { chosen: Math.max(0, step.at), choose: (k) => this.point(k), shown: (k) => (k < it.drafted ? it.tokens[k].depth <= step.place : judged === it.deepest),
+      fate: (k) => (known(k) ? it.tokens[k].outcome : "waiting") });
+    tree.classList.add("sl-board");
+    return tree;
+  }
+
   board(step) {
+    if (this.it.parents) return this.tree(step);
     const open = this.revealed(step), it = this.it, board = aria(el("ol", "sl-board"), { label: "Guesses of this iteration" });
     it.guesses.slice(0, open.guesses).forEach((guess, k) => {
       const fate = this.fateOf(k, open), current = step.at === k && step.kind !== "own" && step.kind !== "rewind";
@@ -201,7 +220,7 @@ export class Steps {
 
   /** Two bars on one scale: the time spent so far, and plain decoding's time for the tokens that the iteration gives. */
   costs(step) {
-    const { cost, drafted: n, gives } = this.it, open = this.revealed(step), checked = step.kind !== "guess";
+    const { cost, steps, gives } = this.it, open = this.revealed(step), reads = open.reads ?? open.guesses, checked = step.kind !== "guess";
     const scale = Math.max(cost.total, cost.plain, 1), bar = el("div", "sl-cost"), plain = el("div", "sl-cost");
     const part = (holder, size, cls, text) => {
       const piece = el("i", cls);
@@ -209,11 +228,11 @@ export class Steps {
       piece.title = text;
       holder.append(piece);
     };
-    for (let k = 0; k < open.guesses; k++) part(bar, cost.guessing / n, "sl-part-guess", `guess ${k + 1}: ${fixed(cost.guessing / n)}`);
+    for (let k = 0; k < reads; k++) part(bar, cost.guessing / steps, "sl-part-guess", `guess ${k + 1}: ${fixed(cost.guessing / steps)}`);
     if (checked) part(bar, cost.check, "sl-part-check", `check: ${fixed(cost.check)}`);
     if (checked && cost.rest) part(bar, cost.rest, "sl-part-rest", `the rest: ${fixed(cost.rest)}`);
     for (let k = 0; open.over && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check", `token ${k + 1}: ${fixed(cost.plain / gives)}`);
-    const spent = (n ? cost.guessing * open.guesses / n : 0) + (checked ? cost.check + cost.rest : 0);
+    const spent = (steps ? cost.guessing * reads / steps : 0) + (checked ? cost.check + cost.rest : 0);
     const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sd-mute", name), holder, el("span", "sl-value", value));
     const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, open.over ? fixed(cost.plain) : "at the end"),
       el("p", "sl-note", "In passes of the target over one token, at this run's own costs." + this.clock()));
@@ -229,7 +248,14 @@ export class Steps {
   numbers(step) {
     const guess = step.at >= 0 && ["guess", "verdict"].includes(step.kind) ? this.it.guesses[step.at] : step.kind === "own" ? this.it.own : null;
     const [draft, target] = guess ? guess.tops : [];
-    return tops(step.kind === "own" ? [] : draft, step.kind === "guess" ? [] : target);
+    return el("div", "sl-numbers", tops(step.kind === "own" ? [] : draft, step.kind === "guess" ? [] : target));
+  }
+
+  /** What is known of a guess of the tree that was chosen. */
+  point(k) {
+    const { tops: [draft, target], p, text, depth } = this.it.tokens[k], step = this.steps[this.at.step];
+    const said = el("p", "", `${quoted(text)}, place ${depth + 1}${p == null ? "" : `: the draft gave it ${percent(p)} after the guesses above`}.`);
+    this.node.querySelector(".sl-numbers").replaceChildren(said, tops(draft, ["guess", "check"].includes(step.kind) ? [] : target));
   }
 }
 

@@ -120,7 +120,7 @@ export class WhatIf {
   recorded(costs) {
     const { model, draft } = this, plain = plainCost(costs);
     const rows = model.lanes.filter((lane) => lane.policy !== "autoregressive" && lane.draft === draft).map((lane) => {
-      const cost = lane.iterations.reduce((sum, it) => sum + iterationCost(costs, it.drafted, draft, lane.policy), 0);
+      const cost = lane.iterations.reduce((sum, it) => sum + iterationCost(costs, it.drafted, draft, lane.policy, it.steps), 0);
       return { name: lane.name, speedup: lane.output.length * plain / cost, cls: "sl-simulated" };
     });
     if (!rows.length) return null;

@@ -3,7 +3,7 @@
 import { aria, button, definitions, el } from "../../core/js/dom.js";
 import { printNode } from "../../core/js/files.js";
 import { GLOSSARY, MORE_WORDS } from "../../core/js/words.js";
-import { tokenBox } from "./fields.js";
+import { tokenBox } from "../../core/js/tokens.js";
 import { Calculator } from "./whatif.js";
 
 export class Words {

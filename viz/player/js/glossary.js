@@ -60,7 +60,8 @@ export function explainTerms(root) {
 const KEYS = [["space", "play or pause"], ["← →", "previous, next iteration of the selected lane"], ["home end", "start, end"],
   ["+ −", "faster, slower"], ["f", "final text only"], ["?", "this guide"], ["esc", "close it"],
   ["on a word, figure or lane: ↑ ↓", "the next one of that place"],
-  ["in a text: ← →", "token by token, each with the reason for its fate"], ["in a text: e", "explain the token step by step"]];
+  ["in a text: ← →", "token by token, each with the reason for its fate"], ["in a text: e", "explain the token step by step"],
+  ["in a text: enter", "open the tree, where guesses branched; arrow keys lead through it, esc closes it"]];
 
 /** The guide: what the page shows, the colours, every word, the keys. */
 export function guide(legend) {

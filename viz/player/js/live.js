@@ -2,8 +2,8 @@
 
 import { el } from "../../core/js/dom.js";
 import { clamp, clockText } from "../../core/js/format.js";
-import { Lane, countedFigures } from "../../core/js/lanes.js";
-import { Joiner, NEAR, piecesAfter } from "../../core/js/pieces.js";
+import { Lane, countedFigures, thrownTexts } from "../../core/js/lanes.js";
+import { Joiner, NEAR } from "../../core/js/pieces.js";
 import { LETTERS } from "../../core/js/words.js";
 import { say } from "./glossary.js";
 import { Player } from "./player.js";
@@ -13,10 +13,10 @@ import { fittingSpeed } from "./speeds.js";
 class LiveText {
   constructor(vocab) { Object.assign(this, { vocab, joiner: new Joiner(vocab, true), near: [] }); }
 
-  /** Texts of one iteration's tokens [[id, fate]]; guesses that did not hold do not affect later texts. */
-  of(tokens) {
-    const held = tokens.filter(([, fate]) => fate === "accepted").map(([id]) => id);
-    const wrong = piecesAfter([...this.near, ...held], tokens.filter(isThrown).map(([id]) => id), this.vocab);
+  /** Texts of one iteration's guesses and own token [[id, fate]]; guesses that did not hold do not affect later texts. */
+  of(guesses, own, parents) {
+    const tokens = own ? [...guesses, own] : guesses, accepted = guesses.filter(([, fate]) => fate === "accepted").length;
+    const wrong = thrownTexts(this.near, guesses.map(([id]) => id), accepted, parents, this.vocab);
     const kept = tokens.filter((token) => !isThrown(token)).map(([id]) => id);
     this.near = [...this.near, ...kept].slice(-NEAR);
     return tokens.map((token) => (isThrown(token) ? wrong.shift() : this.joiner.next(token[0])));
@@ -128,9 +128,9 @@ const Live = {
     if (repeat !== 0) return;
     const model = this.lanes[lane];
     for (const item of items) {
-      const all = item.e ? item.d.concat([item.e]) : item.d;
-      const fates = all.map(([, fate]) => LETTERS[fate]).join("");
-      model.add(fates, this.live.texts[lane].of(all), item.start, ...item.t); // draft, check, policy, rest
+      const { start, d: guesses, e: own, t, parents } = item;
+      const fates = [...guesses, ...(own ? [own] : [])].map(([, fate]) => LETTERS[fate]).join("");
+      model.add({ start, fates, texts: this.live.texts[lane].of(guesses, own, parents), parents, times: t });
     }
     model.sums = null;
     this.views[lane].build();

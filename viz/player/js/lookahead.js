@@ -22,14 +22,15 @@ export class SlStrip {
   /** Draws on axes of `length` positions and `top` guesses. */
   draw(length, top) {
     Object.assign(this, { length: Math.max(1, length), most: top });
-    let guessed = "", accepted = "";
+    let guessed = "", accepted = "", deepest = "";
     for (const it of this.lane.iterations) {
       const width = Math.max(1, it.accepted + it.emitted) - 0.12;
       if (it.drafted) guessed += column(it.start, width, Math.min(it.drafted, top) / top);
       if (it.accepted) accepted += column(it.start, width, Math.min(it.accepted, top) / top);
+      if (it.parents) deepest += `M${it.start} ${(1 - Math.min(it.deepest, top) / top).toFixed(3)}h${width.toFixed(2)}`;
     }
     this.svg.setAttribute("viewBox", `0 0 ${this.length} 1`);
-    this.svg.replaceChildren(svg("path", { class: "sd-sl-accepted", d: accepted }), svg("path", { class: "sd-sl-guessed", d: guessed }));
+    this.svg.replaceChildren(svg("path", { class: "sd-sl-accepted", d: accepted }), svg("path", { class: "sd-sl-guessed", d: guessed }), svg("path", { class: "sd-sl-deepest", d: deepest }));
     this.top.textContent = String(top);
     const most = Math.max(0, ...this.lane.iterations.map((it) => it.drafted));
     aria(this.plot, { label:
@@ -96,7 +97,7 @@ const Lookahead = {
     const number = strip.at(event), it = strip.lane.iterations[number];
     if (!it) return false;
     const head = el("div", "sd-pop-head", el("b", "", `Iteration ${number + 1}`), el("span", "sd-mute", `from position ${it.start}`));
-    this.popup.show(strip.node, [head, el("p", "", `${it.drafted} guessed, ${it.accepted} accepted.`)]);
+    this.popup.show(strip.node, [head, el("p", "", `${it.drafted} guessed${it.parents ? `, ${it.deepest} of them one after another` : ""}, ${it.accepted} accepted.`)]);
     return true;
   },
 };

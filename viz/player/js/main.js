@@ -1,6 +1,7 @@
 // What a page may use of the player.
 
 import { appendix } from "./appendix.js";
+import "./branches.js";
 import "./live.js";
 import "./lookahead.js";
 import { Player } from "./player.js";

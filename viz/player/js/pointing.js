@@ -181,6 +181,7 @@ const Pointing = {
     this.on(this.texts, "pointerenter", () => { this.hovering = !this.playing; });
     this.on(this.texts, "pointerleave", () => { this.hovering = false; });
     this.on(this.root, "click", (event) => this.tap(event));
+    this.on(document, "click", (event) => { if (this.isHeld && !this.root.contains(event.target)) this.unpin(); });
     this.on(this.root, "focusin", (event) => this.focused(event));
     this.on(this.root, "focusout", (event) => {
       if (!this.popup.sheet && !this.popup.node.contains(event.relatedTarget) && !this.isHeld) this.forget();
@@ -216,7 +217,10 @@ const Pointing = {
     const found = this.tokenOf(event.target);
     const figure = event.target.closest(".sd-fig");
     const term = event.target.closest(".sd-term");
-    if (found) { this.pause(); this.holdPopup(Boolean(this.options.explain)); this.showToken(found); } else if (figure) this.showFigure(figure);
+    const fork = event.target.closest(".sd-fork");
+    if (fork) { this.openTree(this.ownTokenOf(fork)); return; }
+    if (found && this.isBranching(found)) this.openTree(found);
+    else if (found) { this.pause(); this.holdPopup(Boolean(this.options.explain)); this.showToken(found); } else if (figure) this.showFigure(figure);
     else if (term) this.showTerm(term);
     else if (this.tapLookahead(event)) return;
     else if (!event.target.closest(".sd-pop, button, input, select, label")) this.unpin();
@@ -293,6 +297,8 @@ const Pointing = {
     const scroller = event.target.closest(".sd-text");
     const here = event.key === "e" && this.options.explain ? this.tokenOf(event.target) : null;
     if (here && this.lanes[here.lane] && !this.live && !this.partial) { this.explain(here); return true; }
+    const branching = event.key === "Enter" && this.tokenOf(event.target);
+    if (branching && this.isBranching(branching)) { this.openTree(branching, true); return true; }
     if (!direction) return false;
     const lane = this.laneAt(Number(scroller.dataset.lane));
     const from = event.target.sdToken ?? -1;

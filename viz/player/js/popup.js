@@ -2,7 +2,7 @@
 
 import { aria, button, definitions, el, isNarrow } from "../../core/js/dom.js";
 import { clamp, visible } from "../../core/js/format.js";
-import { meter, tops } from "../../core/js/tops.js";
+import { meter, tops } from "../../core/js/tokens.js";
 import { GLOSSARY, LETTERS } from "../../core/js/words.js";
 
 /** One shared element: next to the token on wide screens, a sheet at the bottom on phones. */
@@ -37,8 +37,9 @@ export class Popup {
     const size = this.node.getBoundingClientRect();
     const left = clamp(at.left - home.left - 12, 0, Math.max(0, home.width - size.width));
     const below = at.bottom + 8 + size.height < window.innerHeight || at.top - size.height - 8 < 0;
+    const lowest = Math.max(8, window.innerHeight - size.height - 8); // a large one stays in sight, over its anchor
     this.node.style.left = `${left}px`;
-    this.node.style.top = `${(below ? at.bottom + 8 : at.top - size.height - 8) - home.top}px`;
+    this.node.style.top = `${(below ? Math.min(at.bottom + 8, lowest) : at.top - size.height - 8) - home.top}px`;
   }
 
   hide() { this.node.hidden = true; }

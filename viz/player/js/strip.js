@@ -19,8 +19,8 @@ export class Strip {
     let guesses = "", checks = "";
     for (; this.built < this.lane.iterations.length; this.built++) {
       const it = this.lane.iterations[this.built];
-      const step = (it.draftEnd - it.t0) / Math.max(1, it.drafted) * MICRO;
-      for (let j = 0; j < it.drafted; j++) {
+      const { steps } = it, step = (it.draftEnd - it.t0) / Math.max(1, steps) * MICRO;
+      for (let j = 0; j < steps; j++) {
         guesses += bar(it.t0 * MICRO + j * step, step * it.draftShare * 0.88, 6.5, 5);
       }
       checks += bar(it.draftEnd * MICRO, (it.checkEnd - it.draftEnd) * MICRO, 2, 14);

@@ -1,6 +1,6 @@
 // The text of one lane, following the clock.
 
-import { aria, el } from "../../core/js/dom.js";
+import { aria, el, svg } from "../../core/js/dom.js";
 import { clamp } from "../../core/js/format.js";
 
 /** A token's nodes in the plain text: discarded tokens take no space, and spaces are not marked. */
@@ -29,6 +29,16 @@ function tokenNodes(text, fate, number) {
   }
   if (breaks) node.lastChild.remove();
   return [marked && /^[^\S\n]/.test(text) ? MAY_WRAP : "", node, breaks ? "\n" : ""];
+}
+
+const FORK = "M1 6H5L9 2H13M5 6L9 10H13";
+
+/** What stands in a text for the guesses of an iteration that branched off it. */
+function forkButton(it, number) {
+  const thrown = it.drafted - it.accepted, sign = svg("svg", { viewBox: "0 0 14 12", "aria-hidden": "true" }, svg("path", { d: FORK }));
+  const node = el("button", "sd-fork", sign, String(thrown));
+  Object.assign(node, { type: "button", tabIndex: -1, sdFork: number, title: "Guesses beside the text: show the tree" });
+  return aria(node, { label: `Iteration ${number + 1}: ${thrown} of ${it.drafted} guesses beside the text; show the tree` });
 }
 
 const MAY_WRAP = "\u200b";
@@ -86,6 +96,9 @@ export class TextView {
         const nodes = (this.finalOnly ? plainNodes : tokenNodes)(token.text, token.fate, k);
         token.node = nodes[1];
         if (token.ends && !this.finalOnly) token.node.classList.add("sd-end");
+        const branches = it.parents && !this.finalOnly;
+        if (branches && token.thrown) token.node.hidden = true; // the tree shows it
+        if (branches && k === it.first + it.accepted && it.drafted > it.accepted) node.append(forkButton(it, this.built));
         node.append(...nodes);
       }
     }
@@ -140,7 +153,7 @@ export class TextView {
 
   /** Where token k begins: {x, line}; read once per layout. Past the end: nothing is covered. */
   place(k) {
-    while (this.finalOnly && this.lane.tokens[k]?.thrown) k++;
+    while (this.lane.tokens[k]?.node.hidden) k++;
     if (k >= this.lane.tokens.length) return null;
     if (!this.places[k]) {
       const home = this.body.getBoundingClientRect();

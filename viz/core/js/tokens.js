@@ -1,7 +1,16 @@
-/* A model's most probable tokens, and how probable they are. */
+/* Tokens in boxes; a model's most probable tokens, and how probable they are. */
 
-import { el } from "./dom.js";
+import { aria, el } from "./dom.js";
 import { clamp, percent, visible } from "./format.js";
+
+const MARKS = { accepted: "✓", rejected: "✕", dropped: "–", correction: "↻", bonus: "+", plain: "•", waiting: "?" };
+
+/** A token in its box: border, mark and colour show its fate. */
+export function tokenBox(text, fate) {
+  const node = el("span", `sd-token sd-is-${fate}`, el("span", "sd-token-text", visible(text) || "∅"));
+  node.append(aria(el("i", "sd-fate-mark", MARKS[fate] || ""), { hidden: true }), el("span", "sd-hidden", `, ${fate}`));
+  return node;
+}
 
 /** A probability as a bar and a text. */
 export function meter(p, shown = percent) {

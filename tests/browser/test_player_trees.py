@@ -1,0 +1,160 @@
+"""Iterations whose guesses branch, in the player and step by step in the Learn tab."""
+
+from __future__ import annotations
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from decoding.comparison.compare import finished_run
+from decoding.records.proposal import path_to
+from decoding.records.request import CompareRequest
+from decoding.records.text import whole_text
+from tests.browser.player_pages import hear_events, lane_text, live_events, open_export, stop_at, wait_until
+from tests.toy import ToyPair
+from viz.learn.export import export_lesson
+from viz.player.details import token_details
+from viz.player.payload import run_payload
+
+LANES = ["autoregressive", "tree:8", "static:3"]
+TREE = 1  # its lane
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
+
+
+@pytest.fixture(scope="module")
+def run():
+    return finished_run(CompareRequest("abcabc", lanes=LANES, max_new_tokens=60, repeats=2), ToyPair(agree=0.6))
+
+
+def branching(run) -> int:
+    """An iteration with accepted, rejected and dropped guesses."""
+    fates = [{token.fate for token in it.drafted} for it in run.lanes[TREE].iterations]
+    return next(i for i, found in enumerate(fates) if found >= {"accepted", "rejected", "dropped"})
+
+
+@pytest.fixture
+def opened(browser, tmp_path, run):
+    pages = []
+
+    def open_run(**options):
+        pages.append(open_export(browser, tmp_path, run, **options))
+        stop_at(pages[-1], 1)
+        return pages[-1]
+
+    yield open_run
+    for page in pages:
+        assert page.faults == []
+        page.context.close()
+
+
+def fork(page, iteration: int):
+    return page.locator(f".sd-text[data-lane='{TREE}'] .sd-fork[aria-label^='Iteration {iteration + 1}:']")
+
+
+def boxes(page) -> list[dict]:
+    """Place, text and fate of each token of the tree on screen, in the order of the run file."""
+    return page.locator(".sd-tree button").evaluate_all(
+        """nodes => nodes.map((node) => { const box = node.getBoundingClientRect(), token = node.firstChild;
+          return { x: Math.round(box.left), y: Math.round(box.top), text: token.firstChild.textContent,
+                   fate: [...token.classList].find((name) => name.startsWith("sd-is-")).slice(6) }; })"""
+    )
+
+
+def test_a_tree_shows_what_the_run_file_says_of_it(opened, run):
+    page, number = opened(), branching(run)
+    it = run.lanes[TREE].iterations[number]
+    button = fork(page, number)
+    assert button.inner_text() == str(it.n_drafted - it.n_accepted)
+    button.click()
+    found, tokens = boxes(page), [*it.drafted, it.emitted]
+    assert [one["text"] for one in found] == [run.vocab[token.id].text for token in tokens]
+    assert [one["fate"] for one in found] == [token.fate for token in tokens]
+    kept = [*range(it.n_accepted), it.n_drafted]
+    assert len({found[k]["y"] for k in kept}) == 1, "the accepted path is one line"
+    for node, parent in enumerate(it.parents):
+        above = [] if parent < 0 else path_to(it.parents, parent)
+        assert all(found[k]["x"] < found[node]["x"] and found[k]["y"] <= found[node]["y"] for k in above)
+        siblings = [k for k in range(node) if it.parents[k] == parent]
+        assert all(found[k]["x"] == found[node]["x"] and found[k]["y"] < found[node]["y"] for k in siblings)
+    assert page.locator(".sd-tree .sd-tree-kept").count() == it.n_accepted + 1
+    rejected = next(k for k, token in enumerate(it.drafted) if token.fate == "rejected")
+    page.locator(".sd-tree button").nth(rejected).click()
+    wait_until(page, f"document.querySelector('.sd-tree-details b').textContent === {'rejected'!r}")
+    pop, details = page.locator(".sd-pop").inner_text(), token_details(run, TREE, number, rejected)
+    assert details["why"] in pop and details["where"] in pop and "probability, draft" in pop and "draft passes" in pop
+    page.keyboard.press("Escape")
+    assert not page.locator(".sd-pop").is_visible()
+
+
+def test_keys_open_a_tree_and_lead_through_it(opened, run):
+    page, number = opened(), branching(run)
+    it = run.lanes[TREE].iterations[number]
+    page.evaluate(
+        """([lane, i]) => { const it = player.lanes[lane].iterations[i];
+          player.views[lane].reveal(it.first); it.tokens[0].node.tabIndex = -1; it.tokens[0].node.focus(); }""",
+        [TREE, number],
+    )
+    page.keyboard.press("Enter")
+    focused = "[...document.querySelectorAll('.sd-tree button')].indexOf(document.activeElement)"
+    assert page.evaluate(focused) == 0
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate(focused) == (1 if it.n_accepted > 1 else it.n_drafted)
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowDown")
+    beside = page.evaluate(focused)
+    assert it.parents[beside] == -1 and beside > 0
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").split(", ")[1] == it.drafted[beside].fate
+    assert page.evaluate("player.t === player.total"), "the arrows did not step the lane"
+    page.keyboard.press("Escape")
+    assert not page.locator(".sd-pop").is_visible()
+
+
+def test_the_text_and_the_counts_of_a_tree_lane_are_the_runs(opened, run):
+    page, trace = opened(), run.lanes[TREE]
+    assert lane_text(page, TREE) == whole_text(trace.output, run.vocab)
+    column = page.locator(".sd-col").nth(TREE)
+    passes = sum(it.n_steps for it in trace.iterations)
+    assert f"draft passes {passes}" in column.inner_text().replace("\n", " ")
+    for kind in ("guessed", "deepest", "accepted"):
+        assert page.locator(f".sd-col >> nth={TREE} >> .sd-sl-{kind}").get_attribute("d")
+    hear_events(page, live_events(run)[:-1])
+    assert page.evaluate(f"player.lanes[{TREE}].counted().draft_passes") == str(passes)
+    assert page.locator(f".sd-text[data-lane='{TREE}'] .sd-fork").count()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_tree_fits_a_phone_and_axe_finds_nothing_serious(opened, run, scheme):
+    page, number = opened(color_scheme=scheme, bypass_csp=True, **PHONE), branching(run)
+    page.locator(".sd-chip").nth(TREE).tap()
+    fork(page, number).tap()
+    page.locator(".sd-pop.sd-sheet .sd-tree").wait_for(state="visible")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    found = Axe().run(page).response["violations"]
+    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+
+
+def test_step_by_step_shows_a_place_after_the_other(browser, run, tmp_path):
+    number = branching(run)
+    it = run.lanes[TREE].iterations[number]
+    show = {"view": "steps", "lane": "tree:8", "iteration": number}
+    lesson = {"id": "tree", "title": "T", "about": "a", "minutes": 1, "recording": "tree"}
+    steps = [{"title": "One", "text": ["Text."], "show": show}]
+    file = tmp_path / "lesson.html"
+    file.write_text(export_lesson({**lesson, "steps": steps}, run_payload(run, details=True)), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    said = []
+    for _ in range(40):
+        said.append(page.locator(".sl-caption .sl-sentence").inner_text())
+        if said[-1].startswith("Iteration"):
+            break
+        seen = page.locator(".sd-tree button:visible").count()
+        assert said[-1].startswith("Place") is False or seen >= 1
+        page.locator("[data-key=next]").click()
+    assert sum("proposes" in one for one in said) == it.deepest
+    assert sum("Accepted." in one for one in said) == it.n_accepted
+    assert sum(one.startswith("Check:") for one in said) == 1
+    assert f"guessed {it.n_drafted} as a tree of depth {it.deepest}, {it.n_accepted} held" in said[-1]
+    assert [one["fate"] for one in boxes(page)] == [token.fate for token in [*it.drafted, it.emitted]]
+    page.locator(".sd-tree button").nth(it.n_drafted - 1).click()
+    assert "the draft gave it" in page.locator(".sl-numbers").inner_text()
+    page.close()
