@@ -6,6 +6,7 @@ import numpy as np
 
 from decoding.lookahead.costaware_heads import FEATURES_OF_NETWORKS, N_POINTS, NetworkHead, TableHead, n_inputs
 from decoding.lookahead.disco import N_INPUTS, DiscoHead
+from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.ledger import Row, rows_to_json
 from decoding.lookahead.ngrams import CELLS, Ngrams
 from decoding.lookahead.policy_files import PolicyFile
@@ -85,6 +86,22 @@ def _with_network(seed: int) -> bool:
 
 def make_heads(seed: int = 0, hidden_size: int = 4, plain: bool = False) -> dict:
     return {policy: make_head(policy, seed, hidden_size, plain) for policy in TUNED}
+
+
+def make_features(n: int, seed: int = 0, hidden_size: int = 4) -> GuessFeatures:
+    """Random features of ``n`` guesses that repeat two tokens in turn."""
+    rng, guesses = np.random.default_rng(seed), [1 + index % 2 for index in range(n)]
+    return GuessFeatures(
+        position=np.arange(n),
+        guess=guesses,
+        given=guesses,
+        before=[3],
+        p=rng.random(n),
+        entropy=rng.random(n),
+        top10=rng.random((n, 10)),
+        margin=rng.random(n) * 5,
+        hidden=rng.normal(size=(n, hidden_size)),
+    )
 
 
 def make_file(policy: str, seed: int = 0) -> PolicyFile:

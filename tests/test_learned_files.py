@@ -10,10 +10,9 @@ import pytest
 from decoding.errors import UserError
 from decoding.lookahead.costaware import chance
 from decoding.lookahead.fitted import load_heads, need_head
-from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.policy_files import read_policy, write_policy
 
-from .learned_heads import TUNED, make_file, make_head
+from .learned_heads import TUNED, make_features, make_file, make_head
 
 TARGET, DRAFT = "t" * 16, "d" * 16
 
@@ -33,18 +32,7 @@ def folder(tmp_path):
 def test_heads_come_back_as_they_were_written(tmp_path, seed):
     heads = load_heads(write_all(tmp_path, seed), TARGET, DRAFT)
     assert set(heads) == set(TUNED) and not heads.faults
-    rng = np.random.default_rng(1)
-    features = GuessFeatures(
-        position=np.arange(5),
-        guess=[1, 2, 1, 2, 1],
-        given=[1, 2, 1, 2, 1],
-        before=[3],
-        p=rng.random(5),
-        entropy=rng.random(5),
-        top10=rng.random((5, 10)),
-        margin=rng.random(5) * 5,
-        hidden=rng.normal(size=(5, 4)),
-    )
+    features = make_features(5, seed=1)
     for policy, head in heads.items():
         np.testing.assert_allclose(head.score_chain(features), make_head(policy, seed).score_chain(features))
         assert head.tuned == TUNED[policy]

@@ -25,7 +25,6 @@ from decoding.fit.training import Trained
 from decoding.lookahead.costaware import chance, updated
 from decoding.lookahead.costaware_heads import repetition_inputs
 from decoding.lookahead.fitted import load_heads
-from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ngrams import CELLS, N_LEVELS, Ngrams
 from decoding.lookahead.policy_files import read_policy
@@ -33,7 +32,7 @@ from decoding.lookahead.registry import make_policy
 from decoding.lookahead.repetition import LONGEST
 from decoding.records.suites import Prompt
 
-from .learned_heads import make_weights
+from .learned_heads import make_features, make_weights
 from .tiny_pair import make_tiny_pair
 
 pytestmark = pytest.mark.usefixtures("few_measurements")
@@ -248,19 +247,7 @@ def test_the_recent_match_rate_is_that_before_each_guess():
 def test_calibration_is_folded_into_the_heads_last_layer(policy, seed):
     architecture = {"depth": 2, "inputs": "logarithms", "feature": "p", "features": ["p"]}
     trained = Trained(make_weights(policy, seed), 0.0, architecture, {})
-    platt = Platt(0.5, 0.3)
-    rng = np.random.default_rng(0)
-    features = GuessFeatures(
-        position=np.arange(6),
-        guess=[1, 2, 1, 2, 1, 3],
-        given=[1, 2, 1, 2, 1, 3],
-        before=[3],
-        p=rng.random(6),
-        entropy=rng.random(6),
-        top10=rng.random((6, 10)),
-        margin=rng.random(6) * 5,
-        hidden=rng.normal(size=(6, 4)),
-    )
+    platt, features = Platt(0.5, 0.3), make_features(6)
     fitter = fitter_of(policy)
     calibrated = replace(trained, weights=fitter.calibrate(trained.weights, platt))
     before, after = (fitter.make_head(one).score_chain(features) for one in (trained, calibrated))
