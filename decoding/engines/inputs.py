@@ -102,6 +102,13 @@ class Branches:
         """Each row's position in its text."""
         return [self.trunk + len(path) - 1 for path in self.paths]
 
+    def is_chain(self, length: int) -> bool:
+        """Whether the rows follow one another and a cache of ``length`` rows, as without branches."""
+        return all(
+            path[-1] == length + index and self.trunk + len(path) == length + index + 1
+            for index, path in enumerate(self.paths)
+        )
+
     def part(self, first: int, end: int) -> Branches:
         """The rows from ``first`` to before ``end``."""
         return Branches(self.trunk, self.paths[first:end])

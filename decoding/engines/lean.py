@@ -288,6 +288,8 @@ class LeanModel(ReducedModel):
         if self.device.type == "cpu":
             use_threads(self.info.threads)
         start, end = self.length, self.length + len(ids)
+        if branches is not None and branches.is_chain(start):
+            branches = None  # the same rows are seen, in fewer steps
         x = self._embed(ids) if prompt is None or prompt.embeddings is None else self._embed_prompt(ids, prompt)
         turns = slice(start, end) if branches is None else branches.positions
         plan = self._attention.plan(start, len(ids), branches)
