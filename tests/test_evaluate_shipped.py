@@ -30,7 +30,8 @@ def is_stale(pair: PairDescription, result: EvaluationResult) -> bool:
     made_with = {setting.draft: setting.draft_fingerprint}
     if result.drafts:
         made_with |= {draft.name: draft.fingerprint for draft in result.drafts if draft.name in pair.drafts}
-        made_with |= {name: "" for name in pair.drafts if name not in made_with}  # a draft that it lacks
+        named = [name for name in pair.drafts if not pair.kind_of(name).purpose]
+        made_with |= {name: "" for name in named if name not in made_with}  # a draft that it lacks
     now = {name: fingerprint(Path(pair.drafts[name])) for name in made_with if name in pair.drafts}
     return fingerprint(Path(pair.target)) != setting.target_fingerprint or now != made_with
 

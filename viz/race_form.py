@@ -9,10 +9,11 @@ import gradio as gr
 from gradio.components import Component
 
 from decoding.records.request import MAX_LANES, SETTINGS
-from decoding.records.settings import HIDDEN, Setting
+from decoding.records.settings import HIDDEN, OWN_PLACE, Setting
 
 from .buttons import QUIET, make_buttons
 from .choices import Example, lane_choices, pair_choices, set_here
+from .picture_form import Photographs, build_picture, reads, wire_picture
 from .settings import FormValues
 
 UNFOLD = """<button type="button" class="sp-unfold" aria-expanded="false">Race your own text</button>"""
@@ -29,6 +30,7 @@ class Form:
     run: gr.Button
     stop: gr.Button
     set_here: gr.Markdown
+    photographs: Photographs
 
 
 def build_form(first: FormValues, examples: list[Example], pairs: list) -> Form:
@@ -69,8 +71,9 @@ def _build_form(first: FormValues, examples: list[Example], pairs: list) -> Form
             elem_id="example",
         )
         row(1, scale=1)
+    fields["picture"], picture = build_picture(first["picture"], reads(first["pair"], pairs))
     with gr.Accordion("Settings", open=False, elem_id="settings", elem_classes="sp-settings"):
-        for number in sorted({setting.row for setting in SETTINGS.values()} - {0, 1}):
+        for number in sorted({setting.row for setting in SETTINGS.values()} - {0, 1, OWN_PLACE}):
             with gr.Row(visible=number != HIDDEN):
                 row(number)
         cards = [f"{one.title}: [model card]({one.card}), {one.licence}." for one in pairs if one.card]
@@ -78,7 +81,9 @@ def _build_form(first: FormValues, examples: list[Example], pairs: list) -> Form
             gr.Markdown(" ".join(cards), elem_id="pair-cards")
     chosen = set_here(pairs)
     note = gr.Markdown(chosen, visible=bool(chosen), elem_id="set-here")
-    return Form({name: fields[name] for name in SETTINGS}, example, run, stop, note)
+    photographs = Photographs()
+    wire_picture(picture, fields["picture"], fields["prompt"], fields["pair"], pairs, photographs)
+    return Form({name: fields[name] for name in SETTINGS}, example, run, stop, note, photographs)
 
 
 def _special_fields(first: FormValues, examples: list[Example], pairs: list) -> dict[str, dict[str, Any]]:

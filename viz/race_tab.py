@@ -97,7 +97,8 @@ class _RaceTab:
 
     def wire_run(self, visits: Visits) -> None:
         def start_of(*values: Any) -> Any:
-            return partial(race_stream, self.backend, self.store, request_of(dict(zip(SETTINGS, values))))
+            request = self.form.photographs.filled_in(request_of(dict(zip(SETTINGS, values))))
+            return partial(race_stream, self.backend, self.store, request)
 
         form = self.form
         enter = form.fields["prompt"].submit

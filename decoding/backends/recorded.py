@@ -197,7 +197,7 @@ def _is_there(lane: Lane, pair: PairDescription) -> bool:
 def store_recording(run: Run, prompt: Prompt, pair: PairDescription, folder: Path) -> int:
     """Write ``run`` and its entry in the list, which takes the place of an older one; returns the file's bytes."""
     info = describe_recording(run, prompt.title, prompt.shows)
-    info.fingerprints, info.point = fingerprints(pair, run.settings.lanes), prompt.point
+    info.fingerprints, info.point = fingerprints(pair, run.settings.lanes, run.settings.picture), prompt.point
     path = folder / f"{run.id}.json"
     save_run(run, path)
     others = {other.id: other for other in read_index(folder)}
@@ -214,9 +214,14 @@ def order_index(folder: Path, prompts: list[Prompt]) -> None:
     write_index(folder, kept)
 
 
-def fingerprints(pair: PairDescription, lanes: list[str]) -> dict[str, str]:
-    """Fingerprints of everything on which a run of ``lanes`` on ``pair`` depends: target, drafts, fitted policies."""
+def fingerprints(pair: PairDescription, lanes: list[str], picture: str = "") -> dict[str, str]:
+    """Fingerprints of everything on which a run of ``lanes`` on ``pair`` depends: target, drafts, fitted policies, and,
+    with a ``picture``, what it shows and what reads it.
+    """
     found = {"target": fingerprint(pair.target)}
+    if picture:
+        reader = digest_of_files(sorted(Path(pair.pictures).glob("*.safetensors")))
+        found |= {"the picture": picture, "the picture reader": reader}
     for lane in map(parse_lane, lanes):
         draft = None if lane.is_plain else lane.draft or pair.default_draft
         if draft in pair.drafts:
@@ -250,6 +255,6 @@ def _why_stale(prompt: Prompt, info: RecordingInfo | None, pair: PairDescription
     lanes = plan_recording(prompt, pair, 1, 1).lanes
     if info.lanes != lanes:
         return f"{prompt.id}: recorded with {', '.join(info.lanes)}, today it would be {', '.join(lanes)}."
-    now = fingerprints(pair, lanes)
+    now = fingerprints(pair, lanes, prompt.picture)
     changed = [name for name in {**now, **info.fingerprints} if now.get(name) != info.fingerprints.get(name)]
     return f"{prompt.id}: made with other weights of {', '.join(changed)}." if changed else ""

@@ -217,7 +217,9 @@ class DraftsEvaluation(Evaluation):
     clock_name = "clock-drafts"
 
     def __init__(self, options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool]) -> None:
-        drafts = [name for name in (*pair.draft_names, *MODEL_FREE) if abilities_of(pair, name).text_only]
+        made_for = {name: kind.purpose for name, kind in pair.draft_kinds.items()}
+        names = [name for name in (*pair.draft_names, *MODEL_FREE) if made_for.get(name, "") in ("", options.suite)]
+        drafts = [name for name in names if abilities_of(pair, name).text_only]
         super().__init__(options, pair, drafts, folder, cancel)
 
     def costs(self) -> Steps:

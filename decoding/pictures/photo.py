@@ -33,6 +33,11 @@ def pack_file(path: Path) -> str:
         image = _opened(path.read_bytes(), path.name)
     except OSError as error:
         raise UserError(f"Cannot read the picture {path.name}: {error.strerror or error}.") from error
+    return packed(image)
+
+
+def packed(image: Image.Image) -> str:
+    """A photograph as a request carries it."""
     file = BytesIO()
     image.save(file, "JPEG", quality=88)
     return START + b64encode(file.getvalue()).decode()

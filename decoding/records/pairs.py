@@ -22,12 +22,13 @@ DraftWeights = Literal["auto", "int8", "int4"]
 class DraftKind:
     """What guesses, as pair.json says it: the ``kind`` of draft, the ``layers`` of the target whose hidden states it
     reads (counted as in transformers' ``hidden_states``; -1 is the input of the head), and whether it ``sees`` the
-    picture tokens of a prompt.
+    picture tokens of a prompt. ``purpose``: the only kind of prompt that it was made for; it is not compared on others.
     """
 
     kind: str = "model"
     layers: tuple[int, ...] = ()
     sees: bool = False
+    purpose: str = ""
 
 
 TEXT_MODEL = DraftKind()  # a language model that reads the text
@@ -39,6 +40,7 @@ class _DraftEntry(BaseModel):
     kind: str = TEXT_MODEL.kind
     layers: tuple[Annotated[int, Field(ge=-1)], ...] = ()
     sees: bool = False
+    purpose: str = ""
 
 
 class _PairFile(BaseModel):
@@ -92,6 +94,7 @@ class PairDescription:
     set_here: dict[str, str] = field(default_factory=dict)  # draft name -> a sentence on all that those costs chose
     about: str = ""  # what the target can do, in a few words shown next to its name
     pictures: str = ""  # folder of the picture reader with which the target reads scenes
+    photographs: bool = False  # the target reads photographs
 
     def weights_of(self, draft: str) -> str:
         """How the draft's weights are held on a CPU unless a dtype is requested: "auto", "int8" or "int4"."""
@@ -190,7 +193,7 @@ def read_pair(folder: Path) -> PairDescription:
         for name, given in file.drafts.items()
     }
     drafts = {name: str(folder / entry.folder) for name, entry in entries.items()}
-    kinds = {name: DraftKind(entry.kind, entry.layers, entry.sees) for name, entry in entries.items()}
+    kinds = {name: DraftKind(entry.kind, entry.layers, entry.sees, entry.purpose) for name, entry in entries.items()}
     record = read_record(folder / file.target)
     missing = record.why_missing() if record else ""
     return PairDescription(

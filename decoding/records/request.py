@@ -10,7 +10,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ..errors import UserError, first_fault
 from .number_formats import CHOICES, check_format
-from .settings import HIDDEN, setting, settings_of
+from .settings import HIDDEN, OWN_PLACE, setting, settings_of
 
 Rule = Literal["greedy", "coupling", "sampling"]
 
@@ -54,7 +54,7 @@ PICTURE = setting(
     "arrangement. For one that reads photographs: a data URL.",
     "",
     max_chars=MAX_PICTURE_CHARS,
-    row=HIDDEN,
+    row=OWN_PLACE,
     tools=True,
 )
 

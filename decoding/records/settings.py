@@ -13,6 +13,7 @@ from ..errors import UserError
 
 Kind = Literal["text", "whole", "number", "flag", "choice", "list"]
 HIDDEN = -1  # a row that the form does not show
+OWN_PLACE = -2  # no row: the form has a place of its own for it
 SHOWN_CHARS = 40  # of a wrong value, in a sentence
 
 
@@ -131,7 +132,7 @@ def setting(label: str, help: str, default: Any = MISSING, **more: Any) -> Any:
         low, high: bounds of a number, or of the length of a list; ``max_chars``: of a text, or of each in a list.
         words: for a choice, what the form shows for each value; of ``bool | None``: for None, True, False.
         slider: (low, high, step) in the form, and the bounds of what a link may contain.
-        row: where in the form, HIDDEN for nowhere; radio: as buttons instead of a list.
+        row: where in the form, HIDDEN for nowhere, OWN_PLACE for elsewhere; radio: as buttons instead of a list.
         endpoint: whether programs may give it (and with it the backend that is a Space); tools: language models, too.
     """
     one = {"default_factory": default.copy} if isinstance(default, list) else {"default": default}

@@ -63,6 +63,13 @@ def _copy(source: Path, place: Path) -> None:
             shutil.copytree(place / FITTED, new / FITTED)
 
 
+def _others() -> dict:
+    """The drafts of the pair that were made elsewhere for a purpose of their own, as its description has them."""
+    file = PAIR / "pair.json"
+    drafts = json.loads(file.read_text())["drafts"] if file.is_file() else {}
+    return {name: entry for name, entry in drafts.items() if not isinstance(entry, str)}
+
+
 def describe(names: Sequence[str]) -> dict:
     """The content of ``pair.json``."""
     return {
@@ -70,7 +77,7 @@ def describe(names: Sequence[str]) -> dict:
         "title": "SmolLM2 135M: a chat model",
         "description": "SmolLM2-135M-Instruct, and drafts trained on its own answers.",
         "target": "target",
-        "drafts": {name: f"drafts/{name}" for name in names},
+        "drafts": {name: f"drafts/{name}" for name in names} | _others(),
         "default_draft": DEFAULT,
         "draft_weights": "int4",
         "pictures": READER.name,

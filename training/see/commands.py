@@ -98,6 +98,20 @@ def report(scenes: int = SCENES) -> None:
     write_report(READER, model(), scenes, typer.echo)
 
 
+@app.command()
+def match(limit: int = typer.Option(60, min=1, help="Prompts of the suite `pictures`.")) -> None:
+    """Measure on the suite `pictures` how often each draft is right, and write it into the card."""
+    from decoding.engines.pair import load_pair
+    from decoding.records.suites import load_suite
+    from training.paths import PAIR, READER
+
+    from .install import write_matches
+    from .match import measure_drafts
+    from .suite import SUITE
+
+    write_matches(READER, measure_drafts(load_pair(PAIR.name), load_suite(SUITE, "test", limit), typer.echo))
+
+
 @app.command(name="all")
 def all_steps(minutes: float = typer.Option(180, min=0.05, help="Minutes in total; the report comes after.")) -> None:
     """All steps: the encoder for a quarter of the minutes, the projector for a half, both together for the rest."""

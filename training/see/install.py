@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
+from decoding.analysis.seen import DECIDES
 from decoding.engines.picture_encoder import TOKENS, WEIGHTS, has_weights, load_reader
 from decoding.errors import UserError
 from decoding.files import digest_of_files
@@ -18,12 +19,13 @@ from training.align.teacher import ChatModel
 from training.files import replacing_file
 
 from .chat import Chat
+from .match import SL, TITLES
 from .questions import SAMPLES
 from .reading import newest_reader
 from .report import measure
 from .scenes import RARE
 
-FACTS, FIGURES = "training.json", "report.json"
+FACTS, FIGURES, MATCHES = "training.json", "report.json", "drafts.json"
 
 
 def install(states: Path, shipped: Path, model: ChatModel) -> str:
@@ -52,8 +54,20 @@ def write_report(shipped: Path, model: ChatModel, scenes: int, tell: Callable[[s
         chat, load_reader(shipped, chat.width), scenes, tell
     )
     _write_json(shipped / FIGURES, figures)
+    _write_card(shipped)
+
+
+def write_matches(shipped: Path, found: dict[str, Any]) -> None:
+    """Writes what was measured of the drafts, and the card with it."""
+    _write_json(shipped / MATCHES, found)
+    _write_card(shipped)
+
+
+def _write_card(shipped: Path) -> None:
+    figures, facts = (json.loads((shipped / name).read_text()) for name in (FIGURES, FACTS))
+    found = json.loads((shipped / MATCHES).read_text()) if (shipped / MATCHES).is_file() else None
     with replacing_file(shipped / "README.md") as file:
-        file.write(card(figures, json.loads((shipped / FACTS).read_text())))
+        file.write(card(figures, facts) + (drafts_section(found) if found else ""))
 
 
 def _write_json(path: Path, content: object) -> None:
@@ -127,6 +141,30 @@ def card(figures: dict[str, Any], facts: dict[str, Any]) -> str:
         rare_count=len(RARE),
         rare=", ".join(RARE),
     )
+
+
+DRAFTS = """
+## Drafts that cannot see
+
+{rows}
+
+Shares of the target's own tokens that a draft guesses, over {prompts} questions about held-out scenes (suite
+`pictures`, `python -m training see match`): {tokens:,} tokens, of which the picture decides {by_picture} (at least
+{decides:g} times as probable with it as with a grey one). Tokens per pass: with {sl} guesses an iteration.
+"""
+
+
+def drafts_section(found: dict[str, Any]) -> str:
+    """The table of On Speculative Decoding for Multimodal Large Language Models, of this pair."""
+    lines = [
+        f"| draft | words that the picture decides | others | all | tokens per pass, SL {SL} |",
+        "|" + " --- |" * 5,
+    ]
+    for name, row in found["drafts"].items():
+        shares = " | ".join(f"{row[key]:.0%}" for key in ("picture", "others", "all"))
+        lines.append(f"| {TITLES[name]} | {shares} | {row['tokens_per_pass']:.2f} |")
+    counts = {name: found[name] for name in ("prompts", "tokens", "by_picture")}
+    return DRAFTS.format(rows="\n".join(lines), decides=DECIDES, sl=SL, **counts)
 
 
 def _table(groups: dict[str, dict[str, float]]) -> list[str]:

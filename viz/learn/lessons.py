@@ -79,10 +79,10 @@ class Show(_Strict):
     steps: the clearest iteration of ``lane`` (a lane text, or one of LANE_WORDS) of the kind ``find``, at the step
     ``at`` (chance: the verdict on the guess of ``{p_first}``, ``{q_first}`` and ``{keep_first}``).
     whatif: the sliders at a ``preset``. calculator: with these values. lanes: all speedups as bars. checks: the
-    cost of a pass over several tokens.
+    cost of a pass over several tokens. picture: the picture in the prompt.
     """
 
-    view: Literal["steps", "whatif", "calculator", "lanes", "checks"]
+    view: Literal["steps", "whatif", "calculator", "lanes", "checks", "picture"]
     lane: Annotated[str, Field(max_length=100)] = "static:5"
     find: Literal["rejection", "burst", "full", "short", "wasted"] | None = None
     iteration: Annotated[int, Field(ge=0, le=8192)] = 0  # offset from the iteration found

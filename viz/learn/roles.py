@@ -56,6 +56,7 @@ ROLES: dict[str, Callable[[Run], bool]] = {
     "drafts": lambda run: sum(bool(chain.target) for chain in run.chains.values()) > 1,
     "sampling": lambda run: run.settings.rule == "sampling" and _keeps_by_chance(run),
     "coupling": lambda run: run.settings.rule == "coupling",
+    "picture": lambda run: run.picture is not None and run.settings.rule == "greedy",
 }
 
 
@@ -74,7 +75,7 @@ def find_roles(runs: list[Run], wanted: Mapping[str, Iterable[Sight]] | None = N
     """
     found = {}
     for role, fits in ROLES.items():
-        candidates = [run for run in runs if fits(run)]
+        candidates = [run for run in runs if fits(run) and (role == "picture" or run.picture is None)]
         if not candidates:
             continue
         ranks = {run.id: _rank(run, runs[0].pair.name, (wanted or {}).get(role, ())) for run in candidates}

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from decoding.analysis import metrics
 from decoding.analysis.lane_figures import Figure, lane_figures
 from decoding.analysis.run_costs import run_costs
-from decoding.analysis.seen import seen_sentence
+from decoding.analysis.seen import count_seen, seen_sentence
 from decoding.analysis.steadiness import contradictions
 from decoding.analysis.whatif import ending
 from decoding.errors import UserError
@@ -76,6 +76,7 @@ def run_payload(
         "fact": sentences.check_fact(run, doubtful) + doubt + sentences.notes(run),
         "picture": run_picture(run),
         "seen": seen_sentence(run, run.lanes[sentences.lead_lane(run, point)]) if run.lanes else "",
+        "counts": _counts(run, point),
         "verdict": sentences.verdict(run),
         "lead": sentences.lead_lane(run, point),
         "prompt": prompt_end(run.settings.prompt, asked),
@@ -99,6 +100,12 @@ def run_payload(
         "titles": {name: spec.title for name, spec in all_specs().items()},
         "vocab": _vocab(run, details),
     }
+
+
+def _counts(run: Run, point: str) -> dict[str, int] | None:
+    """What the picture decided in the first sentence's lane; None without a picture."""
+    seen = count_seen(run.lanes[sentences.lead_lane(run, point)]) if run.lanes else None
+    return asdict(seen) if seen else None
 
 
 def _first_line(run: Run) -> str:

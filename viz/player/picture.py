@@ -17,19 +17,20 @@ PNG = "data:image/png;base64,"
 
 
 def run_picture(run: Run) -> dict[str, Any] | None:
-    """{src, alt, caption} of the picture that the target read; None without one."""
+    """{src, alt, caption, tokens} of the picture that the target read; None without one."""
     picture = run.picture
     if picture is None:
         return None
     size = f"{picture.width} × {picture.height} pixels, {picture.n_tokens} tokens"
     caption = f"The target read this picture ({size}, {picture.seconds * 1e3:.0f} ms); the draft did not."
     if picture.preview:
-        return {"src": PNG + picture.preview, "alt": "The photograph that the target read", "caption": caption}
+        src, alt = PNG + picture.preview, "The photograph that the target read"
+        return {"src": src, "alt": alt, "caption": caption, "tokens": picture.n_tokens}
     try:
         src, alt = scene_picture(run.settings.picture)
     except UserError:  # a file from elsewhere may name things that are unknown here
         src, alt = "", "A scene that cannot be drawn here"
-    return {"src": src, "alt": alt, "caption": caption}
+    return {"src": src, "alt": alt, "caption": caption, "tokens": picture.n_tokens}
 
 
 @lru_cache(maxsize=200)

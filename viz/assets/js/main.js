@@ -2,7 +2,7 @@
 
 import { begin } from "./early.js";
 import { learn } from "./learn.js";
-import { hint, race } from "./page.js";
+import { hint, photograph, race } from "./page.js";
 import { report } from "./report.js";
 
-export { begin, hint, learn, race, report };
+export { begin, hint, learn, photograph, race, report };

@@ -36,6 +36,25 @@ function trimEnd(field) {
   field.focus();
 }
 
+const PHOTOGRAPH_SIDE = 768; // pixels, as the server makes it at most
+
+/** Lets the visitor choose a picture file; a small JPEG of it as a data URL, "" if none was chosen. No file is uploaded. */
+export function photograph() {
+  const input = Object.assign(el("input"), { type: "file", accept: "image/png,image/jpeg,image/webp" });
+  return new Promise((done) => {
+    input.addEventListener("cancel", () => done(""));
+    input.addEventListener("change", () => drawnSmall(input.files[0]).then(done, () => done("unreadable")));
+    input.click();
+  });
+}
+
+async function drawnSmall(file) {
+  const image = await createImageBitmap(file), scale = Math.min(1, PHOTOGRAPH_SIDE / Math.max(image.width, image.height));
+  const canvas = Object.assign(el("canvas"), { width: Math.max(1, image.width * scale), height: Math.max(1, image.height * scale) });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return canvas.toDataURL("image/jpeg", 0.88);
+}
+
 /** On phones the form is collapsed, so that the race is on the first screen. */
 document.addEventListener("click", (event) => {
   const fold = event.target.closest && event.target.closest(".sp-unfold");

@@ -24,6 +24,9 @@ export const FACTS = {
   p_first: "p of the first guess that was not certain to be kept, of the iteration on screen if it has one", q_first: "q of the same guess", keep_first: "probability that it is kept",
   temperature: "temperature", match_draft2: "match rate of the other draft, percent", c_draft2: "its cost of a guess", draft2: "its name",
   best_speedup_draft2: "its best static speedup",
+  picture_tokens: "tokens of the picture", by_picture: "tokens of the text that the picture decides",
+  rejected: "rejected guesses of the fastest lane", rejected_by_picture: "those at words that the picture decides",
+  rejected_share: "their share, percent", by_picture_share: "share of the text's tokens that the picture decides, percent",
 };
 
 const RULES = { sampling: "speculative sampling" };
@@ -37,6 +40,7 @@ export function factsOf(model) {
   laneFacts(model, facts);
   if (replay) chainFacts(model, facts, replay, draft);
   samplingFacts(model, facts);
+  if (model.counts) pictureFacts(model.counts, model.picture.tokens, facts);
   return facts;
 }
 
@@ -62,6 +66,11 @@ function chainFacts(model, facts, replay, draft) {
     Object.assign(facts, { draft2: other, match_draft2: 100 * model.matchRate(other), c_draft2: model.costs.c[other],
       best_speedup_draft2: model.bestStatic(model.costs, other).speedup });
   }
+}
+
+function pictureFacts({ tokens, by_picture, rejected, rejected_by_picture }, picture_tokens, facts) {
+  Object.assign(facts, { picture_tokens, by_picture, rejected, rejected_by_picture, by_picture_share: 100 * by_picture / tokens,
+    rejected_share: rejected ? 100 * rejected_by_picture / rejected : null });
 }
 
 function acceptance(model, sl) {

@@ -1,6 +1,7 @@
 /* Lessons: the texts of lessons/*.json, next to the run that they describe. */
 
 import { aria, button, el, table } from "../../core/js/dom.js";
+import { pictureFigure } from "../../core/js/picture.js";
 import { opener, printNode, save } from "../../core/js/files.js";
 import { clamp } from "../../core/js/format.js";
 import { tokenBox } from "../../core/js/tokens.js";
@@ -208,6 +209,7 @@ export class Lessons {
     if (show.view === "calculator") return new Calculator(show).node;
     if (show.view === "lanes") return lanesChart(this.model);
     if (show.view === "checks") return checksChart(this.model);
+    if (show.view === "picture") return el("figure", "sd-picture", ...pictureFigure(this.model));
     if (show.view === "whatif") {
       const room = this.learn.places.whatif;
       if (room.model !== this.model) room.open(this.model);

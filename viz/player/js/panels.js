@@ -19,13 +19,6 @@ export function timePanel({ title, columns, rows, note }) {
   return panel(title, table(columns.map(termed), cells, { label: title }), el("p", "sd-mute", note));
 }
 
-/** The picture in the prompt, with what it decided; nothing for a run without one. */
-export function pictureFigure({ picture, seen }) {
-  if (!picture) return [];
-  const image = Object.assign(document.createElement("img"), { src: picture.src, alt: picture.alt, width: 96, height: 96 });
-  return [image, el("figcaption", "", el("b", "", seen), el("span", "", picture.caption))];
-}
-
 /** The prompt as the target read it: [text, is it a special token]. */
 export function readPanel(parts) {
   return panel("What the target read", el("p", "sd-read", ...parts.map(([part, special]) => (special ? el("code", "sd-special", part) : part))),

@@ -14,11 +14,12 @@
  */
 
 import { aria, el } from "../../core/js/dom.js";
+import { pictureFigure } from "../../core/js/picture.js";
 import { clamp, clockText } from "../../core/js/format.js";
 import { lastAtMost } from "../../core/js/lanes.js";
 import { RunModel } from "../../core/js/run.js";
 import { say } from "./glossary.js";
-import { pictureFigure, readPanel, thresholdPanels, timePanel } from "./panels.js";
+import { readPanel, thresholdPanels, timePanel } from "./panels.js";
 import { Popup } from "./popup.js";
 import { fittingSpeed } from "./speeds.js";
 

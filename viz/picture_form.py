@@ -1,0 +1,180 @@
+"""The Race tab's picture: a gallery of scenes, a field in which emoji are typed, and a button for pairs that read
+photographs.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+
+import gradio as gr
+from PIL import Image
+
+from decoding.errors import UserError
+from decoding.pictures.draw import draw
+from decoding.pictures.photo import is_photo, named, packed, photo_of
+from decoding.pictures.scenes import scene_of
+from decoding.records.pairs import PairDescription
+from decoding.records.request import SETTINGS, CompareRequest
+
+from .buttons import QUIET
+
+SCENES = (
+    ("🐱 🐶 #7", "What is in the picture?"),
+    ("🍎 🍎 🍌 #2", "How many apples are in the picture?"),
+    ("🚗 🌲 #5", "What do you see in the picture?"),
+    ("red-star blue-circle #3", "What color is the star?"),
+    ("🐸 🦋 🌻 #1", "Describe the picture."),
+    ("🐘 🎈 #4", "What is to the left of the balloon?"),
+    ("green-7 🐧 #6", "How many things do you see?"),
+    ("🍕 ☕ 🍩 🍓 #9", "Tell me about the picture."),
+)
+"""Scenes of the gallery, each with a question that goes with it."""
+QUESTIONS = tuple(dict.fromkeys([question for _, question in SCENES]))
+HELP = "Emoji in any order, red-star or blue-7 for signs, #3 for another arrangement"
+KEPT = 16
+
+
+class Photographs:
+    """The photographs uploaded last, by the names that stand for them in the form."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, str] = OrderedDict()
+        self._lock = Lock()
+
+    def add(self, picture: str) -> str:
+        """Checks and keeps a photograph, a data URL; returns its name. Raises UserError."""
+        photo = photo_of(picture)
+        name = named(photo)
+        with self._lock:
+            self._kept[name] = packed(photo)
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return name
+
+    def filled_in(self, request: CompareRequest) -> CompareRequest:
+        """``request`` with the photograph that it names, if it is kept here."""
+        return replace(request, picture=self._kept.get(request.picture, request.picture))
+
+    def drawn(self, picture: str) -> Image.Image | None:
+        """A scene or a kept photograph; None for no picture. Raises UserError."""
+        if not picture.strip():
+            return None
+        return photo_of(self._kept.get(picture, picture)) if is_photo(picture) else draw(scene_of(picture), 2)
+
+
+@dataclass(slots=True)
+class PictureForm:
+    """The components around the setting's own field."""
+
+    box: gr.Accordion
+    gallery: gr.Gallery
+    preview: gr.Image
+    fault: gr.Textbox  # not Markdown: it quotes what was typed
+    questions: gr.Dropdown
+    other: gr.Button
+    upload: gr.Button
+    given: gr.Textbox  # what the browser made of a file
+
+
+def reads(pair: str, pairs: list[PairDescription]) -> str:
+    """What the target of ``pair`` ("": the first one) reads: "scenes", "photographs", or "" for text alone."""
+    found = next((one for one in pairs if one.name == pair), None) if pair else next(iter(pairs), None)
+    return "" if found is None else "scenes" if found.pictures else "photographs" if found.photographs else ""
+
+
+def build_picture(first: str, what: str) -> tuple[gr.Textbox, PictureForm]:
+    """The setting's field with ``first`` in it, and what is around it; ``what`` the pair's target reads."""
+    setting, scenes = SETTINGS["picture"], what == "scenes"
+    with gr.Accordion(
+        "Picture", open=bool(first), visible=bool(what), elem_id="picture-box", elem_classes="sp-settings"
+    ) as box:
+        with gr.Row(elem_classes="sp-ask"):
+            preview = gr.Image(
+                Photographs().drawn(first) if first and not is_photo(first) else None,
+                label="What the target sees",
+                interactive=False,
+                height=130,
+                width=150,
+                buttons=[],
+                scale=0,
+                min_width=150,
+                elem_id="picture-preview",
+            )
+            with gr.Column(scale=4, min_width=260):
+                field = gr.Textbox(first, label=f"{setting.label} ({HELP})", max_lines=1, elem_id="picture")
+                with gr.Row(elem_classes="sp-ask"):
+                    questions = gr.Dropdown(
+                        list(QUESTIONS), value=None, label="Questions", scale=3, filterable=False, elem_id="questions"
+                    )
+                    other = gr.Button("Another arrangement", scale=1, min_width=150, visible=scenes, elem_id="arrange")
+                    upload = gr.Button(
+                        "Photograph…", scale=1, min_width=150, visible=what == "photographs", elem_id="upload"
+                    )
+                fault = gr.Textbox(
+                    visible=False,
+                    show_label=False,
+                    container=False,
+                    interactive=False,
+                    max_lines=3,
+                    elem_id="picture-fault",
+                )
+        gallery = gr.Gallery(
+            [(draw(scene_of(scene), 2), question) for scene, question in SCENES],
+            label="Scenes",
+            columns=len(SCENES),
+            height=150,
+            object_fit="contain",
+            allow_preview=False,
+            visible=scenes,
+            buttons=[],
+            elem_id="scenes",
+        )
+    given = gr.Textbox(visible=False)
+    return field, PictureForm(box, gallery, preview, fault, questions, other, upload, given)
+
+
+def wire_picture(
+    form: PictureForm, field: gr.Textbox, prompt: gr.Textbox, pair: Any, pairs: list, photographs: Photographs
+) -> None:
+    """Connects the parts with each other, with the prompt and with the chosen pair."""
+
+    def show(picture: str) -> tuple[Any, Any]:
+        try:
+            return photographs.drawn(picture), gr.Textbox(visible=False)
+        except UserError as error:
+            return None, gr.Textbox(str(error), visible=True)
+
+    def choose(event: gr.SelectData) -> tuple[str, str, None]:
+        scene, question = SCENES[event.index]
+        return scene, question, None
+
+    def arrange(picture: str) -> str:
+        things, _, seed = picture.partition("#")
+        number = int(seed) + 1 if seed.strip().isdecimal() and len(seed) < 8 else 1
+        return f"{things.strip()} #{number}" if things.strip() else picture
+
+    def take(picture: str) -> tuple[Any, Any]:
+        try:
+            return photographs.add(picture) if picture else gr.skip(), gr.Textbox(visible=False)
+        except UserError as error:
+            return gr.skip(), gr.Textbox(str(error), visible=True)
+
+    def offer(name: str) -> list[Any]:
+        what = reads(name, pairs)
+        scenes, photos = what == "scenes", what == "photographs"
+        return [gr.update(visible=shown) for shown in (bool(what), scenes, scenes, photos)]
+
+    field.change(show, field, [form.preview, form.fault], **QUIET)
+    form.gallery.select(choose, None, [field, prompt, form.questions], **QUIET)
+    form.other.click(arrange, field, field, **QUIET)
+    choose_file = form.upload.click(
+        fn=None, js="() => window.SpeculoscopePage.photograph()", outputs=form.given, api_visibility="private"
+    )
+    choose_file.then(take, form.given, [field, form.fault], **QUIET)
+    form.questions.input(
+        fn=None, js="(chosen) => chosen", inputs=form.questions, outputs=prompt, api_visibility="private"
+    )
+    pair.change(offer, pair, [form.box, form.gallery, form.other, form.upload], **QUIET)
