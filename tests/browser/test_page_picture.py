@@ -10,8 +10,10 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from decoding.pictures.photo import START
+from decoding.records.request import CompareRequest
 from tests.page_fakes import ScriptedBackend, fake_pair
 from tests.page_server import page_at, write_recordings
+from tests.waiting import wait_until
 from viz.picture_form import SCENES
 
 from .pointing import unfold
@@ -58,6 +60,15 @@ def choose_file(page, path) -> None:
     chooser.value.set_files(path)
 
 
+def asked_for(page, backend) -> CompareRequest:
+    """What pressing Run asks the backend for."""
+    before = len(backend.requests)
+    page.locator("#run").click()
+    wait_until(lambda: len(backend.requests) > before)
+    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    return backend.requests[-1]
+
+
 def test_a_scene_is_picked_typed_rearranged_and_asked_about(page, backend):
     page.locator("#scenes .thumbnail-item").nth(2).click()
     field = page.locator("#picture input, #picture textarea").first
@@ -70,9 +81,7 @@ def test_a_scene_is_picked_typed_rearranged_and_asked_about(page, backend):
     expect(page.locator("#picture-fault textarea")).to_have_value(re.compile("^'<b>' is none of the"), timeout=WAIT)
     field.fill("🐱 red-star #3")
     expect(page.locator("#picture-fault")).to_be_hidden(timeout=WAIT)
-    page.locator("#run").click()
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
-    assert backend.requests[-1].picture == "🐱 red-star #3"
+    assert asked_for(page, backend).picture == "🐱 red-star #3"
 
 
 def test_photographs_are_for_the_pairs_that_read_them(page, backend, tmp_path):
@@ -92,6 +101,4 @@ def test_photographs_are_for_the_pairs_that_read_them(page, backend, tmp_path):
     field = page.locator("#picture input, #picture textarea").first
     expect(field).to_have_value(re.compile("^photograph [0-9a-f]{16}$"), timeout=WAIT)
     expect(page.locator("#picture-preview img")).to_be_visible(timeout=WAIT)
-    page.locator("#run").click()
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
-    assert backend.requests[-1].picture.startswith(START)
+    assert asked_for(page, backend).picture.startswith(START)
