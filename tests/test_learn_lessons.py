@@ -39,7 +39,13 @@ def a_step(**changes):
 
 def test_five_lessons_ship_and_each_asks_questions():
     lessons = shipped_lessons()
-    assert [lesson["id"] for lesson in lessons] == ["ten-steps", "one-sl", "choosing-a-draft", "dice", "a-draft-that-cannot-see"]
+    assert [lesson["id"] for lesson in lessons] == [
+        "ten-steps",
+        "one-sl",
+        "choosing-a-draft",
+        "dice",
+        "a-draft-that-cannot-see",
+    ]
     assert all(any("question" in step for step in lesson["steps"]) for lesson in lessons)
     assert len(lessons[0]["steps"]) == 10
 
