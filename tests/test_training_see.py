@@ -127,7 +127,7 @@ def test_a_question_in_a_row_of_questions_sees_the_picture_and_itself_alone(mode
     hidden = chat.hidden(tokens, rows)
     before = F.embedding(torch.tensor(chat.turns.before), chat.embeddings)
     for row in range(2):
-        for number in range(3):
+        for number in range(len(asked[row])):
             its = rows.segment[row] == number
             text = F.embedding(rows.ids[row, its], chat.embeddings)
             alone = chat.model.model(inputs_embeds=torch.cat([before, tokens[row], text])[None]).last_hidden_state[0]
