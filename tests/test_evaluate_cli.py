@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from decoding.analysis.metrics import speedup
 from decoding.cli import main
 from decoding.evaluation import stages
 from decoding.evaluation.results import load_result
@@ -43,6 +44,21 @@ def test_whatif_in_json_has_the_measured_figure_beside_the_simulated_one(capsys,
     assert second["speedup_measured"] is None
 
 
+def test_whatif_says_where_the_clock_ranks_the_lanes_otherwise(capsys, tmp_path):
+    run = make_run(lanes=("autoregressive", "static:5", "static:2"))
+    path = tmp_path / "run.json"
+    words = ("whatif", str(path), "--lanes", "static:5,static:2")
+    save_run(run, path)
+    assert "believe the clock" not in command(capsys, *words)[1]
+    first = max(run.lanes[1:], key=lambda trace: speedup(run, trace).median)
+    for repeat in first.repeats:
+        repeat.rest_s = [seconds + repeat.decode_s for seconds in repeat.rest_s]
+    save_run(run, path)
+    other = next(trace.lane for trace in run.lanes[1:] if trace is not first)
+    told = " ".join(command(capsys, *words)[1].split())
+    assert f"The simulation ranks {first.lane} first of the lanes that ran, the clock {other} (" in told
+
+
 def test_whatif_with_another_draft_cost(capsys, run_file):
     costly = json.loads(command(capsys, "whatif", run_file, "--lanes", "static:5", "--json")[1])[0]
     free = json.loads(command(capsys, "whatif", run_file, "--lanes", "static:5", "--cost-ratio", "0", "--json")[1])[0]
@@ -57,6 +73,7 @@ def test_whatif_with_another_draft_cost(capsys, run_file):
         (["--lanes", "other/static:5"], "recorded nothing of the draft other"),
         (["--cost-ratio", "nan"], "cost ratio"),
         (["--cost-ratio", "-1"], "cost ratio"),
+        (["--cost-ratio", "1e308"], "a number from 0 to 1,000,000"),
     ],
 )
 def test_whatif_answers_bad_input_with_a_sentence(capsys, run_file, arguments, sentence):

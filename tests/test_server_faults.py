@@ -199,6 +199,11 @@ def test_a_server_of_another_version_gets_that_sentence(caplog):
     later = '{"run":"%s","seq":0,"kind":"hologram","data":{}}\n'
     transport = httpx.MockTransport(lambda request: httpx.Response(200, text=later % request.url.path.split("/")[2]))
     assert "of the same version?" in last_sentence(compare(RemoteBackend("http://x", transport=transport)))
+    broken = '{{"run": "{run}", "seq": 0, "kind": "finished", "data": {{"run": {{"lanes": 3}}}}}}\n'
+    sent = httpx.MockTransport(
+        lambda request: httpx.Response(200, text=broken.format(run=request.url.path.split("/")[2]))
+    )
+    assert "not an event of a comparison" in last_sentence(compare(RemoteBackend("http://x", transport=sent)))
     page = httpx.MockTransport(lambda request: httpx.Response(404, text="<html>"))
     assert "HTTP status 404" in last_sentence(compare(RemoteBackend("http://x", transport=page)))
     pairs = httpx.MockTransport(lambda request: httpx.Response(200, json=[{"label": "a pair"}]))

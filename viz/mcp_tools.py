@@ -86,7 +86,7 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
             return _written(explain(await asyncio.to_thread(store.get, run), lane, position))
 
     async def list_pairs() -> str:
-        """The pairs of models (a target and its drafts) that can run here."""
+        """The pairs of models (a target and its drafts) that can be named here; a run says if one is too large."""
         with sentences_as_errors():
             pairs = await asyncio.to_thread(backend.pairs)
             names = ("name", "title", "description", "default_draft", "reason")
@@ -113,9 +113,9 @@ async def make_run(
     values: dict[str, Any],
 ) -> Run:
     """The run of a request with these ``values``, kept in ``store``. Raises UserError."""
+    tokens = replace(SETTINGS["max_new_tokens"], high=MOST_TOKENS)
+    tokens.check(tokens.parse(values["max_new_tokens"]))
     request = read_request({**values, "lanes": [lane.text for lane in expand_lanes(values["lanes"])]})
-    if request.max_new_tokens > MOST_TOKENS:
-        raise UserError(f"{request.max_new_tokens} new tokens are too many for a tool: at most {MOST_TOKENS}.")
     job = partial(stream_of, partial(backend.compare, request))
     with visits.present(job, new_id(), "mcp", address_of(visitor)) as stream:
         at = 0

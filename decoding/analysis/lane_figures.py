@@ -62,7 +62,7 @@ def _predicted_figure(run: Run, trace: Trace) -> Figure | None:
     cost = metrics.predicted_cost(run.costs, trace)
     formula = (
         "tokens (v(1) + o) / sum of first + n (c + decision) + v(n+1) + o over iterations"
-        f" = {len(trace.output)} x {run.costs.iteration(0, None):.3f} / {cost:.1f}, all as measured at the start;"
+        f" = {len(trace.output)} × {run.costs.iteration(0, None):.3f} / {cost:.1f}, all as measured at the start;"
         " first: what the first guess of an iteration costs beyond c"
     )
     return Figure("predicted", "predicted speedup", predicted, f"{predicted:.2f}×", formula)

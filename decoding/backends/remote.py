@@ -14,6 +14,7 @@ import httpx
 from ..errors import UserError
 from ..records.events import Event, Kind, event_from_json
 from ..records.request import CompareRequest, check_request
+from ..records.run_file import run_from_dict
 from .base import CLOSED, Backend, JobEvents, check_token
 
 if TYPE_CHECKING:
@@ -160,7 +161,10 @@ class _Follower:
 
     def _event(self, line: str) -> Event:
         try:
-            return event_from_json(line)
+            event = event_from_json(line)
+            if event.kind == "finished" and "run" in event.data:
+                run_from_dict(event.data["run"])
+            return event
         except UserError as error:
             sentence = f"What {self._where} sent is not an event of a comparison: is it a backend of the same version?"
             raise UserError(sentence) from error

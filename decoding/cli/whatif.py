@@ -21,6 +21,8 @@ from ..records.trace import Run
 from .console import out, print_json, visible
 from .options import AsJson
 
+MAX_RATIO = 1_000_000
+
 
 def whatif(
     run_file: Annotated[Path, typer.Argument(help="A run file written by compare --out.")],
@@ -29,8 +31,8 @@ def whatif(
     as_json: AsJson = False,
 ) -> None:
     """Simulate lanes on the text of a recorded run, with other lookahead or another draft cost."""
-    if cost_ratio is not None and not 0.0 <= cost_ratio <= 1e6:
-        raise UserError(f"The cost ratio must be a number of at least 0, not {cost_ratio}.")
+    if cost_ratio is not None and not 0.0 <= cost_ratio <= MAX_RATIO:
+        raise UserError(f"The cost ratio must be a number from 0 to {MAX_RATIO:,}, not {cost_ratio}.")
     run = load_run(run_file)
     asked = expand_lanes(lanes)
     heads = {lane.draft: heads_of(run, lane.draft) for lane in asked if lane.is_learned}
@@ -82,3 +84,20 @@ def _show(run: Run, found: dict[str, Simulated], measured: dict[str, Spread], co
         )
         table.add_row(Text(lane), *cells, style="bold" if one.speedup == best else "")
     out.print(table)
+    if remark := _ranked_otherwise(found, measured):
+        out.print(Text(visible(remark)))
+
+
+def _ranked_otherwise(found: dict[str, Simulated], measured: dict[str, Spread]) -> str:
+    """A sentence where the simulation names another fastest lane than the clock, of those that ran; else ""."""
+    both = [lane for lane in found if lane in measured]
+    if not both:
+        return ""
+    simulated = max(both, key=lambda lane: found[lane].speedup)
+    timed = max(both, key=lambda lane: measured[lane].median)
+    if simulated == timed:
+        return ""
+    return (
+        f"The simulation ranks {simulated} first of the lanes that ran, the clock {timed} "
+        f"({measured[timed].median:.2f}× against {measured[simulated].median:.2f}×): believe the clock."
+    )

@@ -170,8 +170,9 @@ def vllm_settings(draft: Draft, source: str, target: str) -> str:
 def _places(result: EvaluationResult, anywhere: bool) -> tuple[str, dict[str, Path]]:
     """Where the target is, and the folders of the drafts of an installed pair."""
     pair = next((one for one in embedded_pairs() if one.name == result.setting.pair), None)
-    if pair is None:
-        return result.setting.target, {}
+    if pair is None:  # a Hub id, or the last part of a folder that only its owner knows
+        target = result.setting.target
+        return target if "/" in target else f"FOLDER/{target}", {}
     record = read_record(pair.target)
     folders = {name: Path(place) for name, place in pair.drafts.items()}
     if not anywhere:

@@ -49,7 +49,7 @@ def need_head(name: str, heads: Mapping[str, Head] | None) -> Head:
         raise UserError(heads.faults[name])
     raise UserError(
         f"The policy {name} is not fitted for this pair and draft yet: leave this lane out, or fit it first with "
-        "python -m decoding fit --pair PAIR --draft DRAFT."
+        "python -m decoding fit --pair PAIR --draft DRAFT (own models: --target FOLDER --draft FOLDER)."
     )
 
 

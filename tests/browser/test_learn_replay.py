@@ -96,6 +96,19 @@ def test_every_lane_measured_or_simulated_spells_the_text_with_split_characters_
     assert set(texts) == {whole_text(run.lanes[0].output, run.vocab)}
 
 
+def test_a_run_slower_than_the_example_before_it_says_why_from_both(page):
+    easy, hard = make_run(match=0.95, c=0.05), make_run(match=0.5, c=0.4, seed=1)
+    both = [run_payload(hard), run_payload(easy)]
+    models = "const [here, there] = both.map((one) => new SpeculoscopeLearn.RunModel(one))"
+    sentence, none = page.evaluate(
+        f"both => {{ {models}; return [here.whySlower(there), there.whySlower(here)]; }}", both
+    )
+    matched = [f"{100 * metrics.match_rate(run.chains['shallow']):.0f}%" for run in (hard, easy)]
+    assert f"the draft matches {matched[0]} of the text, there {matched[1]}" in sentence
+    assert "a guess costs" in sentence and "checking six" not in sentence  # that is alike in both
+    assert none == ""
+
+
 def test_simulated_lanes_are_the_what_ifs(page):
     run = make_run(lanes=LANES_RUN)
     add_draft(run, "slow", match=0.6, c=0.4)

@@ -1,9 +1,10 @@
 /* A run as the page has it: the payload of viz/player/payload.py, its measured lanes, and whatever is simulated on it. */
 
+import { percent, times } from "./format.js";
 import { measuredLane, replayedLane } from "./lanes.js";
 import { pieces } from "./pieces.js";
 import { Static, Watched, makePolicy, parseLane } from "./policies.js";
-import { Replay, SL_CAP, plainCost, simulate } from "./replay.js";
+import { Replay, SL_CAP, checkCost, plainCost, simulate } from "./replay.js";
 
 export class RunModel {
   constructor(payload) {
@@ -114,6 +115,20 @@ export class RunModel {
     const chain = this.chains[draft];
     if (!chain || !chain.target.length) return null;
     return chain.target.filter((token, at) => chain.along.choice[at] === token).length / chain.target.length;
+  }
+
+  /** Why this run gains less than `other`, in one sentence from both; "" where it does not, or nothing measured says why. */
+  whySlower(other) {
+    const [here, there] = [this, other].map((model) => model.lanes[model.lead]?.speedup?.median);
+    if (!here || !there || here > 0.95 * there) return "";
+    const share = (model, of) => of(model, model.draft), why = [
+      ["checking six tokens takes", (model) => checkCost(model.costs, 6), times, 0.03, "as long as writing one"],
+      ["a guess costs", (model, draft) => model.costs.c[draft], percent, 0.01, "of writing a token"],
+      ["the draft matches", (model, draft) => -(model.matchRate(draft) ?? NaN), (x) => percent(-x), 0.03, "of the text"],
+    ].map(([what, of, shown, enough, unit]) => [what, share(this, of), share(other, of), shown, enough, unit])
+      .filter(([, mine, its, , enough]) => mine - its > enough)
+      .map(([what, mine, its, shown, , unit]) => `${what} ${shown(mine)} ${unit}, there ${shown(its)}`);
+    return why.length ? ` Less was won than in the example before it (${times(there)}): here ${why.join("; ")}.` : "";
   }
 
   /** The same text and costs with an invented draft that is wrong at every place; its name says so. */

@@ -79,7 +79,8 @@ export class Player {
     say(this.look, payload.look);
     this.sentence.textContent = payload.sentence;
     say(this.shows, payload.shows && `Notice: ${payload.shows}`);
-    say(this.fact, payload.fact);
+    if (payload.badge.kind === "recorded") this.example = this.model;
+    say(this.fact, payload.fact + (payload.badge.kind === "live" && this.example ? this.model.whySlower(this.example) : ""));
     this.picture.replaceChildren(...pictureFigure(payload));
     this.badge.replaceChildren(el("span", `sd-pill sd-${payload.badge.kind}`, payload.badge.kind),
       el("span", "", payload.badge.text), el("span", "sd-place", payload.badge.place));
