@@ -7,6 +7,7 @@ import re
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
 
 from decoding.analysis.whatif import simulate_lane
 from decoding.records.run_file import run_to_json
@@ -402,3 +403,17 @@ def test_a_number_in_a_lesson_is_the_one_beside_it(there, link, written, shown):
     said = re.search(written, page.locator(".sl-lesson-text").inner_text())[1]
     beside = re.search(shown, f"{stage.inner_text()} {titles}")[1]
     assert abs(float(said) - float(beside)) < 0.0051  # three digits or two
+
+
+def test_the_tab_opens_on_the_visitor_s_own_run(visit, page_url):
+    page = visit(page_url)
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".sd-pill")).to_have_text("live")
+    for _ in range(60):  # the run is kept once all repeats are timed
+        page.get_by_role("tab", name="Race").click()
+        page.get_by_role("tab", name="Learn").click()
+        page.wait_for_function(f"{LEARN}?.model")
+        if page.evaluate(f"{LEARN}.model.badge.kind") == "live":
+            return
+        page.wait_for_timeout(1000)
+    raise AssertionError("the tab goes on with another run")

@@ -2,7 +2,7 @@
 import { el } from "../../core/js/dom.js";
 
 const HOME = "speculoscope-learn";
-let loading = null, opened = null, wanted = [];
+let loading = null, opened = null, wanted = [], carried = null;
 
 function load() {
   return (loading ??= new Promise((resolve, reject) => {
@@ -28,9 +28,20 @@ const tab = () => [...document.querySelectorAll(".sp-tabs button[role=tab]")].fi
 
 /** Open the Learn tab and call `act` with it, now or when it is ready. */
 function toLearn(act) {
+  carried = null;
   if (opened) act(opened); else wanted.push(act);
   selectTab();
 }
+
+/** The visitor's own run, or an opened one: the Learn tab shows it when it is next chosen. */
+export function carry(run) { carried = run; }
+
+document.addEventListener("click", ({ target }) => {
+  if (!carried || target.closest?.("button[role=tab]") !== tab()) return;
+  const run = carried;
+  carried = null;
+  if (opened) opened.openId(run); else wanted.push((there) => there.openId(run));
+});
 
 /** Clicks the tab as soon as Gradio has added it. */
 function selectTab() {

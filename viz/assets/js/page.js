@@ -7,7 +7,7 @@ import { RUN_FILE, ask, copied, opener, save } from "../../core/js/files.js";
 import { aria, button, el, isNarrow } from "../../core/js/dom.js";
 import { mount } from "../../player/js/main.js";
 import { asksForAnother, takeOver } from "./early.js";
-import { explain } from "./learn.js";
+import { carry, explain } from "./learn.js";
 import { Plots } from "./plots.js";
 import { Status } from "./status.js";
 
@@ -129,6 +129,7 @@ class Race {
   }
 
   shown() {
+    if (this.player.payload && this.player.payload.badge.kind !== "recorded") carry(this.run);
     this.take.offer(this.run);
     this.plots.show(this.run);
   }
