@@ -6,8 +6,8 @@ SPECULOSCOPE_CPU names a class of CPUs that a process is to imitate (``make test
 - ``avx512``: AVX512 without bfloat16 (Ice Lake, Cascade Lake);
 - ``plain``: neither oneDNN nor FBGEMM, and none of torch's vector kernels (as torch is built for ARM and macOS).
 
-Whatever a class lacks is then not used by torch's own kernels, oneDNN and this program. FBGEMM reads the CPU itself:
-in ``avx2`` its float16 product still takes AVX512 where the machine has it, so figures taken so are only imitations.
+Whatever a class lacks is then not used by torch's own kernels, oneDNN, FBGEMM and this program. The clock, the caches
+and the memory stay those of the machine, so figures taken so are only imitations.
 """
 
 from __future__ import annotations
@@ -15,10 +15,20 @@ from __future__ import annotations
 import os
 
 IMITATED = "SPECULOSCOPE_CPU"
+
+
+def _switches(onednn: str, torchs: str, fbgemm: str) -> dict[str, str]:
+    return {
+        "ONEDNN_MAX_CPU_ISA": onednn,
+        "ATEN_CPU_CAPABILITY": torchs,
+        "FBGEMM_ENABLE_INSTRUCTIONS": fbgemm,
+    }
+
+
 _SWITCHES = {
-    "avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
-    "avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "ATEN_CPU_CAPABILITY": "avx512"},
-    "plain": {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"},
+    "avx2": _switches("AVX2", "avx2", "AVX2"),
+    "avx512": _switches("AVX512_CORE_VNNI", "avx512", "AVX512_E1"),
+    "plain": _switches("SSE41", "default", "AVX2"),
 }
 CLASSES = tuple(_SWITCHES)
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from decoding.engines.inputs import FINAL
-from decoding.engines.invariance import keeps_bits, pad_lone_rows
+from decoding.engines.invariance import keeps_bits, pad_rows
 from decoding.engines.lean import LeanModel
-from decoding.engines.linears import HalfHead, PackedLinear, half_head
+from decoding.engines.linears import HalfLinear, PackedLinear, UnfusedLinear, half_head
 from tests.lean_models import ids, lean, lean_config, random_model
 
 # Many inputs to a layer's last product: oneDNN then sums a single row in another order.
@@ -32,11 +32,34 @@ def test_padding_is_given_where_bits_differ_and_nowhere_else():
     wide, narrow = (PackedLinear(torch.randn(64, n, generator=generator)) for n in (2048, 64))
     lone = torch.randn(17, 2048, generator=generator)
     agree = torch.equal(wide(lone[:1]), wide(lone)[:1])  # if this machine's kernels agree, nothing needs correction
-    pad_lone_rows([wide, narrow])
-    assert (wide.least_rows, narrow.least_rows) == (1 if agree else 2, 1)
+    pad_rows([wide, narrow])
+    assert (wide.padded, narrow.padded) == ({} if agree else {1: 2}, {})
     other = torch.randn(17, 64, generator=generator)
     for product in (wide, wide.silu, lambda x: wide.times(x, other[: len(x)]), lambda x: wide.plus(x, other[: len(x)])):
         assert torch.equal(product(lone[:1]), product(lone)[:1])
+
+
+class TwoKernels(UnfusedLinear):
+    """Has another kernel for 1 and 2 rows and for those that are left over of 7, as FBGEMM on a CPU with AVX2 alone."""
+
+    n_out, n_in, dtype, bias = 8, 16, torch.float32, None
+
+    def __init__(self) -> None:
+        self.weight = torch.randn(16, 8, generator=torch.Generator().manual_seed(3))
+
+    def product(self, x):
+        y = x @ self.weight
+        y[{1: 0, 2: 0, 7: 5}.get(len(x), len(x)) :] *= 1 + 1e-6
+        return y
+
+
+def test_every_number_of_rows_with_a_kernel_of_its_own_is_padded():
+    linear = TwoKernels()
+    pad_rows([linear])
+    assert linear.padded == {1: 3, 2: 3, 7: 8}
+    x = torch.randn(9, 16, generator=torch.Generator().manual_seed(4))
+    assert all(torch.equal(linear(x[:n]), linear(x)[:n]) for n in range(1, 9))
+    assert all(linear.silu(x[:n]).shape == (n, 8) for n in range(1, 9))
 
 
 def test_the_self_test_sees_a_model_whose_rows_depend_on_their_company():
@@ -70,5 +93,5 @@ def test_a_head_in_two_bytes_holds_bfloat16_weights_exactly():
     read_back = head(unit).T
     assert torch.equal(read_back[weight.abs() >= 2**-17], weight.float()[weight.abs() >= 2**-17])
     assert (read_back - weight.float()).abs().max() < 2**-24
-    if isinstance(head, HalfHead):
-        assert not isinstance(half_head(weight * 1e8), HalfHead)  # beyond float16: kept in float32
+    if isinstance(head.linear, HalfLinear):
+        assert not isinstance(half_head(weight * 1e8).linear, HalfLinear)  # beyond float16: kept in float32

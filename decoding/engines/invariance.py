@@ -7,7 +7,7 @@ of rows changes with its version, so this is tested, not assumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -15,35 +15,38 @@ from .base import CachedModel
 from .inputs import Branches
 from .linears import Linear
 
-ROWS = (1, 2, 6, 17)  # plain decoding, the shortest check, a usual one, a long one
+ROWS = (1, 2, 3, 5, 6, 7, 17)  # plain decoding, checks as they are usual, a long one
 MOST_ROWS = 24
-PADDINGS = (1, 2, 4, 8)  # tried in this order; two rows cost little more than one
+MOST_PADDING = 7  # rows
 _PROMPT = 8
 
 
-def pad_lone_rows(linears: Iterable[Linear]) -> None:
+def pad_rows(linears: Iterable[Linear]) -> None:
     """Gives each of ``linears`` the least padding with which its rows keep their bits, tested once per shape.
 
-    If none of PADDINGS helps it stays unpadded, and :func:`keeps_bits` shows the effect on the model.
+    Where rows of padding do not help it stays as it is, and :func:`keeps_bits` shows the effect on the model.
     """
-    chosen: dict[tuple, int] = {}
+    chosen: dict[tuple, Mapping[int, int]] = {}
     for linear in linears:
         shape = (type(linear), linear.n_out, linear.n_in, linear.dtype)
         if shape not in chosen:
-            chosen[shape] = _least_rows(linear)
-        linear.least_rows = chosen[shape]
+            chosen[shape] = _least_padding(linear)
+        linear.padded = chosen[shape]
 
 
-def _least_rows(linear: Linear) -> int:
-    for rows in PADDINGS:
-        linear.least_rows = rows
-        if _rows_agree(linear):
-            return rows
-    return 1
+def _least_padding(linear: Linear) -> dict[int, int]:
+    """The number of rows to pad to, for each number of rows whose kernel sums in another order than that of MOST_ROWS.
+
+    FBGEMM's kernels for AVX2 do so for 1 and 2 rows, and for 7, which it takes as 5 and 2.
+    """
+    linear.padded = {}
+    alike = _numbers_alike(linear)
+    found = {n: next((m for m in alike if m >= n), n) for n in range(1, MOST_ROWS)}
+    return {n: m for n, m in found.items() if n < m <= n + MOST_PADDING}
 
 
-def _rows_agree(linear: Linear) -> bool:
-    """Whether a row's bits are the same for every number of rows.
+def _numbers_alike(linear: Linear) -> list[int]:
+    """The numbers of rows up to MOST_ROWS with which a row has the bits that it has among MOST_ROWS.
 
     A bfloat16 result hides nearly all differences of its float32 sum. So the rounded result is also subtracted inside
     the product (``plus``, where it is fused), which leaves the bits that rounding hid.
@@ -52,10 +55,11 @@ def _rows_agree(linear: Linear) -> bool:
     x = torch.randn(MOST_ROWS, linear.n_in, generator=generator).to(linear.dtype)
     together = linear(x)
     rest = linear.plus(x, -together)
-    return all(
-        torch.equal(linear(x[:n]), together[:n]) and torch.equal(linear.plus(x[:n], -together[:n]), rest[:n])
-        for n in ROWS
-    )
+    return [
+        n
+        for n in range(1, MOST_ROWS + 1)
+        if torch.equal(linear(x[:n]), together[:n]) and torch.equal(linear.plus(x[:n], -together[:n]), rest[:n])
+    ]
 
 
 def keeps_bits(model: CachedModel) -> bool:

@@ -24,7 +24,7 @@ from .attention import Attention, BagAttention, CacheShape, Plan
 from .base import DEFAULT_MAX_LENGTH, OUTSIDE, ReducedModel, check_prompt, check_rewind, check_room
 from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
-from .invariance import PARTS, keeps_bits, pad_lone_rows
+from .invariance import PARTS, keeps_bits, pad_rows
 from .linears import FloatHead, Linear
 from .threads import use_threads
 
@@ -113,7 +113,7 @@ class LeanModel(ReducedModel):
         self._head_epsilon = torch.tensor((self.head_dim * config.rms_norm_eps) ** 0.5, device=self.device)
         with self._building():
             self._take_weights(hf_model, stored or {}, layers)
-            self._pad_lone_rows()
+            self._pad_rows()
             self._make_tables(hf_model)
             self._attention: Attention = self._make_attention()
 
@@ -130,11 +130,11 @@ class LeanModel(ReducedModel):
         """The head, whose result is float32."""
         return self.format.head(weight, bias, reduced=self.head_ids is not None)
 
-    def _pad_lone_rows(self) -> None:
+    def _pad_rows(self) -> None:
         if self.device.type != "cpu":
             return
         linears = [getattr(block, name) for block in self.blocks for name in ("qkv", "out", "gate", "up", "down")]
-        pad_lone_rows([*linears, self.head.linear] if isinstance(self.head, FloatHead) else linears)
+        pad_rows([*linears, self.head.linear] if isinstance(self.head, FloatHead) else linears)
 
     def _cache_shape(self) -> CacheShape:
         return CacheShape(
@@ -214,7 +214,7 @@ class LeanModel(ReducedModel):
         self.info.threads = threads
         use_threads(threads)
         with self._building():
-            self._pad_lone_rows()
+            self._pad_rows()
         self.note = None if keeps_bits(self) else PARTS
 
     def fork(self) -> LeanModel:

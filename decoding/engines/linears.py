@@ -8,8 +8,8 @@ the result [n, out], both of dtype ``dtype``.
   256 to 1,024 features: 32 to 60 microseconds in bfloat16, 60 to 100 in float32; the plain product takes 100 to 330).
 - Unfused: any product; bias and the neighbouring operation follow.
 
-A library may have another kernel for a single row, which sums in another order: invariance.py tests the model's shapes,
-and ``least_rows`` pads if the bits differ.
+A library may have another kernel for some numbers of rows, mostly for one, which sums in another order: invariance.py
+tests the model's shapes, and ``padded`` says what to pad where the bits differ.
 
 Heads return float32: near 25 the spacing of bfloat16 is 0.125, so that the two best of 50,000 logits often tie.
 """
@@ -17,6 +17,8 @@ Heads return float32: near 25 the spacing of bfloat16 is 0.125, so that the two 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -29,12 +31,12 @@ _LARGEST_HALF = 65504.0  # of float16
 
 
 class Linear(Protocol):
-    """``dtype``: of x and y. Fewer rows than ``least_rows`` are padded to that many."""
+    """``dtype``: of x and y. ``padded``: the number of rows to which passes of so many rows are padded."""
 
     n_out: int
     n_in: int
     dtype: torch.dtype
-    least_rows: int
+    padded: Mapping[int, int]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
@@ -49,11 +51,11 @@ class DenseLinear:
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.weight, self.bias, self.dtype = weight.contiguous(), bias, weight.dtype
         self.n_out, self.n_in = weight.shape
-        self.least_rows = 1
+        self.padded: Mapping[int, int] = {}
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if (n := x.shape[0]) < self.least_rows:
-            return F.linear(_padded(x, self.least_rows), self.weight, self.bias)[:n]
+        if (n := x.shape[0]) in self.padded:
+            return F.linear(_pad(x, self.padded[n]), self.weight, self.bias)[:n]
         return F.linear(x, self.weight, self.bias)
 
     def silu(self, x: torch.Tensor) -> torch.Tensor:
@@ -63,7 +65,7 @@ class DenseLinear:
         return self(x) * other
 
     def plus(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        if self.bias is not None or x.shape[0] < self.least_rows:
+        if self.bias is not None or self.padded:  # one way for all numbers of rows
             return self(x) + other
         return torch.addmm(other, x, self.weight.t())
 
@@ -73,7 +75,8 @@ class PackedLinear:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.n_out, self.n_in = weight.shape
-        self.dtype, self.least_rows = weight.dtype, 1
+        self.dtype = weight.dtype
+        self.padded: Mapping[int, int] = {}
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _PACK_ROWS)
         self.bias = bias
         self._unary = torch.ops.mkldnn._linear_pointwise.default
@@ -92,15 +95,15 @@ class PackedLinear:
         return self._two(x, other, "add")
 
     def _one(self, x: torch.Tensor, fused: str) -> torch.Tensor:
-        if (n := x.shape[0]) >= self.least_rows:
+        if (n := x.shape[0]) not in self.padded:
             return self._unary(x, self.weight, self.bias, fused, [], "")
-        return self._unary(_padded(x, self.least_rows), self.weight, self.bias, fused, [], "")[:n]
+        return self._unary(_pad(x, self.padded[n]), self.weight, self.bias, fused, [], "")[:n]
 
     def _two(self, x: torch.Tensor, other: torch.Tensor, fused: str) -> torch.Tensor:
-        if (n := x.shape[0]) >= self.least_rows:
+        if (n := x.shape[0]) not in self.padded:
             return self._binary(x, other, self.weight, self.bias, fused)
-        rows = self.least_rows
-        return self._binary(_padded(x, rows), _padded(other, rows), self.weight, self.bias, fused)[:n]
+        rows = self.padded[n]
+        return self._binary(_pad(x, rows), _pad(other, rows), self.weight, self.bias, fused)[:n]
 
 
 class UnfusedLinear(ABC):
@@ -110,7 +113,7 @@ class UnfusedLinear(ABC):
     n_in: int
     dtype: torch.dtype
     bias: torch.Tensor | None
-    least_rows = 1
+    padded: Mapping[int, int] = MappingProxyType({})
 
     @abstractmethod
     def product(self, x: torch.Tensor) -> torch.Tensor:
@@ -118,7 +121,7 @@ class UnfusedLinear(ABC):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         n = x.shape[0]
-        y = self.product(x) if n >= self.least_rows else self.product(_padded(x, self.least_rows))[:n]
+        y = self.product(_pad(x, self.padded[n]))[:n] if n in self.padded else self.product(x)
         return y if self.bias is None else y.add_(self.bias)
 
     def silu(self, x: torch.Tensor) -> torch.Tensor:
@@ -137,21 +140,22 @@ def plain_or_packed(weight: torch.Tensor, bias: torch.Tensor | None = None) -> P
     return PackedLinear(weight, bias) if weight.device.type == "cpu" and packs() else DenseLinear(weight, bias)
 
 
-class HalfHead:
-    """[n, in] -> float32 logits [n, out]: weights of two bytes, sums and result in float32 (FBGEMM).
+class HalfLinear(UnfusedLinear):
+    """[n, in] float32 -> [n, out] float32: float16 weights, float32 sums, bias included (FBGEMM).
 
-    oneDNN's bfloat16 product always rounds its float32 sums to bfloat16. FBGEMM takes float16 weights of the same size,
-    which represent a bfloat16 number exactly from 2^-17 on (the loss below is smaller than that of float32 sums):
-    49,152 x 576 on one thread 1.8 milliseconds for one row; bfloat16 takes 1.4, float32 3.0.
+    A float16 checkpoint is held exactly, and a bfloat16 one from 2^-17 on (see formats/float16.py).
     """
+
+    dtype = torch.float32
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.n_out, self.n_in = weight.shape
+        self.bias = None  # FBGEMM adds it
         self._packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), None if bias is None else bias.float())
-        self._product = torch.ops.quantized.linear_dynamic_fp16
+        self._product = torch.ops.quantized.linear_dynamic_fp16.default
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._product(x.float(), self._packed)
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        return self._product(x, self._packed)
 
 
 class DenseHead:
@@ -170,19 +174,29 @@ class DenseHead:
 
 
 class FloatHead:
-    """[n, in] -> float32 logits [n, out] by a linear layer in float32: twice the bytes, on any machine."""
+    """[n, in] -> float32 logits [n, out] by a linear layer that computes in float32."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.linear = plain_or_packed(weight.float(), None if bias is None else bias.float())
-        self.n_out = weight.shape[0]
+    def __init__(self, linear: Linear) -> None:
+        self.linear, self.n_out = linear, linear.n_out
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x.float())
 
 
-def half_head(weight: torch.Tensor, bias: torch.Tensor | None = None) -> HalfHead | FloatHead:
-    """The head of a model on the CPU in two bytes per weight if possible, else in four."""
-    return HalfHead(weight, bias) if fits_half(weight) and instructions.packs_float16() else FloatHead(weight, bias)
+def float_head(weight: torch.Tensor, bias: torch.Tensor | None = None) -> FloatHead:
+    """The head of a model on the CPU in four bytes per weight."""
+    return FloatHead(plain_or_packed(weight.float(), None if bias is None else bias.float()))
+
+
+def half_head(weight: torch.Tensor, bias: torch.Tensor | None = None) -> FloatHead:
+    """The head of a model on the CPU in two bytes per weight if possible, else in four.
+
+    oneDNN's bfloat16 product would round its float32 sums to bfloat16. 49,152 x 576 on one thread take 1.8 milliseconds
+    for one row in float16; bfloat16 takes 1.4, float32 3.0.
+    """
+    if fits_half(weight) and instructions.packs_float16():
+        return FloatHead(HalfLinear(weight, bias))
+    return float_head(weight, bias)
 
 
 def fits_half(weight: torch.Tensor) -> bool:
@@ -195,7 +209,8 @@ class Int8Head:
 
     A draft's head holds most of its weights, and converting them to floats takes longer than reading them: 72
     microseconds for 8,192 x 256 on one thread, 25 with integer products (AVX512-VNNI). Rounding the inputs changes a
-    logit by about 0.03, with logits up to 20. Integer sums are exact, so a row's bits depend only on the row.
+    logit by about 0.03, with logits up to 20. Integer sums are exact where a CPU has VNNI, so a row's bits depend only
+    on the row; elsewhere they saturate, and half_head serves.
     """
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
@@ -212,7 +227,7 @@ class Int8Head:
         return y if self.bias is None else y.add_(self.bias)
 
 
-def _padded(x: torch.Tensor, rows: int) -> torch.Tensor:
+def _pad(x: torch.Tensor, rows: int) -> torch.Tensor:
     """``x`` [n, in] and copies of its first row, [rows, in]."""
     return torch.cat([x, x[:1].expand(rows - x.shape[0], -1)])
 

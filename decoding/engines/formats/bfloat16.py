@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from .. import instructions
-from ..linears import FloatHead, HalfHead, half_head
+from ..linears import FloatHead, half_head
 from . import WeightFormat
 
 
@@ -19,7 +19,7 @@ class Bfloat16(WeightFormat):
     def is_fast_here(self) -> bool:
         return instructions.multiplies_bfloat16()
 
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> HalfHead | FloatHead:
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
         return half_head(weight, bias)
 
 

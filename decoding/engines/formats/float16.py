@@ -13,23 +13,8 @@ from typing import Any
 import torch
 
 from .. import instructions
-from ..linears import DenseLinear, FloatHead, HalfHead, Linear, UnfusedLinear, fits_half, half_head, plain_or_packed
+from ..linears import FloatHead, HalfLinear, Linear, fits_half, half_head, plain_or_packed
 from . import WeightFormat
-
-
-class HalfLinear(UnfusedLinear):
-    """[n, in] float32 -> [n, out] float32; bias included in the product."""
-
-    dtype = torch.float32
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.n_out, self.n_in = weight.shape
-        self.bias = None  # FBGEMM adds it
-        self._packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), None if bias is None else bias.float())
-        self._product = torch.ops.quantized.linear_dynamic_fp16.default
-
-    def product(self, x: torch.Tensor) -> torch.Tensor:
-        return self._product(x, self._packed)
 
 
 class Float16(WeightFormat):
@@ -43,14 +28,17 @@ class Float16(WeightFormat):
 
     def linear(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, stored: Sequence[Any]) -> Linear:
         weight = torch.cat(list(weights))
-        if not fits_half(weight):
-            return plain_or_packed(weight, bias)
-        if instructions.packs_float16():
+        if fits_half(weight) and instructions.packs_float16():
             return HalfLinear(weight, bias)
-        return DenseLinear(weight.half().float(), bias)  # the same numbers, in more bytes
+        return plain_or_packed(_rounded(weight), bias)
 
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> HalfHead | FloatHead:
-        return half_head(weight, bias)
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
+        return half_head(_rounded(weight), bias)
+
+
+def _rounded(weight: torch.Tensor) -> torch.Tensor:
+    """The numbers that float16 holds of ``weight``, so that they are the same without FBGEMM, in more bytes."""
+    return weight.half().float() if fits_half(weight) else weight
 
 
 FORMAT = Float16()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..linears import FloatHead
+from ..linears import FloatHead, float_head
 from . import WeightFormat
 
 
@@ -16,7 +16,7 @@ class Float32(WeightFormat):
     gpu = general = True
 
     def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
-        return FloatHead(weight, bias)
+        return float_head(weight, bias)
 
 
 FORMAT = Float32()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from .. import instructions
-from ..linears import FloatHead, HalfHead, Int8Head, UnfusedLinear, half_head
+from ..linears import FloatHead, Int8Head, UnfusedLinear, half_head
 from . import WeightFormat
 
 GROUP = 32  # inputs that share a scale and a zero
@@ -78,12 +78,12 @@ class Int4Linear(UnfusedLinear):
 
 
 class Int4(WeightFormat):
-    """The head stays in two bytes, a draft's reduced head takes eight bits."""
+    """The head stays in two bytes, a draft's reduced head takes eight bits where the CPU sums them exactly."""
 
     name = "int4"
     compute = torch.bfloat16
     layer_bytes = 0.5 + 2 * 2 / GROUP
-    head_bytes, reduced_head_bytes = 2, 1
+    head_bytes, reduced_head_bytes = 2, 1 if instructions.sums_int8_exactly() else 2
 
     def is_fast_here(self) -> bool:
         return instructions.has_vectors() and instructions.sums_int8_exactly()
@@ -102,8 +102,8 @@ class Int4(WeightFormat):
         parts = [round_to_groups(weight) if groups is None else groups for weight, groups in zip(weights, stored)]
         return Int4Linear(joined(parts), bias)
 
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> HalfHead | FloatHead | Int8Head:
-        return Int8Head(weight, bias) if reduced else half_head(weight, bias)
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead | Int8Head:
+        return Int8Head(weight, bias) if reduced and instructions.sums_int8_exactly() else half_head(weight, bias)
 
 
 FORMAT = Int4()

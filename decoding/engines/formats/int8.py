@@ -1,4 +1,7 @@
-"""int8 weights, one scale per output row; bfloat16 activations. Half the bytes of bfloat16, and rounded: for drafts."""
+"""int8 weights, one scale per output row; bfloat16 activations. Half the bytes of bfloat16, and rounded: for drafts.
+
+The head takes int8 inputs, too, where the CPU sums them exactly, else it stays in two bytes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from typing import Any
 import torch
 
 from .. import instructions
-from ..linears import Int8Head, UnfusedLinear, round_rows
+from ..linears import FloatHead, Int8Head, UnfusedLinear, half_head, round_rows
 from . import WeightFormat
 
 
@@ -30,7 +33,8 @@ class Int8Linear(UnfusedLinear):
 class Int8(WeightFormat):
     name = "int8"
     compute = torch.bfloat16
-    layer_bytes = head_bytes = reduced_head_bytes = 1
+    layer_bytes = 1
+    head_bytes = reduced_head_bytes = 1 if instructions.sums_int8_exactly() else 2
 
     def is_fast_here(self) -> bool:
         return instructions.has_vectors() and instructions.sums_int8_exactly()
@@ -38,8 +42,8 @@ class Int8(WeightFormat):
     def linear(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, stored: Sequence[Any]) -> Int8Linear:
         return Int8Linear(torch.cat(list(weights)), bias)
 
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> Int8Head:
-        return Int8Head(weight, bias)
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> Int8Head | FloatHead:
+        return Int8Head(weight, bias) if instructions.sums_int8_exactly() else half_head(weight, bias)
 
 
 FORMAT = Int8()
