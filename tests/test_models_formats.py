@@ -15,6 +15,7 @@ from decoding.engines.invariance import keeps_bits
 from decoding.engines.lean import LeanModel
 from decoding.engines.linears import DenseLinear
 from decoding.engines.loading import describe_model
+from decoding.engines.threads import TARGET_ROWS, best_use
 from decoding.errors import UserError
 from decoding.records.number_formats import CHOICES, FORMATS
 from decoding.records.request import CompareRequest, check_request
@@ -147,7 +148,7 @@ def timed(monkeypatch, costs):
 
     def time_passes(models, rows, threads):
         trials.append(sorted(models))
-        return {(name, number): seconds[name] / number for name in models for number in threads}
+        return {(name, count): dict.fromkeys(rows, seconds[name] / count) for name in models for count in threads}
 
     monkeypatch.setattr(choosing, "time_passes", time_passes)
     return seconds, trials
@@ -179,6 +180,23 @@ def test_a_format_whose_rows_depend_on_their_company_is_left_out(timed, monkeypa
     monkeypatch.setattr(type(find_format("float16")), "linear", lambda self, weights, *_: Sociable(torch.cat(weights)))
     assert choose(random_model(CONFIGS["llama"]), "float16", "float32") == "float32"
     assert trials == [["float32"]]
+
+
+def best(**passes: tuple[float, ...]) -> str:
+    """The format with these milliseconds for 1, 2, 4, 6 and 9 rows that a target would run in."""
+    per_token = best_use({(name, 1): dict(zip(TARGET_ROWS, times)) for name, times in passes.items()})
+    return min(per_token, key=per_token.get)[0]
+
+
+def test_a_target_runs_in_what_writes_its_text_fastest():
+    flat, steep = (20, 20, 20, 20, 20), (10, 22, 40, 60, 90)
+    assert best(flat=flat, steep=steep) == "flat"  # four guesses in a pass of 20 are better than plain passes of 10
+    assert best(flat=(30, 30, 30, 30, 30), steep=steep) == "steep"
+    measured = {"float16": (17.8, 18.2, 22.8, 29.2, 38.9), "bfloat16": (27.4, 28.7, 25.1, 26.6, 34.9)}
+    assert best(**measured) == "float16"  # a shared Zen 4 with slow memory
+    assert best(float16=measured["float16"], bfloat16=(14.4, 14.6, 16.5, 18.3, 24.0)) == "bfloat16"  # a faster one
+    steps = best_use({("a", 1): {1: 1.0, 2: 2.5}, ("b", 1): {1: 1.4, 2: 1.5}})
+    assert steps[("a", 1)] == 3.5 and steps[("b", 1)] == 2.9  # a draft's steps add up
 
 
 def test_a_format_that_cannot_hold_a_layer_is_left_out(timed, monkeypatch):

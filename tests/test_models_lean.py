@@ -13,6 +13,7 @@ from decoding.engines.attention import BagAttention, CacheShape
 from decoding.engines.base import OUTSIDE, CachedModel
 from decoding.engines.cuda import CudaModel
 from decoding.engines.inputs import FINAL
+from decoding.engines.instructions import sums_int8_exactly
 from decoding.engines.lean import LeanModel, is_lean
 from decoding.engines.linears import Int8Head
 from decoding.engines.loading import describe_model
@@ -90,6 +91,7 @@ def test_smaller_weights_stay_close_to_float32(weights):
     assert 0 < error < (0.03 if weights == "bfloat16" else 0.06)
 
 
+@pytest.mark.skipif(not sums_int8_exactly(), reason="its sums saturate on this CPU, where no model takes it")
 def test_the_int8_head_rounds_each_row_for_itself():
     generator = torch.Generator().manual_seed(5)
     weight, x = torch.randn(300, 64, generator=generator), torch.randn(9, 64, generator=generator) * 3

@@ -3,7 +3,8 @@
 No rule by the processor's name is right: what is fast depends on its instructions, on what its libraries do with them
 and on how fast it reads memory. So at the first load on a machine a model's first layers are built in every format that
 may be used, and passes over as many rows as usual passes have are timed, in turns; a format in which a row's bits
-depend on the other rows of its pass is left out. What was found is kept (kept_trials.py).
+depend on the other rows of its pass is left out. The one with the least expected time per token of text wins
+(``best_use`` in threads.py). What was found is kept (kept_trials.py).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from .formats import WeightFormat, all_formats, find_format
 from .instructions import multiplies_bfloat16
 from .kept_trials import usual
 from .lean import LeanModel
-from .threads import GAIN, time_passes
+from .threads import GAIN, best_use, time_passes
 
-TRIAL_WEIGHTS = 24_000_000  # at least so many in the layers of a trial: more than a processor's cache holds
+TRIAL_WEIGHTS = 48_000_000  # at least so many in the layers of a trial: more than a processor's cache holds
 
 
 def target_formats(dtype: str, device: str, stored: str) -> list[WeightFormat]:
@@ -72,16 +73,17 @@ def fastest(
     threads: tuple[int, ...],
     head_ids: Any = None,
 ) -> WeightFormat:
-    """The one of ``formats`` in which passes over each of ``rows`` tokens take the least time together, with whichever
-    number of ``threads`` suits it; kept per model and machine. A later one must be faster than an earlier one by the
-    GAIN that threads must bring.
+    """The one of ``formats`` that is best for a model with passes over ``rows`` tokens, with whichever number of
+    ``threads`` suits it; kept per model and machine. A later one must be faster than an earlier one by the GAIN that
+    threads must bring.
     """
     if len(formats) == 1:
         return formats[0]
 
     def trial() -> str:
         models = {one.name: _first_layers(one, hf_model, info, head_ids) for one in formats}
-        times = time_passes({name: model for name, model in models.items() if model is not None}, rows, threads)
+        able = {name: model for name, model in models.items() if model is not None}
+        times = best_use(time_passes(able, rows, threads))
         best_s = {name: min(s for (which, _), s in times.items() if which == name) for name, _ in times}
         chosen, *others = best_s  # in the order of ``formats``
         for name in others:

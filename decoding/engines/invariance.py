@@ -13,10 +13,9 @@ import torch
 
 from .base import CachedModel
 from .inputs import Branches
-from .linears import Linear
+from .linears import TESTED_ROWS, Linear
 
 ROWS = (1, 2, 3, 5, 6, 7, 17)  # plain decoding, checks as they are usual, a long one
-MOST_ROWS = 24
 MOST_PADDING = 7  # rows
 _PROMPT = 8
 
@@ -35,29 +34,29 @@ def pad_rows(linears: Iterable[Linear]) -> None:
 
 
 def _least_padding(linear: Linear) -> dict[int, int]:
-    """The number of rows to pad to, for each number of rows whose kernel sums in another order than that of MOST_ROWS.
+    """The number of rows to pad to, for each number of rows whose kernel sums in another order than that of TESTED_ROWS.
 
     FBGEMM's kernels for AVX2 do so for 1 and 2 rows, and for 7, which it takes as 5 and 2.
     """
     linear.padded = {}
     alike = _numbers_alike(linear)
-    found = {n: next((m for m in alike if m >= n), n) for n in range(1, MOST_ROWS)}
+    found = {n: next((m for m in alike if m >= n), n) for n in range(1, TESTED_ROWS)}
     return {n: m for n, m in found.items() if n < m <= n + MOST_PADDING}
 
 
 def _numbers_alike(linear: Linear) -> list[int]:
-    """The numbers of rows up to MOST_ROWS with which a row has the bits that it has among MOST_ROWS.
+    """The numbers of rows up to TESTED_ROWS with which a row has the bits that it has among TESTED_ROWS.
 
     A bfloat16 result hides nearly all differences of its float32 sum. So the rounded result is also subtracted inside
     the product (``plus``, where it is fused), which leaves the bits that rounding hid.
     """
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(MOST_ROWS, linear.n_in, generator=generator).to(linear.dtype)
+    x = torch.randn(TESTED_ROWS, linear.n_in, generator=generator).to(linear.dtype)
     together = linear(x)
     rest = linear.plus(x, -together)
     return [
         n
-        for n in range(1, MOST_ROWS + 1)
+        for n in range(1, TESTED_ROWS + 1)
         if torch.equal(linear(x[:n]), together[:n]) and torch.equal(linear.plus(x[:n], -together[:n]), rest[:n])
     ]
 

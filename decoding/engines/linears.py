@@ -26,6 +26,7 @@ import torch.nn.functional as F
 
 from . import instructions
 
+TESTED_ROWS = 24  # the numbers of rows up to this one are tested, and padded if necessary
 _PACK_ROWS = 16  # the number of rows for which oneDNN packs the weights
 _LARGEST_HALF = 65504.0  # of float16
 
@@ -107,7 +108,10 @@ class PackedLinear:
 
 
 class UnfusedLinear(ABC):
-    """A product of its own (:meth:`product`); bias and the neighbouring operation follow, in place on its result."""
+    """A product of its own (:meth:`product`); bias and the neighbouring operation follow, in place on its result.
+
+    One that needs padding takes more than TESTED_ROWS in parts.
+    """
 
     n_out: int
     n_in: int
@@ -120,7 +124,8 @@ class UnfusedLinear(ABC):
         """[n, in] -> [n, out], a new tensor, without the bias."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        n = x.shape[0]
+        if (n := x.shape[0]) > TESTED_ROWS and self.padded:
+            return torch.cat([self(part) for part in x.split(TESTED_ROWS)])
         y = self.product(_pad(x, self.padded[n]))[:n] if n in self.padded else self.product(x)
         return y if self.bias is None else y.add_(self.bias)
 

@@ -23,10 +23,8 @@ from .gguf_groups import read_groups
 from .kept_trials import usual_threads
 from .lean import LeanModel, is_lean
 from .slim import read_head_ids
-from .threads import thread_choices
+from .threads import TARGET_ROWS, thread_choices
 from .transformers_engine import TransformersModel, refusal
-
-TARGET_ROWS, DRAFT_ROWS = (1, 6), (1, 2)  # of usual passes: plain decoding and a check; a step and the first one
 
 
 def choose_device(device: str) -> str:
@@ -88,7 +86,7 @@ def load_model(
 ) -> CachedModel:
     """Loads the model in ``folder`` on the fastest engine that supports it.
 
-    ``formats``: those it may run in (choosing.py); of several the fastest for passes over ``rows`` tokens, by trying;
+    ``formats``: those it may run in (choosing.py); of several the best for passes over ``rows`` tokens, by trying;
     ``threads``: None finds the best number for these passes; ``mark``: its fingerprint, if known; ``spread``: over all
     GPUs, through transformers' modules; ``gguf()``: the file that may hold its four-bit weights. Raises UserError.
     """

@@ -15,8 +15,6 @@ from .hub import Hub, HuggingFaceHub, Report
 from .huge_pages import use_huge_pages
 from .inputs import EncodedPrompt
 from .loading import (
-    DRAFT_ROWS,
-    TARGET_ROWS,
     choose_device,
     gpu_count,
     load_model,
@@ -26,7 +24,7 @@ from .loading import (
 )
 from .seeing import Eyes, PhotoEyes, SceneEyes
 from .sources import LocalModel, Size, Sources
-from .threads import fixed_threads
+from .threads import DRAFT_ROWS, TARGET_ROWS, fixed_threads
 from .tokenizer import Tokenizer, load_tokenizer
 from .transformers_engine import TransformersModel
 

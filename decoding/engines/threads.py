@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import repeat
 from statistics import median
 from time import perf_counter
 
@@ -17,10 +18,14 @@ import torch
 
 from .base import CachedModel
 
+TARGET_ROWS, DRAFT_ROWS = (1, 2, 4, 6, 9), (1, 2)  # of usual passes: a plain one and checks; a step and the first one
+MATCH = 0.65  # chance that a guess holds: the default draft's on chat prompts
+STEP = 0.07  # a draft step over the fastest plain pass: c on the machines that were measured, 0.05 to 0.1
 ROUNDS = 4
 BUDGET_S = 1.5  # of one model, so that a large one is not tried for minutes
 GAIN = 0.95  # more threads must bring at least this: they are taken from everyone else on the machine
 _CONTEXT = 32
+Which = tuple[str, int]  # a model and a number of threads
 
 
 def use_threads(threads: int) -> None:
@@ -42,25 +47,45 @@ def thread_choices() -> tuple[int, ...]:
     return tuple(sorted({1 << power for power in range(6) if 1 << power <= cores} | {min(cores, 32)}))
 
 
+def best_use(found: Mapping[Which, Mapping[int, float]]) -> dict[Which, float]:
+    """What counts when numbers of threads or formats are compared, from the seconds of passes by number of rows.
+
+    For a target: seconds per token of text at its best static SL, SL 0 included, ``(pass over SL + 1 rows + SL draft
+    steps) / expected tokens``, the latter 1 + MATCH + ... + MATCH^SL. So checks count for as much as a text gains by
+    them: with passes of 10 milliseconds that double at two rows, plain decoding is best, and at 20 for any number of
+    rows guessing is better than that. A draft step costs the same beside every candidate. For a draft: a step and the
+    first one after a check, which reads two rows.
+    """
+    if any(tuple(passes) == DRAFT_ROWS for passes in found.values()):
+        return {which: sum(passes.values()) for which, passes in found.items()}
+    step = STEP * min(passes[1] for passes in found.values())
+    return {which: min(map(_per_token, passes, passes.values(), repeat(step))) for which, passes in found.items()}
+
+
+def _per_token(rows: int, pass_s: float, step_s: float) -> float:
+    return (pass_s + (rows - 1) * step_s) / sum(MATCH**guess for guess in range(rows))
+
+
 def choose_threads(model: CachedModel, rows: tuple[int, ...], choices: tuple[int, ...] | None = None) -> int:
-    """The number of ``choices`` under which passes over each of ``rows`` tokens take the least time together. Empties
+    """The number of ``choices`` that is best for a model with passes over ``rows`` tokens (:func:`best_use`). Empties
     the model's cache.
     """
     choices = thread_choices() if choices is None else choices
     if len(choices) < 2:
         return choices[0]
-    return _fewest({threads: seconds for (_, threads), seconds in time_passes({"": model}, rows, choices).items()})
+    found = best_use(time_passes({"": model}, rows, choices))
+    return _fewest({threads: seconds for (_, threads), seconds in found.items()})
 
 
 def time_passes(
     models: Mapping[str, CachedModel], rows: tuple[int, ...], choices: tuple[int, ...]
-) -> dict[tuple[str, int], float]:
-    """Seconds of passes over each of ``rows`` tokens together, for each of ``models`` by name, with each number of
+) -> dict[Which, dict[int, float]]:
+    """Seconds of passes over each number of ``rows`` tokens, for each of ``models`` by name, with each number of
     threads: medians over rounds in which they take turns, so that a slow moment of the machine hits all of them.
     Empties the models' caches.
     """
     before = {name: model.info.threads for name, model in models.items()}
-    times: dict[tuple[str, int], list[float]] = {(name, threads): [] for name in models for threads in choices}
+    times: dict[Which, list[list[float]]] = {(name, threads): [] for name in models for threads in choices}
     begin = perf_counter()
     for number in range(1 + ROUNDS):
         for name, threads in times:
@@ -73,19 +98,19 @@ def time_passes(
     for name, model in models.items():
         model.info.threads = before[name]
         model.rewind(0)
-    return {which: median(seconds) for which, seconds in times.items()}
+    return {which: dict(zip(rows, map(median, zip(*rounds)))) for which, rounds in times.items()}
 
 
-def _time_passes(model: CachedModel, rows: tuple[int, ...]) -> float:
+def _time_passes(model: CachedModel, rows: tuple[int, ...]) -> list[float]:
     """Seconds of a pass over each number of ``rows``."""
     context = min(_CONTEXT, model.max_length - max(rows))
     if model.length != context:
         model.prefill([1] * context)
-    spent = 0.0
+    spent = []
     for n in rows:
         begin = perf_counter()
         model.extend([1] * n)
-        spent += perf_counter() - begin
+        spent.append(perf_counter() - begin)
         model.rewind(context)
     return spent
 
