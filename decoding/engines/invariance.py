@@ -34,7 +34,7 @@ def pad_rows(linears: Iterable[Linear]) -> None:
 
 
 def _least_padding(linear: Linear) -> dict[int, int]:
-    """The number of rows to pad to, for each number of rows whose kernel sums in another order than that of TESTED_ROWS.
+    """The numbers of rows to pad to, where the kernel for a number of rows sums in another order than for TESTED_ROWS.
 
     FBGEMM's kernels for AVX2 do so for 1 and 2 rows, and for 7, which it takes as 5 and 2.
     """
