@@ -22,7 +22,9 @@ def run_picture(run: Run) -> dict[str, Any] | None:
     if picture is None:
         return None
     size = f"{picture.width} × {picture.height} pixels, {picture.n_tokens} tokens"
-    caption = f"The target read this picture ({size}, {picture.seconds * 1e3:.0f} ms); the draft did not."
+    caption = (
+        f"The target read this picture ({size}, {picture.seconds * 1e3:.0f} ms); a draft that reads text alone did not."
+    )
     if picture.preview:
         src, alt = PNG + picture.preview, "The photograph that the target read"
         return {"src": src, "alt": alt, "caption": caption, "tokens": picture.n_tokens}
