@@ -37,7 +37,7 @@ def a_step(**changes):
     return a_lesson(steps=[{"title": "One", "text": ["Text."], **changes}])
 
 
-def test_five_lessons_ship_and_each_asks_questions():
+def test_six_lessons_ship_and_each_asks_questions():
     lessons = shipped_lessons()
     assert [lesson["id"] for lesson in lessons] == [
         "ten-steps",
@@ -45,6 +45,7 @@ def test_five_lessons_ship_and_each_asks_questions():
         "choosing-a-draft",
         "dice",
         "a-draft-that-cannot-see",
+        "tree",
     ]
     assert all(any("question" in step for step in lesson["steps"]) for lesson in lessons)
     assert len(lessons[0]["steps"]) == 10

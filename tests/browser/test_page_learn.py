@@ -392,6 +392,7 @@ def test_axe_finds_nothing_serious(browser, tmp_path, scheme):
         ("ten-steps&step=3", r"a guess costs (\d+\.\d+) of a pass", r"this iteration\s*(\d+\.\d+)"),
         ("ten-steps&step=4", r"This check costs (\d+\.\d+) passes", r"check: (\d+\.\d+)"),
         ("ten-steps&step=7", r"at the cost of (\d+\.\d+) passes", r"= (\d+\.\d+) passes of the target"),
+        ("tree&step=2", r"Of (\d+) guesses", r"reads all (\d+) guesses"),
         ("dice&step=2", r"q = (\d+\.\d+), so", r"q = (\d+\.\d+)\."),
         ("dice&step=2", r"kept with probability (\d+\.\d+)\. ", r"min\(1, p/q\) = (\d+\.\d+)"),
     ],

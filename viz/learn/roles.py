@@ -11,7 +11,7 @@ from decoding.analysis.whatif import Replay, simulate_lane
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
 from decoding.lookahead.lanes import is_usable, parse_lane
-from decoding.records.trace import Run
+from decoding.records.trace import Iteration, Run
 
 from .lessons import LANE_WORDS
 
@@ -57,6 +57,7 @@ ROLES: dict[str, Callable[[Run], bool]] = {
     "sampling": lambda run: run.settings.rule == "sampling" and _keeps_by_chance(run),
     "coupling": lambda run: run.settings.rule == "coupling",
     "picture": lambda run: run.picture is not None and run.settings.rule == "greedy",
+    "tree": lambda run: any(it.parents for trace in run.lanes for it in trace.iterations),
 }
 
 
@@ -103,6 +104,8 @@ def shows(run: Run, lane: str, kind: str) -> bool:
     trace = next((trace for trace in run.lanes if trace.lane == lane), None)
     draft = parse_lane(lane).draft or run.pair.default_draft
     replay = Replay(run.chains[draft]) if draft in run.chains else None
+    if kind == "second":
+        return trace is not None and any(second_held(iteration) for iteration in trace.iterations)
     try:
         iterations = (
             [(it.start, it.n_drafted, it.n_accepted) for it in trace.iterations]
@@ -112,6 +115,17 @@ def shows(run: Run, lane: str, kind: str) -> bool:
     except UserError:  # no chain of this draft, or a policy that needs its fitted head
         return False
     return any(KINDS[kind](n, held, _could_hold(replay, start)) for start, n, held in iterations)
+
+
+def second_held(it: Iteration) -> bool:
+    """Whether a guess held that was not the likeliest one for its place."""
+    p = [token.p_draft or 0.0 for token in it.drafted]
+    places = list(zip(it.parents or [], p))
+    return any(
+        parent == place and other > p[k]
+        for k, (place, _) in enumerate(places[: it.n_accepted])
+        for parent, other in places
+    )
 
 
 def _could_hold(replay: Replay | None, start: int) -> int:

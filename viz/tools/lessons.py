@@ -64,6 +64,18 @@ NEEDED = (
         ],
     ),
     Needed(
+        "lesson-tree",
+        "tree",
+        "A tree of guesses",
+        "Several guesses for one place, beside a chain of as many guesses.",
+        {"lanes": ["autoregressive", "static:3", "static:8", "tree:8"], "max_new_tokens": 40, "repeats": 3},
+        [
+            {"prompt": "What should I pack for a weekend in the mountains?"},
+            {"prompt": STORY},
+            {"prompt": "How do I make a cup of tea? Give me numbered steps."},
+        ],
+    ),
+    Needed(
         "lesson-sampling",
         "sampling",
         "With dice: speculative sampling",

@@ -27,6 +27,9 @@ export const FACTS = {
   picture_tokens: "tokens of the picture", by_picture: "tokens of the text that the picture decides",
   rejected: "rejected guesses of the fastest lane", rejected_by_picture: "those at words that the picture decides",
   rejected_share: "their share, percent", by_picture_share: "share of the text's tokens that the picture decides, percent",
+  tree_name: "fastest lane whose guesses branch", tree_speedup: "its speedup", tree_passes: "its passes of the target", tree_draft_passes: "its passes of the draft",
+  chain_name: "fastest lane with chains of guesses (the oracle excluded)", chain_speedup: "its speedup", chain_passes: "its passes of the target", chain_draft_passes: "its passes of the draft",
+  check9: "cost of checking 9 tokens", depth: "most guesses after one another in the iteration on screen", reads: "passes of the draft in it",
 };
 
 const RULES = { sampling: "speculative sampling" };
@@ -36,7 +39,7 @@ export function factsOf(model) {
   if (!model) return facts;
   const draft = model.draft, replay = model.replay();
   Object.assign(facts, { tokens: model.text.ids.length, plain_passes: model.text.ids.length, rule: RULES[model.rule] || model.rule, draft, temperature: model.temperature,
-    c: draft ? model.costs.c[draft] : null, first: draft ? (model.costs.first || {})[draft] || 0 : null, check2: checkCost(model.costs, 2), check6: checkCost(model.costs, 6), check21: checkCost(model.costs, 21) });
+    c: draft ? model.costs.c[draft] : null, first: draft ? (model.costs.first || {})[draft] || 0 : null, check2: checkCost(model.costs, 2), check6: checkCost(model.costs, 6), check9: checkCost(model.costs, 9), check21: checkCost(model.costs, 21) });
   laneFacts(model, facts);
   if (replay) chainFacts(model, facts, replay, draft);
   samplingFacts(model, facts);
@@ -50,8 +53,15 @@ function laneFacts(model, facts) {
   const oracle = timed.find((lane) => lane.policy === "oracle"), fast = usable[0], slow = usable[usable.length - 1];
   if (fast) Object.assign(facts, { fast_name: fast.name, fast_speedup: fast.speedup.median, fast_passes: fast.iterations.length });
   if (slow) Object.assign(facts, { slow_name: slow.name, slow_speedup: slow.speedup.median });
+  for (const [kind, lane] of [["tree", usable.find(branches)], ["chain", usable.find((one) => !branches(one))]]) {
+    if (!lane) continue;
+    const { passes, steps } = lane.counts();
+    Object.assign(facts, { [`${kind}_name`]: lane.name, [`${kind}_speedup`]: lane.speedup.median, [`${kind}_passes`]: passes, [`${kind}_draft_passes`]: steps });
+  }
   if (oracle) facts.oracle_speedup = oracle.speedup.median;
 }
+
+const branches = (lane) => lane.iterations.some((it) => it.parents);
 
 function chainFacts(model, facts, replay, draft) {
   const sweep = model.sweep(), best = model.bestStatic(), floor = model.simulated("", makePolicy(parseLane("oracle:best")), { weighed: model.costs });
@@ -97,10 +107,11 @@ export const chanceAt = (it) => it.guesses.findIndex((one) => one.accept_probabi
 export function iterationFacts(lane, i) {
   const it = lane && lane.iterations[i];
   if (!it) return {};
-  return { lane_name: lane.name, iteration: i + 1, sl: it.drafted, held: it.accepted, gives: it.gives, thrown: it.drafted - it.accepted, cost: it.cost.total, guess: it.drafted ? it.cost.guessing / it.drafted : null, saved: it.cost.gained, check: it.cost.check, ...keptByChance(it) };
+  return { lane_name: lane.name, iteration: i + 1, sl: it.drafted, held: it.accepted, gives: it.gives, depth: it.deepest, reads: it.steps, thrown: it.drafted - it.accepted, cost: it.cost.total, guess: it.drafted ? it.cost.guessing / it.drafted : null, saved: it.cost.gained, check: it.cost.check, ...keptByChance(it) };
 }
 
-const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown", "iteration", "longest_run"]);
+const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown", "iteration", "longest_run", "depth", "reads",
+  "tree_passes", "tree_draft_passes", "chain_passes", "chain_draft_passes"]);
 const SHARES = new Set(["match", "match_draft2", "acceptance_short", "acceptance_long"]);
 const FINE = new Set(["c", "c_draft2", "first", "break_even", "p_first", "q_first", "keep_first"]);
 const SPEEDUPS = /speedup/;

@@ -9,7 +9,14 @@ export const KINDS = {
     fits: (it, holds) => it.drafted > 0 && it.accepted === it.drafted && holds(it.start) > it.drafted },
   wasted: { label: "a waste", title: "the next iteration in which three or more guesses were thrown away", fits: (it) => it.drafted - it.accepted >= 3,
     clear: (it) => it.cost.gained < 0 },
+  second: { label: "a second guess", title: "the next iteration in which a guess held that was not the likeliest one for its place", fits: secondHeld,
+    clear: (it) => it.deepest > 1 },
 };
+
+function secondHeld({ parents, guesses, accepted }) {
+  const likelier = (k) => guesses.some((other, i) => parents[i] === parents[k] && other.p > guesses[k].p);
+  return Boolean(parents) && guesses.slice(0, accepted).some((_, k) => likelier(k));
+}
 
 /** The iteration that shows the kind best: the first clear one, else the first one; -1 if there is none. */
 export function exampleOf(model, lane, kind) {
