@@ -111,8 +111,8 @@ export function iterationFacts(lane, i) {
 }
 
 const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown", "iteration", "longest_run", "depth", "reads",
-  "tree_passes", "tree_draft_passes", "chain_passes", "chain_draft_passes"]);
-const SHARES = new Set(["match", "match_draft2", "acceptance_short", "acceptance_long"]);
+  "tree_passes", "tree_draft_passes", "chain_passes", "chain_draft_passes", "picture_tokens", "by_picture", "rejected", "rejected_by_picture"]);
+const SHARES = new Set(["match", "match_draft2", "acceptance_short", "acceptance_long", "rejected_share", "by_picture_share"]);
 const FINE = new Set(["c", "c_draft2", "first", "break_even", "p_first", "q_first", "keep_first"]);
 const SPEEDUPS = /speedup/;
 
