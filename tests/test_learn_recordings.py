@@ -8,9 +8,10 @@ from decoding.errors import UserError
 from decoding.records.events import Event
 from decoding.records.pairs import PairDescription
 from decoding.records.run_file import load_run, to_plain
+from decoding.records.trace import Iteration, Token
 from tests.runs import make_run
 from viz.learn.lessons import shipped_lessons
-from viz.learn.roles import KINDS, find_roles, missing_sights, shows, wanted_by
+from viz.learn.roles import KINDS, SECOND, find_roles, missing_sights, second_held, shows, wanted_by
 from viz.tools.lessons import NEEDED, Needed, record, requests_for
 
 ALWAYS_RIGHT, NEVER_RIGHT = make_run(match=1.0, identifier="right"), make_run(match=0.0, identifier="wrong")
@@ -87,4 +88,18 @@ def test_the_command_s_recordings_are_of_the_kinds_that_lessons_name():
     kinds = {step.get("recording", lesson["recording"]) for lesson in shipped_lessons() for step in lesson["steps"]}
     assert {one.role for one in NEEDED} <= kinds
     assert all(requests_for(one, "toy")[0].prompt for one in NEEDED)
-    assert {kind for sights in wanted_by(shipped_lessons()).values() for _, kind in sights} <= set(KINDS)
+    assert {kind for sights in wanted_by(shipped_lessons()).values() for _, kind in sights} <= {*KINDS, SECOND}
+
+
+@pytest.mark.parametrize(
+    ("parents", "p", "held"),
+    [
+        ([-1, -1], [0.3, 0.5], True),
+        ([-1, -1], [0.5, 0.3], False),
+        ([-1, 0], [0.3, 0.5], False),
+        (None, [0.3, 0.5], False),
+    ],
+)
+def test_a_second_guess_held_if_a_sibling_was_likelier(parents, p, held):
+    guesses = [Token(id=1, fate="accepted", p_draft=p[0]), Token(id=2, fate="rejected", p_draft=p[1])]
+    assert second_held(Iteration(0, guesses, Token(id=3, fate="correction"), "policy", parents=parents)) is held

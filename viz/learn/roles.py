@@ -28,6 +28,8 @@ KINDS: dict[str, Callable[[int, int, int], bool]] = {
     "wasted": lambda n, accepted, holds: n - accepted >= 3,
 }
 
+SECOND = "second"  # likewise, of trees: a guess held that was not the likeliest one for its place
+
 
 def usable_speedups(run: Run) -> list[float]:
     """Each deployable lane's speedup, as the median over the repeats."""
@@ -104,7 +106,7 @@ def shows(run: Run, lane: str, kind: str) -> bool:
     trace = next((trace for trace in run.lanes if trace.lane == lane), None)
     draft = parse_lane(lane).draft or run.pair.default_draft
     replay = Replay(run.chains[draft]) if draft in run.chains else None
-    if kind == "second":
+    if kind == SECOND:
         return trace is not None and any(second_held(iteration) for iteration in trace.iterations)
     try:
         iterations = (
