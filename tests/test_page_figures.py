@@ -7,6 +7,9 @@ import json
 import pytest
 
 from decoding.analysis.metrics import speedup, thrown_away
+from decoding.comparison.compare import finished_run
+from decoding.records.request import CompareRequest
+from tests.toy import ToyPair
 from viz.figures.race import draw_run, plain, static_speedups
 
 from .runs import HOSTILE, make_run
@@ -95,3 +98,10 @@ def test_figures_are_plain_json():
     for drawing in drawings:
         written = json.dumps(drawing.to_dict(), allow_nan=False)
         assert json.loads(written)["name"] == drawing.name
+
+
+def test_the_lookahead_figure_shows_the_deepest_guess_of_a_tree():
+    run = finished_run(CompareRequest("abc", lanes=["tree:6", "static:3"], max_new_tokens=40), ToyPair(agree=0.7))
+    (ticks,) = [one for one in drawn(run)["lookahead"].figure.data if one.name == "deepest guess of a tree (dots)"]
+    its = [it for it in run.lane("tree:6").iterations if it.drafted]
+    assert list(ticks.y[::3]) == [it.deepest for it in its] and list(ticks.x[::3]) == [it.start for it in its]

@@ -23,6 +23,8 @@ from ..player.lane_styles import lane_style
 from ..player.names import lane_name
 from .drawing import INK, LAYOUT, MUTED, Drawing, plain
 
+DEEPEST = "deepest guess of a tree (dots)"
+HELD = "would have held (tick; arrow: beyond)"
 ROW_PX = 104  # height of one lane's row
 
 
@@ -48,6 +50,8 @@ def draw_lookahead(drafting: list[tuple[int, Trace]]) -> Drawing:
             figure.add_trace(part, row=row, col=1)
         figure.update_yaxes(range=[0, _top(trace) * 1.08], title_text="tokens", row=row, col=1)
         _name_row(figure, row, index, trace)
+    for again in [part for part in figure.data if part.name == DEEPEST][1:]:
+        again.showlegend = False
     figure.update_xaxes(title_text="position in the text (tokens)", row=len(drafting), col=1)
     figure.update_layout(height=ROW_PX * len(drafting) + 92, barmode="overlay", bargap=0, **LAYOUT)
     title = "How far each policy looked ahead, along the text"
@@ -78,6 +82,9 @@ def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar 
         **where,
         **shared,
     )
+    if any(it.parents for it in iterations):
+        deepest = [(it, it.deepest) for it in iterations if it.drafted]
+        yield _ticks(deepest, DEEPEST, True, {"color": colour, "width": 2.2, "dash": "dot"})
     if any(it.holds is not None for it in iterations):
         top = _top(trace)
         yield _holds_ticks([it for it in iterations if (it.holds or 0) <= top], legend)
@@ -87,21 +94,19 @@ def _lookahead_parts(index: int, trace: Trace, legend: bool) -> Iterable[go.Bar 
 
 
 def _holds_ticks(iterations: list[Iteration], legend: bool) -> go.Scatter:
+    heights = [(it, it.holds) for it in iterations if it.holds is not None]
+    return _ticks(heights, HELD, legend, {"color": INK, "width": 1.8})
+
+
+def _ticks(heights: list[tuple[Iteration, int]], name: str, legend: bool, line: dict[str, Any]) -> go.Scatter:
+    """A line over each of these iterations."""
     x: list[float | None] = []
     y: list[float | None] = []
-    for it in iterations:
-        if it.holds is not None:
-            x += [it.start, it.start + _width(it), None]
-            y += [it.holds] * 2 + [None]
+    for it, height in heights:
+        x += [it.start, it.start + _width(it), None]
+        y += [height] * 2 + [None]
     return go.Scatter(
-        x=x,
-        y=y,
-        mode="lines",
-        line={"color": INK, "width": 1.8},
-        hoverinfo="skip",
-        name="would have held (tick; arrow: beyond)",
-        legendgroup="holds",
-        showlegend=legend,
+        x=x, y=y, mode="lines", line=line, hoverinfo="skip", name=name, legendgroup=name, showlegend=legend
     )
 
 
@@ -112,7 +117,7 @@ def _holds_beyond(iterations: list[Iteration], top: float) -> go.Scatter:
         y=[top] * len(iterations),
         mode="markers",
         marker={"color": INK, "symbol": "arrow-up", "size": 8},
-        legendgroup="holds",
+        legendgroup=HELD,
         showlegend=False,
         text=[f"would have held: {it.holds}" for it in iterations],
         hovertemplate="%{text}<extra></extra>",
