@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.lookahead.lanes import STAND_IN
-from decoding.lookahead.specs import learned_policies, offered_lanes
+from decoding.lookahead.lanes import STAND_IN, parse_lane
+from decoding.lookahead.specs import all_specs, learned_policies, offered_lanes
 from decoding.records.model_free import PROMPT_LOOKUP
 from decoding.records.pairs import PairDescription
 from decoding.records.request import DEFAULT_LANES
 from decoding.records.suites import load_showcase
 
-from .player.names import lane_name
+from .player.names import lane_caption, lane_name, lane_of_name
 
+GROUPS = (
+    "Without a draft",
+    "A fixed SL, or a simple rule",
+    "Stop where the draft is unsure",
+    "Learned from texts",
+    "Trees of guesses",
+    "Ceilings, not usable",
+    "With another draft",
+)
+BEST_SL = "Best fixed SL here"
 NGRAM_LANE = f"{PROMPT_LOOKUP.name}/static:10"  # prompt lookup as the draft
 
 
@@ -65,16 +75,59 @@ def missing_policies(pairs: Sequence[PairDescription]) -> set[str]:
 def lane_choices(pairs: Sequence[PairDescription], examples: Sequence[Example] = ()) -> list[tuple[str, str]]:
     """(name on the page, lane) of the offered lanes and those of ``examples``; unfitted policies are marked.
 
-    Others can be typed. The first one is the best fixed SL for this machine's costs, once it is known.
+    They stand in the order of GROUPS; others can be typed. The best fixed SL for this machine's costs is there, once it
+    is known.
     """
     missing = missing_policies(pairs)
     lanes, names = [*offered_lanes(), NGRAM_LANE], {}
     for pair in pairs[:1]:
         if best := pair.best_sl.get(pair.default_draft):
-            names[f"static:{best}"] = f"Best fixed SL here: {best}"
+            names[f"static:{best}"] = f"{BEST_SL}: {best}"
         lanes += [f"{draft}/static:5" for draft in pair.drafts if draft != pair.default_draft]
     lanes += [lane for example in examples for lane in example.lanes]
-    return [(names.get(lane) or _label(lane, missing), lane) for lane in dict.fromkeys([*names, *lanes])]
+    ordered = sorted(dict.fromkeys([*names, *lanes]), key=lambda lane: GROUPS.index(_group(lane)))
+    return [(names.get(lane) or _label(lane, missing), lane) for lane in ordered]
+
+
+def lane_lines(choices: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """For each label of the list of lanes its group and a line on what the lane does."""
+    return {label: [_group(lane), _line(lane)] for label, lane in choices}
+
+
+def _group(lane: str) -> str:
+    """The group of GROUPS in which the list shows ``lane``."""
+    read = parse_lane(lane)
+    if read.draft:
+        return GROUPS[-1]
+    spec = read.spec
+    kinds = (spec.plain, spec.learned, spec.branches, spec.foresees, spec.score is not None)
+    plain, learned, trees, ceiling, unsure = kinds
+    number = 0 if plain else 3 if learned else 4 if trees else 5 if ceiling else 2 if unsure else 1
+    return GROUPS[number]
+
+
+def _line(lane: str) -> str:
+    spelled = parse_lane(lane).spec.spelled
+    return f"{spelled}: {lane_caption(lane)}" if spelled else lane_caption(lane)
+
+
+def read_lanes(typed: Sequence[str], choices: Sequence[tuple[str, str]]) -> tuple[list[str], str]:
+    """The lanes of what was chosen or typed, and a sentence on the first one that does not exist, in the list's words.
+
+    The beginning of one label is enough: Enter in the list keeps what was typed.
+    """
+    found, fault = [], ""
+    for text in (one.strip() for one in typed):
+        begun = [lane for label, lane in choices if len(text) > 2 and label.lower().startswith(text.lower())]
+        lane = begun[0] if len(begun) == 1 else lane_of_name(text)
+        try:
+            parse_lane(lane)
+            found.append(lane)
+        except UserError as error:
+            titles = ", ".join(spec.title for spec in all_specs().values())
+            known = lane.rpartition("/")[2].partition(":")[0] in all_specs()
+            fault = fault or (str(error) if known else f"There is no lane “{text[:40]}”. There are {titles}.")
+    return list(dict.fromkeys(found)), fault
 
 
 def set_here(pairs: Sequence[PairDescription]) -> str:

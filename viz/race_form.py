@@ -17,6 +17,8 @@ from .picture_form import Photographs, build_picture, reads, wire_picture
 from .settings import FormValues
 
 UNFOLD = """<button type="button" class="sp-unfold" aria-expanded="false">Race your own text</button>"""
+TEN_STEPS = """<a class="sp-ten-steps" href="?lesson=ten-steps">New here? Ten steps</a>"""
+TIMINGS = [("Quick: 1", 1), *((str(number), number) for number in range(2, int(SETTINGS["repeats"].slider[1]) + 1))]
 ASK = ("Ask the model", "Ask a question, or say what to write")
 CONTINUE = ("Continue this text", "Type the beginning of a text; the models continue it")
 
@@ -31,13 +33,15 @@ class Form:
     stop: gr.Button
     set_here: gr.Markdown
     photographs: Photographs
+    facts: gr.Markdown  # which models, and how long it takes
+    lane_fault: gr.JSON  # {"text": a sentence, shown below the lanes, "left": the lanes without what it refuses}
 
 
-def build_form(first: FormValues, examples: list[Example], pairs: list) -> Form:
+def build_form(first: FormValues, examples: list[Example], pairs: list, facts: str) -> Form:
     """The form in its own column, collapsed on phones, with its fields wired to each other."""
     with gr.Column(elem_classes="sp-form"):
         gr.HTML(html_template=UNFOLD, js_on_load=None, apply_default_css=False, elem_classes="sp-unfold-box")
-        form = _build_form(first, examples, pairs)
+        form = _build_form(first, examples, pairs, facts)
         if pairs and pairs[0].note:  # the default pair is not available here
             gr.Markdown(pairs[0].note, elem_id="pair-note")
     _wire_rule(form)
@@ -46,7 +50,7 @@ def build_form(first: FormValues, examples: list[Example], pairs: list) -> Form:
     return form
 
 
-def _build_form(first: FormValues, examples: list[Example], pairs: list) -> Form:
+def _build_form(first: FormValues, examples: list[Example], pairs: list, facts: str) -> Form:
     fields: dict[str, Any] = {}
     special = _special_fields(first, examples, pairs)
 
@@ -72,6 +76,9 @@ def _build_form(first: FormValues, examples: list[Example], pairs: list) -> Form
         )
         row(1, scale=1)
     fields["picture"], picture = build_picture(first["picture"], reads(first["pair"], pairs))
+    with gr.Row(elem_classes="sp-facts"):
+        said = gr.Markdown(facts, elem_id="facts")
+        gr.HTML(html_template=TEN_STEPS, js_on_load=None, apply_default_css=False, min_width=150)
     with gr.Accordion("Settings", open=False, elem_id="settings", elem_classes="sp-settings"):
         for number in sorted({setting.row for setting in SETTINGS.values()} - {0, 1, OWN_PLACE}):
             with gr.Row(visible=number != HIDDEN):
@@ -81,9 +88,10 @@ def _build_form(first: FormValues, examples: list[Example], pairs: list) -> Form
             gr.Markdown(" ".join(cards), elem_id="pair-cards")
     chosen = set_here(pairs)
     note = gr.Markdown(chosen, visible=bool(chosen), elem_id="set-here")
+    lane_fault = gr.JSON(visible=False)
     photographs = Photographs()
     wire_picture(picture, fields["picture"], fields["prompt"], fields["pair"], pairs, photographs)
-    return Form({name: fields[name] for name in SETTINGS}, example, run, stop, note, photographs)
+    return Form({name: fields[name] for name in SETTINGS}, example, run, stop, note, photographs, said, lane_fault)
 
 
 def _special_fields(first: FormValues, examples: list[Example], pairs: list) -> dict[str, dict[str, Any]]:
@@ -97,6 +105,7 @@ def _special_fields(first: FormValues, examples: list[Example], pairs: list) -> 
             "choices": [("the default pair", ""), *pair_choices(pairs)],
             "allow_custom_value": not pairs,  # those of a backend elsewhere may be unknown
         },
+        "repeats": {"choices": TIMINGS, "label": "Timings", "scale": 0, "filterable": False},
         "stop": {"elem_id": None},  # the Stop button has that name
     }
 

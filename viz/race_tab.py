@@ -14,7 +14,8 @@ from decoding.errors import UserError
 from decoding.records.request import SETTINGS, CompareRequest
 
 from .buttons import QUIET, wire_job
-from .choices import Example, default_lanes, find_examples, lane_choices, set_here
+from .choices import BEST_SL, Example, default_lanes, find_examples, lane_choices, lane_lines, read_lanes, set_here
+from .estimate import models_sentence, time_sentence
 from .memory import wire_memory
 from .race_form import build_form
 from .server_functions import answers
@@ -23,6 +24,7 @@ from .settings import form_of, read_form, request_of
 from .store import RunStore
 
 TASK = "race"
+FACTS_FROM = ("lanes", "max_new_tokens", "repeats", "pair", "target")
 TEMPLATE = """<div class="speculoscope">
 <div class="sp-status" role="status" aria-live="polite" hidden></div>
 <div class="sp-player"></div>
@@ -61,6 +63,8 @@ def build_race_tab(
     tab.wire_examples()
     tab.wire_opened()
     tab.wire_set_here(page)
+    tab.wire_facts(page)
+    tab.wire_lanes()
     tab.wire_memory(page, memory)
 
 
@@ -69,14 +73,14 @@ class _RaceTab:
 
     def __init__(self, backend: Backend, recorded: RecordedBackend, store: RunStore, visits: Visits) -> None:
         pairs = backend.pairs()
-        self.backend, self.store = backend, store
+        self.backend, self.recorded, self.store = backend, recorded, store
         self.examples = find_examples(recorded)
         self.pairs = [pair.name for pair in pairs if pair.loadable]
         prompt = self.examples[0].prompt if self.examples else ""
         self.first = form_of(CompareRequest(prompt, default_lanes(pairs)))
         recording = self.examples[0].recording if self.examples else None
         shown = dict(zip(SETTINGS, self.made_by(recording))) if recording else self.first  # what made the run on screen
-        self.form = build_form(shown, self.examples, pairs)
+        self.form = build_form(shown, self.examples, pairs, self.facts(*(shown[name] for name in FACTS_FROM)))
         first = next((example for example in self.examples if example.recording), None)
         self.view = race_view(self.example_delta(first) if first else "", answers(store, visits))
         self.fields = list(self.form.fields.values())
@@ -146,6 +150,38 @@ class _RaceTab:
             return gr.Markdown(chosen, visible=bool(chosen)), gr.Dropdown(choices=choices)
 
         page.load(shown, None, [self.form.set_here, self.form.fields["lanes"]], **QUIET)
+
+    def wire_facts(self, page: gr.Blocks) -> None:
+        """The models and the seconds of the run that the form asks for."""
+        fields = [self.form.fields[name] for name in FACTS_FROM]
+        events = [page.load, *(field.change for field in fields)]
+        gr.on(events, self.facts, fields, self.form.facts, trigger_mode="always_last", **QUIET)
+
+    def facts(self, lanes: Any, max_new_tokens: Any, repeats: Any, pair: str, target: str) -> str:
+        """The sentences for the values of FACTS_FROM; "" where nothing is known."""
+        pairs = [] if target else [one for one in self.backend.pairs() if one.name == pair or not pair]
+        if not pairs:
+            return ""
+        seconds = time_sentence(pairs[0], lanes, max_new_tokens, repeats)
+        return f"{models_sentence(pairs[0], self.recorded)} {seconds}"
+
+    def wire_lanes(self) -> None:
+        """What is typed becomes a lane of the list, or is refused at once."""
+        lanes, fault = self.form.fields["lanes"], self.form.lane_fault
+
+        def read(typed: list[str], said: dict[str, Any] | None) -> tuple[Any, Any]:
+            if said and said["left"] == typed:  # the change that the refusal itself made
+                return gr.skip(), gr.skip()
+            named, sentence = read_lanes(typed, lane_choices(self.backend.pairs(), self.examples))
+            return (named if named != typed else gr.skip()), {"text": sentence, "left": sentence and named}
+
+        lines = {**lane_lines(lanes.choices), BEST_SL: lane_lines([(BEST_SL, "static:3")])[BEST_SL]}
+        show = f"() => {{ window.SpeculoscopePage.lines({json.dumps(lines)}); }}"
+        lanes.focus(fn=None, js=show, api_visibility="private")
+        say = "(fault) => { window.SpeculoscopePage.laneFault(fault?.text); }"
+        # Gradio reports what was typed as a change only, not as input.
+        was_read = lanes.change(read, [lanes, fault], [lanes, fault], **QUIET)
+        was_read.success(fn=None, inputs=fault, js=say, api_visibility="private")
 
     def wire_opened(self) -> None:
         """Opening a run file sets the form to its settings."""

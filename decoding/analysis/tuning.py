@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -70,6 +71,23 @@ def chosen_here(folder: Path) -> Chosen | None:
 
 
 _CHOSEN = TypeAdapter(Chosen)
+
+
+def curves_here(sources: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """What is kept of the cost curves of drafts on this machine: name -> {costs, target, draft}, all as in the files.
+
+    ``sources``: under which sources a draft may be kept. Of several curves the latest. Loads no model.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for path in costs_folder().glob("*.json"):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            kept = json.loads(path.read_bytes())
+            setting, costs = kept["setting"], kept["costs"]
+            date, source = costs["measured"] or "", setting["draft"]["source"]
+            for name in (name for name, possible in sources.items() if source in possible):
+                if name not in found or date > found[name]["costs"]["measured"]:
+                    found[name] = {"costs": costs, "target": setting["target"], "draft": setting["draft"]}
+    return found
 
 
 class Bench:

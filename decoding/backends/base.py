@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..analysis.tuning import chosen_here
+from ..analysis.tuning import chosen_here, curves_here
 from ..errors import UserError
 from ..lookahead.fitted import FOLDER as POLICIES
 from ..lookahead.lanes import parse_lane
@@ -21,13 +21,14 @@ from ..records.request import CompareRequest, Grant, check_granted, check_long_j
 
 
 def pairs_here() -> list[PairDescription]:
-    """All named pairs, with what this machine's costs chose for the policies of their drafts."""
+    """All named pairs, with the kept cost curves of this machine and what they chose for the drafts' policies."""
     pairs = describe_pairs()
     for pair in pairs:
         for draft in (name for name, fitted in pair.fitted.items() if fitted):
             chosen = chosen_here(Path(pair.drafts[draft]) / POLICIES)
             if chosen is not None:
                 pair.best_sl[draft], pair.set_here[draft] = chosen.static, chosen.sentence()
+        pair.curves = curves_here({name: (f"{pair.name}/{name}", source) for name, source in pair.drafts.items()})
     return pairs
 
 

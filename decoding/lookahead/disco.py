@@ -158,6 +158,7 @@ def _head_from(policy: PolicyFile) -> DiscoHead:
 SPEC = PolicySpec(
     name="disco",
     title="DISCO",
+    spelled="DynamIc SpeCulation lookahead Optimization",
     caption="after each guess a classifier decides: guess on or check",
     source="DISCO (Mamou et al. 2024)",
     make=_make,

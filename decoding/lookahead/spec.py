@@ -106,6 +106,7 @@ class PolicySpec:
     make: Callable[..., LookaheadPolicy]
     order: int  # position in lists, lowest first
     argument: Argument | None = None
+    spelled: str = ""  # what the title abbreviates
     offered: tuple[str, ...] = ()  # lanes in the form's list and in the README
     evaluated: tuple[str, ...] = ()  # lanes that an evaluation runs by default
     score: Score | None = None

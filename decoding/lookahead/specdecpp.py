@@ -169,6 +169,7 @@ def _head_from(policy: PolicyFile) -> SpecDecHead:
 SPEC = PolicySpec(
     name="specdecpp",
     title="SpecDec++",
+    spelled="speculative decoding with adaptive candidate lengths",
     caption="guesses on while the chance that some guess has failed stays under a threshold",
     source="SpecDec++ (Huang et al. 2024); ours may also see how sure the draft was",
     make=_make,

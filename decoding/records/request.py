@@ -110,7 +110,7 @@ class CompareRequest:
     rule: Rule = setting("Acceptance rule", "greedy, coupling or sampling.", "greedy", words=RULES, radio=True, row=2)
     seed: int = setting("Seed", "Seed of the noise, above temperature 0.", 0, high=2**31 - 1, row=3)
     repeats: int = setting(
-        "Timing repeats", "Timed runs of each lane.", 3, low=1, high=MAX_REPEATS, slider=(1, 9, 1), row=3, tools=True
+        "Timing repeats", "Timed runs of each lane.", 3, low=1, high=MAX_REPEATS, slider=(1, 9, 1), row=1, tools=True
     )
     top_k: int = setting("Top-k", "0: off.", 0, note="0: off", high=1_000_000, row=3, endpoint=False)
     top_p: float = setting(

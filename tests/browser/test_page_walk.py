@@ -119,12 +119,24 @@ def test_a_refusal_is_a_sentence_each_time_and_the_run_on_screen_stays(page):
     expect(page.locator(".sd-badge")).to_contain_text("recorded")
 
 
-def test_an_unknown_lane_is_refused_with_the_names_there_are(page):
-    box = page.locator("#lanes input")
-    box.fill("statik:5")
+def test_a_typed_lane_is_found_in_the_list_or_refused_at_once_in_its_words(page):
+    box, chosen = page.locator("#lanes input"), page.locator("#lanes .token")
+    before = chosen.count()
+    box.click()
+    option = page.get_by_role("option", name="DISCO")
+    expect(option).to_have_attribute("data-group", "Learned from texts")
+    expect(option).to_have_attribute("data-about", re.compile("lookahead Optimization: after each guess a classifier"))
+    box.fill("<img src=x onerror=window.hacked=1> 3")
     box.press("Enter")
-    page.locator("#run").click()
-    expect(page.locator(".sp-fault")).to_contain_text("There is no policy 'statik'", timeout=WAIT)
+    fault = page.locator("#lanes .sp-hint")
+    expect(fault).to_contain_text("There is no lane “<img src=x", timeout=WAIT)
+    expect(fault).to_contain_text("There are Plain, Static, Heuristic")
+    expect(chosen).to_have_count(before)
+    box.fill("heur")
+    box.press("Enter")
+    expect(chosen.last).to_have_text("Heuristic", timeout=WAIT)
+    expect(fault).to_have_count(0)
+    assert page.evaluate("window.hacked") is None
 
 
 def test_plots_of_another_run_never_stand_below_a_run(page):

@@ -207,9 +207,14 @@ def badge_place(run: Run) -> str:
 
 def _what_it_is(run: Run) -> str:
     """ "135M parameters, chats in English, often wrong": the target's size, and what to expect of it."""
-    n = run.pair.target.parameters
-    size = f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.0f}M" if n >= 1e6 else f"{n:,}"
-    return ", ".join(part for part in (f"{size} parameters", about_pair(run.pair.name)) if part)
+    size = f"{model_size(run.pair.target.parameters)} parameters"
+    return ", ".join(part for part in (size, about_pair(run.pair.name)) if part)
+
+
+def model_size(parameters: int) -> str:
+    """135000000 -> "135M"."""
+    n = parameters
+    return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.0f}M" if n >= 1e6 else f"{n:,}"
 
 
 def _count(n: int, what: str) -> str:

@@ -63,5 +63,15 @@ export function explain({ run, lane, iteration, index, drafted }) {
   });
 }
 
+/** The link to the first lesson opens it without loading the page again. */
+document.addEventListener("click", (event) => {
+  if (!event.target.closest?.(".sp-ten-steps") || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  toLearn(async (there) => {
+    there.show("lessons");
+    await there.places.lessons.openId("ten-steps", 0);
+  });
+});
+
 const query = new URLSearchParams(window.location.search);
 if (query.has("lesson") || query.has("learn")) selectTab();

@@ -1,8 +1,9 @@
 // What the page's HTML calls.
 
 import { begin } from "./early.js";
+import { hint, laneFault, lines, photograph } from "./form.js";
 import { learn } from "./learn.js";
-import { hint, photograph, race } from "./page.js";
+import { race } from "./page.js";
 import { report } from "./report.js";
 
-export { begin, hint, learn, photograph, race, report };
+export { begin, hint, laneFault, learn, lines, photograph, race, report };

@@ -1,4 +1,4 @@
-/* The Race tab around the player: the form, saving and opening of runs, and the connection between player and plots.
+/* The Race tab around the player: saving and opening of runs, and the connection between player and plots.
  *
  * Gradio renders only static templates; texts of models and users are set with textContent.
  */
@@ -12,59 +12,6 @@ import { Plots } from "./plots.js";
 import { Status } from "./status.js";
 
 const RUN_ID = /^[A-Za-z0-9_-]{1,64}$/;
-
-// ---------------------------------------------------------------- the form
-
-/** Below the prompt, when Enter has added a line break: what Enter does, and its effect on the model. */
-export function hint(text, goesOn, typed) {
-  const box = document.getElementById("prompt");
-  if (!box) return;
-  const all = text || "", kept = all.trimEnd();
-  const fits = kept && all.includes("\n", kept.length) && !goesOn;
-  let node = box.querySelector(".sp-hint");
-  if (!node && fits && typed) {
-    node = aria(el("p", "speculoscope sp-hint", "Enter adds a line break, after which the model may end its text immediately; Shift+Enter runs. ",
-      button("Remove it", () => trimEnd(box.querySelector("textarea")))), { role: "status" });
-    box.append(node);
-  }
-  if (node) node.hidden = !fits || (node.hidden && !typed);
-}
-
-function trimEnd(field) {
-  field.value = field.value.trimEnd();
-  field.dispatchEvent(new Event("input", { bubbles: true }));
-  field.focus();
-}
-
-const PHOTOGRAPH_SIDE = 768; // pixels, as the server makes it at most
-
-/** Lets the visitor choose a picture file; a small JPEG of it as a data URL, "" if none was chosen. No file is uploaded. */
-export function photograph() {
-  const input = Object.assign(el("input"), { type: "file", accept: "image/png,image/jpeg,image/webp" });
-  return new Promise((done) => {
-    input.addEventListener("cancel", () => done(""));
-    input.addEventListener("change", () => drawnSmall(input.files[0]).then(done, () => done("unreadable")));
-    input.click();
-  });
-}
-
-async function drawnSmall(file) {
-  const image = await createImageBitmap(file), scale = Math.min(1, PHOTOGRAPH_SIDE / Math.max(image.width, image.height));
-  const canvas = Object.assign(el("canvas"), { width: Math.max(1, image.width * scale), height: Math.max(1, image.height * scale) });
-  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  return canvas.toDataURL("image/jpeg", 0.88);
-}
-
-/** On phones the form is collapsed, so that the race is on the first screen. */
-document.addEventListener("click", (event) => {
-  const fold = event.target.closest && event.target.closest(".sp-unfold");
-  if (fold) aria(fold, { expanded: fold.closest(".sp-form").classList.toggle("sp-open") });
-});
-
-/** Gradio opens a list at any key in its field, at Tab after the focus has gone: the list would stay, over the page. */
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Tab" && event.target.getAttribute("role") === "combobox") event.stopPropagation();
-}, true);
 
 // ---------------------------------------------------------------- the race
 

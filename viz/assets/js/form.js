@@ -1,0 +1,89 @@
+// The form of the Race tab: hints below its fields, the lines of the list of lanes, and its keys.
+
+import { aria, button, el } from "../../core/js/dom.js";
+
+/** Below the prompt, when Enter has added a line break: what Enter does, and its effect on the model. */
+export function hint(text, goesOn, typed) {
+  const box = document.getElementById("prompt");
+  if (!box) return;
+  const all = text || "", kept = all.trimEnd();
+  const fits = kept && all.includes("\n", kept.length) && !goesOn;
+  let node = box.querySelector(".sp-hint");
+  if (!node && fits && typed) {
+    node = aria(el("p", "speculoscope sp-hint", "Enter adds a line break, after which the model may end its text immediately; Shift+Enter runs. ",
+      button("Remove it", () => trimEnd(box.querySelector("textarea")))), { role: "status" });
+    box.append(node);
+  }
+  if (node) node.hidden = !fits || (node.hidden && !typed);
+}
+
+function trimEnd(field) {
+  field.value = field.value.trimEnd();
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+  field.focus();
+}
+
+const PHOTOGRAPH_SIDE = 768; // pixels, as the server makes it at most
+
+/** Lets the visitor choose a picture file; a small JPEG of it as a data URL, "" if none was chosen. No file is uploaded. */
+export function photograph() {
+  const input = Object.assign(el("input"), { type: "file", accept: "image/png,image/jpeg,image/webp" });
+  return new Promise((done) => {
+    input.addEventListener("cancel", () => done(""));
+    input.addEventListener("change", () => drawnSmall(input.files[0]).then(done, () => done("unreadable")));
+    input.click();
+  });
+}
+
+async function drawnSmall(file) {
+  const image = await createImageBitmap(file), scale = Math.min(1, PHOTOGRAPH_SIDE / Math.max(image.width, image.height));
+  const canvas = Object.assign(el("canvas"), { width: Math.max(1, image.width * scale), height: Math.max(1, image.height * scale) });
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return canvas.toDataURL("image/jpeg", 0.88);
+}
+
+/** On phones the form is collapsed, so that the race is on the first screen. */
+document.addEventListener("click", (event) => {
+  const fold = event.target.closest && event.target.closest(".sp-unfold");
+  if (fold) aria(fold, { expanded: fold.closest(".sp-form").classList.toggle("sp-open") });
+});
+
+/** Gradio opens a list at any key in its field, at Tab after the focus has gone: the list would stay, over the page. */
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Tab" && event.target.getAttribute("role") === "combobox") event.stopPropagation();
+}, true);
+
+// ---------------------------------------------------------------- the list of lanes
+
+let known = {}; // label -> [group, line]; for a label with a number after a colon, what stands before it
+
+/** Keeps what the list says of each lane; Gradio draws the list anew whenever it is opened or filtered. */
+export function lines(about) {
+  if (!Object.keys(known).length) new MutationObserver(showLines).observe(document.body, { childList: true, subtree: true, characterData: true });
+  known = about;
+  showLines();
+}
+
+/** Each option gets its line, and the first one of a group the group's name, which the stylesheet shows. */
+function showLines() {
+  let before = null;
+  for (const option of document.querySelectorAll("#lanes [role=option], [role=listbox][id^=dropdown] [role=option]")) {
+    const label = option.getAttribute("aria-label") || "", [group, line] = known[label] || known[label.split(":")[0]] || [];
+    set(option, "about", line);
+    set(option, "group", group === before ? null : group);
+    before = group;
+  }
+}
+
+function set(node, name, text) {
+  if (text && node.dataset[name] !== text) node.dataset[name] = text;
+  if (!text && name in node.dataset) delete node.dataset[name];
+}
+
+/** Below the lanes: why what was typed is none. It stays until another choice is made. */
+export function laneFault(text) {
+  const box = document.getElementById("lanes");
+  if (!box) return;
+  box.querySelector(".sp-hint")?.remove();
+  if (text) box.append(aria(el("p", "speculoscope sp-hint", text), { role: "alert" }));
+}

@@ -1,0 +1,102 @@
+"""Which models a run takes and how many seconds, said before it starts: from the machine's kept cost curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from decoding.analysis.theory import expected_tokens
+from decoding.backends.recorded import RecordedBackend
+from decoding.errors import UserError
+from decoding.lookahead.base import SL_CAP
+from decoding.lookahead.lanes import Lane, parse_lane
+from decoding.records.pairs import PairDescription
+from decoding.records.trace import Costs
+
+from .player.sentences import model_size
+
+MATCH = (0.85, 0.3)  # shares of guesses that hold: of a text that is easy for the draft, and of a hard one
+USUAL_SL = 5  # of policies that choose it themselves, at their worst
+_COSTS = TypeAdapter(Costs)
+
+
+def models_sentence(pair: PairDescription, recorded: RecordedBackend) -> str:
+    """ "SmolLM2-135M-Instruct (135M parameters) checks what three-layers (39M) guesses." """
+    target, draft = _models(pair, recorded)
+    if target is None or draft is None:
+        return f"{pair.title or pair.name}: the draft {pair.default_draft} guesses, the target checks."
+    return (
+        f"{target['name']} ({model_size(target['parameters'])} parameters) checks what {draft['name']} "
+        f"({model_size(draft['parameters'])}) guesses."
+    )
+
+
+def _models(pair: PairDescription, recorded: RecordedBackend) -> tuple[Any, Any]:
+    """Name and size of the target and the default draft: of the kept curves, else of a recorded run; or None."""
+    if kept := pair.curves.get(pair.default_draft):
+        return kept["target"], kept["draft"]
+    of_pair = next((info.id for info in recorded.recordings() if info.pair == pair.name), None)
+    try:
+        models = recorded.load(of_pair).pair if of_pair else None
+    except UserError:
+        models = None
+    if models is None or pair.default_draft not in models.drafts:
+        return None, None
+    both = models.target, models.drafts[pair.default_draft]
+    return tuple({"name": one.name, "parameters": one.parameters} for one in both)
+
+
+def time_sentence(pair: PairDescription | None, lanes: Sequence[str], max_new_tokens: Any, repeats: Any) -> str:
+    """ "Takes 5 to 9 s here, the first timing 2 to 3 s; less if the text ends early." "" where nothing is known."""
+    if pair is None or not isinstance(max_new_tokens, int) or not isinstance(repeats, int):
+        return ""
+    try:
+        read = [parse_lane(lane) for lane in lanes]
+        costs = {name: _COSTS.validate_json(json.dumps(kept["costs"])) for name, kept in pair.curves.items()}
+    except (UserError, ValidationError):
+        return ""
+    drafts = {lane.draft or pair.default_draft for lane in read if not lane.is_plain}
+    measured = costs.get(pair.default_draft)
+    if not read or measured is None or not drafts <= costs.keys():
+        return ""
+    once = [sum(_lane_seconds(lane, pair, costs, max_new_tokens, match) for lane in read) for match in MATCH]
+    again = [sum(_chain_seconds(costs[draft], draft, max_new_tokens, match) for draft in drafts) for match in MATCH]
+    whole = [repeats * one + chains for one, chains in zip(once, again)]
+    text = f"Takes {_range(whole)} here"
+    if repeats > 1:
+        text += f", the first timing {_range(once)}"
+    return f"{text}; less if the text ends early."
+
+
+def _lane_seconds(lane: Lane, pair: PairDescription, costs: dict[str, Costs], n_tokens: int, match: float) -> float:
+    """Seconds of one timing of ``lane`` over ``n_tokens`` tokens, if each guess holds with probability ``match``."""
+    draft = lane.draft or pair.default_draft
+    if lane.is_plain:
+        return n_tokens * costs[pair.default_draft].target_s * costs[pair.default_draft].iteration(0, None)
+    of_sl = _seconds_by_sl(costs[draft], draft, lane.policy, n_tokens, match)
+    fixed = int(lane.number) if lane.policy == "static" and lane.number else None
+    if fixed is not None:
+        return of_sl(fixed)
+    best = min(map(of_sl, range(1, SL_CAP + 1)))
+    return best if match == MATCH[0] else max(best, of_sl(USUAL_SL))
+
+
+def _seconds_by_sl(costs: Costs, draft: str, policy: str, n_tokens: int, match: float) -> Callable[[int], float]:
+    def seconds(sl: int) -> float:
+        return n_tokens / expected_tokens(match, sl) * costs.iteration(sl, draft, policy) * costs.target_s
+
+    return seconds
+
+
+def _chain_seconds(costs: Costs, draft: str, n_tokens: int, match: float) -> float:
+    """Seconds for the draft's guesses along the text and after each of its mistakes, which what-if needs."""
+    return n_tokens * (1 + SL_CAP * (1 - match)) * costs.draft_step[draft] * costs.target_s
+
+
+def _range(seconds: Iterable[float]) -> str:
+    """ "5 to 9 s"; "about 7 s" where both ends read alike."""
+    low, high = (f"{second:.1f}" if second < 2 else f"{second:.0f}" for second in seconds)
+    return f"about {low} s" if low == high else f"{low} to {high} s"
