@@ -21,8 +21,10 @@ from decoding.records.events import Event
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription, embedded_pairs
 from decoding.records.run_file import to_plain
+from viz.figures.answers import CAUSES
+from viz.figures.evaluation import fastest
 from viz.player.names import lane_name
-from viz.reports.report import DraftsReport, EvaluationReport, beside_evaluation, is_stale
+from viz.reports.report import PAPERS, DraftsReport, EvaluationReport, beside_evaluation, is_stale
 from viz.reports.tab import Kept, _answers, _finish, job_options
 
 from .evaluations import make_drafts, make_evaluation, on_clock, renamed
@@ -33,11 +35,10 @@ KINDS = [(EvaluationReport, make_evaluation), (DraftsReport, make_drafts)]
 
 def test_the_evaluation_s_sentences_are_its_figures():
     result = make_evaluation()
-    static, best, oracle, few = EvaluationReport(result).first().sentences
-    assert f"is {result.static_opt}: {result.value('speedup', 'static-opt'):.2f} times" in static
+    best, oracle, few = EvaluationReport(result).first().sentences
     usable = [label for label in result.policies if label not in ("autoregressive", "oracle", "oracle:best")]
     fastest = max(usable, key=lambda label: result.value("speedup", label))
-    assert f"is {lane_name(fastest)}: {result.value('speedup', fastest):.2f}×" in best
+    assert f"{lane_name(fastest)}: {result.value('speedup', fastest):.2f} times as fast as plain decoding" in best
     assert "too few to decide which policy is faster" in few
     assert f"reaches {result.value('speedup', 'oracle'):.2f}" in oracle
 
@@ -45,7 +46,7 @@ def test_the_evaluation_s_sentences_are_its_figures():
 def test_every_policy_stands_in_the_main_table_with_its_number():
     result = make_evaluation()
     content = EvaluationReport(result).content("x")
-    rows = content["sections"][0]["tables"][0]["rows"]
+    rows = titled(content, "All policies, all figures of speed")["tables"][0]["rows"]
     assert {row[0][0].partition(" (")[0]: row[2][1] for row in rows} == {
         lane_name(label): result.value("speedup", label) for label in result.policies
     }
@@ -67,6 +68,33 @@ def test_the_tab_opens_with_the_shipped_file(tmp_path, kind, make):
     assert shipped({})["report"]["sections"][0]["sentences"]
 
 
+def test_the_evaluation_begins_with_three_answers_and_shows_all_else_folded():
+    result = make_evaluation()
+    report = EvaluationReport(result)
+    sections = report.content("Shipped results")["sections"]
+    assert [section["kind"] for section in sections] == ["answer"] * 3 + ["folded"] * (len(sections) - 3)
+    _, length, losses = sections[:3]
+    chosen = f"SL {result.static_opt}, chosen on {result.setting.validation_prompts} validation prompts, makes"
+    assert length["sentences"][0].startswith(
+        f"{chosen} decoding {result.value('speedup', 'static-opt'):.2f} times as fast"
+    )
+    best = fastest(result)
+    without = {words: result.value(metric, best) for metric, words in CAUSES.items()}
+    cause = min(without, key=without.__getitem__)
+    reached = result.value("speedup", best) * result.value("as_it_is_s", best) / without[cause]
+    assert f"It would be {reached:.2f} times as fast {cause}" in losses["sentences"][0]
+    bars = losses["drawings"][0]["figure"]["data"][0]
+    assert dict(zip(bars["y"], bars["x"]))[cause] == pytest.approx(reached)
+    shown = {drawing["name"] for section in sections for drawing in section["drawings"]}
+    assert shown == {drawing.name for drawing in report.drawings()} | {"eval-static", "eval-losses"}
+    tables = sorted(table["title"] for section in sections for table in section["tables"])
+    assert tables == sorted(table.title for table in report.tables())
+
+
+def titled(report: dict, title: str) -> dict:
+    return next(section for section in report["sections"] if section["title"] == title)
+
+
 def papers_result() -> EvaluationResult:
     """The synthetic evaluation as if on two of the papers' data sets, clocked in part."""
     result = renamed(make_evaluation(), {"code": "humaneval", "prose": "gsm8k", "tests": "mtbench"})
@@ -78,8 +106,8 @@ def papers_result() -> EvaluationResult:
 def test_without_figures_on_the_papers_data_sets_the_tab_says_how_to_measure_them(tmp_path):
     save_result(make_evaluation(), tmp_path / "toy.json")
     shipped, take = _answers(EvaluationReport, fake_pair(), tmp_path, Kept())
-    section = shipped({})["report"]["sections"][1]
-    assert section["title"] == "The papers' data sets" and section["tables"] == []
+    section = titled(shipped({})["report"], PAPERS)
+    assert section["tables"] == [] and section["kind"] == "folded"
     assert section["sentences"][0].endswith("python -m decoding evaluate --suite papers --pair toy --ship")
     assert not shipped({})["report"]["papers"] and "no figures" in take({"kind": "papers"})["error"]
 
@@ -90,7 +118,7 @@ def test_figures_on_the_papers_data_sets_stand_beside_the_papers_own_and_in_the_
     save_result(own, tmp_path / "toy-papers.json")
     shipped, take = _answers(EvaluationReport, fake_pair(), tmp_path, Kept())
     report = shipped({})["report"]
-    section = report["sections"][1]
+    section = titled(report, PAPERS)
     assert report["papers"] and "12 test prompts" in section["sentences"][0] and "3 of them" in section["sentences"][0]
     first = section["tables"][0]
     texts = [[text for text, _ in row] for row in first["rows"]]
@@ -117,8 +145,8 @@ def test_a_broken_file_of_the_papers_data_sets_is_a_sentence_beside_the_other_fi
     save_result(make_evaluation(), tmp_path / "toy.json")
     (tmp_path / "toy-papers.json").write_text("{")
     report = _answers(EvaluationReport, fake_pair(), tmp_path, Kept())[0]({})["report"]
-    assert "toy-papers.json is not an evaluation" in report["sections"][1]["sentences"][0]
-    assert not report["papers"] and report["sections"][2]["tables"]
+    assert "toy-papers.json is not an evaluation" in titled(report, PAPERS)["sentences"][0]
+    assert not report["papers"] and titled(report, "What does each threshold trade?")["tables"]
 
 
 def test_figures_on_the_papers_data_sets_of_other_weights_say_so(tmp_path):
@@ -128,7 +156,7 @@ def test_figures_on_the_papers_data_sets_of_other_weights_say_so(tmp_path):
         save_result(make_evaluation(), tmp_path / name)
     (tmp_path / "config.json").write_text("{}")
     report = _answers(EvaluationReport, pair, tmp_path, Kept())[0]({})["report"]
-    assert "other than the installed ones" in " ".join(report["sections"][1]["sentences"])
+    assert "other than the installed ones" in " ".join(titled(report, PAPERS)["sentences"])
 
 
 def test_figures_of_other_weights_say_so(tmp_path):

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import textwrap
+import time
+import zlib
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.records.run_file import run_to_json, save_run
+from decoding.records.run_file import run_from_json, run_to_json, save_run
 from viz.server_functions import answers
 from viz.session import Visits
+from viz.sharing import DAYS, MAX_FRAGMENT_CHARS, SharedRuns
 from viz.store import OPENED, RunStore
 from viz.table import run_csv
 
@@ -138,10 +144,31 @@ def test_the_functions_answer_and_all_of_it_is_plain_json(functions):
         file = functions["take"]({"run": "first", "kind": kind})
         assert file["name"] == f"speculoscope-first.{kind}" and file["mime"] == mime and file["text"]
     assert functions["take"]({"run": "first", "kind": "command"})["text"].startswith("python -m decoding compare")
-    assert functions["take"]({"run": "first", "kind": "link", "t": 1.5})["text"] == "run=first&t=1.500"
+    assert functions["take"]({"run": "first", "kind": "link", "t": 1.5})["text"] == "?run=first&t=1.500"
     opened = functions["open_file"]({"text": run_to_json(make_run(lanes=LANES))})["payload"]
     assert opened["badge"]["kind"] == "imported"
-    assert "prompt=" in functions["take"]({"run": opened["id"], "kind": "link"})["text"]
+
+
+def test_a_link_to_a_small_run_carries_it_and_a_larger_one_is_kept_until_a_date(store, functions, tmp_path):
+    store.shared = SharedRuns(tmp_path / "shared")
+    small, large = (make_run(identifier=name, lanes=LANES, n_tokens=n) for name, n in (("small", 10), ("large", 900)))
+    for run in (small, large):
+        store.add(run)
+    packed = functions["take"]({"run": "small", "kind": "link"})["text"].removeprefix("#run=")
+    text = zlib.decompress(base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))).decode()
+    assert run_from_json(text) == small and len(packed) <= MAX_FRAGMENT_CHARS
+    link = functions["take"]({"run": "large", "kind": "link", "t": 2})["text"]
+    ends = datetime.now(timezone.utc).date() + timedelta(days=DAYS)
+    assert link == f"?run=large&t=2.000&until={ends}"
+    later = RunStore(RecordedBackend(tmp_path), warm=0)  # the page was started again
+    later.shared = SharedRuns(tmp_path / "shared")
+    assert later.get("large") == large and later.origin("large") == "live"
+    long_ago = time.time() - 86_400 * (DAYS + 1)
+    os.utime(tmp_path / "shared" / "large.json", (long_ago, long_ago))
+    with pytest.raises(UserError, match="no longer, kept here"):
+        later.get("large")
+    store.shared.keep(small)
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["small.json"]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from decoding.records.trace import Run
 
 from .player.details import token_details
 from .session import BROKEN, Visits
-from .settings import command_line, link_query
+from .settings import command_line
+from .sharing import fragment
 from .store import RunStore
 from .table import run_csv
 
@@ -129,11 +130,14 @@ _MIME = {"json": "application/json", "csv": "text/csv", "html": "text/html"}
 
 
 def _link(store: RunStore, run: Run, t: Any) -> str:
-    """A link to a recorded run by name and moment; for other runs to the settings that repeat it."""
-    if store.origin(run.id) != "recorded":
-        return link_query(run.asked)
+    """The end of a link that opens ``run``: a recording by name and moment, a small run made here by its content, a
+    larger one by its name until a date.
+    """
     moment = t if isinstance(t, int | float) and 0 <= t < 1e6 else 0.0
-    return f"run={run.id}&t={moment:.3f}"
+    name = f"?run={run.id}&t={moment:.3f}"
+    if store.origin(run.id) == "recorded":
+        return name
+    return fragment(run) or f"{name}&until={store.shared.keep(run)}"
 
 
 def _whole(value: Any) -> int:

@@ -17,6 +17,7 @@ from decoding.records.trace import Run
 
 from .opened import JOBS, Sandbox
 from .player.payload import Origin
+from .sharing import SharedRuns
 
 MAX_UPLOAD_BYTES = 8 * 2**20
 KEEP = 200  # runs kept on disk while the page runs
@@ -33,6 +34,7 @@ class RunStore:
     ) -> None:
         self.recorded = recorded
         self.sandbox = Sandbox()
+        self.shared = SharedRuns()
         self._folder = ProcessFolder("speculoscope-runs-")
         self._kept: OrderedDict[str, tuple[Path, int]] = OrderedDict()  # id -> (file, bytes)
         self._warm: OrderedDict[str, Run] = OrderedDict()
@@ -84,8 +86,7 @@ class RunStore:
         return JOBS[kind](run, **{"origin": origin, **more})
 
     def _text(self, identifier: str) -> str:
-        with self._lock:
-            path = self._kept.get(identifier, (None, 0))[0]
+        path = self._file(identifier)
         try:
             if path is not None:
                 return path.read_text(encoding="utf-8")
@@ -101,7 +102,7 @@ class RunStore:
             if identifier in self._warm:
                 self._warm.move_to_end(identifier)
                 return self._warm[identifier]
-            path = self._kept.get(identifier, (None, 0))[0]
+        path = self._file(identifier)
         try:
             run = replace(load_run(path), id=identifier) if path else self.recorded.load(identifier)
         except UserError as error:
@@ -114,7 +115,13 @@ class RunStore:
         """The origin of the run with that id."""
         if identifier.startswith(OPENED):
             return "imported"
-        return "live" if identifier in self._kept else "recorded"
+        return "live" if self._file(identifier) else "recorded"
+
+    def _file(self, identifier: str) -> Path | None:
+        """The file of a run made or opened here, of this start of the page or shared by an earlier one."""
+        with self._lock:
+            path = self._kept.get(identifier, (None, 0))[0]
+        return path or self.shared.path(identifier)
 
     def _remember(self, run: Run) -> None:
         self._warm[run.id] = run

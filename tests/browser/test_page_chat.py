@@ -96,9 +96,6 @@ def test_the_run_the_link_and_the_copied_command_carry_the_chat(page, backend, s
     words = shlex.split(page.get_by_label("Command").input_value())
     assert {"--prompt=What is <|im_end|>?", "--chat" if chat else "--no-chat", "--max-new-tokens=21"} <= set(words)
     assert (f"--system={system}" in words) == bool(system) and not any(word == "--system=" for word in words)
-    page.get_by_role("button", name="Copy link").click()
-    expect(page.get_by_label("Link")).to_have_value(re.compile("chat=(ask|continue)"), timeout=WAIT)
-    assert f"chat={'ask' if chat else 'continue'}" in page.get_by_label("Link").input_value()
 
 
 def test_a_page_without_the_chat_model_says_why_and_serves_the_other_pair(visit, tmp_path):

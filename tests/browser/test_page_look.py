@@ -99,6 +99,15 @@ def show_report(page, job: str, content: dict) -> None:
     )
 
 
+TOO_WIDE = """[...document.querySelectorAll('#report-evaluate .sp-tabled')]
+  .filter((node) => node.querySelector('table').offsetWidth > node.offsetWidth)
+  .map((node) => node.textContent.slice(0, 60))"""
+
+
+def open_folds(page, job: str) -> None:
+    page.evaluate(f"document.querySelectorAll('#report-{job} .sp-fold').forEach((fold) => {{ fold.open = true; }})")
+
+
 def test_reports_fit_a_phone_and_their_words_explain_themselves(shared_page, page_url):
     page = shared_page(page_url, **PHONE)
     reports = {"evaluate": report_of(make_evaluation()), "drafts": report_of(make_drafts())}
@@ -107,6 +116,7 @@ def test_reports_fit_a_phone_and_their_words_explain_themselves(shared_page, pag
         expect(page.locator(f"#report-{job} .sp-status")).to_contain_text("No results are shipped", timeout=WAIT)
         content = report.content("Shipped results")
         show_report(page, job, content)
+        open_folds(page, job)
         expect(page.locator(f"#report-{job} .sp-table").first).to_be_visible(timeout=WAIT)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
         expect(page.locator(f"#report-{job}").get_by_role("button", name="Tables (CSV)")).to_be_visible()
@@ -135,6 +145,10 @@ def test_the_tables_of_a_report_sort_by_their_numbers(shared_page, page_url):
     expect(page.locator("#report-evaluate .sp-status")).to_contain_text("No results are shipped", timeout=WAIT)
     result = make_evaluation()
     show_report(page, "evaluate", report_of(result).content("Shipped results"))
+    expect(page.locator("#report-evaluate .sp-answer .main-svg").nth(2)).to_be_visible(timeout=WAIT)
+    assert page.locator("#report-evaluate .sp-table:visible").count() == 0  # folded
+    open_folds(page, "evaluate")
+    assert page.evaluate(TOO_WIDE) == []
     table = page.locator("#report-evaluate .sp-table").first
     names = table.locator("tbody th")
     as_it_came = names.all_inner_texts()

@@ -13,29 +13,50 @@ from decoding.errors import UserError
 from decoding.evaluation.advice import recommend
 from decoding.evaluation.published import papers_tables
 from decoding.evaluation.report import setting_lines, speedup_tables, tables_of
-from decoding.evaluation.results import STATIC_OPT, TREE_OPT, EvaluationResult, Setting, load_result, result_name
-from decoding.evaluation.table import Cell, Table, counted, percent_interval, times
+from decoding.evaluation.results import (
+    STATIC_OPT,
+    TREE_OPT,
+    EvaluationResult,
+    Figure,
+    Setting,
+    load_result,
+    result_name,
+)
+from decoding.evaluation.table import Cell, Table, counted
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription
 
+from ..figures.answers import draw_losses, draw_static_sls
 from ..figures.drafts import draw_drafts
 from ..figures.drawing import Drawing
 from ..figures.evaluation import ENOUGH_TO_DECIDE, draw_evaluation, fastest, prompts_of
 from ..player.names import lane_name
 
 PAPERS = "The papers' data sets"
+QUESTIONS = (  # what is folded below the answers: question, tables, figures
+    ("All policies, all figures of speed", ("Latency and speedup", "Latency and speedup on the clock"), ("eval-cut",)),
+    ("Which policy predicts best which guesses hold?", ("Accept prediction",), ("eval-f1",)),
+    ("What does each threshold trade?", ("Passes",), ("eval-pareto",)),
+    ("Where does the time go?", ("Where the time goes", "What holds a policy back"), ()),
+    ("How do guesses hold along a text?", ("The draft along the text",), ("eval-histogram", "eval-course")),
+)
 STALE = "measured with weights other than the installed ones: measure again"
 
 
 @dataclass(slots=True)
 class Section:
-    """``drawings`` are dicts from :meth:`viz.figures.drawing.Drawing.to_dict`."""
+    """``drawings`` are dicts from :meth:`viz.figures.drawing.Drawing.to_dict`.
+
+    ``kind``: "answer" for one of the answers with which the tab begins, which stand side by side where there is room;
+    "folded" for what is shown when it is asked for.
+    """
 
     title: str
     sentences: list[str] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     drawings: list[dict[str, Any]] = field(default_factory=list)
     code: list[tuple[str, str]] = field(default_factory=list)  # (title, text to copy)
+    kind: str = ""
 
 
 class Report(ABC):
@@ -88,8 +109,11 @@ class Report(ABC):
         """The main table and the figures first, then the other tables and how it was measured."""
         first, tables = self.first(), self.tables()
         first.tables, first.drawings = tables[:1], [drawing.to_dict() for drawing in self.drawings()]
-        more = [Section("More tables", tables=tables[1:])] if tables[1:] else []
-        return [first, *more, Section("How this was measured", setting_lines(self.result.setting))]
+        more = [Section("More tables", tables=tables[1:], kind="folded")] if tables[1:] else []
+        return [first, *more, self.measured()]
+
+    def measured(self) -> Section:
+        return Section("How this was measured", setting_lines(self.result.setting), kind="folded")
 
     def content(self, origin: str, **more: Any) -> dict[str, Any]:
         """The tab's content as plain JSON; ``origin`` begins the line on where the figures come from."""
@@ -103,7 +127,7 @@ class Report(ABC):
         if is_stale(self.result.setting, pair):
             content["stamp"] += f" · {STALE}"
         content["sections"][0]["sentences"] += self.beside(folder)
-        content["sections"][1:1] = [asdict(one) for one in more]
+        content["sections"][-1:-1] = [asdict(one) for one in more]
         return content
 
 
@@ -118,14 +142,8 @@ class EvaluationReport(Report):
         return draw_evaluation(self.result)
 
     def first(self) -> Section:
-        """Sentences on the static choice, the best usable policy and the upper bound."""
+        """Sentences on the best usable policy and the upper bound."""
         result, sentences = self.result, []
-        if static := result.find("speedup", STATIC_OPT):
-            sentences.append(
-                f"The best static SL, chosen on {result.setting.validation_prompts} validation prompts, is "
-                f"{result.static_opt}: {static.value:.2f} times as fast as plain decoding over {static.n} test "
-                "prompts (simulated)."
-            )
         if best := fastest(result):
             sentences.append(_best_sentence(result, best))
         if oracle := result.find("speedup", "oracle"):
@@ -139,28 +157,43 @@ class EvaluationReport(Report):
                 f"{simulated} simulated prompts and {clocked} on the clock are too few to decide which policy is "
                 "faster."
             )
-        return Section("Which policy is fastest?", sentences)
+        return Section("Which policy is fastest, by how much, how surely?", sentences, kind="answer")
+
+    def sections(self) -> list[Section]:
+        """The three answers, each with its figure; then all else, folded, by question."""
+        best, figures = fastest(self.result), {drawing.name: drawing for drawing in self.drawings()}
+        first = self.first()
+        first.drawings = [figures.pop("eval-speedup").to_dict()]
+        length = draw_static_sls(self.result)
+        answers = [first, _answer("How far should a fixed SL guess?", length)]
+        if best and (losses := draw_losses(self.result, best)):
+            answers.append(_answer(f"What holds {lane_name(best)} back?", losses))
+        tables, folded = self.tables(), []
+        for title, wanted, names in QUESTIONS:
+            own = [table for table in tables if table.title in wanted]
+            tables = [table for table in tables if table not in own]
+            drawn = [figures.pop(name).to_dict() for name in names if name in figures]
+            folded.append(Section(title, tables=own, drawings=drawn, kind="folded"))
+        if tables or figures:
+            rest = [drawing.to_dict() for drawing in figures.values()]
+            folded.append(Section("More tables", tables=tables, drawings=rest, kind="folded"))
+        return [*answers, *(one for one in folded if one.tables or one.drawings), self.measured()]
 
     def more(self, pair: PairDescription, folder: Path) -> list[Section]:
         """The shipped figures on the papers' data sets, or what to do about them."""
         title, path = PAPERS, folder / result_name(pair.name, papers=True)
         if not path.is_file():
-            return [
-                Section(
-                    title,
-                    [
-                        "This pair has not been measured on HumanEval, GSM8K, MBPP and MT-Bench yet. In a terminal: "
-                        "python -m decoding suites fetch && python -m decoding evaluate --suite papers --pair "
-                        f"{pair.name} --ship"
-                    ],
-                )
-            ]
+            missing = (
+                "This pair has not been measured on HumanEval, GSM8K, MBPP and MT-Bench yet. In a terminal: python -m "
+                f"decoding suites fetch && python -m decoding evaluate --suite papers --pair {pair.name} --ship"
+            )
+            return [Section(title, [missing], kind="folded")]
         try:
             self.second = load_result(path)
         except UserError as error:  # the other figures are sound
-            return [Section(title, [str(error)])]
+            return [Section(title, [str(error)], kind="folded")]
         stale = [f"{STALE[0].upper()}{STALE[1:]}."] if is_stale(self.second.setting, pair) else []
-        return [Section(title, [_origin(self.second), *stale], self.second_tables())]
+        return [Section(title, [_origin(self.second), *stale], self.second_tables(), kind="folded")]
 
     def second_tables(self) -> list[Table]:
         if self.second is None:
@@ -172,13 +205,28 @@ class EvaluationReport(Report):
         return with_names([*papers_tables(self.second), *own])
 
 
+def _answer(question: str, drawing: Drawing) -> Section:
+    """The sentence of ``drawing`` as the answer to ``question``, above it."""
+    return Section(question, [drawing.sentence], drawings=[{**drawing.to_dict(), "sentence": ""}], kind="answer")
+
+
 def _best_sentence(result: EvaluationResult, best: str) -> str:
-    cut, timed = result.find("cut", best), result.find("clock_cut", best)
-    text = f"The fastest policy that can be used is {lane_name(best)}: {times(result.need('speedup', best))}"
+    speed, cut, timed = result.need("speedup", best), result.find("cut", best), result.find("clock_cut", best)
+    text = f"{lane_name(best)}: {speed.value:.2f} times as fast as plain decoding"
+    if speed.low is not None:
+        text += f" (95% interval over prompts: {speed.low:.2f} to {speed.high:.2f})"
     if cut:
-        text += f", {percent_interval(cut)} less time per token than static-opt (simulated"
-        text += f"; on the clock {percent_interval(timed)})" if timed else ")"
-    return f"{text}. In brackets: 95% intervals over prompts."
+        text += f". It takes {_less(cut)} time per token than the best fixed SL, simulated"
+        text += f", and {_less(timed)} on the clock" if timed else ""
+    return f"{text}."
+
+
+def _less(cut: Figure) -> str:
+    """ "5.8% (4.7 to 6.9%) less"; a policy that takes more time has a negative share."""
+    share = f"{100 * cut.value:.1f}%"
+    if cut.low is None or cut.high is None:
+        return f"{share} less"
+    return f"{share} ({100 * cut.low:.1f} to {100 * cut.high:.1f}%) less"
 
 
 def _origin(result: EvaluationResult) -> str:

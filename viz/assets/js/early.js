@@ -11,6 +11,9 @@ let cover = null, player = null, run = null;
 /** Whether a link's settings differ from those of the page's first run. */
 export const asksForAnother = (query) => query.has("prompt") || query.has("lanes");
 
+/** The run that the link itself carries, after "#"; null if there is none. */
+export const packedRun = () => new URLSearchParams(window.location.hash.slice(1)).get("run");
+
 /** The value of the Race tab's view, JSON text of a delta; "" where no run is shipped. */
 function firstValue() {
   const { components = [] } = window.gradio_config || {};
@@ -26,7 +29,7 @@ function isDark(theme) {
 /** Plays it, unless the link names another run or a lesson. */
 export function begin() {
   const query = new URLSearchParams(window.location.search), value = firstValue();
-  if (!value || ["run", "lesson", "learn"].some((name) => query.has(name)) || asksForAnother(query)) return;
+  if (!value || ["run", "lesson", "learn"].some((name) => query.has(name)) || asksForAnother(query) || packedRun()) return;
   cover = el("div", `sp-early${isDark(query.get("__theme")) ? " dark" : ""}`);
   const root = el("div", "sp-player");
   cover.append(el("div", "speculoscope sp-early-head", el("b", "", "Speculoscope"), el("p", "", document.querySelector("meta[name=description]").content),

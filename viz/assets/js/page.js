@@ -6,7 +6,7 @@
 import { RUN_FILE, ask, copied, opener, save } from "../../core/js/files.js";
 import { aria, button, el, isNarrow } from "../../core/js/dom.js";
 import { mount } from "../../player/js/main.js";
-import { asksForAnother, takeOver } from "./early.js";
+import { asksForAnother, packedRun, takeOver } from "./early.js";
 import { carry, explain } from "./learn.js";
 import { Plots } from "./plots.js";
 import { Status } from "./status.js";
@@ -39,11 +39,15 @@ class Race {
 
   /** The first run on screen: the link's run, else the recorded one of the page. */
   begin(value) {
-    const query = new URLSearchParams(window.location.search);
+    const query = new URLSearchParams(window.location.search), packed = packedRun();
     const run = query.has("learn") ? null : query.get("run"), t = parseFloat(query.get("t"));
     if (this.early) {
       this.run = this.early.run;
       this.shown();
+      return;
+    }
+    if (packed) {
+      this.openPacked(packed).catch((error) => { if (value) this.receive(value); this.refuse(error); });
       return;
     }
     if (run == null) {
@@ -56,8 +60,26 @@ class Race {
     }
     this.open(run, Number.isFinite(t) ? t : null).catch((error) => {
       if (value) this.receive(value);
-      this.queue = this.queue.then(() => this.status.say(error.message, "fault"));
+      this.refuse(error);
     });
+  }
+
+  /** Says why a link cannot be followed, after what comes in its place is shown. */
+  refuse(error) {
+    this.queue = this.queue.then(() => this.status.say(error.message, "fault"));
+  }
+
+  /** The run that a link carries in itself: its file, deflated, in base64. */
+  async openPacked(packed) {
+    this.root.hidden = true;
+    await this.openText(await unpacked(packed));
+  }
+
+  /** Opens the content of a run file, which also fills in the form. */
+  async openText(text) {
+    const { payload } = await ask(this.server.open_file({ text }));
+    this.show(payload);
+    this.trigger("select", { run: payload.id });
   }
 
   async open(run, t = null) {
@@ -155,6 +177,16 @@ class Race {
   }
 }
 
+/** The text of a run that a link carries. */
+async function unpacked(packed) {
+  try {
+    const bytes = Uint8Array.from(atob(packed.replace(/-/g, "+").replace(/_/g, "/")), (letter) => letter.charCodeAt(0));
+    return await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+  } catch (error) {
+    throw new Error("This link is not whole: the run that it carries cannot be read. Ask for it again.", { cause: error });
+  }
+}
+
 // ---------------------------------------------------------------- saving and opening
 
 class TakeAlong {
@@ -196,7 +228,8 @@ class TakeAlong {
 
   /** Copies to the clipboard; the text is also shown, since the browser may refuse. */
   async copy({ name, text }) {
-    const full = name === "link" ? `${window.location.origin}${window.location.pathname}?${text}` : text;
+    const isLink = name === "link", until = isLink && new URLSearchParams(text).get("until");
+    const full = isLink ? `${window.location.origin}${window.location.pathname}${text}` : text;
     const field = aria(el("textarea", "sp-copied", full), { label: name === "link" ? "Link" : "Command" });
     field.readOnly = true;
     field.rows = Math.min(4, 1 + Math.floor(full.length / 110));
@@ -204,15 +237,14 @@ class TakeAlong {
     this.shelf.replaceChildren(field);
     const done = await copied(full);
     if (!done) field.select();
-    this.note.textContent = done ? `The ${name} is in your clipboard.` : `Copy the ${name} from here:`;
+    const kept = until ? ` This server keeps the run until ${until}.` : text.startsWith("#") ? " It carries the whole run." : "";
+    this.note.textContent = (done ? `The ${name} is in your clipboard.` : `Copy the ${name} from here:`) + kept;
   }
 
   async read(name, read) {
     this.note.textContent = `Reading ${name}…`;
     try {
-      const { payload } = await ask(this.race.server.open_file({ text: await read() }));
-      this.race.show(payload);
-      this.race.trigger("select", { run: payload.id }); // fills in the form
+      await this.race.openText(await read());
       this.note.textContent = `${name} is on screen.`;
     } catch (error) {
       this.note.textContent = error.message;

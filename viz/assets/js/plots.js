@@ -82,7 +82,7 @@ export class Drawing {
     this.about = about;
     this.canvas = aria(el("div", "sp-canvas"), { role: "img", label: `${about.title}. ${about.sentence}` });
     if (about.figure.layout.height) this.canvas.style.minHeight = `${about.figure.layout.height}px`;
-    this.node = el("figure", "sp-figure", el("h3", "", about.title), el("p", "", about.sentence), this.canvas);
+    this.node = el("figure", "sp-figure", el("h3", "", about.title), about.sentence && el("p", "", about.sentence), this.canvas);
   }
 
   async draw(library) {

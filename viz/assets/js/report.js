@@ -83,7 +83,11 @@ class Report {
     this.drawings = [];
     this.id = report.id ?? null;
     if (report.id) localStorage.setItem(this.memory, report.id);
-    this.content.replaceChildren(el("p", "sp-note sp-stamp", report.stamp), this.takeAlong(report.papers), ...report.sections.map((one) => this.section(one)));
+    this.content.replaceChildren(el("p", "sp-note sp-stamp", report.stamp), this.takeAlong(report.papers));
+    const answers = el("div", "sp-answers");
+    const nodes = report.sections.map((one) => [one.kind, this.section(one)]);
+    answers.append(...nodes.filter(([kind]) => kind === "answer").map(([, node]) => node));
+    this.content.append(answers, ...nodes.filter(([kind]) => kind !== "answer").map(([, node]) => node));
     this.shareStops();
     this.drawAll();
   }
@@ -117,18 +121,23 @@ class Report {
     this.open();
   }
 
-  section({ title, sentences, tables, drawings, code: snippets }) {
-    const drawn = drawings.map((about) => new Drawing(about));
+  /** The answers stand side by side; what is folded draws its figures when it is opened, for until then it has no width. */
+  section({ title, sentences, tables, drawings, code: snippets, kind }) {
+    const drawn = drawings.map((about) => new Drawing(about)), folded = kind === "folded";
     this.drawings.push(...drawn);
-    return el("section", "", el("h2", "", title), ...sentences.map((text) => el("p", "", ...termed(text))), ...snippets.map(code),
-      ...tables.map(sortableTable), ...drawn.map((one) => one.node));
+    const node = el(folded ? "details" : "section", folded ? "sp-fold" : kind === "answer" ? "sp-answer" : "",
+      folded ? el("summary", "", title) : el("h2", "", title), ...sentences.map((text) => el("p", "", ...termed(text))),
+      ...snippets.map(code), ...tables.map(sortableTable), ...drawn.map((one) => one.node));
+    if (folded) node.addEventListener("toggle", () => this.drawAll());
+    return node;
   }
 
   async drawAll() {
-    if (!this.drawings.length) return;
+    const seen = this.drawings.filter((one) => !one.node.closest("details:not([open])"));
+    if (!seen.length) return;
     try {
       const library = await load();
-      for (const one of this.drawings) await one.draw(library);
+      for (const one of seen) await one.draw(library);
     } catch (error) {
       this.status.say(error.message, "fault");
     }

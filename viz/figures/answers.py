@@ -1,0 +1,88 @@
+"""The figures of an evaluation's second and third answer: which fixed SL, and what holds the best policy back."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from decoding.evaluation.results import STATIC_OPT, EvaluationResult
+from decoding.lookahead.lanes import spec_of
+
+from ..player.names import lane_name
+from .drawing import INK, LAYOUT, MUTED, Drawing, plain
+from .evaluation import family
+
+CAUSES = {
+    "free_decisions_s": "if deciding cost nothing",
+    "free_checks_s": "if checking several tokens took as long as one",
+    "never_too_late_s": "if it never guessed too far",
+    "never_too_soon_s": "if it never stopped too soon",
+}
+
+
+def draw_static_sls(result: EvaluationResult) -> Drawing:
+    """Speedup of every fixed SL that was tried, with the one chosen on validation prompts marked."""
+    found = {
+        int(one.policy.partition(":")[2]): one.value
+        for one in result.figures
+        if one.metric == "sweep_speedup" and one.policy.startswith("static:")
+    }
+    chosen = result.static_opt
+    figure = go.Figure(
+        go.Bar(
+            x=list(found),
+            y=list(found.values()),
+            marker={"color": family("static:5")[0], "opacity": [0.95 if sl == chosen else 0.4 for sl in found]},
+            hovertemplate="SL %{x}: %{y:.2f} times<extra></extra>",
+        )
+    )
+    figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
+    figure.update_xaxes(title_text="fixed SL: guesses before each check", dtick=5)
+    figure.update_yaxes(title_text="speedup (times)", rangemode="tozero")
+    figure.update_layout(height=320, **LAYOUT)
+    return Drawing("eval-static", "Speedup of every fixed SL", static_sentence(result, found), figure)
+
+
+def static_sentence(result: EvaluationResult, found: dict[int, float]) -> str:
+    """The fixed SL that validation chose, its speedup on the test prompts, and what guessing farther would give."""
+    count, static = result.setting.validation_prompts, result.find("speedup", STATIC_OPT)
+    text = f"SL {result.static_opt}, chosen on {count} validation prompts"
+    if static is not None:
+        text += f", makes decoding {static.value:.2f} times as fast over {static.n} test prompts (simulated)"
+    longest = max(found, default=None)
+    return f"{text}; SL {longest} would make it {found[longest]:.2f} times as fast." if longest else f"{text}."
+
+
+def draw_losses(result: EvaluationResult, best: str) -> Drawing | None:
+    """What ``best`` would reach without each of its losses; None if they were not computed."""
+    as_it_is, speedup = result.find("as_it_is_s", best), result.find("speedup", best)
+    without = {words: result.find(metric, best) for metric, words in CAUSES.items()}
+    if as_it_is is None or speedup is None or None in without.values():
+        return None
+    reached = {words: speedup.value * as_it_is.value / one.value for words, one in without.items() if one}
+    bars = {"as it is": speedup.value, **reached}
+    if perfect := result.find("no_errors_s", best):
+        bars["if it decided without error"] = speedup.value * as_it_is.value / perfect.value
+    names = list(bars)[::-1]
+    colour = family(result.lanes[best])[0]
+    figure = go.Figure(
+        go.Bar(
+            y=names,
+            x=[bars[name] for name in names],
+            orientation="h",
+            marker={"color": colour, "opacity": [0.95 if name == "as it is" else 0.45 for name in names]},
+            text=[f"{bars[name]:.2f}" for name in names],
+            textfont={"color": INK},
+            hovertemplate="%{y}: %{x:.2f} times<extra></extra>",
+        )
+    )
+    figure.update_xaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
+    figure.update_yaxes(automargin=True)
+    figure.update_layout(height=320, **LAYOUT)
+    cause = max(reached, key=reached.__getitem__)
+    spec = spec_of(result.lanes[best])
+    name = plain(spec.title if spec else lane_name(best))
+    sentence = (
+        f"{lane_name(best)} is {speedup.value:.2f} times as fast as plain decoding. It would be {reached[cause]:.2f} "
+        f"times as fast {cause}: its largest loss."
+    )
+    return Drawing("eval-losses", f"{name} without each of its losses", sentence, figure)
