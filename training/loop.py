@@ -34,13 +34,16 @@ LONGEST_STEP = 30.0
 
 @dataclass(frozen=True)
 class Rates:
-    """Learning rates and the shape of their schedule over the run's time."""
+    """Learning rates and the shape of their schedule over the run's time; ``projections``: as for
+    ``make_optimisers``.
+    """
 
     muon: float = 0.02
     adam: float = 3e-3
     warmup: float = 0.01
     flat_until: float = 0.5
     last: float = 0.02
+    projections: float | None = None
 
 
 def last_of_log(name: str) -> dict:
@@ -88,8 +91,9 @@ class TimedRun:
         self.name, self.model, self.seconds, self.rates = name, model, seconds, rates
         self.wanted_tokens = wanted_tokens
         self.settings = json.loads(json.dumps(settings, default=str))
-        self.optimisers = make_optimisers(model, rates.muon, rates.adam)
+        self.optimisers = make_optimisers(model, rates.muon, rates.adam, rates.projections)
         self.path = CHECKPOINTS / f"{name}.pt"
+        self.checkpoint_every = CHECKPOINT_EVERY
         self.elapsed, self.steps, self.position, self.tokens = 0.0, 0, 0, 0
         self.resume()
 
@@ -191,7 +195,7 @@ class TimedRun:
                     self.log(loss=sum(recent) / len(recent))
                     bar.set_postfix(loss=f"{sum(recent) / len(recent):.3f}")
                     recent, last_log = [], now
-                if now - last_checkpoint > CHECKPOINT_EVERY:
+                if now - last_checkpoint > self.checkpoint_every:
                     self.keep(held_out(), save)
                     last_checkpoint = time.monotonic()
         self.keep(held_out(), save)

@@ -27,6 +27,7 @@ from ..errors import UserError
 from ..files import whole_folder
 
 DRAFT_FILE, HEAD_FILE, OWN_FILES = "draft.json", "head_ids.json", "own*.safetensors"
+FEATURE_FILE = "feature.safetensors"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",

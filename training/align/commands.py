@@ -47,6 +47,17 @@ def draft(
 
 
 @app.command()
+def feature(
+    name: str = typer.Argument("feature", help="Name of the draft."),
+    minutes: float = MINUTES,
+) -> None:
+    """Train a draft that also reads the target's hidden states, from a shipped draft that reads the text alone."""
+    from .feature_run import train
+
+    typer.echo(f"{name}: {train(name, minutes)}")
+
+
+@app.command()
 def ladder(tokens: int = typer.Option(1_000_000, min=1, help="Training tokens of each draft.")) -> None:
     """Distil all drafts but the default and the one that it grows from, each on the same tokens."""
     from .distil import distil

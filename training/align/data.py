@@ -21,9 +21,9 @@ PROMPT_WEIGHT = 0.25
 """Weight of a position in a prompt, relative to one in an answer: a draft guesses only answers."""
 
 
-def read_texts(folder: Path, split: str) -> list[Text]:
+def read_texts(folder: Path, split: str, with_states: bool = False) -> list[Text]:
     """All texts of a split, in the order in which they were written."""
-    return [text for file in shard_files(folder) for text in load_texts(file) if text.split == split]
+    return [text for file in shard_files(folder) for text in load_texts(file, with_states) if text.split == split]
 
 
 def frequent_ids(texts: Sequence[Text], count: int) -> Tensor:
@@ -52,22 +52,34 @@ def _summed(ids: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarra
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Texts of similar length: padded ids (texts, length), and the positions (n,) in the flattened ids whose next token
-    is learned.
+    is learned; where they were kept, the target's ``states`` of the token before each, (texts, length, layers, width).
     """
 
     ids: Tensor
     places: Tensor
     known: Known
+    states: Tensor | None = None
 
 
 class Texts:
-    """Texts, each after the first tokens of the chat template, ``before``."""
+    """Texts, each after the first tokens of the chat template, ``before``.
 
-    def __init__(self, texts: Sequence[Text], before: Sequence[int], head_ids: Tensor, vocabulary: int) -> None:
+    ``states_before`` (len(before), layers, width): where batches are to hold states, the target's states of the token
+    before each of these tokens.
+    """
+
+    def __init__(
+        self,
+        texts: Sequence[Text],
+        before: Sequence[int],
+        head_ids: Tensor,
+        vocabulary: int,
+        states_before: Tensor | None = None,
+    ) -> None:
         if not texts:
             raise UserError("There are no texts to learn from. Run `python -m training align texts` first.")
         self.texts, self.before = list(texts), list(before)
-        self.head_ids = head_ids
+        self.head_ids, self.states_before = head_ids, states_before
         self.place_of = torch.full((vocabulary,), -1)
         self.place_of[head_ids] = torch.arange(len(head_ids))
         self.tokens = sum(len(text.ids) for text in texts)
@@ -106,4 +118,16 @@ class Texts:
         found = self.place_of[top_ids]
         weight = torch.cat(weights)
         known = Known(found.clamp_min(0), found >= 0, logp, weight / weight.sum())
-        return Batch(ids, torch.cat(places), known)
+        return Batch(ids, torch.cat(places), known, self._states(texts, width))
+
+    def _states(self, texts: Sequence[Text], width: int) -> Tensor | None:
+        """The states of ``texts``, padded to ``width`` positions with zeros."""
+        if self.states_before is None:
+            return None
+        first = len(self.before)
+        states = torch.zeros(len(texts), width, *self.states_before.shape[1:], dtype=torch.bfloat16)
+        states[:, :first] = self.states_before
+        for row, text in enumerate(texts):
+            assert text.states is not None, "asked for with states"
+            states[row, first : first + len(text.ids)] = torch.from_numpy(np.array(text.states)).view(torch.bfloat16)
+        return states

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from huggingface_hub import save_torch_state_dict
+from safetensors.torch import save
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from decoding.engines.slim import DRAFT_FILE, EMBEDDINGS, HEAD_FILE, OWN_FILES
+from decoding.engines.slim import DRAFT_FILE, EMBEDDINGS, FEATURE_FILE, HEAD_FILE, OWN_FILES
+from decoding.files import write_whole
 from training.files import replacing_folder
 
 SHARD_SIZE = "9MB"
@@ -50,3 +52,9 @@ def save_slim(
 def write_head_ids(folder: Path, head_ids: Tensor) -> None:
     """Writes the ids that a draft may propose, sorted."""
     (folder / HEAD_FILE).write_text(json.dumps(torch.sort(head_ids).values.tolist()) + "\n")
+
+
+def write_projections(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Writes what a draft that reads the target's states has beside its trunk."""
+    content = save({name: weight.detach().contiguous() for name, weight in weights.items()})
+    write_whole(folder / FEATURE_FILE, content)

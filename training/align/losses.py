@@ -49,7 +49,7 @@ class Known:
         rest = (1.0 - all_p.sum(-1, keepdim=True)).clamp_min(LEAST)
         return torch.cat([all_p * self.inside, rest], dim=-1)
 
-    def __getitem__(self, part: slice) -> Known:
+    def __getitem__(self, part: slice | Tensor) -> Known:
         return Known(self.places[part], self.inside[part], self.logp[part], self.weight[part])
 
     def mean(self, values: Tensor) -> Tensor:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-from torch import Tensor
-from transformers import LlamaForCausalLM
+from torch import Tensor, nn
 
 from decoding.engines.formats.int4 import round_to_groups
 
 
-def layer_matrices(draft: LlamaForCausalLM) -> list[Tensor]:
+def layer_matrices(draft: nn.Module) -> list[Tensor]:
     """The matrices that an engine rounds: all of the layers'."""
-    return [module.weight for module in draft.model.layers.modules() if isinstance(module, torch.nn.Linear)]
+    named = draft.named_modules()
+    return [module.weight for name, module in named if isinstance(module, nn.Linear) and not name.endswith("lm_head")]
 
 
 def in_four_bits(weight: Tensor) -> Tensor:
@@ -22,14 +21,14 @@ def in_four_bits(weight: Tensor) -> Tensor:
     return round_to_groups(weight).rounded().dequantised()
 
 
-def round_layers(draft: LlamaForCausalLM) -> None:
+def round_layers(draft: nn.Module) -> None:
     """Rounds the layers' matrices for good."""
     for weight in layer_matrices(draft):
         weight.data = in_four_bits(weight.data)
 
 
 @contextmanager
-def rounded_layers(draft: LlamaForCausalLM) -> Iterator[None]:
+def rounded_layers(draft: nn.Module) -> Iterator[None]:
     """Rounds the layers' matrices inside the block, and restores them after it.
 
     A forward pass in it and a backward pass after it train the matrices for their rounded values: the gradient passes

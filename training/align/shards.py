@@ -36,17 +36,27 @@ def shard_files(folder: Path) -> list[Path]:
 
 
 def load_texts(file: Path, with_states: bool = False) -> Iterator[Text]:
-    """The texts of a file; ``with_states``: with the hidden states, ten times as much to read, where they were kept."""
+    """The texts of a file; ``with_states``: with the hidden states, where they were kept, which stay in the file."""
+    states = _mapped_states(file) if with_states else None
     with safe_open(file, "np") as shard:
         prompts = json.loads(shard.metadata()["prompts"])
         ids, top_ids, top_logp = (shard.get_tensor(name) for name in ("ids", "top_ids", "top_logp"))
-        states = shard.get_tensor("states") if with_states and "states" in shard.keys() else None  # noqa: SIM118
         lengths, answers, temperatures = (shard.get_tensor(name) for name in ("lengths", "answers", "temperatures"))
     ends = lengths.cumsum()
     for index, prompt in enumerate(prompts):
         part = slice(int(ends[index] - lengths[index]), int(ends[index]))
         known = ids[part], int(answers[index]), top_ids[part], top_logp[part], prompt, float(temperatures[index])
         yield Text(*known, None if states is None else states[part])
+
+
+def _mapped_states(file: Path) -> np.ndarray | None:
+    """The states in a file as a view of it, ten times as large as all else there; None where none were kept."""
+    with file.open("rb") as content:
+        size = int.from_bytes(content.read(8), "little")
+        entry = json.loads(content.read(size)).get("states")
+    if entry is None:
+        return None
+    return np.memmap(file, np.uint16, "r", 8 + size + entry["data_offsets"][0], tuple(entry["shape"]))
 
 
 def all_texts(folder: Path) -> Iterator[Text]:

@@ -1,0 +1,112 @@
+"""A draft that reads the target's hidden states (EAGLE-3: Li et al. 2025, sections 3.1 and 3.2), for training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer, apply_rotary_pos_emb
+
+from decoding.engines.instructions import multiplies_bfloat16
+
+Memory = list[tuple[Tensor, Tensor]]
+"""Keys and values (texts, kv_heads, length, head_dim) of one layer in each step so far."""
+
+
+class FeatureDraft(nn.Module):
+    """A Llama ``trunk`` that reads more than embeddings.
+
+    At each position its input is the token's embedding plus, for the first guess of an iteration, ``fuse`` of the
+    target's normalised hidden states of the token before, after each of ``layers``; for later guesses ``own`` of its
+    own last state there. Both projections start at zero, so that the draft starts with the trunk's guesses.
+
+    Both read standardised states, (x - centre) * scale, since a common offset of all states would outweigh what tells
+    one from another: ``centre`` and ``scale`` (layers * width) of the target's states divided by their root mean
+    square, ``own_centre`` and ``own_scale`` (width) of the draft's; constants, set by ``standardise``.
+    """
+
+    def __init__(self, trunk: LlamaForCausalLM, layers: tuple[int, ...]) -> None:
+        super().__init__()
+        width = trunk.config.hidden_size
+        self.trunk, self.layers = trunk, layers
+        for name, size in (("", len(layers) * width), ("own_", width)):
+            self.register_buffer(f"{name}centre", torch.zeros(size))
+            self.register_buffer(f"{name}scale", torch.ones(size))
+        self.fuse = nn.Linear(len(layers) * width, width, bias=False)
+        self.own = nn.Linear(width, width, bias=False)
+        for projection in (self.fuse, self.own):
+            nn.init.zeros_(projection.weight)
+
+    def fused(self, states: Tensor) -> Tensor:
+        """States (..., layers, width) of the target -> what is added to the embedding of the next token, (..., width)."""
+        return self.fuse((self.normed(states) - self.centre) * self.scale)
+
+    def normed(self, states: Tensor) -> Tensor:
+        """States (..., layers, width), each divided by its root mean square, as (..., layers * width), float32."""
+        states = states.float()
+        size = torch.rsqrt(states.square().mean(-1, keepdim=True) + self.trunk.config.rms_norm_eps)
+        return (states * size).flatten(-2)
+
+    @torch.no_grad()
+    def standardise(self, states: Tensor, ids: Tensor, valid: Tensor) -> None:
+        """Sets the constants by ``states`` (texts, length, layers, width) and the last states that the draft has after
+        ``ids`` (texts, length), where ``valid``.
+        """
+        last = next(self.unroll(ids, states, 1))[valid].float()
+        for name, found in (("", self.normed(states[valid])), ("own_", last)):
+            getattr(self, f"{name}centre").copy_(found.mean(0))
+            getattr(self, f"{name}scale").copy_(1 / found.std(0).clamp_min(1e-3))
+
+    def unroll(self, ids: Tensor, states: Tensor, steps: int) -> Iterator[Tensor]:
+        """Training-time test: the draft reads ``ids`` (texts, length) as in ``steps`` guesses of an iteration.
+
+        Yields for each step its last states (texts, length, width). Those of step s at position i belong to an
+        iteration that began at i - s: the draft has read the states of the target up to there, and its own after it.
+        Positions before s are void. ``states`` (texts, length, layers, width): the target's, of the token before.
+        """
+        with torch.autocast(ids.device.type, torch.bfloat16, enabled=multiplies_bfloat16()):
+            embedded = self.trunk.model.embed_tokens(ids)
+            places = torch.arange(ids.shape[1], device=ids.device)[None]
+            turns = self.trunk.model.rotary_emb(embedded, places)
+            memories: list[Memory] = [[] for _ in self.trunk.model.layers]
+            read = embedded + self.fused(states)
+            for _ in range(steps):
+                hidden = read
+                for layer, memory in zip(self.trunk.model.layers, memories):
+                    assert isinstance(layer, LlamaDecoderLayer)
+                    hidden = self._layer(layer, hidden, turns, memory)
+                last = self.trunk.model.norm(hidden)
+                yield last
+                read = embedded + self.own((last.float().roll(1, dims=1) - self.own_centre) * self.own_scale)
+
+    def _layer(self, layer: LlamaDecoderLayer, x: Tensor, turns: tuple[Tensor, Tensor], memory: Memory) -> Tensor:
+        """One layer over (texts, length, width); appends this step's keys and values to ``memory``."""
+        normed, attention = layer.input_layernorm(x), layer.self_attn
+        parts = (attention.q_proj(normed), attention.k_proj(normed), attention.v_proj(normed))
+        query, key, value = (part.unflatten(-1, (-1, attention.head_dim)).transpose(1, 2) for part in parts)
+        query, key = apply_rotary_pos_emb(query, key, *turns)
+        memory.append((key, value))
+        x = x + attention.o_proj(attend(query * attention.scaling, memory))
+        return x + layer.mlp(layer.post_attention_layernorm(x))
+
+
+def attend(query: Tensor, memory: Memory) -> Tensor:
+    """Attention of the scaled queries (texts, heads, length, head_dim) of the last step: (texts, length, width).
+
+    In step s position i sees the first step's positions up to i - s, and of each later step t position i - s + t.
+    """
+    (keys, values), later = memory[0], memory[1:]
+    texts, kv_heads, length, size = keys.shape
+    grouped = query.reshape(texts, kv_heads, -1, size)  # queries that share keys
+    unseen = torch.full((length, length), -torch.inf, device=query.device).triu(1 - len(later))
+    scores = [(grouped @ keys.transpose(-1, -2)).unflatten(2, (-1, length)).float() + unseen]
+    grouped = grouped.unflatten(2, (-1, length))
+    moved = [tuple(part.roll(len(later) - 1 - t, 2)[:, :, None] for part in pair) for t, pair in enumerate(later)]
+    scores += [(grouped * key).sum(-1, keepdim=True).float() for key, _ in moved]
+    weights = torch.cat(scores, -1).softmax(-1).to(values.dtype)
+    found = (weights[..., :length].flatten(2, 3) @ values).unflatten(2, (-1, length))
+    for t, (_, value) in enumerate(moved):
+        found = found + weights[..., length + t, None] * value
+    return found.flatten(1, 2).transpose(1, 2).flatten(-2)

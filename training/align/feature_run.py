@@ -1,0 +1,287 @@
+"""Trains drafts that read the target's hidden states, from drafts that read the text alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from decoding.engines.slim import own_weights, read_head_ids
+from decoding.errors import UserError
+from training.loop import Rates, TimedRun
+from training.paths import DRAFTS, PAIR, TEXTS
+
+from .data import Batch, Texts, read_texts
+from .distil import WATCHED, Plan
+from .draft_folder import save_slim, write_projections
+from .feature import FeatureDraft
+from .losses import LOSSES, ROWS, loss_over_head
+from .rounding import rounded_layers
+from .stream import Text
+from .teacher import ChatModel, model, turns_of
+from .texts import STATE_LAYERS
+
+GUESSES = 3
+GUESSES_TRAINED = 2
+"""Guesses of an iteration that are unrolled in training."""
+FADING = 0.8
+"""Weight of a guess relative to the one before it (EAGLE-3's code)."""
+PLAN = Plan(Rates(muon=0.001, adam=1e-4, warmup=0.03, flat_until=0.4, last=0.0, projections=0.0006), 3072, 0.5)
+MEASURED_EVERY = 300.0
+"""Seconds between two measurements, each with weights saved."""
+STANDARDISED_BY = 64
+"""Texts whose states set the constants that standardise states."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureRecipe:
+    """A draft that reads the target's states after each of ``layers``; it starts from the ``kept`` layers of the
+    shipped draft ``start``.
+    """
+
+    layers: tuple[int, ...]
+    start: str
+    kept: tuple[int, ...]
+    note: str = ""
+
+
+DEPTHS = (2, 15, 27)
+RECIPES = {
+    "feature": FeatureRecipe(DEPTHS, "three-layers", (0, 1, 2)),
+    "feature-two": FeatureRecipe(DEPTHS, "two-layers", (0, 1)),
+    "feature-01": FeatureRecipe(DEPTHS, "three-layers", (0, 1)),
+    "feature-02": FeatureRecipe(DEPTHS, "three-layers", (0, 2)),
+    "feature-12": FeatureRecipe(DEPTHS, "three-layers", (1, 2)),
+    "feature-last": FeatureRecipe((30,), "three-layers", (0, 1, 2)),
+    "feature-all": FeatureRecipe((2, 15, 27, 30), "three-layers", (0, 1, 2)),
+    "feature-none": FeatureRecipe((), "three-layers", (0, 1, 2)),
+}
+
+
+class StateTexts:
+    """The target's texts with states, and what is needed to batch them."""
+
+    def __init__(self, model: ChatModel, folder: Path) -> None:
+        self.target = model.load(torch.float32)
+        self.mark, self.folder = model.mark, folder
+        self.before = turns_of(model.tokenizer()).before
+        self.norm = self.target.model.norm
+        self.embedding = self.target.model.embed_tokens.weight.detach()
+        self.states_before = self._read_before()
+
+    @torch.no_grad()
+    def _read_before(self) -> Tensor:
+        """Of the token before each of ``before``; zeros for the first."""
+        found = self.target.model(torch.tensor([self.before]), use_cache=False, output_hidden_states=True)
+        last: list[Tensor] = []
+        hook = self.target.model.norm.register_forward_pre_hook(lambda _, args: last.append(args[0]))
+        self.target.model(torch.tensor([self.before]), use_cache=False)
+        hook.remove()
+        top = len(self.target.model.layers)
+        every = [last[0] if layer == top else found.hidden_states[layer] for layer in STATE_LAYERS]
+        states = torch.stack([each[0] for each in every], 1)
+        return torch.cat([torch.zeros_like(states[:1]), states[:-1]]).bfloat16()
+
+    def split(self, name: str, head_ids: Tensor) -> Texts:
+        texts = [text for text in read_texts(self.folder, name, with_states=True) if text.states is not None]
+        return self.texts(texts, head_ids)
+
+    def texts(self, texts: Sequence[Text], head_ids: Tensor) -> Texts:
+        return Texts(texts, self.before, head_ids, len(self.embedding), self.states_before)
+
+    def select(self, states: Tensor, layers: Sequence[int]) -> Tensor:
+        """Of states (..., STATE_LAYERS, width) those of ``layers``, the last of them as the target's head reads it."""
+        top = len(self.target.model.layers)
+        parts = [states[..., STATE_LAYERS.index(layer), :] for layer in layers]
+        if not parts:
+            return states[..., :0, :]
+        with torch.no_grad():
+            return torch.stack([self.norm(p.float()).bfloat16() if x == top else p for p, x in zip(parts, layers)], -2)
+
+
+def start_trunk(folder: Path, kept: Sequence[int], embedding: Tensor) -> LlamaForCausalLM:
+    """The layers ``kept`` of a slim draft, in float32, with the target's frozen embeddings."""
+    config = LlamaConfig.from_pretrained(folder)
+    config.num_hidden_layers, config.dtype = len(kept), "float32"
+    config._attn_implementation = "eager"
+    trunk = LlamaForCausalLM(config).float()
+    weights = {}
+    for name, weight in own_weights(folder).items():
+        parts = name.split(".")
+        if parts[:2] == ["model", "layers"]:
+            if int(parts[2]) not in kept:
+                continue
+            parts[2] = str(list(kept).index(int(parts[2])))
+        weights[".".join(parts)] = weight.float()
+    trunk.load_state_dict(weights, strict=False)
+    with torch.no_grad():
+        trunk.model.embed_tokens.weight.copy_(embedding.bfloat16())
+    trunk.tie_weights()
+    trunk.model.embed_tokens.weight.requires_grad_(False)
+    return trunk
+
+
+class FeatureRun:
+    """The training of one draft that reads states."""
+
+    def __init__(self, name: str, recipe: FeatureRecipe, source: StateTexts, plan: Plan = PLAN, loss: str = "sharp"):
+        start = PAIR / "drafts" / recipe.start
+        head_ids = read_head_ids(start)
+        assert head_ids is not None, "shipped drafts have reduced heads"
+        self.name, self.recipe, self.source, self.plan, self.loss = name, recipe, source, plan, loss
+        self.head_ids = head_ids
+        trunk = start_trunk(start, recipe.kept, source.embedding)
+        self.draft = FeatureDraft(trunk, recipe.layers)
+        self.head = trunk.lm_head.weight.detach()[head_ids].bfloat16()
+        self._begin_epoch(0)
+        watched = [t for n in ("validation", "policies") for t in source.split(n, head_ids).texts][: WATCHED // 2]
+        self.watched = source.texts(watched, head_ids)
+        batch = self.texts.batch(range(STANDARDISED_BY))
+        valid = torch.zeros(batch.ids.shape, dtype=torch.bool)
+        valid.view(-1)[batch.places] = True
+        self.draft.standardise(source.select(batch.states, recipe.layers), batch.ids, valid)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Reads all texts that are written by now."""
+        self.texts = self.source.split("train", self.head_ids)
+        self._order, self._next = self.texts.batches(self.plan.batch_tokens, epoch), 0
+        self._epoch = epoch
+
+    def train(self, minutes: float, save: Callable[[], None], tokens: int | None = None) -> None:
+        settings = {"recipe": self.recipe, "loss": self.loss, "target": self.source.mark}
+        self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, self.plan.rates, tokens)
+        self.timed.checkpoint_every = MEASURED_EVERY
+        torch.manual_seed(2)
+        self.timed.train(self._loss_to_train, (1, self.plan.batch_tokens), self.watch, save)
+
+    def _loss_to_train(self, number: int) -> Tensor:
+        with rounded_layers(self.draft) if self.timed.share > self.plan.rounded_from else nullcontext():
+            return self.loss_of(self._batch())
+
+    def _batch(self) -> Batch:
+        if self._next == len(self._order):
+            self._begin_epoch(self._epoch + 1)
+        self._next += 1
+        return self.texts.batch(self._order[self._next - 1])
+
+    def loss_of(self, batch: Batch) -> Tensor:
+        """The loss of each guess of the unrolled iterations, where those before it hold."""
+        assert batch.states is not None
+        states = self.source.select(batch.states, self.recipe.layers)
+        total, weight, reached = torch.zeros(()), 1.0, torch.ones(len(batch.places), dtype=torch.bool)
+        for step, last in enumerate(self.draft.unroll(batch.ids, states, GUESSES_TRAINED)):
+            hidden = last.flatten(0, 1)[batch.places].bfloat16()
+            part = batch.known[reached]
+            total = total + weight * loss_over_head(hidden[reached], self.head, part, LOSSES[self.loss], ROWS)
+            weight *= FADING
+            if step + 1 < GUESSES_TRAINED:
+                reached = self._next_reached(hidden, batch, reached)
+        return total
+
+    @torch.no_grad()
+    def _next_reached(self, hidden: Tensor, batch: Batch, reached: Tensor) -> Tensor:
+        """Where the next guess is made: after guesses that hold."""
+        place = reached.nonzero()[:, 0]
+        held = torch.cat([self._first(hidden[p]) for p in place.split(1024)])
+        token = batch.ids.flatten()[(batch.places + 1).clamp_max(batch.ids.numel() - 1)]
+        good = torch.zeros_like(reached)
+        good[place] = held == token[place]
+        after = torch.zeros_like(good)
+        after[1:] = good[:-1] & (batch.places[1:] == batch.places[:-1] + 1)
+        return after
+
+    def _first(self, hidden: Tensor) -> Tensor:
+        return self.head_ids[torch.nn.functional.linear(hidden, self.head).argmax(-1)]
+
+    @torch.no_grad()
+    def hits(self, texts: Texts, steps: int = GUESSES) -> list[np.ndarray]:
+        """For each greedy answer (steps, n), whether the guess of each step for each token holds."""
+        found = []
+        for rows in texts.batches(self.plan.batch_tokens, 0):
+            rows = [row for row in rows if texts.texts[row].temperature == 0]
+            if not rows:
+                continue
+            batch = texts.batch(rows)
+            states = self.source.select(batch.states, self.recipe.layers)
+            firsts = [
+                torch.cat([self._first(p) for p in last.flatten(0, 1)[batch.places].bfloat16().split(1024)])
+                for last in self.draft.unroll(batch.ids, states, steps)
+            ]
+            start = 0
+            for row in rows:
+                text = texts.texts[row]
+                ids = torch.from_numpy(text.ids[text.answer :].astype(np.int64))
+                part = slice(start + text.answer, start + len(text.ids))
+                found.append(np.stack([(first[part] == ids).numpy() for first in firsts]))
+                start += len(text.ids)
+        return found
+
+    def figures(self, texts: Texts) -> dict[str, float]:
+        hits = self.hits(texts)
+        first = np.concatenate([each[0] for each in hits])
+        later = [np.concatenate([each[s] for each in hits]) for s in range(len(hits[0]))]
+        passes = sum(each.shape[1] / tokens_per_pass(each) for each in hits)
+        return {
+            "first": float(first.mean()),
+            "second": float(later[1].mean()),
+            "third": float(later[2].mean()),
+            "second_if_reached": after_hits(hits, 1),
+            "third_if_reached": after_hits(hits, 2),
+            "tokens_per_pass": sum(each.shape[1] for each in hits) / passes,
+            "tokens": len(first),
+        }
+
+    def save(self, folder: Path) -> None:
+        """Writes the draft as a slim folder with its projections beside."""
+        save_slim(self.draft.trunk, folder, self.head_ids)
+        own = {name: value for name, value in self.draft.state_dict().items() if not name.startswith("trunk.")}
+        write_projections(folder, own)
+
+    def watch(self) -> float:
+        self.draft.eval()
+        with rounded_layers(self.draft):
+            found = self.figures(self.watched)
+        self.draft.train()
+        self.timed.log(**found)
+        print({key: round(value, 4) for key, value in found.items()}, self.timed.steps, self.timed.tokens, flush=True)
+        return found["first"]
+
+
+def after_hits(hits: Sequence[np.ndarray], step: int) -> float:
+    """How often the guess of ``step`` holds where those before it in the iteration hold."""
+    good = total = 0
+    for rows in hits:
+        reached = np.ones(rows.shape[1] - step, bool)
+        for s in range(step):
+            reached &= rows[s, s : s + len(reached)]
+        good += int((rows[step, step:] & reached).sum())
+        total += int(reached.sum())
+    return good / max(total, 1)
+
+
+def tokens_per_pass(hits: np.ndarray) -> float:
+    """Tokens per target pass along one text, (steps, n), when each iteration makes as many guesses as there are steps."""
+    place = passes = 0
+    steps, n = hits.shape
+    while place < n:
+        run = 0
+        while run < steps and place + run < n and hits[run, place + run]:
+            run += 1
+        place += run + 1
+        passes += 1
+    return n / max(passes, 1)
+
+
+def train(name: str, minutes: float) -> str:
+    """Trains the named draft into ``build/align/drafts``; returns a sentence on its guesses. Raises UserError."""
+    if name not in RECIPES:
+        raise UserError(f"There is no draft {name!r} that reads states. There are: {', '.join(RECIPES)}.")
+    run = FeatureRun(name, RECIPES[name], StateTexts(model(), TEXTS))
+    run.train(minutes, lambda: run.save(DRAFTS / name))
+    return f"first guesses hold at {run.watch():.3f} on held-out texts"
