@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM
 from decoding.comparison.chain import chain_of, foresee
 from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
-from decoding.comparison.prepare import prepare
+from decoding.comparison.prepare import KINDS, prepare
 from decoding.engines import loading
 from decoding.engines.inputs import EncodedPrompt
 from decoding.engines.pair import load_pair
@@ -130,8 +130,8 @@ def test_it_receives_the_targets_hidden_states_of_what_was_accepted(listening, t
             np.testing.assert_allclose(found, expected[first : first + n_accepted + 1], atol=1e-4)
 
 
-class Feature(ModelDraft):
-    """A kind that reads the target's states."""
+class Listener(ModelDraft):
+    """A kind that is told the target's states and does not read them."""
 
     abilities = DraftAbilities(text_only=False, layers=(-1,))
 
@@ -142,12 +142,12 @@ class Feature(ModelDraft):
 
 def feature_pair():
     pair = ToyPair()
-    pair.draft_kinds = {"weak": DraftKind("feature", (1, -1))}
+    pair.draft_kinds = {"weak": DraftKind("listener", (1, -1))}
     return pair
 
 
 def test_a_pair_declares_the_kind_of_its_draft(monkeypatch):
-    monkeypatch.setitem(drafting.KINDS, "feature", Feature)
+    monkeypatch.setitem(KINDS, "listener", Listener)
     pair = feature_pair()
     prepared = prepare(CompareRequest("abc", lanes=["weak/static:3", "static:3"]), pair)
     assert prepared.source("weak").abilities.layers == (1, -1)
@@ -164,7 +164,7 @@ def test_a_pair_declares_the_kind_of_its_draft(monkeypatch):
 
 
 def test_an_unknown_kind_is_a_sentence():
-    with pytest.raises(UserError, match="weak is of the kind feature; this version knows model"):
+    with pytest.raises(UserError, match="weak is of the kind listener; this version knows model, feature"):
         prepare(CompareRequest("abc", lanes=["weak/static:3"]), feature_pair())
 
 

@@ -17,10 +17,11 @@ from ..lookahead.registry import make_policy
 from ..lookahead.specs import all_specs
 from ..loop.acceptance import AcceptanceRule, make_rule
 from ..loop.device_drafting import DeviceDraft, works_on_device
-from ..loop.drafting import KINDS, MODEL_FREE, DraftAbilities, DraftSource, ModelDraft
+from ..loop.drafting import MODEL_FREE, DraftAbilities, DraftSource, ModelDraft
+from ..loop.feature_drafting import FeatureDraft
 from ..loop.limits import Limits, StopStrings
 from ..records.model_free import MODEL_FREE as WORDS
-from ..records.pairs import TEXT_MODEL
+from ..records.pairs import FEATURE, TEXT_MODEL
 from ..records.request import DEFAULT_LANES, CompareRequest, check_request
 from ..records.trace import ModelInfo
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..engines.base import CachedModel
     from ..engines.pair import Pair
 
+KINDS: dict[str, type[ModelDraft]] = {TEXT_MODEL.kind: ModelDraft, FEATURE: FeatureDraft}  # as in pair.json
 ALL_FEATURES = frozenset({"p", "entropy", "top10", "margin", "proposer", "hidden"})
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ import torch
 from ..errors import UserError
 from ..records.trace import ModelInfo
 from .inputs import Branches, EncodedPrompt
+
+if TYPE_CHECKING:
+    from .projections import Projections
 
 DEFAULT_MAX_LENGTH = 8192  # tokens of cache, if the model could take more
 OUTSIDE = -1e4  # logit of a token outside a reduced head: its probability is 0, and 0 * OUTSIDE is not NaN
@@ -44,6 +47,7 @@ class CachedModel(Protocol):
     can_branch: bool = False  # extend() reads trees
     tied: bool = False  # embedding and head are one tensor
     note: str | None = None  # a sentence for the notes of a run
+    projections: Projections | None = None  # it reads hidden states: it is a FeatureModel
 
     @property
     def records_graphs(self) -> bool:
@@ -86,6 +90,20 @@ class ReducedModel(CachedModel, Protocol):
 
     def extend_reduced(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         """As ``extend``, with the logits of ``head_ids`` alone, [n, len(head_ids)]."""
+
+
+@runtime_checkable
+class FeatureModel(CachedModel, Protocol):
+    """A draft that reads hidden states; ``projections`` turn them into what it reads with a token."""
+
+    def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
+        """Makes a model a draft that reads the target's states after ``layers`` layers (projections.py)."""
+
+    def extend_with(self, ids: list[int], added: torch.Tensor, branches: Branches | None = None) -> torch.Tensor:
+        """As ``extend`` with ``added`` [n, hidden_size] added to the embeddings of ``ids``.
+
+        Returns only the logits after the last of them, [1, vocab], or of ``head_ids`` alone.
+        """
 
 
 @runtime_checkable

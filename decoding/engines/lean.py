@@ -26,6 +26,7 @@ from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, keeps_bits, pad_rows
 from .linears import FloatHead, Linear
+from .projections import Projections
 from .threads import use_threads
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -107,6 +108,7 @@ class LeanModel(ReducedModel):
         self.length = 0
         self.kept_layers: tuple[int, ...] = ()
         self.last_states: tuple[torch.Tensor, ...] = ()
+        self.projections: Projections | None = None
         self.note: str | None = None  # a sentence for a run's notes
         self._eps = config.rms_norm_eps
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
@@ -134,6 +136,7 @@ class LeanModel(ReducedModel):
         if self.device.type != "cpu":
             return
         linears = [getattr(block, name) for block in self.blocks for name in ("qkv", "out", "gate", "up", "down")]
+        linears += self.projections.linears if self.projections else []
         pad_rows([*linears, self.head.linear] if isinstance(self.head, FloatHead) else linears)
 
     def _cache_shape(self) -> CacheShape:
@@ -217,6 +220,11 @@ class LeanModel(ReducedModel):
             self._pad_rows()
         self.note = None if keeps_bits(self) else PARTS
 
+    def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
+        with self._building():
+            self.projections = Projections(weights, layers, self.hidden_size, self.device, self.dtype, self.format)
+            self._pad_rows()
+
     def fork(self) -> LeanModel:
         """The same weights with a separate, empty cache."""
         other = copy(self)
@@ -242,22 +250,36 @@ class LeanModel(ReducedModel):
         return self._logits(self._read(ids, ROW_CHUNK, branches))
 
     @torch.inference_mode()
+    def extend_with(self, ids: list[int], added: torch.Tensor, branches: Branches | None = None) -> torch.Tensor:
+        check_room(self.length, len(ids), self.max_length)
+        return self.head(self._read(ids, ROW_CHUNK, branches, added=added)[-1:])
+
+    @torch.inference_mode()
     def extend_reduced(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         """Like ``extend``, with the logits of the head's rows only, [n, len(head_ids)]."""
         check_room(self.length, len(ids), self.max_length)
         return self.head(self._read(ids, ROW_CHUNK, branches))
 
     def _read(
-        self, ids: list[int], rows: int, branches: Branches | None = None, prompt: EncodedPrompt | None = None
+        self,
+        ids: list[int],
+        rows: int,
+        branches: Branches | None = None,
+        prompt: EncodedPrompt | None = None,
+        added: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Final-norm output of ``ids``, [n, hidden]; appends them to the cache, at most ``rows`` in one pass."""
+        """Final-norm output of ``ids``, [n, hidden]; appends them to the cache, at most ``rows`` in one pass.
+
+        ``added`` [n, hidden]: added to their embeddings.
+        """
         if len(ids) <= rows:
-            hidden, self.last_states = self._forward(ids, branches, prompt)
+            hidden, self.last_states = self._forward(ids, branches, prompt, added)
             return hidden
         passes = []
         for first in range(0, len(ids), rows):
             part = None if branches is None else branches.part(first, first + rows)
-            passes.append(self._forward(ids[first : first + rows], part, prompt))
+            more = None if added is None else added[first : first + rows]
+            passes.append(self._forward(ids[first : first + rows], part, prompt, more))
         self.last_states = tuple(torch.cat(parts) for parts in zip(*(states for _, states in passes)))
         return torch.cat([hidden for hidden, _ in passes])
 
@@ -279,7 +301,11 @@ class LeanModel(ReducedModel):
         return full.index_copy_(1, self._head_rows, logits)
 
     def _forward(
-        self, ids: list[int], branches: Branches | None = None, prompt: EncodedPrompt | None = None
+        self,
+        ids: list[int],
+        branches: Branches | None = None,
+        prompt: EncodedPrompt | None = None,
+        added: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """One pass over ``ids`` (at most PREFILL_CHUNK of them), which appends them to the cache.
 
@@ -291,6 +317,7 @@ class LeanModel(ReducedModel):
         if branches is not None and branches.is_chain(start):
             branches = None  # the same rows are seen, in fewer steps
         x = self._embed(ids) if prompt is None or prompt.embeddings is None else self._embed_prompt(ids, prompt)
+        x = x if added is None else x + added
         turns = slice(start, end) if branches is None else branches.positions
         plan = self._attention.plan(start, len(ids), branches)
         found = self._run_blocks(x, self.cos[turns], self.sin[turns], plan)

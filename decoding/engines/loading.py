@@ -22,6 +22,7 @@ from .formats import WeightFormat
 from .gguf_groups import read_groups
 from .kept_trials import usual_threads
 from .lean import LeanModel, is_lean
+from .projections import read_projections
 from .slim import read_head_ids
 from .threads import TARGET_ROWS, thread_choices
 from .transformers_engine import TransformersModel, refusal
@@ -83,12 +84,14 @@ def load_model(
     mark: str = "",
     spread: bool = False,
     gguf: Callable[[], Path] | None = None,
+    state_layers: int = 0,
 ) -> CachedModel:
     """Loads the model in ``folder`` on the fastest engine that supports it.
 
     ``formats``: those it may run in (choosing.py); of several the best for passes over ``rows`` tokens, by trying;
     ``threads``: None finds the best number for these passes; ``mark``: its fingerprint, if known; ``spread``: over all
-    GPUs, through transformers' modules; ``gguf()``: the file that may hold its four-bit weights. Raises UserError.
+    GPUs, through transformers' modules; ``gguf()``: the file that may hold its four-bit weights; ``state_layers``: of a
+    feature draft, the number of the target's layers whose states it reads. Raises UserError.
     """
     config = read_config(folder)
     dtype = formats[0].compute if spread else getattr(torch, stored_dtype(config))
@@ -105,10 +108,17 @@ def load_model(
         choices = thread_choices() if threads is None else (threads,)
         formats = [fastest(formats, hf_model, info, rows, choices, head_ids)]
     weights = info.dtype = formats[0].name
+    projections = read_projections(folder) if state_layers else {}
+    info.parameters += sum(weight.numel() for name, weight in projections.items() if name.endswith("weight"))
     if lean and device != "cpu":
-        return CudaModel(hf_model, info, weights, device, head_ids=head_ids)
+        graphs = CudaModel(hf_model, info, weights, device, head_ids=head_ids)
+        if projections:
+            graphs.take_projections(projections, state_layers)
+        return graphs
     if not lean:
         general = TransformersModel(hf_model, info)
+        if projections:
+            general.take_projections(projections, state_layers)
         if device == "cpu" and not spread and threads is None:
             info.threads = usual_threads(general, rows)
         check_numbers(general.prefill([0]), name)
@@ -118,6 +128,8 @@ def load_model(
         sizes = hf_model.config
         stored = read_groups(gguf(), sizes.num_attention_heads, sizes.num_key_value_heads)
     model = LeanModel(hf_model, info, weights, head_ids=head_ids, stored=stored)
+    if projections:
+        model.take_projections(projections, state_layers)
     model.set_threads(threads or usual_threads(model, rows))
     check_numbers(model.prefill([0]), name)
     return model

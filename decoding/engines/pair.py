@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import UserError
-from ..records.pairs import TEXT_MODEL, DraftKind, find_pair, name_pair
+from ..records.pairs import FEATURE, TEXT_MODEL, DraftKind, find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory, stored_dtype
 from .choosing import draft_formats, target_formats
@@ -152,7 +152,12 @@ def load_pair(
     spread = check_fit(described.name, [size_of(first.folder), size_of(default.folder)], dtype, device)
 
     def load(
-        which: str, place: LocalModel, formats: list[WeightFormat], rows: tuple[int, ...], spread: bool = False
+        which: str,
+        place: LocalModel,
+        formats: list[WeightFormat],
+        rows: tuple[int, ...],
+        spread: bool = False,
+        state_layers: int = 0,
     ) -> CachedModel:
         report(f"Loading {which}", None)
         return load_model(
@@ -166,16 +171,20 @@ def load_pair(
             mark=place.mark,
             spread=spread,
             gguf=place.gguf,
+            state_layers=state_layers,
         )
 
     def load_draft(which: str) -> CachedModel:
-        kind = described.kind_of(which).kind
-        if kind != TEXT_MODEL.kind:
-            raise UserError(f"The draft {which} is of the kind {kind}, which this version cannot load: choose another.")
+        kind = described.kind_of(which)
+        if kind.kind not in (TEXT_MODEL.kind, FEATURE):
+            raise UserError(
+                f"The draft {which} is of the kind {kind.kind}, which this version cannot load: choose another."
+            )
         place = sources.fetch(described.drafts[which])
         formats = draft_formats(dtype, described.weights_of(which), device, stored_dtype(read_config(place.folder)))
-        draft = load(which, place, formats, DRAFT_ROWS)
-        if described.kind_of(which).sees and draft.hidden_size != model.hidden_size:
+        state_layers = len(kind.layers) if kind.kind == FEATURE else 0
+        draft = load(which, place, formats, DRAFT_ROWS, state_layers=state_layers)
+        if kind.sees and draft.hidden_size != model.hidden_size:
             raise UserError(f"The draft {which} cannot read pictures: it is not as wide as the target.")
         return draft
 

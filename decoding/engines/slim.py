@@ -8,9 +8,10 @@ A slim draft's folder holds:
 - ``own*.safetensors``: the weights of its own in bfloat16, named as in ``LlamaForCausalLM``'s state dict, and, where
   it is not as wide as the target, ``projection`` (target's width, its width), by which the target's embeddings become
   its own;
-- ``head_ids.json``: the sorted ids that it may propose (a reduced head: FR-Spec, Zhao et al. 2025). No list: all ids.
+- ``head_ids.json``: the sorted ids that it may propose (a reduced head: FR-Spec, Zhao et al. 2025). No list: all ids;
+- ``feature.safetensors``: if it reads the target's hidden states, the projections (projections.py).
 
-``materialise`` makes of it a Llama folder that transformers loads as it is; the list goes along.
+``materialise`` makes of it a Llama folder that transformers loads as it is; list and projections go along.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ def materialise(draft: Path, target: Path, folder: Path) -> Path:
         for name in TOKENIZER_FILES:
             if (target / name).is_file():
                 shutil.copyfile(target / name, beside / name)
-        if (draft / HEAD_FILE).is_file():
-            shutil.copyfile(draft / HEAD_FILE, beside / HEAD_FILE)
+        for name in (HEAD_FILE, FEATURE_FILE):
+            if (draft / name).is_file():
+                shutil.copyfile(draft / name, beside / name)
     return folder
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -14,6 +14,7 @@ from ..records.trace import ModelInfo
 from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .lean import has_window
+from .projections import Projections
 from .threads import use_threads
 
 
@@ -64,6 +65,15 @@ class TransformersModel(CachedModel):
         """Logits after each of ``ids``, [n, vocab]; appends them to the cache."""
         check_room(self.length, len(ids), self.max_length)
         return self._forward(ids, len(ids), {} if branches is None else self._tree(branches))
+
+    @torch.inference_mode()
+    def extend_with(self, ids: list[int], added: torch.Tensor, branches: Branches | None = None) -> torch.Tensor:
+        check_room(self.length, len(ids), self.max_length)
+        x = self._model.get_input_embeddings()(torch.tensor([ids], device=self._device)) + added
+        return self._forward(ids, 1, {"inputs_embeds": x} | ({} if branches is None else self._tree(branches)))
+
+    def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
+        self.projections = Projections(weights, layers, self.hidden_size, self._device, self._dtype)
 
     def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
         """Keeps the first ``length`` tokens and ``rows``."""

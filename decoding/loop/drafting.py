@@ -292,7 +292,6 @@ class NgramDraft(ModelFreeDraft):
 
 
 MODEL_FREE: dict[str, type[ModelFreeDraft]] = {PROMPT_LOOKUP.name: NgramDraft}
-KINDS: dict[str, type[ModelDraft]] = {"model": ModelDraft}  # by the kind in a pair.json
 
 
 def start_text(target: CachedModel, drafts: Iterable[DraftSource | None], prompt: EncodedPrompt) -> None:

@@ -32,6 +32,7 @@ class DraftKind:
 
 
 TEXT_MODEL = DraftKind()  # a language model that reads the text
+FEATURE = "feature"  # the kind of a draft that also reads hidden states of the target (EAGLE-3, Li et al. 2025)
 
 
 class _DraftEntry(BaseModel):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
@@ -50,11 +52,12 @@ def draft(
 def feature(
     name: str = typer.Argument("feature", help="Name of the draft."),
     minutes: float = MINUTES,
+    projections: Path | None = typer.Option(None, help="Folder of an earlier one, whose projections it starts from."),
 ) -> None:
     """Train a draft that also reads the target's hidden states, from a shipped draft that reads the text alone."""
     from .feature_run import train
 
-    typer.echo(f"{name}: {train(name, minutes)}")
+    typer.echo(f"{name}: {train(name, minutes, projections)}")
 
 
 @app.command()

@@ -1,0 +1,184 @@
+"""Drafts that read the target's hidden states, on tiny random models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
+
+from decoding.comparison.compare import finished_run
+from decoding.comparison.costs import measure_costs
+from decoding.comparison.lane_run import LaneRun
+from decoding.comparison.prepare import prepare
+from decoding.engines import loading
+from decoding.engines.cuda import CudaModel
+from decoding.engines.inputs import EncodedPrompt
+from decoding.engines.slim import FEATURE_FILE
+from decoding.errors import UserError
+from decoding.records.request import CompareRequest
+from decoding.records.trace import Costs
+from training.align.feature import FeatureDraft
+
+from .feature_pair import LAYERS, load_feature_pair, make_feature_pair
+
+pytestmark = pytest.mark.usefixtures("few_measurements")
+PROMPT = "def f(x):\n    return"
+COSTS = Costs(target_s=1.0, verify_curve=[1.0], draft_step={"feature": 0.1}, overhead=0.0)
+ENGINES = ("lean", "transformers", "cuda")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    make_feature_pair(folder)
+    return folder
+
+
+@pytest.fixture(params=ENGINES)
+def pair(request, models, monkeypatch):
+    """The pair on each engine; CUDA's runs on the CPU, where its passes are plain calls."""
+    if request.param == "transformers":
+        monkeypatch.setattr(loading, "is_lean", lambda config: False)
+    pair = load_feature_pair(models, monkeypatch)
+    if request.param == "cuda":
+        pair.target, pair._drafts["feature"] = (_on_graphs(models / "tiny" / name) for name in ("target", "draft"))
+    return pair
+
+
+def _on_graphs(folder) -> CudaModel:
+    info = loading.describe_model(loading.load_hf_model(folder, torch.float32), folder.name, "", "")
+    model = CudaModel(loading.load_hf_model(folder, torch.float32), info, "float32", "cpu", graphs=False)
+    if (folder / FEATURE_FILE).is_file():
+        model.take_projections(load_file(folder / FEATURE_FILE), len(LAYERS))
+    return model
+
+
+@pytest.fixture
+def lean(models, monkeypatch):
+    return load_feature_pair(models, monkeypatch)
+
+
+def run_lane(pair, lane, tokens=40, prompt=None) -> tuple[EncodedPrompt, LaneRun]:
+    prepared = prepare(CompareRequest(PROMPT, lanes=[lane], max_new_tokens=tokens, ignore_eos=True), pair)
+    prepared.prompt = prompt or prepared.prompt
+    return prepared.prompt, LaneRun(prepared, prepared.lanes[0], COSTS).run()
+
+
+def text_of_generate(models, prompt: list[int], tokens: int) -> list[int]:
+    model = LlamaForCausalLM.from_pretrained(models / "tiny" / "target", dtype=torch.float32)
+    ids = torch.tensor([prompt])
+    out = model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, eos_token_id=None)
+    return out[0, len(prompt) :].tolist()
+
+
+@torch.no_grad()
+def guesses_of_training(models, text: list[int], steps: int) -> np.ndarray:
+    """[steps, length]: the guess of each step at each position of ``text`` as training computes it."""
+    target, trunk = (
+        LlamaForCausalLM.from_pretrained(models / "tiny" / name, dtype=torch.float32) for name in ("target", "draft")
+    )
+    draft = FeatureDraft(trunk, LAYERS)
+    draft.load_state_dict(load_file(models / "tiny" / "draft" / FEATURE_FILE), strict=False)
+    ids = torch.tensor([text])
+    found = target(ids, output_hidden_states=True).hidden_states
+    states = torch.stack([found[layer] for layer in LAYERS], 2)
+    before = torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.align.feature.multiplies_bfloat16", lambda: False)
+        return np.stack([trunk.lm_head(last)[0].argmax(-1).numpy() for last in draft.unroll(ids, before, steps)])
+
+
+@pytest.mark.parametrize("lane", ["static:1", "static:4", "confidence:0.2", "heuristic", "tree:5", "costtree"])
+def test_it_writes_the_text_of_generate(pair, models, lane):
+    prompt, run = run_lane(pair, f"feature/{lane}")
+    assert run.output == text_of_generate(models, prompt.ids, 40)
+    assert any(iteration.n_accepted for iteration in run.iterations)
+
+
+def test_its_guesses_are_those_of_training(pair, models):
+    """As long as they hold, since training reads the text, and with the first that does not."""
+    prompt, run = run_lane(pair, "feature/static:4")
+    text = [*prompt.ids, *run.output]
+    expected, compared = guesses_of_training(models, text, 4), []
+    for iteration in run.iterations:
+        last = len(prompt) + iteration.start - 1
+        for step, guess in enumerate(iteration.drafted[: iteration.n_accepted + 1]):
+            assert guess == expected[step, last + step]
+            compared.append(step)
+    assert set(compared) == {0, 1, 2, 3}
+
+
+def test_the_states_matter(lean, models, tmp_path, monkeypatch):
+    """With other projections the guesses are others: a test of the tests above."""
+    other = load_feature_pair(tmp_path, monkeypatch)
+    folder = tmp_path / "tiny" / "draft"
+    for file in (models / "tiny").glob("*/model.safetensors"):
+        (tmp_path / "tiny" / file.parent.name / file.name).write_bytes(file.read_bytes())
+    weights = load_file(folder / FEATURE_FILE)
+    save_file({**weights, "fuse.weight": weights["fuse.weight"] * 40}, folder / FEATURE_FILE)
+    other = load_feature_pair(tmp_path, monkeypatch)
+    drafted = [[it.drafted for it in run_lane(one, "feature/static:4")[1].iterations] for one in (lean, other)]
+    assert drafted[0] != drafted[1]
+
+
+def test_an_iteration_without_guesses_loses_no_states(lean, models, monkeypatch):
+    """The next one reads all tokens since the last guess with their states."""
+    prompt, run = run_lane(lean, "feature/static:3")
+    expected = guesses_of_training(models, [*prompt.ids, *run.output], 1)[0]
+    turns = iter([2, 0, 0, 3, 0, 1] * 20)
+    monkeypatch.setattr("decoding.lookahead.static.Static.planned", lambda self, start: next(turns))
+    _, mixed = run_lane(lean, "feature/static:3")
+    assert mixed.output == run.output
+    drafting = [iteration for iteration in mixed.iterations if iteration.drafted]
+    assert len(drafting) < len(mixed.iterations)
+    for iteration in drafting:
+        assert iteration.drafted[0] == expected[len(prompt) + iteration.start - 1]
+
+
+def test_a_prompt_of_one_token_and_one_that_shows_more(lean):
+    ids = [40]
+    _, run = run_lane(lean, "feature/static:3", 12, EncodedPrompt(ids))
+    assert run.output == run_lane(lean, "autoregressive", 12, EncodedPrompt(ids))[1].output
+    shown = EncodedPrompt([40, 0, 0, 50, 60], torch.full((2, lean.target.hidden_size), 0.1), 1, "picture")
+    _, run = run_lane(lean, "feature/static:3", 12, shown)
+    assert run.output == run_lane(lean, "autoregressive", 12, shown)[1].output
+    assert lean.draft("feature").length <= lean.target.length - 2
+
+
+def test_its_costs_are_measured(lean):
+    prompt = lean.encode_prompt(PROMPT).ids
+    costs = measure_costs(lean, ["feature", "text"], prompt)
+    assert costs.draft_step["feature"] > 0 and costs.draft_step["text"] > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_all_lanes_agree(models, monkeypatch, dtype):
+    pair = load_feature_pair(models, monkeypatch, dtype)
+    lanes = ["autoregressive", "feature/static:3", "feature/confidence:0.4", "text/static:3", "ngram/static:3"]
+    run = finished_run(CompareRequest(PROMPT, lanes=lanes, max_new_tokens=32, repeats=2), pair)
+    assert all(trace.verdict.same or trace.verdict.near_tie for trace in run.lanes)
+    assert set(run.chains) == {"text", "ngram"}
+
+
+def test_coupling_and_sampling_run_with_it(lean):
+    for rule in ("coupling", "sampling"):
+        lanes = ["autoregressive", "feature/static:3", "feature/confidence:0.2"]
+        request = CompareRequest(PROMPT, lanes=lanes, max_new_tokens=24, repeats=1, temperature=0.8, rule=rule)
+        run = finished_run(request, lean)
+        assert rule == "sampling" or all(trace.verdict.same for trace in run.lanes)
+
+
+def test_a_draft_without_its_projections_is_a_sentence(tmp_path, monkeypatch):
+    file = make_feature_pair(tmp_path) / "draft" / FEATURE_FILE
+    weights = load_file(file)
+    save_file({**weights, "own.weight": weights["own.weight"][:4]}, file)
+    with pytest.raises(UserError, match=r"does not hold the projections of 2 layers of 32 \(own.weight\)"):
+        load_feature_pair(tmp_path, monkeypatch)
+    file.write_bytes(b"nonsense")
+    with pytest.raises(UserError, match="missing or damaged"):
+        load_feature_pair(tmp_path, monkeypatch)
+    file.unlink()
+    with pytest.raises(UserError, match="missing or damaged"):
+        load_feature_pair(tmp_path, monkeypatch)
