@@ -12,7 +12,7 @@ In addition to :class:`~decoding.engines.base.CachedModel` it offers greedy work
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,6 +149,10 @@ class CudaModel(LeanModel):
     @property
     def records_graphs(self) -> bool:
         return self._runner.records
+
+    def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
+        super().take_projections(weights, layers)
+        self.can_branch = False  # its trees are read from buffers, without what is added to embeddings
 
     def _make_attention(self) -> FixedAttention:
         return FixedAttention(self._cache_shape())

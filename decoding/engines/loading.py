@@ -94,6 +94,7 @@ def load_model(
     feature draft, the number of the target's layers whose states it reads. Raises UserError.
     """
     config = read_config(folder)
+    projections = read_projections(folder) if state_layers else {}
     dtype = formats[0].compute if spread else getattr(torch, stored_dtype(config))
     hf_model = load_hf_model(folder, dtype, spread)
     lean = is_lean(hf_model.config) and not spread
@@ -108,7 +109,6 @@ def load_model(
         choices = thread_choices() if threads is None else (threads,)
         formats = [fastest(formats, hf_model, info, rows, choices, head_ids)]
     weights = info.dtype = formats[0].name
-    projections = read_projections(folder) if state_layers else {}
     info.parameters += sum(weight.numel() for name, weight in projections.items() if name.endswith("weight"))
     if lean and device != "cpu":
         graphs = CudaModel(hf_model, info, weights, device, head_ids=head_ids)

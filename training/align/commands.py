@@ -10,6 +10,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help=__doc__)
 TOKENS = typer.Option(2_000_000, min=1, help="Write texts until they have this many tokens in total.")
 ONLY = typer.Option(None, help="A loss to compare with forward KL; may be repeated. Default: all losses.")
 MINUTES = typer.Option(..., min=0.01, help="Training time in minutes, earlier runs of the same draft included.")
+EARLIER = typer.Option(None, help="Folder of an earlier one, whose projections it starts from.")
 
 
 @app.command()
@@ -52,7 +53,7 @@ def draft(
 def feature(
     name: str = typer.Argument("feature", help="Name of the draft."),
     minutes: float = MINUTES,
-    projections: Path | None = typer.Option(None, help="Folder of an earlier one, whose projections it starts from."),
+    projections: Path | None = EARLIER,
 ) -> None:
     """Train a draft that also reads the target's hidden states, from a shipped draft that reads the text alone."""
     from .feature_run import train

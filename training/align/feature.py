@@ -27,6 +27,11 @@ class FeatureDraft(nn.Module):
     square, ``own_centre`` and ``own_scale`` (width) of the draft's; constants, set by ``standardise``.
     """
 
+    centre: Tensor
+    scale: Tensor
+    own_centre: Tensor
+    own_scale: Tensor
+
     def __init__(self, trunk: LlamaForCausalLM, layers: tuple[int, ...]) -> None:
         super().__init__()
         width = trunk.config.hidden_size
@@ -40,7 +45,7 @@ class FeatureDraft(nn.Module):
             nn.init.zeros_(projection.weight)
 
     def fused(self, states: Tensor) -> Tensor:
-        """States (..., layers, width) of the target -> what is added to the embedding of the next token, (..., width)."""
+        """States (..., layers, width) of the target -> what is added to the next token's embedding, (..., width)."""
         return self.fuse((self.normed(states) - self.centre) * self.scale)
 
     def normed(self, states: Tensor) -> Tensor:

@@ -52,19 +52,13 @@ class FeatureRecipe:
     layers: tuple[int, ...]
     start: str
     kept: tuple[int, ...]
-    note: str = ""
 
 
 DEPTHS = (2, 15, 27)
 RECIPES = {
     "feature": FeatureRecipe(DEPTHS, "three-layers", (0, 1, 2)),
     "feature-two": FeatureRecipe(DEPTHS, "two-layers", (0, 1)),
-    "feature-01": FeatureRecipe(DEPTHS, "three-layers", (0, 1)),
-    "feature-02": FeatureRecipe(DEPTHS, "three-layers", (0, 2)),
-    "feature-12": FeatureRecipe(DEPTHS, "three-layers", (1, 2)),
     "feature-last": FeatureRecipe((30,), "three-layers", (0, 1, 2)),
-    "feature-all": FeatureRecipe((2, 15, 27, 30), "three-layers", (0, 1, 2)),
-    "feature-none": FeatureRecipe((), "three-layers", (0, 1, 2)),
 }
 
 
@@ -274,7 +268,7 @@ def after_hits(hits: Sequence[np.ndarray], step: int) -> float:
 
 
 def tokens_per_pass(hits: np.ndarray) -> float:
-    """Tokens per target pass along one text, (steps, n), when each iteration makes as many guesses as there are steps."""
+    """Tokens per target pass along one text, (steps, n), when each iteration makes a guess for each step."""
     place = passes = 0
     steps, n = hits.shape
     while place < n:
