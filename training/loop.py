@@ -18,7 +18,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from tqdm import tqdm
-from transformers import LlamaForCausalLM
 
 from decoding.errors import UserError
 from training.files import explained_errors, replacing_file
@@ -82,7 +81,7 @@ class TimedRun:
     def __init__(
         self,
         name: str,
-        model: LlamaForCausalLM,
+        model: torch.nn.Module,
         seconds: float,
         settings: dict,
         rates: Rates,

@@ -39,14 +39,17 @@ class Projections:
         _check(weights, layers, width)
         self.dtype, self.layers, self.width = dtype, layers, width
 
+        def product(weight: Tensor, bias: Tensor | None) -> Linear:
+            if weight_format is None:
+                return DenseLinear(weight, bias)
+            return weight_format.linear([weight], bias, [None])
+
         def linear(name: str, centre: Tensor) -> Linear:
             weight = weights[f"{name}.weight"].to(device, dtype)
-            plain = weight_format is None
-            made = DenseLinear(weight) if plain else weight_format.linear([weight], None, [None])
+            made = product(weight, None)
             with torch.inference_mode():
                 offset = made(centre.to(device, made.dtype)[None])[0].float()
-            bias = (-offset).to(dtype)
-            return DenseLinear(weight, bias) if plain else weight_format.linear([weight], bias, [None])
+            return product(weight, (-offset).to(dtype))
 
         scale, own_scale = weights["scale"].float(), weights["own_scale"].float()
         self.fuse = linear("fuse", weights["centre"].float() * scale)

@@ -93,8 +93,9 @@ class StateTexts:
     def texts(self, texts: Sequence[Text], head_ids: Tensor) -> Texts:
         return Texts(texts, self.before, head_ids, len(self.embedding), self.states_before)
 
-    def select(self, states: Tensor, layers: Sequence[int]) -> Tensor:
+    def select(self, states: Tensor | None, layers: Sequence[int]) -> Tensor:
         """Of states (..., STATE_LAYERS, width) those of ``layers``, the last of them as the target's head reads it."""
+        assert states is not None, "batches hold states"
         top = len(self.target.model.layers)
         parts = [states[..., STATE_LAYERS.index(layer), :] for layer in layers]
         if not parts:
@@ -174,7 +175,6 @@ class FeatureRun:
 
     def loss_of(self, batch: Batch, guesses: int) -> Tensor:
         """The loss of each of ``guesses`` of the unrolled iterations, where those before it hold."""
-        assert batch.states is not None
         states = self.source.select(batch.states, self.recipe.layers)
         total, weight, reached = torch.zeros(()), 1.0, torch.ones(len(batch.places), dtype=torch.bool)
         for step, last in enumerate(self.draft.unroll(batch.ids, states, guesses)):
