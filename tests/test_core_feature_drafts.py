@@ -164,6 +164,8 @@ def test_all_lanes_agree(models, monkeypatch, dtype):
     run = finished_run(CompareRequest(PROMPT, lanes=lanes, max_new_tokens=32, repeats=2), pair)
     assert all(trace.verdict.same or trace.verdict.near_tie for trace in run.lanes)
     assert set(run.chains) == {"text", "ngram"}
+    drafted = [token for iteration in run.lanes[1].iterations for token in iteration.drafted]
+    assert all(token.draft_top in (None, []) and token.draft_choice == token.id for token in drafted)
 
 
 def test_coupling_and_sampling_run_with_it(lean):

@@ -65,8 +65,10 @@ class Annotator:
         target = self._look("", self._prepared.pair.target, prompt, output, raw)
         seen = None
         if draft is not None and draft not in MODEL_FREE:
-            read = prompt.as_read(abilities_of(self._prepared.pair, draft).sees)
-            seen = self._look(draft, self._prepared.pair.draft(draft), read, output, raw)
+            abilities = abilities_of(self._prepared.pair, draft)
+            if abilities.text_only:  # of others only the lane itself knows what they would say
+                read = prompt.as_read(abilities.sees)
+                seen = self._look(draft, self._prepared.pair.draft(draft), read, output, raw)
         found = [to_iteration(iteration, target, seen, draft, chain) for iteration in raw]
         if chain is not None:
             replay = Replay(chain)
