@@ -163,6 +163,6 @@ def test_the_form_says_why_another_pair_serves_and_names_cards():
         ([PairDescription("p", "P", "embedded", "t", {"d": "d"}, "d")], {}),
     ):
         with gr.Blocks() as page:
-            build_form(form_of(CompareRequest("")), [], pairs)
+            build_form(form_of(CompareRequest("")), [], pairs, "")
         texts = {one.elem_id: one.value for one in page.blocks.values() if isinstance(one, gr.Markdown) and one.value}
         assert texts == shown

@@ -92,7 +92,7 @@ def test_its_errors_can_be_undone_where_guesses_hold_beyond_its_cap(lane):
 
 def test_the_form_offers_every_policy_once():
     lanes = [lane for _, lane in lane_choices([])]
-    assert lanes[:-1] == offered_lanes() and len(set(lanes)) == len(lanes)
+    assert set(offered_lanes()) < set(lanes) and len(set(lanes)) == len(lanes) == len(offered_lanes()) + 1
     assert {parse_lane(lane).policy for lane in lanes} == set(all_specs())
 
 

@@ -38,7 +38,7 @@ from viz.settings import command_line, form_of, link_query, read_form, request_o
 
 request = CompareRequest("x", patience=7)
 with gr.Blocks():
-    field = build_form(form_of(request), [], []).fields["patience"]
+    field = build_form(form_of(request), [], [], "").fields["patience"]
 assert (field.label, field.value) == ("Patience", 7), "the form"
 assert request_of(form_of(request)) == request, "the form, pressed Run"
 assert "patience=7" in link_query(request).split("&"), "the link"

@@ -36,9 +36,14 @@ class _Watcher(TreePolicy):
 
 
 def grow_along(
-    prepared: Prepared, draft: str, output: list[int], cancelled: Callable[[], bool] = lambda: False
+    prepared: Prepared,
+    draft: str,
+    output: list[int],
+    cancelled: Callable[[], bool] = lambda: False,
+    cap: int = TREE_CAP,
 ) -> list[Growth]:
-    """The growth from each place of ``output`` (ids), the target's own text, with the same steps as the live loop.
+    """The growth from each place of ``output`` (ids), the target's own text, with the same steps as the live loop, up
+    to ``cap`` guesses.
 
     Raises UserError for a draft whose guess depends on more than the text, Cancelled.
     """
@@ -63,7 +68,7 @@ def grow_along(
         length = len(state.text)
         room = min(prepared.pair.target.max_length - length, source.max_length - length + 1)
         deepest = prepared.limits.max_new_tokens - start - 1
-        most = max(0, min(TREE_CAP, room))
+        most = max(0, min(cap, room))
         grow_tree(source, watcher, state, most, deepest, "cap", prepared.limits.ends, clock)
         read, guessed = iter(was_read), iter(state.parents or [])
         nodes = [next(read if reads else guessed) for reads in watcher.reads]

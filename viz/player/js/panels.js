@@ -70,11 +70,15 @@ class ThresholdPanel {
 
   /** Replays at all thresholds, and shows the one that the lane ran with, else the best. */
   begin() {
-    const { values, as_run: asRun } = this.run.threshold, gain = (value) => this.at(value).speedup.median;
-    this.best = values.reduce((best, value) => (gain(value) > gain(best) ? value : best));
-    const initial = asRun ?? this.best;
+    const { values, as_run: asRun } = this.run.threshold, initial = asRun ?? this.best;
     this.slider.value = values.indexOf(initial);
     this.choose(initial);
+  }
+
+  /** The fastest threshold; the slider may ask for it before the panel has begun. */
+  get best() {
+    const gain = (value) => this.at(value).speedup.median;
+    return (this.fastest ??= this.run.threshold.values.reduce((best, value) => (gain(value) > gain(best) ? value : best)));
   }
 
   at(value) {
