@@ -59,14 +59,14 @@ def draw_losses(result: EvaluationResult, best: str) -> Drawing | None:
     if as_it_is is None or speedup is None or None in without.values():
         return None
     reached = {words: speedup.value * as_it_is.value / one.value for words, one in without.items() if one}
-    bars = {"as it is": speedup.value, **reached}
     if perfect := result.find("no_errors_s", best):
-        bars["if it decided without error"] = speedup.value * as_it_is.value / perfect.value
+        reached["if it decided without error"] = speedup.value * as_it_is.value / perfect.value
+    bars = {"as it is": speedup.value, **reached}
     names = list(bars)[::-1]
     colour = family(result.lanes[best])[0]
     figure = go.Figure(
         go.Bar(
-            y=names,
+            y=[name.replace("tokens took", "tokens<br>took") for name in names],
             x=[bars[name] for name in names],
             orientation="h",
             marker={"color": colour, "opacity": [0.95 if name == "as it is" else 0.45 for name in names]},
@@ -75,7 +75,7 @@ def draw_losses(result: EvaluationResult, best: str) -> Drawing | None:
             hovertemplate="%{y}: %{x:.2f} times<extra></extra>",
         )
     )
-    figure.update_xaxes(title_text="speedup over plain decoding (times)", rangemode="tozero")
+    figure.update_xaxes(title_text="speedup (times)", dtick=1, rangemode="tozero")
     figure.update_yaxes(automargin=True)
     figure.update_layout(height=320, **LAYOUT)
     cause = max(reached, key=reached.__getitem__)
