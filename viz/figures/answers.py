@@ -16,6 +16,7 @@ CAUSES = {
     "free_checks_s": "if checking several tokens took as long as one",
     "never_too_late_s": "if it never guessed too far",
     "never_too_soon_s": "if it never stopped too soon",
+    "no_errors_s": "if it decided without error",
 }
 
 
@@ -55,12 +56,10 @@ def static_sentence(result: EvaluationResult, found: dict[int, float]) -> str:
 def draw_losses(result: EvaluationResult, best: str) -> Drawing | None:
     """What ``best`` would reach without each of its losses; None if they were not computed."""
     as_it_is, speedup = result.find("as_it_is_s", best), result.find("speedup", best)
-    without = {words: result.find(metric, best) for metric, words in CAUSES.items()}
-    if as_it_is is None or speedup is None or None in without.values():
+    without = {words: one for metric, words in CAUSES.items() if (one := result.find(metric, best))}
+    if as_it_is is None or speedup is None or not without:
         return None
-    reached = {words: speedup.value * as_it_is.value / one.value for words, one in without.items() if one}
-    if perfect := result.find("no_errors_s", best):
-        reached["if it decided without error"] = speedup.value * as_it_is.value / perfect.value
+    reached = {words: speedup.value * as_it_is.value / one.value for words, one in without.items()}
     bars = {"as it is": speedup.value, **reached}
     names = list(bars)[::-1]
     colour = family(result.lanes[best])[0]
