@@ -11,7 +11,6 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from decoding.analysis.seen import Seen, count_seen, log_probability, probabilities, seen_sentence
 from decoding.bench.lossless import check_lossless, transformers_reference
@@ -36,6 +35,7 @@ from viz.player.export import export_html
 from viz.player.payload import run_payload
 
 from .tiny_chat import make_tiny_chat
+from .tiny_pair import write_lively_weights
 
 pytestmark = pytest.mark.usefixtures("few_measurements")
 SCENES = ["🐱🐶 #1", "red-star blue-7 🚗🚗 #2"]
@@ -49,14 +49,7 @@ def pair(tmp_path_factory) -> Pair:
     folder, draft = tmp_path_factory.mktemp("target"), tmp_path_factory.mktemp("draft")
     make_tiny_chat(folder)
     make_tiny_chat(draft)
-    sizes = LlamaConfig.from_pretrained(folder)
-    sizes.tie_word_embeddings, sizes.initializer_range = False, 0.6  # with less, the text soon repeats itself
-    torch.manual_seed(1)
-    model = LlamaForCausalLM(sizes)
-    model.save_pretrained(folder)
-    first = LlamaForCausalLM(LlamaConfig(**{**sizes.to_dict(), "num_hidden_layers": 1}))
-    first.load_state_dict(model.state_dict(), strict=False)
-    first.save_pretrained(draft)
+    write_lively_weights(folder, draft)
     made = load_pair(target=str(folder), draft=str(draft), dtype="float32", device="cpu")
     made.eyes = SceneEyes(make_reader(tmp_path_factory.mktemp("reader")), made.target.hidden_size)
     return made

@@ -36,10 +36,16 @@ def make_tiny_pair(folder: Path, intermediate: int = 48) -> tuple[str, str]:
 
 def make_lively_pair(folder: Path) -> tuple[str, str]:
     """The tiny pair with other weights: a varied text, and a draft that is right about half of the time."""
+    target, draft = make_tiny_pair(folder)
+    write_lively_weights(target, draft)
+    return target, draft
+
+
+def write_lively_weights(target: Path | str, draft: Path | str) -> None:
+    """Random weights for the model in ``target``, and its first layer as the model in ``draft``."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    target, draft = make_tiny_pair(folder)
     config = LlamaConfig.from_pretrained(target)
     config.tie_word_embeddings, config.initializer_range = False, LIVELY
     torch.manual_seed(1)
@@ -48,7 +54,6 @@ def make_lively_pair(folder: Path) -> tuple[str, str]:
     small = LlamaForCausalLM(LlamaConfig(**{**config.to_dict(), "num_hidden_layers": 1}))
     small.load_state_dict(model.state_dict(), strict=False)
     small.save_pretrained(draft)
-    return target, draft
 
 
 def _byte_tokenizer():
