@@ -1,42 +1,23 @@
-"""Failures on this machine: the worker, the GPU, memory, broken recordings. Each ends with a clear sentence."""
+"""Jobs and what can fail in them, without a worker process: each fault ends with a clear sentence."""
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
 from decoding.backends import choose_backend
 from decoding.backends.jobs import Jobs
-from decoding.backends.local import LocalBackend, _Job
+from decoding.backends.local import _Job
 from decoding.backends.recorded import INDEX, RecordedBackend, describe_recording, read_index, write_index
 from decoding.errors import UserError, is_out_of_memory, sentence_of
 from decoding.records.events import guarded
 from decoding.records.pairs import find_pair
 from decoding.records.run_file import save_run
-from tests.fakes import (
-    NeverStarts,
-    OutOfMemoryError,
-    ScriptedRunner,
-    check_stream,
-    compare,
-    last_sentence,
-    small_request,
-    until,
-)
+from tests.fakes import OutOfMemoryError, last_sentence
 from tests.quick_jobs import measure_little
 from tests.runs import make_run
-from tests.waiting import wait_until
-
-
-@pytest.fixture(scope="module")
-def backend():
-    backend = LocalBackend(ScriptedRunner)
-    yield backend
-    backend.close()
 
 
 @pytest.mark.parametrize(
@@ -57,50 +38,6 @@ def test_every_fault_is_reported_in_a_sentence(error, words):
     assert is_out_of_memory(error) is ("memory" in words)
 
 
-def test_a_gpu_that_is_full_is_reported_and_the_next_run_works(backend):
-    events = compare(backend, "#memory")
-    assert "The GPU ran out of memory: choose" in last_sentence(events)
-    assert "iterations" in {event.kind for event in events}  # the part that had arrived stays
-    worker = backend._worker.pid
-    assert compare(backend)[-1].kind == "finished" and backend._worker.pid == worker
-
-
-def test_after_a_fault_of_the_gpu_the_next_run_gets_a_new_process():
-    """CUDA refuses all further work of a process after an illegal access: if it were kept, every run would fail."""
-    backend = LocalBackend(ScriptedRunner)
-    try:
-        waiting = None
-        for event in (stream := backend.compare(small_request("#slow #gpufault"), threading.Event())):
-            if event.kind == "queued":
-                waiting = backend.compare(small_request(), threading.Event())
-                next(waiting)
-            last = event
-        assert last.kind == "failed" and "the GPU refuses further work after a fault" in last.data["message"]
-        assert list(stream) == [] and list(waiting)[-1].kind == "finished"  # it waited in the queue meanwhile
-    finally:
-        backend.close()
-
-
-def test_a_process_that_ends_before_it_begins_is_a_sentence_each_time():
-    backend = LocalBackend(NeverStarts)
-    try:
-        for _ in range(2):
-            sentence = last_sentence(compare(backend))
-            assert (
-                "ended with status 3; the program's log has the reason" in sentence
-                and "a new process starts" in sentence
-            )
-    finally:
-        backend.close()
-
-
-def test_signals_without_a_name_are_reported_by_number(backend):
-    stream = backend.compare(small_request("#slow", max_new_tokens=2000), threading.Event())
-    events = until(stream)
-    os.kill(backend._worker.pid, 40)
-    assert "was killed by signal 40 (a real-time signal)" in last_sentence(events + list(stream))
-
-
 def test_news_for_a_reader_that_lags_too_far_behind_give_it_up():
     job = _Job(0, "compare", {}, "run")
     job.inbox.maxsize = 1
@@ -108,11 +45,6 @@ def test_news_for_a_reader_that_lags_too_far_behind_give_it_up():
     assert not job.abandoned
     job.post("queued", place=0)
     assert job.abandoned and job.inbox.get() == ("queued", {"place": 1})
-
-
-def test_a_job_that_there_is_not():
-    with pytest.raises(UserError, match="There is no job 'teleport': choose one of compare, evaluate, drafts."):
-        next(Jobs().run("teleport", {}, "run", lambda: False))
 
 
 def test_a_stop_deep_in_a_job_ends_it_as_stopped_and_not_as_broken(monkeypatch):
@@ -129,11 +61,6 @@ def test_a_stop_deep_in_a_job_ends_it_as_stopped_and_not_as_broken(monkeypatch):
     options = {"prompt": "abc", "lanes": ["autoregressive", "static:2"], "max_new_tokens": 5, "repeats": 1}
     events = list(guarded(lambda: jobs.run("compare", options, "run", lambda: False)))
     assert events[-1] == ("cancelled", {})
-
-
-def test_a_worker_on_the_cpu_has_no_device_to_lose(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    assert not Jobs("cpu").has_lost_device() and not Jobs().has_lost_device()
 
 
 def test_zerogpu_without_its_package_is_a_sentence(monkeypatch):
@@ -161,47 +88,6 @@ def test_a_recording_that_is_broken_is_a_sentence(tmp_path):
         read_index(tmp_path)
     long_job = list(backend.run_job("evaluate", {}, threading.Event()))
     assert "without --recorded" in last_sentence(long_job)
-
-
-class PreparedRunner(ScriptedRunner):
-    """Reports what it was asked to do. Once prepared, it works in idle time until there is a job; a file shows this."""
-
-    asked: list[str] = []
-
-    def prepare(self):
-        self.asked.append("prepare")
-
-    def idle(self, busy):
-        if self.asked:
-            self.asked.append("idle")
-            Path(os.environ["IDLE_FILE"]).touch()
-            wait_until(busy)
-
-    def run(self, kind, options, run_id, cancel):
-        yield "finished", {"result": self.asked}
-
-
-def test_a_worker_prepares_and_uses_idle_time_until_there_is_a_job(monkeypatch, tmp_path):
-    monkeypatch.setenv("IDLE_FILE", str(tmp_path / "idle"))
-    backend = LocalBackend(PreparedRunner)
-    backend.prepare()
-    wait_until((tmp_path / "idle").exists)
-    events = list(backend.run_job("evaluate", {}, threading.Event()))
-    backend.close()
-    assert events[-1].data["result"] == ["prepare", "idle"]
-
-
-def test_a_worker_that_cannot_start_yet_is_no_fault(monkeypatch):
-    def fail(*args):
-        raise OSError(12, "Cannot allocate memory")
-
-    backend = LocalBackend(ScriptedRunner)
-    monkeypatch.setattr("decoding.backends.local.WorkerProcess", fail)
-    backend.prepare()
-    monkeypatch.undo()
-    check_stream(compare(backend))
-    backend.close()
-    backend.prepare()
 
 
 @pytest.mark.parametrize("by_name", [False, True])  # the page asks for the default pair by its name

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,16 @@ from decoding.backends.base import CLOSED
 from decoding.backends.local import LocalBackend
 from decoding.records.request import Grant
 from decoding.records.run_file import run_from_dict
-from tests.fakes import ScriptedRunner, check_stream, compare, small_request, until
+from tests.fakes import (
+    NeverStarts,
+    ScriptedRunner,
+    check_stream,
+    compare,
+    last_sentence,
+    order_of_service,
+    small_request,
+    until,
+)
 from tests.waiting import wait_until
 
 
@@ -26,6 +36,20 @@ def backend():
     backend = LocalBackend(ScriptedRunner)
     yield backend
     backend.close()
+
+
+@pytest.fixture
+def make_backend():
+    """make_backend(runner, **options): a backend of the test's own, closed at its end."""
+    made = []
+
+    def make(runner=ScriptedRunner, **options) -> LocalBackend:
+        made.append(LocalBackend(runner, **options))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
 
 
 def kinds(events):
@@ -54,19 +78,50 @@ def test_what_cannot_run_is_refused_before_it_waits(backend, changes, words):
     assert kinds(events) == ["failed"] and words in events[0].data["message"]
 
 
-def test_a_fault_and_a_refusal_inside_the_worker_are_sentences(backend):
-    fault, refusal = compare(backend, "#fail")[-1], compare(backend, "#refuse")[-1]
-    assert fault.kind == refusal.kind == "failed"
-    assert "RuntimeError: something broke" in fault.data["message"] and "Traceback" not in fault.data["message"]
-    assert refusal.data["message"] == "This pair cannot do that: choose another."
+@pytest.mark.parametrize(
+    "prompt, words, replaced",
+    [
+        ("#fail", "RuntimeError: something broke", False),
+        ("#refuse", "This pair cannot do that: choose another.", False),
+        ("#nan", "not numbers (NaN or infinite)", False),
+        ("#memory", "The GPU ran out of memory: choose", False),
+        ("#crash", "signal 9", True),
+    ],
+)
+def test_what_goes_wrong_in_the_worker_is_a_sentence_and_the_next_run_works(backend, prompt, words, replaced):
+    compare(backend)
+    process = backend._worker.pid
+    events = compare(backend, prompt)
+    assert words in last_sentence(events) and "Traceback" not in events[-1].data["message"]
+    assert ("iterations" in kinds(events)) == (prompt != "#refuse")  # the part that had arrived stays
+    assert compare(backend)[-1].kind == "finished" and (backend._worker.pid != process) == replaced
 
 
-def test_a_crash_is_a_sentence_and_the_next_run_works(backend):
-    events = compare(backend, "#crash")
-    check_stream(events)
-    assert events[-1].kind == "failed" and "signal 9" in events[-1].data["message"]
-    assert "iterations" in kinds(events)  # the part that had arrived is kept
-    assert compare(backend)[-1].kind == "finished"
+def test_after_a_fault_of_the_gpu_the_next_run_gets_a_new_process(make_backend):
+    """CUDA refuses all further work of a process after an illegal access: if it were kept, every run would fail."""
+    backend, waiting = make_backend(), None
+    for event in (stream := backend.compare(small_request("#slow #gpufault"), threading.Event())):
+        if event.kind == "queued":
+            waiting = backend.compare(small_request(), threading.Event())
+            next(waiting)
+        last = event
+    assert last.kind == "failed" and "the GPU refuses further work after a fault" in last.data["message"]
+    assert list(stream) == [] and list(waiting)[-1].kind == "finished"  # it waited in the queue meanwhile
+
+
+def test_a_process_that_ends_before_it_begins_is_a_sentence_each_time(make_backend):
+    backend = make_backend(NeverStarts)
+    for _ in range(2):
+        sentence = last_sentence(compare(backend))
+        assert "ended with status 3; the program's log has the reason" in sentence
+        assert "a new process starts" in sentence
+
+
+def test_signals_without_a_name_are_reported_by_number(backend):
+    stream = backend.compare(small_request("#slow", max_new_tokens=2000), threading.Event())
+    events = until(stream)
+    os.kill(backend._worker.pid, 40)
+    assert "was killed by signal 40 (a real-time signal)" in last_sentence(events + list(stream))
 
 
 def test_a_worker_killed_while_idle_is_replaced_without_a_word(backend):
@@ -90,14 +145,6 @@ def test_a_process_that_hangs_is_replaced(backend, monkeypatch):
     assert compare(backend)[-1].kind == "finished"
 
 
-def test_results_that_are_no_numbers_are_a_sentence_and_the_process_lives(backend):
-    compare(backend)
-    process = backend._worker.pid
-    events = compare(backend, "#nan")
-    assert events[-1].kind == "failed" and "not numbers (NaN or infinite)" in events[-1].data["message"]
-    assert compare(backend)[-1].kind == "finished" and backend._worker.pid == process
-
-
 def test_cancel_ends_a_run_between_iterations(backend):
     cancel = threading.Event()
     events = []
@@ -109,79 +156,86 @@ def test_cancel_ends_a_run_between_iterations(backend):
     assert events[-1].kind == "cancelled"
 
 
-def test_a_client_that_vanishes_frees_the_worker(backend):
-    stream = backend.compare(small_request("#slow", max_new_tokens=2000), threading.Event())
-    until(stream)
-    stream.close()
-    assert compare(backend)[-1].kind == "finished"
-
-
-def test_waiting_runs_learn_their_places_and_may_withdraw(backend):
+def test_waiting_runs_learn_their_places_are_served_in_order_and_may_withdraw(make_backend):
+    backend = make_backend(max_waiting=3)
     first = backend.compare(small_request("#slow", max_new_tokens=500), threading.Event())
     until(first)
     cancel = threading.Event()
-    second = backend.compare(small_request("second"), cancel)
-    third = backend.compare(small_request("third"), threading.Event())
-    assert (next(second).data, next(third).data) == ({"place": 1}, {"place": 2})
+    waiting = [
+        backend.compare(small_request(f"waiting {i}"), cancel if i == 0 else threading.Event()) for i in range(3)
+    ]
+    assert [next(stream).data for stream in waiting] == [{"place": place} for place in (1, 2, 3)]
+    assert "already waiting" in last_sentence(compare(backend))
     cancel.set()
-    assert kinds(second) == ["cancelled"]
-    assert next(third).data == {"place": 1}
-    first.close()
-    assert kinds(third)[-1] == "finished"
+    assert kinds(waiting[0]) == ["cancelled"]
+    assert [next(stream).data for stream in waiting[1:]] == [{"place": 1}, {"place": 2}]
+    left = backend.compare(small_request(), threading.Event())
+    next(left)
+    assert "3 waiting" in backend.status()
+    left.close()
+    assert "2 waiting" in backend.status()
+    first.close()  # its reader is gone, and the worker is free
+    results = [list(stream) for stream in waiting[1:]]
+    assert [events[-1].data["run"]["settings"]["prompt"] for events in results] == ["waiting 1", "waiting 2"]
+    assert order_of_service(results) == [2, 3]
+    assert "nothing is running" in backend.status()
 
 
-def test_a_closed_stream_leaves_the_line(backend):
-    first = backend.compare(small_request("#slow", max_new_tokens=500), threading.Event())
-    next(first)
-    waiting = backend.compare(small_request(), threading.Event())
-    next(waiting)
-    assert "1 waiting" in backend.status()
-    waiting.close()
-    assert "0 waiting" in backend.status()
-    first.close()
-    wait_until(lambda: "nothing is running" in backend.status())
-
-
-def test_a_full_line_refuses_with_a_sentence():
-    backend = LocalBackend(ScriptedRunner, max_waiting=1)
-    try:
-        streams = [backend.compare(small_request("#slow"), threading.Event()) for _ in range(3)]
-        first = [next(stream) for stream in streams]
-        assert kinds(first) == ["queued", "queued", "failed"]
-        assert "already waiting" in first[2].data["message"]
-    finally:
-        backend.close()
-
-
-def test_a_process_that_cannot_be_started_is_a_sentence_for_everyone(monkeypatch):
+def test_a_process_that_cannot_be_started_yet_is_a_sentence_for_everyone(make_backend, monkeypatch):
     def refuse(*arguments):
         raise OSError(12, "Cannot allocate memory")
 
-    backend = LocalBackend(ScriptedRunner)
+    backend = make_backend()
     with monkeypatch.context() as patched:
         patched.setattr(local, "WorkerProcess", refuse)
+        backend.prepare()  # nobody asked for anything: no fault
         for _ in range(2):
-            events = compare(backend)
-            check_stream(events)
-            assert "could not be started (Cannot allocate memory): free some" in events[-1].data["message"]
-    assert compare(backend)[-1].kind == "finished"
+            assert "could not be started (Cannot allocate memory): free some" in last_sentence(compare(backend))
+    check_stream(compare(backend))
     backend.close()
+    backend.prepare()
 
 
-def test_a_public_deployment_grants_less(monkeypatch):
+class PreparedRunner(ScriptedRunner):
+    """Reports what it was asked to do. Once prepared, it works in idle time until there is a job; a file shows this."""
+
+    asked: list[str] = []
+
+    def prepare(self):
+        self.asked.append("prepare")
+
+    def idle(self, busy):
+        if self.asked:
+            self.asked.append("idle")
+            Path(os.environ["IDLE_FILE"]).touch()
+            wait_until(busy)
+
+    def run(self, kind, options, run_id, cancel):
+        yield "finished", {"result": self.asked}
+
+
+def test_a_worker_prepares_and_uses_idle_time_until_there_is_a_job(make_backend, monkeypatch, tmp_path):
+    monkeypatch.setenv("IDLE_FILE", str(tmp_path / "idle"))
+    backend = make_backend(PreparedRunner)
+    backend.prepare()
+    wait_until((tmp_path / "idle").exists)
+    events = list(backend.run_job("evaluate", {}, threading.Event()))
+    assert events[-1].data["result"] == ["prepare", "idle"]
+
+
+def test_a_public_deployment_grants_less(make_backend, monkeypatch):
     monkeypatch.setenv("SPECULOSCOPE_PUBLIC", "1")
-    backend = LocalBackend(ScriptedRunner)
-    try:
-        assert "20,000" in compare(backend, "x" * 20_001)[-1].data["message"]
-        assert "would decode" in compare(backend, max_new_tokens=512, repeats=50)[-1].data["message"]
-        assert "shared" in list(backend.run_job("count", {"n": 1}, threading.Event()))[-1].data["message"]
-        assert compare(backend)[-1].kind == "finished"
-    finally:
-        backend.close()
+    backend = make_backend()
+    assert "20,000" in last_sentence(compare(backend, "x" * 20_001))
+    assert "would decode" in last_sentence(compare(backend, max_new_tokens=512, repeats=50))
+    assert "shared" in last_sentence(list(backend.run_job("count", {"n": 1}, threading.Event())))
+    assert compare(backend)[-1].kind == "finished"
 
 
-def test_closing_ends_the_worker_and_reaches_everyone():
-    backend = LocalBackend(ScriptedRunner)
+def test_closing_ends_the_worker_reaches_everyone_and_leaves_no_files(make_backend, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    backend = make_backend()
+    compare(backend, "#crash")
     stream = backend.compare(small_request("#slow"), threading.Event())
     until(stream)
     waiting = backend.compare(small_request(), threading.Event())
@@ -192,6 +246,7 @@ def test_closing_ends_the_worker_and_reaches_everyone():
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert compare(backend)[-1].kind == "failed"
+    wait_until(lambda: not list(tmp_path.iterdir()))
 
 
 def test_a_job_of_another_kind_has_progress_result_and_cancel(backend):
@@ -204,56 +259,31 @@ def test_a_job_of_another_kind_has_progress_result_and_cancel(backend):
     assert list(backend.run_job("count", {"n": 500, "pause": 0.01}, cancel))[-1].kind == "cancelled"
 
 
-def test_a_run_that_does_not_heed_cancel_is_ended(monkeypatch):
+def test_a_run_that_does_not_heed_cancel_is_ended(make_backend, monkeypatch):
     monkeypatch.setattr(local, "UNHEEDED_S", 0.2)
-    backend = LocalBackend(ScriptedRunner)
-    try:
-        cancel = threading.Event()
-        stream = backend.compare(small_request("#slow #deaf", max_new_tokens=4000), cancel)
-        until(stream)
-        cancel.set()
-        assert list(stream)[-1].kind == "cancelled"
-        assert compare(backend)[-1].kind == "finished"
-    finally:
-        backend.close()
+    backend, cancel = make_backend(), threading.Event()
+    stream = backend.compare(small_request("#slow #deaf", max_new_tokens=4000), cancel)
+    until(stream)
+    cancel.set()
+    assert list(stream)[-1].kind == "cancelled"
+    assert compare(backend)[-1].kind == "finished"
 
 
-@pytest.mark.parametrize("prompt", ["#slow", "#slow #deaf"])
-def test_a_run_that_takes_longer_than_is_granted_is_ended(monkeypatch, prompt):
-    monkeypatch.setattr(local, "UNHEEDED_S", 0.2)
-    backend = LocalBackend(ScriptedRunner, grant=Grant(max_seconds=1.5))
-    try:
-        events = compare(backend, prompt, max_new_tokens=4000)
-        check_stream(events)
-        assert events[-1].kind == "failed" and "longer than 1.5 seconds" in events[-1].data["message"]
-        backend._grant = Grant()  # starting a process on the slowest machine
-        assert compare(backend)[-1].kind == "finished"
-    finally:
-        backend.close()
+def test_a_run_that_takes_longer_than_is_granted_is_ended(make_backend):
+    backend = make_backend(grant=Grant(max_seconds=1.5))
+    assert "longer than 1.5 seconds" in last_sentence(compare(backend, "#slow", max_new_tokens=4000))
+    backend._grant = Grant()  # starting a process on the slowest machine
+    assert compare(backend)[-1].kind == "finished"
 
 
-def test_a_worker_s_temporary_files_go_with_it(monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    backend = LocalBackend(ScriptedRunner)
-    events = compare(backend, "#crash")
-    assert events[-1].kind == "failed" and compare(backend)[-1].kind == "finished"
-    assert len(list(tmp_path.iterdir())) == 1  # of the new worker
-    backend.close()
-    wait_until(lambda: not list(tmp_path.iterdir()))
-
-
-def test_a_reader_that_does_not_read_is_given_up(monkeypatch):
+def test_a_reader_that_does_not_read_is_given_up(make_backend, monkeypatch):
     monkeypatch.setattr(local, "STALL_S", 0.2)
-    backend = LocalBackend(ScriptedRunner)
-    try:
-        idle = backend.compare(small_request("#flood"), threading.Event())
-        next(idle)
-        assert compare(backend)[-1].kind == "finished"  # the next visitor is served nevertheless
-        events = list(idle)
-        assert events[-1].kind == "failed" and "not read" in events[-1].data["message"]
-        assert len(events) <= local.INBOX_SIZE + 2
-    finally:
-        backend.close()
+    backend = make_backend()
+    idle = backend.compare(small_request("#flood"), threading.Event())
+    next(idle)
+    assert compare(backend)[-1].kind == "finished"  # the next visitor is served nevertheless
+    events = [*idle]
+    assert "not read" in events[-1].data["message"] and len(events) <= local.INBOX_SIZE + 2
 
 
 def test_the_worker_dies_with_its_front_end_and_leaves_no_files(tmp_path):
