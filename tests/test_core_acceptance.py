@@ -26,8 +26,8 @@ from decoding.records.trace import Costs
 from .toy import ToyPair
 
 COSTS = Costs(0.005, [1.0] * 21, {"small": 0.1, "ngram": 0.0}, 0.0)
-VOCAB, LENGTH, DRAWS = 4, 3, 3000
-FEWER = 1000  # show a wrong rule already
+VOCAB, LENGTH = 4, 3
+DRAWS = 1000  # show a wrong rule already
 
 
 # -- temperature, top-k, top-p
@@ -155,8 +155,8 @@ def exact(pair: ToyPair, shaping: Shaping, prompt: list[int]) -> dict[tuple[int,
     return found
 
 
-def p_value(lane: str, rule_class=Sampling, draft_class=None, head_ids=None, draws=DRAWS, **request) -> float:
-    """Chi-square of ``draws`` continuations against the exact probabilities (cells under 5 expected are merged)."""
+def p_value(lane: str, rule_class=Sampling, draft_class=None, head_ids=None, **request) -> float:
+    """Chi-square of DRAWS continuations against the exact probabilities (cells under 5 expected are merged)."""
     pair = ToyPair(agree=0.4, vocab=VOCAB, seed=3)
     pair.target.sharpness = pair.draft().sharpness = 1.0
     pair.draft().head_ids = None if head_ids is None else np.array(head_ids)
@@ -173,19 +173,19 @@ def p_value(lane: str, rule_class=Sampling, draft_class=None, head_ids=None, dra
     shaping = Shaping(settings.temperature, settings.top_k, settings.top_p)
     expected = exact(pair, shaping, prepared.prompt.ids)
     seen: Counter = Counter()
-    for seed in range(draws):
+    for seed in range(DRAWS):
         prepared.rule = rule_class(VOCAB, shaping, seed)
         run = LaneRun(prepared, parse_lane(lane), COSTS)
         if draft_class:
             run.source = draft_class("small", pair.draft(), prepared.rule)
         seen[tuple(run.run().output)] += 1
     assert all(expected[text] > 0 for text in seen), "emitted what the target never would"
-    common = [text for text in expected if expected[text] * draws >= 5]
+    common = [text for text in expected if expected[text] * DRAWS >= 5]
     observed = [seen[text] for text in common]
-    wanted = [expected[text] * draws for text in common]
-    if draws - sum(wanted) > 1:
-        observed.append(draws - sum(observed))
-        wanted.append(draws - sum(wanted))
+    wanted = [expected[text] * DRAWS for text in common]
+    if DRAWS - sum(wanted) > 1:
+        observed.append(DRAWS - sum(observed))
+        wanted.append(DRAWS - sum(wanted))
     return chisquare(observed, np.array(wanted) * sum(observed) / sum(wanted)).pvalue
 
 
@@ -227,11 +227,11 @@ def trace_tokens(trace):
 
 @pytest.mark.parametrize("mutant", [WrongResidual, WrongBonus, AlwaysAccepts])
 def test_the_chi_square_catches_a_wrong_rule(mutant):
-    assert p_value("static:2", mutant, draws=FEWER) < 1e-6
+    assert p_value("static:2", mutant) < 1e-6
 
 
 def test_the_chi_square_catches_a_policy_that_drops_what_was_drafted():
-    assert p_value("static:2", draft_class=DropsUnlikely, draws=FEWER) < 1e-6
+    assert p_value("static:2", draft_class=DropsUnlikely) < 1e-6
 
 
 def test_ngram_is_refused_where_probabilities_are_asked_for():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from decoding.analysis.whatif import simulate
 from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import make_draft, prepare
@@ -14,7 +13,6 @@ from decoding.engines.linears import DenseLinear
 from decoding.engines.pair import load_pair
 from decoding.lookahead.base import DraftState
 from decoding.lookahead.lanes import parse_lane
-from decoding.lookahead.registry import make_policy
 from decoding.loop.device_drafting import DeviceDraft, Waiting
 from decoding.loop.drafting import ModelDraft, NgramDraft
 from decoding.loop.verifying import DeviceVerifier, HostVerifier, make_verifier
@@ -27,6 +25,7 @@ from .tiny_pair import make_lively_pair
 
 DRAFTING = ["static:1", "static:6", "heuristic", "confidence:0.1", "entropy:0.9", "oracle", "ngram/static:3"]
 LANES = ["autoregressive", *DRAFTING]
+FEW = ["autoregressive", "static:6", "confidence:0.1"]
 PROMPT = "def f(x):\n    return"
 
 
@@ -62,7 +61,7 @@ def both(pairs):
 
 
 def run(pair, **more):
-    settings = {"prompt": PROMPT, "lanes": LANES, "max_new_tokens": 50, "repeats": 1, **more}
+    settings = {"prompt": PROMPT, "lanes": LANES, "max_new_tokens": 32, "repeats": 1, **more}
     return finished_run(CompareRequest(**settings), pair)
 
 
@@ -79,19 +78,12 @@ def test_the_same_iterations_as_on_the_host(both):
     assert fates == {"accepted", "rejected", "dropped"}
 
 
-def test_its_what_if_equals_its_lanes(both):
-    found = both[1]
-    for trace in found.lanes[1:]:
-        simulated = simulate(found.chains[trace.draft], found.costs, make_policy(parse_lane(trace.lane)))
-        assert simulated.iterations == [(it.start, it.n_drafted, it.n_accepted) for it in trace.iterations]
-
-
 def test_the_end_of_sequence_among_proposals_on_the_device(pairs, both):
     text = both[1].lanes[0].output
     for pair in pairs:
         pair.tokenizer.eos_ids = frozenset({text[17]})
     try:
-        lean, fixed = (run(pair) for pair in pairs)
+        lean, fixed = (run(pair, lanes=FEW) for pair in pairs)
     finally:
         for pair in pairs:
             pair.tokenizer.eos_ids = frozenset({256})
@@ -172,7 +164,7 @@ def test_who_works_where(pairs):
 
 
 def test_the_other_rules_work_with_the_engine_too(pairs):
-    found = run(pairs[1], rule="coupling", temperature=0.8)
+    found = run(pairs[1], lanes=FEW, rule="coupling", temperature=0.8)
     assert all(trace.verdict.same for trace in found.lanes)
 
 

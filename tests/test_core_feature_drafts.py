@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -36,12 +38,13 @@ def models(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=ENGINES)
-def pair(request, models, monkeypatch):
+@pytest.fixture(scope="module", params=ENGINES)
+def pair(request, models):
     """The pair on each engine; CUDA's runs on the CPU, where its passes are plain calls."""
-    if request.param == "transformers":
-        monkeypatch.setattr(loading, "is_lean", lambda config: False)
-    pair = load_feature_pair(models, monkeypatch)
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "transformers":
+            patch.setattr(loading, "is_lean", lambda config: False)
+        pair = load_feature_pair(models, patch)
     if request.param == "cuda":
         pair.target, pair._drafts["feature"] = (_on_graphs(models / "tiny" / name) for name in ("target", "draft"))
     return pair
@@ -55,9 +58,10 @@ def _on_graphs(folder) -> CudaModel:
     return model
 
 
-@pytest.fixture
-def lean(models, monkeypatch):
-    return load_feature_pair(models, monkeypatch)
+@pytest.fixture(scope="module")
+def lean(models):
+    with pytest.MonkeyPatch.context() as patch:
+        return load_feature_pair(models, patch)
 
 
 def run_lane(pair, lane, tokens=40, prompt=None) -> tuple[EncodedPrompt, LaneRun]:
@@ -66,9 +70,10 @@ def run_lane(pair, lane, tokens=40, prompt=None) -> tuple[EncodedPrompt, LaneRun
     return prepared.prompt, LaneRun(prepared, prepared.lanes[0], COSTS).run()
 
 
-def text_of_generate(models, prompt: list[int], tokens: int) -> list[int]:
+@cache
+def text_of_generate(models, prompt: tuple[int, ...], tokens: int) -> list[int]:
     model = LlamaForCausalLM.from_pretrained(models / "tiny" / "target", dtype=torch.float32)
-    ids = torch.tensor([prompt])
+    ids = torch.tensor([list(prompt)])
     out = model.generate(ids, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, eos_token_id=None)
     return out[0, len(prompt) :].tolist()
 
@@ -97,7 +102,7 @@ def test_it_writes_the_text_of_generate(pair, models, lane):
             run_lane(pair, f"feature/{lane}")
         return
     prompt, run = run_lane(pair, f"feature/{lane}")
-    assert run.output == text_of_generate(models, prompt.ids, 40)
+    assert run.output == text_of_generate(models, tuple(prompt.ids), 40)
     assert any(iteration.n_accepted for iteration in run.iterations)
 
 

@@ -44,34 +44,6 @@ def decode(prepared, lane="", costs=FREE):
     return LaneRun(prepared, parse_lane(lane) if lane else prepared.lanes[0], costs).run()
 
 
-@settings(deadline=None, max_examples=120)
-@given(
-    agree=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
-    seed=st.integers(0, 5),
-    lane=st.sampled_from(["tree:1", "tree:2", "tree:5", "tree:16", "weak/tree:8", "costtree", "weak/costtree"]),
-    n=st.integers(1, 45),
-    eos=st.sampled_from([None, 3, 7]),
-    stop=st.sampled_from([[], ["ab"], ["c", "fgh"], ["a"]]),
-    rule=st.sampled_from([("greedy", 0.0), ("coupling", 0.8)]),
-    head=st.booleans(),
-    costs=st.sampled_from([FREE, DEAR]),
-)
-def test_a_tree_emits_the_target_own_text(agree, seed, lane, n, eos, stop, rule, head, costs):
-    pair = ToyPair(agree=agree, seed=seed, eos=eos)
-    if head:
-        pair.draft().head_ids = np.arange(1, 16, 2)
-    prepared = prepared_for(pair, lane, "abcabc", n, *rule, stop=stop, seed=seed)
-    plain, run = decode(prepared, "autoregressive"), decode(prepared, lane, costs)
-    assert run.output == plain.output and run.finish == plain.finish
-    for it in run.iterations:
-        parents = it.parents
-        assert len(parents) == len(it.drafted) and all(-1 <= parent < node for node, parent in enumerate(parents))
-        assert parents[: it.n_accepted] == list(range(-1, it.n_accepted - 1)), "the accepted path comes first"
-        assert all(depth + it.start <= n - 2 for depth in depths_of(parents)), "no guess beyond the tokens wanted"
-        assert len(set(zip(parents, it.drafted))) == len(parents), "siblings differ"
-        assert lane == "costtree" or "tree:" not in lane or len(parents) <= int(lane.rpartition(":")[2])
-
-
 def test_a_tree_of_one_guess_is_a_chain_of_one():
     pair = ToyPair(agree=0.7)
     tree, chain = decode(prepared_for(pair, "tree:1")), decode(prepared_for(pair, "static:1"))
@@ -130,7 +102,7 @@ def test_siblings_without_replacement_leave_the_target_s_distribution(q, ids, n_
         row, target = np.log(np.array(q, dtype=np.float32)), np.log(p).astype(np.float32)
     if ids is None:
         row = np.append(row, np.float32(-np.inf))
-    rule, seen, draws = Sampling(5, Shaping(), 3), np.zeros(5), 6000
+    rule, seen, draws = Sampling(5, Shaping(), 3), np.zeros(5), 3000
     for _ in range(draws):
         siblings = rule.siblings(row, 0, -1, None if ids is None else np.array(ids))
         tokens = []

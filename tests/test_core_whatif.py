@@ -1,9 +1,10 @@
-"""What-if's iterations equal those of the live lane, one by one, also from a run's file."""
+"""Every policy writes the target's own text, in iterations that what-if simulates one by one, also from a file."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,14 +20,16 @@ from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.comparison.trees import grow_along
 from decoding.errors import UserError
-from decoding.lookahead.base import TREE_CAP
+from decoding.lookahead.base import SL_CAP, TREE_CAP
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
 from decoding.lookahead.specs import evaluated_lanes
+from decoding.records.proposal import depths_of
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Chain, Costs, Guesses
 
+from .learned_heads import make_heads
 from .toy import ToyPair
 
 COSTS = Costs(
@@ -51,31 +54,38 @@ LANES = [
     "weak/static:3",
     "weak/oracle:best",
 ]
+LEARNED = ["disco:0.4", "disco", "specdecpp:0.6", "specdecpp:auto", "specdecpp", "costaware"]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=200)
 @given(
-    agree=st.sampled_from([0.2, 0.6, 0.9, 1.0]),
+    agree=st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0]),
     seed=st.integers(0, 8),
-    lane=st.sampled_from(LANES),
+    lane=st.sampled_from(LANES + LEARNED),
+    prompt=st.text("abcdefgh", min_size=1, max_size=6),
     n=st.integers(1, 60),
     eos=st.sampled_from([None, 3, 7, 11]),
-    stop=st.sampled_from([[], ["abc"], ["de"], ["a"]]),
+    stop=st.sampled_from([[], ["abc"], ["c", "fgh"], ["a"]]),
     rule=st.sampled_from([("greedy", 0.0), ("coupling", 0.7)]),
     short=st.booleans(),
+    plain=st.booleans(),
 )
-def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, stop, rule, short):
+def test_every_policy_writes_the_target_s_own_text_in_the_iterations_that_what_if_simulates(
+    agree, seed, lane, prompt, n, eos, stop, rule, short, plain
+):
     pair = ToyPair(agree=agree, seed=seed, eos=eos, **({"target_length": 30} if short else {}))
-    request = CompareRequest(
-        "abcdabc", lanes=[lane], max_new_tokens=n, rule=rule[0], temperature=rule[1], stop=stop, seed=seed
-    )
-    prepared = prepare(request, pair)
+    settings = dict(max_new_tokens=n, rule=rule[0], temperature=rule[1], stop=stop, seed=seed)
+    prepared = prepare(CompareRequest(prompt, lanes=["autoregressive"], **settings), pair)
+    lane, heads = parse_lane(lane), make_heads(seed, plain=plain) if lane in LEARNED else {}
+    prepared.heads = {"small": heads}
     reference = LaneRun(prepared, parse_lane("autoregressive"), COSTS).run()
-    chain = chain_of(prepared, prepared.draft_of(prepared.lanes[0]), reference.output)
-    live = LaneRun(prepared, prepared.lanes[0], COSTS, chain).run()
-    assert live.output == reference.output
+    chain = chain_of(prepared, prepared.draft_of(lane), reference.output)
+    live = LaneRun(prepared, lane, COSTS, chain).run()
+    assert (live.output, live.finish) == (reference.output, reference.finish)
     limit = prepared.limits.max_new_tokens  # n, or fewer if the context is full
-    simulated = simulate(chain, COSTS, make_policy(prepared.lanes[0]), max_new_tokens=limit, finish=reference.finish)
+    assert all(it.start + len(it.drafted) <= limit - 1 for it in live.iterations), "SL exceeds tokens wanted - 1"
+    assert lane.is_learned or lane.is_oracle or all(len(it.drafted) <= SL_CAP for it in live.iterations)
+    simulated = simulate(chain, COSTS, make_policy(lane, heads), max_new_tokens=limit, finish=reference.finish)
     assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
 
 
@@ -85,32 +95,46 @@ FREE = replace(
 )  # a guess must save something: else trees grow beyond what is recorded
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(
     agree=st.sampled_from([0.0, 0.6, 0.9, 1.0]),
     seed=st.integers(0, 5),
     lane=st.sampled_from(["tree:1", "tree:2", "tree:7", "tree:32", "weak/tree:5", "costtree", "weak/costtree"]),
-    n=st.integers(1, 50),
+    n=st.integers(1, 40),
     eos=st.sampled_from([None, 3, 7]),
+    stop=st.sampled_from([[], ["ab"], ["c", "fgh"], ["a"]]),
     rule=st.sampled_from([("greedy", 0.0), ("coupling", 0.8)]),
     costs=st.sampled_from([COSTS, DEAR, FREE]),
     short=st.booleans(),
+    head=st.booleans(),
 )
-def test_simulated_trees_are_the_real_ones(agree, seed, lane, n, eos, rule, costs, short):
-    """All trees follow from how one grows at each place of the text, whatever policy watches."""
+def test_trees_write_the_target_s_own_text_and_follow_from_how_one_grows_at_each_place(
+    agree, seed, lane, n, eos, stop, rule, costs, short, head
+):
+    """Whatever policy watches: draft passes included."""
     pair = ToyPair(agree=agree, seed=seed, eos=eos, **({"target_length": 60} if short else {}))
-    request = CompareRequest("abcabc", lanes=[lane], max_new_tokens=n, rule=rule[0], temperature=rule[1], seed=seed)
-    prepared = prepare(request, pair)
+    if head:
+        pair.draft().head_ids = np.arange(1, 16, 2)
+    settings = dict(max_new_tokens=n, rule=rule[0], temperature=rule[1], stop=stop, seed=seed)
+    prepared = prepare(CompareRequest("abcabc", lanes=[lane], **settings), pair)
     draft = prepared.draft_of(prepared.lanes[0])
     reference = LaneRun(prepared, parse_lane("autoregressive"), costs).run()
     lane_run, reads = LaneRun(prepared, prepared.lanes[0], costs), []
     read_node = lane_run.source.read_node
     lane_run.source.read_node = lambda *words: (reads.append(words), read_node(*words))[1]
     live = lane_run.run()
+    assert (live.output, live.finish) == (reference.output, reference.finish)
+    limit, budget = prepared.limits.max_new_tokens, int(lane.partition(":")[2] or 8 * TREE_CAP)
+    for it in live.iterations:
+        parents = it.parents
+        assert len(parents) == len(it.drafted) <= budget
+        assert all(-1 <= parent < node for node, parent in enumerate(parents))
+        assert parents[: it.n_accepted] == list(range(-1, it.n_accepted - 1)), "the accepted path comes first"
+        assert all(depth + it.start <= limit - 2 for depth in depths_of(parents)), "no guess beyond the tokens wanted"
+        assert len(set(zip(parents, it.drafted))) == len(parents), "siblings differ"
     growths = grow_along(prepared, draft, reference.output, cap=8 * TREE_CAP)  # costtree may leave out many
     chain = chain_of(prepared, draft, reference.output)
-    limit, policy = prepared.limits.max_new_tokens, make_policy(prepared.lanes[0])
-    simulated = simulate_trees(chain, growths, costs, policy, limit)
+    simulated = simulate_trees(chain, growths, costs, make_policy(prepared.lanes[0]), limit)
     assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
     assert simulated.draft_passes == len(reads)
 

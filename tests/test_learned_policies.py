@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoding.analysis.whatif import simulate
 from decoding.comparison.annotate import Annotator
 from decoding.comparison.chain import chain_of
 from decoding.comparison.lane_run import LaneRun
@@ -298,32 +297,6 @@ def test_a_head_scores_a_chain_as_it_scores_its_tokens(seed, plain):
     values = getattr(features, specdecpp.feature).tolist()
     one_by_one = [specdecpp.score(*both) for both in zip(features.hidden, values, strict=True)]
     np.testing.assert_allclose(specdecpp.score_chain(features), one_by_one, rtol=1e-4, atol=1e-6)
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    agree=st.sampled_from([0.3, 0.8, 0.95]),
-    seed=st.integers(0, 6),
-    lane=st.sampled_from(["disco:0.4", "disco", "specdecpp:0.6", "specdecpp:auto", "specdecpp", "costaware"]),
-    n=st.integers(1, 60),
-    eos=st.sampled_from([None, 3]),
-    rule=st.sampled_from([("greedy", 0.0), ("coupling", 0.7)]),
-    plain=st.booleans(),
-)
-def test_simulated_iterations_are_the_real_ones(agree, seed, lane, n, eos, rule, plain):
-    pair = ToyPair(agree=agree, seed=seed, eos=eos)
-    request = CompareRequest("abcdabc", lanes=[lane.split(":")[0]], max_new_tokens=n, rule=rule[0], temperature=rule[1])
-    heads = make_heads(seed, plain=plain)
-    request.lanes = ["autoregressive"]
-    prepared = prepare(request, pair)
-    prepared.heads = {"small": heads}
-    prepared.lanes = [parse_lane(lane)]
-    reference = LaneRun(prepared, parse_lane("autoregressive"), COSTS).run()
-    chain = chain_of(prepared, "small", reference.output)
-    live = LaneRun(prepared, prepared.lanes[0], COSTS).run()
-    assert live.output == reference.output, "lossless"
-    simulated = simulate(chain, COSTS, make_policy(prepared.lanes[0], heads), max_new_tokens=n, finish=reference.finish)
-    assert simulated.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
 
 
 @pytest.mark.parametrize("lane", ["disco", "costaware"])
