@@ -46,7 +46,8 @@ def make_vectors(seed: int, rounds: int = 6) -> list[dict[str, Any]]:
 
 
 def _vector(random_: random.Random) -> dict[str, Any]:
-    chain = make_chain(random_, random_.randrange(1, 90), random_.choice((0.0, 0.5, 0.8, 0.95, 1.0)))
+    make = random_.choice((make_chain, make_chain_from_every_start))
+    chain = make(random_, random_.randrange(1, 90), random_.choice((0.0, 0.5, 0.8, 0.95, 1.0)))
     costs, paid = make_costs(random_), make_costs(random_)
     tuned = make_tuned(random_)
     ending = random_.choice(({"finish": "length"}, {"finish": "eos", "max_new_tokens": len(chain.target) + 7}))
@@ -83,6 +84,19 @@ def make_chain(random_: random.Random, n: int, match: float) -> Chain:
             for _ in range(random_.choice((0, 3, 20))):
                 _say(tails[at], random_, None if random_.random() < 0.03 else random_.randrange(50))
     return Chain("toy", target, along, tails)
+
+
+def make_chain_from_every_start(random_: random.Random, n: int, match: float) -> Chain:
+    """As :func:`make_chain`, where what is guessed for a place depends on where the iteration began."""
+    target = [random_.randrange(50) for _ in range(n)]
+    along, starts = _guesses(), []
+    for start in range(n):
+        starts.append(_guesses())
+        for at in range(start, start + random_.choice((0, 3, 20))):
+            _say(starts[-1], random_, target[at] if at < n and random_.random() < match else 50)
+        choice = starts[-1].choice
+        _say(along, random_, choice[0] if choice else None)
+    return Chain("toy", target, along, {}, starts)
 
 
 def _guesses() -> Guesses:

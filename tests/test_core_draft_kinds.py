@@ -10,7 +10,8 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM
 
-from decoding.comparison.chain import chain_of, foresee
+from decoding.analysis.whatif import Replay
+from decoding.comparison.chain import chain_of
 from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import KINDS, prepare
@@ -18,8 +19,8 @@ from decoding.engines import loading
 from decoding.engines.inputs import EncodedPrompt
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
-from decoding.evaluation.collect import Collector
 from decoding.fit.run import _folder
+from decoding.lookahead.lanes import parse_lane
 from decoding.loop import drafting
 from decoding.loop.drafting import DraftAbilities, ModelDraft, ModelFreeDraft, NgramDraft
 from decoding.records import model_free
@@ -49,23 +50,20 @@ def counting(monkeypatch):
     monkeypatch.setitem(model_free.MODEL_FREE, "counting", ModelFree("counting", "a counter", "it counts"))
 
 
-def test_it_runs_loses_nothing_and_is_left_out_of_what_needs_a_chain(counting):
+def test_it_runs_loses_nothing_and_has_a_chain(counting):
     lanes = ["autoregressive", "counting/static:3", "static:3"]
     run = finished_run(CompareRequest("abc", lanes=lanes, max_new_tokens=40, repeats=1), ToyPair())
     assert all(trace.verdict.same for trace in run.lanes)
     assert run.pair.drafts["counting"].source == "a counter"
-    assert set(run.chains) == {"small"}
+    assert set(run.chains) == {"small", "counting"}
+    assert [guesses.choice[:3] for guesses in run.chains["counting"].starts[:2]] == [[0, 1, 2], [0, 1, 2]]
     token = run.lanes[1].iterations[0].drafted[1]
     assert token.id == 1 and token.draft_choice == 1
 
 
-@pytest.mark.parametrize(
-    "lane, words",
-    [("counting/oracle", "depends on where an iteration begins"), ("counting/confidence:0.4", "counting has none")],
-)
-def test_what_it_cannot_have_is_a_sentence(counting, lane, words):
-    with pytest.raises(UserError, match=words):
-        finished_run(CompareRequest("abc", lanes=[lane], repeats=1), ToyPair())
+def test_what_it_cannot_have_is_a_sentence(counting):
+    with pytest.raises(UserError, match="counting has none"):
+        finished_run(CompareRequest("abc", lanes=["counting/confidence:0.4"], repeats=1), ToyPair())
 
 
 class Listening(ModelFreeDraft):
@@ -96,11 +94,13 @@ def listening(monkeypatch):
     monkeypatch.setitem(model_free.MODEL_FREE, "listening", ModelFree("listening", "a listener", "it listens"))
 
 
+COSTS = Costs(target_s=1.0, verify_curve=[1.0], draft_step={"listening": 0.1, "weak": 0.1}, overhead=0.0)
+
+
 def lane_run(pair, lane):
-    costs = Costs(target_s=1.0, verify_curve=[1.0], draft_step={"listening": 0.1}, overhead=0.0)
     request = CompareRequest("def f():", lanes=[lane], max_new_tokens=24, ignore_eos=True)
     prepared = prepare(request, pair)
-    return prepared.prompt, LaneRun(prepared, prepared.lanes[0], costs)
+    return prepared.prompt, LaneRun(prepared, prepared.lanes[0], COSTS)
 
 
 @pytest.mark.parametrize("lean", [True, False])
@@ -153,14 +153,25 @@ def test_a_pair_declares_the_kind_of_its_draft(monkeypatch):
     assert prepared.source("weak").abilities.layers == (1, -1)
     assert prepared.source("small").abilities == DraftAbilities()
     run = finished_run(CompareRequest("abc", lanes=["weak/static:3"], max_new_tokens=20, repeats=1), pair)
-    assert run.lanes[0].verdict.same and not run.chains
-    for function in (chain_of, foresee):
-        with pytest.raises(UserError, match="what weak guesses depends on where an iteration begins"):
-            function(prepared, "weak", [1, 2, 3])
-    with pytest.raises(UserError, match="An evaluation is not defined"):
-        Collector(pair, ["weak"], [], 20, None, lambda: False)
-    with pytest.raises(UserError, match="Fitting is not defined"):
+    assert run.lanes[0].verdict.same and set(run.chains) == {"weak"}
+    with pytest.raises(UserError, match="what weak guesses depends on where an iteration begins"):
         _folder(pair, "weak")
+
+
+def test_a_chain_from_every_place_says_what_one_along_the_text_says(monkeypatch):
+    """Of a draft that reads the text alone, though it does not declare it."""
+    monkeypatch.setitem(KINDS, "listener", Listener)
+    request = CompareRequest("abcdabc", lanes=["weak/static:3"], max_new_tokens=40)
+    found = [prepare(request, pair) for pair in (ToyPair(), feature_pair())]
+    output = LaneRun(found[0], parse_lane("autoregressive"), COSTS).run().output
+    alone, anew = (Replay(chain_of(prepared, "weak", output)) for prepared in found)
+    assert anew.chain.starts and not anew.chain.tails and not alone.chain.starts
+    assert anew.holds == alone.holds and anew.reach == alone.reach
+    assert anew.chain.along == alone.chain.along
+    for start, reach in enumerate(anew.reach):
+        (guesses, _), first = anew.guess(start, 0), [alone.guess(start, index) for index in range(reach)]
+        assert guesses.choice == [one.choice[at] for one, at in first]
+        assert guesses.p == [one.p[at] for one, at in first]
 
 
 def test_an_unknown_kind_is_a_sentence():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -10,15 +11,21 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
+from decoding.analysis.trees import simulate_trees
+from decoding.analysis.whatif import simulate
+from decoding.comparison.chain import chain_of, foresee
 from decoding.comparison.compare import finished_run
 from decoding.comparison.costs import measure_costs
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
+from decoding.comparison.trees import grow_along
 from decoding.engines import loading
 from decoding.engines.cuda import CudaModel
 from decoding.engines.inputs import EncodedPrompt
 from decoding.engines.slim import FEATURE_FILE
 from decoding.errors import UserError
+from decoding.lookahead.lanes import parse_lane
+from decoding.lookahead.registry import make_policy
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 from training.align.feature import FeatureDraft
@@ -156,6 +163,30 @@ def test_a_prompt_of_one_token_and_one_that_shows_more(lean):
     assert lean.draft("feature").length <= lean.target.length - 2
 
 
+@pytest.mark.parametrize(
+    "lane", ["static:1", "static:6", "confidence:0.4", "oracle", "oracle:best", "tree:5", "costtree"]
+)
+def test_a_replay_of_its_chain_is_the_live_lane(pair, lane):
+    branches = parse_lane(lane).spec.branches
+    if branches and not pair.draft("feature").can_branch:
+        return
+    request = CompareRequest(PROMPT, lanes=[f"feature/{lane}"], max_new_tokens=40, ignore_eos=True)
+    prepared = prepare(request, pair)
+    output = LaneRun(prepared, parse_lane("autoregressive"), COSTS).run().output
+    chain, foreseen = chain_of(prepared, "feature", output), foresee(prepared, "feature", output)
+    assert [chain.holds(at) for at in range(40)] == [foreseen.holds(at) for at in range(40)]
+    held = {chain.holds(at) for at in range(40)}
+    assert 0 in held and max(held) > 2
+    costs = replace(COSTS, verify_curve=[1 + 0.1 * n for n in range(33)])  # a tree stays within what is recorded
+    live = LaneRun(prepared, prepared.lanes[0], costs, chain).run()
+    policy = make_policy(prepared.lanes[0])
+    if branches:
+        found = simulate_trees(chain, grow_along(prepared, "feature", output), costs, policy, 40)
+    else:
+        found = simulate(chain, costs, policy, max_new_tokens=40)
+    assert found.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
+
+
 def test_its_costs_are_measured(lean):
     prompt = lean.encode_prompt(PROMPT).ids
     costs = measure_costs(lean, ["feature", "text"], prompt)
@@ -168,7 +199,7 @@ def test_all_lanes_agree(models, monkeypatch, dtype):
     lanes = ["autoregressive", "feature/static:3", "feature/confidence:0.4", "text/static:3", "ngram/static:3"]
     run = finished_run(CompareRequest(PROMPT, lanes=lanes, max_new_tokens=32, repeats=2), pair)
     assert all(trace.verdict.same or trace.verdict.near_tie for trace in run.lanes)
-    assert set(run.chains) == {"text", "ngram"}
+    assert set(run.chains) == {"feature", "text", "ngram"}
     drafted = [token for iteration in run.lanes[1].iterations for token in iteration.drafted]
     assert all(token.draft_top in (None, []) and token.draft_choice == token.id for token in drafted)
 

@@ -2,8 +2,8 @@
 
 The next step of a tree is always the likeliest one (:mod:`decoding.loop.growing`): a policy decides which guesses are
 read and where the growth ends. So the growth from each place of a text, recorded once up to TREE_CAP guesses, holds the
-trees of all policies. This is exact for drafts that read the text alone; only a policy that leaves out reads and
-guesses on beyond what was recorded has somewhat smaller trees here than in the loop.
+trees of all policies. This is exact; only a policy that leaves out reads and guesses on beyond what was recorded has
+somewhat smaller trees here than in the loop.
 """
 
 from __future__ import annotations

@@ -60,10 +60,12 @@ class Replay:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.n_tokens = len(chain.target)
-        self.holds = _runs_that_hold(chain)
+        self.holds = [*map(chain.holds, range(self.n_tokens)), 0] if chain.starts else _runs_that_hold(chain)
         self.reach = [self._reach(start) for start in range(self.n_tokens)]
 
     def _reach(self, start: int) -> int:
+        if self.chain.starts:
+            return _n_guesses(self.chain.starts[start])
         held = self.holds[start]
         end = start + held
         if end == self.n_tokens:  # all hold to the end of the text: the guesses after its last token
@@ -74,6 +76,8 @@ class Replay:
 
     def guess(self, start: int, index: int) -> tuple[Guesses, int]:
         """The place of the ``index``-th guess of an iteration at ``start``: (its list, its index there)."""
+        if self.chain.starts:
+            return self.chain.starts[start], index
         held = self.holds[start]
         if start + held == self.n_tokens:
             held -= 1

@@ -133,6 +133,7 @@ class _Checker:
             output,
             max_new_tokens=self._limits.max_new_tokens,
             ends=self._limits.ends,
+            target=self._pair.target,
         )
 
     def decode(self, name: str, cap: int | None) -> list[int]:

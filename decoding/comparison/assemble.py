@@ -138,7 +138,7 @@ def vocabulary(
                 ids |= {token.id, *(choice for choice in choices if choice is not None)}
                 ids |= {other for other, _ in (*token.draft_top, *token.target_top)}
     for chain in chains.values():
-        for guesses in (chain.along, *chain.tails.values()):
+        for guesses in chain.lists():
             ids |= {choice for choice in guesses.choice if choice is not None}
         ids |= set(chain.target)
     return {token: token_text(token) for token in sorted(ids)}

@@ -12,10 +12,10 @@ from ..engines.inputs import EncodedPrompt
 from ..errors import Cancelled
 from ..lookahead.base import SL_CAP, DraftState
 from ..lookahead.heads import GuessFeatures, Head
-from ..loop.drafting import MODEL_FREE, DraftSource, known_ids, prefill
+from ..loop.drafting import MODEL_FREE, DraftSource, States, known_ids, prefill, start_text
 from ..loop.features import as_rows
 from ..records.trace import Chain, Guesses
-from .prepare import ALL_FEATURES, Prepared, abilities_of, check_text_only, make_draft, model_info
+from .prepare import ALL_FEATURES, Prepared, abilities_of, make_draft, model_info
 
 if TYPE_CHECKING:
     from ..engines.base import CachedModel
@@ -24,11 +24,7 @@ ROWS = 32  # of logits held at once
 
 
 def chain_of(prepared: Prepared, draft: str, output: list[int], cancelled: Callable[[], bool] = lambda: False) -> Chain:
-    """What ``draft`` guesses along ``output``, with the scores of all heads fitted for it.
-
-    Raises UserError for a draft whose guess depends on more than the text.
-    """
-    check_text_only(prepared.pair, draft, "A chain of guesses along a text")
+    """What ``draft`` guesses along ``output``, with the scores of all heads fitted for it."""
     heads = prepared.heads.get(draft, {})
     needs = frozenset({"p", "entropy"}).union(*(head.needs for head in heads.values())) & ALL_FEATURES
     return record_chain(
@@ -41,21 +37,23 @@ def chain_of(prepared: Prepared, draft: str, output: list[int], cancelled: Calla
         heads=heads,
         hidden_size=model_info(prepared.pair, draft).hidden_size,
         cancelled=cancelled,
+        target=prepared.pair.target,
     )
 
 
 def foresee(prepared: Prepared, draft: str, output: list[int]) -> Chain:
-    """What ``draft`` guesses first at each place of ``output``, by one pass over it: all that an oracle needs.
+    """What ``draft`` guesses first at each place of ``output``, by one pass over it: all that an oracle needs, where a
+    guess depends on the text alone.
 
     The chain has no probabilities, no scores and no tails. An engine whose logits depend on how many tokens share a
     pass may guess otherwise in the loop, where two tokens tie: an oracle then meets a guess that fails.
     """
-    check_text_only(prepared.pair, draft, "An oracle")
-    if draft in MODEL_FREE:
+    abilities = abilities_of(prepared.pair, draft)
+    if draft in MODEL_FREE or not abilities.text_only:
         return chain_of(prepared, draft, output)
     model = prepared.pair.draft(draft)
     model.kept_layers = ()
-    prompt = prepared.prompt.as_read(abilities_of(prepared.pair, draft).sees)
+    prompt = prepared.prompt.as_read(abilities.sees)
     prefill(model, prompt)
     feed = [prompt.ids[-1], *output[:-1]][: max(0, model.max_length - model.length)]
     choices: list[int | None] = []
@@ -88,8 +86,10 @@ def record_chain(
     heads: Mapping[str, Head] | None = None,
     hidden_size: int = 0,
     cancelled: Callable[[], bool] = lambda: False,
+    target: CachedModel | None = None,
 ) -> Chain:
-    """Lets the draft guess along ``output`` and continue after each mistake, with the same steps as the live loop.
+    """Lets the draft guess along ``output`` and continue after each mistake, with the same steps as the live loop;
+    from every place anew if what it guesses depends on where the iteration began.
 
     Args:
         source: the draft; it must compute "p", "entropy" and the features that ``heads`` need.
@@ -99,12 +99,14 @@ def record_chain(
         longest: the highest cap of any policy to be replayed; no tail needs to be longer.
         heads: by policy name; their acceptance probabilities are recorded with the guesses.
         hidden_size: of the draft, for states that do not exist (see below).
+        target: what a draft that reads hidden states reads them of; it reads the whole text first.
 
     Returns:
         The chain. Features that exist only one step after a guess (``hidden``) are zeros for the last guess of
         a tail or of the text: a live policy never needs them.
     """
-    source.start(prompt, ())
+    states = start_along(source, prompt, output, target)
+    anew = not source.abilities.text_only
     recorder = _Recorder(len(output), heads or {}, hidden_size)
     start = 0
     while start < len(output):
@@ -113,10 +115,33 @@ def record_chain(
         state = DraftState()
         state.begin(start)
         right = _guess_until_wrong(source, prompt.ids, output, state, longest, max_new_tokens, ends)
-        recorder.add(state, right)
+        if anew:
+            recorder.add_start(state)
+            source.observe(0, tuple(layer[start : start + 1] for layer in states))
+            right = 0
+        else:
+            recorder.add(state, right)
         start += right + 1
         source.forget(len(prompt) + min(start, len(output)) - 1)
     return recorder.chain(source.name, output)
+
+
+def start_along(source: DraftSource, prompt: EncodedPrompt, output: list[int], target: CachedModel | None) -> States:
+    """Lets ``source`` read the prompt. Returns the states of ``target``, of each layer that the draft reads, for the
+    prompt's last token and all of ``output`` but its last, [n, hidden_size]; () for a draft that reads none.
+    """
+    if not source.abilities.layers:
+        source.start(prompt, ())
+        return ()
+    import torch
+
+    assert target is not None, "a draft that reads hidden states has a target"
+    start_text(target, [source], prompt)
+    reads, parts = [prompt.ids[-1], *output[:-1]], []
+    for first in range(0, len(reads), ROWS):
+        target.extend(reads[first : first + ROWS])
+        parts.append(tuple(layer.clone() for layer in target.last_states))
+    return tuple(torch.cat(layer) for layer in zip(*parts))
 
 
 def _guess_until_wrong(
@@ -161,6 +186,7 @@ class _Recorder:
         self._hidden_size = hidden_size
         self._along = Guesses([], [], [])
         self._tails: dict[int, Guesses] = {}
+        self._starts: list[Guesses] = []
 
     def add(self, state: DraftState, right: int) -> None:
         """Adds the guesses from ``state.start`` on; the first ``right`` of them are the text's own."""
@@ -172,8 +198,15 @@ class _Recorder:
             _append(tail, state, scores, n_along, len(state.tokens))
             self._tails[state.start + n_along - 1] = tail
 
+    def add_start(self, state: DraftState) -> None:
+        """Adds all guesses of an iteration at ``state.start``."""
+        scores, guesses = self._scores(state), Guesses([], [], [])
+        _append(self._along, state, scores, 0, 1)
+        _append(guesses, state, scores, 0, len(state.tokens))
+        self._starts.append(guesses)
+
     def chain(self, draft: str, output: list[int]) -> Chain:
-        return Chain(draft, list(output), self._along, self._tails)
+        return Chain(draft, list(output), self._along, self._tails, self._starts)
 
     def _scores(self, state: DraftState) -> dict[str, np.ndarray]:
         if not self._heads or not state.tokens:

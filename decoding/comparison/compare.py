@@ -23,7 +23,7 @@ from .cost_curves import smooth_costs
 from .costs import adjusted, cost_rounds, measure_decision, warm_up, with_progress
 from .kept_costs import KnownCosts
 from .lane_run import LaneRun
-from .prepare import Prepared, abilities_of, prepare
+from .prepare import Prepared, prepare
 
 if TYPE_CHECKING:
     from ..engines.pair import Pair
@@ -288,9 +288,8 @@ class Comparison:
 
     def _record_chains(self, output: list[int]) -> RawEvents:
         for draft in self.prepared.drafts:
-            if abilities_of(self.prepared.pair, draft).text_only:
-                yield "progress", _progress("chain", f"Off the clock: all that {draft} would guess, for the what-if")
-                self._decoded.chains[draft] = chain_of(self.prepared, draft, output, self._cancel)
+            yield "progress", _progress("chain", f"Off the clock: all that {draft} would guess, for the what-if")
+            self._decoded.chains[draft] = chain_of(self.prepared, draft, output, self._cancel)
 
     def _check_cancel(self) -> None:
         if self._cancel():

@@ -100,15 +100,6 @@ def _class_of(pair: Pair, draft: str) -> type[ModelDraft]:
     return KINDS[kind]
 
 
-def check_text_only(pair: Pair, draft: str, purpose: str) -> None:
-    """Raises UserError for a draft whose guess depends on more than the text. ``purpose``: "The lane x", ..."""
-    if not abilities_of(pair, draft).text_only:
-        raise UserError(
-            f"{purpose} is not defined: what {draft} guesses depends on where an iteration begins, so it cannot be "
-            "known in advance how far its guesses hold. Choose a draft that reads the text alone, or leave it out."
-        )
-
-
 def shared_vocabulary(pair: Pair, drafts: list[str]) -> int:
     """Number of ids that the target and all of ``drafts`` share; some families pad each model differently."""
     return min(model.vocab_size for model in models_of(pair, drafts))
@@ -286,5 +277,3 @@ def _check_draft(pair: Pair, draft: str, lane: Lane) -> None:
         )
     if lane.spec.branches and not all(model.can_branch for model in models_of(pair, [draft])):
         raise UserError(f"The lane {lane.text} guesses trees, which these models cannot read: choose another policy.")
-    if lane.is_oracle:
-        check_text_only(pair, draft, f"The lane {lane.text}")

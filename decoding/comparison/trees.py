@@ -10,7 +10,8 @@ from ..lookahead.base import TREE_CAP, DraftState, TreePolicy
 from ..loop.acceptance import Siblings
 from ..loop.clock import CpuClock
 from ..loop.growing import grow_tree
-from .prepare import Prepared, check_text_only, make_draft
+from .chain import start_along
+from .prepare import Prepared, make_draft
 
 
 class _Watcher(TreePolicy):
@@ -43,13 +44,10 @@ def grow_along(
     cap: int = TREE_CAP,
 ) -> list[Growth]:
     """The growth from each place of ``output`` (ids), the target's own text, with the same steps as the live loop, up
-    to ``cap`` guesses.
-
-    Raises UserError for a draft whose guess depends on more than the text, Cancelled.
+    to ``cap`` guesses. Raises Cancelled.
     """
-    check_text_only(prepared.pair, draft, "A tree of guesses along a text")
     source = make_draft(prepared.pair, draft, prepared.rule, frozenset({"p"}))
-    source.start(prepared.prompt, ())
+    states = start_along(source, prepared.prompt, output, prepared.pair.target)
     was_read: list[int] = []
     read_node = source.read_node
 
@@ -74,6 +72,7 @@ def grow_along(
         nodes = [next(read if reads else guessed) for reads in watcher.reads]
         found.append(Growth(watcher.reads, nodes, watcher.chances, _hits(state, output[start:])))
         was_read.clear()
+        source.observe(0, tuple(layer[start : start + 1] for layer in states))
         source.forget(length)
     return found
 

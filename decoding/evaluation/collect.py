@@ -18,7 +18,7 @@ from ..comparison.cost_curves import smooth_costs
 from ..comparison.costs import cost_rounds, measure_decision, with_progress
 from ..comparison.kept_texts import KeptTexts
 from ..comparison.lane_run import LaneRun
-from ..comparison.prepare import Prepared, check_text_only, load_heads_of, make_limits, prepare, shared_vocabulary
+from ..comparison.prepare import Prepared, load_heads_of, make_limits, prepare, shared_vocabulary
 from ..comparison.trees import grow_along
 from ..errors import Cancelled, UserError
 from ..files import digest_of_files, safe_name
@@ -67,8 +67,6 @@ class Collector:
         self.pair = pair
         self.drafts = list(drafts)
         self._tracks = [*self.drafts, *(f"{TREES}{draft}" for draft in self.drafts if trees)]  # what has a file
-        for draft in self.drafts:
-            check_text_only(pair, draft, "An evaluation")
         self._cancel = cancel
         self._folder = folder
         self._base = _prepare_all(pair, self.drafts, prompts[0], max_new_tokens)

@@ -218,8 +218,7 @@ class DraftsEvaluation(Evaluation):
 
     def __init__(self, options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool]) -> None:
         made_for = {name: kind.purpose for name, kind in pair.draft_kinds.items()}
-        names = [name for name in (*pair.draft_names, *MODEL_FREE) if made_for.get(name, "") in ("", options.suite)]
-        drafts = [name for name in names if abilities_of(pair, name).text_only]
+        drafts = [name for name in (*pair.draft_names, *MODEL_FREE) if made_for.get(name, "") in ("", options.suite)]
         super().__init__(options, pair, drafts, folder, cancel)
 
     def costs(self) -> Steps:

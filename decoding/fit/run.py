@@ -23,7 +23,6 @@ from ..comparison.prepare import (
     ALL_FEATURES,
     Prepared,
     abilities_of,
-    check_text_only,
     make_draft,
     prepare,
     shared_vocabulary,
@@ -251,7 +250,11 @@ def _data(options: FitOptions, texts: dict[str, Texts], positions: Positions) ->
 def _folder(pair: Pair, draft: str) -> Path:
     if abilities_of(pair, draft).certain:
         raise UserError(f"The draft {draft} has no probabilities to learn from: fit a model draft.")
-    check_text_only(pair, draft, "Fitting")
+    if not abilities_of(pair, draft).text_only:
+        raise UserError(
+            f"Policies are fitted on the first guesses along a text, read in one pass; what {draft} guesses depends on "
+            "where an iteration begins. Use policies with it that need no fitting, such as confidence."
+        )
     pair.draft(draft)  # raises UserError for an unknown name
     folder = pair.draft_folders.get(draft)
     if folder is None:

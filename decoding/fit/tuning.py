@@ -20,7 +20,8 @@ def rescored(recorded: Recorded, policy: str, column: str, change: Callable[[np.
         return replace(guesses, scores={policy: scores})
 
     tails = {at: only(tail) for at, tail in chain.tails.items()}
-    return replace(recorded, chain=replace(chain, along=only(chain.along), tails=tails))
+    starts = [only(guesses) for guesses in chain.starts]
+    return replace(recorded, chain=replace(chain, along=only(chain.along), tails=tails, starts=starts))
 
 
 def along(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np.ndarray]:
@@ -31,9 +32,8 @@ def along(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np.nda
 
 def everywhere(chain: Chain, column: str) -> tuple[np.ndarray, np.ndarray]:
     """(p, score) for all guesses that a policy can see: along the text and after each mistake."""
-    lists = [chain.along, *chain.tails.values()]
-    p = np.concatenate([np.array(one.p) for one in lists])
-    return p, np.concatenate([np.array(one.scores[column]) for one in lists])
+    p = np.concatenate([np.array(one.p) for one in chain.lists()])
+    return p, np.concatenate([np.array(one.scores[column]) for one in chain.lists()])
 
 
 def held(chain: Chain) -> np.ndarray:

@@ -317,6 +317,10 @@ class Chain:
     guesses that follow ``along.choice[k]`` if that is not the target's token: the draft's continuation after its first
     mistake, up to the highest cap of a policy, or fewer if it ends the text itself. A tail at the last position follows
     the whole text (needed if a stop string cut the text off).
+
+    Of a draft whose guesses depend on where the iteration began (one that reads the target's hidden states),
+    ``starts[k]`` are all guesses of an iteration at position k, those that hold and the tail; ``along`` has the first
+    of each, and there are no ``tails``.
     """
 
     __pydantic_config__ = _STRICT
@@ -324,13 +328,19 @@ class Chain:
     target: Annotated[list[TokenId], Field(max_length=MAX_TOKENS)]
     along: Guesses
     tails: dict[Annotated[int, Field(ge=0, lt=MAX_TOKENS)], Guesses]
+    starts: Annotated[list[Guesses], Field(max_length=MAX_TOKENS)] = field(default_factory=list)
 
     def holds(self, start: int) -> int:
-        """Number of consecutive guesses that are right from output position ``start`` on."""
-        end = start
-        while end < len(self.target) and self.along.choice[end] == self.target[end]:
+        """Number of consecutive guesses that are right in an iteration at output position ``start``."""
+        guesses, first = (self.starts[start].choice, start) if self.starts[start:] else (self.along.choice, 0)
+        end, last = start, min(len(self.target), first + len(guesses))
+        while end < last and guesses[end - first] == self.target[end]:
             end += 1
         return end - start
+
+    def lists(self) -> list[Guesses]:
+        """All recorded guesses, each once."""
+        return self.starts or [self.along, *self.tails.values()]
 
 
 @dataclass(slots=True)

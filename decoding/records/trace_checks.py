@@ -33,6 +33,10 @@ def check_consistent(run: Run) -> None:
             if at >= len(chain.target):
                 raise UserError(f"Chain {name}: a tail at {at} is outside the text.")
             _check_guesses(tail, len(tail.choice), f"chain {name}, tail {at}")
+        if chain.starts and len(chain.starts) != len(chain.target):
+            raise UserError(f"Chain {name}: it holds guesses from {len(chain.starts)} places of {len(chain.target)}.")
+        for at, guesses in enumerate(chain.starts):
+            _check_guesses(guesses, len(guesses.choice), f"chain {name}, start {at}")
 
 
 def _check_trace(trace: Trace, costs: Costs) -> None:

@@ -276,7 +276,7 @@ def _chain(run: Run, draft: str, details: bool) -> dict[str, Any]:
     """The recorded guesses; without ``details`` only with the scores by which the run's own lanes decided."""
     chain, deciding = asdict(run.chains[draft]), {trace.policy for trace in run.lanes}
     if not details:
-        for guesses in (chain["along"], *chain["tails"].values()):
+        for guesses in (chain["along"], *chain["tails"].values(), *chain["starts"]):
             guesses["scores"] = {name: scores for name, scores in guesses["scores"].items() if name in deciding}
     return chain
 
@@ -313,7 +313,7 @@ def _shown(run: Run) -> Iterable[int | None]:
     for trace in run.lanes:
         yield from trace.output
         yield from (token.id for iteration in trace.iterations for token in iteration.drafted)
-    guesses: Iterable[Guesses] = joined.from_iterable([c.along, *c.tails.values()] for c in run.chains.values())
+    guesses: Iterable[Guesses] = joined.from_iterable(chain.lists() for chain in run.chains.values())
     yield from joined.from_iterable(chain.target for chain in run.chains.values())
     yield from joined.from_iterable(one.choice for one in guesses)
 

@@ -48,13 +48,15 @@ export class Replay {
     this.n = chain.target.length;
     this.holds = new Array(this.n + 1).fill(0); // how many guesses in a row are right from here on
     for (let at = this.n - 1; at >= 0; at--) {
-      this.holds[at] = chain.along.choice[at] === chain.target[at] ? this.holds[at + 1] + 1 : 0;
+      if (chain.starts?.length) this.holds[at] = heldFrom(chain, at);
+      else this.holds[at] = chain.along.choice[at] === chain.target[at] ? this.holds[at + 1] + 1 : 0;
     }
     this.reach = chain.target.map((_, start) => this.reachFrom(start)); // how many guesses exist from here on
   }
 
   reachFrom(start) {
-    const { along, tails } = this.chain, held = this.holds[start], end = start + held;
+    const { along, tails, starts } = this.chain, held = this.holds[start], end = start + held;
+    if (starts?.length) return said(starts[start]);
     if (end === this.n) return held + said(tails[end - 1]);
     return along.choice[end] == null ? held : held + 1 + said(tails[end]);
   }
@@ -63,11 +65,19 @@ export class Replay {
   guess(start, index) {
     let held = this.holds[start];
     if (start + held === this.n) held -= 1;
-    const along = index <= held;
-    const list = along ? this.chain.along : this.chain.tails[start + held];
-    const at = along ? start + index : index - held - 1;
+    const { starts } = this.chain, along = index <= held;
+    const list = starts?.length ? starts[start] : along ? this.chain.along : this.chain.tails[start + held];
+    const at = starts?.length ? index : along ? start + index : index - held - 1;
     return { id: list.choice[at], p: list.p[at], entropy: list.entropy[at], score: (head) => list.scores?.[head]?.[at] };
   }
+}
+
+/** How many guesses of an iteration at start are right, where what is guessed depends on where it began. */
+function heldFrom({ starts, target }, start) {
+  const { choice } = starts[start];
+  let held = 0;
+  while (held < choice.length && start + held < target.length && choice[held] === target[start + held]) held++;
+  return held;
 }
 
 function said(tail) {
@@ -82,7 +92,7 @@ export function cutChain(chain, n) {
   const along = { ...chain.along, choice: chain.along.choice.slice(0, n) };
   const tails = {};
   for (const [at, tail] of Object.entries(chain.tails)) if (Number(at) < n) tails[at] = tail;
-  return { ...chain, target: chain.target.slice(0, n), along, tails };
+  return { ...chain, target: chain.target.slice(0, n), along, tails, starts: (chain.starts || []).slice(0, n) };
 }
 
 // ---------------------------------------------------------------- replaying
