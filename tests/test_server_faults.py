@@ -106,16 +106,17 @@ def test_a_server_whose_heartbeat_stops_is_given_up():
     assert [event.kind for event in events] == ["queued", "failed"]  # the part that had arrived stays
 
 
-def test_after_a_restart_the_server_says_that_it_does_not_know_the_run():
+def test_after_a_restart_the_server_says_that_it_does_not_know_the_run_and_serves_the_next_one():
     with ExitStack() as first_life:
         port = first_life.enter_context(served(LocalBackend(ScriptedRunner), Limits()))
-        stream = RemoteBackend(f"http://127.0.0.1:{port}").compare(
-            small_request("#slow", max_new_tokens=4000), threading.Event()
-        )
+        remote = RemoteBackend(f"http://127.0.0.1:{port}", patience_s=1.0)
+        stream = remote.compare(small_request("#slow", max_new_tokens=4000), threading.Event())
         events = until(stream)
         first_life.close()
+        assert "Nothing answers" in last_sentence(compare(remote))
         with served(FakeBackend(), Limits(), port=port):
             events += stream
+            assert compare(remote)[-1].kind == "finished"
     assert "does not know this run" in last_sentence(events) and "Start it again" in events[-1].data["message"]
 
 

@@ -1,4 +1,4 @@
-"""A page over a pair that chats and one that continues texts: form, commands, and what it says where one is missing."""
+"""A page over a pair that chats and one that continues texts: form and commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tests.page_server import page_at, write_recordings
 from .pointing import unfold
 
 WAIT = 120_000  # ms; the tests' machine may be busy
-NOTE = "Big Chat is not on this machine: install it with pip. Until then Toy pair serves in its place."
 
 
 def chatting():
@@ -27,11 +26,6 @@ def chatting():
 class TwoPairs(ScriptedBackend):
     def pairs(self):
         return [chatting(), fake_pair()]
-
-
-class ChatMissing(ScriptedBackend):
-    def pairs(self):
-        return [replace(fake_pair(), note=NOTE), replace(chatting(), loadable=False, reason="It is not here.")]
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +40,11 @@ def url(backend, tmp_path_factory):
 
 
 @pytest.fixture
-def page(visit, url):
-    page = visit(url)
+def page(shared_page, url):
+    page = shared_page(url)
     expect(page.locator("#run")).to_be_visible(timeout=WAIT)
-    unfold(page.locator("#settings > button"), page.locator("#chat"))
+    if not page.locator("#chat").is_visible():
+        unfold(page.locator("#settings > button"), page.locator("#chat"))
     yield page
     assert page.faults == []
 
@@ -75,31 +70,23 @@ def test_the_box_s_label_follows_pair_and_switch(page):
 
 
 @pytest.mark.parametrize(
-    ("switch", "system", "chat"),
-    [("a question to the model", "Answer in rhyme.", True), ("a text to continue", "", False)],
+    ("switch", "system", "chat", "tokens"),
+    [("a question to the model", "Answer in rhyme.", True, 21), ("a text to continue", "", False, 22)],
 )
-def test_the_run_the_link_and_the_copied_command_carry_the_chat(page, backend, switch, system, chat):
+def test_the_run_the_link_and_the_copied_command_carry_the_chat(page, backend, switch, system, chat, tokens):
     choose_pair(page, "Big Chat")
     page.get_by_label(switch).check()
     page.locator("#system textarea").fill(system)
     page.locator("#prompt textarea").fill("What is <|im_end|>?")
-    page.locator("#max-new-tokens input").fill("21")
+    page.locator("#max-new-tokens input").fill(str(tokens))
     page.locator("#max-new-tokens input").blur()
     page.locator("#run").click()
-    expect(page.locator(".sd-sentence")).to_contain_text("Here:", timeout=WAIT)
-    expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)
+    expect(page.locator(".sd-sentence")).to_contain_text(f"Here: the same {tokens} tokens", timeout=WAIT)
     expect(page.locator("#run")).to_be_visible(timeout=WAIT)  # all repeats are timed: nothing on the page is replaced
     asked = backend.requests[-1]
     assert (asked.prompt, asked.pair, asked.chat, asked.system) == ("What is <|im_end|>?", "talks", chat, system)
     page.get_by_role("button", name="Copy as command").click()
-    expect(page.get_by_label("Command")).to_have_value(re.compile("decoding compare"), timeout=WAIT)
+    expect(page.get_by_label("Command")).to_have_value(re.compile(f"--max-new-tokens={tokens}"), timeout=WAIT)
     words = shlex.split(page.get_by_label("Command").input_value())
-    assert {"--prompt=What is <|im_end|>?", "--chat" if chat else "--no-chat", "--max-new-tokens=21"} <= set(words)
+    assert {"--prompt=What is <|im_end|>?", "--chat" if chat else "--no-chat"} <= set(words)
     assert (f"--system={system}" in words) == bool(system) and not any(word == "--system=" for word in words)
-
-
-def test_a_page_without_the_chat_model_says_why_and_serves_the_other_pair(visit, tmp_path):
-    with page_at(ChatMissing(), write_recordings(tmp_path)) as url:
-        page = visit(url)
-        expect(page.locator("#pair-note")).to_have_text(NOTE, timeout=WAIT)
-        expect(page.locator("#prompt label span").first).to_have_text("Continue this text")

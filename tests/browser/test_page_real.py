@@ -115,8 +115,11 @@ def test_a_real_run_a_crash_and_a_real_run_again(served, shared_page):
     page.locator("#run").click()
     expect(page.locator("#stop")).to_be_visible(timeout=WAIT)
     wait_until(lambda: backend._running is not None, WAIT / 1000)  # killed before, it would only start again
+    expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)
+    expect(page.locator(".sd-text:visible .sd-tk").nth(10)).to_be_visible(timeout=WAIT)
     os.kill(backend._worker._process.pid, signal.SIGKILL)
     expect(page.locator(".sp-fault")).to_contain_text("process that runs the models", timeout=WAIT)
+    assert page.locator(".sd-text:visible .sd-tk").count() > 10  # what had arrived stays
     page.locator("#max-new-tokens input").fill("20")
     page.locator("#max-new-tokens input").blur()
     page.locator("#run").click()

@@ -14,7 +14,7 @@ from .pointing import settled, unfold
 from .test_page_walk import finished, run_box
 
 
-def test_a_link_restores_the_settings_and_the_browser_keeps_them(visit, page_url):
+def test_a_link_restores_the_settings_the_browser_keeps_them_and_the_next_link_replaces_them(visit, page_url):
     query = "prompt=Once+upon&lanes=autoregressive,static:3&max_new_tokens=33&seed=7&temperature=0.5&rule=coupling"
     page = visit(f"{page_url}?{query}")
     expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
@@ -24,12 +24,24 @@ def test_a_link_restores_the_settings_and_the_browser_keeps_them(visit, page_url
     expect(page.locator("#max-new-tokens input")).to_have_value("33")
     page.wait_for_function("(localStorage.getItem('speculoscope-settings') || '').length > 20", timeout=WAIT)
     settled(page)
-    page.goto(page_url)
+    held = []
+    page.route("**/queue/join*", lambda route: held.append(route))  # the page's questions to the server wait
+    with page.expect_request(lambda request: "Once upon" in (request.post_data or ""), timeout=WAIT):
+        page.goto(page_url)
+    page.locator("#max-new-tokens input").fill("30")  # before the kept settings come
+    page.locator("#max-new-tokens input").blur()
+    for route in held:
+        route.continue_()
+    page.unroute("**/queue/join*")
     expect(page.locator("#prompt textarea")).to_have_value("Once upon", timeout=WAIT)
-    expect(page.locator("#max-new-tokens input")).to_have_value("33")
-    page.goto(f"{page_url}?prompt=Twice")  # a link's settings are complete: kept ones are not mixed in
-    expect(page.locator("#prompt textarea")).to_have_value("Twice", timeout=WAIT)
-    expect(page.locator("#max-new-tokens input")).to_have_value("128")
+    expect(page.locator("#max-new-tokens input")).to_have_value("30")
+    query = "pair=nope&temperature=5&repeats=40&top_p=0&max_new_tokens=10000&seed=-1&lanes=static:5,autoregressive"
+    page.goto(f"{page_url}?{query}")
+    for name in ("pair", "temperature", "repeats", "top_p", "max_new_tokens", "seed"):
+        expect(page.locator(".sp-fault")).to_contain_text(f"The link's {name} was left out", timeout=WAIT)
+    expect(page.locator("#max-new-tokens input")).to_have_value("128")  # a link is complete: nothing kept is mixed in
+    run_box(page, "def link():", tokens=20)
+    finished(page)
     assert page.faults == []
 
 
@@ -58,86 +70,33 @@ def test_a_visit_shows_what_the_machines_costs_have_chosen_by_then(visit, tmp_pa
         assert page.faults == []
 
 
-def test_what_a_visitor_types_before_the_kept_settings_come_stays(visit, page_url):
-    page = visit(page_url)
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
-    page.locator("#prompt textarea").fill("of yesterday")
-    page.locator("#max-new-tokens input").fill("50")
-    page.locator("#max-new-tokens input").blur()
-    page.wait_for_function("(localStorage.getItem('speculoscope-settings') || '').length > 20", timeout=WAIT)
-    settled(page)
-    held = []
-    page.route("**/queue/join*", lambda route: held.append(route))  # the page's questions to the server wait
-    with page.expect_request(lambda request: "of yesterday" in (request.post_data or ""), timeout=WAIT):
-        page.reload()
-    page.locator("#max-new-tokens input").fill("30")
-    page.locator("#max-new-tokens input").blur()
-    for route in held:
-        route.continue_()
-    page.unroute("**/queue/join*")
-    expect(page.locator("#prompt textarea")).to_have_value("of yesterday", timeout=WAIT)
-    expect(page.locator("#max-new-tokens input")).to_have_value("30")
-    assert page.faults == []
-
-
-def test_a_link_with_settings_out_of_range_leaves_a_form_that_runs(visit, page_url):
-    query = "pair=nope&temperature=5&repeats=40&top_p=0&max_new_tokens=10000&seed=-1&lanes=static:5,autoregressive"
-    page = visit(f"{page_url}?{query}")
-    for name in ("pair", "temperature", "repeats", "top_p", "max_new_tokens", "seed"):
-        expect(page.locator(".sp-fault")).to_contain_text(f"The link's {name} was left out", timeout=WAIT)
-    run_box(page, "def link():", tokens=20)
-    finished(page)
-    assert page.faults == []
-
-
 def test_a_measurement_that_a_reload_ended_says_so_and_can_be_started_again(visit, tmp_path):
     with page_at(ScriptedBackend(pause_s=0.1), write_recordings(tmp_path)) as url:  # 50 steps, 5 s
         page = visit(url)
-        _leave_and_start_again(page)
-        assert page.faults == []
-
-
-def test_a_measurement_under_way_is_not_said_to_have_ended(visit, tmp_path):
-    """The shipped results may arrive late, after the visitor has started a measurement."""
-    with page_at(ScriptedBackend(pause_s=0.1), write_recordings(tmp_path)) as url:
-        page = visit(url)
-        panel = _drafts_tab(page)
-        panel.get_by_text("Measure again here").click()
+        panel = drafts_tab(page)
+        prompts = panel.get_by_role("spinbutton", name="Test prompts")
+        unfold(panel.get_by_text("Measure again here"), prompts)
+        prompts.fill("7")
+        prompts.blur()
         panel.get_by_role("button", name="Run here").click()
         expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
+        page.reload()
+        panel = drafts_tab(page)
+        expect(panel.locator(".sp-status")).to_contain_text("ended when this page was left", timeout=WAIT)
+        panel.get_by_text("Measure again here").click()
+        expect(panel.get_by_role("spinbutton", name="Test prompts")).to_have_value("7", timeout=WAIT)
+        panel.get_by_role("button", name="Start again").click()
+        expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
+        # the shipped results may arrive late: what is under way is not said to have ended
         open_again = "(n) => { while (!n.speculoscope) n = n.parentNode; return n.speculoscope.open(true) }"
         panel.locator(".sp-status").evaluate(open_again)
         assert panel.get_by_role("button", name="Start again").count() == 0
-        expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
+        expect(panel.locator(".sp-status")).to_contain_text("has no evaluation", timeout=WAIT)
+        page.reload()
+        expect(drafts_tab(page).locator(".sp-status")).to_contain_text("No results are shipped", timeout=WAIT)
+        assert page.faults == []
 
 
-def _drafts_tab(page):
+def drafts_tab(page):
     page.get_by_role("tab", name="Drafts").click()
     return page.locator("[role=tabpanel]:visible")
-
-
-def _measure_drafts(page, prompts: str):
-    """Press Run here in the Drafts tab, with that many test prompts; returns the tab's panel."""
-    panel = _drafts_tab(page)
-    field = panel.get_by_role("spinbutton", name="Test prompts")
-    unfold(panel.get_by_text("Measure again here"), field)
-    field.fill(prompts)
-    field.blur()
-    panel.get_by_role("button", name="Run here").click()
-    return panel
-
-
-def _leave_and_start_again(page):
-    panel = _measure_drafts(page, prompts="7")
-    expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
-    page.reload()
-    panel = _drafts_tab(page)
-    expect(panel.locator(".sp-status")).to_contain_text("ended when this page was left", timeout=WAIT)
-    panel.get_by_text("Measure again here").click()
-    prompts = panel.get_by_role("spinbutton", name="Test prompts")
-    expect(prompts).to_have_value("7", timeout=WAIT)  # with the same settings
-    panel.get_by_role("button", name="Start again").click()
-    expect(panel.locator(".sp-status")).to_contain_text("of 50", timeout=WAIT)
-    expect(panel.locator(".sp-status")).to_contain_text("has no evaluation", timeout=WAIT)
-    page.reload()
-    expect(_drafts_tab(page).locator(".sp-status")).to_contain_text("No results are shipped", timeout=WAIT)

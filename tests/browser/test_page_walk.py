@@ -17,16 +17,6 @@ from .pointing import point_at, settled, unfold
 
 
 @pytest.fixture
-def new_page(visit, page_url):
-    """The page of a new visitor."""
-    page = visit(page_url)
-    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
-    yield page
-    assert page.faults == []
-    assert page.elsewhere == []
-
-
-@pytest.fixture
 def page(shared_page, page_url):
     """The page of a visitor who has gone back to the first recording, which sets the whole form to its settings."""
     page = shared_page(page_url)
@@ -69,8 +59,9 @@ def download(page, label: str) -> str:
         return file.read()
 
 
-def test_a_recorded_run_is_there_before_anything_was_asked_for(new_page):
-    page = new_page
+def test_a_recorded_run_is_there_before_anything_was_asked_for(shared_page, page_url):
+    page = shared_page(page_url)  # nobody has used it yet
+    expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     expect(page.locator(".sd-badge")).to_contain_text("recorded")
     expect(page.locator(".sd-sentence")).to_contain_text("Here: the same 88 tokens")
     expect(page.locator("h1")).to_have_text("Speculoscope")
@@ -346,8 +337,7 @@ def test_rule_and_temperature_go_together(page):
     expect(page.get_by_label("greedy:")).to_be_checked(timeout=WAIT)
 
 
-def test_what_was_missed_is_fetched_again(new_page):
-    page = new_page
+def test_what_was_missed_is_fetched_again(page):
     page.evaluate(
         """() => { const race = document.querySelector('#race .html-container > div').speculoscope
           || [...document.querySelectorAll('#race *')].map((n) => n.speculoscope).find(Boolean);
