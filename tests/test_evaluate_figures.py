@@ -8,10 +8,12 @@ from dataclasses import replace
 import pytest
 import typer
 
+from decoding.analysis import theory
 from decoding.evaluation.report import tables_of
 from decoding.evaluation.results import ALL, Figure, save_result
+from decoding.lookahead.base import SL_CAP
 from tests.evaluations import changed, make_drafts, make_evaluation, on_clock
-from viz.figures.drafts import draw_drafts, opposite_shapes
+from viz.figures.drafts import draw_drafts, fastest, opposite_shapes
 from viz.figures.evaluation import course_sentence, draw_evaluation
 from viz.player.names import lane_name
 from viz.reports.__main__ import main
@@ -81,6 +83,25 @@ def test_the_pair_of_opposite_shapes_is_found():
     assert (wide.name, deep.name) == ("wide", "deep")
     assert "At about equal parameters" in draw_drafts(make_drafts())[1].sentence
     assert opposite_shapes(make_drafts().drafts[:1]) is None
+
+
+def test_drafts_stand_by_cost_and_match_rate_among_curves_of_equal_speedup():
+    result = make_drafts()
+    costs, draft = result.setting.costs, fastest(result).name
+    data = draw_drafts(result)[1].figure.data
+    curves, points = [one for one in data if not one.name], [one for one in data if one.name]
+    for one, point in zip(result.drafts, points, strict=True):
+        assert (point.x[0], point.y[0]) == tuple(result.value(of, draft=one.name) for of in ("c", "match_rate"))
+    assert len(curves) > 2
+    for curve in curves:
+        assert len(curve.x) == len(curve.y) > 1
+        for c, match in zip(curve.x, curve.y):
+            first = costs.start(1, draft) * c / costs.draft_step[draft]
+            gains = [
+                theory.speedup(match, n, c, lambda k, first=first: costs.verify(k) + (k > 1) * first, costs.overhead)
+                for n in range(1, SL_CAP + 1)
+            ]
+            assert max(gains) == pytest.approx(float(curve.text[-1].rstrip("×")), rel=0.005)
 
 
 def test_sentences_follow_the_result():

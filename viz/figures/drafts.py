@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import plotly.graph_objects as go
 
+from decoding.analysis.theory import expected_tokens
+from decoding.analysis.whatif import with_costs
 from decoding.evaluation.results import ALL, PLAIN, Draft, EvaluationResult, Figure
 from decoding.evaluation.table import counted
+from decoding.lookahead.base import SL_CAP
 
 from ..player.names import lane_name
 from .drawing import INK, LAYOUT, MUTED, Drawing, error_bars, plain
@@ -15,6 +19,8 @@ COLOURS = ("#7a869a", "#5b8fd6", "#3aa0a0", "#5a9e4b", "#b08a2e", "#c2703d", "#9
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "star", "hexagon")
 SHARED = 0.02  # a difference of plain decoding from its cost curve that is named
 ENOUGH_FOR_INTERVAL = 5  # timed prompts, under which an interval over them says nothing
+MATCHES = np.linspace(0.0, 1.0, 201)
+EQUAL = (1.0, 1.25, 1.5, 2.0, 3.0)  # speedups with a curve
 
 
 def draw_drafts(result: EvaluationResult) -> list[Drawing]:
@@ -149,29 +155,79 @@ def too_long_sentence(result: EvaluationResult) -> str:
 
 
 def draw_by_cost(result: EvaluationResult) -> Drawing:
-    """Best static speedup over the cost of a draft step; the match rate in the legend."""
+    """Match rate over the cost of a draft step, with curves of equal speedup."""
     figure = go.Figure()
+    highest = 1.15 * max(_cost(result, draft) for draft in result.drafts)
+    steps = np.linspace(0.0, highest, 25)
+    curves = [modelled_gains(result, c) for c in steps]
+    for gain in EQUAL:
+        needed = [float(np.interp(gain, gains, MATCHES)) for gains in curves]
+        points = [(c, match) for c, match in zip(steps.tolist(), needed) if match < 1]
+        if not points:
+            break
+        figure.add_scatter(
+            x=[c for c, _ in points],
+            y=[match for _, match in points],
+            mode="lines+text",
+            text=[""] * (len(points) - 1) + [f"{gain:g}×"],
+            textposition="top left",
+            textfont={"color": MUTED, "size": 11},
+            line={"color": MUTED, "width": 1, "dash": "dot"},
+            showlegend=False,
+            hoverinfo="skip",
+        )
     for index, draft in enumerate(result.drafts):
         colour, symbol = look(index)
-        gain = _static_gain(result, draft)
-        name = f"{plain(draft.name)}, {_match(result, draft):.0%} right"
+        gain, match = _static_gain(result, draft), result.find("match_rate", draft=draft.name)
+        name = f"{plain(draft.name)}, {gain.value:.2f}×"
         figure.add_scatter(
             x=[_cost(result, draft)],
-            y=[gain.value],
+            y=[_match(result, draft)],
             mode="markers",
             name=name,
             marker={"color": colour, "symbol": symbol, "size": 12},
-            error_y=error_bars([gain], colour),
+            error_y=error_bars([match], colour),
             customdata=[[draft.best_sl, _shape(draft)]],
-            hovertemplate=f"{name}<br>c %{{x:.3f}}, SL %{{customdata[0]}}, chosen on validation: %{{y:.2f}} times"
+            hovertemplate=f"{name} at SL %{{customdata[0]}}, chosen on validation<br>c %{{x:.3f}}, %{{y:.1%}} right"
             "<br>%{customdata[1]}<extra></extra>",
         )
-    figure.add_hline(y=1, line={"color": MUTED, "width": 1, "dash": "dot"})
-    highest = max(_cost(result, draft) for draft in result.drafts)
-    figure.update_xaxes(title_text="c: cost of a draft step (target passes)", range=[-0.02 * highest, 1.2 * highest])
-    figure.update_yaxes(title_text="speedup at the SL chosen on validation (times)", rangemode="tozero")
-    figure.update_layout(height=380, **LAYOUT)
-    return Drawing("drafts-cost", "Cost and benefit of each draft", shape_sentence(result), figure)
+    figure.update_xaxes(title_text="c: cost of a draft step (target passes)", range=[-0.02 * highest, highest])
+    figure.update_yaxes(title_text="match rate", range=[0, 1], tickformat=".0%")
+    figure.update_layout(height=420, **LAYOUT)
+    sentence = f"{shape_sentence(result)} {equal_sentence(result)}"
+    return Drawing("drafts-cost", "What a draft costs, and how often it is right", sentence, figure)
+
+
+def modelled_gains(result: EvaluationResult, c: float) -> np.ndarray:
+    """The speedup at the best fixed SL of a draft of cost ``c``, for each of MATCHES.
+
+    All guesses are equally likely to hold (:mod:`decoding.analysis.theory`), checks cost what they cost here, and the
+    first step of an iteration is as much dearer than the others as that of the fastest draft.
+    """
+    draft = fastest(result).name
+    costs = with_costs(result.setting.costs, draft, draft_step=c)
+    lengths = range(1, SL_CAP + 1)
+    tokens = np.array([[expected_tokens(match, n) for match in MATCHES.tolist()] for n in lengths])
+    spent = np.array([[costs.iteration(n, draft)] for n in lengths])
+    return (tokens / spent).max(0) * costs.iteration(0, None)
+
+
+def fastest(result: EvaluationResult) -> Draft:
+    """The draft that gains most at a fixed SL."""
+    return max(result.drafts, key=lambda draft: _static_gain(result, draft).value)
+
+
+def equal_sentence(result: EvaluationResult) -> str:
+    """What the curves say, with the draft that gains most as the example."""
+    best = fastest(result)
+    c = _cost(result, best)
+    gain = float(np.interp(_match(result, best), MATCHES, modelled_gains(result, c)))
+    match = float(np.interp(gain, modelled_gains(result, c / 2), MATCHES))
+    example = f": a draft of half the cost of {best.name} would be as fast with {match:.0%} right" if c else ""
+    return (
+        "The curves join equal speedups at the best fixed SL, were all guesses equally likely to hold (what each draft "
+        f"gains on its texts is in the legend){example}."
+    )
 
 
 def _cost(result: EvaluationResult, draft: Draft) -> float:
