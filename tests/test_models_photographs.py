@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,13 +10,17 @@ import pytest
 import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
+from typer.testing import CliRunner
 
+from decoding.cli import _application
 from decoding.comparison.compare import finished_run
 from decoding.engines.pair import Pair, load_pair
 from decoding.errors import UserError
 from decoding.pictures.photo import NAMED, SIDE, pack_file, photo_of
 from decoding.records.request import CompareRequest
-from decoding.records.run_file import load_run, run_from_json, run_to_json
+from decoding.records.run_file import load_run, run_from_json, run_to_json, save_run
+from decoding.records.trace import Run
+from viz.settings import command_line
 
 from .tiny_seeing import MAKERS
 
@@ -112,10 +117,6 @@ def test_files_are_checked_made_small_and_encoded_again(tmp_path):
 
 
 def test_the_command_line_takes_a_file_or_a_scene(pair, tmp_path):
-    from typer.testing import CliRunner
-
-    from decoding.cli import _application
-
     folder, file = str(pair.target_folder), str(noise(tmp_path / "noise.png"))
     given = [
         "compare",
@@ -135,3 +136,29 @@ def test_the_command_line_takes_a_file_or_a_scene(pair, tmp_path):
     assert load_run(tmp_path / "run.json").picture.width == 60
     both = CliRunner().invoke(_application(["compare"]), [*given, "--picture", "🐱"])
     assert "Give one picture" in str(both.exception)
+
+
+def test_a_run_is_repeated_with_its_photograph_which_its_file_holds_on_demand(pair, picture, tmp_path):
+    """The command that the page copies names FILE in place of the photograph, since a run does not hold it."""
+    asked = CompareRequest(QUESTION, ["autoregressive", "static:2"], 6, chat=True, repeats=1, picture=picture)
+    asked = replace(asked, target=str(pair.target_folder), draft=str(pair.target_folder / "draft"), dtype="float32")
+    command = shlex.split(command_line(finished_run(asked, pair).asked))[4:]
+    assert "--image=FILE" in command and not any(word.startswith("--picture") for word in command)
+    photo = noise(tmp_path / "another.png")
+
+    def compared(*words: str) -> Run:
+        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.json"
+        done = CliRunner().invoke(_application(["compare"]), ["compare", *words, "--out", str(file)])
+        assert done.exit_code == 0, done.exception or done.output
+        return load_run(file)
+
+    named = compared(*[word.replace("FILE", str(photo)) for word in command])
+    held = compared(*[word.replace("FILE", str(photo)) for word in command], "--hold-image")
+    assert named.picture.file == "" and photo_of(held.picture.file).size == (60, 40)
+    save_run(named, tmp_path / "named.json")
+    save_run(held, tmp_path / "held.json")
+    refused = CliRunner().invoke(_application(["compare"]), ["compare", "--again", str(tmp_path / "named.json")])
+    assert "give the picture file again" in str(refused.exception)
+    for again in (["held.json"], ["named.json", "--image", str(photo)]):
+        run = compared("--again", str(tmp_path / again[0]), *again[1:])
+        assert run.picture.digest == named.picture.digest and run.lanes[0].output == named.lanes[0].output

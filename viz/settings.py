@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from decoding.pictures.photo import is_photo
 from decoding.records.request import SETTINGS, CompareRequest, read_request
 from decoding.records.settings import Setting
 
@@ -77,7 +78,10 @@ def link_query(request: CompareRequest) -> str:
 
 
 def command_line(request: CompareRequest) -> str:
-    """The command that repeats ``request`` in a terminal: its main settings (those of tools), and what is unusual."""
+    """The command that repeats ``request`` in a terminal: its main settings (those of tools), and what is unusual.
+
+    A photograph, which a run does not hold, is to be put in place of FILE.
+    """
     words = ["python", "-m", "decoding", "compare"]
     for name, setting in SETTINGS.items():
         value = getattr(request, name)
@@ -87,6 +91,8 @@ def command_line(request: CompareRequest) -> str:
 
 
 def _options(setting: Setting, value: Any) -> list[str]:
+    if setting is SETTINGS["picture"] and is_photo(value):
+        return ["--image=FILE"]
     if value is None or (setting.kind == "text" and not value):
         return []
     if isinstance(value, bool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,8 +33,15 @@ def compare(
     image: Annotated[
         Path | None, typer.Option(help="A PNG, JPEG or WebP file, for a target that reads photographs.")
     ] = None,
+    hold_image: Annotated[
+        bool, typer.Option("--hold-image", help="Keep the photograph in the run file, too, not only a small preview.")
+    ] = False,
     again: Annotated[
-        Path | None, typer.Option(help="Repeat this run file: its settings, its cost curves. No other setting counts.")
+        Path | None,
+        typer.Option(
+            help="Repeat this run file: its settings, its cost curves. No other setting counts, but --image for a "
+            "photograph that the file does not hold."
+        ),
     ] = None,
     out_file: Annotated[Path | None, typer.Option("--out", help="Write the run file here.")] = None,
     as_json: AsJson = False,
@@ -50,7 +57,7 @@ def compare(
     elif settings["prompt"] or prompt_file is not None:
         raise UserError("The run file has a prompt: give either --again FILE or a prompt.")
     else:
-        request, jobs = _repeated(load_run(again))
+        request, jobs = _repeated(load_run(again), image)
     if out_file is not None:
         _check_writable(out_file)
     with cancel_on_interrupt() as cancel:
@@ -58,6 +65,8 @@ def compare(
     if run is None:
         err.print("Cancelled: the run was not finished and nothing was written.")
         raise typer.Exit(CANCELLED)
+    if hold_image and run.picture and run.picture.preview:
+        run.picture.file = request.picture
     if out_file is not None:  # before anything is shown: a closed pipe must not cost the run
         save_run(run, out_file)
     _show(run, as_json)
@@ -74,15 +83,19 @@ def _picture(scene: str, file: Path | None) -> str:
     return scene if file is None else pack_file(file)
 
 
-def _repeated(run: Run) -> tuple[CompareRequest, Jobs]:
-    """The request of ``run``, and jobs whose policies run as it names them and weigh its costs."""
+def _repeated(run: Run, image: Path | None) -> tuple[CompareRequest, Jobs]:
+    """The request of ``run``, and jobs whose policies run as it names them and weigh its costs. Its photograph is the
+    one in ``image``, or that which its file holds.
+    """
     from ..backends.jobs import FittedJobs
 
     if is_recorded(run):
         raise UserError(why_not_again(run))
     jobs = FittedJobs()
     jobs.costs = run.costs
-    return run.asked, jobs
+    held = run.picture.file if run.picture else ""
+    picture = _picture("", image) or held or run.asked.picture
+    return replace(run.asked, picture=picture), jobs
 
 
 def run_here(

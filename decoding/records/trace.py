@@ -217,7 +217,8 @@ class PictureInfo:
     """The picture that a target read in its prompt.
 
     It took the place of ``n_tokens`` tokens from ``at`` on, which a draft that reads text alone does not get.
-    ``preview``: a small PNG of a photograph, in base64; "" for a scene, which is drawn from the settings.
+    ``preview``: a small PNG of a photograph, in base64; "" for a scene, which is drawn from the settings. ``file``: the
+    photograph itself, as a request carries it, where that was asked for.
     """
 
     __pydantic_config__ = _STRICT
@@ -228,6 +229,7 @@ class PictureInfo:
     n_tokens: Count
     seconds: Seconds  # of the encoder, which runs once for all lanes; part of each lane's prefill
     preview: Annotated[str, Field(max_length=80_000, pattern="^[A-Za-z0-9+/]*={0,2}$")] = ""
+    file: Annotated[str, Field(max_length=600_000, pattern="^(data:image/jpeg;base64,[A-Za-z0-9+/]+={0,2})?$")] = ""
 
 
 @dataclass(slots=True)
