@@ -160,8 +160,8 @@ def draw_by_cost(result: EvaluationResult) -> Drawing:
     highest = 1.15 * max(_cost(result, draft) for draft in result.drafts)
     steps = np.linspace(0.0, highest, 25)
     curves = [modelled_gains(result, c) for c in steps]
-    for gain in EQUAL:
-        needed = [float(np.interp(gain, gains, MATCHES)) for gains in curves]
+    for level in EQUAL:
+        needed = [float(np.interp(level, gains, MATCHES)) for gains in curves]
         points = [(c, match) for c, match in zip(steps.tolist(), needed) if match < 1]
         if not points:
             break
@@ -169,7 +169,7 @@ def draw_by_cost(result: EvaluationResult) -> Drawing:
             x=[c for c, _ in points],
             y=[match for _, match in points],
             mode="lines+text",
-            text=[""] * (len(points) - 1) + [f"{gain:g}×"],
+            text=[""] * (len(points) - 1) + [f"{level:g}×"],
             textposition="top left",
             textfont={"color": MUTED, "size": 11},
             line={"color": MUTED, "width": 1, "dash": "dot"},
