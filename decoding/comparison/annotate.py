@@ -198,6 +198,7 @@ def to_iteration(
         threshold=_number(first[1]),
         holds=holds,
         parents=raw.parents,
+        reads=raw.reads,
     )
 
 

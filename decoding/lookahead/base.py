@@ -41,6 +41,7 @@ class DraftState(Proposal):
     hidden: list[np.ndarray] = field(default_factory=list)  # needs "hidden": [hidden_size] float32
     scores: dict[str, list[float]] = field(default_factory=dict)
     sure: float = math.inf  # set by the policy: a token of this p needs no further features
+    reads: int = 0  # draft passes behind a tree
 
     @property
     def n_drafted(self) -> int:
@@ -54,7 +55,7 @@ class DraftState(Proposal):
     def begin(self, start: int) -> None:
         """Clears the last iteration; the next one starts at output position ``start``."""
         self.start = start
-        self.parents = None
+        self.parents, self.reads = None, 0
         for column in (
             self.tokens,
             self.p,

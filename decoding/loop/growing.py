@@ -61,6 +61,7 @@ def grow_tree(
             continue
         if siblings is None:
             siblings = draft.read_node(state, node)
+            state.reads += 1
         else:
             token, p, held = siblings.draw()
             child = len(parents)

@@ -28,7 +28,7 @@ class RawIteration:
 
     ``decisions[i]`` was taken with i tokens drafted. ``emitted`` is None if the text ended within the accepted tokens.
     ``finish`` is set on the last iteration of a text. ``parents`` are as in a Proposal; the accepted tokens come first
-    in a tree, too.
+    in a tree, too. ``reads``: the draft passes behind a tree.
     """
 
     start: int
@@ -41,6 +41,7 @@ class RawIteration:
     times: Times
     finish: Finish | None
     parents: list[int] | None = None
+    reads: int | None = None
 
     @property
     def tokens(self) -> list[int]:
@@ -117,6 +118,7 @@ def speculative_decode(
             times=clock.end(),
             finish=finish,
             parents=parents,
+            reads=None if parents is None else state.reads,
         )
 
 

@@ -82,7 +82,8 @@ class Iteration:
     ``emitted`` is a correction, bonus or plain token, or None if the text ended within the accepted tokens (end of
     sequence, stop string). ``holds`` is the number of draft tokens that would have held from ``start`` on (the oracle's
     SL), None if no chain was recorded. ``parents``, for a tree: the index of the guess that each one follows, -1 for
-    the text; the accepted guesses come first. None for a chain.
+    the text; the accepted guesses come first. None for a chain. ``reads``: the draft passes behind a tree, also those
+    below which nothing was guessed; None for a chain, and in files of earlier versions.
     """
 
     __pydantic_config__ = _STRICT
@@ -94,10 +95,13 @@ class Iteration:
     threshold: Score | None = None
     holds: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
     parents: Annotated[list[Annotated[int, Field(ge=-1, lt=MAX_TOKENS)]], Field(max_length=MAX_TOKENS)] | None = None
+    reads: Annotated[int, Field(ge=0, le=MAX_TOKENS)] | None = None
 
     @property
     def n_steps(self) -> int:
         """Draft passes behind the guesses: one for each guess of a chain, and for each place of a tree."""
+        if self.reads is not None:
+            return self.reads
         return len(self.drafted) if self.parents is None else len(set(self.parents))
 
     @property
