@@ -6,18 +6,17 @@ import json
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from decoding.bench import against, floor, runs
 from decoding.bench.against import Work, bench_pair, bench_recorder, figures_of, interleave, ratio_of, ratios_of
 from decoding.bench.contenders import GenerateContender, LaneContender, Reading, assisted_settings, never_ending
 from decoding.bench.floor import floor_bytes
 from decoding.bench.markdown import as_document
-from decoding.cli import _application, main
 from decoding.comparison.costs import measure_costs
 from decoding.engines.loading import load_hf_model
 from decoding.engines.pair import load_pair
 from decoding.records.pairs import PairDescription
+from tests.commands import command
 from tests.quick_jobs import measure_little
 from tests.tiny_models import make_model
 
@@ -142,10 +141,6 @@ def test_growth_is_left_out_where_the_context_is_short(models):
     assert against.measure_growth(models[0], [1, 2, 3], 1) == []
 
 
-def run_bench(*words: str):
-    return CliRunner().invoke(_application(["bench"]), ["bench", *words])
-
-
 def test_the_command_prints_and_writes_its_reports(models, monkeypatch, tmp_path):
     pair, hf_target, hf_draft = models
     monkeypatch.setattr(runs, "load_pair", lambda *args, **kwargs: pair)
@@ -159,16 +154,15 @@ def test_the_command_prints_and_writes_its_reports(models, monkeypatch, tmp_path
     monkeypatch.setattr(runs, "embedded_pairs", lambda: described)
     monkeypatch.setattr(pair, "name", "codepair-1")
     small, out_folder = ["--limit", "1", "--repeats", "1", "--max-new-tokens", "8"], tmp_path / "bench"
-    result = run_bench(*small, "--out", str(out_folder))
-    assert result.output.count("same text from all on 1 of 1") == 2  # every embedded pair in one command
+    said = command("bench", *small, "--out", str(out_folder))
+    assert said.out.count("same text from all on 1 of 1") == 2  # every embedded pair in one command
     text = (out_folder / "bench.md").read_text()
     assert "| static:5 / hf assisted 5 | " in text and "One target pass takes " in text
     reports = json.loads((out_folder / "bench.json").read_text())
     assert [(len(report["figures"]), report["same_text"]) for report in reports] == [(7, 1), (7, 1)]
-    result = run_bench(*small, "--out", str(out_folder / "bench.md" / "none"))
-    assert "Cannot write into" in str(result.exception)
+    assert "Cannot write into" in command("bench", *small, "--out", str(out_folder / "bench.md" / "none")).err
     monkeypatch.setattr(runs, "embedded_pairs", lambda: described[:1])
-    (report,) = json.loads(run_bench(*small, "--json").stdout)
+    (report,) = json.loads(command("bench", *small, "--json").out)
     assert report["figures"][0]["name"] == "autoregressive"
 
 
@@ -219,12 +213,6 @@ def test_a_contender_that_cannot_run_here_costs_no_other_figure():
     assert sentences == ["Left out: hf generate static does not run here (Failed to find C compiler.)."]
 
 
-def test_without_a_gpu_the_benchmark_on_one_is_refused_in_a_sentence(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["bench", "--device", "cuda"])
-    assert ended.value.code == 2 and "There is no CUDA device here: run on the CPU" in capsys.readouterr().err
-
-
 def test_the_floor_counts_what_a_pass_reads(models):
     pair = models[0]
     info, context = pair.target.info, 50
@@ -234,5 +222,5 @@ def test_the_floor_counts_what_a_pass_reads(models):
 
 @pytest.mark.parametrize("words", [("--against", "vllm"), ("--limit", "0"), ("--max-new-tokens", "1")])
 def test_bad_settings_are_refused_in_a_sentence(words):
-    result = run_bench(*words)
-    assert result.exit_code == 2 and f"Invalid value for '{words[0]}'" in result.stderr
+    status, _, err = command("bench", *words)
+    assert status == 2 and f"Invalid value for '{words[0]}'" in err

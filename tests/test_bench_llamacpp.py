@@ -10,12 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from decoding.bench import runs
 from decoding.bench.contenders import LlamaCppContender
-from decoding.cli import _application
 from decoding.errors import UserError
+from tests.commands import Ended, command
 from tests.quick_jobs import measure_little
 from tests.tiny_gguf import write_gguf
 from tests.tiny_models import make_model
@@ -52,9 +51,9 @@ def llama_cpp(monkeypatch):
     return module
 
 
-def llamacpp_command(*words: str) -> Result:
+def llamacpp_command(*words: str) -> Ended:
     small = ["--limit", "1", "--repeats", "2", "--max-new-tokens", "8"]
-    return CliRunner().invoke(_application(["bench"]), ["bench", "--against", "llamacpp", *small, *words])
+    return command("bench", "--against", "llamacpp", *small, *words)
 
 
 def test_llama_cpp_takes_turns_with_our_lanes_on_the_same_file(llama_cpp, tmp_path, monkeypatch):
@@ -63,8 +62,8 @@ def test_llama_cpp_takes_turns_with_our_lanes_on_the_same_file(llama_cpp, tmp_pa
     file = tmp_path / "tiny.Q4_1.gguf"
     write_gguf(file, "Q4_1")
     result = llamacpp_command("--target", str(file), "--draft", str(file), "--json")
-    assert result.exit_code == 0, result.exception
-    (report,) = json.loads(result.stdout)
+    assert result.status == 0, result.err
+    (report,) = json.loads(result.out)
     names = ["autoregressive", "static:5", "autoregressive int4", "static:5 int4", "llama.cpp"]
     assert [figure["name"] for figure in report["figures"]] == names
     assert {figure["threads"] for figure in report["figures"]} == {1}
@@ -80,14 +79,13 @@ def test_llama_cpp_is_refused_in_a_sentence_where_it_cannot_run(llama_cpp, monke
     words = ["--target", str(tmp_path), "--draft", str(tmp_path)]
     with monkeypatch.context() as patch:
         patch.setattr(runs, "choose_device", lambda device: "cuda")
-        assert "one thread each: use --device cpu" in str(llamacpp_command(*words).exception)
+        assert "one thread each: use --device cpu" in llamacpp_command(*words).err
     folder = str(make_model(tmp_path / "plain"))
-    refused = llamacpp_command("--target", folder, "--draft", folder)
-    assert "is not from a GGUF file" in str(refused.exception)
+    assert "is not from a GGUF file" in llamacpp_command("--target", folder, "--draft", folder).err
     with pytest.raises(UserError, match="llama.cpp cannot load model.bin"):
         LlamaCppContender(tmp_path / "model.bin", 8)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert "pip install -r requirements-llamacpp.txt" in str(llamacpp_command(*words).exception)
+    assert "pip install -r requirements-llamacpp.txt" in llamacpp_command(*words).err
 
 
 def test_llama_cpp_is_imported_by_its_contender_only():

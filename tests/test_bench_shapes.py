@@ -11,8 +11,8 @@ from decoding.bench import against, floor, runs
 from decoding.bench.against import Work
 from decoding.bench.markdown import as_markdown
 from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_of, random_prompts
-from decoding.cli import main
 from decoding.records.pairs import PairDescription
+from tests.commands import command
 from tests.fake_cuda import fake_gpu
 from tests.quick_jobs import measure_little
 from tests.tiny_pair import make_tiny_pair
@@ -70,12 +70,6 @@ def test_a_shape_for_which_memory_ends_after_all_is_left_out(monkeypatch):
         runs.bench_shape(SHAPES[0], ON_GPU)
 
 
-def main_ends(words: list[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    assert ended.value.code == 0
-
-
 @pytest.mark.timeout(600)
 def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, tmp_path):
     """The command as on a GPU: the named pair and both shapes at reduced sizes, all contenders, the floor, growth."""
@@ -93,7 +87,8 @@ def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, tmp_path):
         monkeypatch.setattr(against, name, value)
     with fake_gpu(monkeypatch) as cuda:
         small = ["--limit", "1", "--repeats", "1", "--max-new-tokens", "8"]
-        main_ends(["bench", "--device", "cuda", "--dtype", "float32", *small, "--out", str(tmp_path / "bench")])
+        words = ["bench", "--device", "cuda", "--dtype", "float32", *small, "--out", str(tmp_path / "bench")]
+        assert command(*words).status == 0
     printed = (tmp_path / "bench" / "bench.md").read_text()
     for pair in ("tiny, float32, cuda", "1B/0.15B-shaped, float32, cuda", "8B/1B-shaped, float32, cuda"):
         assert pair in printed

@@ -9,7 +9,7 @@ from decoding.cli import recordings as recordings_module
 from decoding.records.pairs import PairDescription
 from decoding.records.suites import Prompt
 
-from .test_cli_compare import run_main
+from .commands import command
 from .tiny_pair import make_tiny_pair
 
 
@@ -18,7 +18,7 @@ def pair(tmp_path_factory):
     return make_tiny_pair(tmp_path_factory.mktemp("pair"))
 
 
-def test_recordings_are_made_checked_and_kept_in_order(capsys, pair, tmp_path, monkeypatch):
+def test_recordings_are_made_checked_and_kept_in_order(pair, tmp_path, monkeypatch):
     target, draft = pair
     described = PairDescription("", "Tiny", "embedded", target, {"draft": draft}, "draft")
     prompts = [
@@ -29,20 +29,20 @@ def test_recordings_are_made_checked_and_kept_in_order(capsys, pair, tmp_path, m
     monkeypatch.setattr(recordings_module, "find_pair", lambda name: described)
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
     words = ["recordings", "--folder", str(tmp_path / "recordings"), "--max-new-tokens", "8", "--repeats", "1"]
-    assert run_main(capsys, *words, "--check")[0] == 1
-    status, _, err = run_main(capsys, *words)
+    assert command(*words, "--check")[0] == 1
+    status, _, err = command(*words)
     assert status == 0, err
-    assert run_main(capsys, *words, "--check")[:2] == (0, "All recordings are fresh.\n")
+    assert command(*words, "--check")[:2] == (0, "All recordings are fresh.\n")
     backend = RecordedBackend(tmp_path / "recordings")
     assert [info.title for info in backend.recordings()] == ["one", "two"]
     assert [trace.lane for trace in backend.load("two").lanes] == ["autoregressive", "static:2", "confidence:0.4"]
-    status, _, err = run_main(capsys, *words, "--only", "three")
+    status, _, err = command(*words, "--only", "three")
     assert status == 2 and "one, two" in err
     described.name = "other"
-    status, _, err = run_main(capsys, *words)
-    assert status == 2 and "name another --folder" in " ".join(err.split())
+    status, _, err = command(*words)
+    assert status == 2 and "name another --folder" in err
     (tmp_path / "file").touch()
-    status, _, err = run_main(capsys, *words[:2], str(tmp_path / "file"))
-    assert status == 2 and "Cannot write into" in " ".join(err.split())
+    status, _, err = command(*words[:2], str(tmp_path / "file"))
+    assert status == 2 and "Cannot write into" in err
     described.kind = "preset"
-    assert "models/" in run_main(capsys, *words)[2]
+    assert "models/" in command(*words)[2]

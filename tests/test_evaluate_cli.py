@@ -5,21 +5,13 @@ import json
 import pytest
 
 from decoding.analysis.metrics import speedup
-from decoding.cli import main
 from decoding.evaluation import stages
 from decoding.evaluation.results import load_result
 from decoding.records.run_file import save_run
 from decoding.records.suites import Prompt
+from tests.commands import command
 from tests.runs import make_run
 from tests.toy import ToyPair
-
-
-def command(capsys, *arguments: str) -> tuple[int, str, str]:
-    """Exit status, stdout, stderr (without line breaks)."""
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    printed = capsys.readouterr()
-    return ended.value.code or 0, printed.out, " ".join(printed.err.split())
 
 
 @pytest.fixture
@@ -29,39 +21,39 @@ def run_file(tmp_path):
     return str(path)
 
 
-def test_whatif_shows_a_row_for_every_lane(capsys, run_file):
-    status, out, _ = command(capsys, "whatif", run_file, "--lanes", "static:1..4,confidence:0.2..0.4/0.1,oracle")
+def test_whatif_shows_a_row_for_every_lane(run_file):
+    status, out, _ = command("whatif", run_file, "--lanes", "static:1..4,confidence:0.2..0.4/0.1,oracle")
     assert status == 0
     for lane in ("static:1", "static:4", "confidence:0.2", "confidence:0.3", "confidence:0.4", "oracle"):
         assert lane in out
 
 
-def test_whatif_in_json_has_the_measured_figure_beside_the_simulated_one(capsys, run_file):
-    status, out, _ = command(capsys, "whatif", run_file, "--lanes", "static:5,static:6", "--json")
+def test_whatif_in_json_has_the_measured_figure_beside_the_simulated_one(run_file):
+    status, out, _ = command("whatif", run_file, "--lanes", "static:5,static:6", "--json")
     first, second = json.loads(out)
     assert status == 0 and first["lane"] == "static:5"
     assert first["speedup_measured"] == pytest.approx(first["speedup_simulated"], rel=0.1)
     assert second["speedup_measured"] is None
 
 
-def test_whatif_says_where_the_clock_ranks_the_lanes_otherwise(capsys, tmp_path):
+def test_whatif_says_where_the_clock_ranks_the_lanes_otherwise(tmp_path):
     run = make_run(lanes=("autoregressive", "static:5", "static:2"))
     path = tmp_path / "run.json"
     words = ("whatif", str(path), "--lanes", "static:5,static:2")
     save_run(run, path)
-    assert "believe the clock" not in command(capsys, *words)[1]
+    assert "believe the clock" not in command(*words)[1]
     first = max(run.lanes[1:], key=lambda trace: speedup(run, trace).median)
     for repeat in first.repeats:
         repeat.rest_s = [seconds + repeat.decode_s for seconds in repeat.rest_s]
     save_run(run, path)
     other = next(trace.lane for trace in run.lanes[1:] if trace is not first)
-    told = " ".join(command(capsys, *words)[1].split())
+    told = " ".join(command(*words).out.split())
     assert f"The simulation ranks {first.lane} first of the lanes that ran, the clock {other} (" in told
 
 
-def test_whatif_with_another_draft_cost(capsys, run_file):
-    costly = json.loads(command(capsys, "whatif", run_file, "--lanes", "static:5", "--json")[1])[0]
-    free = json.loads(command(capsys, "whatif", run_file, "--lanes", "static:5", "--cost-ratio", "0", "--json")[1])[0]
+def test_whatif_with_another_draft_cost(run_file):
+    costly = json.loads(command("whatif", run_file, "--lanes", "static:5", "--json")[1])[0]
+    free = json.loads(command("whatif", run_file, "--lanes", "static:5", "--cost-ratio", "0", "--json")[1])[0]
     assert free["speedup_simulated"] > costly["speedup_simulated"] and free["speedup_measured"] is None
     assert free["iterations"] == costly["iterations"]
 
@@ -76,13 +68,13 @@ def test_whatif_with_another_draft_cost(capsys, run_file):
         (["--cost-ratio", "1e308"], "a number from 0 to 1,000,000"),
     ],
 )
-def test_whatif_answers_bad_input_with_a_sentence(capsys, run_file, arguments, sentence):
-    status, _, err = command(capsys, "whatif", run_file, *arguments)
+def test_whatif_answers_bad_input_with_a_sentence(run_file, arguments, sentence):
+    status, _, err = command("whatif", run_file, *arguments)
     assert status == 2 and sentence in err and "Traceback" not in err
 
 
-def test_whatif_without_a_run_file(capsys, tmp_path):
-    status, _, err = command(capsys, "whatif", str(tmp_path / "none.json"))
+def test_whatif_without_a_run_file(tmp_path):
+    status, _, err = command("whatif", str(tmp_path / "none.json"))
     assert status == 2 and "Cannot read" in err
 
 
@@ -98,25 +90,25 @@ def toy(monkeypatch):
     monkeypatch.setattr(stages, "load_suite", load_suite)
 
 
-def test_evaluate_writes_its_reports_and_goes_on(capsys, tmp_path, toy):
+def test_evaluate_writes_its_reports_and_goes_on(tmp_path, toy):
     few = "--limit 2 --max-new-tokens 12 --lanes static:5,oracle --clock-prompts 1 --repeats 1"
     asked = ["evaluate", *few.split(), "--out", str(tmp_path)]
-    status, out, err = command(capsys, *asked)
+    status, out, err = command(*asked)
     assert status == 0 and "Latency and speedup" in out and "Wrote" in err
     assert {"report.md", "tables.csv", "result.json"} <= {path.name for path in tmp_path.iterdir()}
     first = load_result(tmp_path / "result.json")
-    assert command(capsys, *asked)[0] == 0
+    assert command(*asked)[0] == 0
     again = load_result(tmp_path / "result.json")
     assert again.figures == first.figures  # the costs were frozen, too
     (tmp_path / "report.md").unlink()
-    status, out, _ = command(capsys, "evaluate", "--result", str(tmp_path / "result.json"), "--out", str(tmp_path))
+    status, out, _ = command("evaluate", "--result", str(tmp_path / "result.json"), "--out", str(tmp_path))
     assert status == 0 and "Latency and speedup" in out and (tmp_path / "report.md").exists()
     assert load_result(tmp_path / "result.json") == again
 
 
-def test_evaluate_in_json(capsys, tmp_path, toy):
+def test_evaluate_in_json(tmp_path, toy):
     few = "--limit 1 --max-new-tokens 8 --lanes static:5 --clock-prompts 0"
-    status, out, _ = command(capsys, "evaluate", *few.split(), "--out", str(tmp_path), "--json")
+    status, out, _ = command("evaluate", *few.split(), "--out", str(tmp_path), "--json")
     assert status == 0 and json.loads(out)["schema"].startswith("speculoscope.evaluation/")
 
 
@@ -130,6 +122,6 @@ def test_evaluate_in_json(capsys, tmp_path, toy):
         (["--minutes", "-2"], "Minutes must be"),
     ],
 )
-def test_evaluate_answers_bad_input_with_a_sentence(capsys, toy, arguments, sentence):
-    status, _, err = command(capsys, "evaluate", *arguments)
+def test_evaluate_answers_bad_input_with_a_sentence(toy, arguments, sentence):
+    status, _, err = command("evaluate", *arguments)
     assert status == 2 and sentence in err and "Traceback" not in err

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import pytest
 
-from decoding.cli import main
 from decoding.errors import UserError
 from decoding.evaluation import papers
 from decoding.evaluation.papers import DATASETS, TEST_PROMPTS, VALIDATION_PROMPTS, fetch_suite
 from decoding.records.suites import PAPERS, available_suites, load_suite, suite_names
+from tests.commands import command
 
 ROWS = {
     "humaneval": lambda i: {"task_id": f"HumanEval/{i}", "prompt": f"def f{i}():\n    '''Give {i}.'''\n"},
@@ -104,14 +104,11 @@ def test_an_unreachable_index_is_a_sentence(cache, monkeypatch):
 
 
 @pytest.mark.parametrize("words", [["suites", "drop"], ["suites", "fetch", "alpaca"]])
-def test_the_command_answers_bad_input_with_a_sentence(words, cache, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(words)
-    assert stopped.value.code == 2 and "Traceback" not in capsys.readouterr().err
+def test_the_command_answers_bad_input_with_a_sentence(words, cache):
+    status, _, err = command(*words)
+    assert status == 2 and "Traceback" not in err
 
 
-def test_the_command_lists_what_is_here(cache, capsys):
-    with pytest.raises(SystemExit):
-        main(["suites"])
-    shown = capsys.readouterr().out
+def test_the_command_lists_what_is_here(cache):
+    shown = command("suites").out
     assert "code:" in shown and "humaneval" not in shown

@@ -22,7 +22,7 @@ from decoding.evaluation.parts import Part, run_part
 from decoding.evaluation.results import EvaluationResult, Progress
 from decoding.records.events import Numbering, guarded
 from decoding.records.run_file import to_plain
-from tests.test_evaluate_cli import command
+from tests.commands import command
 from tests.test_evaluate_run import OPTIONS, _timeless, prompts, quick_costs, run  # noqa: F401
 from tests.toy import ToyPair
 
@@ -160,7 +160,7 @@ def test_no_time_leaves_the_simulation(tmp_path):
     assert not result.clocked() and result.setting.validation_prompts >= 1
 
 
-def test_the_command_spreads_and_writes_its_reports(capsys, tmp_path, monkeypatch):
+def test_the_command_spreads_and_writes_its_reports(tmp_path, monkeypatch):
     from decoding.cli import evaluate as command_module
 
     devices, left = Devices(2), []
@@ -168,15 +168,15 @@ def test_the_command_spreads_and_writes_its_reports(capsys, tmp_path, monkeypatc
     cluster = SimpleNamespace(Replicas=lambda address: replicas if address == "head:6379" else None)
     monkeypatch.setattr(command_module, "need_ray", lambda: cluster)
     asked = "--limit 2 --max-new-tokens 12 --lanes static:5 --clock-prompts 1 --repeats 1"
-    status, out, err = command(capsys, "evaluate", "--ray", "head:6379", *asked.split(), "--out", str(tmp_path))
+    status, out, err = command("evaluate", "--ray", "head:6379", *asked.split(), "--out", str(tmp_path))
     assert status == 0 and "Spread over replicas on these machines" in " ".join(out.split()) and "Wrote" in err
     assert left == [True] and (tmp_path / "result.json").exists()
 
 
-def test_without_ray_the_commands_say_what_to_install(capsys, monkeypatch):
+def test_without_ray_the_commands_say_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "decoding.backends.ray_serve", raising=False)
     monkeypatch.delattr(backends, "ray_serve", raising=False)
     for arguments in (["evaluate", "--ray", "auto"], ["soak", "--ray"], ["throughput"]):
-        status, _, err = command(capsys, *arguments)
+        status, _, err = command(*arguments)
         assert status == 2 and "pip install -r requirements-ray.txt" in err

@@ -9,10 +9,10 @@ import pytest
 
 from decoding.bench import against, floor, gpu_day, runs
 from decoding.bench.gpu_day import plan, read_step, run_day, summary
-from decoding.cli import main
 from decoding.errors import UserError
 from decoding.records.pairs import PairDescription
 from tests import test_gpu
+from tests.commands import command
 from tests.fake_cuda import fake_gpu
 from tests.quick_jobs import measure_little
 from tests.tiny_pair import make_tiny_pair
@@ -115,10 +115,10 @@ def test_the_summary_holds_the_benchmarks_reports(tmp_path):
     assert "- One target pass takes 5.000 ms, 1.67 times its bytes' 3.000 ms." in text
 
 
-def test_without_a_gpu_it_is_refused_in_a_sentence(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["gpu-day"])
-    assert ended.value.code == 2 and "There is no CUDA device here" in capsys.readouterr().err
+def test_without_a_gpu_it_is_refused_in_a_sentence():
+    for words in (["gpu-day"], ["bench", "--device", "cuda"]):
+        status, _, err = command(*words)
+        assert status == 2 and "There is no CUDA device here" in err
 
 
 SMALL = {
@@ -130,7 +130,7 @@ SMALL = {
 
 
 @pytest.mark.timeout(600)
-def test_every_step_runs_on_a_stand_in(monkeypatch, capfd, tmp_path):
+def test_every_step_runs_on_a_stand_in(monkeypatch, tmp_path):
     """The commands as the day asks for them, on smaller work; the shaped pairs are in tests/test_bench_shapes.py."""
     target, draft = make_tiny_pair(tmp_path)
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
@@ -148,14 +148,11 @@ def test_every_step_runs_on_a_stand_in(monkeypatch, capfd, tmp_path):
     asked = []
 
     def run(words, minutes):
-        capfd.readouterr()
         asked.append(words)
         if words[0] == "pytest":  # a day on a GPU starts it as a process of its own
             test_gpu.test_passes_are_recorded_as_graphs((target, draft))
             return 0, "1 passed"
-        with pytest.raises(SystemExit) as ended:
-            main([*words[1:], *SMALL[words[1]]])
-        return int(ended.value.code or 0), capfd.readouterr().out
+        return command(*words[1:], *SMALL[words[1]])[:2]
 
     with fake_gpu(monkeypatch) as cuda:
         list(run_day(tmp_path / "day", 30.0, run))

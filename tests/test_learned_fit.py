@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from decoding.analysis.validation import read_validation
-from decoding.cli import main
 from decoding.engines.inputs import FINAL
 from decoding.engines.pair import load_pair
 from decoding.errors import Cancelled, UserError
@@ -32,6 +31,7 @@ from decoding.lookahead.registry import make_policy
 from decoding.lookahead.repetition import LONGEST
 from decoding.records.suites import Prompt
 
+from .commands import command
 from .learned_heads import make_features, make_weights
 from .tiny_pair import make_tiny_pair
 
@@ -286,18 +286,13 @@ def test_the_network_learns_what_only_the_counts_tell():
         (["--target", "/no/such/target", "--draft", "/no/such/draft"], "There is no folder"),
     ],
 )
-def test_the_command_answers_bad_input_with_a_sentence(arguments, sentence, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["fit", *arguments])
-    assert stopped.value.code == 2
-    assert sentence in " ".join(capsys.readouterr().err.split())
+def test_the_command_answers_bad_input_with_a_sentence(arguments, sentence):
+    status, _, err = command("fit", *arguments)
+    assert status == 2 and sentence in err
 
 
-def test_the_command_fits_and_shows_what_validation_says(places, prompts, capsys):
+def test_the_command_fits_and_shows_what_validation_says(places, prompts):
     few = ["--suite", "code", "--train", "30", "--validation", "4", "--max-new-tokens", "20", "--epochs", "1"]
-    with pytest.raises(SystemExit) as stopped:
-        main(["fit", "--target", places[0], "--draft", places[1], *few, "--json"])
-    assert stopped.value.code == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(command("fit", "--target", places[0], "--draft", places[1], *few, "--json").out)
     assert [row["policy"] for row in rows] == ["disco", "specdecpp", "costaware"]
     assert all(row["latency"] > 0 for row in rows)

@@ -10,7 +10,6 @@ import pytest
 
 import decoding.lookahead
 from decoding.backends.recorded import RecordedBackend
-from decoding.cli import main
 from decoding.evaluation import stages
 from decoding.evaluation.options import EvaluationOptions, default_lanes
 from decoding.evaluation.report import tables_of
@@ -25,6 +24,7 @@ from viz.learn.lessons import read_lesson, shipped_lessons
 from viz.page import build_page
 from viz.player.payload import run_payload
 
+from .commands import command
 from .tiny_pair import make_tiny_pair
 from .toy import ToyPair
 
@@ -84,16 +84,8 @@ def run_file(tmp_path_factory):
     target, draft = make_tiny_pair(tmp_path_factory.mktemp("pair"))
     path = tmp_path_factory.mktemp("run") / "run.json"
     words = f"compare --prompt hello --target {target} --draft {draft} --dtype float32 --repeats 1 --max-new-tokens 24"
-    assert ended(*words.split(), "--lanes", "autoregressive,alternate:3", "--out", str(path)) == 0
+    assert command(*words.split(), "--lanes", "autoregressive,alternate:3", "--out", str(path)).status == 0
     return path
-
-
-def ended(*words: str) -> int:
-    try:
-        main(words)
-    except SystemExit as end:
-        return end.code or 0
-    return 0
 
 
 def test_it_runs_and_writes_the_target_own_text(run_file):
@@ -102,20 +94,18 @@ def test_it_runs_and_writes_the_target_own_text(run_file):
     assert {iteration.n_drafted for iteration in lane.iterations[:-2]} == {1, 3}
 
 
-def test_what_if_replays_it_as_it_ran_and_at_other_arguments(run_file, capsys):
-    capsys.readouterr()
-    assert ended("whatif", str(run_file), "--lanes", "alternate:2..4", "--json") == 0
-    found = {one["lane"]: one for one in json.loads(capsys.readouterr().out)}
+def test_what_if_replays_it_as_it_ran_and_at_other_arguments(run_file):
+    told = command("whatif", str(run_file), "--lanes", "alternate:2..4", "--json").out
+    found = {one["lane"]: one for one in json.loads(told)}
     assert list(found) == ["alternate:2", "alternate:3", "alternate:4"]
     live = [[it.start, it.n_drafted, it.n_accepted] for it in load_run(run_file).lanes[1].iterations]
     assert found["alternate:3"]["iterations"] == live
 
 
-def test_the_commands_know_it(capsys):
-    assert ended("policies", "--json") == 0
-    listed = {one["policy"]: one for one in json.loads(capsys.readouterr().out)}
+def test_the_commands_know_it():
+    listed = {one["policy"]: one for one in json.loads(command("policies", "--json").out)}
     assert listed["alternate"]["what"] == "one guess and 4 guesses in turn"
-    assert ended("whatif", "no-such-file", "--lanes", "alternate:99") == 2
+    assert command("whatif", "no-such-file", "--lanes", "alternate:99").status == 2
 
 
 def test_the_page_offers_it_and_names_it(run_file, tmp_path):

@@ -20,10 +20,8 @@ from transformers import (
     MuseGlimmerAssistantModel,
 )
 from transformers.modeling_layers import MtpModel
-from typer.testing import CliRunner
 
 from decoding.analysis.whatif import sweep
-from decoding.cli import _application
 from decoding.comparison.recorder import SEAM, Recorder
 from decoding.errors import UserError
 from decoding.records.generate import ENGINE, why_no_chain
@@ -33,6 +31,7 @@ from viz.figures.race import draw_run
 from viz.player.export import export_html
 from viz.player.payload import run_payload
 
+from .commands import command
 from .tiny_models import make_model
 from .tiny_pair import make_lively_pair
 
@@ -297,9 +296,8 @@ def test_what_such_a_run_cannot_do_is_said(tiny, tmp_path):
     with pytest.raises(UserError, match="recorded from transformers' generate, which shows only the tokens"):
         sweep(run, "static:1..4")
     save_run(run, tmp_path / "run.json")
-    for command, words in ((["compare", "--again"], "--target and --draft"), (["whatif"], "run its prompt here")):
-        result = CliRunner().invoke(_application(command), [*command, str(tmp_path / "run.json")])
-        assert words in str(result.exception)
+    for asked, words in ((["compare", "--again"], "--target and --draft"), (["whatif"], "run its prompt here")):
+        assert words in command(*asked, str(tmp_path / "run.json")).err
 
 
 def test_the_page_draws_it_and_says_why_nothing_is_simulated(tiny):
@@ -315,5 +313,5 @@ def test_the_page_draws_it_and_says_why_nothing_is_simulated(tiny):
 def test_the_command_shows_it(tiny, tmp_path):
     run, _ = record(tiny, {}, {"assistant_model": tiny.draft})
     save_run(run, tmp_path / "run.json")
-    result = CliRunner().invoke(_application(["show"]), ["show", str(tmp_path / "run.json")])
-    assert result.exit_code == 0 and "assisted" in result.output and "Same text in all 2 lanes." in result.output
+    status, out, _ = command("show", str(tmp_path / "run.json"))
+    assert status == 0 and "assisted" in out and "Same text in all 2 lanes." in out

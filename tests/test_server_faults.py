@@ -19,10 +19,11 @@ from decoding.backends.remote import RemoteBackend
 from decoding.backends.server import Limits, create_app
 from decoding.backends.soak import served
 from decoding.backends.stream import EventStream
-from decoding.cli import main
+from decoding.cli.serve import free_port
 from decoding.errors import UserError
 from decoding.records.events import Numbering
 from tests import web
+from tests.commands import command
 from tests.fakes import FakeBackend, ScriptedRunner, compare, last_sentence, small_request, until
 from tests.test_server_remote import BODY, idle
 from tests.waiting import in_own_loop, wait_until
@@ -173,17 +174,14 @@ def test_a_request_that_breaks_off_starts_nothing_and_is_no_fault_of_the_server(
 
 
 @pytest.mark.parametrize("token", ["ü", "a b", "a\n", "a\r\nX: y"])
-def test_a_token_that_no_header_can_carry_is_refused_on_both_sides(token, monkeypatch, capsys):
+def test_a_token_that_no_header_can_carry_is_refused_on_both_sides(token, monkeypatch):
     monkeypatch.setenv("SPECULOSCOPE_TOKEN", token)
     with pytest.raises(UserError, match="only ASCII letters"):
         choose_backend(url="http://gpu:8700")
     with pytest.raises(UserError, match="only ASCII letters"):
         create_app(FakeBackend(), token)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    with pytest.raises(SystemExit) as ended:
-        main(["serve", "--port", port])
-    assert ended.value.code == 2 and "only ASCII letters" in capsys.readouterr().err
+    status, _, err = command("serve", "--port", str(free_port()))
+    assert status == 2 and "only ASCII letters" in err
 
 
 def test_a_front_end_of_another_version_gets_that_sentence():
@@ -269,21 +267,18 @@ def test_closing_the_front_end_in_the_midst_is_a_sentence():
         ["serve", "--port", "18700", "--max-new-tokens", "0"],
     ],
 )
-def test_limits_under_which_nothing_runs_are_refused(words, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-    printed = capsys.readouterr().err
-    assert ended.value.code == 2 and (" or more" in printed or "at least one run" in printed)
+def test_limits_under_which_nothing_runs_are_refused(words):
+    status, _, err = command(*words)
+    assert status == 2 and (" or more" in err or "at least one run" in err)
 
 
-def test_lack_of_memory_in_a_command_is_a_sentence(monkeypatch, capsys):
+def test_lack_of_memory_in_a_command_is_a_sentence(monkeypatch):
     def pairs() -> None:
         raise MemoryError
 
     monkeypatch.setattr("decoding.cli.lists.pairs", pairs)
-    with pytest.raises(SystemExit) as ended:
-        main(["pairs"])
-    assert ended.value.code == 1 and "The machine ran out of memory: choose" in capsys.readouterr().err
+    status, _, err = command("pairs")
+    assert status == 1 and "The machine ran out of memory: choose" in err
 
 
 def test_the_last_event_is_read_also_if_it_comes_while_a_reader_looks(monkeypatch):
