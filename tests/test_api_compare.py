@@ -11,8 +11,8 @@ from gradio_client.utils import apply_diff
 from decoding.records.run_file import run_from_json
 from viz.api import keyed_items
 
+from . import web
 from .page_server import scripted_page
-from .web import connect
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def url(tmp_path_factory):
 
 
 def test_compare_streams_numbered_events_and_ends_with_the_run(url):
-    job = connect(url).submit(
+    job = web.connect(url).submit(
         prompt="def f():", lanes=["autoregressive", "static:3"], max_new_tokens=40, repeats=2, api_name="/compare"
     )
     events = list(job)
@@ -70,19 +70,22 @@ def test_clients_can_apply_gradio_s_differences_between_events():
     ],
 )
 def test_what_cannot_run_is_refused_with_a_sentence(url, arguments, sentence):
-    events = list(connect(url).submit(**arguments, api_name="/compare"))
+    events = list(web.connect(url).submit(**arguments, api_name="/compare"))
     assert [event["kind"] for event in events][-1] == "failed"
     assert sentence in events[-1]["data"]["message"]
 
 
-def test_only_compare_is_offered_to_programs(url):
-    assert list(connect(url).view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
+def test_only_compare_is_offered_to_programs_and_nothing_to_language_models_unasked(url):
+    assert list(web.connect(url).view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
+    assert web.post(f"{url}gradio_api/mcp/", json={}).status_code in (404, 405)
 
 
 def test_cancel_by_one_leaves_the_other(tmp_path):
     with scripted_page(tmp_path, pause_s=0.02) as (slow, url):
-        first = connect(url).submit(prompt="first", lanes=["autoregressive"], max_new_tokens=2000, api_name="/compare")
-        second = connect(url).submit(
+        first = web.connect(url).submit(
+            prompt="first", lanes=["autoregressive"], max_new_tokens=2000, api_name="/compare"
+        )
+        second = web.connect(url).submit(
             prompt="second", lanes=["autoregressive"], max_new_tokens=30, repeats=1, api_name="/compare"
         )
         for event in first:

@@ -165,24 +165,6 @@ def test_the_models_are_loaded_in_the_thread_that_started(monkeypatch):
     assert list(jobs._load(small_request(), lambda: False)) == [] and len(threads) == 3  # the fork finds it loaded
 
 
-def test_the_page_of_a_space_end_to_end(backend, spaces, tmp_path):
-    """The page as app.py builds it over this backend, called by a program; then a visitor without quota."""
-
-    from .page_server import page_at, write_recordings
-    from .web import connect
-
-    settings = dict(prompt="def f():", lanes=["autoregressive", "static:3"], max_new_tokens=12, repeats=1)
-    with page_at(backend, write_recordings(tmp_path)) as url:
-        client = connect(url)
-        events = list(client.submit(**settings, api_name="/compare"))
-        assert events[-1]["kind"] == "finished" and events[-1]["data"]["run"]["settings"]["prompt"] == "def f():"
-        assert len(spaces.durations) == 1
-        spaces.error = GradioError("ZeroGPU quota exceeded", "You have used up your quota")
-        refused = list(client.submit(**settings, api_name="/compare"))
-    assert [event["kind"] for event in refused] == ["queued", "failed"]
-    assert "No GPU is free for this run (ZeroGPU quota exceeded)" in refused[-1]["data"]["message"]
-
-
 def test_app_py_asks_for_spaces_before_anything_that_imports_torch():
     import ast
     from pathlib import Path

@@ -6,7 +6,6 @@ import pytest
 
 from decoding.errors import UserError
 from decoding.lookahead.lanes import expand_lanes, parse_lane
-from decoding.lookahead.registry import make_policy
 
 
 @pytest.mark.parametrize(
@@ -71,14 +70,3 @@ def test_ranges_hold_both_ends():
 def test_bad_ranges_are_answered_with_a_sentence(text):
     with pytest.raises(UserError):
         expand_lanes(text)
-
-
-@pytest.mark.parametrize("name", ["disco", "specdecpp:auto", "costaware"])
-def test_a_learned_lane_without_its_head_says_fit_first(name):
-    with pytest.raises(UserError, match="fit"):
-        make_policy(parse_lane(name), {})
-
-
-def test_every_plain_policy_can_be_made():
-    for lane in expand_lanes("autoregressive,static:5,heuristic,confidence,entropy:0.2,oracle,oracle:7,oracle:best"):
-        assert make_policy(lane).name == lane.policy

@@ -78,14 +78,6 @@ def test_a_stop_string_across_tokens_within_the_draft():
     assert run.finish == "stop" and last.emitted is None and last.n_accepted < len(last.drafted)
 
 
-def test_the_target_context_ends_all_lanes_alike():
-    pair = ToyPair(agree=0.9, target_length=16)
-    prepared = prepared_for(pair, prompt="abcdef", n=500)
-    runs = [decode(prepared, lane) for lane in ("autoregressive", "static:5", "confidence:0.4")]
-    assert {run.finish for run in runs} == {"context"}
-    assert len({tuple(run.output) for run in runs}) == 1 and len(runs[0].output) == 16 - 6 + 1
-
-
 def test_a_draft_with_a_smaller_context_stops_guessing():
     pair = ToyPair(agree=1.0, draft_length=14)
     prepared = prepared_for(pair, prompt="abcdef", n=30)
@@ -223,8 +215,3 @@ def test_ngram_equals_its_plain_definition(text, n):
             break
         expected.append(token)
     assert state.tokens == expected[len(text) :]
-
-
-def test_an_unknown_draft_is_a_sentence():
-    with pytest.raises(ValueError, match="no draft huge"):
-        prepared_for(ToyPair(), "huge/static:3")

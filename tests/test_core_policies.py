@@ -14,7 +14,6 @@ from decoding.lookahead.confidence import Confidence
 from decoding.lookahead.entropy import Entropy
 from decoding.lookahead.heuristic import Heuristic
 from decoding.lookahead.oracle import BestOracle, Oracle
-from decoding.lookahead.static import Static
 from decoding.records.trace import Costs
 
 COSTS = Costs(target_s=0.005, verify_curve=[1 + 0.02 * n for n in range(21)], draft_step={"small": 0.1}, overhead=0.02)
@@ -22,14 +21,6 @@ COSTS = Costs(target_s=0.005, verify_curve=[1 + 0.02 * n for n in range(21)], dr
 
 def context(holds=None, n_tokens=None, costs=COSTS):
     return LaneContext("small", costs, 100, holds, n_tokens)
-
-
-def test_static_plans_the_same_every_time():
-    policy = Static(7)
-    policy.reset(context())
-    for accepted in (0, 7, 3):
-        assert policy.planned(accepted) == 7
-        policy.observe(7, accepted)
 
 
 def test_the_heuristic_starts_at_5_and_goes_up_by_2_or_down_by_1():

@@ -6,7 +6,7 @@ from decoding.evaluation.report import markdown
 from decoding.evaluation.results import SHIPPED, EvaluationResult, load_result, result_name, shipped_name
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription, embedded_pairs
-from tests.evaluations import make_drafts, make_evaluation
+from tests.evaluations import make_drafts
 
 STALE = "repeat it with python -m decoding evaluate --ship (and --drafts all)"
 
@@ -50,21 +50,6 @@ def test_shipped_reports_are_those_of_the_shipped_results():
 def test_every_shipped_file_belongs_to_a_pair():
     names = {name for pair in embedded_pairs() for name in names_of(pair)}
     assert {path.name for path in SHIPPED.glob("*.json")} <= names
-
-
-def test_a_result_of_other_weights_is_noticed(tmp_path):
-    target, draft = tmp_path / "target", tmp_path / "draft"
-    for folder in (target, draft):
-        folder.mkdir()
-        (folder / "config.json").write_text(folder.name)
-    pair = PairDescription("tiny", "", "embedded", str(target), {"shallow": str(draft)}, "shallow")
-    result = make_evaluation()
-    assert is_stale(pair, result)
-    result.setting.target_fingerprint = fingerprint(target)
-    result.setting.draft_fingerprint = fingerprint(draft)
-    assert not is_stale(pair, result)
-    (target / "model.safetensors").write_bytes(b"new")
-    assert is_stale(pair, result)
 
 
 def test_a_table_of_drafts_is_stale_when_any_draft_changes(tmp_path):

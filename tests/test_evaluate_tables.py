@@ -16,7 +16,7 @@ from decoding.errors import UserError
 from decoding.evaluation.classify import always_accept, auc_of, best_f1, predict
 from decoding.evaluation.drafts import break_even_c, candidates, clocked_figures, plain_on_clock
 from decoding.evaluation.figures import METRICS, PASSES, ClockTable, Metric, match_rates, oracle_lengths, policy_figures
-from decoding.evaluation.options import EvaluationOptions, check_options, options_from_dict
+from decoding.evaluation.options import options_from_dict
 from decoding.evaluation.report import markdown, ship, tables_of, to_csv, write_report
 from decoding.evaluation.results import ALL, EvaluationResult, load_result, result_from_dict, save_result
 from decoding.evaluation.samples import best_of, replay_lane, static_lanes
@@ -200,11 +200,6 @@ def test_the_best_f1_of_a_score_is_that_of_its_best_threshold():
     assert best_f1([sample("ynyn", [0.5] * 4)])["confidence"] == pytest.approx(2 / 3)  # always-accept's
 
 
-def test_a_report_says_what_is_left_to_gain():
-    text = markdown(make_evaluation())
-    assert "Static-opt's F1 is " in text and "behind the oracle: it still drafts" in text
-
-
 def test_the_clock_is_kept_apart_from_the_simulation():
     samples = make_samples(6)
     clock = ClockTable(
@@ -252,14 +247,6 @@ def test_oracle_lengths():
     assert found.curve("oracle_iterations") == {1: 1, 3: 1} and found.find("oracle_sl").n == 2
     assert (found.value("oracle_sl"), found.value("oracle_sl_sd")) == (2.0, 1.0)
     assert found.curve("oracle_sl") == {0.025: 3.0, 0.975: 1.0}  # first and last place of twenty
-
-
-def test_pareto_of_static_trades_discards_for_passes():
-    result = make_evaluation()
-    thrown, passes = (
-        [result.value(f"sweep_{x}_rate", f"static:{n}") for n in (1, 10)] for x in ("discard", "verification")
-    )
-    assert thrown[0] < thrown[1] and passes[0] > passes[1]
 
 
 def test_smoothed_costs_grow_and_are_medians():
@@ -404,7 +391,3 @@ def test_impossible_options_are_refused_with_a_sentence(options):
     with pytest.raises(UserError) as caught:
         options_from_dict(options)
     assert str(caught.value).endswith(".")
-
-
-def test_the_default_options_are_possible():
-    assert check_options(EvaluationOptions()) == options_from_dict({})

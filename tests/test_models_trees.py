@@ -12,6 +12,7 @@ from decoding.engines.cuda import MAX_TREE, CudaModel
 from decoding.engines.inputs import Branches, EncodedPrompt
 from decoding.engines.linears import DenseLinear
 from decoding.engines.loading import describe_model
+from decoding.records.proposal import path_to
 from tests.fake_cuda import fake_cuda
 from tests.lean_models import CONFIGS, general, ids, lean, lean_config, random_model
 
@@ -27,15 +28,6 @@ MODELS = {name: make(HF) for name, make in ENGINES.items()}
 trees = st.lists(st.integers(0, 10**6), min_size=1, max_size=20).map(
     lambda drawn: [number % (index + 1) - 1 for index, number in enumerate(drawn)]
 )
-
-
-def path_to(parents: list[int], node: int) -> list[int]:
-    """The nodes from the root to ``node``."""
-    found: list[int] = []
-    while node >= 0:
-        found.insert(0, node)
-        node = parents[node]
-    return found
 
 
 @settings(deadline=None, max_examples=25)

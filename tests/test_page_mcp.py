@@ -98,16 +98,6 @@ def test_bad_input_is_an_error_with_a_sentence_and_no_traceback(url, capfd, argu
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_without_mcp_nothing_is_offered(tmp_path):
-    page = build_page(ScriptedBackend(), write_recordings(tmp_path))
-    _, url, _ = serve(page, prevent_thread_lock=True, quiet=True)
-    try:
-        assert web.post(f"{url}gradio_api/mcp/", json={}).status_code in (404, 405)
-        assert list(web.connect(url).view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
-    finally:
-        close(page)
-
-
 def test_a_missing_package_is_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -8,7 +8,6 @@ import sys
 import textwrap
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import httpx
@@ -28,7 +27,6 @@ from tests.fakes import (
     check_stream,
     compare,
     last_sentence,
-    order_of_service,
     small_request,
     until,
 )
@@ -218,22 +216,6 @@ def test_a_killed_server_is_a_sentence_and_what_had_arrived_stays():
     assert "iterations" in {event.kind for event in events}
 
 
-def test_sixteen_clients_at_once_get_their_own_results_in_order_of_arrival():
-    with served(LocalBackend(ScriptedRunner), Limits(max_runs=16)) as port:
-        remote = RemoteBackend(f"http://127.0.0.1:{port}")
-        streams = []
-        for i in range(16):  # each is queued before the next one arrives
-            request = small_request(f"client {i} #slow", lanes=["autoregressive"], max_new_tokens=8, repeats=1)
-            streams.append(remote.compare(request, threading.Event()))
-            assert next(streams[-1]).data["place"] <= i
-        with ThreadPoolExecutor(16) as pool:
-            results = list(pool.map(list, streams))
-    assert order_of_service(results) == list(range(1, 17))
-    for i, events in enumerate(results):
-        assert events[-1].data["run"]["settings"]["prompt"] == f"client {i} #slow"
-        assert events[-1].data["run"]["id"] == events[0].run
-
-
 def test_a_slow_reader_holds_the_run_back_and_loses_nothing():
     with served(FakeBackend(), Limits(window=8, heartbeat_s=0.05)) as port:
         events = []
@@ -326,8 +308,5 @@ def test_the_front_end_needs_no_torch_with_a_worker_nor_with_a_server(port):
         app.build_page(backend)
         events = list(backend.compare(small_request(), threading.Event()))
         assert events[-1].kind == "finished", events[-1]
-        nobody = choose_backend(url="http://127.0.0.1:9")
-        app.build_page(nobody)  # the page comes up and says so
-        assert "Nothing answers at 127.0.0.1:9" in nobody.status()
     """)
     subprocess.run([sys.executable, "-c", script], check=True, timeout=170)

@@ -126,6 +126,13 @@ def test_a_run_ends_on_its_tokens_and_a_longer_one_goes_on():
     assert loop.last_of_log("run")["tokens"] == 80
 
 
+def test_training_ends_by_the_clock_with_weights_saved():
+    saved, run = [], make_run(seconds=0.3)
+    train(run, saved)
+    assert run.elapsed >= 0.3 and saved == [run.tokens]
+    assert '"held_out": 1.0' in (loop.LOGS / "run.jsonl").read_text()
+
+
 def test_what_a_checkpoint_calls_done_is_saved():
     run = TimedRun("run", tiny(), 1e9, {"shape": "tiny"}, Rates(), 16)
 
@@ -135,19 +142,6 @@ def test_what_a_checkpoint_calls_done_is_saved():
     with pytest.raises(KeyboardInterrupt):
         run.train(lambda start: run.model.model.norm.weight.sum(), (1, 8), lambda: 1.0, killed)
     assert TimedRun("run", tiny(), 1e9, {"shape": "tiny"}, Rates(), 16).share == 0
-
-
-def test_training_ends_by_the_clock_with_weights_saved():
-    saved = []
-    run = make_run(seconds=0.3)
-    run.train(
-        lambda start: next_token_loss(run.model, torch.ones(1, 9, dtype=torch.long)),
-        (1, 8),
-        lambda: 1.0,
-        lambda: saved.append(run.steps),
-    )
-    assert run.elapsed >= 0.3 and saved == [run.steps]
-    assert '"held_out": 1.0' in (loop.LOGS / "run.jsonl").read_text()
 
 
 def test_a_loss_that_explodes_stops_the_run():
@@ -184,17 +178,6 @@ def test_batched_muon_is_torchs_muon():
         assert torch.allclose(a, b, atol=0.02)
 
 
-def test_a_failed_save_leaves_the_good_model(tmp_path):
-    target = tmp_path / "model"
-    target.mkdir()
-    (target / "weights").write_text("good")
-    with pytest.raises(UserError), files.replacing_folder(target) as folder:
-        (folder / "weights").write_text("half")
-        raise OSError(28, "No space left on device")
-    assert (target / "weights").read_text() == "good"
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
-
 def test_a_swap_killed_between_its_renames_is_undone(tmp_path):
     target = tmp_path / "model"
     files.before_of(target).mkdir()
@@ -218,27 +201,21 @@ def test_a_swap_that_fails_halfway_is_undone(tmp_path):
 FAULTS = """
 import resource, torch
 from training.__main__ import keep_freed_memory
-kept = {keep} and keep_freed_memory()
+def faults():
+    for _ in range(12):  # until the heap has grown
+        step()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 def step():
     return torch.zeros(16_000_000).add_(1.0).sum()  # 64 MB, allocated, touched and freed
-for _ in range(12):  # until the heap has grown
-    step()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(10):
-    step()
-print(int(kept), resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(faults(), int(keep_freed_memory()), faults())
 """
 
 
-def faults(keep: bool) -> tuple[bool, int]:
-    """(whether the setting was accepted, page faults of ten steps), in a separate process: it cannot be undone."""
-    code = FAULTS.format(keep=keep)
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    kept, n = out.split()
-    return kept == "1", int(n)
-
-
 def test_glibc_keeps_freed_memory_and_others_say_that_they_do_not():
-    (_, without), (kept, with_it) = faults(False), faults(True)
-    assert kept == (platform.libc_ver()[0] == "glibc")
-    assert with_it < without / 5 or not kept
+    """In a process of its own: the setting cannot be undone."""
+    out = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout
+    without, kept, with_it = map(int, out.split())
+    assert kept == (platform.libc_ver()[0] == "glibc") and (with_it < without / 5 or not kept)
