@@ -10,7 +10,7 @@ import pytest
 
 from decoding.lookahead.specs import all_specs
 from viz.core.assets import player_css, player_js
-from viz.player.lane_styles import N_COLOURS, SYMBOLS, lane_style
+from viz.player.lane_styles import N_COLOURS, STATIC_SHADES, SYMBOLS, lane_style
 
 TEXT = ("ink", "mute", "acc", "rej", "drop", "cor", "bon")
 GROUNDS = ("bg", "card", "soft")
@@ -50,7 +50,7 @@ def test_text_reaches_aa_on_every_ground(theme):
 
 @pytest.mark.parametrize("theme", themes(), ids=["light", "dark"])
 def test_marks_of_lanes_and_passes_stand_out(theme):
-    for name in ("l0", *LANES, "check"):
+    for name in ("l0", *LANES, *(f"l1{shade}" for shade in STATIC_SHADES), "check"):
         assert contrast(theme[name], theme["card"]) >= 3, name
 
 
@@ -70,8 +70,11 @@ def test_a_lane_looks_the_same_wherever_it_stands():
     lanes = [{"static": "static:5", "tree": "tree:8"}.get(name, name) for name in all_specs()]
     looks = [lane_style(lane) for lane in lanes]
     assert len({look.colour for look in looks}) == len({look.symbol for look in looks}) == len(lanes)
-    assert lane_style("static:3").colour == lane_style("static:5").colour
-    assert len({lane_style(f"static:{n}").symbol for n in (3, 5, 8, 10, 20)}) == 5
+    statics = [lane_style(f"static:{n}") for n in (3, 5, 8, 10, 20)]
+    assert len({look.symbol for look in statics}) == 5 and len({look.colour for look in statics}) == 3
+    five, seven = lane_style("static:5"), lane_style("static:7")
+    assert five.colour != seven.colour and five.symbol != seven.symbol
+    assert seven.colour.startswith(five.colour)  # a shade of it: the hue is the policy's
     assert lane_style("confidence:0.4") == lane_style("confidence")
     assert lane_style("a policy of the future").colour == "--sd-l0"
 

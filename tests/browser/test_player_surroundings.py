@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+from decoding.analysis.metrics import speedup
 from decoding.records.text import whole_text
 from decoding.records.trace import TokenText
 from tests.browser.player_pages import LANES, hear_events, lane_text, live_events, open_export, stop_at, wait_until
 from tests.runs import make_run
+from viz.player.names import lane_name
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
@@ -236,3 +238,40 @@ def test_the_end_of_a_text_is_marked_and_what_the_target_read_is_shown_on_demand
     assert panel.locator(".sd-special").all_inner_texts() == ["<|im_end|>"] * 2
     page.keyboard.press("f")
     assert page.locator(".sd-end").count() == 0  # the text alone
+
+
+def test_bars_above_the_scale_say_how_high_they_are(opened):
+    run = make_run(lanes=("autoregressive", "static:3", "oracle"))
+    page = opened(run)
+    top = int(page.locator(".sd-sl-top").last.inner_text())
+    oracle = run.lanes[2]
+    cut = [it.n_drafted for it in oracle.iterations if it.n_drafted > top]
+    signs = page.locator(".sd-sl").nth(2).locator(".sd-sl-over span").all_text_contents()
+    assert cut and len(signs) == len(cut)
+    assert all(sign in ("↑", f"↑ {height}") for sign, height in zip(signs, cut, strict=True))
+    assert any("↑ " in sign for sign in signs)
+
+
+def test_the_fastest_lane_is_bold_and_its_text_is_shown(opened):
+    lanes = ("autoregressive", "static:15", "static:20", "static:12", "static:10", "oracle", "static:1")
+    run = make_run(lanes=lanes)
+    fastest = max(
+        (trace for trace in run.lanes if trace.lane not in lanes[0:6:5]), key=lambda t: speedup(run, t).median
+    )
+    page = opened(run)
+    name = lane_name(fastest.lane)
+    assert page.locator(".sd-name[aria-pressed=true]").inner_text() == name
+    assert f"with {name}" in page.locator(".sd-sentence").inner_text()
+    shown = page.locator(".sd-col:visible h2").all_inner_texts()
+    assert len(shown) == 3 and name in shown and "Oracle" in shown
+
+
+@pytest.mark.parametrize("size", [{"width": 1280, "height": 800}, {"width": 390, "height": 844}])
+def test_a_text_that_has_scrolled_begins_with_a_whole_line(opened, size):
+    page = opened(make_run(n_tokens=400), viewport=size)
+    for share in (0.3, 0.7, 1):
+        stop_at(page, share)
+        tops = page.evaluate(
+            "[...document.querySelectorAll('.sd-text')].filter((n) => n.offsetParent).map((n) => n.scrollTop)"
+        )
+        assert any(tops) and all(top % 24 == 0 for top in tops)

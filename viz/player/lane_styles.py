@@ -1,7 +1,7 @@
 """Colour and shape of a lane: the same in every run, on every tab and in every exported file.
 
-The policy determines both; lanes of one policy with different arguments or drafts share its colour and differ in shape.
-Colours are names of CSS variables in ``player.css``.
+The policy determines both; lanes of one policy with different arguments or drafts differ in shape, static ones, which
+are often raced together, in the shade of their colour, too. Colours are names of CSS variables in ``core/base.css``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from decoding.lookahead.specs import all_specs
 from decoding.records.generate import TITLES, call_of
 
 N_COLOURS = 14  # --sd-l0 to --sd-l13
+STATIC_SHADES = ("-deep", "-pale")  # of --sd-l1
 SYMBOLS = (  # Plotly's names; player.css draws the same ones
     "square",
     "circle",
@@ -80,7 +81,11 @@ def lane_style(text: str) -> LaneStyle:
     else:
         number = _number(lane.policy)
         usual = lane.draft is None and (lane.argument is None or text in _USUAL)
-    return LaneStyle(f"--sd-l{number % N_COLOURS}", SYMBOLS[(number + (0 if usual else _variant(text))) % len(SYMBOLS)])
+    variant = 0 if usual else _variant(text)
+    shade = (
+        STATIC_SHADES[variant % len(STATIC_SHADES)] if variant and text.rpartition("/")[2].startswith("static:") else ""
+    )
+    return LaneStyle(f"--sd-l{number % N_COLOURS}{shade}", SYMBOLS[(number + variant) % len(SYMBOLS)])
 
 
 def _number(policy: str) -> int:

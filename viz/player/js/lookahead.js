@@ -14,7 +14,8 @@ export class SlStrip {
     this.cover = el("div", "sd-sl-cover");
     this.mark = el("i", "sd-sl-mark");
     this.top = el("span", "sd-sl-top");
-    this.plot = aria(el("div", "sd-sl-plot", this.svg, this.cover, this.mark), { role: "img" });
+    this.over = el("div", "sd-sl-over");
+    this.plot = aria(el("div", "sd-sl-plot", this.svg, this.over, this.cover, this.mark), { role: "img" });
     this.node = el("div", "sd-sl", this.top, termButton("SL"), el("span", "sd-sl-zero", "0"), this.plot);
     this.mark.hidden = true;
   }
@@ -32,9 +33,17 @@ export class SlStrip {
     this.svg.setAttribute("viewBox", `0 0 ${this.length} 1`);
     this.svg.replaceChildren(svg("path", { class: "sd-sl-accepted", d: accepted }), svg("path", { class: "sd-sl-guessed", d: guessed }), svg("path", { class: "sd-sl-deepest", d: deepest }));
     this.top.textContent = String(top);
+    this.over.replaceChildren(...this.lane.iterations.filter((it) => it.drafted > top).map((it) => this.cut(it)));
     const most = Math.max(0, ...this.lane.iterations.map((it) => it.drafted));
     aria(this.plot, { label:
       `SL of ${this.lane.name} along the text: ${this.lane.iterations.length} iterations, at most ${count(most, "guess", "guesses")} in one` });
+  }
+
+  /** A bar that is higher than the axis says so, and its height where there is room for it. */
+  cut(it) {
+    const share = Math.max(1, it.accepted + it.emitted) / this.length, node = el("span", "", share < 0.08 ? "↑" : `↑ ${it.drafted}`);
+    node.style.left = `${100 * (it.start / this.length + share / 2)}%`;
+    return node;
   }
 
   /** Hides everything after the first `done` iterations. */

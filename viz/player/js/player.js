@@ -52,7 +52,7 @@ export class Player {
 
   /** Replaces the run on screen by the same run with more repeats; the replay continues where it is. */
   exchange(payload) {
-    const { t, total, playing, selected, shown, tab } = this;
+    const { t, total, playing, shown, tab } = this, selected = this.selected === this.payload.lead ? payload.lead : this.selected;
     const focused = this.rows.findIndex((row) => row.contains(document.activeElement));
     this.build(payload);
     this.shown = this.shown.map((open, i) => shown[i] ?? open);

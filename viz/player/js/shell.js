@@ -135,11 +135,14 @@ const Shell = {
     return box;
   },
 
+  /** Three texts: of the first sentence's lane, the fastest one, the fastest that can be used, and the first ones. */
   showDefaultColumns() {
-    const plain = this.lanes.findIndex((lane) => lane.policy === "autoregressive");
-    let open = 0;
-    this.shown = this.lanes.map((_, i) => (i !== plain || this.lanes.length < 3) && open++ < 3);
-    this.tab = Math.max(0, this.shown.indexOf(true));
+    const numbers = this.lanes.map((_, i) => i).filter((i) => this.lanes[i].policy !== "autoregressive" || this.lanes.length < 3);
+    const gain = (i) => this.lanes[i].speedup?.median ?? 0, byGain = [...numbers].sort((i, j) => gain(j) - gain(i));
+    const lead = this.payload?.lead, usable = byGain.find((i) => this.lanes[i].policy !== "oracle");
+    const open = [...new Set([lead, usable, byGain[0], ...numbers])].filter((i) => numbers.includes(i)).slice(0, 3);
+    this.shown = this.lanes.map((_, i) => open.includes(i));
+    this.tab = open[0] ?? 0;
     this.showColumns();
   },
 

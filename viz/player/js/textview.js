@@ -200,8 +200,9 @@ export class TextView {
     if (top > at + this.scroller.clientHeight - 2 * LINE || top < at) this.scrollTo(top - this.scroller.clientHeight * 0.4);
   }
 
+  /** To the beginning of a line, so that none is cut at the top. */
   scrollTo(top) {
-    this.scrolled = Math.max(0, top);
+    this.scrolled = LINE * Math.max(0, Math.round(top / LINE));
     this.scroller.scrollTop = this.scrolled;
   }
 }
