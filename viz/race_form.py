@@ -16,8 +16,8 @@ from .choices import Example, lane_choices, pair_choices, set_here
 from .picture_form import Photographs, build_picture, reads, wire_picture
 from .settings import FormValues
 
-UNFOLD = """<button type="button" class="sp-unfold" aria-expanded="false">Race your own text</button>"""
 TEN_STEPS = """<a class="sp-ten-steps" href="?lesson=ten-steps">New here? Ten steps</a>"""
+UNFOLD = f"""<button type="button" class="sp-unfold" aria-expanded="false">Race your own text</button> {TEN_STEPS}"""
 TIMINGS = [("Quick: 1", 1), *((str(number), number) for number in range(2, int(SETTINGS["repeats"].slider[1]) + 1))]
 ASK = ("Ask the model", "Ask a question, or say what to write")
 CONTINUE = ("Continue this text", "Type the beginning of a text; the models continue it")

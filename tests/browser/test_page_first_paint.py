@@ -12,7 +12,7 @@ from tests.page_fakes import ScriptedBackend
 from tests.page_server import LANES, first_run, page_at, write_recordings
 from tests.runs import make_run
 
-from .conftest import WAIT
+from .conftest import SEEN, WAIT
 from .pointing import settled
 
 GRADIO = "**/assets/index-*.js"  # the script that loads all others
@@ -27,6 +27,7 @@ def without_gradio(browser):
         context = browser.new_context(viewport={"width": 1280, "height": 800})
         contexts.append(context)
         page = context.new_page()
+        page.add_init_script(SEEN)
         page.faults = []
         page.on("pageerror", lambda error: page.faults.append(str(error)))
         page.route(GRADIO, lambda route: route.abort())
@@ -50,6 +51,7 @@ def test_the_recorded_run_plays_before_gradio_has_started(without_gradio, page_u
 def test_the_race_tab_takes_the_playing_player_over_where_it_stands(browser, page_url):
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     page, held = context.new_page(), []
+    page.add_init_script(SEEN)
     page.route(GRADIO, lambda route: held.append(route))
     page.goto(page_url, wait_until="commit")
     expect(page.locator(".sp-early .sd-strip").first).to_be_visible(timeout=WAIT)
@@ -112,3 +114,64 @@ def test_a_link_to_a_pair_opens_that_pairs_first_example(visit, tmp_path):
         expect(page.locator("#max-new-tokens input")).to_have_value("33", timeout=WAIT)
         expect(page.get_by_label("Examples")).to_have_value(run.settings.prompt, timeout=WAIT)  # its title
         assert page.faults == []
+
+
+@pytest.fixture
+def first_visit(browser, page_url):
+    """open(**context options): a page without Gradio's scripts, in a browser that has not seen it."""
+    contexts = []
+
+    def open_page(**options):
+        contexts.append(browser.new_context(viewport={"width": 1280, "height": 800}, **options))
+        page = contexts[-1].new_page()
+        page.clock.install()
+        page.route(GRADIO, lambda route: route.abort())
+        page.goto(page_url)
+        expect(page.locator(".sp-opening")).to_be_visible(timeout=WAIT)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def test_a_first_visit_opens_with_one_iteration_in_captions_then_the_replay_plays(first_visit):
+    page = first_visit()
+    said, seen = page.locator(".sp-opening-said"), page.locator(".sp-opening-row .sd-token")
+    page.clock.run_for(20)
+    assert "The small model guesses" in said.inner_text() and "The big model checks" not in said.inner_text()
+    page.clock.run_for(9000)
+    fates = "[...document.querySelectorAll('.sp-opening-row .sd-token')].map((n) => n.className.split('sd-is-')[1])"
+    shown = page.evaluate(fates)
+    held = shown.count("accepted")
+    assert shown[-1] == "correction" and shown.count("rejected") == 1 and held and seen.count() == len(shown)
+    number = ("no", "One", "Two", "Three", "Four", "Five")[held]
+    assert f"{number} hold" in said.inner_text()
+    page.clock.run_for(3000)
+    assert page.locator(".sp-opening").count() == 0
+    assert page.evaluate("document.querySelector('.sp-early .sd-play').title").startswith("Pause")
+    page.reload()
+    expect(page.locator(".sp-early .sd-strip").first).to_be_visible(timeout=WAIT)
+    assert page.locator(".sp-opening").count() == 0
+
+
+@pytest.mark.parametrize("act", ["click", "key"])
+def test_any_click_or_key_ends_the_opening_and_does_what_it_does(first_visit, act):
+    page = first_visit()
+    if act == "click":
+        page.mouse.click(5, 5)
+    else:
+        page.keyboard.press(" ")
+    page.clock.run_for(100)
+    assert page.locator(".sp-opening").count() == 0
+    assert page.evaluate("document.querySelector('.sp-early .sd-play').title").startswith("Pause")
+
+
+def test_with_reduced_motion_the_opening_stands_still_until_it_is_ended(first_visit):
+    page = first_visit(reduced_motion="reduce")
+    said = page.locator(".sp-opening-said").inner_text()
+    assert "The small model guesses" in said and "hold" in said
+    page.clock.run_for(60_000)
+    assert page.locator(".sp-opening").count() == 1
+    page.keyboard.press("Escape")
+    assert page.locator(".sp-opening").count() == 0

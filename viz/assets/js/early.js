@@ -5,6 +5,7 @@
  */
 import { el } from "../../core/js/dom.js";
 import { mount } from "../../player/js/main.js";
+import { open } from "./opening.js";
 
 let cover = null, player = null, run = null;
 
@@ -39,6 +40,7 @@ export function begin() {
   const { payload } = JSON.parse(value).events[0].data;
   run = payload.id;
   player.load(payload);
+  open(player);
   requestAnimationFrame(() => performance.mark("speculoscope-first-run"));
 }
 
