@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from urllib.parse import parse_qsl
 
 import pytest
@@ -10,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.errors import UserError
+from decoding.records.generate import ENGINE
 from decoding.records.request import SETTINGS, CompareRequest
-from viz.settings import command_line, form_of, link_query, read_form, request_of
+from viz.settings import command_line, form_of, form_of_run, link_query, read_form, request_of
 
-from .runs import HOSTILE
+from .runs import HOSTILE, make_run
 
 FIRST = form_of(CompareRequest(""))
 PROMPTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), min_size=1, max_size=60)
@@ -131,3 +133,12 @@ def test_a_very_long_prompt_does_not_go_into_the_link():
 def test_a_form_that_cannot_run_says_why(changes, sentence):
     with pytest.raises(UserError, match=sentence):
         request_of({**FIRST, "prompt": "x", **changes})
+
+
+def test_a_run_fills_in_the_form_and_one_of_generate_all_but_its_lanes():
+    run = make_run(lanes=("autoregressive", "static:7"), prompt="mine")
+    assert form_of_run(run)["lanes"] == ["autoregressive", "static:7"]
+    target = replace(run.pair.target, engine=ENGINE)
+    lanes = [replace(trace, lane=lane) for trace, lane in zip(run.lanes, ("generate", "assistant/generate"))]
+    watched = form_of_run(replace(run, lanes=lanes, pair=replace(run.pair, target=target)))
+    assert watched["lanes"] == FIRST["lanes"] and watched["prompt"] == "mine"

@@ -20,7 +20,7 @@ from .memory import wire_memory
 from .race_form import build_form
 from .server_functions import answers
 from .session import Visits, delta_of, race_stream
-from .settings import form_of, read_form, request_of
+from .settings import form_of, form_of_run, read_form, request_of
 from .store import RunStore
 
 TASK = "race"
@@ -93,11 +93,8 @@ class _RaceTab:
         return delta_of("finished", payload=self.store.drawn("payload", example.recording, **noticed))
 
     def made_by(self, run: str) -> list:
-        """The form's values that repeat ``run``; fields that cannot show a setting keep their defaults. Raises
-        UserError.
-        """
-        asked = form_of(self.store.get(run).asked)
-        return list(read_form(asked, form_of(CompareRequest("")), "run", self.pairs)[0].values())
+        """The form's values that repeat ``run``. Raises UserError."""
+        return list(form_of_run(self.store.get(run), self.pairs).values())
 
     def wire_run(self, visits: Visits) -> None:
         def start_of(*values: Any) -> Any:

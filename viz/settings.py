@@ -12,8 +12,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from decoding.pictures.photo import is_photo
+from decoding.records.generate import is_recorded
 from decoding.records.request import SETTINGS, CompareRequest, read_request
 from decoding.records.settings import Setting
+from decoding.records.trace import Run
 
 from .player.names import lane_of_name
 
@@ -64,6 +66,14 @@ def read_form(
         else:
             form[name] = _in_form(setting, value)
     return _of_today(form), faults
+
+
+def form_of_run(run: Run, pairs: Collection[str] = ()) -> FormValues:
+    """The form that repeats ``run``; fields that cannot show a setting keep their defaults."""
+    asked = form_of(run.asked)
+    if is_recorded(run):  # its lanes are calls of transformers' generate, which the page cannot make
+        del asked["lanes"]
+    return read_form(asked, form_of(CompareRequest("")), "run", pairs)[0]
 
 
 def link_query(request: CompareRequest) -> str:
