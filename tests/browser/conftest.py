@@ -13,7 +13,9 @@ from tests.page_server import page_at, write_recordings
 
 LEAVING = "addEventListener('beforeunload', () => { console.error = () => {}; })"
 """Gradio's client reports the streams that it cuts as its page is left: no fault of the page."""
+SEEN = "localStorage.setItem('speculoscope-opening-seen', 'yes')"  # a visitor who comes again
 WAIT = 120_000  # ms for whatever must come: on a busy machine the page takes many times as long
+LEARN = "document.querySelector('.sp-learn').speculoscopeLearn"
 expect.set_options(timeout=WAIT)
 
 
@@ -30,6 +32,7 @@ def new_visitor(browser, url: str, **options: Any):
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = context.new_page()
     page.add_init_script(LEAVING)
+    page.add_init_script(SEEN)
     page.faults, page.elsewhere, page.asked = [], [], []
     page.on("pageerror", lambda error: page.faults.append(str(error)))
     page.on("console", lambda message: message.type == "error" and page.faults.append(message.text))
@@ -97,3 +100,33 @@ def shared_page(request, visitors) -> Iterator[Callable[..., Any]]:
     yield visitors.page
     if request.session.testsfailed > failed_before:
         visitors.leave()
+
+
+def at_link(visit, page_url, query: str, **options):
+    """A new visitor who follows a link. Slow: Gradio's page is built again."""
+    page = visit(page_url + query, **options)
+    page.wait_for_selector(".sp-learn:not([aria-busy]) .sl-body:not([aria-busy]) > *")
+    return page
+
+
+@pytest.fixture(scope="module")
+def learn_page(browser, page_url):
+    """One visitor for the tests that need no page of their own."""
+    page = new_visitor(browser, page_url + "?learn=lessons")
+    page.wait_for_selector(".sp-learn:not([aria-busy]) .sl-cards")
+    yield page
+    page.context.close()
+
+
+@pytest.fixture
+def there(learn_page):
+    """there(query): the shared page, as if the link had been followed."""
+
+    def follow(query: str):
+        learn_page.evaluate(
+            f"(query) => {{ {LEARN}.places.lessons.lesson = null; return {LEARN}.follow(query); }}", query
+        )
+        return learn_page
+
+    yield follow
+    assert learn_page.faults == []

@@ -129,13 +129,18 @@ class Step(_Strict):
 
 
 class Lesson(_Strict):
-    """``recording``: a run's id, or the kind of run that the lesson needs (:mod:`viz.learn.roles`)."""
+    """``recording``: a run's id, or the kind of run that the lesson needs (:mod:`viz.learn.roles`).
+
+    ``goals``: what a learner can do after it. ``path``: whether it belongs to the path that teachers are offered.
+    """
 
     id: Identifier
     title: Line
     about: Text
     minutes: Annotated[int, Field(ge=1, le=240)]
     recording: Identifier
+    goals: Annotated[list[Line], Field(max_length=6)] = []
+    path: bool = False
     steps: Annotated[list[Step], Field(min_length=1, max_length=60)]
 
     @model_validator(mode="after")

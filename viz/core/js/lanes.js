@@ -109,6 +109,9 @@ export class Lane {
     return { passes: upTo, thrown: sums.drafted - sums.accepted, ...sums };
   }
 
+  /** Accepted guesses over all guesses; null if there were none. */
+  get acceptance() { const { accepted, drafted } = this.counts(); return drafted ? accepted / drafted : null; }
+
   /** The counts after `upTo` iterations, as the figures of these keys show them. */
   counted(upTo) {
     const { passes, drafted, steps, thrown, kept } = this.counts(upTo);

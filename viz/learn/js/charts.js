@@ -1,7 +1,7 @@
 /* Charts of the Learn tab. */
 
 import { aria, el, svg } from "../../core/js/dom.js";
-import { clamp, count, fixed, times } from "../../core/js/format.js";
+import { clamp, count, fixed, percent, times } from "../../core/js/format.js";
 import { chartSize } from "../../core/js/charts.js";
 import { checkCost } from "../../core/js/replay.js";
 
@@ -74,15 +74,21 @@ export function speedBars(rows, { caption } = {}) {
 /** The measured lanes of the run as bars, with the draft that is always wrong. */
 export function lanesChart(model) {
   const rows = model.lanes.map((lane) => ({ name: lane.name, speedup: lane.speedup ? lane.speedup.median : lane.policy === "autoregressive" ? 1 : null,
-    note: `${lane.iterations.length} passes of the target`, cls: "sl-measured" }));
+    note: passesOf(lane), cls: "sl-measured" }));
   const wrong = model.alwaysWrong(5);
   if (wrong) rows.push({ name: wrong.name, speedup: wrong.speedup.median, note: `${wrong.iterations.length} passes; an invented draft, simulated`, cls: "sl-simulated" });
   return speedBars(rows, { caption: "Speed relative to plain decoding (the line), as measured and as the race replays it" });
 }
 
+/** "39 passes of the target, 195 of the draft; 29% of its guesses accepted" */
+function passesOf(lane) {
+  const { passes, steps, drafted } = lane.counts();
+  return count(passes, "pass", "passes") + " of the target" + (drafted ? `, ${steps} of the draft; ${percent(lane.acceptance)} of its guesses accepted` : "");
+}
+
 /** What a pass over several tokens costs, as measured, against as many passes over one. */
 export function checksChart(model) {
-  const { costs } = model, sizes = [1, 2, 4, 6, 11, 21], list = el("ol", "sl-bars sl-checks"), most = sizes[sizes.length - 1];
+  const { costs } = model, sizes = [1, 2, 4, 6, 9, 21], list = el("ol", "sl-bars sl-checks"), most = sizes[sizes.length - 1];
   for (const n of sizes) {
     const one = el("i", "sl-simulated"), all = el("i", "sl-part-check");
     one.style.width = `${100 * n / most}%`;

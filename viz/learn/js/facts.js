@@ -5,7 +5,6 @@
  */
 
 import { fixed, small, times } from "../../core/js/format.js";
-import { Static, makePolicy, parseLane } from "../../core/js/policies.js";
 import { checkCost, withCosts } from "../../core/js/replay.js";
 import { breakEven } from "./theory.js";
 
@@ -16,32 +15,33 @@ export const FACTS = {
   c: "cost of a guess", first: "additional cost of the first guess of an iteration", check6: "cost of checking 6 tokens", check2: "cost of checking 2 tokens", check21: "cost of checking 21 tokens",
   match: "match rate: share of positions at which the draft's guess is the target's token, percent",
   best_sl: "best static SL, simulated", best_speedup: "its speedup", one_speedup: "speedup of SL 1, simulated", long_speedup: "speedup of SL 20, simulated",
-  dynamic_speedup: "speedup of the cheapest split into iterations, simulated", break_even: "cost of a guess above which no static SL gains",
+  break_even: "cost of a guess above which no static SL gains",
   wrong_speedup: "speedup of SL 5 with every guess wrong", wrong_passes: "its passes of the target",
   sl: "SL of the iteration on screen", held: "its guesses that held", gives: "tokens that it gives", thrown: "guesses that it threw away",
   cost: "its cost in passes", guess: "mean cost of its guesses", saved: "passes that it saved", check: "cost of its check", iteration: "its number", lane_name: "its lane",
-  acceptance_short: "acceptance rate of SL 1, percent", acceptance_long: "acceptance rate of SL 10, percent", longest_run: "most guesses in a row that would hold",
+  fast_acceptance: "acceptance rate of the fastest lane, percent", slow_acceptance: "that of the slowest lane, if it has the same draft, percent",
   p_first: "p of the first guess that was not certain to be kept, of the iteration on screen if it has one", q_first: "q of the same guess", keep_first: "probability that it is kept",
   temperature: "temperature", match_draft2: "match rate of the other draft, percent", c_draft2: "its cost of a guess", draft2: "its name",
   best_speedup_draft2: "its best static speedup",
   picture_tokens: "tokens of the picture", by_picture: "tokens of the text that the picture decides",
   rejected: "rejected guesses of the fastest lane", rejected_by_picture: "those at words that the picture decides",
-  rejected_share: "their share, percent", by_picture_share: "share of the text's tokens that the picture decides, percent",
+  rejected_share: "their share, percent",
   tree_name: "fastest lane whose guesses branch", tree_speedup: "its speedup", tree_passes: "its passes of the target", tree_draft_passes: "its passes of the draft",
   chain_name: "fastest lane with chains of guesses (the oracle excluded)", chain_speedup: "its speedup", chain_passes: "its passes of the target", chain_draft_passes: "its passes of the draft",
   check9: "cost of checking 9 tokens", depth: "most guesses after one another in the iteration on screen", reads: "passes of the draft in it",
 };
 
-const RULES = { sampling: "speculative sampling" };
+/** The acceptance rule of a run in words. */
+export const ruleOf = ({ rule }) => (rule === "sampling" ? "speculative sampling" : rule);
 
 export function factsOf(model) {
   const facts = Object.fromEntries(Object.keys(FACTS).map((name) => [name, null]));
   if (!model) return facts;
   const draft = model.draft, replay = model.replay();
-  Object.assign(facts, { tokens: model.text.ids.length, plain_passes: model.text.ids.length, rule: RULES[model.rule] || model.rule, draft, temperature: model.temperature,
+  Object.assign(facts, { tokens: model.text.ids.length, plain_passes: model.text.ids.length, rule: ruleOf(model), draft, temperature: model.temperature,
     c: draft ? model.costs.c[draft] : null, first: draft ? (model.costs.first || {})[draft] || 0 : null, check2: checkCost(model.costs, 2), check6: checkCost(model.costs, 6), check9: checkCost(model.costs, 9), check21: checkCost(model.costs, 21) });
   laneFacts(model, facts);
-  if (replay) chainFacts(model, facts, replay, draft);
+  if (replay) chainFacts(model, facts, draft);
   samplingFacts(model, facts);
   if (model.counts) pictureFacts(model.counts, model.picture.tokens, facts);
   return facts;
@@ -53,6 +53,7 @@ function laneFacts(model, facts) {
   const oracle = timed.find((lane) => lane.policy === "oracle"), fast = usable[0], slow = usable[usable.length - 1];
   if (fast) Object.assign(facts, { fast_name: fast.name, fast_speedup: fast.speedup.median, fast_passes: fast.iterations.length });
   if (slow) Object.assign(facts, { slow_name: slow.name, slow_speedup: slow.speedup.median });
+  if (slow !== fast && slow.draft === fast.draft) Object.assign(facts, { fast_acceptance: 100 * fast.acceptance, slow_acceptance: 100 * slow.acceptance });
   for (const [kind, lane] of [["tree", usable.find(branches)], ["chain", usable.find((one) => !branches(one))]]) {
     if (!lane) continue;
     const { passes, steps } = lane.counts();
@@ -63,14 +64,13 @@ function laneFacts(model, facts) {
 
 const branches = (lane) => lane.iterations.some((it) => it.parents);
 
-function chainFacts(model, facts, replay, draft) {
-  const sweep = model.sweep(), best = model.bestStatic(), floor = model.simulated("", makePolicy(parseLane("oracle:best")), { weighed: model.costs });
+function chainFacts(model, facts, draft) {
+  const sweep = model.sweep(), best = model.bestStatic();
   const wrong = model.alwaysWrong(5);
   const atCost = (c) => Math.max(...model.sweep(withCosts(model.costs, draft, { c })).map((one) => one.speedup));
   Object.assign(facts, { match: 100 * model.matchRate(), best_sl: best.sl, best_speedup: best.speedup, one_speedup: sweep[0].speedup,
-    long_speedup: sweep[sweep.length - 1].speedup, dynamic_speedup: floor.speedup.median, break_even: breakEven(atCost),
-    wrong_speedup: wrong.speedup.median, wrong_passes: wrong.iterations.length, longest_run: Math.max(0, ...replay.holds),
-    acceptance_short: acceptance(model, 1), acceptance_long: acceptance(model, 10) });
+    long_speedup: sweep[sweep.length - 1].speedup, break_even: breakEven(atCost),
+    wrong_speedup: wrong.speedup.median, wrong_passes: wrong.iterations.length });
   const other = Object.keys(model.chains).find((name) => name !== draft && model.costs.c[name] != null);
   if (other) {
     Object.assign(facts, { draft2: other, match_draft2: 100 * model.matchRate(other), c_draft2: model.costs.c[other],
@@ -78,15 +78,9 @@ function chainFacts(model, facts, replay, draft) {
   }
 }
 
-function pictureFacts({ tokens, by_picture, rejected, rejected_by_picture }, picture_tokens, facts) {
-  Object.assign(facts, { picture_tokens, by_picture, rejected, rejected_by_picture, by_picture_share: 100 * by_picture / tokens,
+function pictureFacts({ by_picture, rejected, rejected_by_picture }, picture_tokens, facts) {
+  Object.assign(facts, { picture_tokens, by_picture, rejected, rejected_by_picture,
     rejected_share: rejected ? 100 * rejected_by_picture / rejected : null });
-}
-
-function acceptance(model, sl) {
-  const lane = model.simulated("", new Static(sl));
-  const drafted = lane.iterations.reduce((sum, it) => sum + it.drafted, 0), held = lane.iterations.reduce((sum, it) => sum + it.accepted, 0);
-  return drafted ? 100 * held / drafted : null;
 }
 
 function samplingFacts(model, facts) {
@@ -110,9 +104,9 @@ export function iterationFacts(lane, i) {
   return { lane_name: lane.name, iteration: i + 1, sl: it.drafted, held: it.accepted, gives: it.gives, depth: it.deepest, reads: it.steps, thrown: it.drafted - it.accepted, cost: it.cost.total, guess: it.drafted ? it.cost.guessing / it.drafted : null, saved: it.cost.gained, check: it.cost.check, ...keptByChance(it) };
 }
 
-const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown", "iteration", "longest_run", "depth", "reads",
+const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown", "iteration", "depth", "reads",
   "tree_passes", "tree_draft_passes", "chain_passes", "chain_draft_passes", "picture_tokens", "by_picture", "rejected", "rejected_by_picture"]);
-const SHARES = new Set(["match", "match_draft2", "acceptance_short", "acceptance_long", "rejected_share", "by_picture_share"]);
+const SHARES = new Set(["match", "match_draft2", "fast_acceptance", "slow_acceptance", "rejected_share"]);
 const FINE = new Set(["c", "c_draft2", "first", "break_even", "p_first", "q_first", "keep_first"]);
 const SPEEDUPS = /speedup/;
 

@@ -9,7 +9,7 @@
 import { aria, button, el, select } from "../../core/js/dom.js";
 import { RUN_FILE, ask, copied, opener } from "../../core/js/files.js";
 import { RunModel } from "../../core/js/run.js";
-import { factsOf } from "./facts.js";
+import { factsOf, ruleOf } from "./facts.js";
 import { packRun, unpackRun } from "./packing.js";
 import { Lessons } from "./lessons.js";
 import { Play } from "./play.js";
@@ -18,11 +18,14 @@ import { WhatIf } from "./whatif.js";
 import { Words } from "./words.js";
 
 const PLACES = [["lessons", "Lessons"], ["steps", "Step by step"], ["play", "Be the policy"], ["whatif", "What if"], ["words", "Words"]];
+const OF_A_RUN = ["steps", "play", "whatif"], PRESENTING = "→ or space: next · ←: back · a: the answers · Esc: exit";
 const RUN_ID = /^[A-Za-z0-9_-]{1,64}$/;
 
 export class Learn {
   constructor(root, { server = null, index = { recordings: [], lessons: [], roles: {} }, payloads = {}, exported = false } = {}) {
     Object.assign(this, { root, server, index, payloads, exported, model: null, place: "lessons" });
+    this.own = new Map(); // the visitor's own runs: id -> title
+    this.mine = null; // the one that was opened last: lessons show others in between
     aria(root, { role: "region", label: "Learn" }).classList.add("speculoscope", "sl-root");
     this.places = { lessons: new Lessons(this), steps: new Steps(this), play: new Play(this), whatif: new WhatIf(this), words: new Words(this) };
     this.others = {};
@@ -42,12 +45,14 @@ export class Learn {
       this.nav.append(tab);
     }
     this.nav.addEventListener("keydown", (event) => this.alongTabs(event));
-    this.present = button("Presenter mode", () => this.setPresenting(!this.presenting), { pressed: false, title: "Large type, operated by keys (Escape ends it)" });
+    this.present = button("Presenter mode", () => this.setPresenting(true), { title: "Large type, operated by keys" });
+    this.onwards = el("span", "sl-group", button("← Back", () => this.onward(-1)), button("Next →", () => this.onward(1), { cls: "sd-button sl-main" }));
+    this.stand = el("div", "sl-stand", this.onwards, el("span", "sl-keys", PRESENTING), button("Exit presenter mode", () => this.setPresenting(false)));
     const tools = el("span", "sl-group sl-tools", this.exported ? null : button("Copy link", () => this.copyLink()), this.present);
     this.body = aria(el("div", "sl-body"), { role: "tabpanel" });
     this.body.id = "sl-body";
     this.head = el("div", "sl-head", this.nav, tools);
-    this.root.replaceChildren(this.head, el("div", "sl-runs", this.picker, this.runLine), this.status, this.body);
+    this.root.replaceChildren(this.head, el("div", "sl-runs", this.picker, this.runLine), this.status, this.body, this.stand);
     this.fillPicker();
   }
 
@@ -70,12 +75,10 @@ export class Learn {
   // -------------------------------------------------------------- runs
 
   fillPicker() {
-    const options = this.index.recordings.map(({ id, title }) => [id, title]);
-    const known = this.model && options.some(([id]) => id === this.model.id);
-    if (this.model && !known) options.unshift([this.model.id, this.model.title]);
+    const options = [...[...this.own].reverse(), ...this.index.recordings.map(({ id, title }) => [id, title])];
     this.picker.replaceChildren();
     if (this.exported || options.length === 0) return;
-    const choose = select("Run", options, this.model ? this.model.id : options[0][0], (id) => this.openId(id));
+    const choose = select("Run", options, this.model ? this.model.id : options[0][0], (id) => { this.mine = null; this.openId(id); });
     this.picker.append(el("span", "sd-mute", "Run"), choose, ...opener("Open a run file…", RUN_FILE, (name, read) => this.openFile(read)));
   }
 
@@ -113,11 +116,17 @@ export class Learn {
     return this.attempt(async () => this.openRun((await this.ask("learn_open", { text: await read() })).payload));
   }
 
+  isOwn(id) { return !this.index.recordings.some((one) => one.id === id); }
+
   openRun(payload) {
     this.model = new RunModel(payload);
+    if (this.isOwn(payload.id)) {
+      this.own.set(payload.id, payload.title);
+      this.mine = payload.id;
+    }
     this.facts = null;
     this.fillPicker();
-    this.runLine.replaceChildren(el("span", "", payload.sentence + payload.doubt), el("span", "sd-mute", payload.badge.text));
+    this.runLine.replaceChildren(el("span", "", payload.sentence + payload.doubt), el("span", "sd-mute", payload.badge.text + (payload.temperature ? ` · ${ruleOf(payload)} at temperature ${payload.temperature}` : "")));
     this.places.steps.open(this.model);
     for (const name of ["play", "whatif"]) this.places[name].model = null;
     if (this.place !== "lessons") this.show(this.place);
@@ -127,9 +136,10 @@ export class Learn {
 
   // -------------------------------------------------------------- places
 
-  /** The tab of the list of lessons also leads back to it out of a lesson. */
-  choose(place) {
+  /** The tab of the list of lessons also leads back to it out of a lesson; those of a run to the visitor's own. */
+  async choose(place) {
     if (place === "lessons" && this.place === place) this.places.lessons.leave();
+    if (OF_A_RUN.includes(place) && this.mine) await this.openId(this.mine);
     this.goTo({ place });
   }
 
@@ -152,8 +162,8 @@ export class Learn {
     if (place === "lessons" && this.places.steps.node.parentNode !== this.body) room.refresh();
     if (place === "words") room.build();
     if (place === "steps") room.refresh();
-    const needsRun = !["lessons", "words"].includes(place);
-    this.body.replaceChildren(needsRun && !this.model ? el("p", "sl-empty", "Choose a run above.") : room.node);
+    this.onwards.hidden = !["lessons", "steps"].includes(place);
+    this.body.replaceChildren(OF_A_RUN.includes(place) && !this.model ? el("p", "sl-empty", "Choose a run above.") : room.node);
   }
 
   /** Called by the steps after each move: the lesson may be waiting for it. */
@@ -177,9 +187,13 @@ export class Learn {
     this.presenting = on;
     this.root.classList.toggle("sl-presenting", on);
     document.documentElement.classList.toggle("sl-presented", on);
-    aria(this.present, { pressed: on });
     if (this.place === "lessons") this.places.lessons.refresh();
     this.root.scrollTop = 0;
+  }
+
+  onward(direction) {
+    const { lessons, steps } = this.places;
+    if (this.place === "lessons") lessons.onward(direction); else steps.move(direction);
   }
 
   // -------------------------------------------------------------- links
@@ -197,7 +211,7 @@ export class Learn {
 
   copyLink() {
     return this.attempt(async () => {
-      const query = this.query(), own = this.model && !this.index.recordings.some(({ id }) => id === this.model.id);
+      const query = this.query(), own = this.model && this.isOwn(this.model.id);
       let fragment = "";
       if (own && query.has("run")) {
         query.delete("run");

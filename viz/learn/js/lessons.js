@@ -1,16 +1,15 @@
 /* Lessons: the texts of lessons/*.json, next to the run that they describe. */
 
-import { aria, button, el, table } from "../../core/js/dom.js";
+import { aria, button, el } from "../../core/js/dom.js";
 import { pictureFigure } from "../../core/js/picture.js";
 import { opener, printNode, save } from "../../core/js/files.js";
-import { clamp } from "../../core/js/format.js";
-import { tokenBox } from "../../core/js/tokens.js";
+import { clamp, count } from "../../core/js/format.js";
 import { checksChart, lanesChart } from "./charts.js";
 import { FACTS, chanceAt, factsOf, fill, iterationFacts } from "./facts.js";
 import { memory } from "./fields.js";
 import { KINDS, exampleOf } from "./kinds.js";
-import { Question, answersOf } from "./questions.js";
-import { costSentence, iterationSentence } from "../../core/js/sentences.js";
+import { goalsOf, handout, teachersPage } from "./papers.js";
+import { Question } from "./questions.js";
 import { Calculator } from "./whatif.js";
 
 const LESSON_FILE = { most: 200_000, limit: "200 kB, the limit for a lesson" };
@@ -48,6 +47,7 @@ export class Lessons {
   async open(lesson, step = 0) {
     this.node.replaceChildren(el("p", "sl-empty", "Opening the lesson…"));
     this.lesson = lesson;
+    this.ended = false;
     this.results.clear();
     this.question = null;
     await this.toStep(clamp(step, 0, lesson.steps.length - 1));
@@ -56,8 +56,8 @@ export class Lessons {
   leave() { this.lesson = null; this.refresh(); }
 
   /** The recording for a step: by its id, else by its kind. */
-  runFor(step) {
-    const wanted = step.recording || this.lesson.recording, { roles, recordings } = this.learn.index;
+  runFor(step, lesson = this.lesson) {
+    const wanted = step.recording || lesson.recording, { roles, recordings } = this.learn.index;
     if (!wanted) return { id: null };
     if (this.learn.exported) return { id: roles[wanted] || null };
     if (recordings.some(({ id }) => id === wanted)) return { id: wanted };
@@ -66,8 +66,10 @@ export class Lessons {
     return { id, note: `This lesson was written for a recording of the kind “${wanted}”, and there is none here: it uses the run on screen instead.` };
   }
 
+  modelFor(step, lesson) { return this.learn.modelOf(this.runFor(step, lesson).id); }
+
   async toStep(at) {
-    this.at = at;
+    Object.assign(this, { at, ended: false });
     const { id, note } = this.runFor(this.step);
     if (id && (!this.model || this.model.id !== id)) await this.learn.openId(id);
     this.refresh();
@@ -78,8 +80,8 @@ export class Lessons {
   move(direction) {
     const at = this.at + direction;
     if (!this.lesson || at < 0) return;
-    if (at >= this.lesson.steps.length) { this.leave(); return; }
-    this.toStep(at);
+    this.ended = at >= this.lesson.steps.length;
+    if (this.ended) this.refresh(); else this.toStep(at);
   }
 
   /** A step is done when it was read, answered or stepped through, as its file says. */
@@ -93,12 +95,12 @@ export class Lessons {
   }
 
   moved(steps) {
-    if (!this.lesson || !this.step.show || this.step.show.view !== "steps" || this.placing) return;
+    if (!this.lesson || this.ended || !this.step.show || this.step.show.view !== "steps" || this.placing) return;
     if (["cost", "own"].includes(steps.steps[steps.at.step].kind)) this.mark("stepped");
   }
 
   key(event) {
-    if (!this.lesson) return false;
+    if (!this.lesson || this.ended) return false;
     const stage = this.step.show && this.step.show.view === "steps" && !this.learn.presenting;
     const acts = { PageDown: () => this.move(1), PageUp: () => this.move(-1), ".": () => this.move(1), ",": () => this.move(-1),
       a: () => this.question?.reveal() };
@@ -115,6 +117,7 @@ export class Lessons {
 
   /** For presenters, one key goes through the iteration first and then to the next step of the lesson. */
   onward(direction) {
+    if (!this.lesson || this.ended) return;
     const { steps } = this.learn.places, staged = this.step.show && this.step.show.view === "steps" && steps.lane;
     const last = staged && steps.at.step === steps.steps.length - 1;
     if (staged && direction > 0 && !last) steps.move(1);
@@ -128,7 +131,7 @@ export class Lessons {
     if (this.learn.place !== "lessons") return;
     this.question = null;
     if (!this.lesson) this.node.replaceChildren(this.shelf());
-    else this.node.replaceChildren(this.page());
+    else this.node.replaceChildren(this.ended ? this.end() : this.page());
     this.learn.root.classList.toggle("sl-in-lesson", Boolean(this.lesson));
   }
 
@@ -144,8 +147,15 @@ export class Lessons {
       el("div", "sl-cards", ...cards), ...(this.learn.index.faults || []).map((fault) => el("p", "sl-fault", fault)));
     if (this.learn.exported) return box;
     const open = opener("Open a lesson file…", LESSON_FILE, (name, read) => this.openFile(read));
+    box.append(el("p", "sl-bar", button("For teachers: goals, answers, a path", () => this.learn.attempt(() => this.showTeachers()))));
     box.append(el("p", "sl-note", ...open, " A lesson is one JSON file, written without code; see the folder lessons for examples."));
     return box;
+  }
+
+  async showTeachers() {
+    const paper = () => teachersPage(this, this.learn.index.lessons);
+    this.node.replaceChildren(el("p", "sl-empty", "Reading the lessons' runs…"));
+    this.node.replaceChildren(el("p", "sl-bar", button("All lessons", () => this.leave()), button("Print", () => this.learn.attempt(async () => printNode(await paper())))), await paper());
   }
 
   openFile(read) {
@@ -182,16 +192,29 @@ export class Lessons {
     return el("div", `sl-lesson${stage ? "" : " sl-alone"}`, text, stage ? el("div", "sl-stage", stage) : null, rest);
   }
 
+  /** After the last step: the score, what was learned, what comes next. */
+  end() {
+    const { lesson, results } = this, asked = lesson.steps.filter((step) => step.question).length, { lessons } = this.learn.index;
+    const missed = [...results].filter(([, { first }]) => !first), next = lessons[lessons.findIndex(({ id }) => id === lesson.id) + 1];
+    const again = missed.map(([at]) => el("li", "", button(`Step ${at + 1}: ${lesson.steps[at].title}`, () => this.toStep(at))));
+    const score = `Of ${count(asked, "question")} you answered ${results.size}, ${results.size - missed.length} of them rightly at once.`;
+    return el("div", "sl-card sl-end", el("p", "sl-where", lesson.title), el("h2", "", "You have finished this lesson"), asked ? el("p", "", score) : null,
+      again.length ? el("p", "", "Worth another look:") : null, again.length ? el("ul", "sl-again", ...again) : null,
+      lesson.goals?.length ? el("h3", "", "You can now") : null, goalsOf(lesson), el("h3", "", "What next"),
+      el("p", "sl-bar", next ? button(`${next.title} (${next.minutes} minutes)`, () => this.learn.attempt(() => this.open(next)), { cls: "sd-button sl-main" }) : null,
+        button("Be the policy", () => this.learn.choose("play")), button("All lessons", () => this.leave())));
+  }
+
   tools() {
     const save = button("Save as one HTML file", () => this.save(), { title: "The lesson and its runs in one file that needs no network" });
-    return el("p", "sl-tools", button("All lessons", () => this.leave()), button("Print a handout", () => this.learn.attempt(async () => printNode(await this.handout()))), this.learn.exported ? null : save);
+    return el("p", "sl-tools", button("All lessons", () => this.leave()), button("Print a handout", () => this.learn.attempt(async () => printNode(await handout(this, this.lesson)))), this.learn.exported ? null : save);
   }
 
   ask(question, facts) {
     const key = `${this.lesson.id}/${this.at}`;
     this.question = new Question(question, facts, key, {
       hidden: Boolean(this.learn.presenting), chosen: this.results.get(this.at)?.text ?? null,
-      answered: (text, right) => { this.results.set(this.at, { text, right }); this.mark("answered"); },
+      answered: (text, right) => { this.results.set(this.at, { text, first: this.results.get(this.at)?.first ?? right }); this.mark("answered"); },
     });
     return this.question.node;
   }
@@ -255,47 +278,9 @@ export class Lessons {
     }
     return found;
   }
-
-  /** All steps on their runs with their questions, and the answers at the end, for printing. */
-  async handout() {
-    const { lesson } = this, solutions = el("ol", ""), models = [];
-    const page = el("div", "sl-handout", el("h1", "", lesson.title));
-    for (const [i, step] of lesson.steps.entries()) {
-      const model = await this.learn.modelOf(this.runFor(step).id), part = this.printedStep(step, i, model, solutions);
-      if (model && !models.includes(model)) {
-        models.push(model);
-        part.prepend(el("p", "", `${models.length > 1 ? "From here on another run. " : ""}${model.sentence}`), el("p", "sd-mute", model.badge.text));
-      }
-      page.append(part);
-    }
-    if (solutions.children.length) page.append(el("section", "sl-solutions", el("h2", "", "Answers"), solutions));
-    models.forEach((model, i) => page.append(el("section", "", el("h2", "", `How the ${["", "second ", "third "][i] ?? "next "}run was made`), table(["what", "value"], model.settings))));
-    return page;
-  }
-
-  /** One step; the right answer of its question is added to `solutions`. */
-  printedStep(step, i, model, solutions) {
-    const part = el("section", "", el("h2", "", `${i + 1}. ${step.title}`));
-    const lane = model && step.show && step.show.view === "steps" ? this.laneFor(step.show.lane, model) : null;
-    const found = lane && step.show.find ? Math.max(0, exampleOf(model, lane, step.show.find)) : 0;
-    const facts = { ...(model ? factsOf(model) : {}), ...(lane ? iterationFacts(lane, found) : {}) };
-    part.append(...step.text.map((one) => el("p", "", fill(one, facts))));
-    if (lane && lane.iterations[found]) part.append(printedIteration(lane, found));
-    if (!step.question) return part;
-    const answers = answersOf(step.question, facts, `${this.lesson.id}/${i}`), right = answers.findIndex((one) => one.right);
-    part.append(el("p", "", el("b", "", fill(step.question.text, facts))), ...answers.map((one, k) => el("p", "sl-choice", `${"abcdef"[k]})  ${one.text}`)));
-    if (right >= 0) solutions.append(el("li", "", el("b", "", `Step ${i + 1}: ${"abcdef"[right]}) ${answers[right].text}. `), answers[right].why));
-    return part;
-  }
 }
 
 function firstMissing(done = [], total = 0) {
   const known = new Set(done);
   return Math.max(0, Array.from({ length: total }, (_, i) => i).findIndex((i) => !known.has(i)));
-}
-
-function printedIteration(lane, i) {
-  const it = lane.iterations[i], row = el("p", "sl-printed", ...it.guesses.map((guess) => tokenBox(guess.text, guess.outcome)));
-  if (it.own) row.append(tokenBox(it.own.text, it.own.outcome));
-  return el("div", "", el("p", "", iterationSentence(lane, i)), row, el("p", "sd-mute", costSentence(it)));
 }

@@ -1,16 +1,15 @@
 /* Be the policy: guess on or check now, on the recorded guesses and the measured costs; then write a policy. */
 
 import { aria, button, el, select } from "../../core/js/dom.js";
-import { fixed, small, times } from "../../core/js/format.js";
+import { count, fixed, small, times } from "../../core/js/format.js";
 import { pieces, piecesAfter } from "../../core/js/pieces.js";
 import { Confidence, Oracle, Static, makePolicy } from "../../core/js/policies.js";
 import { Replay, SL_CAP, bestSplit, checkCost, cutChain, iterationCost, plainCost, simulate } from "../../core/js/replay.js";
-import { meter, tokenBox } from "../../core/js/tokens.js";
 import { speedBars } from "./charts.js";
 import { ExpressionError, MAX_SOURCE, WRITTEN_NAMES, Written } from "./expression.js";
 import { memory } from "./fields.js";
 import { iterationSentence } from "../../core/js/sentences.js";
-import { promptBefore } from "./steps.js";
+import { guessCell, ownCell, promptBefore } from "./steps.js";
 
 const LENGTHS = [24, 48, 96];
 
@@ -94,19 +93,19 @@ export class Play {
       el("p", "sl-bar", lengths, Object.assign(button("Start", () => this.start(), { cls: "sd-button sl-main" }), { id: "sl-start" }), best ? el("span", "sd-mute", `Your best here: ${times(best)}`) : null));
   }
 
-  /** The game: the text, the guesses of this iteration, the time spent, two buttons. */
+  /** The game: the text, what the last check said, the guesses of this iteration, the time spent, two buttons. */
   table() {
-    const { game } = this, seen = game.guesses, last = game.past[game.past.length - 1];
-    const board = el("ol", "sl-board");
-    seen.forEach((guess, k) => board.append(el("li", "sl-cell", el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(game.wordOf(k), "waiting"), meter(guess.p))));
+    const { game } = this, seen = game.guesses, last = game.past[game.past.length - 1], { whyNot } = game;
+    const board = aria(el("ol", "sl-board", ...seen.map((guess, k) => guessCell(k, game.wordOf(k), "waiting", guess.p))), { label: "Guesses of this iteration" });
     const on = button("Guess on (→)", () => this.guessOn(), { cls: "sd-button sl-main" }), check = button(seen.length ? "Check now (↓)" : "Check now: take one token (↓)", () => this.check(), { cls: "sd-button sl-main" });
     on.dataset.key = "on";
     check.dataset.key = "check";
-    on.disabled = !game.mayGuess;
+    on.disabled = Boolean(whyNot);
     const text = el("div", "sl-text", promptBefore(this.model, 160), el("span", "", game.shown.slice(0, game.start).join("")), el("span", "sl-present", seen.map((_, k) => game.wordOf(k)).join("")));
     const said = aria(el("p", "sl-sentence", last ? last.sentence : "There is no guess yet. Guess on, or check now?"), { role: "status" });
     requestAnimationFrame(() => { text.scrollTop = text.scrollHeight; });
-    return el("div", "sl-card", said, text, board, el("p", "sl-bar sl-choices", on, check),
+    return el("div", "sl-card", said, last ? checkedBoard(last) : null, text, board, el("p", "sl-bar sl-choices", on, check),
+      whyNot ? aria(el("p", "sl-note", whyNot), { role: "status" }) : null,
       el("p", "sd-mute", `${game.start} of ${game.replay.n} tokens · your time: ${fixed(game.spent + game.open)} passes · plain decoding's time for these tokens: ${fixed(game.start * game.plain)}`));
   }
 
@@ -115,7 +114,8 @@ export class Play {
     const rows = [{ name: "You", speedup: game.speedup, cls: "sl-you", note: `${game.past.length} passes` }, ...game.others(model)].sort((a, b) => b.speedup - a.speedup);
     const again = button("Again", () => this.start(), { cls: "sd-button sl-main" });
     again.dataset.key = "again";
-    const list = el("ol", "sl-regrets", ...regrets.map(({ i, cost, sentence }) => el("li", "", `${sentence} `, button("Show it", () => this.stepThrough(i)), ` It cost ${fixed(cost)} passes.`)));
+    const list = el("ol", "sl-regrets", ...regrets.map(({ i, at, cost, sentence, better }) => el("li", "", `${sentence} Better: ${better}. That would have saved ${fixed(cost)} passes. `,
+      button("Show it", () => this.stepThrough(i, at)))));
     return el("div", "sl-card", el("h2", "", `You: ${speed}${game.isBest ? ", your best here" : ""}`),
       el("p", "", `${game.replay.n} tokens in ${fixed(game.spent)} passes of the target's time; plain decoding takes ${fixed(game.replay.n * game.plain)}. All lanes below are simulated on the same tokens at the same costs.`),
       speedBars(rows, { caption: "Speed relative to plain decoding" }),
@@ -123,10 +123,16 @@ export class Play {
       el("p", "sl-bar", again, button("Step through my lane", () => this.stepThrough(0)), this.lengths()));
   }
 
-  stepThrough(iteration) {
+  stepThrough(iteration, step = 0) {
     const { game } = this, lane = this.model.fromIterations("You", "you", game.past.map((one) => one.tuple), { replay: game.replay, speedup: game.speedup });
-    this.learn.goTo({ place: "steps", lane, iteration, step: 0 });
+    this.learn.goTo({ place: "steps", lane, iteration, step });
   }
+}
+
+/** What came of the guesses of the last check: they stay until the next one. */
+function checkedBoard({ guesses, it: { tokens, own } }) {
+  const cells = guesses.map(({ p }, k) => guessCell(k, tokens[k].text, tokens[k].outcome, p));
+  return aria(el("ol", "sl-board sl-checked", ...cells, own ? ownCell(own) : null), { label: "The last check" });
 }
 
 /** One game: the state of the player's lane over the first n tokens. */
@@ -140,7 +146,12 @@ class Game {
   }
 
   get most() { return Math.min(this.replay.n - this.start - 1, this.replay.reach[this.start]); }
-  get mayGuess() { return !this.over && this.guesses.length < this.most; }
+  /** Why no further guess is possible; "" where one is. */
+  get whyNot() {
+    if (this.guesses.length < this.most) return "";
+    return this.most < this.replay.n - this.start - 1 ? "No further guess was recorded at this place: check now."
+      : "The last token is always the target's own, given by the check: nothing is left to guess.";
+  }
   /** Cost of this iteration's guesses so far. */
   get open() { return this.guesses.length ? this.cost(this.guesses.length) - checkCost(this.model.costs, this.guesses.length + 1) - this.model.costs.o : 0; }
   get speedup() { return this.replay.n * this.plain / this.spent; }
@@ -153,7 +164,7 @@ class Game {
   }
 
   guessOn() {
-    if (this.mayGuess) this.guesses.push(this.replay.guess(this.start, this.guesses.length));
+    if (!this.over && !this.whyNot) this.guesses.push(this.replay.guess(this.start, this.guesses.length));
   }
 
   check() {
@@ -161,18 +172,19 @@ class Game {
     const n = this.guesses.length, accepted = Math.min(n, this.replay.holds[this.start]);
     const tuple = [this.start, n, accepted], cost = this.cost(n);
     const lane = this.model.fromIterations("You", "you", [tuple], { replay: this.replay });
-    this.past.push({ tuple, cost, sentence: iterationSentence(lane, 0).replace("Iteration 1", `Iteration ${this.past.length + 1}`) });
+    this.past.push({ tuple, cost, guesses: this.guesses, it: lane.iterations[0], sentence: iterationSentence(lane, 0).replace("Iteration 1", `Iteration ${this.past.length + 1}`) });
     this.spent += cost;
     this.start += accepted + 1;
     this.guesses = [];
     this.over = this.start >= this.replay.n;
   }
 
-  /** The n decisions that cost most, compared with the best one at the same place; both continue in the cheapest way. */
+  /** The n decisions that cost most, compared with the best one at the same place; both continue in the cheapest way. `at`:
+   * the guess at which the best one parts from them. */
   worst(n) {
-    const { rest } = bestSplit((start) => this.replay.holds[start], this.replay.n, (k) => this.cost(k));
+    const { plan, rest } = bestSplit((start) => this.replay.holds[start], this.replay.n, (k) => this.cost(k));
     const regrets = this.past.map(({ tuple: [start, guessed, accepted], cost, sentence }, i) => ({ i, sentence,
-      cost: cost + rest[Math.min(start + accepted + 1, this.replay.n)] - rest[start] }));
+      at: Math.max(0, Math.min(plan[start], guessed - 1)), better: betterThan(guessed, plan[start], accepted), cost: cost + rest[Math.min(start + accepted + 1, this.replay.n)] - rest[start] }));
     return regrets.filter((one) => one.cost > 0.01).sort((a, b) => b.cost - a.cost).slice(0, n);
   }
 
@@ -185,6 +197,13 @@ class Game {
       .filter(Boolean).sort((a, b) => b.speedup - a.speedup).slice(0, 1);
     return [{ name: "Plain", speedup: 1, note: "the target alone", cls: "sl-simulated" }, run("Confidence 0.4", new Confidence(), "stops under 40%"), best, ...learned, run("Oracle", new Oracle(), "knows the text in advance; not usable")];
   }
+}
+
+/** What would have been better than `guessed` guesses. */
+function betterThan(guessed, best, accepted) {
+  if (best > guessed) return `guess on, to ${best}: all of them hold`;
+  const failed = best === accepted ? `: guess ${best + 1} fails` : "";
+  return best ? `check after ${count(best, "guess", "guesses")}${failed}` : `check without guessing${failed}`;
 }
 
 /** The editor for a policy in a few lines, which is replayed while one types. */

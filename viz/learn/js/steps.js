@@ -1,7 +1,7 @@
 /* Step by step: one iteration at a time, divided into guesses, check, verdicts, own token, rewind and cost. */
 
 import { aria, button, el, select } from "../../core/js/dom.js";
-import { clamp, fixed, percent, quoted, visible } from "../../core/js/format.js";
+import { clamp, count, fixed, percent, quoted, times, visible } from "../../core/js/format.js";
 import { meter, tokenBox, tops } from "../../core/js/tokens.js";
 import { KINDS, findIteration } from "./kinds.js";
 import { treeOf } from "../../core/js/tree.js";
@@ -103,7 +103,7 @@ export class Steps {
   }
 
   controls() {
-    const lanes = select("Lane", this.lanes.map((lane, i) => [i, lane.name + (lane.simulated ? " (simulated)" : "")]), this.lanes.indexOf(this.lane),
+    const lanes = select("Lane", this.lanes.map((lane, i) => [i, lane.name + speedOf(lane)]), this.lanes.indexOf(this.lane),
       (i) => this.goTo({ lane: Number(i) }));
     lanes.dataset.key = "lane";
     const keyed = (key, node) => { node.dataset.key = key; return node; };
@@ -203,15 +203,15 @@ export class Steps {
     const open = this.revealed(step), it = this.it, board = aria(el("ol", "sl-board"), { label: "Guesses of this iteration" });
     it.guesses.slice(0, open.guesses).forEach((guess, k) => {
       const fate = this.fateOf(k, open), current = step.at === k && step.kind !== "own" && step.kind !== "rewind";
-      const cell = el("li", `sl-cell${current ? " sl-current" : ""}`, el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(guess.text, fate));
-      if (guess.p != null) cell.append(meter(guess.p));
+      const cell = guessCell(k, guess.text, fate, guess.p);
+      cell.classList.toggle("sl-current", current);
       if (k < open.verdicts && guess.outcome !== "dropped") cell.append(el("span", "sl-cell-own", guess.outcome === "rejected" && guess.other != null ? `target: ${visible(guess.other)}` : "agrees"));
-      if (fate !== "waiting") cell.append(el("span", "sl-cell-fate", fate));
       board.append(cell);
     });
     if (open.own && it.own) {
-      board.append(el("li", `sl-cell sl-cell-big${step.kind === "own" ? " sl-current" : ""}`, el("span", "sl-cell-no", "target"),
-        tokenBox(it.own.text, it.own.outcome), el("span", "sl-cell-fate", it.own.outcome)));
+      const cell = ownCell(it.own);
+      cell.classList.toggle("sl-current", step.kind === "own");
+      board.append(cell);
     }
     const current = board.querySelector(".sl-current");
     if (current) requestAnimationFrame(() => { board.scrollLeft = current.offsetLeft - board.clientWidth / 2; });
@@ -222,20 +222,21 @@ export class Steps {
   costs(step) {
     const { cost, steps, gives } = this.it, open = this.revealed(step), reads = open.reads ?? open.guesses, checked = step.kind !== "guess";
     const scale = Math.max(cost.total, cost.plain, 1), bar = el("div", "sl-cost"), plain = el("div", "sl-cost");
-    const part = (holder, size, cls, text) => {
+    const part = (holder, size, cls) => {
       const piece = el("i", cls);
       piece.style.width = `${100 * size / scale}%`;
-      piece.title = text;
       holder.append(piece);
     };
-    for (let k = 0; k < reads; k++) part(bar, cost.guessing / steps, "sl-part-guess", `guess ${k + 1}: ${fixed(cost.guessing / steps)}`);
-    if (checked) part(bar, cost.check, "sl-part-check", `check: ${fixed(cost.check)}`);
-    if (checked && cost.rest) part(bar, cost.rest, "sl-part-rest", `the rest: ${fixed(cost.rest)}`);
-    for (let k = 0; open.over && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check", `token ${k + 1}: ${fixed(cost.plain / gives)}`);
+    for (let k = 0; k < reads; k++) part(bar, cost.guessing / steps, "sl-part-guess");
+    if (checked) part(bar, cost.check, "sl-part-check");
+    if (checked && cost.rest) part(bar, cost.rest, "sl-part-rest");
+    for (let k = 0; open.over && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check");
     const spent = (steps ? cost.guessing * reads / steps : 0) + (checked ? cost.check + cost.rest : 0);
+    const parts = [reads && `${count(reads, "draft pass", "draft passes")} at ${fixed(cost.guessing / steps)}`, checked && `a check at ${fixed(cost.check)}`,
+      checked && cost.rest && `the rest at ${fixed(cost.rest)}`].filter(Boolean).join(", ");
     const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sd-mute", name), holder, el("span", "sl-value", value));
     const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, open.over ? fixed(cost.plain) : "at the end"),
-      el("p", "sl-note", "In passes of the target over one token, at this run's own costs." + this.clock()));
+      el("p", "sl-note", `${parts}, in passes of the target over one token, at this run's own costs.${this.clock()}`));
     return box;
   }
 
@@ -257,6 +258,21 @@ export class Steps {
     const said = el("p", "", `${quoted(text)}, place ${depth + 1}${p == null ? "" : `: the draft gave it ${percent(p)} after the guesses above`}.`);
     this.node.querySelector(".sl-numbers").replaceChildren(said, tops(draft, ["guess", "check"].includes(step.kind) ? [] : target));
   }
+}
+
+const speedOf = ({ simulated, speedup }) => {
+  const said = [simulated && "simulated", speedup?.median && times(speedup.median)].filter(Boolean).join(", ");
+  return said && ` (${said})`;
+};
+
+/** A guess on a board: its number, the token with its fate, how sure the draft was of it. */
+export function guessCell(k, text, fate, p) {
+  return el("li", "sl-cell", el("span", "sl-cell-no", `guess ${k + 1}`), tokenBox(text, fate), p == null ? null : meter(p), fate === "waiting" ? null : el("span", "sl-cell-fate", fate));
+}
+
+/** The target's own token on a board. */
+export function ownCell({ text, outcome }) {
+  return el("li", "sl-cell sl-cell-big", el("span", "sl-cell-no", "target"), tokenBox(text, outcome), el("span", "sl-cell-fate", outcome));
 }
 
 /** The end of the prompt: above the text where that answers it, else joined to it. */

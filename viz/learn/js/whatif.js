@@ -32,8 +32,9 @@ export class WhatIf {
 
   open(model) {
     this.model = model;
+    this.calculator ??= new Calculator().node;
     if (!model.replay()) {
-      this.node.replaceChildren(el("p", "sl-empty", model.no_chain));
+      this.node.replaceChildren(el("p", "sl-empty", model.no_chain), this.calculator);
       return;
     }
     this.draft = model.draft;
@@ -54,7 +55,7 @@ export class WhatIf {
     this.byCost = new HeatMap({ columns: COSTS, rows, xLabel: "c", yLabel: "SL", xText: fixed });
     this.maps = el("div", "sl-maps", this.byMatch.node, this.byCost.node);
     this.node.replaceChildren(this.presets, el("div", "sl-sliders", this.c.node, this.sl.node, this.threshold.node, el("label", "sl-field", el("span", "", "Checks"), this.checks), choice),
-      this.out, this.maps, this.questions());
+      this.out, this.maps, this.calculator, this.questions());
     this.draw();
   }
 
@@ -88,9 +89,9 @@ export class WhatIf {
     this.draw();
   }
 
-  get costs() {
-    return withCosts(this.model.costs, this.draft, { c: this.cost, v: CHECKS[this.checks.value][1](this.model.costs) });
-  }
+  get costs() { return this.costsAt(this.cost); }
+
+  costsAt(c) { return withCosts(this.model.costs, this.draft, { c, v: CHECKS[this.checks.value][1](this.model.costs) }); }
 
   get key() { return null; }
 
@@ -109,12 +110,21 @@ export class WhatIf {
         { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sd-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.median, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.median)}`]] }],
       marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }] });
     const said = el("p", "sl-sentence", `SL ${sl} at c = ${small(this.cost)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
-      + (best.speedup > 1 ? `The best SL would be ${best.sl}, ${times(best.speedup)}.` : "No SL gains anything: plain decoding is best."));
+      + (best.speedup > 1 ? `The best SL would be ${best.sl}, ${times(best.speedup)}.` : `No SL gains anything: plain decoding is best from c = ${small(this.turningPoint())} on.`));
     aria(said, { role: "status" });
-    this.out.replaceChildren(...[said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would reach ${times(confidence.speedup.median)} with ${fixed(mean, 1)} guesses on average. On this text the draft's guess is right at ${percent(alpha)} of the places; its measured c is ${small(this.measured)}.`), chart, this.recorded(costs)].filter(Boolean));
+    this.out.replaceChildren(...[said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would reach ${times(confidence.speedup.median)} with ${fixed(mean, 1)} guesses on average. ${model.drafts.map((name) => this.aboutDraft(name)).join(" ")}`), chart, this.recorded(costs)].filter(Boolean));
     cancelAnimationFrame(this.later);
     this.later = requestAnimationFrame(() => this.drawMaps(alpha, costs, sl));
   }
+
+  /** A draft's two figures, and what they come to. */
+  aboutDraft(name) {
+    const best = this.model.bestStatic(undefined, name);
+    return `On this text ${name} is right at ${percent(this.model.matchRate(name))} of the places and has a measured c of ${small(this.model.costs.c[name])}; its best SL, ${best.sl}, decodes ${times(best.speedup)} as fast as plain decoding.`;
+  }
+
+  /** The c from which on no static SL gains, at the chosen cost of checks. */
+  turningPoint() { return breakEven((c) => this.model.bestStatic(this.costsAt(c), this.draft).speedup); }
 
   /** The run's own lanes at these costs, with their recorded decisions: so every policy is here, with or without JavaScript. */
   recorded(costs) {
@@ -139,7 +149,7 @@ export class WhatIf {
   questions() {
     const { model } = this, best = (costs) => model.bestStatic(costs, this.draft), at = (c) => withCosts(model.costs, this.draft, { c });
     const rows = [
-      ["Above which c is every static SL a loss on this text?", () => breakEven((c) => best(at(c)).speedup), 0.05, fixed],
+      ["Above which c is every static SL a loss on this text, with checks as chosen?", () => this.turningPoint(), 0.05, fixed],
       ["Which SL would be best if the draft were twice as fast?", () => best(at(this.measured / 2)).sl, 0, String],
       ["If the draft were as slow as the target (c = 1), how fast would SL 1 be, relative to plain decoding?", () => model.sweep(at(1), this.draft, 1)[0].speedup, 0.03, times],
     ];
@@ -168,7 +178,7 @@ export class Calculator {
     this.sl = numberField("guesses per check, SL", sl, { max: 1000, step: 1 }, redraw);
     this.held = numberField("guesses that hold, on average", held, { max: 1000 }, redraw);
     this.out = aria(el("div", ""), { role: "status" });
-    this.node = el("div", "sl-card sl-calculator", el("h3", "", "Calculator"), el("div", "sl-fields", this.guess.node, this.check.node, this.sl.node, this.held.node), this.out);
+    this.node = el("div", "sl-card sl-calculator", el("h3", "", "Calculator, in milliseconds"), el("div", "sl-fields", this.guess.node, this.check.node, this.sl.node, this.held.node), this.out);
     this.draw();
   }
 

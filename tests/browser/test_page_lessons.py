@@ -1,0 +1,295 @@
+"""Lessons in a real browser: each to its end, their numbers, on paper, in one file, for teachers."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from decoding.backends.recorded import RecordedBackend
+from tests.page_server import first_run
+from viz.learn.export import export_lesson
+from viz.learn.lessons import shipped_lessons
+from viz.learn.tab import LearnRuns
+from viz.player.payload import run_payload
+from viz.store import RunStore
+
+LESSONS = [lesson["id"] for lesson in shipped_lessons()]
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_is_walked_to_its_end(there, lesson):
+    page = there(f"?lesson={lesson}")
+    steps = next(one for one in shipped_lessons() if one["id"] == lesson)["steps"]
+    for number, step in enumerate(steps, start=1):
+        page.wait_for_function(
+            "text => document.querySelector('.sl-lesson-text h2')?.textContent === text", arg=step["title"]
+        )
+        assert f"step {number} of {len(steps)}" in page.locator(".sl-lesson-text .sl-where").inner_text()
+        text = page.locator(".sl-lesson-text").inner_text()
+        assert "{" not in text
+        if not step.get("needs"):
+            assert "not recorded in this run" not in text
+        if "question" in step and page.locator(".sl-answer").count():
+            page.locator(".sl-answer").first.click()
+            assert page.locator(".sl-answer.sl-right").count() == 1
+            assert page.locator(".sl-feedback p").first.inner_text()
+        while step.get("done") == "stepped" and "Cost:" not in page.locator(".sl-caption").inner_text():
+            page.locator("[data-key=next]").click()
+        page.locator(".sl-turn .sl-main").click()
+    end = page.locator(".sl-end")
+    asked = sum("question" in step for step in steps)
+    assert f"Of {asked} question{'s' * (asked > 1)} you answered" in end.inner_text()
+    for goal in next(one for one in shipped_lessons() if one["id"] == lesson)["goals"]:
+        assert goal in end.inner_text()
+    end.get_by_role("button", name="All lessons").click()
+    page.wait_for_selector(".sl-cards")
+    card = page.locator(".sl-cards .sl-card", has_text=next(o for o in shipped_lessons() if o["id"] == lesson)["title"])
+    assert "done" in card.inner_text()
+
+
+def test_the_calculator_follows_its_fields(there):
+    steps = next(one for one in shipped_lessons() if one["id"] == "ten-steps")["steps"]
+    place = next(i for i, step in enumerate(steps, start=1) if step["show"]["view"] == "calculator")
+    page = there(f"?lesson=ten-steps&step={place}")
+    found = page.locator(".sl-calculator [role=status]")
+    assert "5 × 1 ms + 10 ms = 15 ms for 3 + 1 = 4 tokens" in found.inner_text()
+    assert "267 tokens a second; plain decoding 100: 2.67×, faster." in found.inner_text()
+    page.get_by_label("a guess takes (ms)").fill("9")
+    assert "5 × 9 ms + 10 ms = 55 ms" in found.inner_text() and "0.73×, slower." in found.inner_text()
+    page.get_by_label("guesses that hold, on average").fill("4.5")
+    assert "100 tokens a second; plain decoding 100: no difference." in found.inner_text()
+    page.get_by_label("guesses per check, SL").fill("4")
+    assert found.inner_text() == "At most 4 can hold: there are no more guesses."
+    for wrong in ("0", "-1", ""):
+        page.get_by_label("a check takes (ms)").fill(wrong)
+        assert found.inner_text() == "Each field needs a number that is not negative; a check takes more than 0 ms."
+
+
+def test_the_right_answer_does_not_always_stand_first(there):
+    page = there("?learn=lessons")
+    places = page.evaluate(
+        """() => {
+          const learn = document.querySelector('.sp-learn').speculoscopeLearn;
+          const place = ({ question }, key) => SpeculoscopeLearn.answersOf(question, learn.known, key)
+            .findIndex((one) => one.right);
+          return learn.index.lessons.flatMap(({ id, steps }) => steps.flatMap(
+            (step, i) => (step.question ? [place(step, `${id}/${i}`)] : [])));
+        }"""
+    )
+    assert set(places) >= {0, 1, 2}
+
+
+def test_a_lesson_file_is_opened_from_disk_and_a_hostile_one_refused(there, tmp_path):
+    page = there("?learn=lessons")
+    mine = json.loads(json.dumps(shipped_lessons()[0]))
+    mine.update(id="mine", title="<img src=x onerror=window.hacked=1>", steps=mine["steps"][:1])
+    (tmp_path / "mine.json").write_text(json.dumps(mine), encoding="utf-8")
+    (tmp_path / "bad.json").write_text('{"id": "<script>"}', encoding="utf-8")
+    picker = page.locator(".sl-shelf input[type=file]")
+    picker.set_input_files(tmp_path / "bad.json")
+    page.wait_for_selector(".sl-status.sl-fault")
+    assert "This is not a lesson file" in page.locator(".sl-status").inner_text()
+    page.locator(".sl-shelf input[type=file]").set_input_files(tmp_path / "mine.json")
+    page.wait_for_selector(".sl-lesson")
+    assert "<img" in page.locator(".sl-lesson .sl-where").first.inner_text()
+    assert page.evaluate("window.hacked") is None
+
+
+def test_a_presenter_needs_keys_only_and_answers_wait(there):
+    page = there("?lesson=ten-steps&step=4")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("p")
+    page.wait_for_selector(".sl-presenting")
+    assert page.locator(".sl-answer").count() == 0
+    page.keyboard.press("a")
+    assert page.locator(".sl-answer").count() == 4
+    assert not page.locator(".sl-runs").is_visible()
+    title = page.locator(".sl-lesson-text h2").inner_text()
+    for _ in range(40):
+        page.keyboard.press("ArrowRight")
+        if page.locator(".sl-lesson-text h2").inner_text() != title:
+            break
+    assert page.locator(".sl-lesson-text h2").inner_text() == "When all guesses hold: the bonus"
+    page.keyboard.press("Escape")
+    assert page.locator(".sl-presenting").count() == 0
+
+
+def test_a_lesson_prints_as_a_hand_out(there):
+    page = there("?lesson=ten-steps")
+    page.evaluate("void (window.print = () => { window.printed = document.querySelector('.sl-print').textContent; })")
+    page.get_by_role("button", name="Print a handout").click()
+    page.wait_for_function("window.printed")
+    printed = page.evaluate("window.printed")
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    for step in shipped_lessons()[0]["steps"]:
+        assert step["title"] in printed
+    assert "Answers" in printed and "How the run was made" in printed
+
+
+def test_a_hand_out_shows_each_step_on_its_own_run(there):
+    page = there("?lesson=dice")
+    page.evaluate("window.printed = ''")
+    page.evaluate("void (window.print = () => { window.printed = document.querySelector('.sl-print').textContent; })")
+    page.get_by_role("button", name="Print a handout").click()
+    page.wait_for_function("window.printed")
+    assert "another run" in page.evaluate("window.printed")
+    assert "In this run, made with coupling" in page.evaluate("window.printed")  # its last step
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+
+
+def test_a_lesson_is_saved_as_one_file_that_works_alone(there, browser, tmp_path):
+    page = there("?lesson=one-sl")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as one HTML file").click()
+    file = tmp_path / "lesson.html"
+    download.value.save_as(file)
+    alone = browser.new_page()
+    faults = []
+    alone.on("pageerror", lambda error: faults.append(str(error)))
+    alone.on("request", lambda request: request.url.startswith("http") and faults.append(request.url))
+    alone.goto(file.as_uri())
+    alone.wait_for_selector(".sl-lesson h2")
+    for _ in range(len(shipped_lessons()[1]["steps"])):
+        alone.locator(".sl-turn .sl-main").click()
+    assert alone.locator(".sl-cards .sl-card").count() == 1
+    assert faults == []
+    alone.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser, tmp_path, scheme):
+    file = tmp_path / "lesson.html"
+    file.write_text(export_lesson(shipped_lessons()[0], run_payload(first_run(), details=True)), encoding="utf-8")
+    page = browser.new_page(color_scheme=scheme, bypass_csp=True)
+    page.goto(file.as_uri())
+    for place in ("lessons", "steps", "play", "whatif", "words"):
+        page.evaluate(f"learn.goTo({{ place: '{place}' }})")
+        if place == "play":
+            page.locator("#sl-start").click()
+            page.locator("[data-key=on]").click()
+        found = Axe().run(page).response["violations"]
+        serious = [
+            (one["id"], one["nodes"][0]["html"][:120]) for one in found if one["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], place
+    page.close()
+
+
+PANEL = """() => {
+  const stage = document.querySelector('.sl-stage'), seen = [], chosen = (one) => one.selectedOptions[0].text;
+  for (const walk = document.createTreeWalker(stage, NodeFilter.SHOW_TEXT); walk.nextNode(); )
+    if (!walk.currentNode.parentElement.closest('select')) seen.push(walk.currentNode.data);
+  const selects = [...stage.querySelectorAll('select')];
+  return [...seen, ...selects.map(chosen), document.querySelector('.sl-run-line').innerText].join(' ');
+}"""
+NUMBER = re.compile(r"(\d+(?:\.\d+)?)([%×]?)")
+
+
+def facts_shown(step: dict, shown: list[str]) -> dict[str, str]:
+    """{fact: text on the page} for each {fact} in the step's paragraphs, of which ``shown`` are the filled ones."""
+    found = {}
+    for written, filled in zip(step["text"], shown, strict=True):
+        names = re.findall(r"\{(\w+)\}", written)
+        pattern = re.sub(r"\\\{\w+\\\}", "(.+?)", re.escape(written))
+        found |= dict(zip(names, re.fullmatch(pattern, filled).groups(), strict=True))
+    return found
+
+
+def is_beside(fact: str, panel: str) -> bool:
+    """Whether the panel shows ``fact``: a name as it is, a number also with more digits."""
+    number = NUMBER.fullmatch(fact)
+    if not number:
+        return fact in panel
+    value, unit = number.groups()
+    digits = len(value.partition(".")[2])
+    return any(f"{float(one):.{digits}f}" == value for one, of in NUMBER.findall(panel) if of == unit)
+
+
+def whole_panel(page) -> str:
+    """What stands beside the text; for an iteration, from its first step to its last."""
+    panel = page.evaluate(PANEL)
+    while page.locator(".sl-steps").count() and "Cost:" not in page.locator(".sl-caption").inner_text():
+        if page.locator(".sl-bet").count():
+            page.locator(".sl-bet button").first.click()
+        page.locator("[data-key=next]").click()
+        panel += f" {page.evaluate(PANEL)}"
+    return panel
+
+
+@pytest.fixture(scope="module")
+def shipped_runs():
+    return LearnRuns(RunStore(RecordedBackend()))
+
+
+@pytest.mark.parametrize("lesson", shipped_lessons(), ids=LESSONS)
+def test_each_number_in_a_lesson_stands_in_the_panel_beside_it(browser, tmp_path, shipped_runs, lesson):
+    kinds = dict.fromkeys([lesson["recording"], *(step.get("recording") for step in lesson["steps"])])
+    roles = {kind: shipped_runs.roles()[kind] for kind in kinds if kind}
+    first, *others = [shipped_runs.payload(run) for run in dict.fromkeys(roles.values())]
+    file = tmp_path / "lesson.html"
+    file.write_text(export_lesson(lesson, first, others, roles), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    missing = {}
+    for at, step in enumerate(lesson["steps"]):
+        page.evaluate(f"learn.places.lessons.toStep({at})")
+        title = page.locator(".sl-lesson-text h2").inner_text()
+        facts = facts_shown(
+            step, page.locator(".sl-lesson-text > p:not(.sl-where)").all_inner_texts()[: len(step["text"])]
+        )
+        panel = whole_panel(page) if facts else ""
+        missing |= {(title, name): fact for name, fact in facts.items() if not is_beside(fact, panel)}
+    assert missing == {}
+    page.close()
+
+
+@pytest.mark.parametrize(
+    "link, written, shown",
+    [
+        ("ten-steps&step=2", r"a guess costs (\d+\.\d+) of a pass", r"draft passes at (\d+\.\d+)"),
+        ("ten-steps&step=2", r"which costs (\d+\.\d+) passes", r"a check at (\d+\.\d+)"),
+        ("ten-steps&step=5", r"at the cost of (\d+\.\d+) passes", r"= (\d+\.\d+) passes of the target"),
+        ("tree&step=2", r"Of (\d+) guesses", r"reads all (\d+) guesses"),
+        ("dice&step=2", r"q = (\d+\.\d+), so", r"q = (\d+\.\d+)\."),
+        ("dice&step=2", r"kept with probability (\d+\.\d+)\. ", r"min\(1, p/q\) = (\d+\.\d+)"),
+    ],
+)
+def test_a_number_in_a_lesson_has_the_meaning_of_the_one_beside_it(there, link, written, shown):
+    page = there(f"?lesson={link}")
+    said = re.search(written, page.locator(".sl-lesson-text").inner_text())[1]
+    beside = re.search(shown, page.locator(".sl-steps").inner_text())[1]
+    assert abs(float(said) - float(beside)) < 0.0051  # three digits or two
+
+
+def test_the_end_of_a_lesson_has_the_score_and_leads_on(there):
+    page = there("?lesson=ten-steps&step=4")
+    page.locator(".sl-answer", has_text=re.compile("A B C$")).click()
+    for step in range(5, 11):
+        page.locator(".sl-turn .sl-main").click()
+        if step == 6:
+            page.locator(".sl-answer", has_text="Another, worse text").click()
+            page.locator(".sl-answer", has_text="more slowly").click()  # too late for the score
+    page.locator(".sl-turn .sl-main").click()
+    end = page.locator(".sl-end")
+    assert "Of 7 questions you answered 2, 1 of them rightly at once." in end.inner_text()
+    end.get_by_role("button", name="Step 6: ").click()
+    assert page.locator(".sl-lesson-text h2").inner_text() == "The same text, always"
+    assert page.locator(".sl-answer.sl-right").count() == 1
+    page.evaluate("document.querySelector('.sp-learn').speculoscopeLearn.places.lessons.toStep(9)")
+    page.locator(".sl-turn .sl-main").click()
+    page.get_by_role("button", name="Why one SL does not fit all").click()
+    assert "step 1 of" in page.locator(".sl-lesson-text .sl-where").inner_text()
+
+
+def test_teachers_get_goals_an_answer_key_and_a_path_of_30_minutes(there):
+    page = there("?learn=lessons")
+    page.get_by_role("button", name="For teachers").click()
+    page.wait_for_selector(".sl-teachers")
+    text = page.locator(".sl-teachers").inner_text()
+    assert "One path of 30 minutes" in text
+    for lesson in shipped_lessons():
+        assert all(goal in text for goal in lesson["goals"]) and lesson["title"] in text
+    assert "A B C." in text and "Slower." in text and "SL 4 with 3 accepted." in text

@@ -1,0 +1,79 @@
+/* What is read apart from the screen: a lesson's handout, and the teacher's page with goals and answers. */
+
+import { el, table } from "../../core/js/dom.js";
+import { costSentence, iterationSentence } from "../../core/js/sentences.js";
+import { tokenBox } from "../../core/js/tokens.js";
+import { factsOf, fill, iterationFacts } from "./facts.js";
+import { exampleOf } from "./kinds.js";
+import { answersOf } from "./questions.js";
+
+/** All steps on their runs with their questions, and the answers at the end, for printing. */
+export async function handout(lessons, lesson) {
+  const models = [], page = el("div", "sl-handout", el("h1", "", lesson.title));
+  for (const [i, step] of lesson.steps.entries()) {
+    const model = await lessons.modelFor(step, lesson), part = printedStep(lessons, lesson, i, model);
+    if (model && !models.includes(model)) {
+      models.push(model);
+      part.prepend(el("p", "", `${models.length > 1 ? "From here on another run. " : ""}${model.sentence}`), el("p", "sd-mute", model.badge.text));
+    }
+    page.append(part);
+  }
+  const answers = await answerKey(lessons, lesson);
+  if (answers.children.length) page.append(el("section", "sl-solutions", el("h2", "", "Answers"), answers));
+  models.forEach((model, i) => page.append(el("section", "", el("h2", "", `How the ${["", "second ", "third "][i] ?? "next "}run was made`), table(["what", "value"], model.settings))));
+  return page;
+}
+
+/** The lane and the iteration of a step on a run, and the facts that its texts name. */
+function shownBy(lessons, step, model) {
+  const lane = model && step.show && step.show.view === "steps" ? lessons.laneFor(step.show.lane, model) : null;
+  const found = lane && step.show.find ? Math.max(0, exampleOf(model, lane, step.show.find)) : 0;
+  return { lane, found, facts: { ...(model ? factsOf(model) : {}), ...(lane ? iterationFacts(lane, found) : {}) } };
+}
+
+function printedStep(lessons, lesson, i, model) {
+  const step = lesson.steps[i], { lane, found, facts } = shownBy(lessons, step, model);
+  const part = el("section", "", el("h2", "", `${i + 1}. ${step.title}`), ...step.text.map((one) => el("p", "", fill(one, facts))));
+  if (lane && lane.iterations[found]) part.append(printedIteration(lane, found));
+  if (!step.question) return part;
+  const answers = answersOf(step.question, facts, `${lesson.id}/${i}`);
+  part.append(el("p", "", el("b", "", fill(step.question.text, facts))), ...answers.map((one, k) => el("p", "sl-choice", `${"abcdef"[k]})  ${one.text}`)));
+  return part;
+}
+
+function printedIteration(lane, i) {
+  const it = lane.iterations[i], row = el("p", "sl-printed", ...it.guesses.map((guess) => tokenBox(guess.text, guess.outcome)));
+  if (it.own) row.append(tokenBox(it.own.text, it.own.outcome));
+  return el("div", "", el("p", "", iterationSentence(lane, i)), row, el("p", "sd-mute", costSentence(it)));
+}
+
+/** The right answer to each question, with its reason, on the lesson's runs. */
+async function answerKey(lessons, lesson) {
+  const list = el("ol", "");
+  for (const [i, step] of lesson.steps.entries()) {
+    if (!step.question) continue;
+    const { facts } = shownBy(lessons, step, await lessons.modelFor(step, lesson)), answers = answersOf(step.question, facts, `${lesson.id}/${i}`);
+    const right = answers.findIndex((one) => one.right);
+    if (right >= 0) list.append(el("li", "", `Step ${i + 1}: ${fill(step.question.text, facts)} `, el("b", "", `${"abcdef"[right]}) ${answers[right].text}.`), ` ${answers[right].why}`));
+  }
+  return list;
+}
+
+/** For teachers: the path through the lessons, and each lesson's goals and answers. */
+export async function teachersPage(lessons, all) {
+  const path = all.filter((lesson) => lesson.path), minutes = path.reduce((sum, lesson) => sum + lesson.minutes, 0);
+  const page = el("div", "sl-handout sl-teachers", el("h1", "", "For teachers"));
+  if (path.length) {
+    page.append(el("h2", "", `One path of ${minutes} minutes`), table(["lesson", "minutes", "after it a learner can"],
+      path.map((lesson, i) => [`${i + 1}. ${lesson.title}`, String(lesson.minutes), goalsOf(lesson)])));
+  }
+  page.append(el("p", "", "A lesson is shown on a projector by Presenter mode: large type, the answers to a question wait until they are asked for. Print a handout gives its steps on paper. "
+    + "All figures below are of the runs that the lessons show here; answers stand in the same order for everybody."));
+  for (const lesson of all) {
+    page.append(el("section", "", el("h2", "", `${lesson.title} (${lesson.minutes} minutes)`), el("p", "", "Goals. After it a learner can:"), goalsOf(lesson),
+      el("p", "", "Answer key:"), await answerKey(lessons, lesson)));
+  }
+  return page;
+}
+
+export const goalsOf = ({ goals = [] }) => el("ul", "sl-goals", ...goals.map((goal) => el("li", "", goal)));
