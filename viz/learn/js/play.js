@@ -32,7 +32,7 @@ export class Play {
 
   follow(query) {
     const tokens = parseInt(query.get("tokens"), 10);
-    if (tokens >= 8 && tokens <= 8192) this.wanted = tokens;
+    if (tokens >= 8 && tokens <= 8192) Object.assign(this, { wanted: tokens, game: null });
     const source = query.get("policy");
     if (source) this.writer.write(source.slice(0, MAX_SOURCE));
     this.build();

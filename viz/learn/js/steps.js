@@ -233,7 +233,7 @@ export class Steps {
     for (let k = 0; open.over && k < gives; k++) part(plain, cost.plain / gives, "sl-part-check");
     const spent = (steps ? cost.guessing * reads / steps : 0) + (checked ? cost.check + cost.rest : 0);
     const parts = [reads && `${count(reads, "draft pass", "draft passes")} at ${fixed(cost.guessing / steps)}`, checked && `a check at ${fixed(cost.check)}`,
-      checked && cost.rest && `the rest at ${fixed(cost.rest)}`].filter(Boolean).join(", ");
+      checked && cost.rest >= 0.005 && `the rest at ${fixed(cost.rest)}`].filter(Boolean).join(", ");
     const row = (name, holder, value) => el("div", "sl-cost-row", el("span", "sd-mute", name), holder, el("span", "sl-value", value));
     const box = el("div", "sl-costs", row("this iteration", bar, fixed(spent)), row("plain decoding", plain, open.over ? fixed(cost.plain) : "at the end"),
       el("p", "sl-note", `${parts}, in passes of the target over one token, at this run's own costs.${this.clock()}`));
