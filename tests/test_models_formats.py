@@ -129,7 +129,7 @@ def test_a_target_is_tried_in_what_holds_its_values_and_is_fast_here(monkeypatch
 
 def test_a_draft_may_also_run_rounded_as_its_pair_says(monkeypatch):
     monkeypatch.setattr(instructions, "has_vectors", lambda: True)
-    monkeypatch.setattr(instructions, "sums_int8_exactly", lambda: True)
+    monkeypatch.setattr(instructions, "has_fbgemm", lambda: True)
     exact = names(target_formats("auto", "cpu", "bfloat16"))
     assert names(draft_formats("auto", "auto", "cpu", "bfloat16")) == exact
     assert names(draft_formats("auto", "int4", "cpu", "bfloat16")) == ["int4", "int8", *exact]
@@ -137,8 +137,8 @@ def test_a_draft_may_also_run_rounded_as_its_pair_says(monkeypatch):
     assert names(draft_formats("int4", "int8", "cpu", "bfloat16")) == ["int8", *exact]  # the target's, not the draft's
     assert names(draft_formats("float32", "int4", "cpu", "bfloat16")) == ["float32"]
     assert names(draft_formats("auto", "int4", "cuda:0", "bfloat16")) == ["bfloat16"]
-    monkeypatch.setattr(instructions, "has_vectors", lambda: False)  # rounded products that are not vectorised are slow
-    assert names(draft_formats("auto", "int4", "cpu", "bfloat16")) == exact
+    monkeypatch.setattr(instructions, "has_vectors", lambda: False)  # products that are not vectorised are slow
+    assert names(draft_formats("auto", "int4", "cpu", "bfloat16")) == ["int8", *exact]
 
 
 @pytest.fixture

@@ -18,10 +18,8 @@ from decoding.comparison.kept_texts import KeptTexts
 from decoding.engines.choosing import target_formats
 from decoding.engines.formats.int4 import GROUP, Groups, Int4Linear, joined, round_to_groups
 from decoding.engines.gguf_groups import read_groups
-from decoding.engines.instructions import sums_int8_exactly
 from decoding.engines.invariance import keeps_bits
 from decoding.engines.lean import LeanModel
-from decoding.engines.linears import Int8Head
 from decoding.engines.loading import describe_model
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
@@ -146,16 +144,15 @@ def test_a_rows_bits_do_not_depend_on_its_company():
     assert torch.equal(torch.cat([model.extend([token]) for token in ids(17, seed=4)]), together)
 
 
-def test_a_drafts_reduced_head_takes_eight_bits_where_sums_of_them_are_exact():
+def test_a_drafts_reduced_head_takes_eight_bits():
     hf_model, kept = random_model(WIDE), torch.arange(3, 128, 5)
     draft = LeanModel(hf_model, describe_model(hf_model, "draft", "test", "none"), "int4", head_ids=kept)
-    assert isinstance(draft.head, Int8Head) == sums_int8_exactly() and keeps_bits(draft)
+    assert keeps_bits(draft)
     whole = lean(hf_model, "int4")
     expected, found = whole.prefill(ids(9))[:, kept], draft.prefill(ids(9))[:, kept]
-    assert (found - expected).abs().max() < 0.03 * expected.abs().max()
-    assert torch.equal(found, expected) != sums_int8_exactly()  # where sums would saturate, it has the target's bytes
+    assert 0 < (found - expected).abs().max() < 0.03 * expected.abs().max()
     draft.info.dtype = whole.info.dtype = "int4"
-    assert (floor_bytes(draft, 9) < floor_bytes(whole, 9)) == sums_int8_exactly()
+    assert floor_bytes(draft, 9) < floor_bytes(whole, 9)
 
 
 def test_every_lane_writes_the_plain_text_of_the_format(folders):

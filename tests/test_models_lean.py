@@ -12,10 +12,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTCo
 from decoding.engines.attention import BagAttention, CacheShape
 from decoding.engines.base import OUTSIDE, CachedModel
 from decoding.engines.cuda import CudaModel
+from decoding.engines.formats.int8 import int8_linear
 from decoding.engines.inputs import FINAL
-from decoding.engines.instructions import sums_int8_exactly
 from decoding.engines.lean import LeanModel, is_lean
-from decoding.engines.linears import Int8Head
 from decoding.engines.loading import describe_model
 from decoding.engines.transformers_engine import refusal
 from decoding.errors import UserError
@@ -91,19 +90,17 @@ def test_smaller_weights_stay_close_to_float32(weights):
     assert 0 < error < (0.03 if weights == "bfloat16" else 0.06)
 
 
-@pytest.mark.skipif(not sums_int8_exactly(), reason="its sums saturate on this CPU, where no model takes it")
-def test_the_int8_head_rounds_each_row_for_itself():
+def test_products_in_int8_round_each_row_for_itself():
     generator = torch.Generator().manual_seed(5)
     weight, x = torch.randn(300, 64, generator=generator), torch.randn(9, 64, generator=generator) * 3
     x[4] *= 100.0  # a row of large values must not make other rows less precise
     x[7] = 0.0
-    head = Int8Head(weight.bfloat16(), bias=torch.arange(300.0))
-    logits = head(x.bfloat16())
-    assert logits.dtype == torch.float32
-    assert torch.equal(logits, torch.cat([head(row[None].bfloat16()) for row in x]))
+    linear = int8_linear(weight, bias=torch.arange(300.0))
+    logits = linear(x)
+    assert torch.equal(logits, torch.cat([linear(row[None]) for row in x]))
     assert torch.equal(logits[7], torch.arange(300.0))
     exact = x @ weight.T + torch.arange(300.0)
-    assert ((logits - exact).abs().amax(1) <= 0.02 * (x @ weight.T).abs().amax(1)).all()
+    assert ((logits - exact).abs().amax(1) <= 0.03 * (x @ weight.T).abs().amax(1)).all()
 
 
 def test_forks_share_weights_and_no_cache():

@@ -199,7 +199,7 @@ def half_head(weight: torch.Tensor, bias: torch.Tensor | None = None) -> FloatHe
     oneDNN's bfloat16 product would round its float32 sums to bfloat16. 49,152 x 576 on one thread take 1.8 milliseconds
     for one row in float16; bfloat16 takes 1.4, float32 3.0.
     """
-    if fits_half(weight) and instructions.packs_float16():
+    if fits_half(weight) and instructions.has_fbgemm():
         return FloatHead(HalfLinear(weight, bias))
     return float_head(weight, bias)
 
@@ -209,37 +209,6 @@ def fits_half(weight: torch.Tensor) -> bool:
     return bool(weight.abs().max() < _LARGEST_HALF)
 
 
-class Int8Head:
-    """[n, in] -> float32 logits [n, out]: int8 weights and int8 inputs, one scale per row.
-
-    A draft's head holds most of its weights, and converting them to floats takes longer than reading them: 72
-    microseconds for 8,192 x 256 on one thread, 25 with integer products (AVX512-VNNI). Rounding the inputs changes a
-    logit by about 0.03, with logits up to 20. Integer sums are exact where a CPU has VNNI, so a row's bits depend only
-    on the row; elsewhere they saturate, and half_head serves.
-    """
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.n_out = weight.shape[0]
-        levels, scale = round_rows(weight)
-        self._columns, self.scale = levels.t(), scale.float()
-        self.bias = None if bias is None else bias.float()
-        self._matmul = torch.ops.aten._int_mm.default
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        step = torch.linalg.vector_norm(x, torch.inf, -1, True, dtype=torch.float32).mul_(1 / 127)
-        levels = torch.div(x, step).round_().to(torch.int8)
-        y = torch.mul(self._matmul(levels, self._columns), self.scale).mul_(step)
-        return y if self.bias is None else y.add_(self.bias)
-
-
 def _pad(x: torch.Tensor, rows: int) -> torch.Tensor:
     """``x`` [n, in] and copies of its first row, [rows, in]."""
     return torch.cat([x, x[:1].expand(rows - x.shape[0], -1)])
-
-
-def round_rows(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """``weight`` [out, in] as int8 levels, symmetric, and the bfloat16 scale [out] of each row."""
-    scale = weight.float().abs().amax(dim=1).clamp_min(1e-8) / 127.0
-    scale = scale.to(torch.bfloat16)
-    levels = (weight.float() / scale.float()[:, None]).round().clamp(-127, 127)
-    return levels.to(torch.int8).contiguous(), scale

@@ -24,11 +24,11 @@ class Float16(WeightFormat):
     holds = frozenset({"float16", "bfloat16"})
 
     def is_fast_here(self) -> bool:
-        return instructions.packs_float16()
+        return instructions.has_fbgemm()
 
     def linear(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, stored: Sequence[Any]) -> Linear:
         weight = torch.cat(list(weights))
-        if fits_half(weight) and instructions.packs_float16():
+        if fits_half(weight) and instructions.has_fbgemm():
             return HalfLinear(weight, bias)
         return plain_or_packed(_rounded(weight), bias)
 

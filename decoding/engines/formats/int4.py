@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import torch
 
 from .. import instructions
-from ..linears import FloatHead, Int8Head, UnfusedLinear, half_head
+from ..linears import FloatHead, UnfusedLinear, half_head
 from . import WeightFormat
+from .int8 import int8_head
 
 GROUP = 32  # inputs that share a scale and a zero
 LEVELS = 16
@@ -78,15 +79,15 @@ class Int4Linear(UnfusedLinear):
 
 
 class Int4(WeightFormat):
-    """The head stays in two bytes, a draft's reduced head takes eight bits where the CPU sums them exactly."""
+    """The head stays in two bytes; a draft's reduced head is one of int8."""
 
     name = "int4"
     compute = torch.bfloat16
     layer_bytes = 0.5 + 2 * 2 / GROUP
-    head_bytes, reduced_head_bytes = 2, 1 if instructions.sums_int8_exactly() else 2
+    head_bytes, reduced_head_bytes = 2, 1
 
     def is_fast_here(self) -> bool:
-        return instructions.has_vectors() and instructions.sums_int8_exactly()
+        return instructions.has_vectors()
 
     def refusal(self, n_out: int, n_in: int) -> str | None:
         if n_in % GROUP == 0 and n_out % _ROWS == 0:
@@ -102,8 +103,8 @@ class Int4(WeightFormat):
         parts = [round_to_groups(weight) if groups is None else groups for weight, groups in zip(weights, stored)]
         return Int4Linear(joined(parts), bias)
 
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead | Int8Head:
-        return Int8Head(weight, bias) if reduced and instructions.sums_int8_exactly() else half_head(weight, bias)
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
+        return int8_head(weight, bias) if reduced else half_head(weight, bias)
 
 
 FORMAT = Int4()

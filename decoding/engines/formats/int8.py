@@ -1,6 +1,6 @@
-"""int8 weights, one scale per output row; bfloat16 activations. Half the bytes of bfloat16, and rounded: for drafts.
+"""int8 weights and inputs, int32 sums (FBGEMM), rounded: for drafts. Half the bytes of float16 on x86 CPUs with AVX2.
 
-The head takes int8 inputs, too, where the CPU sums them exactly, else it stays in two bytes.
+A row of weights has one scale, and so has a row of inputs: a row's bits do not depend on the other rows of a pass.
 """
 
 from __future__ import annotations
@@ -11,39 +11,63 @@ from typing import Any
 import torch
 
 from .. import instructions
-from ..linears import FloatHead, Int8Head, UnfusedLinear, half_head, round_rows
+from ..linears import FloatHead, Linear, UnfusedLinear, plain_or_packed
 from . import WeightFormat
+
+LEVELS = 127  # on each side of zero
+_FEWER_LEVELS = 63  # of inputs where a CPU adds two products in 16 bits: inputs from 1 to 127, 2 * 127 * 127 < 2^15
 
 
 class Int8Linear(UnfusedLinear):
-    """Symmetric int8 weights with one bfloat16 scale per output row; activations stay bfloat16."""
+    """[n, in] float32 -> [n, out] float32."""
 
-    dtype = torch.bfloat16
+    dtype = torch.float32
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self.n_out, self.n_in = weight.shape
-        self.weight, self.scale = round_rows(weight)
-        self.bias = None if bias is None else bias.bfloat16()
-        self._matmul = torch.ops.aten._weight_int8pack_mm.default
+        self.bias = None if bias is None else bias.float()
+        self._packed = torch.ops.quantized.linear_prepack(round_rows(weight), None)
+        self._product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
+        levels = LEVELS if instructions.sums_int8_exactly() else _FEWER_LEVELS
+        self._step, self._zero = 1 / levels, levels + 1
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
-        return self._matmul(x, self.weight, self.scale)
+        largest = torch.linalg.vector_norm(x, torch.inf, -1, True).clamp_min_(1e-30)  # a row of zeros stays one
+        return self._product(torch.div(x, largest), self._step, self._zero, self._packed).mul_(largest)
+
+
+def round_rows(weight: torch.Tensor) -> torch.Tensor:
+    """``weight`` [out, in] in int8, symmetric, with a scale for each row; a quantized tensor."""
+    weight = weight.float()
+    scales = weight.abs().amax(dim=1).clamp_min(1e-8) / LEVELS
+    zeros = torch.zeros(len(weight), dtype=torch.long)
+    return torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
+
+
+def int8_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
+    """The product in int8; without FBGEMM by the same rounded weights, in float32."""
+    if instructions.has_fbgemm():
+        return Int8Linear(weight, bias)
+    return plain_or_packed(round_rows(weight).dequantize(), bias)
+
+
+def int8_head(weight: torch.Tensor, bias: torch.Tensor | None) -> FloatHead:
+    return FloatHead(int8_linear(weight, None if bias is None else bias.float()))
 
 
 class Int8(WeightFormat):
     name = "int8"
-    compute = torch.bfloat16
-    layer_bytes = 1
-    head_bytes = reduced_head_bytes = 1 if instructions.sums_int8_exactly() else 2
+    compute = torch.float32
+    layer_bytes = head_bytes = reduced_head_bytes = 1
 
     def is_fast_here(self) -> bool:
-        return instructions.has_vectors() and instructions.sums_int8_exactly()
+        return instructions.has_fbgemm()
 
-    def linear(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, stored: Sequence[Any]) -> Int8Linear:
-        return Int8Linear(torch.cat(list(weights)), bias)
+    def linear(self, weights: Sequence[torch.Tensor], bias: torch.Tensor | None, stored: Sequence[Any]) -> Linear:
+        return int8_linear(torch.cat(list(weights)), bias)
 
-    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> Int8Head | FloatHead:
-        return Int8Head(weight, bias) if instructions.sums_int8_exactly() else half_head(weight, bias)
+    def head(self, weight: torch.Tensor, bias: torch.Tensor | None, reduced: bool) -> FloatHead:
+        return int8_head(weight, bias)
 
 
 FORMAT = Int8()
