@@ -95,6 +95,7 @@ def build_picture(first: str, what: str) -> tuple[gr.Textbox, PictureForm]:
             preview = gr.Image(
                 Photographs().drawn(first) if first and not is_photo(first) else None,
                 label="What the target sees",
+                show_label=False,  # it would lie over the picture
                 interactive=False,
                 height=130,
                 width=150,
@@ -124,8 +125,8 @@ def build_picture(first: str, what: str) -> tuple[gr.Textbox, PictureForm]:
         gallery = gr.Gallery(
             [(draw(scene_of(scene), 2), question) for scene, question in SCENES],
             label="Scenes",
+            show_label=False,
             columns=len(SCENES),
-            height=150,
             object_fit="contain",
             allow_preview=False,
             visible=scenes,

@@ -142,13 +142,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m viz.tools.measure", description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("latency", "overhead"))
     parser.add_argument("--pair", default="", help="name of a pair (default: the default pair)")
+    parser.add_argument("--prompt", default="def fibonacci(n):\n")
+    parser.add_argument("--picture", default="", help='a scene beside the prompt, such as "🐱 🐶 #7"')
     parser.add_argument("--lanes", default=",".join(DEFAULT_LANES))
     parser.add_argument("--rounds", type=int, default=5, help="rounds, after the first run")
     parser.add_argument("--tokens", type=int, default=96, help="new tokens of each lane")
     parser.add_argument("--warm", type=float, default=20.0, help="seconds between the start and the first run")
     options = parser.parse_args()
     request = CompareRequest(
-        prompt="def fibonacci(n):\n",
+        prompt=options.prompt,
+        picture=options.picture,
         pair=options.pair,
         lanes=options.lanes.split(","),
         max_new_tokens=options.tokens,
