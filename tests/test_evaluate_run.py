@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from decoding.comparison.lane_run import LaneRun
-from decoding.comparison.prepare import prepare
+from decoding.comparison.prepare import KINDS, prepare
 from decoding.errors import UserError
 from decoding.evaluation import slices, stages
 from decoding.evaluation.advice import recommend
@@ -22,6 +22,7 @@ from decoding.records.json_lines import Lines
 from decoding.records.request import CompareRequest
 from decoding.records.suites import Prompt
 from decoding.records.trace import Costs
+from tests.test_core_draft_kinds import Listener, feature_pair
 from tests.toy import ToyPair
 from viz.figures.evaluation import draw_pareto
 from viz.reports.report import EvaluationReport
@@ -94,6 +95,15 @@ def test_an_evaluation_ends_with_its_result(tmp_path):
     same = result.find("clock_texts_equal")
     lanes = len(set(result.lanes.values()) - {"oracle:best"})  # the oracle represents it
     assert same.value == same.n == 2 * 2 * lanes
+
+
+def test_a_draft_with_a_chain_from_every_start_has_all_figures(tmp_path, monkeypatch):
+    """It declares that it reads hidden states, reads the text alone, and so has the figures of a draft that does."""
+    monkeypatch.setitem(KINDS, "listener", Listener)
+    options = replace(OPTIONS, drafts="all", clock_prompts=0)
+    alone, anew = (run(tmp_path / str(at), options, pair)[1] for at, pair in enumerate((ToyPair(), feature_pair())))
+    found = [[one for one in result.figures if one.draft == "weak"] for result in (alone, anew)]
+    assert found[0] == found[1] and len(found[0]) > 20
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-3, None])

@@ -110,7 +110,7 @@ def _predictions(
                 yield predicted, index < accepted
         bonus = start + drafted
         if decided and not scored and accepted == drafted and bonus < sample.n_tokens:
-            yield False, holds[bonus] > 0
+            yield False, holds[start] > drafted
 
 
 def _prediction(pairs: Sequence[tuple[bool, bool]], auc: float | None) -> Prediction:
