@@ -121,8 +121,8 @@ def verification_rate(trace: Trace) -> float | None:
 def match_rate(chain: Chain) -> float | None:
     """Share of output positions where the draft's first choice on the target's text is the target's token.
 
-    It depends on the draft and the text alone, not on the iterations: where a guess depends on where its iteration began,
-    the first guesses count.
+    It depends on the draft and the text alone, not on the iterations: where a guess depends on the start of its
+    iteration, the first guesses count.
     """
     if not chain.target:
         return None
