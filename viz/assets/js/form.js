@@ -80,10 +80,11 @@ function set(node, name, text) {
   if (!text && name in node.dataset) delete node.dataset[name];
 }
 
-/** Below the lanes: why what was typed is none. It stays until another choice is made. */
+/** Above the lanes, where their list does not cover it: why what was typed is none. It stays until another choice is made. */
 export function laneFault(text) {
   const box = document.getElementById("lanes");
   if (!box) return;
   box.querySelector(".sp-hint")?.remove();
-  if (text) box.append(aria(el("p", "speculoscope sp-hint", text), { role: "alert" }));
+  if (text) box.prepend(aria(el("p", "speculoscope sp-hint", text), { role: "alert" }));
+  window.dispatchEvent(new Event("scroll")); // Gradio's list follows its field
 }
