@@ -64,6 +64,30 @@ def test_nothing_can_be_uploaded(url, route):
     assert web.post(f"{url}gradio_api/{route}", files={"files": b"x"}).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        *(("component_server", {"component_id": name, "fn_name": "open_run"}) for name in (99_999, -1, "junk")),
+        ("queue/join", {"fn_index": 99_999}),
+        ("run/predict", {"fn_index": 10**12}),
+        ("run/nothing", {}),
+        ("call/nothing", {}),
+        ("call/v2/compare", {}),
+    ],
+)
+def test_names_that_do_not_exist_are_refused_in_words(url, route, body):
+    answer = web.post(f"{url}gradio_api/{route}", json={"data": [], "session_hash": "stranger", **body})
+    assert 400 <= answer.status_code < 500 and answer.json()["detail"]
+
+
+def test_every_fault_of_an_event_is_a_sentence(url):
+    """Which one fails is Gradio's: those that need more than was sent."""
+    bodies = ({"data": [], "fn_index": number, "session_hash": "stranger"} for number in range(40))
+    answers = [web.post(f"{url}gradio_api/run/predict", json=body) for body in bodies]
+    faults = [answer.json()["error"] for answer in answers if answer.status_code == 500]
+    assert faults and all(faults)
+
+
 def test_bodies_that_are_held_at_once_are_bounded_together():
     inside, go_on = threading.Event(), threading.Event()
 

@@ -1,12 +1,13 @@
-"""Limits of the page's server on request bodies: bounded sizes, few large ones at a time, no uploads.
+"""Limits of the page's server on requests: bounded sizes, few large ones at a time, no uploads, sentences for junk.
 
-Gradio reads a whole body into memory before checking it, and offers routes that this page does not use. This middleware
-runs before all of them.
+Gradio reads a whole body into memory before checking it, offers routes that this page does not use, and fails on names
+that it does not know. This middleware runs before all of that.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,9 +25,14 @@ UNUSED_ROUTES = (
     "/proxy=",
     "/vibe-",
     "/run-history",
+    "/dev/reload",
+    "/custom_component/",
 )
 PREFIX = "/gradio_api"
 BODY_METHODS = ("POST", "PUT", "PATCH", "DELETE")
+JUNK = "This request to the server has the wrong form; reload the page."
+
+log = logging.getLogger(__name__)
 
 
 class TooMuch(Exception):
@@ -38,7 +44,7 @@ class TooMuch(Exception):
 
 
 class BodyLimits:
-    """ASGI middleware: refuses bodies that are too large, and the routes that nothing here uses.
+    """ASGI middleware: refuses bodies that are too large, the routes that nothing here uses, and junk.
 
     A body is read completely before the application sees the request, so that a refusal is always a plain answer.
     """
@@ -54,15 +60,34 @@ class BodyLimits:
         if is_unused(path):
             return await _answer(send, 404, "There is nothing at this address.")
         if scope["method"] not in BODY_METHODS:
-            return await self._app(scope, receive, send)
+            return await self._answered(scope, receive, send)
         held = bytearray()
         try:
             await self._read(scope, receive, held, limit_of(path))
-            await self._app(scope, _replayed(bytes(held), receive), send)
+            await self._answered(scope, _replayed(bytes(held), receive), send)
         except TooMuch as refusal:
             await _answer(send, refusal.status, str(refusal))
         finally:
             self._held -= len(held)
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application's answer, or a refusal: it raises for a component, function or endpoint that does not exist,
+        for what these do runs later or reports its own faults.
+        """
+        begun = False
+
+        async def note(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        except Exception as error:
+            if begun:
+                raise
+            log.warning("a request was refused after %s", type(error).__name__)  # not what it said: it may hold a text
+            await _answer(send, 400, JUNK)
 
     async def _read(self, scope: Scope, receive: Receive, held: bytearray, most: int) -> None:
         """Reads the body into ``held``. Raises TooMuch."""

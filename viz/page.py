@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from .memory import form_memory
 from .race_tab import build_race_tab
 from .reports.report import DraftsReport, EvaluationReport
 from .reports.tab import build_report_tab
-from .session import Visits
+from .session import BROKEN, Visits
 from .store import RunStore
+
+log = logging.getLogger(__name__)
 
 SKIP = "<a class='sp-skip' href='#race'>Skip to the race</a>"
 HEADER = f"{SKIP}<header class='speculoscope sp-header'><h1>Speculoscope</h1><p>{assets.TAGLINE}</p></header>"
@@ -47,6 +50,16 @@ class Page(gr.Blocks):
             name = block_fn.api_name or "This event"
             sentence = f"{name} takes {len(block_fn.inputs)} values{names}, not {len(inputs)}."
             raise gr.Error(sentence, print_exception=False) from None
+
+    async def process_api(self, *inputs: Any, **more: Any) -> Any:
+        """One event; every fault is a sentence, where Gradio's own answer would be ``{"error": null}``."""
+        try:
+            return await super().process_api(*inputs, **more)
+        except gr.Error:
+            raise
+        except Exception:
+            log.exception("an event of the page failed")
+            raise gr.Error(BROKEN, print_exception=False) from None
 
     async def preprocess_data(self, *inputs: Any, **more: Any) -> Any:
         try:

@@ -21,6 +21,7 @@ from decoding.errors import UserError
 from decoding.records.run_file import run_to_json
 from decoding.records.trace import Run
 
+from .limits import JUNK
 from .player.details import token_details
 from .session import BROKEN, Visits
 from .settings import command_line
@@ -42,7 +43,7 @@ def answered(function: Callable[..., Answer]) -> Callable[..., Answer]:
     def answer(query: Query, *more: Any) -> Answer:
         try:
             if not isinstance(query, dict):
-                raise UserError("This request to the server has the wrong form; reload the page.")
+                raise UserError(JUNK)
             # Plain JSON: Gradio's own writer refuses numbers as keys.
             return json.loads(json.dumps(function(query, *more)))
         except UserError as error:
@@ -142,5 +143,5 @@ def _link(store: RunStore, run: Run, t: Any) -> str:
 
 def _whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise UserError("This request to the server has the wrong form; reload the page.")
+        raise UserError(JUNK)
     return value
