@@ -10,6 +10,7 @@ import pytest
 
 from decoding.analysis.tuning import curves_here
 from decoding.backends.recorded import RecordedBackend
+from decoding.records.machine import describe_machine
 from viz.choices import GROUPS, lane_choices, lane_lines, read_lanes
 from viz.estimate import models_sentence, time_sentence
 
@@ -63,8 +64,12 @@ def test_the_latest_kept_curves_of_a_draft_are_found(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path))
     info = asdict(RUN.pair.target)
     for name, source, date in (("a", "toy/shallow", "2025"), ("b", "toy/shallow", "2026"), ("c", "toy/other", "2027")):
-        kept = {"setting": {"target": info, "draft": info | {"source": source}}, "costs": COSTS | {"measured": date}}
+        setting = {"target": info, "draft": info | {"source": source}, "machine": asdict(describe_machine())}
+        kept = {"setting": setting, "costs": COSTS | {"measured": date}}
         (tmp_path / f"{name}.json").write_text(json.dumps(kept))
+    setting["machine"]["processor"] += ", as avx2"  # the same cache, another machine
+    kept = {"setting": setting | {"draft": info | {"source": "elsewhere"}}, "costs": COSTS | {"measured": "2028"}}
+    (tmp_path / "other.json").write_text(json.dumps(kept))
     (tmp_path / "broken.json").write_text("{")
     found = curves_here({"shallow": ("toy/shallow", "elsewhere"), "none": ("toy/none",)})
     assert set(found) == {"shallow"} and found["shallow"]["costs"]["measured"] == "2026"

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..analysis.tuning import chosen_here, curves_here
+from ..analysis.tuning import chosen_here, curves_here, format_here
 from ..errors import UserError
 from ..lookahead.fitted import FOLDER as POLICIES
 from ..lookahead.lanes import parse_lane
@@ -29,6 +29,9 @@ def pairs_here() -> list[PairDescription]:
             if chosen is not None:
                 pair.best_sl[draft], pair.set_here[draft] = chosen.static, chosen.sentence()
         pair.curves = curves_here({name: (f"{pair.name}/{name}", source) for name, source in pair.drafts.items()})
+        for draft, kept in pair.curves.items():
+            if why := format_here(kept["target"]):
+                pair.set_here[draft] = f"{pair.set_here.get(draft, '')} {why}".strip()
     return pairs
 
 

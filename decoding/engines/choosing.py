@@ -9,7 +9,7 @@ depend on the other rows of its pass is left out. The one with the least expecte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from .formats import WeightFormat, all_formats, find_format
 from .instructions import multiplies_bfloat16
 from .kept_trials import usual
 from .lean import LeanModel
-from .threads import GAIN, best_use, time_passes
+from .threads import GAIN, Which, best_use, time_passes
 
 TRIAL_WEIGHTS = 48_000_000  # at least so many in the layers of a trial: more than a processor's cache holds
 
@@ -80,19 +80,24 @@ def fastest(
     if len(formats) == 1:
         return formats[0]
 
-    def trial() -> str:
+    def trial() -> tuple[str, dict[str, float]]:
         models = {one.name: _first_layers(one, hf_model, info, head_ids) for one in formats}
         able = {name: model for name, model in models.items() if model is not None}
-        times = best_use(time_passes(able, rows, threads))
-        best_s = {name: min(s for (which, _), s in times.items() if which == name) for name, _ in times}
+        passes = time_passes(able, rows, threads)
+        best_s = _best_of(best_use(passes))
         chosen, *others = best_s  # in the order of ``formats``
         for name in others:
             if best_s[name] < GAIN * best_s[chosen]:
                 chosen = name
-        return chosen
+        return chosen, _best_of({which: by_rows[rows[0]] for which, by_rows in passes.items()})
 
     subject = replace(info, dtype="auto", threads=0)
     return find_format(str(usual("format", subject, [one.name for one in formats], rows, trial)))
+
+
+def _best_of(seconds: Mapping[Which, float]) -> dict[str, float]:
+    """By format, with the number of threads that suits it best."""
+    return {name: min(s for (which, _), s in seconds.items() if which == name) for name, _ in seconds}
 
 
 def _first_layers(one: WeightFormat, hf_model: Any, info: ModelInfo, head_ids: Any) -> LeanModel | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -20,11 +20,14 @@ log = logging.getLogger(__name__)
 
 MAX_AGE = timedelta(days=7)
 Choice = int | str
+Outcome = tuple[Choice, dict[str, float]]  # what a trial chose, and its seconds by choice
 
 
 @dataclass(slots=True)
 class Trial:
-    """The conditions and the result of a trial. ``rows``: of its passes; ``found``: ISO 8601, UTC."""
+    """The conditions and the result of a trial. ``rows``: of its passes; ``found``: ISO 8601, UTC; ``seconds``: of a
+    pass over one token, by choice, where they are kept.
+    """
 
     model: ModelInfo
     machine: Machine
@@ -32,13 +35,14 @@ class Trial:
     rows: tuple[int, ...]
     chosen: Choice
     found: str
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 _ADAPTER = TypeAdapter(Trial)
 
 
 def usual(
-    kind: str, model: ModelInfo, choices: Sequence[Choice], rows: tuple[int, ...], trial: Callable[[], Choice]
+    kind: str, model: ModelInfo, choices: Sequence[Choice], rows: tuple[int, ...], trial: Callable[[], Outcome]
 ) -> Choice:
     """What was kept for ``model`` on this machine, else what ``trial`` finds, which is then kept. ``kind`` ("threads",
     "format") and ``choices`` say what is chosen; ``rows``: of a trial's passes.
@@ -46,13 +50,13 @@ def usual(
     kept = _read(kind, model, choices)
     if kept is not None and kept.rows == rows and _age(kept) <= MAX_AGE:
         return kept.chosen
-    return _keep(kind, model, choices, rows, trial())
+    return _keep(kind, model, choices, rows, *trial())
 
 
 def usual_threads(model: CachedModel, rows: Sequence[int]) -> int:
     """The number kept for ``model`` on this machine, else the best one by trial, which is then kept."""
     return int(
-        usual("threads", _alike(model), thread_choices(), tuple(rows), lambda: choose_threads(model, tuple(rows)))
+        usual("threads", _alike(model), thread_choices(), tuple(rows), lambda: (choose_threads(model, tuple(rows)), {}))
     )
 
 
@@ -70,9 +74,16 @@ def try_again(model: CachedModel) -> None:
         model.set_threads(threads)
 
 
-def _keep(kind: str, model: ModelInfo, choices: Sequence[Choice], rows: tuple[int, ...], chosen: Choice) -> Choice:
+def _keep(
+    kind: str,
+    model: ModelInfo,
+    choices: Sequence[Choice],
+    rows: tuple[int, ...],
+    chosen: Choice,
+    seconds: dict[str, float] | None = None,
+) -> Choice:
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    trial = Trial(model, describe_machine(), tuple(choices), rows, chosen, now)
+    trial = Trial(model, describe_machine(), tuple(choices), rows, chosen, now, seconds or {})
     try:
         write_whole(_path(kind, model, choices), _ADAPTER.dump_json(trial))
     except OSError as error:  # only costs the next start another trial
