@@ -2,6 +2,7 @@
 # make test   all tests, in a browser too (installs what they need the first time)
 # make test-cpus  engines, texts, drafts and one whole comparison as on lesser CPUs (decoding/cpu.py), one after another
 # make test-ray  those that need Ray (installs it the first time; elsewhere they count as not run)
+# make notebook  the example notebook, in Jupyter (installs it the first time)
 # make lint   ruff, and mypy on decoding/ and training/
 # make refresh  rebuild all that is derived from the shipped weights: policies, recordings, tables (but for the
 #             papers' data sets, which are fetched: docs/measured.md has their commands)
@@ -10,7 +11,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: run test test-cpus test-ray lint refresh clean
+.PHONY: run test test-cpus test-ray notebook lint refresh clean
 
 run: .venv/.run
 	$(BIN)/python app.py $(ARGS)
@@ -33,6 +34,9 @@ test-cpus: .venv/.dev
 
 test-ray: .venv/.ray
 	$(BIN)/python -m pytest tests/test_ray.py $(ARGS)
+
+notebook: .venv/.notebook
+	$(BIN)/jupyter lab examples/speculoscope.ipynb $(ARGS)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -66,6 +70,10 @@ refresh: .venv/.run
 
 .venv/.ray: requirements-ray.txt .venv/.dev
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-ray.txt -c constraints.txt
+	touch $@
+
+.venv/.notebook: requirements-notebook.txt .venv/.run
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-notebook.txt -c constraints.txt
 	touch $@
 
 clean:

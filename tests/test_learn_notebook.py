@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,16 @@ def test_the_first_cell_finds_the_project_from_the_notebook_s_own_folder():
         "".join([*cells[0]["source"], "\n", look]),
     ]  # like Jupyter's kernel, in this folder
     subprocess.run(started, cwd=NOTEBOOK.parent, env=surroundings, check=True, timeout=60)
+
+
+def test_one_command_installs_jupyter_and_opens_the_example():
+    project = NOTEBOOK.parents[1]
+    rules = (project / "Makefile").read_text(encoding="utf-8")
+    assert "jupyterlab" in (project / "requirements-notebook.txt").read_text(encoding="utf-8")
+    assert "pip install --quiet --disable-pip-version-check -r requirements-notebook.txt" in rules
+    opened = re.search(r"^notebook: .*\n\t.* jupyter lab (\S+)", rules.replace("$(BIN)/", " "), re.MULTILINE)
+    assert opened and project / opened[1] == NOTEBOOK
+    assert "make notebook" in (project / "README.md").read_text(encoding="utf-8")
 
 
 def test_what_cannot_be_is_said():
