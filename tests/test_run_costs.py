@@ -20,6 +20,7 @@ from .runs import make_run, untimed
 RECORDINGS = sorted(Path(__file__).parent.parent.glob("recordings/showcase-*.json"))
 recorded = pytest.mark.parametrize("path", RECORDINGS, ids=[path.stem for path in RECORDINGS])
 WIDER = 0.02  # medians of iterations leave out single slow ones, which are in a lane's time
+CHANGED = 0.15  # by which a shared machine's costs of an iteration differed within the minutes of one recording
 SIZE = 0.05  # of an iteration's cost: drafting is a straight line, and few iterations have the larger sizes
 
 load = cache(load_run)
@@ -32,6 +33,20 @@ def test_a_static_lane_of_a_recording_is_simulated_as_it_was_measured(path):
         if trace.policy == "static" and trace.draft in run.chains:
             measured, simulated = speedup(run, trace), simulate_lane(run, trace.lane).speedup
             assert measured.low * (1 - WIDER) <= simulated <= measured.high * (1 + WIDER), trace.lane
+
+
+@recorded
+def test_the_curves_in_a_recording_are_near_its_iterations(path):
+    """Those that were measured before it, at which its policies decided: a machine that changed since shows here."""
+    run = load(path)
+    own = run_costs(run)
+    for trace in (trace for trace in run.lanes if trace.policy == "static" and trace.draft):
+        sl = int(trace.lane.rpartition(":")[2])
+        said, took = (costs.iteration(sl, trace.draft) / costs.iteration(0, None) for costs in (run.costs, own))
+        assert abs(said / took - 1) <= CHANGED, (
+            f"{path.stem}: by its cost curves an iteration of {trace.lane} takes {said:.2f} plain passes, by its own "
+            f"iterations {took:.2f}. Record it again: python -m decoding recordings --only {path.stem}"
+        )
 
 
 @recorded
