@@ -110,6 +110,7 @@ def test_a_broken_connection_within_grace_resumes_where_it_broke(port):
         (b'{"kind": "compare", "options": {"prompt": ""}}', 400, "empty"),
         (b'{"kind": "compare", "options": {"prompt": "x", "nonsense": 1}}', 400, "nonsense"),
         (b'{"kind": "compare", "options": {"prompt": "x", "target": "a/b", "draft": "c/d"}}', 400, "lists"),
+        (b'{"kind": "compare", "options": {"prompt": "x", "max_new_tokens": true}}', 400, "not True"),
         (b"[" * 100_000, 400, "must be JSON"),
         (b" " * (2 * 2**20 + 1), 413, "larger than"),
     ],

@@ -201,6 +201,9 @@ def request_from_dict(data: Any) -> CompareRequest:
         request = _ADAPTER.validate_python(data)
     except (ValidationError, RecursionError) as error:
         raise UserError(f"These settings cannot be read: {first_fault(error)}") from error
+    for name, value in data.items():
+        if isinstance(value, bool):  # true was read as 1
+            SETTINGS[name].check(value)
     return check_request(request)
 
 
