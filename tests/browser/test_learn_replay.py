@@ -17,6 +17,7 @@ from decoding.records.text import whole_text
 from tests.learn_vectors import LANES, make_tuned, make_vectors
 from tests.runs import add_draft, make_run
 from viz.core.assets import learn_js
+from viz.player.names import lane_name
 from viz.player.payload import run_payload
 from viz.player.payload import tuned as page_tuned
 
@@ -107,6 +108,19 @@ def test_a_run_slower_than_the_example_before_it_says_why_from_both(page):
     assert f"the draft matches {matched[0]} of the text, there {matched[1]}" in sentence
     assert "a guess costs" in sentence and "checking six" not in sentence  # that is alike in both
     assert none == ""
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_a_what_if_that_ranks_lanes_otherwise_than_the_clock_says_so(page, repeats):
+    run = make_run(lanes=("autoregressive", "static:5", "static:2"), repeats=repeats)
+    first, second = sorted(run.lanes[1:], key=lambda trace: -metrics.speedup(run, trace).median)
+    assert model_of(page, run, "model.rankedOtherwise()") == ""
+    for repeat in first.repeats:  # rests, which no curve of drafting or checking explains
+        repeat.rest_s = [s + repeat.decode_s / len(repeat.rest_s) for s in repeat.rest_s]
+    said = model_of(page, run, "model.rankedOtherwise()")
+    slow, fast = (metrics.speedup(run, trace).median for trace in (first, second))
+    assert f"it was {lane_name(second.lane)} ({fast:.2f}× against {slow:.2f}×" in said, said
+    assert ("timed once" if repeats == 1 else "medians of 3 timings") in said
 
 
 def test_simulated_lanes_are_the_what_ifs(page):

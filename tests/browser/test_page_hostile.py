@@ -65,7 +65,7 @@ def test_live_model_output_and_typed_prompt(page):
     page.locator("#max-new-tokens input").blur()
     page.locator("#run").click()
     expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
     expect(page.locator(".sd-text:visible").first).to_contain_text("${window.hacked=1}", timeout=WAIT)
     for kind in ("Copy as command", "Copy link"):
         page.get_by_role("button", name=kind).click()
@@ -104,13 +104,23 @@ def test_an_opened_run(page, tmp_path):
     unharmed(page)
 
 
+def test_a_file_that_holds_no_text_is_called_that(page, tmp_path):
+    """Not too large, which it would be with a substitute of three bytes for each of its own."""
+    path = tmp_path / "photo.json"
+    path.write_bytes(b"\xff" * 5 * 2**20)
+    page.locator(".sp-file").set_input_files(path)
+    expect(page.locator(".sp-take .sp-note")).to_have_text(
+        "photo.json is not a text file: open a run file (JSON).", timeout=WAIT
+    )
+
+
 def test_a_prompt_of_a_hundred_thousand_characters_runs_and_a_longer_one_is_refused(page):
     page.locator("#max-new-tokens input").fill("20")
     page.locator("#max-new-tokens input").blur()
     page.locator("#prompt textarea").fill("x" * 100_000)
     page.locator("#run").click()
     expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
     page.locator("#prompt textarea").fill("x" * 100_001)
     page.locator("#run").click()
     expect(page.locator(".sp-fault")).to_contain_text("100,001 characters", timeout=WAIT)

@@ -39,12 +39,22 @@ export function opener(title, { most, limit }, act, options) {
     if (file) {
       act(file.name, async () => {
         if (file.size > most) throw new Error(`${file.name} is larger than ${limit}.`);
-        return file.text();
+        return fileText(file);
       });
     }
     field.value = "";
   });
   return [button(title, () => field.click(), options), field];
+}
+
+/** The text of a file; an error for one that holds none, whose substitutes would be longer than it is. */
+async function fileText(file) {
+  const bytes = await file.arrayBuffer();
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch (error) {
+    throw new Error(`${file.name} is not a text file: open a run file (JSON).`, { cause: error });
+  }
 }
 
 /** Print only one node. */

@@ -4,7 +4,7 @@ import { percent, times } from "./format.js";
 import { measuredLane, replayedLane } from "./lanes.js";
 import { pieces } from "./pieces.js";
 import { Static, Watched, makePolicy, parseLane } from "./policies.js";
-import { Replay, SL_CAP, checkCost, plainCost, simulate } from "./replay.js";
+import { Replay, SL_CAP, checkCost, iterationCost, plainCost, simulate } from "./replay.js";
 
 export class RunModel {
   constructor(payload) {
@@ -115,6 +115,22 @@ export class RunModel {
     const chain = this.chains[draft];
     if (!chain || !chain.target.length) return null;
     return chain.target.filter((token, at) => chain.along.choice[at] === token).length / chain.target.length;
+  }
+
+  /** The speed of a lane of the run at other costs, with its recorded decisions, relative to plain decoding. */
+  atCosts(lane, costs) {
+    const spent = lane.iterations.reduce((sum, it) => sum + iterationCost(costs, it.drafted, lane.draft, lane.policy, it.steps), 0);
+    return lane.output.length * plainCost(costs) / spent;
+  }
+
+  /** A sentence where the lanes of `draft`, simulated at the run's own costs, have another fastest one than on the clock; else "". */
+  rankedOtherwise(draft = this.draft) {
+    const both = this.lanes.filter((lane) => lane.draft === draft && lane.speedup);
+    const best = (of) => both.reduce((a, b) => (of(b) > of(a) ? b : a), both[0]), clock = (lane) => lane.speedup.median;
+    const simulated = best((lane) => this.atCosts(lane, this.costs)), timed = best(clock);
+    if (simulated === timed) return "";
+    return `At these costs ${simulated.name} comes first of the lanes that ran; on the clock it was ${timed.name} (${times(clock(timed))} against `
+      + `${times(clock(simulated))}, ${this.timings === 1 ? "timed once" : `medians of ${this.timings} timings`}): believe the clock.`;
   }
 
   /** Why this run gains less than `other`, in one sentence from both; "" where it does not, or nothing measured says why. */

@@ -4,7 +4,7 @@ import { aria, button, el, select } from "../../core/js/dom.js";
 import { clamp, fixed, percent, small, times } from "../../core/js/format.js";
 import { lineChart } from "../../core/js/charts.js";
 import { Confidence, parseLane } from "../../core/js/policies.js";
-import { iterationCost, plainCost, withCosts } from "../../core/js/replay.js";
+import { withCosts } from "../../core/js/replay.js";
 import { HeatMap, speedBars } from "./charts.js";
 import { numberField, slider } from "./fields.js";
 import { breakEven, modelSpeedup } from "./theory.js";
@@ -128,13 +128,12 @@ export class WhatIf {
 
   /** The run's own lanes at these costs, with their recorded decisions: so every policy is here, with or without JavaScript. */
   recorded(costs) {
-    const { model, draft } = this, plain = plainCost(costs);
-    const rows = model.lanes.filter((lane) => lane.policy !== "autoregressive" && lane.draft === draft).map((lane) => {
-      const cost = lane.iterations.reduce((sum, it) => sum + iterationCost(costs, it.drafted, draft, lane.policy, it.steps), 0);
-      return { name: lane.name, speedup: lane.output.length * plain / cost, cls: "sl-simulated" };
-    });
+    const { model, draft } = this, measured = this.cost === this.measured && this.checks.value === "measured";
+    const rows = model.lanes.filter((lane) => lane.policy !== "autoregressive" && lane.draft === draft)
+      .map((lane) => ({ name: lane.name, speedup: model.atCosts(lane, costs), cls: "sl-simulated" }));
     if (!rows.length) return null;
-    return speedBars(rows, { caption: "This run's lanes at these costs, with their recorded SLs (a policy that reads the costs might choose others)" });
+    return el("div", "", speedBars(rows, { caption: "This run's lanes at these costs, with their recorded SLs (a policy that reads the costs might choose others)" }),
+      el("p", "sl-more", measured ? model.rankedOtherwise(draft) : ""));
   }
 
   /** Closed form over (match rate, SL) and (c, SL); the cell of the sliders' values is outlined. */
