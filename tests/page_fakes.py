@@ -66,23 +66,22 @@ class ScriptedBackend(Backend):
         run = self.make(request, identifier)
         yield "started", {"settings": asdict(request), "pair": asdict(run.pair), "lanes": list(request.lanes)}
         yield "progress", {"stage": "loading", "message": "Loading the pair", "fraction": 0.5}
+        plain: dict[str, Any] = {}  # the run so far
         for repeat in range(request.repeats):
             for lane, trace in enumerate(run.lanes):
                 yield "lane_started", {"lane": lane, "repeat": repeat}
                 for first, iteration in enumerate(trace.iterations):
                     held = "endless" in request.prompt and (lane, first) == (1, 2)  # in mid-lane until it is stopped
                     if cancel.wait(None if held else self.pause_s):
-                        yield "cancelled", {}
+                        yield ("finished", {"run": plain}) if repeat else ("cancelled", {})
                         return
                     yield "iterations", _live(run, trace, lane, repeat, first, iteration)
                 yield "lane_finished", {"lane": lane, "repeat": repeat, "decode_s": trace.repeats[repeat].decode_s}
             so_far = replace(run, chains={}, lanes=[replace(t, repeats=t.repeats[: repeat + 1]) for t in run.lanes])
             plain = json.loads(json.dumps(to_plain(so_far)))
             yield "replay", {"run": plain, "timings": repeat + 1, "of": request.repeats}
-            while repeat == 0 and not self.go_on.wait(0.02):
-                if cancel.is_set():
-                    yield "cancelled", {}
-                    return
+            while repeat == 0 and not self.go_on.wait(0.02) and not cancel.is_set():
+                pass
         yield "finished", {"run": json.loads(json.dumps(to_plain(run)))}
 
     def _long_job(self, kind: str, cancel: threading.Event) -> JobEvents:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from decoding.analysis.steadiness import how_timed
 from decoding.comparison.chain import chain_of, foresee
 from decoding.comparison.compare import compare, finished_run
 from decoding.comparison.lane_run import LaneRun
@@ -248,7 +249,6 @@ STAGES = [
     ("progress", "chain"),
     ("progress", "warming up"),
     ("lane_finished", None),
-    ("replay", None),
 ]
 
 
@@ -259,6 +259,21 @@ def test_a_stop_is_heeded_wherever_it_comes(stage):
     for event in compare_pair(request(), ToyPair(), cancel=lambda: stage in seen):
         seen.append((event.kind, event.data.get("stage")))
     assert seen[-1] == ("cancelled", None) and len(seen) - seen.index(stage) <= 3
+
+
+@pytest.mark.parametrize("stage", ["replay", "explaining", "lane_started"])
+def test_a_stop_after_the_first_repeat_keeps_what_was_measured(stage):
+    """Whatever comes then is off the clock or refines it: there is a result, with as many repeats as were made."""
+    seen = []
+    for event in compare_pair(request(repeats=4), ToyPair(), cancel=lambda: stage in seen):
+        of_first = event.kind == "lane_started" and event.data["repeat"] < 2
+        seen.append(event.data.get("stage") or (event.kind if not of_first else "first"))
+    assert event.kind == "finished" and len(seen) - seen.index(stage) <= 4
+    kept = run_from_json(json.dumps(event.data["run"]))
+    made = 2 if stage == "lane_started" else 1
+    assert all(len(trace.repeats) == made and trace.verdict.same for trace in kept.lanes) and kept.settings.repeats == 4
+    assert how_timed(kept) == (f"{made} of 4 timings")
+    assert bool(kept.chains) == (stage != "replay")  # they are read before the second repeat
 
 
 def test_the_plain_lane_comes_first_and_waits_for_nothing():
@@ -283,8 +298,10 @@ def test_the_plain_lane_is_the_reference(monkeypatch):
 
 def test_the_replay_comes_with_the_first_repeat_and_is_refined(events, run):
     replays = [event for event in events if event.kind == "replay"]
-    assert [(e.data["timings"], e.data["of"]) for e in replays] == [(1, 2), (2, 2)]
-    for repeats, event in enumerate(replays, start=1):
+    assert [(e.data["timings"], e.data["of"]) for e in replays] == [(1, 2), (1, 2), (2, 2)]
+    assert not replays[0].data["run"]["chains"]
+    for event in replays:
+        repeats = event.data["timings"]
         early = run_from_json(json.dumps(event.data["run"]))
         assert early.id == run.id and [trace.lane for trace in early.lanes] == LANES
         assert all(len(trace.repeats) == repeats and trace.verdict.same for trace in early.lanes)
@@ -293,14 +310,15 @@ def test_the_replay_comes_with_the_first_repeat_and_is_refined(events, run):
             assert trace.repeats == whole.repeats[:repeats]
             for it, last in zip(trace.iterations, whole.iterations, strict=True):
                 assert [(t.id, t.fate) for t in it.drafted] == [(t.id, t.fate) for t in last.drafted]
+        assert event is replays[0] or early.chains == run.chains  # lanes can be simulated before the second repeat
     before = events[: events.index(replays[0])]
     assert not [e for e in before if e.kind == "lane_started" and e.data["repeat"] > 0]
     assert not [e for e in before if e.kind == "progress" and e.data["stage"] == "explaining"]
 
 
-def test_a_run_made_to_be_kept_sends_its_replay_once():
+def test_a_run_made_to_be_kept_sends_no_replay_of_its_further_repeats():
     events = list(compare_pair(request(lanes=["static:2"], repeats=6), ToyPair()))
-    assert [event.data["timings"] for event in events if event.kind == "replay"] == [1]
+    assert [event.data["timings"] for event in events if event.kind == "replay"] == [1, 1]
 
 
 @pytest.mark.parametrize("changes", [{}, {"rule": "coupling", "temperature": 0.9, "seed": 3}])

@@ -45,7 +45,7 @@ def collect(start, visits: Visits | None = None, until=lambda deltas: False) -> 
     async def run() -> list[dict]:
         found = []
         stream = (visits or Visits()).deltas(start, "ann", "race")
-        async for text in stream:
+        async for text, _ in stream:
             found.append(json.loads(text))
             if until(found):
                 await stream.aclose()
@@ -123,7 +123,7 @@ def test_stop_by_one_visitor_and_task_leaves_the_others(tmp_path):
 
     async def follow(name: str, visitor: str, task: str) -> str:
         last = ""
-        async for text in visits.deltas(partial(race_stream, backends[name], runs, REQUEST), visitor, task):
+        async for text, _ in visits.deltas(partial(race_stream, backends[name], runs, REQUEST), visitor, task):
             began[name].set()
             last = json.loads(text)["events"][-1]["kind"]
         return last

@@ -18,7 +18,7 @@ from tests.runs import make_run, untimed
 from viz.player import payload as payloads
 from viz.player.names import lane_caption, lane_heading, lane_name
 from viz.player.payload import TICKS_PER_SECOND, run_payload
-from viz.player.sentences import check_fact, doubt, look, opening, verdict
+from viz.player.sentences import badge_place, check_fact, doubt, look, opening, verdict
 
 LANES = ("autoregressive", "static:5", "confidence:0.5", "disco:0.6", "oracle")
 
@@ -103,6 +103,9 @@ def test_the_first_sentence_is_the_runs(run):
     assert opening(run, point=other.lane) == (  # an example's sentence is about its point
         f"Here: the same 88 tokens, {point}, {ratio:.2f}× as fast with {lane_name(name)}."
     )
+    assert badge_place(run).endswith("· 3 timings")
+    stopped = replace(run, lanes=[replace(trace, repeats=trace.repeats[:1]) for trace in run.lanes])
+    assert opening(stopped).endswith(" (1 of 3 timings).") and badge_place(stopped).endswith("· 1 of 3 timings")
     assert f"checking 6 takes {run_costs(run).verify(6) - 1:.0%} longer; a guess takes" in check_fact(run)
 
 

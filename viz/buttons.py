@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,14 @@ def make_buttons(text: str, width: int, **named: str) -> tuple[gr.Button, gr.But
     return run, stop
 
 
+class _Turn:
+    """A job that Run began."""
+
+    def __init__(self) -> None:
+        self.has_result = False
+        self.over = asyncio.Event()
+
+
 def wire_job(
     task: str,
     start_of: Callable[..., Callable[[], EventStream[Event]]],
@@ -37,25 +46,42 @@ def wire_job(
     """Run, or another of ``triggers``, streams a job's deltas to ``view`` until it ends or Stop is pressed.
 
     ``start_of(*values)`` gives what starts the job for the values of ``fields``; it may raise UserError. A visitor has
-    one job of a ``task`` at a time.
+    one job of a ``task`` at a time: once there is a result to look at, another Run ends it and takes its place.
     """
     run, stop = buttons
+    newest: dict[str, _Turn] = {}  # by visitor
 
     async def work(visitor: gr.Request, *values: Any) -> AsyncIterator[tuple]:
-        yield gr.skip(), gr.update(visible=False), gr.update(visible=True, value="Stop", interactive=True)
+        session = visitor.session_hash or ""
+        before, turn = newest.get(session), _Turn()
+        if before and not before.has_result:  # pressed twice
+            yield gr.skip(), gr.skip(), gr.skip()
+            return
+        newest[session] = turn
         try:
-            start = start_of(*values)
-        except UserError as error:
-            yield delta_of("failed", message=str(error)), gr.skip(), gr.skip()
-        else:
-            async for delta in visits.deltas(start, visitor.session_hash or "", task, address_of(visitor)):
-                yield delta, gr.skip(), gr.skip()
-        yield gr.skip(), gr.update(visible=True), gr.update(visible=False, value="Stop", interactive=True)
+            if before:
+                visits.stop(session, task)
+                await before.over.wait()
+            yield gr.skip(), gr.update(visible=False), gr.update(visible=True)
+            try:
+                start = start_of(*values)
+            except UserError as error:
+                yield delta_of("failed", message=str(error)), gr.skip(), gr.skip()
+            else:
+                async for delta, has_result in visits.deltas(start, session, task, address_of(visitor)):
+                    turn.has_result = has_result
+                    yield delta, gr.update(visible=has_result), gr.update(visible=True)  # again: a page may miss some
+            if newest.get(session) is turn:
+                yield gr.skip(), gr.update(visible=True), gr.update(visible=False, value="Stop", interactive=True)
+        finally:
+            turn.over.set()
+            if newest.get(session) is turn:
+                del newest[session]
 
     def cancel(visitor: gr.Request) -> dict[str, Any]:
         visits.stop(visitor.session_hash or "", task)
         return gr.update(value="Stopping", interactive=False)  # the current pass or process start still finishes
 
     outputs = [view, run, stop]
-    gr.on([run.click, *triggers], work, list(fields), outputs, concurrency_id="race", trigger_mode="once", **QUIET)
+    gr.on([run.click, *triggers], work, list(fields), outputs, concurrency_id="race", trigger_mode="multiple", **QUIET)
     stop.click(cancel, None, stop, queue=False, show_progress="hidden", api_visibility="private")

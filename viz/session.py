@@ -130,16 +130,19 @@ class Visits:
         self._lock = threading.Lock()
 
     async def deltas(self, start: Callable[[], EventStream[Event]], visitor: str, task: str, address: str = "") -> Any:
-        """The deltas of the job that ``start()`` begins, as JSON text; a failure if the visitor has too many jobs.
+        """The deltas of the job that ``start()`` begins, as JSON text, each with whether there is a result to look at
+        by then; a failure if the visitor has too many jobs.
 
         Closing the iterator cancels the job.
         """
+        has_result = False
         try:
             with self.present(start, visitor, task, address) as stream:
                 async for first, after, batch in batches(stream):
-                    yield _written({"run": stream.run, "seq": first, "next": after, "events": batch})
+                    has_result = has_result or any(event["kind"] == "replay" for event in batch)
+                    yield _written({"run": stream.run, "seq": first, "next": after, "events": batch}), has_result
         except UserError as error:
-            yield delta_of("failed", message=str(error))
+            yield delta_of("failed", message=str(error)), has_result
 
     @contextmanager
     def present(

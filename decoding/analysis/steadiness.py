@@ -15,6 +15,17 @@ MAX_RATIO = 1.3  # largest ratio between a static lane's measured and simulated 
 MAX_SPREAD = 2.0  # highest / lowest speedup of the repeats beyond which their median means little
 
 
+def timings(run: Run) -> int:
+    """How many repeats stand behind the figures: those in which every lane ran."""
+    return min((len(trace.repeats) for trace in run.lanes), default=0)
+
+
+def how_timed(run: Run) -> str:
+    """ "3 timings", of which a figure is the median; "1 of 3 timings" of a run that was stopped."""
+    made, asked = timings(run), run.settings.repeats
+    return f"{made} of {asked} timings" if made < asked else f"{made} timing{'' if made == 1 else 's'}"
+
+
 def contradictions(run: Run) -> list[str]:
     """Contradictions between the measurements of ``run``, one clause each; [] if there are none.
 

@@ -92,7 +92,7 @@ def _record(
     for done, prompt in enumerate(prompts):
         request = plan_recording(prompt, pair, max_new_tokens, repeats)
         run = run_here(request, cancel, jobs, prompt.id)
-        if run is None:
+        if run is None or cancel.is_set():  # stopped, perhaps with fewer repeats
             return done
         size = store_recording(run, prompt, pair, folder)
         note = f", over {MAX_BYTES // 1000} KB" if size > MAX_BYTES else ""

@@ -17,6 +17,7 @@ from rich.text import Text
 from ..analysis.lane_figures import lane_figures
 from ..analysis.metrics import match_rate, static_opt, where_time_goes
 from ..analysis.seen import count_seen, seen_sentence
+from ..analysis.steadiness import how_timed, timings
 from ..records.run_file import load_run, to_plain
 from ..records.text import pieces, whole_text
 from ..records.trace import Iteration, Run, Token, Trace
@@ -66,7 +67,8 @@ def _heading(run: Run) -> Text:
     target, machine = run.pair.target, run.machine
     where = machine.gpu or f"{machine.processor}, {target.threads} thread{'' if target.threads == 1 else 's'}"
     return Text.assemble(
-        (run.pair.name, "bold"), f" · {target.dtype} on {where} · {target.engine} engine · rule {run.settings.rule}"
+        (run.pair.name, "bold"),
+        f" · {target.dtype} on {where} · {target.engine} engine · rule {run.settings.rule} · {how_timed(run)}",
     )
 
 
@@ -216,6 +218,7 @@ def summary(run: Run) -> dict[str, Any]:
         "engine": run.pair.target.engine,
         "device": run.pair.target.device,
         "threads": run.pair.target.threads,
+        "timings": timings(run),
         "costs": to_plain(run.costs),
         "text": whole_text(first.output, run.vocab),
         "lanes": [_lane_summary(run, trace) for trace in run.lanes],

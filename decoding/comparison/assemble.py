@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 import numpy as np
@@ -57,6 +57,15 @@ def assemble(prepared: Prepared, decoded: Decoded, run_id: str, explained: bool)
         token_limit=prepared.limits.max_new_tokens,
         picture=prepared.prompt.picture,
     )
+
+
+def timed_again(run: Run, decoded: Decoded) -> Run:
+    """``run`` with the repeats that were made since it was assembled, and what was noted in them."""
+    lanes = []
+    for trace, runs, notes in zip(run.lanes, decoded.lanes, decoded.notes):
+        new = [note for note in notes if note not in trace.notes]
+        lanes.append(replace(trace, repeats=[_repeat(one) for one in runs], notes=[*trace.notes, *new]))
+    return replace(run, lanes=lanes)
 
 
 def pair_info(prepared: Prepared) -> PairInfo:

@@ -17,7 +17,7 @@ from ..records.request import CompareRequest
 from ..records.run_file import to_plain
 from ..records.trace import Chain, Costs, Run, TokenText
 from .annotate import fate_of, fate_of_emitted
-from .assemble import Decoded, assemble, pair_info
+from .assemble import Decoded, assemble, pair_info, timed_again
 from .chain import chain_of, foresee
 from .cost_curves import smooth_costs
 from .costs import adjusted, cost_rounds, measure_decision, warm_up, with_progress
@@ -60,7 +60,7 @@ def compare(
 
 
 def finished_run(request: CompareRequest, pair: Pair, cancel: Cancel = never) -> Run:
-    """Runs ``request`` and returns the run, without events. Raises UserError, Cancelled."""
+    """Runs ``request`` and returns the run, without events. Raises UserError, Cancelled before there is one."""
     comparison = Comparison(prepare(request, pair), cancel, new_id())
     for _ in comparison.events():
         pass
@@ -76,8 +76,9 @@ class Comparison:
 
     The plain lane comes first: it needs no costs, so it starts immediately, and its text is the reference for all
     others. Then everything that they need is measured off the clock: cost curves, and for oracles the draft's guesses
-    along that text. After every lane's first repeat there is a replay; the other repeats refine its times, round
-    robin. Finally both models read the texts again, for what-if and for the reasons of each fate.
+    along that text. After every lane's first repeat there is a replay. Then both models read the texts again, for
+    what-if and for the reasons of each fate; last, the other repeats refine the times, round robin. From the first
+    replay on the run is a result: ``cancel`` ends it with what was measured so far.
     """
 
     def __init__(self, prepared: Prepared, cancel: Cancel, run_id: str, known: KnownCosts | None = None) -> None:
@@ -98,13 +99,24 @@ class Comparison:
         lanes = [lane.text for lane in self.prepared.lanes]
         yield "started", {"settings": asdict(request), "pair": asdict(pair_info(self.prepared)), "lanes": lanes}
         yield from self._first_repeat()
+        self.run = assemble(self.prepared, self._decoded, self._run_id, explained=False)
         yield self._replay(1)
-        for repeat in range(1, request.repeats):
-            yield from self._repeat(repeat)
-            if request.repeats <= MANY_REPEATS:
-                yield self._replay(repeat + 1)
-        yield from self._read_again()
+        try:
+            yield from self._read_again()
+            yield from self._other_repeats()
+        except Cancelled:
+            pass
         yield "finished", {"run": to_plain(self.run)}
+
+    def _other_repeats(self) -> RawEvents:
+        repeats = self.prepared.request.repeats
+        if repeats > 1:
+            yield self._replay(1)
+        for repeat in range(1, repeats):
+            yield from self._repeat(repeat)
+            self.run = timed_again(self.run, self._decoded)
+            if repeats <= MANY_REPEATS:
+                yield self._replay(repeat + 1)
 
     # -- the first repeat
 
@@ -272,11 +284,10 @@ class Comparison:
         }
 
     def _replay(self, timings: int) -> tuple[Kind, dict[str, Any]]:
-        """The run as far as it is decoded: what a visitor watches while the rest is measured."""
-        run = assemble(self.prepared, self._decoded, self._run_id, explained=False)
-        return "replay", {"run": to_plain(run), "timings": timings, "of": self.prepared.request.repeats}
+        """The run so far: what a visitor watches while the rest is measured."""
+        return "replay", {"run": to_plain(self.run), "timings": timings, "of": self.prepared.request.repeats}
 
-    # -- off the clock, after
+    # -- off the clock, after the first repeat
 
     def _read_again(self) -> RawEvents:
         """The drafts' guesses after each mistake, and the reason for each token's fate."""

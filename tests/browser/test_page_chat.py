@@ -82,7 +82,7 @@ def test_the_run_the_link_and_the_copied_command_carry_the_chat(page, backend, s
     page.locator("#max-new-tokens input").blur()
     page.locator("#run").click()
     expect(page.locator(".sd-sentence")).to_contain_text(f"Here: the same {tokens} tokens", timeout=WAIT)
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)  # all repeats are timed: nothing on the page is replaced
+    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)  # all repeats are timed: nothing on the page is replaced
     asked = backend.requests[-1]
     assert (asked.prompt, asked.pair, asked.chat, asked.system) == ("What is <|im_end|>?", "talks", chat, system)
     page.get_by_role("button", name="Copy as command").click()

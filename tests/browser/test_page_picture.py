@@ -65,7 +65,7 @@ def asked_for(page, backend) -> CompareRequest:
     before = len(backend.requests)
     page.locator("#run").click()
     wait_until(lambda: len(backend.requests) > before)
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
     return backend.requests[-1]
 
 

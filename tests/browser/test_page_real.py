@@ -107,7 +107,7 @@ def test_a_real_run_a_crash_and_a_real_run_again(served, shared_page):
     page.locator("#prompt textarea").fill("Hello, wörld 👩‍👩‍👧‍👦 <script>window.hacked=1</script>")
     page.locator("#run").click()
     expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
     expect(page.locator(".sd-sentence")).to_contain_text("Here:", timeout=WAIT)
     expect(page.locator(".sd-verdict")).to_contain_text("ame text", timeout=WAIT)
     page.locator("#max-new-tokens input").fill("1800")  # long enough to be killed in the middle

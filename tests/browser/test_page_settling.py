@@ -53,7 +53,7 @@ def test_the_first_repeat_plays_while_the_others_are_timed(page, served):
     served[1].go_on.set()
     expect(page.locator(".sd-sim .sd-slider")).to_be_visible(timeout=WAIT)
     expect(page.locator(".sd-status")).to_be_hidden()
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
     assert page.locator(".sd-clock").first.inner_text().split()[0] != "0" and at
     assert abs(float(rail.input_value()) - 500) < 200  # at the same time, if the replayed repeat took about as long
     expect(page.locator(".sd-row .sd-name").nth(2)).to_have_attribute("aria-pressed", "true")
@@ -69,7 +69,7 @@ def test_the_first_repeat_plays_while_the_others_are_timed(page, served):
 def test_stop_keeps_the_timings_that_are_there(page):
     page.locator("#stop").click()
     expect(page.locator(".sd-status")).to_have_text("Stopped after 1 of 3 timings. They are kept.", timeout=WAIT)
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
     expect(page.locator(".sd-sentence")).to_contain_text("Here: the same 30 tokens")
     kept = run_from_json(download(page, "Run file (JSON)"))
     assert all(len(trace.repeats) == 1 for trace in kept.lanes)
@@ -77,3 +77,25 @@ def test_stop_keeps_the_timings_that_are_there(page):
     page.keyboard.press("Home")
     page.locator(".sd-play").click()
     expect(page.locator(".sd-play")).to_have_attribute("aria-label", "Pause (space)")
+
+
+def test_another_run_ends_the_timings_of_the_one_before(page, served):
+    page.locator("#prompt textarea").fill("def g(y):")
+    page.locator("#run").click()
+    expect(page.locator(".sd-text").first).to_contain_text("def g(y):", timeout=WAIT)
+    expect(page.locator(".sd-status")).to_contain_text("1 of 3 timings", timeout=WAIT)
+    assert [asked.prompt for asked in served[1].requests][-2:] == ["def f(x):", "def g(y):"]
+    served[1].go_on.set()
+    expect(page.locator(".sd-place")).to_contain_text("· 3 timings", timeout=WAIT)
+    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
+
+
+def test_no_further_timings_are_made_when_nobody_looks(page):
+    page.evaluate("""() => {
+      const later = window.setTimeout;
+      window.setTimeout = (act, ms, ...more) => later(act, ms === 20000 ? 50 : ms, ...more);
+      Object.defineProperty(document, "hidden", { configurable: true, get: () => true });
+      document.dispatchEvent(new Event("visibilitychange"));
+    }""")
+    expect(page.locator(".sd-status")).to_have_text("Stopped after 1 of 3 timings. They are kept.", timeout=WAIT)
+    expect(page.locator(".sd-sentence")).to_contain_text("(1 of 3 timings)")

@@ -48,7 +48,7 @@ def run_box(page, prompt: str, lanes: str | None = None, tokens: int = 30) -> No
 
 def finished(page) -> None:
     expect(page.locator(".sd-badge")).to_contain_text("live", timeout=WAIT)  # it has begun, with Stop in Run's place
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
+    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
     expect(page.locator(".sd-sentence")).to_contain_text("Here:", timeout=WAIT)
 
 

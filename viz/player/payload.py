@@ -15,7 +15,7 @@ from decoding.analysis import metrics
 from decoding.analysis.lane_figures import Figure, lane_figures
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.seen import count_seen, seen_sentence
-from decoding.analysis.steadiness import contradictions
+from decoding.analysis.steadiness import contradictions, how_timed, timings
 from decoding.analysis.whatif import ending
 from decoding.errors import UserError
 from decoding.lookahead.base import SL_CAP
@@ -71,6 +71,7 @@ def run_payload(
         "badge": {"kind": origin, "text": sentences.badge_text(run), "place": sentences.badge_place(run)},
         "look": sentences.look(run),
         "sentence": sentences.opening(run, point, doubtful),
+        "timings": timings(run),
         "doubt": doubt,
         "shows": shows,
         "fact": sentences.check_fact(run, doubtful) + doubt + sentences.notes(run),
@@ -122,7 +123,7 @@ def settings_table(run: Run) -> list[list[str]]:
         ["rule", asked.rule + (f", temperature {asked.temperature:g}, seed {asked.seed}" if asked.temperature else "")],
         ["lanes", ", ".join(lane_name(trace.lane) for trace in run.lanes)],
         ["new tokens", f"at most {asked.max_new_tokens}"],
-        ["timing repeats", str(asked.repeats)],
+        ["timings", how_timed(run)],
     ]
     if asked.picture:
         rows.append(["picture", asked.picture])

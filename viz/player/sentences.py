@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from decoding.analysis.metrics import speedup, static_opt
 from decoding.analysis.run_costs import run_costs
-from decoding.analysis.steadiness import wavering
+from decoding.analysis.steadiness import how_timed, timings, wavering
 from decoding.lookahead.lanes import is_usable
 from decoding.records.pairs import about_pair
 from decoding.records.trace import Costs, Run, Trace
@@ -49,7 +49,8 @@ def _median_speedup(run: Run, trace: Trace) -> float | None:
 
 
 def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
-    """ "Here: the same 88 tokens, 2.41× as fast with DISCO." Below 1: slower. Also says if there is no comparison.
+    """ "Here: the same 88 tokens, 2.41× as fast with DISCO." Below 1: slower. Also says if there is no comparison, and
+    how often a run was timed that was stopped.
 
     ``doubtful``: see :func:`decoding.analysis.steadiness.contradictions`; then no speedup is claimed.
     """
@@ -65,8 +66,12 @@ def opening(run: Run, point: str = "", doubtful: Sequence[str] = ()) -> str:
     same = {True: "the same ", False: "", None: ""}[trace.verdict.same]
     if doubtful:
         return f"Here: {same}{_count(n, 'token')}, timed too unsteadily to say what was won.{_ended_early(trace)}"
-    others = _best_other(run, trace) if point else _slow_down(run, trace)
+    others = (_best_other(run, trace) if point else _slow_down(run, trace)) + _of_fewer(run)
     return f"Here: {same}{_count(n, 'token')}, {_how_fast(ratio)} with {name}{others}.{_ended_early(trace)}"
+
+
+def _of_fewer(run: Run) -> str:
+    return f" ({how_timed(run)})" if timings(run) < run.settings.repeats else ""
 
 
 def _best_other(run: Run, point: Trace) -> str:
@@ -201,8 +206,8 @@ def badge_text(run: Run) -> str:
 
 
 def badge_place(run: Run) -> str:
-    """The machine, the number format and the date."""
-    return " · ".join([run.machine.gpu or run.machine.processor, _dtype(run), run.created[:10]])
+    """The machine, the number format, the date, and how many timings stand behind each figure."""
+    return " · ".join([run.machine.gpu or run.machine.processor, _dtype(run), run.created[:10], how_timed(run)])
 
 
 def _what_it_is(run: Run) -> str:

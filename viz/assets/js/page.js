@@ -11,6 +11,7 @@ import { carry, explain } from "./learn.js";
 import { Plots } from "./plots.js";
 import { Status } from "./status.js";
 
+const AWAY_MS = 20000; // how long the page is out of sight before no further timings are made
 const RUN_ID = /^[A-Za-z0-9_-]{1,64}$/;
 
 // ---------------------------------------------------------------- the race
@@ -34,6 +35,7 @@ class Race {
       stands: () => this.player.t >= this.player.total,
     });
     this.queue = Promise.resolve();
+    document.addEventListener("visibilitychange", () => this.lookAway());
     this.begin(props.value);
   }
 
@@ -154,6 +156,16 @@ class Race {
       this.plots.abandon();
     }
     else if (this.run === this.live) this.shown();
+  }
+
+  /** A run has a result after its first timing; further ones are made only while somebody looks. */
+  lookAway() {
+    clearTimeout(this.away);
+    if (!document.hidden) return;
+    this.away = setTimeout(() => {
+      if (this.player.settling) document.getElementById("stop")?.click();
+      this.lookAway();
+    }, AWAY_MS);
   }
 
   startLive() {

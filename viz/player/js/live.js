@@ -45,16 +45,19 @@ const Live = {
   /** The first repeat of all lanes is complete: it plays while further repeats are timed and the figures are updated. */
   takeReplay({ payload, timings, of }) {
     if (this.settling) this.exchange(payload);
-    else if (timings === 1) this.load(payload);
+    else if (this.replayed !== payload.id) this.load(payload);
     else return; // another run was opened in the meantime
+    this.replayed = payload.id;
     this.settling = { run: payload.id, timings, of };
     this.showSettling("", (timings - 1) / of);
   },
 
   takeWhole(payload) {
+    const { timings, of } = this.settling || { timings: 1, of: 1 }, stopped = timings < of && payload.timings < of;
     if (this.settling) this.exchange(payload);
     else this.load(payload);
     this.settling = null;
+    if (stopped) this.showStatus(`Stopped after ${payload.timings} of ${of} timings. They are kept.`);
   },
 
   showSettling(text, fraction) {
