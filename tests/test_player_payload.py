@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from statistics import median
 
@@ -11,6 +12,7 @@ import pytest
 from decoding.analysis import metrics
 from decoding.analysis.run_costs import run_costs
 from decoding.analysis.steadiness import contradictions
+from decoding.backends.recorded import RecordedBackend
 from decoding.lookahead.spec import TWENTIETHS
 from decoding.records.trace import Verdict
 from tests.learned_heads import make_heads
@@ -235,3 +237,17 @@ def test_what_one_looks_at_is_said_in_one_line(run):
     ways = "Four ways to let a small model guess for a big one"
     assert look(run) == f"{ways}; each colour is the fate of a guess."
     assert look(make_run(lanes=("autoregressive",))) == "One text, written by the target alone."
+
+
+def test_each_number_of_a_recordings_headline_is_that_of_the_card_of_its_lane():
+    backend, said = RecordedBackend(), 0
+    for info in backend.recordings():
+        payload = run_payload(backend.load(info.id), origin="recorded", point=info.point)
+        cards = {
+            lane["name"]: next(one["text"] for one in lane["figures"] if one["key"] == "speedup")
+            for lane in payload["lanes"]
+        }
+        for number, name in re.findall(r"(\d+\.\d\d)× as fast with ([^,]+?)[.,](?: |$)", payload["sentence"]):
+            assert cards[name].removeprefix("median ").startswith(f"{number}×"), info.id
+            said += 1
+    assert said >= len(backend.recordings()) / 2
