@@ -187,6 +187,12 @@ def test_nothing_is_wider_than_a_phone(visit, page_url):
     for place in ("play", "lessons", "steps", "whatif", "words"):
         page.locator(f"[data-place={place}]").tap()
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, place
+    page.locator("[data-place=lessons]").tap()
+    page.locator(".sl-cards .sl-main").first.tap()
+    for _ in range(2):
+        page.locator(".sl-turn .sl-main").tap()
+        page.wait_for_timeout(100)
+        assert 0 <= page.locator(".sl-lesson-text h2").bounding_box()["y"] < 844  # a step begins at its title
     assert page.faults == []
 
 

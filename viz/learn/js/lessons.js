@@ -132,6 +132,7 @@ export class Lessons {
     this.question = null;
     if (!this.lesson) this.node.replaceChildren(this.shelf());
     else this.node.replaceChildren(this.ended ? this.end() : this.page());
+    if (this.node.getBoundingClientRect().top < 0) this.node.scrollIntoView({ block: "start" }); // the new step begins at its title
     this.learn.root.classList.toggle("sl-in-lesson", Boolean(this.lesson));
   }
 
