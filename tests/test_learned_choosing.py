@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +12,19 @@ from safetensors.numpy import load_file, save_file
 
 from decoding.analysis.tuning import Bench, Chosen, choose
 from decoding.analysis.validation import FILE, read_validation, write_validation
-from decoding.analysis.whatif import Recorded
+from decoding.analysis.whatif import Recorded, simulate_lane
+from decoding.backends.recorded import RECORDINGS
 from decoding.errors import UserError
 from decoding.lookahead.fitted import FOLDER, load_heads
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.policy_files import write_policy
 from decoding.lookahead.registry import make_policy
 from decoding.records.pairs import embedded_pairs
+from decoding.records.run_file import load_run
 from decoding.records.trace import Chain, Costs, Guesses
 
 from .learned_heads import TUNED, make_file, make_head
+from .runs import untimed
 
 TARGET, DRAFT = "t" * 16, "d" * 16
 HEADS = {policy: make_head(policy) for policy in TUNED}
@@ -150,3 +154,17 @@ def test_an_avx2_cpu_chooses_another_fixed_sl_than_one_with_bfloat16():
     bfloat16, avx2 = (choose(recorded, disco, one) for one in (costs(0.05, 1.14), costs(0.12, 1.45)))
     assert bfloat16.static > avx2.static
     assert float(bfloat16.arguments["disco"]) < float(avx2.arguments["disco"])
+
+
+def test_no_example_of_the_page_is_lost_to_plain_decoding_by_all_learned_policies_where_checks_are_dear():
+    """With what the costs of a CPU with AVX2 alone choose: c 0.114, v(6) 1.60 (docs/measured.md)."""
+    pair = next(one for one in embedded_pairs() if one.chat)
+    draft, folder = pair.default_draft, Path(pair.drafts[pair.default_draft]) / FOLDER
+    heads, here = load_heads(folder, None, None), replace(costs(0.114, 1.60), draft_step={draft: 0.114})
+    chosen = choose(read_validation(folder, draft), heads, here)
+    runs = [load_run(path) for path in Path(RECORDINGS).glob("showcase-chat-*.json")]
+    runs = [replace(untimed(run), costs=here) for run in runs if draft in run.chains]
+    assert len(runs) > 8
+    for run in runs:
+        lanes = [parse_lane(f"{policy}:{text}") for policy, text in chosen.arguments.items()]
+        assert max(simulate_lane(run, lane, heads).speedup for lane in lanes) > 1, run.id

@@ -31,7 +31,7 @@ from ..loop.speculative import RawIteration
 from ..records.generate import PLAIN, WAYS
 from ..records.trace import Finish, Run, StopReason
 from .annotate import View, Views
-from .recorded import Recorded, assemble_calls
+from .recorder_run import Recorded, assemble_calls
 
 WRITTEN_FOR = "5.23"
 SEAM = {
