@@ -32,12 +32,30 @@ def own_cache(tmp_path_factory):
         yield
 
 
-@pytest.fixture
-def few_measurements(monkeypatch):
-    """What passes cost does not matter to the test, and is measured for a moment."""
+@pytest.fixture(scope="module")
+def few_measurements():
+    """What passes cost does not matter to the tests of a module, and is measured for a moment."""
     from tests.quick_jobs import measure_little
 
-    measure_little(monkeypatch.setattr)
+    with pytest.MonkeyPatch.context() as patch:
+        measure_little(patch.setattr)
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_pair(tmp_path_factory) -> tuple[str, str]:
+    """The folders of a tiny target and its draft, for all tests that write nothing there."""
+    from tests.tiny_pair import make_tiny_pair
+
+    return make_tiny_pair(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def lively_pair(tmp_path_factory) -> tuple[str, str]:
+    """As ``tiny_pair``, with a varied text and a draft that is right about half of the time."""
+    from tests.tiny_pair import make_lively_pair
+
+    return make_lively_pair(tmp_path_factory.mktemp("lively"))
 
 
 def pytest_configure(config):
@@ -63,7 +81,15 @@ NEEDS = {  # marker: what the machine must have, and what is not run without it
 }
 
 
-LONG = ("test_gpu_day.py",)  # begins first: the last file of the order must be a short one
+LONG = (  # begin first: the last file of the order must be a short one
+    "test_page_real.py",
+    "test_gpu_day.py",
+    "test_cpu_classes.py",
+    "test_page_app.py",
+    "test_training_align.py",
+    "test_training_see.py",
+    "test_training_loop.py",
+)
 
 
 def pytest_collection_modifyitems(items):

@@ -13,7 +13,7 @@ from decoding.engines.pair import Pair, load_pair
 from decoding.engines.slim import FEATURE_FILE
 from decoding.records import pairs
 
-from .test_core_lossless import make_lively_pair
+from .tiny_pair import make_lively_pair
 
 LAYERS = (1, -1)
 WIDTH = 32

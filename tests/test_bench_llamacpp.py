@@ -15,7 +15,6 @@ from decoding.bench import runs
 from decoding.bench.contenders import LlamaCppContender
 from decoding.errors import UserError
 from tests.commands import Ended, command
-from tests.quick_jobs import measure_little
 from tests.tiny_gguf import write_gguf
 from tests.tiny_models import make_model
 
@@ -56,8 +55,7 @@ def llamacpp_command(*words: str) -> Ended:
     return command("bench", "--against", "llamacpp", *small, *words)
 
 
-def test_llama_cpp_takes_turns_with_our_lanes_on_the_same_file(llama_cpp, tmp_path, monkeypatch):
-    measure_little(monkeypatch.setattr)
+def test_llama_cpp_takes_turns_with_our_lanes_on_the_same_file(few_measurements, llama_cpp, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "tiny.Q4_1.gguf"
     write_gguf(file, "Q4_1")

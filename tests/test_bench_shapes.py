@@ -14,8 +14,6 @@ from decoding.bench.shapes import SHAPES, Shape, make_models, make_pair, memory_
 from decoding.records.pairs import PairDescription
 from tests.commands import command
 from tests.fake_cuda import fake_gpu
-from tests.quick_jobs import measure_little
-from tests.tiny_pair import make_tiny_pair
 
 ON_GPU = Work(limit=1, repeats=1, max_new_tokens=8, device="cuda", dtype="bfloat16")
 
@@ -71,15 +69,14 @@ def test_a_shape_for_which_memory_ends_after_all_is_left_out(monkeypatch):
 
 
 @pytest.mark.timeout(600)
-def test_all_tables_of_a_gpu_on_a_stand_in(monkeypatch, tmp_path):
+def test_all_tables_of_a_gpu_on_a_stand_in(few_measurements, tiny_pair, monkeypatch, tmp_path):
     """The command as on a GPU: the named pair and both shapes at reduced sizes, all contenders, the floor, growth."""
-    target, draft = make_tiny_pair(tmp_path)
+    target, draft = tiny_pair
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
     reduced = dict(hidden=64, intermediate=96, heads=4, kv_heads=1, layers=2, vocab=300, context=256)
     monkeypatch.setattr(runs, "embedded_pairs", lambda: [described])
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
     monkeypatch.setattr(runs, "SHAPES", [replace(shape, draft_layers=1, **reduced) for shape in SHAPES])
-    measure_little(monkeypatch.setattr)
     monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
     monkeypatch.setattr(floor, "ROUNDS", 2)
     monkeypatch.setattr(against, "POLICIES", ("heuristic",))

@@ -28,25 +28,19 @@ from tests.commands import command
 from tests.fakes import FakeBackend, ScriptedRunner, check_stream
 from tests.quick_jobs import QuickJobs
 from tests.runs import make_run
-from tests.tiny_pair import make_tiny_pair
 
 pytestmark = pytest.mark.usefixtures("few_measurements")
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    return make_tiny_pair(tmp_path_factory.mktemp("pair"))
-
-
-def arguments(pair, *more):
-    target, draft = pair
+def arguments(tiny_pair, *more):
+    target, draft = tiny_pair
     lanes = "--lanes autoregressive,static:2,ngram/static:3,oracle"
     settings = f"{lanes} --repeats 2 --max-new-tokens 12 --dtype float32".split()
     return ["compare", "--prompt", "hello ", "--target", target, "--draft", draft, *settings, *more]
 
 
-def test_compare_shows_fates_figures_and_times_and_writes_the_run(pair, tmp_path):
-    status, out, err = command(*arguments(pair, "--out", str(tmp_path / "run.json")))
+def test_compare_shows_fates_figures_and_times_and_writes_the_run(tiny_pair, tmp_path):
+    status, out, err = command(*arguments(tiny_pair, "--out", str(tmp_path / "run.json")))
     assert status == 0, err
     for part in ("static:2", "ngram/static:3", "predicted speedup", "Where the time goes", "Same text in all 4"):
         assert part in out
@@ -56,9 +50,9 @@ def test_compare_shows_fates_figures_and_times_and_writes_the_run(pair, tmp_path
     assert len(run.lanes[0].output) == 12
 
 
-def test_a_run_file_is_repeated_with_its_settings_and_costs(pair, tmp_path):
+def test_a_run_file_is_repeated_with_its_settings_and_costs(tiny_pair, tmp_path):
     first, second = tmp_path / "run.json", tmp_path / "again.json"
-    assert command(*arguments(pair, "--out", str(first)))[0] == 0
+    assert command(*arguments(tiny_pair, "--out", str(first)))[0] == 0
     status, _, err = command("compare", "--again", str(first), "--out", str(second))
     assert status == 0, err
     was, now = load_run(first), load_run(second)
@@ -71,29 +65,29 @@ def test_a_run_file_is_repeated_with_its_settings_and_costs(pair, tmp_path):
     assert status == 2 and "either --again FILE or a prompt" in err
 
 
-def test_a_closed_pipe_costs_no_run(pair, tmp_path, monkeypatch):
+def test_a_closed_pipe_costs_no_run(tiny_pair, tmp_path, monkeypatch):
     def closed(run, as_json):
         raise BrokenPipeError
 
     monkeypatch.setattr("decoding.cli.compare._show", closed)
     with pytest.raises(BrokenPipeError):
-        main(arguments(pair, "--out", str(tmp_path / "run.json")))
+        main(arguments(tiny_pair, "--out", str(tmp_path / "run.json")))
     assert len(load_run(tmp_path / "run.json").lanes) == 4
 
 
-def test_where_nothing_can_be_written_is_said_before_the_run(pair, tmp_path, monkeypatch):
+def test_where_nothing_can_be_written_is_said_before_the_run(tiny_pair, tmp_path, monkeypatch):
     monkeypatch.setattr("decoding.backends.jobs.Jobs", None)  # nothing is to run
-    status, _, err = command(*arguments(pair, "--out", str(tmp_path)))
+    status, _, err = command(*arguments(tiny_pair, "--out", str(tmp_path)))
     assert status == 2 and "is a folder: name the file" in err
     if Path("/proc").is_dir():
-        status, _, err = command(*arguments(pair, "--out", "/proc/run.json"))
+        status, _, err = command(*arguments(tiny_pair, "--out", "/proc/run.json"))
         assert status == 2 and "Cannot write into /proc" in err
 
 
-def test_sampling_options_reach_the_request_and_json_is_json_alone(pair, tmp_path):
+def test_sampling_options_reach_the_request_and_json_is_json_alone(tiny_pair, tmp_path):
     path = tmp_path / "run.json"
     sampling = "--temperature 0.7 --rule coupling --seed 3 --top-k 20 --top-p 0.9 --stop zzzz --ignore-eos"
-    status, out, _ = command(*arguments(pair, *sampling.split(), "--out", str(path), "--json"))
+    status, out, _ = command(*arguments(tiny_pair, *sampling.split(), "--out", str(path), "--json"))
     figures = json.loads(out)  # JSON alone
     assert status == 0 and len(figures["lanes"]) == 4 and figures["lanes"][0]["figures"]["speedup"] == 1.0
     settings = load_run(path).settings
@@ -101,9 +95,9 @@ def test_sampling_options_reach_the_request_and_json_is_json_alone(pair, tmp_pat
     assert (settings.top_k, settings.top_p, settings.stop, settings.ignore_eos) == (20, 0.9, ["zzzz"], True)
 
 
-def test_the_prompt_may_be_a_file(pair, tmp_path):
+def test_the_prompt_may_be_a_file(tiny_pair, tmp_path):
     (tmp_path / "prompt.txt").write_text("hé\n", encoding="utf-8")
-    words = [word for word in arguments(pair, "--json") if word not in ("--prompt", "hello ")]
+    words = [word for word in arguments(tiny_pair, "--json") if word not in ("--prompt", "hello ")]
     out_path = tmp_path / "run.json"
     status, _, err = command(*words, "--prompt-file", str(tmp_path / "prompt.txt"), "--out", str(out_path))
     assert status == 0, err
@@ -189,8 +183,8 @@ def backend():
     backend.close()
 
 
-def test_the_worker_process_decodes_with_real_models(backend, pair):
-    target, draft = pair
+def test_the_worker_process_decodes_with_real_models(backend, tiny_pair):
+    target, draft = tiny_pair
     request = CompareRequest(
         "hello ",
         target=target,

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-
 from decoding.backends.recorded import RecordedBackend
 from decoding.cli import recordings as recordings_module
 from decoding.records.pairs import PairDescription
 from decoding.records.suites import Prompt
 
 from .commands import command
-from .tiny_pair import make_tiny_pair
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    return make_tiny_pair(tmp_path_factory.mktemp("pair"))
-
-
-def test_recordings_are_made_checked_and_kept_in_order(pair, tmp_path, monkeypatch):
-    target, draft = pair
+def test_recordings_are_made_checked_and_kept_in_order(tiny_pair, tmp_path, monkeypatch):
+    target, draft = tiny_pair
     described = PairDescription("", "Tiny", "embedded", target, {"draft": draft}, "draft")
     prompts = [
         Prompt(id, "showcase", "test", text, "", title=id, shows="x", lanes=("autoregressive", "static:2", "disco"))

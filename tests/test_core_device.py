@@ -20,29 +20,20 @@ from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
 from .fake_cuda import fake_cuda
-from .quick_jobs import measure_little
-from .tiny_pair import make_lively_pair
 
 DRAFTING = ["static:1", "static:6", "heuristic", "confidence:0.1", "entropy:0.9", "oracle", "ngram/static:3"]
 LANES = ["autoregressive", *DRAFTING]
 FEW = ["autoregressive", "static:6", "confidence:0.1"]
 PROMPT = "def f(x):\n    return"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_measurements():
-    """The costs of passes do not matter here."""
-    with pytest.MonkeyPatch.context() as patch:
-        measure_little(patch.setattr)
-        yield
+pytestmark = pytest.mark.usefixtures("few_measurements")
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory):
+def pairs(lively_pair, few_measurements):
     """The same weights twice: on the lean engine, and on fixed buffers with the work on the device."""
     from transformers import LlamaForCausalLM
 
-    target, draft = make_lively_pair(tmp_path_factory.mktemp("pair"))
+    target, draft = lively_pair
     lean, fixed = (load_pair(target=target, draft=draft, dtype="float32", device="cpu") for _ in range(2))
     for place, name in ((target, None), (draft, "draft")):
         model = fixed.draft(name) if name else fixed.target
@@ -107,13 +98,13 @@ def test_an_uncapped_oracle_goes_step_by_step_beyond_the_longest_graph(pairs):
 
 
 @pytest.fixture
-def graph_pair(tmp_path, monkeypatch):
+def graph_pair(lively_pair, monkeypatch):
     """The same weights on fixed buffers whose passes are recorded and replayed, timed by CUDA's events."""
     from transformers import LlamaForCausalLM
 
     monkeypatch.setattr("decoding.engines.formats.plain_or_packed", DenseLinear)
     with fake_cuda(monkeypatch) as cuda:
-        target, draft = make_lively_pair(tmp_path)
+        target, draft = lively_pair
         pair = load_pair(target=target, draft=draft, dtype="float32", device="cpu")
         made = []
         for place, model in ((target, pair.target), (draft, pair.draft())):

@@ -17,9 +17,9 @@ from decoding.comparison.prepare import prepare
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
-from .quick_jobs import measure_little
 from .toy import ToyPair
 
+pytestmark = pytest.mark.usefixtures("few_measurements")
 LANES = ["autoregressive", "static:3", "oracle"]
 COSTS = Costs(
     target_s=0.01,
@@ -29,11 +29,6 @@ COSTS = Costs(
     first_step={"small": 0.05},
     decision={"autoregressive": 0.0, "static": 0.0, "oracle": 0.0},
 )
-
-
-@pytest.fixture(autouse=True)
-def few_readings(monkeypatch):
-    measure_little(monkeypatch.setattr)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from decoding.engines.pair import load_pair
 from decoding.records.request import CompareRequest
 
 from .commands import command
-from .tiny_pair import make_lively_pair
 
 pytestmark = pytest.mark.usefixtures("few_measurements")
 
@@ -20,13 +19,8 @@ PROMPTS = ["def f(x):\n    return", "aaaa bbbb aaaa", "é"]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return make_lively_pair(tmp_path_factory.mktemp("pair"))
-
-
-@pytest.fixture(scope="module")
-def pair(folders):
-    return load_pair(target=folders[0], draft=folders[1], dtype="float32", device="cpu")
+def pair(lively_pair):
+    return load_pair(target=lively_pair[0], draft=lively_pair[1], dtype="float32", device="cpu")
 
 
 def last(counts) -> Counts:
@@ -71,15 +65,25 @@ def test_near_ties_are_counted_apart():
     assert (counts.equal, counts.near_ties, len(counts.different)) == (1, 1, 2)
 
 
-def test_all_lanes_agree_in_bfloat16(folders):
-    pair = load_pair(target=folders[0], draft=folders[1], dtype="bfloat16", device="cpu")
+def test_all_lanes_agree_in_bfloat16(lively_pair):
+    pair = load_pair(target=lively_pair[0], draft=lively_pair[1], dtype="bfloat16", device="cpu")
     lanes = ["autoregressive", "static:1", "static:6", "heuristic", "confidence:0.1", "oracle", "ngram/static:3"]
     run = finished_run(CompareRequest(PROMPTS[0], lanes=lanes, max_new_tokens=40, repeats=1), pair)
     assert all(trace.verdict.same or trace.verdict.near_tie for trace in run.lanes)
 
 
-def test_the_command_prints_counts_and_goes_on_from_its_file(folders, tmp_path):
-    words = ["lossless", "--target", folders[0], "--draft", folders[1], "--max-new-tokens", "4", "--longest", "1"]
+def test_the_command_prints_counts_and_goes_on_from_its_file(lively_pair, tmp_path):
+    words = [
+        "lossless",
+        "--target",
+        lively_pair[0],
+        "--draft",
+        lively_pair[1],
+        "--max-new-tokens",
+        "4",
+        "--longest",
+        "1",
+    ]
     kept = ["--json", "--out", str(tmp_path / "counts.jsonl")]
 
     def counts(*more):

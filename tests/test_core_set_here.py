@@ -25,16 +25,15 @@ from viz.choices import lane_choices, set_here
 from viz.settings import command_line
 
 from .learned_heads import TUNED, make_file
-from .quick_jobs import measure_little
 from .test_learned_choosing import DRAFT, TARGET, costs, make_recorded
 from .toy import ToyPair
 
+pytestmark = pytest.mark.usefixtures("few_measurements")
 CHOSEN = Chosen(3, {"disco": "0.65", "specdecpp": "0.35", "costaware": "1.2"})
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch, tmp_path):
-    measure_little(monkeypatch.setattr)
+def own_costs(monkeypatch, tmp_path):
     monkeypatch.setenv("SPECULOSCOPE_COSTS", str(tmp_path / "costs"))
 
 

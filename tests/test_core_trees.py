@@ -23,7 +23,6 @@ from decoding.records.proposal import Proposal, children_of, depths_of, path_to
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Costs
-from tests.tiny_pair import make_tiny_pair
 from tests.toy import ToyPair
 
 FREE = Costs(target_s=0.005, verify_curve=[1.0] * 65, draft_step={"small": 0.02, "weak": 0.02}, overhead=0.0)
@@ -133,11 +132,10 @@ def test_more_siblings_are_accepted_more_often():
 
 @pytest.mark.parametrize("lane", ["tree:6", "costtree"])
 @pytest.mark.parametrize("engine", ["lean", "general"])
-def test_real_engines_write_plain_decoding_s_text(tmp_path, monkeypatch, lane, engine):
+def test_real_engines_write_plain_decoding_s_text(tiny_pair, monkeypatch, lane, engine):
     if engine != "lean":
         monkeypatch.setattr(loading, "is_lean", lambda config: False)
-    folder, draft = make_tiny_pair(tmp_path)
-    pair = load_pair(target=folder, draft=draft, device="cpu", dtype="float32")
+    pair = load_pair(target=tiny_pair[0], draft=tiny_pair[1], device="cpu", dtype="float32")
     prepared = prepared_for(pair, lane, "def f(x):", 60, ignore_eos=True)
     costs = Costs(target_s=0.005, verify_curve=[1.0] * 65, draft_step={"draft": 0.02}, overhead=0.0)
     plain, run = decode(prepared, "autoregressive", costs), decode(prepared, lane, costs)

@@ -10,19 +10,13 @@ from decoding.engines.pair import load_pair
 from decoding.records.request import CompareRequest
 
 from .test_core_lossless import PROMPTS
-from .tiny_pair import make_lively_pair
 
 pytestmark = pytest.mark.gpu
 LANES = ["autoregressive", "static:1", "static:6", "heuristic", "confidence:0.1", "oracle", "ngram/static:3"]
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    return make_lively_pair(tmp_path_factory.mktemp("gpu-pair"))
-
-
-def test_passes_are_recorded_as_graphs(folders):
-    pair = load_pair(target=folders[0], draft=folders[1], dtype="float32", device="cuda")
+def test_passes_are_recorded_as_graphs(lively_pair):
+    pair = load_pair(target=lively_pair[0], draft=lively_pair[1], dtype="float32", device="cuda")
     run = finished_run(
         CompareRequest(PROMPTS[0], lanes=["autoregressive", "static:4"], max_new_tokens=24, repeats=1), pair
     )
@@ -30,16 +24,16 @@ def test_passes_are_recorded_as_graphs(folders):
     assert not any("graph" in note for trace in run.lanes for note in trace.notes)
 
 
-def test_the_text_is_that_of_generate(folders):
-    pair = load_pair(target=folders[0], draft=folders[1], dtype="float32", device="cuda")
+def test_the_text_is_that_of_generate(lively_pair):
+    pair = load_pair(target=lively_pair[0], draft=lively_pair[1], dtype="float32", device="cuda")
     prompts = [pair.encode_prompt(text) for text in PROMPTS]
-    *_, counts = check_lossless(pair, transformers_reference(folders[0]), prompts, 24, caps=range(1, 17, 5))
+    *_, counts = check_lossless(pair, transformers_reference(lively_pair[0]), prompts, 24, caps=range(1, 17, 5))
     assert counts.different == [] and counts.compared == counts.equal + counts.near_ties
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_all_lanes_write_the_same_text(folders, dtype):
-    pair = load_pair(target=folders[0], draft=folders[1], dtype=dtype, device="cuda")
+def test_all_lanes_write_the_same_text(lively_pair, dtype):
+    pair = load_pair(target=lively_pair[0], draft=lively_pair[1], dtype=dtype, device="cuda")
     run = finished_run(CompareRequest(PROMPTS[0], lanes=LANES, max_new_tokens=40, repeats=1), pair)
     for trace in run.lanes:  # in bfloat16 the number of rows may decide a near tie: its gap is then reported
         assert trace.verdict.same or trace.verdict.gap is not None
@@ -47,7 +41,7 @@ def test_all_lanes_write_the_same_text(folders, dtype):
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_coupled_lanes_write_the_same_text(folders, temperature):
-    pair = load_pair(target=folders[0], draft=folders[1], dtype="float32", device="cuda")
+def test_coupled_lanes_write_the_same_text(lively_pair, temperature):
+    pair = load_pair(target=lively_pair[0], draft=lively_pair[1], dtype="float32", device="cuda")
     request = CompareRequest(PROMPTS[0], lanes=LANES, max_new_tokens=40, repeats=1, temperature=temperature)
     assert all(trace.verdict.same or trace.verdict.near_tie for trace in finished_run(request, pair).lanes)

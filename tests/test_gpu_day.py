@@ -14,8 +14,6 @@ from decoding.records.pairs import PairDescription
 from tests import test_gpu
 from tests.commands import command
 from tests.fake_cuda import fake_gpu
-from tests.quick_jobs import measure_little
-from tests.tiny_pair import make_tiny_pair
 
 COUNTS = {"equal": 3, "compared": 4, "near_ties": 1, "different": []}
 REPORT = {
@@ -130,9 +128,9 @@ SMALL = {
 
 
 @pytest.mark.timeout(600)
-def test_every_step_runs_on_a_stand_in(monkeypatch, tmp_path):
+def test_every_step_runs_on_a_stand_in(few_measurements, tiny_pair, monkeypatch, tmp_path):
     """The commands as the day asks for them, on smaller work; the shaped pairs are in tests/test_bench_shapes.py."""
-    target, draft = make_tiny_pair(tmp_path)
+    target, draft = tiny_pair
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")
     monkeypatch.setattr("decoding.engines.pair.find_pair", lambda name: described)
     monkeypatch.setattr(runs, "embedded_pairs", lambda: [described])
@@ -142,7 +140,6 @@ def test_every_step_runs_on_a_stand_in(monkeypatch, tmp_path):
         monkeypatch.setattr(against, name, value)
     monkeypatch.setitem(floor._PROBE_BYTES, "cuda", 2**16)
     monkeypatch.setattr(floor, "ROUNDS", 2)
-    measure_little(monkeypatch.setattr)
     monkeypatch.setattr("decoding.backends.jobs.ThreadPoolExecutor", Inline)
     monkeypatch.setattr(gpu_day, "LANES", "autoregressive,static:3")
     asked = []

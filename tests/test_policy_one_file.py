@@ -25,7 +25,6 @@ from viz.page import build_page
 from viz.player.payload import run_payload
 
 from .commands import command
-from .tiny_pair import make_tiny_pair
 from .toy import ToyPair
 
 SOURCE = '''"""Long and short iterations alternate."""
@@ -79,9 +78,9 @@ def alternate(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run_file(tmp_path_factory):
+def run_file(tiny_pair, tmp_path_factory):
     """A run of the new policy, made by the command line."""
-    target, draft = make_tiny_pair(tmp_path_factory.mktemp("pair"))
+    target, draft = tiny_pair
     path = tmp_path_factory.mktemp("run") / "run.json"
     words = f"compare --prompt hello --target {target} --draft {draft} --dtype float32 --repeats 1 --max-new-tokens 24"
     assert command(*words.split(), "--lanes", "autoregressive,alternate:3", "--out", str(path)).status == 0

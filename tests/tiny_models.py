@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -23,15 +24,20 @@ def tiny_config(vocab_size: int, family: type[PreTrainedConfig] = LlamaConfig, *
     return family(vocab_size=vocab_size, **(shape | changes))
 
 
+def byte_tokenizer(before: Iterable[str] = (), after: Iterable[str] = (), **options) -> PreTrainedTokenizerFast:
+    """A tokenizer of bytes, with other tokens before and after them; ``options`` say what these are."""
+    tokens = [*before, *sorted(pre_tokenizers.ByteLevel.alphabet()), *after]
+    raw = RawTokenizer(models.BPE(vocab={token: id for id, token in enumerate(tokens)}, merges=[]))
+    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=raw, **options)
+
+
 def make_model(folder: Path, words: str = "", hidden: int = 32) -> Path:
     """A tiny random Llama with a byte-level tokenizer; ``words`` are further tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: id for id, token in enumerate(["<s>", *alphabet, *words.split()])}
-    raw = RawTokenizer(models.BPE(vocab=vocab, merges=[]))
-    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="<s>").save_pretrained(folder)
+    tokenizer = byte_tokenizer(["<s>"], words.split(), bos_token="<s>", eos_token="<s>")
+    tokenizer.save_pretrained(folder)
     config = tiny_config(
-        len(vocab),
+        len(tokenizer),
         hidden_size=hidden,
         num_hidden_layers=1,
         num_attention_heads=2,

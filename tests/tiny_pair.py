@@ -12,7 +12,7 @@ def make_tiny_pair(folder: Path, intermediate: int = 48) -> tuple[str, str]:
     import torch
     from transformers import LlamaForCausalLM
 
-    from .tiny_models import tiny_config
+    from .tiny_models import byte_tokenizer, tiny_config
 
     torch.manual_seed(0)
     changes = dict(
@@ -30,7 +30,7 @@ def make_tiny_pair(folder: Path, intermediate: int = 48) -> tuple[str, str]:
         draft.load_state_dict(target.state_dict(), strict=False)
     for name, model in (("target", target), ("draft", draft)):
         model.save_pretrained(folder / name)
-        _byte_tokenizer().save_pretrained(folder / name)
+        byte_tokenizer(after=["<|end|>"], eos_token="<|end|>", bos_token="<|end|>").save_pretrained(folder / name)
     return str(folder / "target"), str(folder / "draft")
 
 
@@ -54,15 +54,3 @@ def write_lively_weights(target: Path | str, draft: Path | str) -> None:
     small = LlamaForCausalLM(LlamaConfig(**{**config.to_dict(), "num_hidden_layers": 1}))
     small.load_state_dict(model.state_dict(), strict=False)
     small.save_pretrained(draft)
-
-
-def _byte_tokenizer():
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {letter: number for number, letter in enumerate(letters)} | {"<|end|>": 256}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", bos_token="<|end|>")

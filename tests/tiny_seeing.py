@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForImageTextToText, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from .tiny_models import byte_tokenizer
 
 SIZES = dict(
     hidden_size=32,
@@ -29,22 +30,14 @@ TEMPLATE = (
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocab = {token: id for id, token in enumerate([*SPECIAL, *letters])}
-    raw = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=raw,
+    extra = ("image_token", "fake_image_token", "global_image_token", "end_of_utterance_token")
+    made = byte_tokenizer(
+        SPECIAL,
         bos_token="<end>",
         eos_token="<end>",
         pad_token="<end>",
         additional_special_tokens=[*SPECIAL[1:]],
-        extra_special_tokens={
-            "image_token": SPECIAL[1],
-            "fake_image_token": SPECIAL[2],
-            "global_image_token": SPECIAL[3],
-            "end_of_utterance_token": SPECIAL[4],
-        },
+        extra_special_tokens=dict(zip(extra, SPECIAL[1:], strict=True)),
     )
     made.chat_template = TEMPLATE
     return made

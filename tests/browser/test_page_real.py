@@ -13,7 +13,6 @@ from playwright.sync_api import expect
 from decoding.backends.local import LocalBackend
 from tests.page_server import page_at, write_recordings
 from tests.quick_jobs import HeldJobs
-from tests.tiny_pair import make_tiny_pair
 from tests.waiting import wait_until
 
 from .pointing import unfold
@@ -42,8 +41,8 @@ def go(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory, go):
-    backend = TinyBackend(*make_tiny_pair(tmp_path_factory.mktemp("pair")))
+def served(tiny_pair, tmp_path_factory, go):
+    backend = TinyBackend(*tiny_pair)
     with page_at(backend, write_recordings(tmp_path_factory.mktemp("recordings"))) as url:
         yield url, backend
 
