@@ -78,20 +78,3 @@ def test_what_cannot_run_is_refused_with_a_sentence(url, arguments, sentence):
 def test_only_compare_is_offered_to_programs_and_nothing_to_language_models_unasked(url):
     assert list(web.connect(url).view_api(return_format="dict")["named_endpoints"]) == ["/compare"]
     assert web.post(f"{url}gradio_api/mcp/", json={}).status_code in (404, 405)
-
-
-def test_cancel_by_one_leaves_the_other(tmp_path):
-    with scripted_page(tmp_path, pause_s=0.02) as (slow, url):
-        first = web.connect(url).submit(
-            prompt="first", lanes=["autoregressive"], max_new_tokens=2000, api_name="/compare"
-        )
-        second = web.connect(url).submit(
-            prompt="second", lanes=["autoregressive"], max_new_tokens=30, repeats=1, api_name="/compare"
-        )
-        for event in first:
-            if event["kind"] == "iterations":
-                break
-        first.cancel()
-        events = list(second)
-        assert events[-1]["kind"] == "finished"
-        assert events[-1]["data"]["run"]["settings"]["prompt"] == "second"

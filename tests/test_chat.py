@@ -19,7 +19,6 @@ from decoding.records.trace import TokenText
 from tests.tiny_models import make_model
 from tests.toy import ToyPair
 from viz.player.payload import run_payload
-from viz.race_form import ASK, CONTINUE, words_of_prompt
 from viz.settings import command_line, form_of, request_of
 
 TEMPLATE = (
@@ -104,16 +103,6 @@ def test_the_copied_command_and_the_form_repeat_it():
         assert request_of(form_of(request)) == request
         words = command_line(request)
         assert (flag in words.split()) == bool(flag) and ("--system=Be kind." in words) == (chat is not False)
-
-
-def test_the_box_says_what_the_pair_is_meant_for():
-    from decoding.records.pairs import PairDescription
-
-    pairs = [PairDescription(name, name, "embedded", "t", {"d": "d"}, "d", chat=name == "talks") for name in "ab"]
-    pairs.insert(0, PairDescription("talks", "talks", "embedded", "t", {"d": "d"}, "d", chat=True))
-    assert words_of_prompt("", "", pairs) == ASK
-    assert words_of_prompt("", "a", pairs) == words_of_prompt("continue", "", pairs) == CONTINUE
-    assert words_of_prompt("ask", "a", pairs) == ASK
 
 
 def test_special_tokens_are_left_out_of_texts_and_shown_on_demand(pair):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from decoding.analysis.metrics import speedup, thrown_away
@@ -90,14 +88,6 @@ def test_a_slow_draft_is_reported_honestly():
 def test_labels_are_safe_in_plotly():
     for text in HOSTILE:
         assert "<" not in plain(text) and "%{" not in plain(text)
-
-
-def test_figures_are_plain_json():
-    drawings = draw_run(make_run(lanes=LANES))
-    assert drawings
-    for drawing in drawings:
-        written = json.dumps(drawing.to_dict(), allow_nan=False)
-        assert json.loads(written)["name"] == drawing.name
 
 
 def test_the_lookahead_figure_shows_the_deepest_guess_of_a_tree():

@@ -196,9 +196,3 @@ def test_a_malformed_question_is_answered_with_a_sentence(functions, name, query
     answer = functions[name](query)
     assert set(answer) == {"error"} and answer["error"].endswith((".", ")")), answer
     assert "our fault" not in answer["error"]
-
-
-def test_hostile_runs_are_taken_along_whole(functions):
-    opened = functions["open_file"]({"text": run_to_json(make_run(hostile=True, lanes=LANES))})["payload"]
-    page = functions["take"]({"run": opened["id"], "kind": "html"})["text"]
-    assert "<script>window.hacked" not in page and "</script><script>" not in page

@@ -220,12 +220,6 @@ def test_hover_marks_the_same_position_in_every_lane_and_says_why(page, run):
     assert page.locator(".sd-same").count() == 0
 
 
-def test_figures_explain_themselves(page):
-    stop_at(page, 1)
-    page.locator(".sd-col:visible .sd-fig", has_text="tokens per target pass").first.focus()
-    assert "1 + accepted / iterations" in page.locator(".sd-pop").inner_text()
-
-
 def test_arrows_walk_through_a_text(page, run):
     stop_at(page, 1)
     page.locator(".sd-text:visible").first.focus()
