@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from decoding.backends.base import Backend, JobEvents
 from decoding.records.pairs import PairDescription
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import to_plain
-from decoding.records.trace import Iteration, Run, Trace
+from decoding.records.trace import Run
 
+from .fakes import scripted_events
 from .runs import make_run
 
 
@@ -63,26 +64,21 @@ class ScriptedBackend(Backend):
             self._waiting -= 1
 
     def _stream(self, request: CompareRequest, cancel: threading.Event, identifier: str) -> JobEvents:
-        run = self.make(request, identifier)
-        yield "started", {"settings": asdict(request), "pair": asdict(run.pair), "lanes": list(request.lanes)}
-        yield "progress", {"stage": "loading", "message": "Loading the pair", "fraction": 0.5}
-        plain: dict[str, Any] = {}  # the run so far
-        for repeat in range(request.repeats):
-            for lane, trace in enumerate(run.lanes):
-                yield "lane_started", {"lane": lane, "repeat": repeat}
-                for first, iteration in enumerate(trace.iterations):
-                    held = "endless" in request.prompt and (lane, first) == (1, 2)  # in mid-lane until it is stopped
-                    if cancel.wait(None if held else self.pause_s):
-                        yield ("finished", {"run": plain}) if repeat else ("cancelled", {})
-                        return
-                    yield "iterations", _live(run, trace, lane, repeat, first, iteration)
-                yield "lane_finished", {"lane": lane, "repeat": repeat, "decode_s": trace.repeats[repeat].decode_s}
-            so_far = replace(run, chains={}, lanes=[replace(t, repeats=t.repeats[: repeat + 1]) for t in run.lanes])
-            plain = json.loads(json.dumps(to_plain(so_far)))
-            yield "replay", {"run": plain, "timings": repeat + 1, "of": request.repeats}
-            while repeat == 0 and not self.go_on.wait(0.02) and not cancel.is_set():
-                pass
-        yield "finished", {"run": json.loads(json.dumps(to_plain(run)))}
+        run, plain = self.make(request, identifier), {}
+        for kind, data in scripted_events(run):
+            if kind == "iterations":
+                held = "endless" in request.prompt and (data["lane"], data["first"]) == (1, 2)
+                if cancel.wait(None if held else self.pause_s):  # held: in mid-lane until it is stopped
+                    yield ("finished", {"run": plain}) if plain else ("cancelled", {})
+                    return
+            yield kind, json.loads(json.dumps(data))
+            if kind == "lane_finished" and data["lane"] == len(run.lanes) - 1:
+                timings = data["repeat"] + 1
+                lanes = [replace(trace, repeats=trace.repeats[:timings]) for trace in run.lanes]
+                plain = json.loads(json.dumps(to_plain(replace(run, chains={}, lanes=lanes))))  # the run so far
+                yield "replay", {"run": plain, "timings": timings, "of": request.repeats}
+                while timings == 1 and not self.go_on.wait(0.02) and not cancel.is_set():
+                    pass
 
     def _long_job(self, kind: str, cancel: threading.Event) -> JobEvents:
         yield "queued", {"place": 0}
@@ -109,16 +105,3 @@ class ScriptedBackend(Backend):
 
     def status(self) -> str:
         return "Scripted."
-
-
-def _live(run: Run, trace: Trace, lane: int, repeat: int, first: int, iteration: Iteration) -> dict[str, Any]:
-    tokens = [*iteration.drafted, *([iteration.emitted] if iteration.emitted else [])]
-    times = trace.repeats[repeat]
-    item = {
-        "d": [[token.id, token.fate] for token in iteration.drafted],
-        "e": [iteration.emitted.id, iteration.emitted.fate] if iteration.emitted else None,
-        "start": iteration.start,
-        "t": [times.draft_s[first], times.verify_s[first], times.policy_s[first], times.rest_s[first]],
-    }
-    texts = {str(t.id): [run.vocab[t.id].text, run.vocab[t.id].bytes] for t in tokens}
-    return {"lane": lane, "repeat": repeat, "first": first, "items": [item], "texts": texts}

@@ -77,12 +77,17 @@ def test_a_reader_that_goes_away_ends_its_run(remote, port):
     wait_until(lambda: idle(port))
 
 
-def test_a_run_that_nobody_reads_ends_after_the_time_of_grace():
+@pytest.mark.parametrize("cut", [False, True], ids=["never read", "cut in the midst"])
+def test_a_run_that_nobody_reads_ends_after_the_time_of_grace(cut):
     body = {"kind": "compare", "options": {"prompt": "#slow", "max_new_tokens": 2000, "lanes": ["autoregressive"]}}
     with served(LocalBackend(ScriptedRunner), Limits(grace_s=0.3)) as port:
-        assert web.put(f"http://127.0.0.1:{port}/runs/unread-one", json=body).status_code == 201
+        url = f"http://127.0.0.1:{port}/runs/unread-one"
+        assert web.put(url, json=body).status_code == 201
+        if cut:
+            with web.stream("GET", f"{url}/events") as response:
+                next(line for line in response.iter_lines() if json.loads(line)["kind"] == "iterations")
         wait_until(lambda: idle(port))
-        assert web.get(f"http://127.0.0.1:{port}/runs/unread-one/events").status_code == 404
+        assert web.get(f"{url}/events").status_code == 404
 
 
 def test_a_broken_connection_within_grace_resumes_where_it_broke(port):
