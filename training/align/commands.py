@@ -52,13 +52,14 @@ def draft(
 @app.command()
 def feature(
     name: str = typer.Argument("feature", help="Name of the draft."),
-    minutes: float = MINUTES,
+    minutes: float = typer.Option(0.0, help="Training time in minutes; or --tokens."),
+    tokens: int | None = typer.Option(None, min=1, help="Training tokens, in place of a time."),
     projections: Path | None = EARLIER,
 ) -> None:
     """Train a draft that also reads the target's hidden states, from a shipped draft that reads the text alone."""
     from .feature_run import train
 
-    typer.echo(f"{name}: {train(name, minutes, projections)}")
+    typer.echo(f"{name}: {train(name, minutes, tokens, projections)}")
 
 
 @app.command()

@@ -20,7 +20,8 @@ class FeatureDraft(nn.Module):
 
     At each position its input is the token's embedding plus, for the first guess of an iteration, ``fuse`` of the
     target's normalised hidden states of the token before, after each of ``layers``; for later guesses ``own`` of its
-    own last state there. Both projections start at zero, so that the draft starts with the trunk's guesses.
+    own last state there. Both projections start at zero, so that the draft starts with the trunk's guesses; without
+    ``layers`` they stay there, and it reads the text alone.
 
     Both read standardised states, (x - centre) * scale, since a common offset of all states would outweigh what tells
     one from another: ``centre`` and ``scale`` (layers * width) of the target's states divided by their root mean
@@ -42,7 +43,8 @@ class FeatureDraft(nn.Module):
         self.fuse = nn.Linear(len(layers) * width, width, bias=False)
         self.own = nn.Linear(width, width, bias=False)
         for projection in (self.fuse, self.own):
-            nn.init.zeros_(projection.weight)
+            projection.weight.data.zero_()
+            projection.requires_grad_(bool(layers))
 
     def fused(self, states: Tensor) -> Tensor:
         """States (..., layers, width) of the target -> what is added to the next token's embedding, (..., width)."""

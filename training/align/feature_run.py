@@ -33,10 +33,12 @@ UNROLLED = (1, 2)
 """Guesses of an iteration that are unrolled in training, batch after batch in turns."""
 FADING = 0.8
 """Weight of a guess relative to the one before it (EAGLE-3's code)."""
-PLAN = Plan(
+TRAINED = Plan(
     Rates(muon=0.0003, adam=3e-5, warmup=0.03, flat_until=0.2, last=0.0, projections=0.0006), 3072, rounded_from=0.5
 )
-"""The trunk is trained already: at three times its rate what the projections bring is lost in its noise."""
+"""For a trunk that is trained already: at three times its rate what the projections bring is lost in its noise."""
+YOUNG = Plan(Rates(muon=0.01, adam=1e-3, warmup=0.03, flat_until=0.3, last=0.0, projections=0.0025), 2048, 0.7)
+"""For a trunk that has learned little so far. Projections that learn as fast as it does outgrow the embeddings."""
 MEASURED_EVERY = 300.0
 """Seconds between two measurements, each with weights saved."""
 STANDARDISED_BY = 64
@@ -46,19 +48,22 @@ STANDARDISED_BY = 64
 @dataclass(frozen=True, slots=True)
 class FeatureRecipe:
     """A draft that reads the target's states after each of ``layers``; it starts from the ``kept`` layers of the
-    shipped draft ``start``.
+    shipped draft ``start``. Without ``layers`` it is what the others are compared with: it reads the text alone.
     """
 
     layers: tuple[int, ...]
     start: str
     kept: tuple[int, ...]
+    plan: Plan = TRAINED
 
 
 DEPTHS = (2, 15, 27)
 RECIPES = {
-    "feature": FeatureRecipe(DEPTHS, "three-layers", (0, 1, 2)),
+    "feature": FeatureRecipe(DEPTHS, "one-layer", (0,), YOUNG),
+    "feature-last": FeatureRecipe((30,), "one-layer", (0,), YOUNG),
+    "text": FeatureRecipe((), "one-layer", (0,), YOUNG),
     "feature-two": FeatureRecipe(DEPTHS, "two-layers", (0, 1)),
-    "feature-last": FeatureRecipe((30,), "three-layers", (0, 1, 2)),
+    "feature-three": FeatureRecipe(DEPTHS, "three-layers", (0, 1, 2)),
 }
 
 
@@ -129,11 +134,12 @@ def start_trunk(folder: Path, kept: Sequence[int], embedding: Tensor) -> LlamaFo
 class FeatureRun:
     """The training of one draft that reads states."""
 
-    def __init__(self, name: str, recipe: FeatureRecipe, source: StateTexts, plan: Plan = PLAN, loss: str = "sharp"):
+    def __init__(self, name: str, recipe: FeatureRecipe, source: StateTexts, loss: str = "sharp"):
         start = PAIR / "drafts" / recipe.start
         head_ids = read_head_ids(start)
         assert head_ids is not None, "shipped drafts have reduced heads"
-        self.name, self.recipe, self.source, self.plan, self.loss = name, recipe, source, plan, loss
+        self.name, self.recipe, self.source, self.loss = name, recipe, source, loss
+        self.plan = recipe.plan
         self.head_ids = head_ids
         trunk = start_trunk(start, recipe.kept, source.embedding)
         self.draft = FeatureDraft(trunk, recipe.layers)
@@ -165,7 +171,7 @@ class FeatureRun:
 
     def _loss_to_train(self, number: int) -> Tensor:
         with rounded_layers(self.draft) if self.timed.share > self.plan.rounded_from else nullcontext():
-            return self.loss_of(self._batch(), UNROLLED[number % len(UNROLLED)])
+            return self.loss_of(self._batch(), UNROLLED[number % len(UNROLLED)] if self.recipe.layers else 1)
 
     def _batch(self) -> Batch:
         if self._next == len(self._order):
@@ -240,8 +246,10 @@ class FeatureRun:
         }
 
     def save(self, folder: Path) -> None:
-        """Writes the draft as a slim folder with its projections beside."""
+        """Writes the draft as a slim folder, with its projections beside if it has any."""
         save_slim(self.draft.trunk, folder, self.head_ids)
+        if not self.recipe.layers:
+            return
         own = {name: value for name, value in self.draft.state_dict().items() if not name.startswith("trunk.")}
         write_projections(folder, own)
 
@@ -280,15 +288,18 @@ def tokens_per_pass(hits: np.ndarray) -> float:
     return n / max(passes, 1)
 
 
-def train(name: str, minutes: float, projections: Path | None = None) -> str:
-    """Trains the named draft into ``build/align/drafts``; returns a sentence on its guesses. Raises UserError.
+def train(name: str, minutes: float, tokens: int | None = None, projections: Path | None = None) -> str:
+    """Trains the named draft into ``build/align/drafts`` for ``minutes`` or on ``tokens``; returns a sentence on its
+    guesses. Raises UserError.
 
     ``projections``: the folder of an earlier draft, whose projections it starts from.
     """
     if name not in RECIPES:
         raise UserError(f"There is no draft {name!r} that reads states. There are: {', '.join(RECIPES)}.")
+    if not (minutes or tokens):
+        raise UserError("How long is it to be trained? Give --minutes or --tokens.")
     run = FeatureRun(name, RECIPES[name], StateTexts(model(), TEXTS))
     if projections is not None:
         run.take_projections(projections)
-    run.train(minutes, lambda: run.save(DRAFTS / name))
+    run.train(minutes or 1e6, lambda: run.save(DRAFTS / name), tokens)
     return f"first guesses hold at {run.watch():.3f} on held-out texts"
