@@ -122,10 +122,11 @@ def test_a_typed_lane_is_found_in_the_list_or_refused_at_once_in_its_words(page)
     fault = page.locator("#lanes .sp-hint")
     expect(fault).to_contain_text("There is no lane “<img src=x", timeout=WAIT)
     expect(fault).to_contain_text("There are Plain, Static, Heuristic")
-    on_top = (
-        "(node) => { const { x, y } = node.getBoundingClientRect(); return document.elementFromPoint(x + 9, y + 9); }"
+    page.wait_for_function(  # the open list does not cover it
+        """() => { const node = document.querySelector("#lanes .sp-hint"), { x, y } = node.getBoundingClientRect();
+          return document.elementFromPoint(x + 9, y + 9) === node; }""",
+        timeout=WAIT,
     )
-    assert fault.evaluate(f"(node) => node === ({on_top})(node)")  # the open list does not cover it
     expect(chosen).to_have_count(before)
     box.fill("heur")
     box.press("Enter")
