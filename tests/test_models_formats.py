@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from decoding import cpu
+from decoding.analysis import tuning
 from decoding.analysis.tuning import format_here
 from decoding.engines import choosing, formats, instructions
 from decoding.engines.choosing import draft_formats, fastest, target_formats
@@ -179,6 +180,7 @@ def test_the_reason_for_a_format_is_kept_and_said(timed):
         "Number format float16, the fastest of 3 tried here: a pass over one token takes 1.6 times as long in bfloat16 "
         "and 2.0 times as long in float32."
     )
+    assert "takes as long in float32 and 1.9 times" in tuning._why("int8", {"int8": 1, "float32": 1.04, "int4": 1.9}, 3)
     assert format_here(target | {"dtype": "float32"}) == ""  # asked for, not found by trying
     assert format_here(target | {"fingerprint": "other"}) == ""
 
