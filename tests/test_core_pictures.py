@@ -125,7 +125,7 @@ def test_a_draft_that_sees_reads_what_the_target_reads(pair, run, monkeypatch):
     assert all(trace.verdict.same for trace in seen.lanes)
     oracle, chain = seen.lanes[2], seen.chains[pair.default_draft]
     assert not any(token.fate == "rejected" for iteration in oracle.iterations for token in iteration.drafted)
-    assert all(token.p_draft for iteration in seen.lanes[1].iterations for token in iteration.tokens)
+    assert all(token.p_draft is not None for iteration in seen.lanes[1].iterations for token in iteration.tokens)
     assert chain.along.p != run.chains[pair.default_draft].along.p, "the blind one reads something else"
 
 

@@ -73,7 +73,7 @@ def test_a_question_of_the_side_is_answered_by_the_next_thing_there_or_nothing()
     said = {QUESTIONS["beside"](scene, Random(seed)).answer for seed in range(60)}
     beside = [(name[2:], names[place - 1] if place else "nothing", "left") for place, name in enumerate(names)]
     beside += [(name[2:], [*names, "nothing"][place + 1], "right") for place, name in enumerate(names)]
-    assert said == {f"There is {found} to the {side} of the {name}." for name, found, side in beside}
+    assert said == {f"To the {side} of the {name}, there is {found}." for name, found, side in beside}
 
 
 def test_there_is_no_question_of_the_side_of_one_thing_nor_of_the_colour_of_an_emoji():

@@ -7,6 +7,7 @@ thing (as YOLO, Redmon et al. 2016). The things found, from left to right, fill 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from ..pictures.scenes import COLORS, MOST_THINGS, SIDE, kinds
 
 WEIGHTS = ("encoder.safetensors", "projector.safetensors")  # small enough for a repository
 GRID = 6
-TOKENS_EACH = 4  # which kind (two words at most), and what is to its left and to its right
+TOKENS_EACH = 8  # two for which kind; for the left and then the right side a mark, and two for what is there
 TOKENS = 2 + MOST_THINGS * TOKENS_EACH  # before the slots: a mark of the beginning, and how many things there are
 _WIDTHS = (32, 64, 128, 256)
 
@@ -99,14 +100,19 @@ def slots_of(cells: Cells) -> Slots:
 class Projector(nn.Module):
     """Slots to picture tokens (batch, TOKENS, width), from each thing, those beside it, and how many are of its kind.
 
-    ``words`` gives every kind a vector for each token; ``mix``, shared by all kinds, makes a picture token of it.
+    A slot reads like text: "a dog left a cat right a fish". The chat model, which stays as it is, copies what once
+    followed the words that it just wrote (induction heads, Olsson et al. 2022); it needs the order of an answer.
+    ``words`` and ``aside`` give every kind a vector for each token; ``mix``, shared by all kinds, makes a picture token
+    of it.
     """
 
     def __init__(self, width: int, hidden: int = 256) -> None:
         super().__init__()
         self.width = width
-        self.own = 1 + len(kinds()) + 1 + len(COLORS) + MOST_THINGS
-        self.words = nn.Linear(3 * self.own, TOKENS_EACH * width, bias=False)
+        self.own = 2 + len(kinds()) + 1 + len(COLORS) + MOST_THINGS
+        self.words = nn.Linear(self.own, 4 * width, bias=False)  # its first and last, the marks of left and right
+        self.aside = nn.Linear(self.own, 2 * width, bias=False)
+        self.nothing = nn.Parameter(torch.zeros(3, width))  # added to a side's tokens where no thing is
         self.mix = nn.Parameter(torch.eye(width).expand(TOKENS_EACH, -1, -1).clone())
         self.bias = nn.Parameter(torch.zeros(TOKENS_EACH, width))
         self.perceptron = nn.Sequential(
@@ -116,13 +122,22 @@ class Projector(nn.Module):
         self.count = nn.Embedding(MOST_THINGS + 1, width)
 
     def forward(self, slots: Slots) -> Tensor:
-        own = torch.cat([slots.filled[..., None], slots.kind, slots.color, _alike(slots)], dim=-1)
-        aside = F.pad(own, (0, 0, 1, 1))
-        seen = torch.cat([own, aside[:, :-2], aside[:, 2:]], dim=-1) * slots.filled[..., None]
-        words = self.words(seen).view(*seen.shape[:2], TOKENS_EACH, self.width)
+        filled = slots.filled[..., None]
+        own = torch.cat([filled, 1 - filled, slots.kind, slots.color, _alike(slots)], dim=-1)
+        nothing = F.one_hot(torch.tensor(1), self.own).to(own).expand(len(own), 1, -1)
+        left, right = torch.cat([nothing, own[:, :-1]], dim=1), torch.cat([own[:, 1:], nothing], dim=1)
+        first, last, *marks = self.words(own).unflatten(-1, (-1, self.width)).unbind(-2)
+        beside = [one for mark, there in zip(marks, (left, right), strict=True) for one in self._beside(mark, there)]
+        words = torch.stack([first, last, *beside], dim=2) * filled[..., None]
+        seen = torch.cat([own, left, right], dim=-1) * filled
         things = torch.einsum("bstw,twv->bstv", words, self.mix) + self.bias + self.perceptron(seen).view_as(words)
-        first = torch.stack([self.begin.expand(len(seen), -1), self.count(slots.filled.sum(-1).long())], dim=1)
-        return torch.cat([first, things.flatten(1, 2)], dim=1)
+        start = torch.stack([self.begin.expand(len(seen), -1), self.count(slots.filled.sum(-1).long())], dim=1)
+        return torch.cat([start, things.flatten(1, 2)], dim=1)
+
+    def _beside(self, mark: Tensor, own: Tensor) -> Sequence[Tensor]:
+        """Three vectors (batch, slots, width): the mark of a side and the thing there, which ``own`` describes."""
+        thing = self.aside(own).unflatten(-1, (-1, self.width))
+        return (torch.cat([mark[..., None, :], thing], dim=-2) + own[..., 1, None, None] * self.nothing).unbind(-2)
 
 
 def _alike(slots: Slots) -> Tensor:

@@ -22,7 +22,9 @@ from training.align.teacher import ChatModel, turns_of
 from .questions import Question
 
 PICTURE_WEIGHT, FIRST_WEIGHT = 3.0, 2.0
-"""Weights of a token that the picture decides, and of an answer's first one, which leads all others; others weigh 1."""
+"""Weights of a token that the picture decides (twice as much where such words begin: "a" or "nothing"), and of an
+answer's first one, which leads all others; others weigh 1.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,9 @@ class Chat:
             for number, question in enumerate(questions):
                 before = [*self.ids(question.text), *self.turns.between]
                 answer, decided = self.answer_ids(question)
-                weights = [0.0] * len(before) + [PICTURE_WEIGHT if flag else 1.0 for flag in decided]
+                begins = [flag and not last for last, flag in zip([False, *decided], decided, strict=False)]
+                weights = [0.0] * len(before)
+                weights += [PICTURE_WEIGHT * (1 + first) if flag else 1.0 for first, flag in zip(begins, decided)]
                 weights[len(before)] = max(weights[len(before)], FIRST_WEIGHT)
                 tokens = zip([*before, *answer], weights, strict=True)
                 row += [(token, number, place, weight) for place, (token, weight) in enumerate(tokens)]

@@ -106,8 +106,9 @@ is the expected sentence to the letter; for the right kinds, if it names the kin
 ## How it was made
 
 Parameters: {parameters}. The encoder finds things in a grid of cells and names them. What it finds fills the picture
-tokens from left to right, as mixtures of vectors, weighted by how sure it is. They start as the chat model's own words
-and are trained through the frozen chat model, with the cross-entropy of answers to questions about random scenes.
+tokens from left to right, as mixtures of vectors, weighted by how sure it is: which thing, what is to its left, what is
+to its right, in the order of the answers, so that the chat model can copy. They start as the chat model's own words and
+are trained through the frozen chat model, with the cross-entropy of answers to questions about random scenes.
 Trained on two shared CPU cores: {trained} (`python -m training see`).
 Without states in `build/see`, `python -m training see reader` goes on from these weights.
 

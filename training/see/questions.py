@@ -133,8 +133,8 @@ def _beside(scene: Scene, random: Random) -> Question | None:
     place, (side, step) = random.choice(places), random.choice((("left", -1), ("right", 1)))
     there = 0 <= place + step < len(scene.things)
     found = one(scene.things[place + step].what) if there else "nothing"
-    where = f"to the {side} of the {name_of(scene.things[place].what)}"
-    return Question("beside", f"What is {where}?", f"There is {{{found}}} {where}.")
+    where = f"o the {side} of the {name_of(scene.things[place].what)}"
+    return Question("beside", f"What is t{where}?", f"T{where}, there is {{{found}}}.")
 
 
 def _absent(scene: Scene, random: Random) -> What:
@@ -156,7 +156,7 @@ QUESTIONS: dict[str, Callable[[Scene, Random], Question | None]] = {
     "beside": _beside,
 }
 
-_SHARES = {"beside": 6, "what": 2, "color": 0.7, "how many": 1, "how many of": 0.7, "is there": 1.5, "describe": 0.3}
+_SHARES = {"beside": 5, "what": 1.5, "color": 0.7, "how many": 0.7, "how many of": 1.5, "is there": 3, "describe": 0.3}
 """How often a kind of question is asked, over the others: more often where it is harder."""
 
 

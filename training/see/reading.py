@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoding.engines.picture_encoder import (
-    TOKENS_EACH,
     PictureReader,
     Projector,
     Slots,
@@ -29,18 +28,20 @@ from decoding.engines.picture_encoder import (
 )
 from decoding.errors import UserError
 from decoding.pictures.draw import draw
-from decoding.pictures.scenes import COLORS, MOST_THINGS, SHAPES, Scene, emoji_names, kinds
+from decoding.pictures.scenes import COLORS, MOST_THINGS, SHAPES, Scene, What, emoji_names, kinds
 from training.align.teacher import ChatModel
 
 from .chat import PICTURE_WEIGHT, Chat, Rows
 from .find import ENCODER, finding_loss, truth
-from .questions import NUMBERS, Question, ask
+from .questions import NUMBERS, Question, ask, one
 from .scenes import training_scenes
 from .states import Clock, load_state, save_state
 
 SCENES = 4
-QUESTIONS_EACH = 3
-RATES = {"words": 1e-4, "mix": 4e-4, "perceptron": 1e-3, "bias": 4e-3, "begin": 4e-3, "count": 4e-3}
+QUESTIONS_EACH = 4
+RATES = {"words": 1e-4, "aside": 1e-4, "mix": 4e-4, "perceptron": 1e-3} | dict.fromkeys(
+    ("bias", "begin", "count", "nothing"), 4e-3
+)
 """Learning rates of the projector's parts. A kind is seen in few batches, and Adam moves it far in each: its word would
 be lost at the rate that suits what is in all batches.
 """
@@ -67,7 +68,7 @@ def true_slots(scenes: Sequence[Scene]) -> Slots:
 @torch.no_grad()
 def start_from_words(reader: PictureReader, chat: Chat) -> None:
     """Before training, picture tokens are the chat model's own words: "picture", how many things there are, and for
-    each thing its colour or first word, its last word, what is to its left, and what is to its right.
+    each thing its number, colour, article or first word, and its last word; so too for what is to its left and right.
     """
 
     def word(text: str) -> Tensor:
@@ -75,23 +76,20 @@ def start_from_words(reader: PictureReader, chat: Chat) -> None:
         return chat.embeddings[chat.ids(f" {text}")].float()
 
     projector = reader.projector
-    for part in (projector.words.weight, projector.perceptron.get_parameter("2.weight")):
+    for part in (projector.words.weight, projector.aside.weight, projector.perceptron.get_parameter("2.weight")):
         part.zero_()
-    own, left, right = projector.words.weight.view(TOKENS_EACH, projector.width, -1).split(projector.own, dim=-1)
-    for index, name in enumerate(kinds(), start=1):
-        words, is_emoji = word(name), name in emoji_names().values()
-        own[1, :, index] = words[-1]
-        if is_emoji:
-            own[0, :, index] = words[0] if len(words) > 1 else word("a")[0]
-        left[2, :, index] = right[3, :, index] = words.sum(0) if is_emoji else words[-1]
-    for index, name in enumerate(COLORS, start=2 + len(kinds())):
-        own[0, :, index] = left[2, :, index] = right[3, :, index] = word(name)[0]
-    for index, name in enumerate(NUMBERS[2:], start=len(COLORS) + len(kinds()) + 3):
+    own, aside = (layer.weight.view(-1, projector.width, projector.own) for layer in (projector.words, projector.aside))
+    for index, name in enumerate(kinds(), start=2):
+        for vectors in (own, aside):
+            vectors[1, :, index] = word(name)[-1]
+            if name in emoji_names().values():
+                vectors[0, :, index] = word(name if len(word(name)) > 1 else one(What(name)))[0]
+    for index, name in enumerate(COLORS, start=3 + len(kinds())):
+        own[0, :, index] = aside[0, :, index] = word(name)[0]
+    for index, name in enumerate(NUMBERS[2:], start=4 + len(kinds()) + len(COLORS)):
         own[0, :, index] = word(name)[0]
-    own[2, :, 0] = own[3, :, 0] = word("nothing")[0]
-    left[2, :, 0] = right[3, :, 0] = -word("nothing")[0]
-    own[2, :, 0] += word("left")[0]
-    own[3, :, 0] += word("right")[0]
+    own[2, :, 0], own[3, :, 0] = word("left")[0], word("right")[0]
+    projector.nothing.copy_(word("nothing"))
     for index, name in enumerate(NUMBERS):
         projector.count.weight[index] = word(name)[0]
     projector.begin.copy_(word("picture")[0])
@@ -119,7 +117,7 @@ class Tally:
         self.losses.append(losses)
         predicted = rows.weight[:, 1:] > 0
         where, numbers = predicted.nonzero()[:, 0].tolist(), rows.segment[:, 1:][predicted].tolist()
-        decided = (rows.weight[:, 1:][predicted] == PICTURE_WEIGHT).tolist()
+        decided = (rows.weight[:, 1:][predicted] >= PICTURE_WEIGHT).tolist()
         for row, number, by_picture, hit in zip(where, numbers, decided, hits.tolist(), strict=True):
             self.hits[asked[row][number].about if by_picture else "others"].append(hit)
 
