@@ -297,3 +297,11 @@ def test_a_draft_that_cannot_guess_trees_leaves_them_out(tmp_path):
     result = run(tmp_path, options)[1]
     assert set(result.lanes) == {"autoregressive", "static:2", "static-opt"}
     assert [note for note in result.setting.notes if "guesses one token for each place" in note]
+
+
+def test_a_draft_asked_for_by_name_runs_on_the_clock_and_stays_no_default(tmp_path):
+    pair = ToyPair()
+    del pair._drafts["small"]  # the default one: a lane that runs it fails
+    _, result = run(tmp_path, replace(OPTIONS, lanes=["static:2"], draft_name="weak", clock_prompts=1), pair)
+    assert list(result.lanes)[:2] == ["autoregressive", "static:2"] and (tmp_path / "clock.jsonl").is_file()
+    assert pair.default_draft == "small"

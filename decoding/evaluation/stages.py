@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
@@ -167,6 +168,8 @@ class PolicyEvaluation(Evaluation):
 
     def __init__(self, options: EvaluationOptions, pair: Pair, folder: Path, cancel: Callable[[], bool]) -> None:
         self._draft = options.draft_name or pair.default_draft
+        pair = copy(pair)  # others use the pair itself
+        pair.default_draft = self._draft  # the lanes on the clock name none
         fault = fault_of_trees(pair, self._draft)
         self._trees = not fault and any(map(is_tree, options.lanes))
         super().__init__(options, pair, [self._draft], folder, cancel, self._trees)
