@@ -77,10 +77,10 @@ def test_an_opened_run_is_kept_under_a_name_of_its_own(functions):
     payload = ask(functions, "learn_open", {"text": run_to_json(make_run())})["payload"]
     assert ask(functions, "learn_run", {"run": payload["id"]})["payload"]["lanes"] == payload["lanes"]
     assert payload["badge"]["kind"] == "imported"
-    assert json.loads(functions["learn_file"]({"run": payload["id"]})["text"])["id"] == payload["id"]
+    assert functions["learn_link"]({"run": payload["id"]})["text"].startswith(f"?run={payload['id']}&")
 
 
-@pytest.mark.parametrize("name", ["learn_run", "learn_open", "learn_file", "learn_lesson", "learn_export"])
+@pytest.mark.parametrize("name", ["learn_run", "learn_open", "learn_link", "learn_lesson", "learn_export"])
 @pytest.mark.parametrize("query", [None, [], {}, {"run": "../../etc"}, {"text": 3}, {"lesson": "x", "run": None}])
 def test_nonsense_is_answered_with_a_sentence(functions, name, query):
     answer = ask(functions, name, query)

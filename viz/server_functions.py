@@ -19,13 +19,11 @@ import gradio as gr
 
 from decoding.errors import UserError
 from decoding.records.run_file import run_to_json
-from decoding.records.trace import Run
 
 from .limits import JUNK
 from .player.details import token_details
 from .session import BROKEN, Visits
 from .settings import command_line
-from .sharing import fragment
 from .store import RunStore
 from .table import run_csv
 
@@ -95,7 +93,7 @@ def answers(store: RunStore, visits: Visits) -> list[Callable[[Query], Answer]]:
             "csv": lambda: run_csv(run),
             "html": lambda: store.drawn("html", run.id),
             "command": lambda: command_line(run.asked),
-            "link": lambda: _link(store, run, query.get("t")),
+            "link": lambda: store.link(run, query.get("t")),
         }
         kind = query.get("kind")
         if not isinstance(kind, str) or kind not in writers:
@@ -128,17 +126,6 @@ async def while_there(
 
 
 _MIME = {"json": "application/json", "csv": "text/csv", "html": "text/html"}
-
-
-def _link(store: RunStore, run: Run, t: Any) -> str:
-    """The end of a link that opens ``run``: a recording by name and moment, a small run made here by its content, a
-    larger one by its name until a date.
-    """
-    moment = t if isinstance(t, int | float) and 0 <= t < 1e6 else 0.0
-    name = f"?run={run.id}&t={moment:.3f}"
-    if store.origin(run.id) == "recorded":
-        return name
-    return fragment(run) or f"{name}&until={store.shared.keep(run)}"
 
 
 def _whole(value: Any) -> int:

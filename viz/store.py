@@ -17,7 +17,7 @@ from decoding.records.trace import Run
 
 from .opened import JOBS, Sandbox
 from .player.payload import Origin
-from .sharing import SharedRuns
+from .sharing import SharedRuns, fragment
 
 MAX_UPLOAD_BYTES = 8 * 2**20
 KEEP = 200  # runs kept on disk while the page runs
@@ -116,6 +116,16 @@ class RunStore:
         if identifier.startswith(OPENED):
             return "imported"
         return "live" if self._file(identifier) else "recorded"
+
+    def link(self, run: Run, t: Any = 0.0) -> str:
+        """The end of a link that opens ``run`` at the moment ``t``: a recording by name, a small run made here by its
+        content, a larger one by its name until a date. Raises OSError.
+        """
+        moment = t if isinstance(t, int | float) and 0 <= t < 1e6 else 0.0
+        name = f"?run={run.id}&t={moment:.3f}"
+        if self.origin(run.id) == "recorded":
+            return name
+        return fragment(run) or f"{name}&until={self.shared.keep(run)}"
 
     def _file(self, identifier: str) -> Path | None:
         """The file of a run made or opened here, of this start of the page or shared by an earlier one."""

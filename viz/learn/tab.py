@@ -12,7 +12,6 @@ import gradio as gr
 
 from decoding.backends.recorded import RecordedBackend
 from decoding.errors import UserError
-from decoding.records.run_file import run_to_json
 from decoding.records.trace import Run
 
 from ..player.payload import run_payload
@@ -103,8 +102,8 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
         return await while_there(visitor, store.sandbox.threads, lambda gone: opened(query, gone))
 
     @answered
-    def learn_file(query: Query) -> Answer:
-        return {"text": run_to_json(runs.run(query.get("run")))}
+    def learn_link(query: Query) -> Answer:
+        return {"text": store.link(runs.run(query.get("run")))}
 
     @answered
     def learn_lesson(query: Query) -> Answer:
@@ -122,7 +121,7 @@ def learn_answers(store: RunStore) -> list[Callable[[Query], Answer]]:
         others = [runs.payload(one) for one in dict.fromkeys(roles.values()) if one != query.get("run")]
         return {"name": f"speculoscope-{lesson['id']}.html", "text": export_lesson(lesson, payload, others, roles)}
 
-    return [learn_index, learn_run, learn_open, learn_file, learn_lesson, learn_export]
+    return [learn_index, learn_run, learn_open, learn_link, learn_lesson, learn_export]
 
 
 def _roles(lesson: dict[str, Any], asked: Any) -> dict[str, str]:

@@ -5,6 +5,7 @@
 
 import { RUN_FILE, ask, copied, opener, save } from "../../core/js/files.js";
 import { aria, button, el, isNarrow } from "../../core/js/dom.js";
+import { unpackRun } from "../../core/js/packing.js";
 import { mount } from "../../player/js/main.js";
 import { asksForAnother, packedRun, takeOver } from "./early.js";
 import { carry, explain } from "./learn.js";
@@ -74,7 +75,7 @@ class Race {
   /** The run that a link carries in itself: its file, deflated, in base64. */
   async openPacked(packed) {
     this.root.hidden = true;
-    await this.openText(await unpacked(packed));
+    await this.openText(await unpackRun(packed));
   }
 
   /** Opens the content of a run file, which also fills in the form. */
@@ -186,16 +187,6 @@ class Race {
   details(lane, iteration, index) {
     if (this.run == null) return Promise.reject(new Error("Details are available when the run has ended."));
     return ask(this.server.details({ run: this.run, lane, iteration, index }));
-  }
-}
-
-/** The text of a run that a link carries. */
-async function unpacked(packed) {
-  try {
-    const bytes = Uint8Array.from(atob(packed.replace(/-/g, "+").replace(/_/g, "/")), (letter) => letter.charCodeAt(0));
-    return await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
-  } catch (error) {
-    throw new Error("This link is not whole: the run that it carries cannot be read. Ask for it again.", { cause: error });
   }
 }
 

@@ -9,8 +9,8 @@
 import { aria, button, el, select } from "../../core/js/dom.js";
 import { RUN_FILE, ask, copied, opener } from "../../core/js/files.js";
 import { RunModel } from "../../core/js/run.js";
+import { unpackRun } from "../../core/js/packing.js";
 import { factsOf, ruleOf } from "./facts.js";
-import { packRun, unpackRun } from "./packing.js";
 import { Lessons } from "./lessons.js";
 import { Play } from "./play.js";
 import { Steps } from "./steps.js";
@@ -214,8 +214,10 @@ export class Learn {
       const query = this.query(), own = this.model && this.isOwn(this.model.id);
       let fragment = "";
       if (own && query.has("run")) {
-        query.delete("run");
-        fragment = `#run=${await packRun((await this.ask("learn_file", { run: this.model.id })).text)}`;
+        const found = new URL((await this.ask("learn_link", { run: this.model.id })).text, location.origin);
+        query.delete("run"); // it may be in the link itself
+        for (const [name, value] of found.searchParams) query.set(name, value);
+        fragment = found.hash;
       }
       const link = `${location.origin}${location.pathname}?${query}${fragment}`;
       this.say((await copied(link)) ? "The link is in your clipboard." : `Copy this link: ${link}`);

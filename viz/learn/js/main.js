@@ -2,9 +2,9 @@
 
 import { RunModel } from "../../core/js/run.js";
 import { POLICIES, makePolicy, parseLane } from "../../core/js/policies.js";
+import { unpackRun } from "../../core/js/packing.js";
 import { Replay, simulate, withCosts } from "../../core/js/replay.js";
 import { Written } from "./expression.js";
-import { unpackRun } from "./packing.js";
 import { Learn, mountPage } from "./learn.js";
 import { answersOf } from "./questions.js";
 import { expectedTokens, modelSpeedup } from "./theory.js";
