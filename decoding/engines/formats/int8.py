@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import torch
 
@@ -41,7 +42,9 @@ def round_rows(weight: torch.Tensor) -> torch.Tensor:
     weight = weight.float()
     scales = weight.abs().amax(dim=1).clamp_min(1e-8) / LEVELS
     zeros = torch.zeros(len(weight), dtype=torch.long)
-    return torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
+    with catch_warnings():
+        simplefilter("ignore")  # quantized tensors are to go some day; FBGEMM's products take nothing else so far
+        return torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
 
 
 def int8_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
