@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 from typer.testing import CliRunner
 
 from decoding.cli import _application
@@ -22,7 +23,7 @@ from decoding.records.run_file import load_run, run_from_json, run_to_json, save
 from decoding.records.trace import Run
 from viz.settings import command_line
 
-from .tiny_seeing import MAKERS
+from .tiny_seeing import MAKERS, QwenProcessor
 
 pytestmark = pytest.mark.usefixtures("few_measurements")
 LANES = ["autoregressive", "static:2", "static:7", "oracle", "ngram/static:3", "tree:4"]
@@ -30,10 +31,14 @@ QUESTION = "What is <image>?"
 
 
 @pytest.fixture(scope="module", params=MAKERS)
-def pair(request, tmp_path_factory) -> Pair:
+def pair(request, tmp_path_factory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp(request.param)
     MAKERS[request.param](folder)
-    return load_pair(target=str(folder), draft=str(folder / "draft"), dtype="float32", device="cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "qwen2.5-vl":
+            processor = QwenProcessor(AutoTokenizer.from_pretrained(folder))
+            patch.setattr(AutoProcessor, "from_pretrained", lambda *folder, **options: processor)
+        yield load_pair(target=str(folder), draft=str(folder / "draft"), dtype="float32", device="cpu")
 
 
 def noise(path: Path, size=(60, 40), kind: str = "PNG", **more) -> Path:

@@ -1,4 +1,4 @@
-"""Tiny random targets with a vision encoder, of two families, on disk."""
+"""Tiny random targets with a vision encoder, of three families, on disk."""
 
 from __future__ import annotations
 
@@ -69,6 +69,41 @@ def make_smolvlm(folder: Path) -> None:
     _save(folder, config, Idefics3Processor(images, tokenizer, 4, tokenizer.chat_template))
 
 
+class QwenProcessor:
+    """Stands in for Qwen2.5-VL's processor, which loads only beside torchvision: the same inputs of one image."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        from transformers import Qwen2VLImageProcessorPil
+
+        self.tokenizer = tokenizer
+        self._images = Qwen2VLImageProcessorPil(patch_size=7, min_pixels=28 * 28, max_pixels=42 * 56)
+
+    def apply_chat_template(self, messages, **options) -> str:
+        return self.tokenizer.apply_chat_template(messages, tokenize=False, **options)
+
+    def __call__(self, text: str, images: list, **options) -> dict:
+        read = self._images(images, return_tensors="pt")
+        tokens = int(read["image_grid_thw"].prod()) // 4
+        inputs = self.tokenizer(text.replace("<image>", "<image>" * tokens), **options)
+        return {**inputs, **read, "mm_token_type_ids": (inputs["input_ids"] == 1).long()}
+
+    def save_pretrained(self, folder: Path) -> None:
+        self.tokenizer.save_pretrained(folder)
+
+
+def make_qwen(folder: Path) -> None:
+    """Its picture tokens have positions of three axes (M-RoPE)."""
+    from transformers import Qwen2_5_VLConfig
+
+    tokenizer = make_tokenizer()
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+    text = SIZES | {"vocab_size": len(tokenizer), "rope_parameters": rope}
+    vision = dict(depth=2, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=32, patch_size=7)
+    vision |= {"window_size": 28, "fullatt_block_indexes": [1]}
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, image_token_id=1, video_token_id=2)
+    _save(folder, config, QwenProcessor(tokenizer))
+
+
 def _save(folder: Path, config, processor) -> None:
     """The target; and beside it, in "draft", a text model of one layer with the same tokens."""
     torch.manual_seed(0)
@@ -81,4 +116,4 @@ def _save(folder: Path, config, processor) -> None:
     processor.tokenizer.save_pretrained(folder / "draft")
 
 
-MAKERS = {"llava": make_llava, "smolvlm": make_smolvlm}
+MAKERS = {"llava": make_llava, "smolvlm": make_smolvlm, "qwen2.5-vl": make_qwen}

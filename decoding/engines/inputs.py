@@ -21,7 +21,8 @@ class EncodedPrompt:
     A prompt may be more than text: the target then reads ``embeddings`` [n, hidden_size] (of a picture, say) in place
     of those of ``ids[at : at + n]``, which are placeholders. A draft that knows only text reads ``text``. ``digest``
     identifies the embeddings, "" if there are none. ``grey``: the embeddings of a grey picture in place of
-    ``picture``'s. ``name``: how settings name a picture whose file they do not hold.
+    ``picture``'s. ``name``: how settings name a picture whose file they do not hold. ``positions`` [axes, n]: where the
+    first n tokens stand, for a target that gives a picture's tokens height and width (M-RoPE, Qwen2-VL 2024).
     """
 
     ids: list[int]
@@ -31,6 +32,7 @@ class EncodedPrompt:
     grey: torch.Tensor | None = None
     picture: PictureInfo | None = None
     name: str = ""
+    positions: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -90,9 +90,9 @@ class PhotoEyes:
         photo = photo_of(picture)
         inputs = self._inputs(tokenizer, text, photo)
         grey_inputs = self._inputs(tokenizer, text, Image.new("RGB", photo.size, GREY))
-        grey = self._embed(grey_inputs)  # read first: the first passes of a process are slow
+        grey, _ = self._embed(grey_inputs)  # read first: the first passes of a process are slow
         before = perf_counter()
-        embeddings = self._embed(inputs)
+        embeddings, positions = self._embed(inputs)
         seconds = perf_counter() - before
         ids = inputs["input_ids"][0].tolist()
         places = [place for place, token in enumerate(ids) if token == self._image_token]
@@ -100,7 +100,7 @@ class PhotoEyes:
         name = named(photo)
         digest = name.split()[-1]
         info = PictureInfo(digest, photo.width, photo.height, at, end - at, seconds, preview_of(photo))
-        return EncodedPrompt(ids, embeddings[at:end], at, digest, grey[at:end], info, name)
+        return EncodedPrompt(ids, embeddings[at:end], at, digest, grey[at:end], info, name, positions)
 
     def _inputs(self, tokenizer: Tokenizer, text: str, photo: Image.Image) -> dict[str, Tensor]:
         """The model's inputs. The name of a special token in ``text`` is read as letters."""
@@ -108,14 +108,21 @@ class PhotoEyes:
         inputs = dict(self._processor(text=before, images=[photo], return_tensors="pt", **tokenizer.bos_for(before)))
         typed, rest = tokenizer.encode_part(text, True), tokenizer.encode_part(after, False)
         end = torch.tensor([[*typed, *rest]])
-        for name, added in (("input_ids", end), ("attention_mask", torch.ones_like(end))):
-            inputs[name] = torch.cat([inputs[name], added], dim=1)
+        more = {
+            "input_ids": end,
+            "attention_mask": torch.ones_like(end),
+            "mm_token_type_ids": torch.zeros_like(end),  # text
+        }
+        inputs |= {name: torch.cat([inputs[name], added], dim=1) for name, added in more.items() if name in inputs}
         device, dtype = self._model.device, self._model.dtype
         return {name: one.to(device, dtype if one.is_floating_point() else one.dtype) for name, one in inputs.items()}
 
     @torch.inference_mode()
-    def _embed(self, inputs: dict[str, Tensor]) -> Tensor:
-        """The input embeddings [n, width] of the text model. Raises UserError if its positions have several axes."""
+    def _embed(self, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """The input embeddings [n, width] of the text model, and their positions [axes, n] if these have several axes.
+
+        Raises UserError if the text model's layers read the picture once more.
+        """
         found: dict[str, Any] = {}
 
         def stop(module: Any, args: Any, given: dict[str, Any]) -> NoReturn:
@@ -129,11 +136,13 @@ class PhotoEyes:
             pass
         finally:
             hook.remove()
-        if (positions := found.get("position_ids")) is not None and positions.ndim == 3:
-            raise UserError(
-                "This target gives a picture's tokens places in several dimensions, which is not supported."
-            )
-        return found["inputs_embeds"][0]
+            if hasattr(self._model.base_model, "rope_deltas"):
+                self._model.base_model.rope_deltas = None  # it would shift the next prompt, too
+        if found.get("deepstack_visual_embeds") is not None:
+            raise UserError("This target reads a picture again in later layers, which is not supported.")
+        positions = found.get("position_ids")
+        several = None if positions is None or positions.ndim != 3 else positions[-3:, 0]  # of four the first is unused
+        return found["inputs_embeds"][0], several
 
 
 class _Embedded(Exception):

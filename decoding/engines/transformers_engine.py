@@ -45,6 +45,7 @@ class TransformersModel(CachedModel):
         self.hidden_size, self.vocab_size = config.hidden_size, config.vocab_size
         self.max_length = min(max_length, getattr(config, "max_position_embeddings", None) or max_length)
         self.length = 0
+        self._ahead = 0  # how far the next token's position is beyond its place in the cache
         self.kept_layers: tuple[int, ...] = ()
         self.last_states: tuple[torch.Tensor, ...] = ()
         self._model = hf_model.eval()
@@ -64,13 +65,14 @@ class TransformersModel(CachedModel):
     def extend(self, ids: list[int], branches: Branches | None = None) -> torch.Tensor:
         """Logits after each of ``ids``, [n, vocab]; appends them to the cache."""
         check_room(self.length, len(ids), self.max_length)
-        return self._forward(ids, len(ids), {} if branches is None else self._tree(branches))
+        return self._forward(ids, len(ids), self._places(len(ids)) if branches is None else self._tree(branches))
 
     @torch.inference_mode()
     def extend_with(self, ids: list[int], added: torch.Tensor, branches: Branches | None = None) -> torch.Tensor:
         check_room(self.length, len(ids), self.max_length)
         x = self._model.get_input_embeddings()(torch.tensor([ids], device=self._device)) + added
-        return self._forward(ids, 1, {"inputs_embeds": x} | ({} if branches is None else self._tree(branches)))
+        places = self._places(len(ids)) if branches is None else self._tree(branches)
+        return self._forward(ids, 1, {"inputs_embeds": x} | places)
 
     def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
         self.projections = Projections(weights, layers, self.hidden_size, self._device, self._dtype)
@@ -85,12 +87,24 @@ class TransformersModel(CachedModel):
 
     @torch.inference_mode()
     def _inputs(self, prompt: EncodedPrompt) -> dict[str, torch.Tensor]:
-        """The embeddings of a prompt that is more than text; {} for any other."""
+        """The embeddings and positions of a prompt that is more than text; {} for any other."""
+        self._ahead = 0
         if prompt.embeddings is None:
             return {}
         x = self._model.get_input_embeddings()(torch.tensor([prompt.ids], device=self._device))
         x[0, prompt.at : prompt.at + prompt.n_placeholders] = prompt.embeddings.to(x)
-        return {"inputs_embeds": x}
+        if prompt.positions is None:
+            return {"inputs_embeds": x}
+        known = prompt.positions[:, : len(prompt.ids)]
+        self._ahead = int(known.max()) + 1 - known.shape[1]
+        rest = torch.arange(known.shape[1], len(prompt.ids), device=known.device) + self._ahead
+        return {"inputs_embeds": x, "position_ids": torch.cat([known, rest.expand(len(known), -1)], dim=1)[:, None]}
+
+    def _places(self, n: int) -> dict[str, torch.Tensor]:
+        """The positions of the next ``n`` tokens, where the model would not find them itself."""
+        if not self._ahead:
+            return {}
+        return {"position_ids": torch.arange(n, device=self._device)[None] + self.length + self._ahead}
 
     def _tree(self, branches: Branches) -> dict[str, torch.Tensor]:
         """Positions, and an additive mask [1, 1, n, keys] of what each node sees."""
@@ -99,7 +113,7 @@ class TransformersModel(CachedModel):
         mask[:, : branches.trunk] = 0.0
         for row, path in enumerate(branches.paths):
             mask[row, path] = 0.0
-        positions = torch.tensor([branches.positions], device=self._device)
+        positions = torch.tensor([branches.positions], device=self._device) + self._ahead
         return {"attention_mask": mask[None, None].to(self._device), "position_ids": positions}
 
     @property
