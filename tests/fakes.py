@@ -54,7 +54,7 @@ def scripted_events(run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
                     "e": [iteration.emitted.id, iteration.emitted.fate] if iteration.emitted else None,
                     "start": iteration.start,
                     "t": list(clock),
-                    **({} if iteration.parents is None else {"parents": iteration.parents}),
+                    **({} if iteration.parents is None else {"parents": iteration.parents, "reads": iteration.reads}),
                 }
                 yield "iterations", {"lane": lane, "repeat": repeat, "first": first, "items": [item], "texts": texts}
             yield "lane_finished", {"lane": lane, "repeat": repeat, "decode_s": times.decode_s}

@@ -166,5 +166,6 @@ def test_the_small_pairs_cards_belong_to_the_shipped_weights():
 
 
 def test_shipped_shards_keep_their_limits():
+    """The Hub and its Spaces take files of at most 10 MB without git-lfs."""
     sizes = [file.stat().st_size for file in pairs.MODELS.rglob("*.safetensors")]
-    assert sizes and max(sizes) <= 9_500_000
+    assert sizes and max(sizes) < 10_000_000

@@ -315,7 +315,7 @@ def live_iteration(raw: RawIteration) -> dict[str, Any]:
         "e": emitted,
         "start": raw.start,
         "t": list(raw.times),
-        **({} if raw.parents is None else {"parents": raw.parents}),
+        **({} if raw.parents is None else {"parents": raw.parents, "reads": raw.reads}),
     }
 
 

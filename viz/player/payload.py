@@ -192,6 +192,7 @@ def _lane(run: Run, trace: Trace, doubtful: list[str], details: bool) -> dict[st
         "fates": ["".join(LETTERS[token.fate] for token in _tokens(iteration)) for iteration in trace.iterations],
         "wrong": [[token.id for token in it.drafted if token.fate != "accepted"] for it in trace.iterations],
         "parents": _parents(trace),
+        "reads": [iteration.reads for iteration in trace.iterations] if _parents(trace) else None,
         "times": _ticks(run, trace),
     }
     return {**lane, "details": [_recorded(iteration) for iteration in trace.iterations]} if details else lane

@@ -27,7 +27,8 @@ Token.prototype.tops = [[], []]; // the draft's and the target's most probable t
 
 /** An iteration: {start, fates, drafted, accepted, emitted (0 or 1), tokens}, and on the decode clock, in seconds,
  * {t0, draftEnd, checkEnd, end}; draftShare: the part of the time until draftEnd that is not the policy's. Where its guesses
- * branch, parents: the index of the guess that each follows, -1 for the text; the accepted ones come first. Else null. */
+ * branch, parents: the index of the guess that each follows, -1 for the text; the accepted ones come first. Else null.
+ * steps: passes of the draft, one for each guess of a chain, and for each place of a tree that it read. */
 class Iteration {
   constructor(lane, fields) {
     Object.assign(this, fields);
@@ -37,8 +38,6 @@ class Iteration {
   get guesses() { return this.tokens.slice(0, this.drafted); }
   get own() { return this.emitted ? this.tokens[this.drafted] : null; }
   get gives() { return this.accepted + this.emitted; }
-  /** Passes of the draft: one for each guess of a chain, and for each place of a tree. */
-  get steps() { return this.parents ? new Set(this.parents).size : this.drafted; }
   /** The most guesses after one another. */
   get deepest() { return this.parents ? 1 + Math.max(...this.guesses.map((guess) => guess.depth)) : this.drafted; }
 
@@ -60,12 +59,14 @@ export class Lane {
   }
 
   /** One more iteration: a letter and a text for each token, and its times in seconds: draft, check, policy, rest. */
-  add({ start, fates, texts, parents, times: [draft, check, policy, rest] }) {
+  add({ start, fates, texts, parents, reads, times: [draft, check, policy, rest] }) {
     const t0 = this.end, draftEnd = t0 + draft + policy, depths = depthsOf(parents ?? []);
     const emitted = "cbp".includes(fates[fates.length - 1] || "-") ? 1 : 0, accepted = fates.split("a").length - 1;
+    const branches = depths.some((depth, k) => depth !== k), drafted = fates.length - emitted;
     const iteration = new Iteration(this, {
-      start, fates, emitted, accepted, t0, draftEnd, drafted: fates.length - emitted,
-      parents: depths.some((depth, k) => depth !== k) ? parents : null,
+      start, fates, emitted, accepted, t0, draftEnd, drafted,
+      parents: branches ? parents : null,
+      steps: reads ?? (branches ? new Set(parents).size : drafted),
       draftShare: draft + policy > 0 ? draft / (draft + policy) : 1,
       checkEnd: draftEnd + check,
       end: draftEnd + check + rest,
@@ -148,14 +149,14 @@ export function thrownTexts(context, ids, accepted, parents, vocab) {
   return ids.slice(accepted).map((id, k) => piecesAfter(until(parents[accepted + k]), [id], vocab)[0]);
 }
 
-/** Adds iterations {start, fates, wrong: ids of the guesses that did not hold, parents, times} to a lane that writes `output`. */
+/** Adds iterations {start, fates, wrong: ids of the guesses that did not hold, parents, reads, times} to a lane that writes `output`. */
 function layOut(lane, output, iterations, vocab) {
   const shown = pieces(output, vocab);
-  for (const { start, fates, wrong, parents, times } of iterations) {
+  for (const { start, fates, wrong, parents, reads, times } of iterations) {
     const accepted = fates.split("a").length - 1, end = start + accepted, before = output.slice(Math.max(0, start - NEAR), start);
     const texts = [...shown.slice(start, end), ...thrownTexts(before, [...output.slice(start, end), ...wrong], accepted, parents, vocab)];
     if (texts.length < fates.length) texts.push(shown[end]);
-    lane.add({ start, fates, texts, parents, times });
+    lane.add({ start, fates, texts, parents, reads, times });
   }
   return lane;
 }
@@ -164,7 +165,9 @@ function layOut(lane, output, iterations, vocab) {
 export function measuredLane(data, costs, vocab) {
   const times = (i) => data.times.slice(4 * i, 4 * i + 4).map((ticks) => ticks * TICK);
   const lane = layOut(new Lane({ ...data, costs }), data.output,
-    data.fates.map((fates, i) => ({ start: data.starts[i], fates, wrong: data.wrong[i], parents: data.parents?.[i], times: times(i) })), vocab);
+    data.fates.map((fates, i) => ({
+      start: data.starts[i], fates, wrong: data.wrong[i], parents: data.parents?.[i], reads: data.reads?.[i], times: times(i),
+    })), vocab);
   const last = lane.tokens[lane.keptAt[lane.keptAt.length - 1]];
   if (data.ends && last) last.ends = true; // a token without a text
   return lane;

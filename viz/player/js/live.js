@@ -131,9 +131,9 @@ const Live = {
     if (repeat !== 0) return;
     const model = this.lanes[lane];
     for (const item of items) {
-      const { start, d: guesses, e: own, t, parents } = item;
+      const { start, d: guesses, e: own, t, parents, reads } = item;
       const fates = [...guesses, ...(own ? [own] : [])].map(([, fate]) => LETTERS[fate]).join("");
-      model.add({ start, fates, texts: this.live.texts[lane].of(guesses, own, parents), parents, times: t });
+      model.add({ start, fates, texts: this.live.texts[lane].of(guesses, own, parents), parents, reads, times: t });
     }
     model.sums = null;
     this.views[lane].build();
