@@ -14,6 +14,7 @@ from decoding.engines.base import OUTSIDE, CachedModel
 from decoding.engines.cuda import CudaModel
 from decoding.engines.formats.int8 import int8_linear
 from decoding.engines.inputs import FINAL
+from decoding.engines.instructions import sums_int8_exactly
 from decoding.engines.invariance import pad_rows
 from decoding.engines.lean import LeanModel, is_lean
 from decoding.engines.loading import describe_model
@@ -88,7 +89,8 @@ def test_smaller_weights_stay_close_to_float32(weights):
     text = ids(40)
     exact, small = lean(hf_model).prefill(text), lean(hf_model, weights).prefill(text)
     error = (exact - small).std() / exact.std()
-    assert 0 < error < (0.03 if weights == "bfloat16" else 0.08)
+    fewer = 0.06 if sums_int8_exactly() else 0.08  # inputs have half the levels where sums would saturate
+    assert 0 < error < (0.03 if weights == "bfloat16" else fewer)
 
 
 def test_products_in_int8_round_each_row_for_itself():
