@@ -37,9 +37,9 @@ def test_whatif_in_json_has_the_measured_figure_beside_the_simulated_one(run_fil
 
 
 def test_whatif_says_where_the_clock_ranks_the_lanes_otherwise(tmp_path):
-    run = make_run(lanes=("autoregressive", "static:5", "static:2"))
+    run = make_run(lanes=("autoregressive", "confidence:0.5", "confidence:0.3"))
     path = tmp_path / "run.json"
-    words = ("whatif", str(path), "--lanes", "static:5,static:2")
+    words = ("whatif", str(path), "--lanes", "confidence:0.5,confidence:0.3")
     save_run(run, path)
     assert "believe the clock" not in command(*words)[1]
     first = max(run.lanes[1:], key=lambda trace: speedup(run, trace).median)

@@ -112,7 +112,7 @@ def test_a_run_slower_than_the_example_before_it_says_why_from_both(page):
 
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_a_what_if_that_ranks_lanes_otherwise_than_the_clock_says_so(page, repeats):
-    run = make_run(lanes=("autoregressive", "static:5", "static:2"), repeats=repeats)
+    run = make_run(lanes=("autoregressive", "confidence:0.5", "confidence:0.3"), repeats=repeats)
     first, second = sorted(run.lanes[1:], key=lambda trace: -metrics.speedup(run, trace).median)
     assert model_of(page, run, "model.rankedOtherwise()") == ""
     for repeat in first.repeats:  # rests, which no curve of drafting or checking explains
