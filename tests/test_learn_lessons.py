@@ -61,8 +61,14 @@ def test_the_documented_example_is_a_lesson():
     assert read_lesson(re.search(r"```json\n(.*?)```", text, re.DOTALL)[1])["id"] == "my-lesson"
 
 
-def test_facts_are_those_that_the_browser_computes():
+def test_facts_are_those_that_the_browser_computes_and_each_is_used():
     assert {"best_sl", "c", "check6", "wrong_speedup", "held"} <= known_facts()
+    used = re.findall(r"\{(\w+)\}", json.dumps(shipped_lessons()))
+    steps = [step for lesson in shipped_lessons() for step in lesson["steps"]]
+    answers = [one for step in steps for one in step.get("question", {}).get("answers", ())]
+    used += [fact for step in steps for fact in step["needs"]]
+    used += [word for one in answers if isinstance(one["right"], str) for word in one["right"].split()]
+    assert known_facts() - set(used) == set()
 
 
 @pytest.mark.parametrize(
@@ -124,3 +130,49 @@ def test_a_broken_lesson_is_left_out_and_named_with_its_step(tmp_path: Path):
     cut, bad = lesson_faults(tmp_path)
     assert "2-cut.json" in cut and "3-bad.json" in bad and "at steps.1: " in bad
     assert lesson_faults() == ()
+
+
+NUMBER = r"(\d+(?:\.\d+)?)"
+STEPS = [(lesson["id"], step) for lesson in shipped_lessons() for step in lesson["steps"]]
+FOLLOWS = {  # title of a step: what follows from the numbers of its question, in their order
+    "What it gains": lambda guess, check: [
+        *[check, 1.5, 1.5 * check, guess + check, (guess + check) / 1.5],
+        *[1, 1 + check, (1 + check) / 1.5],  # a guess of 1 ms
+    ],
+    "More guesses are not always better": lambda guess, check, sl, held, further, more: [
+        *[sl, held, held + 1, sl * guess + check, (sl * guess + check) / (held + 1)],
+        *[further, more, more + 1, further * guess + check, (further * guess + check) / (more + 1)],
+        *[1000 * (held + 1) / (sl * guess + check), 1000 * (more + 1) / (further * guess + check)],
+    ],
+    "Keep a guess with probability min(1, p/q)": lambda q, p: [q, p, p / q, 1],
+    "Wider or deeper?": lambda a, b, after: [b, a / 100, after / 100, a, after, a * after / 100, 100],
+}
+
+
+@pytest.mark.parametrize(("lesson", "step"), STEPS, ids=lambda one: one if isinstance(one, str) else one["title"])
+def test_each_number_written_in_an_answer_follows_from_its_question(lesson, step):
+    question = step.get("question", {"text": "", "answers": []})
+    given = [float(number) for number in re.findall(NUMBER, question["text"])]
+    known = FOLLOWS[step["title"]](*given) if step["title"] in FOLLOWS else [*given, 1]
+    for text in (one[part] for one in question["answers"] for part in ("text", "why")):
+        for number in re.findall(NUMBER, re.sub(r"\{\w+\}", "", text)):
+            digits = len(number.partition(".")[2])
+            assert number in {f"{value:.{digits}f}" for value in known}, text
+        for ms, tokens, each in re.findall(rf"{NUMBER} ms for {NUMBER} tokens(?: is|,) {NUMBER} ms per token", text):
+            assert f"{float(ms) / float(tokens):.1f}" == each, text
+        for tokens, ms, rate in re.findall(rf"{NUMBER} tokens in {NUMBER} ms(?: are|,) {NUMBER}(?: tokens)? per", text):
+            assert f"{1000 * float(tokens) / float(ms):.0f}" == rate, text
+
+
+@pytest.mark.parametrize(("lesson", "step"), STEPS, ids=lambda one: one if isinstance(one, str) else one["title"])
+def test_a_number_written_in_a_lesson_is_that_of_the_fact_or_the_lane_that_it_is_about(lesson, step):
+    texts = [*step["text"], *(one["why"] for one in step.get("question", {}).get("answers", ()))]
+    show = step.get("show", {"view": ""})
+    lane = show["lane"] if show["view"] == "steps" else ""
+    for text in texts:
+        for size, named in re.findall(r"(?:over|check of) (\d+)[^.{]*\{check(\d+)\}", text):
+            assert size == named, text
+        if lane.startswith("static:"):
+            assert {f"static:{sl}" for sl in re.findall(r"SL (\d+)", text)} <= {lane}, text
+        for percent in re.findall(r"less than (\d+)% sure", text):
+            assert lane == f"confidence:{int(percent) / 100:g}"

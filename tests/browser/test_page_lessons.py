@@ -188,13 +188,29 @@ PANEL = """() => {
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)([%×]?)")
 
 
-def facts_shown(step: dict, shown: list[str]) -> dict[str, str]:
-    """{fact: text on the page} for each {fact} in the step's paragraphs, of which ``shown`` are the filled ones."""
+def texts_shown(page, step: dict) -> list[tuple[str, str]]:
+    """(as the file has it, as the page shows it): paragraphs, the question, each answer with what explains it."""
+    paragraphs = page.locator(".sl-lesson-text > p:not(.sl-where)").all_inner_texts()
+    found = list(zip(step["text"], paragraphs[: len(step["text"])], strict=True))
+    if question := step.get("question"):
+        found.append((question["text"], page.locator(".sl-question legend").inner_text()))
+    for answer in page.locator(".sl-answer").all():
+        answer.click()
+        shown = f"{answer.locator('span').inner_text()}\n{page.locator('.sl-feedback p').first.inner_text()}"
+        written = [f"{one['text']}\n{one['why']}" for one in question["answers"]]
+        found.append((next(one for one in written if filled_in(one, shown)), shown))
+    return found
+
+
+def filled_in(written: str, shown: str) -> re.Match | None:
+    return re.fullmatch(re.sub(r"\\\{\w+\\\}", "(.+?)", re.escape(written)), shown)
+
+
+def facts_shown(page, step: dict) -> dict[str, str]:
+    """{fact: text on the page} for each {fact} in a text of the step."""
     found = {}
-    for written, filled in zip(step["text"], shown, strict=True):
-        names = re.findall(r"\{(\w+)\}", written)
-        pattern = re.sub(r"\\\{\w+\\\}", "(.+?)", re.escape(written))
-        found |= dict(zip(names, re.fullmatch(pattern, filled).groups(), strict=True))
+    for written, shown in texts_shown(page, step):
+        found |= dict(zip(re.findall(r"\{(\w+)\}", written), filled_in(written, shown).groups(), strict=True))
     return found
 
 
@@ -237,9 +253,7 @@ def test_each_number_in_a_lesson_stands_in_the_panel_beside_it(browser, tmp_path
     for at, step in enumerate(lesson["steps"]):
         page.evaluate(f"learn.places.lessons.toStep({at})")
         title = page.locator(".sl-lesson-text h2").inner_text()
-        facts = facts_shown(
-            step, page.locator(".sl-lesson-text > p:not(.sl-where)").all_inner_texts()[: len(step["text"])]
-        )
+        facts = facts_shown(page, step)
         panel = whole_panel(page) if facts else ""
         missing |= {(title, name): fact for name, fact in facts.items() if not is_beside(fact, panel)}
     assert missing == {}

@@ -12,13 +12,13 @@ export const FACTS = {
   tokens: "tokens of the text", plain_passes: "passes of plain decoding", rule: "acceptance rule", draft: "name of the draft",
   fast_name: "fastest lane (the oracle excluded)", fast_speedup: "its speedup", fast_passes: "its passes of the target",
   slow_name: "slowest lane", slow_speedup: "its speedup", oracle_speedup: "speedup of the oracle",
-  c: "cost of a guess", first: "additional cost of the first guess of an iteration", check6: "cost of checking 6 tokens", check2: "cost of checking 2 tokens", check21: "cost of checking 21 tokens",
+  c: "cost of a guess", check6: "cost of checking 6 tokens", check2: "cost of checking 2 tokens",
   match: "match rate: share of positions at which the draft's guess is the target's token, percent",
   best_sl: "best static SL, simulated", best_speedup: "its speedup", one_speedup: "speedup of SL 1, simulated", long_speedup: "speedup of SL 20, simulated",
   break_even: "cost of a guess above which no static SL gains",
   wrong_speedup: "speedup of SL 5 with every guess wrong", wrong_passes: "its passes of the target",
   sl: "SL of the iteration on screen", held: "its guesses that held", gives: "tokens that it gives", thrown: "guesses that it threw away",
-  cost: "its cost in passes", guess: "mean cost of its guesses", saved: "passes that it saved", check: "cost of its check", iteration: "its number", lane_name: "its lane",
+  cost: "its cost in passes", guess: "mean cost of its guesses", check: "cost of its check",
   fast_acceptance: "acceptance rate of the fastest lane, percent", slow_acceptance: "that of the slowest lane, if it has the same draft, percent",
   p_first: "p of the first guess that was not certain to be kept, of the iteration on screen if it has one", q_first: "q of the same guess", keep_first: "probability that it is kept",
   temperature: "temperature", match_draft2: "match rate of the other draft, percent", c_draft2: "its cost of a guess", draft2: "its name",
@@ -28,7 +28,7 @@ export const FACTS = {
   rejected_share: "their share, percent",
   tree_name: "fastest lane whose guesses branch", tree_speedup: "its speedup", tree_passes: "its passes of the target", tree_draft_passes: "its passes of the draft",
   chain_name: "fastest lane with chains of guesses (the oracle excluded)", chain_speedup: "its speedup", chain_passes: "its passes of the target", chain_draft_passes: "its passes of the draft",
-  check9: "cost of checking 9 tokens", depth: "most guesses after one another in the iteration on screen", reads: "passes of the draft in it",
+  check9: "cost of checking 9 tokens",
 };
 
 /** The acceptance rule of a run in words. */
@@ -39,7 +39,7 @@ export function factsOf(model) {
   if (!model) return facts;
   const draft = model.draft, replay = model.replay();
   Object.assign(facts, { tokens: model.text.ids.length, plain_passes: model.text.ids.length, rule: ruleOf(model), draft, temperature: model.temperature,
-    c: draft ? model.costs.c[draft] : null, first: draft ? (model.costs.first || {})[draft] || 0 : null, check2: checkCost(model.costs, 2), check6: checkCost(model.costs, 6), check9: checkCost(model.costs, 9), check21: checkCost(model.costs, 21) });
+    c: draft ? model.costs.c[draft] : null, check2: checkCost(model.costs, 2), check6: checkCost(model.costs, 6), check9: checkCost(model.costs, 9) });
   laneFacts(model, facts);
   if (replay) chainFacts(model, facts, draft);
   samplingFacts(model, facts);
@@ -101,13 +101,13 @@ export const chanceAt = (it) => it.guesses.findIndex((one) => one.accept_probabi
 export function iterationFacts(lane, i) {
   const it = lane && lane.iterations[i];
   if (!it) return {};
-  return { lane_name: lane.name, iteration: i + 1, sl: it.drafted, held: it.accepted, gives: it.gives, depth: it.deepest, reads: it.steps, thrown: it.drafted - it.accepted, cost: it.cost.total, guess: it.drafted ? it.cost.guessing / it.drafted : null, saved: it.cost.gained, check: it.cost.check, ...keptByChance(it) };
+  return { sl: it.drafted, held: it.accepted, gives: it.gives, thrown: it.drafted - it.accepted, cost: it.cost.total, guess: it.drafted ? it.cost.guessing / it.drafted : null, check: it.cost.check, ...keptByChance(it) };
 }
 
-const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown", "iteration", "depth", "reads",
+const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown",
   "tree_passes", "tree_draft_passes", "chain_passes", "chain_draft_passes", "picture_tokens", "by_picture", "rejected", "rejected_by_picture"]);
 const SHARES = new Set(["match", "match_draft2", "fast_acceptance", "slow_acceptance", "rejected_share"]);
-const FINE = new Set(["c", "c_draft2", "first", "break_even", "p_first", "q_first", "keep_first"]);
+const FINE = new Set(["c", "c_draft2", "break_even", "p_first", "q_first", "keep_first"]);
 const SPEEDUPS = /speedup/;
 
 function factText(name, value) {
