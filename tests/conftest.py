@@ -81,14 +81,17 @@ NEEDS = {  # marker: what the machine must have, and what is not run without it
 }
 
 
-LONG = (  # begin first: the last file of the order must be a short one
+LONG = (  # begin first: the last files of the order must be short ones
     "test_page_real.py",
-    "test_gpu_day.py",
+    "test_server_remote.py",
+    "test_space.py",
     "test_cpu_classes.py",
+    "test_gpu_day.py",
     "test_page_app.py",
+    "test_recorder.py",
+    "test_server_faults.py",
+    "test_settings.py",
     "test_training_align.py",
-    "test_training_see.py",
-    "test_training_loop.py",
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from decoding.comparison.chain import chain_of, foresee
 from decoding.comparison.compare import finished_run
 from decoding.comparison.costs import measure_costs
 from decoding.comparison.lane_run import LaneRun
-from decoding.comparison.prepare import prepare
+from decoding.comparison.prepare import Prepared, prepare
 from decoding.comparison.trees import grow_along
 from decoding.engines import loading
 from decoding.engines.cuda import CudaModel
@@ -27,7 +28,7 @@ from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
 from decoding.records.request import CompareRequest
-from decoding.records.trace import Costs
+from decoding.records.trace import Chain, Costs
 from training.align.feature import FeatureDraft
 
 from .feature_pair import LAYERS, load_feature_pair, make_feature_pair
@@ -163,24 +164,37 @@ def test_a_prompt_of_one_token_and_one_that_shows_more(lean):
     assert lean.draft("feature").length <= lean.target.length - 2
 
 
+class Recorded(NamedTuple):
+    """Plain decoding's text and what the draft would guess along it."""
+
+    prepared: Prepared
+    output: list[int]
+    chain: Chain
+
+
+@pytest.fixture(scope="module")
+def recorded(pair) -> Recorded:
+    prepared = prepare(CompareRequest(PROMPT, lanes=["feature/static:1"], max_new_tokens=40, ignore_eos=True), pair)
+    output = LaneRun(prepared, parse_lane("autoregressive"), COSTS).run().output
+    return Recorded(prepared, output, chain_of(prepared, "feature", output))
+
+
+def test_its_chain_holds_where_one_pass_foresees_it(recorded):
+    foreseen = foresee(recorded.prepared, "feature", recorded.output)
+    held = [recorded.chain.holds(at) for at in range(40)]
+    assert held == [foreseen.holds(at) for at in range(40)] and 0 in held and max(held) > 2
+
+
 @pytest.mark.parametrize(
     "lane", ["static:1", "static:6", "confidence:0.4", "oracle", "oracle:best", "tree:5", "costtree"]
 )
-def test_a_replay_of_its_chain_is_the_live_lane(pair, lane):
-    branches = parse_lane(lane).spec.branches
-    if branches and not pair.draft("feature").can_branch:
+def test_a_replay_of_its_chain_is_the_live_lane(pair, recorded, lane):
+    lane, (prepared, output, chain) = parse_lane(f"feature/{lane}"), recorded
+    if lane.spec.branches and not pair.draft("feature").can_branch:
         return
-    request = CompareRequest(PROMPT, lanes=[f"feature/{lane}"], max_new_tokens=40, ignore_eos=True)
-    prepared = prepare(request, pair)
-    output = LaneRun(prepared, parse_lane("autoregressive"), COSTS).run().output
-    chain, foreseen = chain_of(prepared, "feature", output), foresee(prepared, "feature", output)
-    assert [chain.holds(at) for at in range(40)] == [foreseen.holds(at) for at in range(40)]
-    held = {chain.holds(at) for at in range(40)}
-    assert 0 in held and max(held) > 2
     costs = replace(COSTS, verify_curve=[1 + 0.1 * n for n in range(33)])  # a tree stays within what is recorded
-    live = LaneRun(prepared, prepared.lanes[0], costs, chain).run()
-    policy = make_policy(prepared.lanes[0])
-    if branches:
+    live, policy = LaneRun(prepared, lane, costs, chain).run(), make_policy(lane)
+    if lane.spec.branches:
         found = simulate_trees(chain, grow_along(prepared, "feature", output), costs, policy, 40)
     else:
         found = simulate(chain, costs, policy, max_new_tokens=40)
@@ -193,9 +207,8 @@ def test_its_costs_are_measured(lean):
     assert costs.draft_step["feature"] > 0 and costs.draft_step["text"] > 0
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_all_lanes_agree(models, monkeypatch, dtype):
-    pair = load_feature_pair(models, monkeypatch, dtype)
+def test_all_lanes_agree_in_bfloat16(models, monkeypatch):
+    pair = load_feature_pair(models, monkeypatch, "bfloat16")
     lanes = ["autoregressive", "feature/static:3", "feature/confidence:0.4", "text/static:3", "ngram/static:3"]
     run = finished_run(CompareRequest(PROMPT, lanes=lanes, max_new_tokens=32, repeats=2), pair)
     assert all(trace.verdict.same or trace.verdict.near_tie for trace in run.lanes)

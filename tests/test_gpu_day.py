@@ -123,7 +123,8 @@ SMALL = {
     "lossless": ["--limit=1", "--longest=1", "--max-new-tokens=4"],
     "bench": ["--limit=1", "--repeats=1", "--max-new-tokens=8", "--dtype=float32"],
     "compare": ["--max-new-tokens=8", "--repeats=1"],
-    "evaluate": ["--limit=1", "--validation-limit=1", "--clock-prompts=1", "--repeats=1", "--max-new-tokens=8"],
+    "evaluate": ["--limit=1", "--validation-limit=1", "--clock-prompts=1", "--repeats=1", "--max-new-tokens=8"]
+    + ["--lanes=static:3"],
 }
 
 

@@ -68,25 +68,30 @@ def prompts(monkeypatch):
     return found
 
 
-def test_fit_writes_policies_that_load_and_decide(pair, prompts):
-    messages = []
-    (found,) = fit(pair, [pair.default_draft], OPTIONS, lambda message, share: messages.append(message))
-    heads = load_heads(found.folder, pair.fingerprint, pair.draft().info.fingerprint)
+def test_the_command_writes_policies_that_load_and_decide(places, pair, prompts):
+    asked = "--suite code --train 30 --validation 6 --max-new-tokens 24 --epochs 1 --json"
+    rows = json.loads(command("fit", "--target", places[0], "--draft", places[1], *asked.split()).out)
+    assert [row["policy"] for row in rows] == ["disco", "specdecpp", "costaware"]
+    assert all(row["latency"] > 0 for row in rows)
+    folder = pair.draft_folders[pair.default_draft] / "policies"
+    heads = load_heads(folder, pair.fingerprint, pair.draft().info.fingerprint)
     assert set(heads) == {"disco", "specdecpp", "costaware"} and not heads.faults
     for lane in ("disco", "disco:0.7", "specdecpp", "specdecpp:auto", "costaware"):
         make_policy(parse_lane(lane), heads)
-    policy = read_policy(found.folder, "disco")
+    policy = read_policy(folder, "disco")
     assert policy.features == ["entropy", "top10"] and len(policy.normalisation["mean"]) == 12
     assert policy.rule == "greedy" and policy.temperature == 0.0
     assert policy.data["train_texts"] == 30 and policy.data["train_positions"] > 500
     assert {"auc", "f1", "f1_always_accept", "latency", "calibration_error"} <= set(policy.metrics["validation"])
-    assert any("validation texts" in message for message in messages)
-    (shipped,) = found.folder.glob("validation.*")
-    stamp = (found.folder / "disco.json").stat().st_mtime_ns
+    (shipped,) = folder.glob("validation.*")
+    stamp = (folder / "disco.json").stat().st_mtime_ns
     shipped.unlink()
-    (again,) = fit(pair, [pair.default_draft], OPTIONS, only_chains=True)
-    recorded = read_validation(found.folder, pair.default_draft, pair.fingerprint, pair.draft().info.fingerprint)
-    assert again.policies == [] and stamp == (found.folder / "disco.json").stat().st_mtime_ns
+    messages: list[str] = []
+    note = lambda message, share: messages.append(message)  # noqa: E731
+    (again,) = fit(pair, [pair.default_draft], OPTIONS, note, only_chains=True)
+    assert any("validation texts" in message for message in messages)
+    recorded = read_validation(folder, pair.default_draft, pair.fingerprint, pair.draft().info.fingerprint)
+    assert again.policies == [] and stamp == (folder / "disco.json").stat().st_mtime_ns
     assert len(recorded) == OPTIONS.n_validation and set(recorded[0].chain.along.scores) == set(heads)
 
 
@@ -289,10 +294,3 @@ def test_the_network_learns_what_only_the_counts_tell():
 def test_the_command_answers_bad_input_with_a_sentence(arguments, sentence):
     status, _, err = command("fit", *arguments)
     assert status == 2 and sentence in err
-
-
-def test_the_command_fits_and_shows_what_validation_says(places, prompts):
-    few = ["--suite", "code", "--train", "30", "--validation", "4", "--max-new-tokens", "20", "--epochs", "1"]
-    rows = json.loads(command("fit", "--target", places[0], "--draft", places[1], *few, "--json").out)
-    assert [row["policy"] for row in rows] == ["disco", "specdecpp", "costaware"]
-    assert all(row["latency"] > 0 for row in rows)

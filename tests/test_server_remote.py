@@ -201,11 +201,10 @@ def test_events_of_another_run_are_never_shown():
 def test_a_killed_server_is_a_sentence_and_what_had_arrived_stays():
     script = textwrap.dedent("""
         import threading
-        from decoding.backends.local import LocalBackend
         from decoding.backends.server import Limits
         from decoding.backends.soak import served
-        from tests.fakes import ScriptedRunner
-        with served(LocalBackend(ScriptedRunner), Limits()) as port:
+        from tests.fakes import FakeBackend
+        with served(FakeBackend(), Limits()) as port:
             print(port, flush=True)
             threading.Event().wait()
     """)
@@ -242,7 +241,7 @@ def test_nothing_is_lost_or_mixed_when_connections_are_cut():
 def test_on_a_busy_machine_the_cuts_let_something_through():
     """No lifetime in the range is long enough for an answer, and still all runs end."""
     requests = [small_request(f"run {i}", max_new_tokens=4, repeats=1) for i in range(2)]
-    result = soak(LocalBackend(ScriptedRunner), requests, SoakOptions(clients=2, cut_after_s=(0.001, 0.002)))
+    result = soak(FakeBackend(), requests, SoakOptions(clients=2, cut_after_s=(0.001, 0.002)))
     assert result.is_clean and result.cuts > 2, result
     lives = _Lifetimes(1.0, 1.0, seed=0)
     for answered, life in ((False, 2.0), (False, 4.0), (True, 2.0), (True, 1.0), (True, 1.0)):
@@ -289,7 +288,7 @@ def test_an_answer_that_ends_within_a_line_is_a_broken_connection(ending):
 def test_a_crowd_of_visitors_is_timed_at_both_addresses_in_turn():
     requests = [small_request(f"visitor {i}", max_new_tokens=8, repeats=1) for i in range(4)]
     order = []
-    with served(LocalBackend(ScriptedRunner), Limits()) as one, served(LocalBackend(ScriptedRunner), Limits()) as many:
+    with served(FakeBackend(), Limits()) as one, served(FakeBackend(), Limits()) as many:
         urls = [f"http://127.0.0.1:{port}" for port in (one, many)]
         result = compare_throughput(*urls, requests, rounds=2, on_crowd=order.append)
     assert result.is_clean and len(result.ratios) == 2 and result.ends["finished"] == 4 * 6, result

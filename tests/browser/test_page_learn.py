@@ -276,8 +276,10 @@ def test_an_expensive_decision_names_the_better_one_and_opens_at_its_guess(there
 
 
 def test_a_presenter_sees_every_guess_and_the_way_out(visit, page_url):
+    page = at_link(visit, page_url, "?lesson=one-sl&step=2")
     for size in ({"width": 1280, "height": 800}, {"width": 390, "height": 844}):
-        page = at_link(visit, page_url, "?lesson=one-sl&step=2", viewport=size)
+        page.set_viewport_size(size)
+        page.evaluate(f"{LEARN}.places.lessons.toStep(1)")
         page.evaluate(f"{LEARN}.setPresenting(true)")
         board = page.locator(".sl-board")
         assert board.locator(".sl-cell").count() > 10

@@ -71,7 +71,8 @@ def test_a_visit_shows_what_the_machines_costs_have_chosen_by_then(visit, tmp_pa
 
 
 def test_a_measurement_that_a_reload_ended_says_so_and_can_be_started_again(visit, tmp_path):
-    with page_at(ScriptedBackend(pause_s=0.1), write_recordings(tmp_path)) as url:  # 50 steps, 5 s
+    backend = ScriptedBackend(pause_s=0.1)  # 50 steps, 5 s
+    with page_at(backend, write_recordings(tmp_path)) as url:
         page = visit(url)
         panel = drafts_tab(page)
         prompts = panel.get_by_role("spinbutton", name="Test prompts")
@@ -91,6 +92,7 @@ def test_a_measurement_that_a_reload_ended_says_so_and_can_be_started_again(visi
         open_again = "(n) => { while (!n.speculoscope) n = n.parentNode; return n.speculoscope.open(true) }"
         panel.locator(".sp-status").evaluate(open_again)
         assert panel.get_by_role("button", name="Start again").count() == 0
+        backend.pause_s = 0.0
         expect(panel.locator(".sp-status")).to_contain_text("has no evaluation", timeout=WAIT)
         page.reload()
         expect(drafts_tab(page).locator(".sp-status")).to_contain_text("No results are shipped", timeout=WAIT)

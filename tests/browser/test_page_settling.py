@@ -20,16 +20,17 @@ def served(tmp_path_factory):
 
 
 @pytest.fixture
-def page(visit, served):
-    """A page whose run has been timed once and waits."""
+def page(shared_page, served):
+    """The page of a visitor who stays, whose run has been timed once and waits."""
     url, backend = served
     backend.go_on.clear()
-    page = visit(url)
+    page = shared_page(url)
     expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     run_box(page, "def f(x):")
     expect(page.locator(".sd-status")).to_contain_text("1 of 3 timings", timeout=WAIT)
     yield page
     backend.go_on.set()
+    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
     assert page.faults == []
 
 

@@ -178,7 +178,7 @@ def test_on_a_phone_what_stands_behind_a_strip_stays_in_its_box(opened, ended):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [{}, PHONE], ids=["laptop", "phone"])
 def test_axe_finds_nothing_serious(opened, scheme, size):
-    page = opened(make_run(lanes=LANES), color_scheme=scheme, bypass_csp=True, **size)
+    page = opened(make_run(lanes=LANES, n_tokens=40), color_scheme=scheme, bypass_csp=True, **size)
     stop_at(page, 0.7)
     for summary in page.locator("summary").all():
         summary.click()
