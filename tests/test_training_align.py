@@ -12,12 +12,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from decoding.engines.projections import read_projections
 from decoding.engines.slim import own_weights, read_head_ids
 from decoding.errors import UserError
 from decoding.lookahead.ngrams import read_ngrams
 from training import loop, paths
 from training.__main__ import app
-from training.align import distil, install, recipes, rows, stream, texts
+from training.align import distil, feature_measure, feature_run, install, recipes, rows, stream, texts
 from training.align import teacher as teachers
 from training.align.data import Texts, frequent_ids, read_texts
 from training.align.draft_folder import write_head_ids
@@ -35,6 +36,13 @@ from .tiny_chat import make_tiny_chat
 
 ANSWER = 16
 """Maximum number of tokens of an answer."""
+RATE = {"rate": 0.5, "low": 0.4, "high": 0.6}
+ROW = {"answers": 1, "answer_tokens": 9, "match": RATE, "accepted": RATE, "tokens_per_pass": 1.5, "layers": 3}
+ONE_ROW = {
+    "texts": {"texts": 1, "tokens": 9},
+    "drafts": {"three-layers": ROW | {"width": 64, "head_rows": 28, "outside": 0.0, "tokens": 9}},
+}
+"""The facts of a pair whose default draft was trained elsewhere."""
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +193,7 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "CHECKPOINTS", tmp_path / "checkpoints")
     monkeypatch.setattr(loop, "LOGS", tmp_path / "logs")
     pair = tmp_path / "models" / "pair"
-    for module in (paths, teachers, distil, install):
+    for module in (paths, teachers, distil, install, feature_run, feature_measure):
         for name, value in {
             "PAIR": pair,
             "TEXTS": written,
@@ -199,11 +207,10 @@ def tiny_places(chat, written, tmp_path, monkeypatch):
         "three-layers": Recipe((0, None, recipes.LAST), 28, "three", grown_from="two-layers"),
         "two-layers": Recipe((0, None), 28, "two"),
         "one-layer": Recipe((0,), 20, "one"),
-        "one-layer-4k": Recipe((0,), 10, "one, small head", weights_of="one-layer"),
     }
     for name, recipe in tiny.items():
         monkeypatch.setitem(recipes.RECIPES, name, recipe)
-    monkeypatch.setattr(recipes, "LADDER", ("one-layer", "one-layer-4k"))
+    monkeypatch.setattr(recipes, "LADDER", ("one-layer",))
     for plan in ("NEW", "GROWN", "COMPARED", "FINISHED"):
         monkeypatch.setattr(distil, plan, replace(getattr(distil, plan), batch_tokens=1024))
     return pair
@@ -284,16 +291,50 @@ def test_all_steps_end_in_a_pair_with_its_card(tiny_places):
     assert result.exit_code == 0, result.output
     described = json.loads((tiny_places / "pair.json").read_text())
     assert described["chat"] and described["default_draft"] == "three-layers"
-    assert list(described["drafts"]) == ["three-layers", "two-layers", "one-layer", "one-layer-4k"]
+    assert list(described["drafts"]) == ["three-layers", "two-layers", "one-layer"]
     facts = json.loads((tiny_places / "alignment.json").read_text())
     assert 0 <= facts["drafts"]["three-layers"]["match"]["rate"] <= 1
     assert facts["drafts"]["three-layers"]["tokens"] > facts["drafts"]["two-layers"]["tokens"] > 0
     assert facts["drafts"]["one-layer"]["head_rows"] == 20
-    assert facts["drafts"]["one-layer-4k"]["head_rows"] == 10
     counts = read_ngrams(tiny_places / "drafts" / "three-layers")
     assert counts is not None and counts.packed.any()
     card = (tiny_places / "README.md").read_text()
     assert "tvd++-sampled" in card and f"{facts['drafts']['one-layer']['match']['rate']:.3f}" in card
+
+
+def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_places, chat, tmp_path, monkeypatch):
+    for module in (texts, feature_run):
+        monkeypatch.setattr(module, "STATE_LAYERS", (1, 2))
+    monkeypatch.setattr(stream, "LONGEST_ANSWER", ANSWER)
+    texts.write_enough(chat, folder := tmp_path / "with_states", 4000, rows=32, shard=100)
+    for module in (feature_run, feature_measure, install):
+        monkeypatch.setattr(module, "TEXTS", folder)
+    plan = replace(feature_run.YOUNG, batch_tokens=1024)
+    own = {"feature": (1, 2), feature_run.TEXT_ONLY: ()}
+    for name, layers in own.items():
+        monkeypatch.setitem(feature_run.RECIPES, name, feature_run.FeatureRecipe(layers, "one-layer", (0,), plan))
+    distil.distil("one-layer", "kl", tokens=3000)
+    for folder in (tiny_places / "drafts" / "one-layer", tiny_places / "drafts" / "captions"):
+        shutil.copytree(distil.DRAFTS / "one-layer", folder)
+    shutil.rmtree(distil.DRAFTS / "one-layer")
+    pictures = {"folder": "drafts/captions", "purpose": "pictures"}
+    install.write_json(tiny_places / "pair.json", {"drafts": {"one-layer": "drafts/one-layer", "captions": pictures}})
+    install.write_json(tiny_places / "alignment.json", ONE_ROW)
+    for name in own:
+        result = CliRunner().invoke(app, ["align", "feature", name, "--tokens", "6000"])
+        assert result.exit_code == 0, result.output
+    assert read_projections(distil.DRAFTS / "feature")["fuse.weight"].abs().sum() > 0
+    assert not (distil.DRAFTS / feature_run.TEXT_ONLY / "feature.safetensors").exists()
+    result = CliRunner().invoke(app, ["align", "install"])
+    assert result.exit_code == 0, result.output
+    feature = {"folder": "drafts/feature", "kind": "feature", "layers": [1, 2]}
+    described = json.loads((tiny_places / "pair.json").read_text())["drafts"]
+    expected = {"one-layer": "drafts/one-layer", "captions": pictures, "feature": feature}
+    assert described == expected | {"text-only": "drafts/text-only"}
+    facts = json.loads((tiny_places / "alignment.json").read_text())
+    assert facts["drafts"] == ONE_ROW["drafts"] and facts["reading"]["drafts"]["feature"]["tokens"] >= 6000
+    card = (tiny_places / "README.md").read_text()
+    assert "| feature | one-layer | layers 1, 2 |" in card and "reads the text alone: " in card
 
 
 def test_install_without_a_default_draft_says_what_to_do(tiny_places):

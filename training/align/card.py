@@ -12,6 +12,8 @@ from .distil import FINISHED, NEW
 from .recipes import COMPARED, DEFAULT, RECIPES
 from .stream import SHARES, TEMPERATURES
 
+READING = "reading"
+"""Of alignment.json: the drafts that read the target's hidden states, and the one that they are compared with."""
 HEAD = """---
 license: apache-2.0
 language: [en]
@@ -33,7 +35,9 @@ def write_card(pair: Path) -> None:
     table = pair / "losses.json"
     losses = json.loads(table.read_text()) if table.is_file() else []
     with replacing_file(pair / "README.md") as file:
-        file.write("\n".join([HEAD, *_drafts(facts), *_training(facts), *_losses(losses), *_limits()]))
+        file.write(
+            "\n".join([HEAD, *_drafts(facts), *_reading(facts), *_training(facts), *_losses(losses), *_limits()])
+        )
 
 
 def _interval(figure: dict[str, float], sign: str = "") -> str:
@@ -64,6 +68,42 @@ def _drafts(facts: dict[str, Any]) -> list[str]:
         "as one class. A *reduced head* proposes only tokens that are frequent in the target's answers; "
         "the answer tokens outside of it can never be matched.\n",
     ]
+
+
+def _reading(facts: dict[str, Any]) -> list[str]:
+    if READING not in facts:
+        return []
+    texts, rows = facts[READING]["texts"], facts[READING]["drafts"]
+    any_row = next(iter(rows.values()))
+    return [
+        "## What the draft may read\n",
+        "| draft | starts from | reads states after | further tokens | first guess | second, third from any start "
+        "| second, third where those before hold | tokens per target pass, SL 3 |",
+        "| --- " * 8 + "|",
+        *(_reading_row(name, row) for name, row in rows.items()),
+        "",
+        *(
+            f"Difference in first guesses between {name} and the draft that reads the text alone: "
+            f"{_interval(row['over'], '+')} (same texts, batches and rates)."
+            for name, row in rows.items()
+            if "over" in row
+        ),
+        "With states a draft reads, for each token, what the target computed at the token before (EAGLE-3, Li et al. "
+        "2025); where the target has not been yet, it reads its own last state, as in its training (training-time "
+        f"test). Trained and measured on {texts['tokens']:,} tokens that the target wrote anew (`python -m "
+        "training align texts`, `align feature NAME`, `align install`); measured on "
+        f"{any_row['answers']} greedy answers ({any_row['answer_tokens']:,} tokens) to prompts that no draft was "
+        "trained on, matrices in four bits; 95% intervals by a bootstrap over texts.\n",
+    ]
+
+
+def _reading_row(name: str, row: dict[str, Any]) -> str:
+    reads = "layers " + ", ".join(map(str, row["layers"])) if row["layers"] else "none: the text alone"
+    return (
+        f"| {name} | {row['start']} | {reads} | {row['tokens'] / 1e6:.1f} M | {_interval(row['match'])} "
+        f"| {row['second']:.3f}, {row['third']:.3f} | {row['second_if_reached']:.3f}, {row['third_if_reached']:.3f} "
+        f"| {row['tokens_per_pass']:.3f} |"
+    )
 
 
 def _training(facts: dict[str, Any]) -> list[str]:

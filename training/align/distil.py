@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,12 +13,11 @@ from torch import Tensor
 
 from decoding.engines.slim import is_slim, own_weights, read_head_ids
 from decoding.errors import UserError
-from training.files import replacing_folder
 from training.loop import Rates, TimedRun, last_of_log
 from training.paths import DRAFTS, PAIR, TEXTS
 
-from .data import Batch, frequent_ids, read_texts
-from .draft_folder import save_slim, write_head_ids
+from .data import Batch, frequent_ids
+from .draft_folder import save_slim
 from .losses import LOSSES, OF_THE_BATCH, ROWS, loss_over_head
 from .measure import guesses, hidden_at
 from .recipes import RECIPES, Recipe, grow, start_draft
@@ -137,8 +135,6 @@ def distil(name: str, loss: str, minutes: float = 0.0, tokens: int | None = None
     if name not in RECIPES:
         raise UserError(f"There is no draft {name!r}. Drafts: {', '.join(RECIPES)}.")
     recipe, shipped = RECIPES[name], PAIR / "drafts" / name
-    if recipe.weights_of:
-        return _with_another_head(name)
     if further and not is_slim(shipped):
         raise UserError(f"There is no shipped draft {name!r} to train further. Train it without --further first.")
     plan = FINISHED if further else GROWN if recipe.grown_from else NEW
@@ -148,21 +144,11 @@ def distil(name: str, loss: str, minutes: float = 0.0, tokens: int | None = None
     return f"match rate {run.match_rate():.3f} on held-out texts"
 
 
-def _with_another_head(name: str) -> str:
-    """Writes a draft with the weights of another one: rows of a frozen head are selected, not trained (FR-Spec)."""
-    recipe = RECIPES[name]
-    with replacing_folder(DRAFTS / name) as new:
-        shutil.copytree(DRAFTS / recipe.weights_of, new, dirs_exist_ok=True)
-        write_head_ids(new, frequent_ids(read_texts(TEXTS, "train"), recipe.head))
-    return f"the weights of {recipe.weights_of}, with a head of {recipe.head:,} rows"
-
-
 def facts_of(name: str) -> dict[str, float]:
     """What the training logs of a draft, and of the draft that it grew from, record: steps, minutes, tokens."""
     recipe = RECIPES[name]
-    own = recipe.weights_of or name
     facts: dict[str, float] = {}
-    for log in (last_of_log(f"align-{own}"), last_of_log(f"align-{own}{FURTHER}")):
+    for log in (last_of_log(f"align-{name}"), last_of_log(f"align-{name}{FURTHER}")):
         for key, value in log.items():
             if key != "kept_back":
                 facts[key] = facts.get(key, 0) + value

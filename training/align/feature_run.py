@@ -23,12 +23,12 @@ from .distil import WATCHED, Plan
 from .draft_folder import save_slim, write_projections
 from .feature import FeatureDraft
 from .losses import LOSSES, ROWS, loss_over_head
+from .measure import SL, figures_of_steps
 from .rounding import rounded_layers
 from .stream import Text
 from .teacher import ChatModel, model, turns_of
 from .texts import STATE_LAYERS
 
-GUESSES = 3
 UNROLLED = (1, 2)
 """Guesses of an iteration that are unrolled in training, batch after batch in turns."""
 FADING = 0.8
@@ -58,10 +58,11 @@ class FeatureRecipe:
 
 
 DEPTHS = (2, 15, 27)
+TEXT_ONLY = "text-only"
 RECIPES = {
     "feature": FeatureRecipe(DEPTHS, "one-layer", (0,), YOUNG),
     "feature-last": FeatureRecipe((30,), "one-layer", (0,), YOUNG),
-    "text": FeatureRecipe((), "one-layer", (0,), YOUNG),
+    TEXT_ONLY: FeatureRecipe((), "one-layer", (0,), YOUNG),
     "feature-two": FeatureRecipe(DEPTHS, "two-layers", (0, 1)),
     "feature-three": FeatureRecipe(DEPTHS, "three-layers", (0, 1, 2)),
 }
@@ -152,6 +153,12 @@ class FeatureRun:
         valid.view(-1)[batch.places] = True
         self.draft.standardise(source.select(batch.states, recipe.layers), batch.ids, valid)
 
+    def load(self, folder: Path) -> None:
+        """Takes the weights of a trained draft of this recipe."""
+        self.draft.trunk.load_state_dict({name: w.float() for name, w in own_weights(folder).items()}, strict=False)
+        if self.recipe.layers:
+            self.take_projections(folder)
+
     def take_projections(self, folder: Path) -> None:
         """Starts from the projections of an earlier draft of this recipe."""
         self.draft.load_state_dict(read_projections(folder), strict=False)
@@ -208,7 +215,7 @@ class FeatureRun:
         return self.head_ids[torch.nn.functional.linear(hidden, self.head).argmax(-1)]
 
     @torch.no_grad()
-    def hits(self, texts: Texts, steps: int = GUESSES) -> list[np.ndarray]:
+    def hits(self, texts: Texts, steps: int = SL) -> list[np.ndarray]:
         """For each greedy answer (steps, n), whether the guess of each step for each token holds."""
         found = []
         for rows in texts.batches(self.plan.batch_tokens, 0):
@@ -230,20 +237,13 @@ class FeatureRun:
                 start += len(text.ids)
         return found
 
-    def figures(self, texts: Texts) -> dict[str, float]:
-        hits = self.hits(texts)
-        first = np.concatenate([each[0] for each in hits])
-        later = [np.concatenate([each[s] for each in hits]) for s in range(len(hits[0]))]
-        passes = sum(each.shape[1] / tokens_per_pass(each) for each in hits)
-        return {
-            "first": float(first.mean()),
-            "second": float(later[1].mean()),
-            "third": float(later[2].mean()),
-            "second_if_reached": after_hits(hits, 1),
-            "third_if_reached": after_hits(hits, 2),
-            "tokens_per_pass": sum(each.shape[1] for each in hits) / passes,
-            "tokens": len(first),
-        }
+    def rounded_hits(self, texts: Texts) -> list[np.ndarray]:
+        """As ``hits``, with the matrices in four bits."""
+        self.draft.eval()
+        with rounded_layers(self.draft):
+            found = self.hits(texts)
+        self.draft.train()
+        return found
 
     def save(self, folder: Path) -> None:
         """Writes the draft as a slim folder, with its projections beside if it has any."""
@@ -254,38 +254,10 @@ class FeatureRun:
         write_projections(folder, own)
 
     def watch(self) -> float:
-        self.draft.eval()
-        with rounded_layers(self.draft):
-            found = self.figures(self.watched)
-        self.draft.train()
+        found = figures_of_steps(self.rounded_hits(self.watched))
         self.timed.log(**found)
         print({key: round(value, 4) for key, value in found.items()}, self.timed.steps, self.timed.tokens, flush=True)
         return found["first"]
-
-
-def after_hits(hits: Sequence[np.ndarray], step: int) -> float:
-    """How often the guess of ``step`` holds where those before it in the iteration hold."""
-    good = total = 0
-    for rows in hits:
-        reached = np.ones(rows.shape[1] - step, bool)
-        for s in range(step):
-            reached &= rows[s, s : s + len(reached)]
-        good += int((rows[step, step:] & reached).sum())
-        total += int(reached.sum())
-    return good / max(total, 1)
-
-
-def tokens_per_pass(hits: np.ndarray) -> float:
-    """Tokens per target pass along one text, (steps, n), when each iteration makes a guess for each step."""
-    place = passes = 0
-    steps, n = hits.shape
-    while place < n:
-        run = 0
-        while run < steps and place + run < n and hits[run, place + run]:
-            run += 1
-        place += run + 1
-        passes += 1
-    return n / max(passes, 1)
 
 
 def train(name: str, minutes: float, tokens: int | None = None, projections: Path | None = None) -> str:

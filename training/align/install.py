@@ -1,10 +1,10 @@
-"""Copies aligned drafts to the folder of the shipped pair, with ``pair.json`` and their figures on held-out texts."""
+"""Copies trained drafts to the folder of the shipped pair, with ``pair.json`` and their figures on held-out texts."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,12 +14,15 @@ from decoding.errors import UserError
 from decoding.lookahead.fitted import FOLDER as FITTED
 from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.records.fingerprint import fingerprint
+from decoding.records.pairs import FEATURE
 from training.files import replacing_file, replacing_folder
 from training.paths import DRAFTS, PAIR, READER, TEXTS
 
-from .card import write_card
+from .card import READING, write_card
 from .data import read_texts
 from .distil import facts_of
+from .feature_measure import measure_trained
+from .feature_run import RECIPES as FEATURE_RECIPES
 from .losses import LOSSES
 from .measure import facts_of_texts, measure_drafts
 from .recipes import DEFAULT, RECIPES
@@ -30,22 +33,57 @@ LOSSES_FILE, FACTS_FILE = "losses.json", "alignment.json"
 
 
 def install(report: Callable[[str], None]) -> Path:
-    """Copies every trained draft to ``models/<pair>`` and measures it; returns that folder. Raises UserError."""
-    names = [name for name in RECIPES if (DRAFTS / name / "config.json").is_file()]
-    if DEFAULT not in names:
+    """Copies every trained draft to ``models/<pair>`` and measures it; returns that folder. Raises UserError.
+
+    Those of text and those that read states are kept apart, and each kind only if some of it were trained here.
+    """
+    names, reading = _trained(RECIPES), _trained(FEATURE_RECIPES)
+    if DEFAULT not in names and not reading:
         raise UserError("There is no default draft yet. Run `python -m training align draft --minutes 60` first.")
+    facts = read_json(PAIR / FACTS_FILE)
+    if names:
+        facts |= _install_drafts(names, report)
+    if reading:
+        facts[READING] = _install_reading(reading, report)
+    write_json(PAIR / FACTS_FILE, facts)
+    write_card(PAIR)
+    return PAIR
+
+
+def _trained(recipes: Mapping[str, object]) -> list[str]:
+    return [name for name in recipes if (DRAFTS / name / "config.json").is_file()]
+
+
+def _install_drafts(names: Sequence[str], report: Callable[[str], None]) -> dict:
+    """Copies drafts that read the text alone; returns their facts."""
     chat_model = model()
     write_ngrams(DRAFTS / DEFAULT, count_ngrams(chat_model, TEXTS))
     for name in names:
         _copy(DRAFTS / name, PAIR / "drafts" / name)
-    write_json(PAIR / "pair.json", describe(names))
+    write_json(PAIR / "pair.json", describe({name: f"drafts/{name}" for name in names}, _others()))
     with TemporaryDirectory() as folder:
         whole = {name: materialise(PAIR / "drafts" / name, chat_model.folder, Path(folder, name)) for name in names}
         figures = measure_drafts(whole, Teacher.read(chat_model, TEXTS), report)
-    rows = {name: figures[name] | facts_of(name) for name in names}
-    write_json(PAIR / FACTS_FILE, {"texts": facts_of_texts(TEXTS), "drafts": rows})
-    write_card(PAIR)
-    return PAIR
+    return {"texts": facts_of_texts(TEXTS), "drafts": {name: figures[name] | facts_of(name) for name in names}}
+
+
+def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dict:
+    """Copies drafts that read the target's states, and the one that they are compared with; returns their facts."""
+    for name in names:
+        _copy(DRAFTS / name, PAIR / "drafts" / name)
+    entries = {name: _reading_entry(name) for name in names}
+    plain = {name: entry for name, entry in _entries().items() if isinstance(entry, str)}
+    write_json(PAIR / "pair.json", describe(plain, _others() | entries))
+    figures = measure_trained(names)
+    for name, row in figures.items():
+        report(f"{name}: first guesses hold at {row['first']:.3f}")
+    return {"texts": facts_of_texts(TEXTS), "drafts": figures}
+
+
+def _reading_entry(name: str) -> dict | str:
+    """A draft that reads states, as pair.json has it."""
+    layers, folder = FEATURE_RECIPES[name].layers, f"drafts/{name}"
+    return {"folder": folder, "kind": FEATURE, "layers": list(layers)} if layers else folder
 
 
 def count_ngrams(chat_model: ChatModel, folder: Path) -> Ngrams:
@@ -63,21 +101,24 @@ def _copy(source: Path, place: Path) -> None:
             shutil.copytree(place / FITTED, new / FITTED)
 
 
-def _others() -> dict:
-    """The drafts of the pair that were made elsewhere for a purpose of their own, as its description has them."""
-    file = PAIR / "pair.json"
-    drafts = json.loads(file.read_text())["drafts"] if file.is_file() else {}
-    return {name: entry for name, entry in drafts.items() if not isinstance(entry, str)}
+def _entries() -> dict[str, str | dict]:
+    """The drafts in the pair's description."""
+    return read_json(PAIR / "pair.json").get("drafts", {})
 
 
-def describe(names: Sequence[str]) -> dict:
+def _others() -> dict[str, str | dict]:
+    """The drafts of the pair that are not made by the recipes of text, as its description has them."""
+    return {name: entry for name, entry in _entries().items() if name in FEATURE_RECIPES or not isinstance(entry, str)}
+
+
+def describe(drafts: Mapping[str, str | dict], others: Mapping[str, str | dict]) -> dict:
     """The content of ``pair.json``."""
     return {
         "name": PAIR.name,
         "title": "SmolLM2 135M: a chat model",
         "description": "SmolLM2-135M-Instruct, and drafts trained on its own answers.",
         "target": "target",
-        "drafts": {name: f"drafts/{name}" for name in names} | _others(),
+        "drafts": {**drafts, **others},
         "default_draft": DEFAULT,
         "draft_weights": "int4",
         "pictures": READER.name,
@@ -96,6 +137,11 @@ def write_losses(rows: Sequence[LossRow]) -> None:
     old = {row["loss"]: row for row in json.loads(path.read_text())} if path.is_file() else {}
     found = (old if old.get("kl") == new.get("kl") else {}) | new
     write_json(path, [found[loss] for loss in LOSSES if loss in found])
+
+
+def read_json(path: Path) -> dict:
+    """The content of ``path``; nothing where there is no such file."""
+    return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def write_json(path: Path, content: object) -> None:

@@ -73,16 +73,24 @@ def head_logits(draft: LlamaForCausalLM, ids: Tensor, places: Tensor, head_ids: 
     return torch.nn.functional.linear(hidden_at(draft, ids, places), head).float()
 
 
-def tokens_per_pass(hits: np.ndarray, speculation_length: int) -> float:
-    """Tokens per target pass along one text, when each iteration drafts ``speculation_length`` tokens."""
-    passes = place = 0
-    while place < len(hits):
+def tokens_per_pass(hits: np.ndarray) -> float:
+    """Tokens per target pass along one text, when each iteration makes a guess for each step of ``hits`` (steps, n):
+    whether the guess of that step for each token holds.
+    """
+    place = passes = 0
+    steps, n = hits.shape
+    while place < n:
         run = 0
-        while run < speculation_length and place + run < len(hits) and hits[place + run]:
+        while run < steps and place + run < n and hits[run, place + run]:
             run += 1
         place += run + 1
         passes += 1
-    return len(hits) / max(passes, 1)
+    return n / max(passes, 1)
+
+
+def from_any_start(hits: np.ndarray, steps: int = SL) -> np.ndarray:
+    """``hits`` (n,) of a draft whose guesses do not depend on where the iteration began, as (steps, n)."""
+    return np.broadcast_to(hits, (steps, len(hits)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +155,7 @@ def measure_drafts(folders: Mapping[str, Path], teacher: Teacher, report: Callab
 def _figures(found: list[Guesses]) -> dict:
     greedy = [guess.hits for guess in found if guess.temperature == 0]
     sampled = [guess.accepted for guess in found if guess.temperature == 1]
-    passes = sum(len(row) / tokens_per_pass(row, SL) for row in greedy)
+    passes = sum(len(row) / tokens_per_pass(from_any_start(row)) for row in greedy)
     return {
         "answers": len(greedy),
         "answer_tokens": sum(map(len, greedy)),
@@ -170,3 +178,31 @@ def facts_of_texts(folder: Path) -> dict[str, int]:
     """Numbers of the texts that the target has written and of their tokens."""
     lengths = [len(text.ids) for text in all_texts(folder)]
     return {"texts": len(lengths), "tokens": sum(lengths)}
+
+
+def figures_of_steps(hits: Sequence[np.ndarray]) -> dict[str, float]:
+    """Rates of the first three guesses from any start, and tokens per target pass, of the ``hits`` of each answer."""
+    by_step = [np.concatenate([each[step] for each in hits]) for step in range(SL)]
+    passes = sum(each.shape[1] / tokens_per_pass(each) for each in hits)
+    return {
+        "first": float(by_step[0].mean()),
+        "second": float(by_step[1].mean()),
+        "third": float(by_step[2].mean()),
+        "second_if_reached": after_hits(hits, 1),
+        "third_if_reached": after_hits(hits, 2),
+        "tokens_per_pass": len(by_step[0]) / passes,
+        "answers": len(hits),
+        "answer_tokens": len(by_step[0]),
+    }
+
+
+def after_hits(hits: Sequence[np.ndarray], step: int) -> float:
+    """How often the guess of ``step`` holds where those before it in the iteration hold."""
+    good = total = 0
+    for rows in hits:
+        reached = np.ones(rows.shape[1] - step, bool)
+        for s in range(step):
+            reached &= rows[s, s : s + len(reached)]
+        good += int((rows[step, step:] & reached).sum())
+        total += int(reached.sum())
+    return good / max(total, 1)

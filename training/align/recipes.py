@@ -16,9 +16,8 @@ class Recipe:
     from, or None for random weights.
 
     The first ``shared`` layers are the target's and are not trained. ``narrower``: divisor of the width, the heads and
-    the MLP. ``head``: the number of ids that the draft may propose. ``weights_of``: another draft whose weights it
-    uses with a different head, so that it needs no training. ``grown_from``: the draft, one layer shallower and with
-    the same head, from which its first layers and its norm start.
+    the MLP. ``head``: the number of ids that the draft may propose. ``grown_from``: the draft, one layer shallower and
+    with the same head, from which its first layers and its norm start.
     """
 
     starts: tuple[int | None, ...]
@@ -26,7 +25,6 @@ class Recipe:
     note: str
     shared: int = 0
     narrower: int = 1
-    weights_of: str = ""
     grown_from: str = ""
 
     @property
@@ -43,7 +41,6 @@ RECIPES: dict[str, Recipe] = {
     ),
     "two-layers": Recipe((0, None), 8192, "two layers as wide as the target's"),
     "one-layer": Recipe((0,), 8192, "one layer as wide as the target's"),
-    "one-layer-4k": Recipe((0,), 4096, "one-layer with half as many tokens to propose from", weights_of="one-layer"),
     "deep-narrow": Recipe(
         (None,) * 4,
         16384,
