@@ -83,9 +83,15 @@ def test_a_chat_template_that_fails(shipped):
     tokenizer._hf.chat_template = "{{ messages[0].nothing.at.all }}"
     with pytest.raises(UserError, match="chat template (is broken|takes no such)"):
         tokenizer.chat("hello")
-    tokenizer._hf.chat_template = "{{ 10 ** 'x' }}"
-    with pytest.raises(UserError, match="chat template is broken .TypeError.: let it continue"):
-        tokenizer.chat("hello")
+    for template, why in (
+        ("{{ 10 ** 'x' }}", "TypeError"),
+        (f"{{{{ {'(' * 20_000}1{')' * 20_000} }}}}", "RecursionError"),
+        (5, "TypeError"),
+        ("{% for _ in range(99999) %}{{ messages[0]['content'] }}{% endfor %}", "it writes 499,995 characters"),
+    ):
+        tokenizer._hf.chat_template = template
+        with pytest.raises(UserError, match=f"chat template is broken .{why}.*: let it continue"):
+            tokenizer.chat("hello")
 
 
 def test_files_that_are_broken_or_missing(folder):

@@ -271,7 +271,7 @@ def test_presets_are_named_and_sound():
     for preset in pairs.PRESETS:
         assert is_hub_id(preset.target) and all(map(is_hub_id, preset.drafts.values()))
         assert preset.default_draft in preset.drafts
-        assert preset.loadable or preset.reason
+        assert preset.billions if preset.loadable else preset.reason
     with pytest.raises(UserError, match="cannot be loaded: .*safetensors"):
         pairs.find_pair("vicuna-13b")
     with pytest.raises(UserError, match="There is no pair nonsense. There are: .*smollm2"):

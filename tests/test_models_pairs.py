@@ -13,6 +13,7 @@ from huggingface_hub import errors
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
+from decoding.backends import base
 from decoding.engines import loading
 from decoding.engines import pair as pair_module
 from decoding.engines.checks import estimate_memory
@@ -32,8 +33,11 @@ def folders(tmp_path_factory):
     return {"big": make_model(base / "big", hidden=64), "small": make_model(base / "small")}
 
 
-def test_the_pairs_command_lists_presets_and_why_some_do_not_load():
+def test_the_pairs_command_lists_presets_and_why_some_do_not_load(monkeypatch):
     import typer
+
+    monkeypatch.setattr(base, "has_gpu", lambda: False)
+    monkeypatch.setattr(base, "memory_bytes", lambda: 23 * 10**9)
 
     from decoding.cli.lists import pairs as command
 
@@ -42,7 +46,8 @@ def test_the_pairs_command_lists_presets_and_why_some_do_not_load():
     result = CliRunner().invoke(application, ["--json"])
     listed = {pair["name"]: pair for pair in json.loads(result.stdout)}
     assert listed["smollm2"]["loadable"] and "Gated" in listed["llama-3.1-8b"]["reason"]
-    assert not listed["vicuna-13b"]["loadable"]
+    assert not listed["vicuna-13b"]["loadable"] and not listed["llama-2-70b"]["loadable"]
+    assert listed["llama-2-70b"]["reason"].startswith("Its target's weights take 138 GB, and this machine has 23 GB")
     assert not any(str(pairs.MODELS) in json.dumps(pair) for pair in listed.values())
     assert "smollm2" in CliRunner().invoke(application, []).output
 

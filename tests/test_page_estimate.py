@@ -90,6 +90,7 @@ def test_the_list_of_lanes_has_groups_in_a_row_and_a_line_for_each():
         ("Static 7", "static:7", ""),
         ("Conf", "confidence:0.4", ""),
         ("cost-a", "costaware", ""),
+        ("aware", "costaware", ""),
         ("Banana 3", None, "There is no lane “Banana 3”. There are Plain, Static,"),
         ("Static 77", None, "The SL must be a whole number"),
     ],

@@ -212,7 +212,15 @@ def test_half_characters_are_refused_before_anything_runs(changes):
 
 
 @pytest.mark.parametrize(
-    "place", [("pair", "name"), ("machine", "processor"), ("lanes", 0, "lane"), ("costs", "c", None)]
+    "place",
+    [
+        ("pair", "name"),
+        ("machine", "processor"),
+        ("lanes", 0, "lane"),
+        ("costs", "c", None),
+        ("settings", "pair"),
+        ("settings", "lanes", 0),
+    ],
 )
 def test_a_name_does_not_turn_the_program_s_sentences_around(place):
     data = to_plain(make_run())
@@ -220,6 +228,9 @@ def test_a_name_does_not_turn_the_program_s_sentences_around(place):
     holder = data
     for part in path:
         holder = holder[part]
-    holder.update({"small\u202eegral": 0.5} if last is None else {last: "small\u202eegral"})
+    if last is None:
+        holder["small\u202eegral"] = 0.5
+    else:
+        holder[last] = "small\u202eegral"
     with pytest.raises(UserError, match=r"U\+202E"):
         run_from_json(json.dumps(data))

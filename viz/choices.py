@@ -114,11 +114,12 @@ def _line(lane: str) -> str:
 def read_lanes(typed: Sequence[str], choices: Sequence[tuple[str, str]]) -> tuple[list[str], str]:
     """The lanes of what was chosen or typed, and a sentence on the first one that does not exist, in the list's words.
 
-    The beginning of one label is enough: Enter in the list keeps what was typed.
+    The beginning of one label is enough, or a part of it: Enter in the list keeps what was typed.
     """
     found, fault = [], ""
     for text in (one.strip() for one in typed):
-        begun = [lane for label, lane in choices if len(text) > 2 and label.lower().startswith(text.lower())]
+        holding = [(label.lower(), lane) for label, lane in choices if len(text) > 2 and text.lower() in label.lower()]
+        begun = [lane for label, lane in holding if label.startswith(text.lower())] or [lane for _, lane in holding]
         lane = begun[0] if len(begun) == 1 else lane_of_name(text)
         try:
             parse_lane(lane)

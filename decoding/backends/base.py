@@ -7,7 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..errors import UserError
 from ..lookahead.fitted import FOLDER as POLICIES
 from ..lookahead.lanes import parse_lane
 from ..records.events import Event, Kind, Numbering
+from ..records.machine import has_gpu, memory_bytes
 from ..records.pairs import PairDescription, describe_pairs
 from ..records.request import CompareRequest, Grant, check_granted, check_long_job, check_request
 
@@ -32,7 +33,16 @@ def pairs_here() -> list[PairDescription]:
         for draft, kept in pair.curves.items():
             if why := format_here(kept["target"]):
                 pair.set_here[draft] = f"{pair.set_here.get(draft, '')} {why}".strip()
-    return pairs
+    return list(map(_as_large, pairs))
+
+
+def _as_large(pair: PairDescription) -> PairDescription:
+    """``pair``, not to be loaded if its target's 16-bit weights alone exceed the memory of a machine without a GPU."""
+    memory, need = memory_bytes(), 2e9 * pair.billions
+    if not pair.loadable or has_gpu() or not memory or need <= memory:
+        return pair
+    reason = f"Its target's weights take {need / 1e9:.0f} GB, and this machine has {memory / 1e9:.0f} GB of memory."
+    return replace(pair, loadable=False, reason=reason)
 
 
 JobEvents = Generator[tuple[Kind, dict[str, Any]], None, None]

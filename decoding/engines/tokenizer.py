@@ -14,6 +14,8 @@ from jinja2 import TemplateError
 from ..errors import UserError
 from ..records.trace import TokenText
 
+MOST_WRITTEN = 100_000  # characters of a chat template around a message
+
 
 class Tokenizer:
     """Wraps a transformers tokenizer; ``eos_ids`` include those of the target's generation config."""
@@ -109,13 +111,19 @@ class Tokenizer:
         if system:
             messages.insert(0, {"role": "system", "content": system})
         try:
-            return self._hf.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            whole = self._hf.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         except TemplateError as error:  # some templates refuse the role
             raise UserError(f"The target's chat template takes no such messages ({error}).") from error
         except Exception as error:  # a template is a program from the model's folder: it can fail in any way
             raise UserError(
                 f"The target's chat template is broken ({type(error).__name__}): let it continue the text instead."
             ) from error
+        if len(whole) > MOST_WRITTEN + 2 * (len(text) + len(system)):
+            raise UserError(
+                f"The target's chat template is broken (it writes {len(whole):,} characters for one message): let it "
+                "continue the text instead."
+            )
+        return whole
 
     def _token_text(self, token: int) -> TokenText:
         """The text of ``token`` inside a text, with its bytes if it is not complete UTF-8."""

@@ -18,7 +18,7 @@ def describe_machine(gpu: str | None = None) -> Machine:
     return Machine(
         processor=(_processor() + (f", as {imitated()}" if imitated() else ""))[:400],
         cores=os.cpu_count() or 1,
-        memory_gb=round(_memory_bytes() / 2**30, 1),
+        memory_gb=round(memory_bytes() / 2**30, 1),
         gpu=gpu,
         system=f"{platform.system()} {platform.machine()}"[:400],
         python=platform.python_version(),
@@ -37,7 +37,13 @@ def _processor() -> str:
     return platform.processor() or platform.machine() or "unknown"
 
 
-def _memory_bytes() -> int:
+def has_gpu() -> bool:
+    """Whether a driver for NVIDIA's GPUs is there."""
+    return any(Path(place).exists() for place in ("/dev/nvidiactl", "/dev/dxg"))
+
+
+def memory_bytes() -> int:
+    """The machine's memory; 0 if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

@@ -81,6 +81,7 @@ class PairDescription:
     target: str  # folder or Hub id
     drafts: dict[str, str]  # name -> folder or Hub id, in the order of presentation
     default_draft: str
+    billions: float = 0.0  # parameters of a preset's target; 0: not said, and for those that ship
     description: str = ""
     draft_weights: dict[str, DraftWeights] = field(default_factory=dict)  # see weights_of
     draft_kinds: dict[str, DraftKind] = field(default_factory=dict)  # see kind_of

@@ -39,14 +39,14 @@ TokenString = Annotated[str, Field(max_length=400)]
 _DIRECTION_MARKS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # Unicode's bidirectional controls
 
 
-def _keeps_direction(name: str) -> str:
+def keeps_direction(name: str) -> str:
     """Names appear in the program's sentences, whose text direction they must not change."""
     if mark := _DIRECTION_MARKS.search(name):
         raise ValueError(f"a name may not hold U+{ord(mark[0]):04X}, which changes the direction of the text around it")
     return name
 
 
-ShortText = Annotated[str, Field(max_length=400), AfterValidator(_keeps_direction)]
+ShortText = Annotated[str, Field(max_length=400), AfterValidator(keeps_direction)]
 TopTokens = Annotated[list[tuple[TokenId, Probability]], Field(max_length=20)]
 
 

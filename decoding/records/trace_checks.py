@@ -6,7 +6,7 @@ from collections.abc import Sized
 
 from ..errors import UserError
 from .request import check_request
-from .trace import Costs, Guesses, Iteration, Run, Trace
+from .trace import Costs, Guesses, Iteration, Run, Trace, keeps_direction
 
 DRAFTED = ("accepted", "rejected", "dropped")
 
@@ -15,7 +15,9 @@ def check_consistent(run: Run) -> None:
     """Raises UserError with the first fault."""
     try:
         check_request(run.settings)
-    except UserError as error:
+        for name in (*run.settings.lanes, run.settings.pair, run.settings.target, run.settings.draft):
+            keeps_direction(name)
+    except (UserError, ValueError) as error:
         raise UserError(f"The settings in this run file are invalid: {error}") from error
     if not run.lanes:
         raise UserError("This run file holds no lane.")
