@@ -11,7 +11,7 @@ import pytest
 from decoding.analysis.tuning import curves_here
 from decoding.backends.recorded import RecordedBackend
 from decoding.records.machine import describe_machine
-from viz.choices import GROUPS, lane_choices, lane_lines, read_lanes
+from viz.choices import BEST_SL, GROUPS, lane_choices, lane_lines, read_lanes
 from viz.estimate import models_sentence, time_sentence
 
 from .page_fakes import fake_pair
@@ -76,10 +76,12 @@ def test_the_latest_kept_curves_of_a_draft_are_found(tmp_path, monkeypatch):
 
 
 def test_the_list_of_lanes_has_groups_in_a_row_and_a_line_for_each():
-    choices = lane_choices([fake_pair()])
+    choices = lane_choices([replace(fake_pair(), best_sl={fake_pair().default_draft: 2})])
     lines = lane_lines(choices)
-    assert set(lines) == {label for label, _ in choices} and all(line for _, line in lines.values())
-    groups = [lines[label][0] for label, _ in choices]
+    labels = [label.split(": ")[0] for label, _ in choices]
+    assert BEST_SL in labels and set(lines) == set(labels) and all(line for _, line in lines.values())
+    assert "on validation prompts" in lines[BEST_SL][1]
+    groups = [lines[label][0] for label in labels]
     assert groups == sorted(groups, key=GROUPS.index)
     assert "adaptive candidate lengths" in next(line for label, (_, line) in lines.items() if "SpecDec++" in label)
 

@@ -66,7 +66,7 @@ def test_the_speedup_figure_has_the_what_if_and_the_lanes_as_measured():
     assert [point.y[0] for point in points] == [speedup(run, trace).median for trace in run.lanes[1:]]
     assert points[0].x[0] == 5
     best = max(curve, key=curve.get)
-    assert f"would have been {best}: {curve[best]:.2f} times" in drawing.sentence
+    assert f"With hindsight, on this text, the best static SL is {best}: {curve[best]:.2f} times" in drawing.sentence
 
 
 def test_sentences_count_what_the_run_counts():

@@ -60,6 +60,7 @@ def test_the_tools_are_typed_and_described_and_the_page_s_events_stay_private(ur
     arguments = tools["compare_policies"].inputSchema["properties"]
     assert set(arguments) == {"prompt", "lanes", "max_new_tokens", "pair", "repeats", "picture"}
     assert arguments["max_new_tokens"]["type"] == "integer" and arguments["prompt"]["description"]
+    assert arguments["max_new_tokens"]["description"].endswith("From 1 to 256.")  # as it is refused below
 
 
 def test_a_comparison_its_token_and_the_link_to_its_run(url):

@@ -22,7 +22,7 @@ from decoding.lookahead.lanes import expand_lanes
 from decoding.records.events import new_id
 from decoding.records.request import DEFAULT_LANES, SETTINGS, read_request
 from decoding.records.run_file import run_of_events
-from decoding.records.settings import with_parameters
+from decoding.records.settings import Setting, with_parameters
 from decoding.records.text import whole_text
 from decoding.records.trace import Run, Trace
 
@@ -31,9 +31,8 @@ from .player.details import token_details
 from .session import Visits, address_of, stream_of
 from .store import RunStore
 
-MOST_TOKENS = 256  # of one call: a model waits for the answer
 OF_TOOLS: dict[str, dict[str, Any]] = {  # likewise
-    "max_new_tokens": {"default": 64},
+    "max_new_tokens": {"default": 64, "high": 256},  # of one call: a model waits for the answer
     "repeats": {"default": 2},
     "lanes": {"kind": "text", "default": ",".join(DEFAULT_LANES)},  # one line, with ranges
 }
@@ -100,9 +99,13 @@ def make_tools(backend: Backend, store: RunStore, visits: Visits) -> list[Callab
 
     for tool, settings in ((compare_policies, offered), (best_speculation_length, of_text)):
         with_parameters(tool, map(argument, settings.values()))
-        described = (f"    {name}: {setting.help}" for name, setting in settings.items())
+        described = (f"    {name}: {setting.help}{_range(setting)}" for name, setting in settings.items())
         tool.__doc__ = "\n".join([tool.__doc__ or "", "", "Parameters:", *described])
     return [compare_policies, best_speculation_length, explain_token, list_pairs]
+
+
+def _range(setting: Setting) -> str:
+    return f" From {setting.low:g} to {setting.high:g}." if setting.kind in ("whole", "number") else ""
 
 
 async def make_run(
@@ -113,7 +116,7 @@ async def make_run(
     values: dict[str, Any],
 ) -> Run:
     """The run of a request with these ``values``, kept in ``store``. Raises UserError."""
-    tokens = replace(SETTINGS["max_new_tokens"], high=MOST_TOKENS)
+    tokens = replace(SETTINGS["max_new_tokens"], **OF_TOOLS["max_new_tokens"])
     tokens.check(tokens.parse(values["max_new_tokens"]))
     request = read_request({**values, "lanes": [lane.text for lane in expand_lanes(values["lanes"])]})
     job = partial(stream_of, partial(backend.compare, request))

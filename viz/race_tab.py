@@ -14,7 +14,7 @@ from decoding.errors import UserError
 from decoding.records.request import SETTINGS, CompareRequest
 
 from .buttons import QUIET, wire_job
-from .choices import BEST_SL, Example, default_lanes, find_examples, lane_choices, lane_lines, read_lanes, set_here
+from .choices import Example, default_lanes, find_examples, lane_choices, lane_lines, read_lanes, set_here
 from .estimate import models_sentence, time_sentence
 from .memory import wire_memory
 from .race_form import build_form
@@ -172,8 +172,7 @@ class _RaceTab:
             named, sentence = read_lanes(typed, lane_choices(self.backend.pairs(), self.examples))
             return (named if named != typed else gr.skip()), {"text": sentence, "left": sentence and named}
 
-        lines = {**lane_lines(lanes.choices), BEST_SL: lane_lines([(BEST_SL, "static:3")])[BEST_SL]}
-        show = f"() => {{ window.SpeculoscopePage.lines({json.dumps(lines)}); }}"
+        show = f"() => {{ window.SpeculoscopePage.lines({json.dumps(lane_lines(lanes.choices))}); }}"
         lanes.focus(fn=None, js=show, api_visibility="private")
         say = "(fault) => { window.SpeculoscopePage.laneFault(fault?.text); }"
         # Gradio reports what was typed as a change only, not as input.

@@ -84,6 +84,9 @@ def _show(run: Run, found: dict[str, Simulated], measured: dict[str, Spread], co
         )
         table.add_row(Text(lane), *cells, style="bold" if one.speedup == best else "")
     out.print(table)
+    if len(found) > 1:
+        fastest = max(found, key=lambda lane: found[lane].speedup)
+        out.print(Text(visible(f"With hindsight, on this text, {fastest} is the fastest of them.")))
     if remark := _ranked_otherwise(found, measured):
         out.print(Text(visible(remark)))
 

@@ -108,9 +108,9 @@ export class WhatIf {
         { name: `model: every guess holds with probability ${percent(alpha)}`, kind: "dash", cls: "sd-s1", points: closed },
         { name: "measured on the clock, at the measured costs", kind: "dots", cls: "sd-s2", points },
         { name: `Confidence ${fixed(this.threshold.value)}, at its mean SL`, kind: "dots", cls: "sd-s3", points: [[clamp(mean, 1, LONGEST), confidence.speedup.median, `Confidence ${fixed(this.threshold.value)}: ${times(confidence.speedup.median)}`]] }],
-      marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }] });
+      marks: [{ x: best.sl, y: best.speedup, text: `best with hindsight: SL ${best.sl}, ${times(best.speedup)}` }] });
     const said = el("p", "sl-sentence", `SL ${sl} at c = ${small(this.cost)}: ${times(chosen.speedup)}${chosen.speedup < 1 ? ", slower than plain decoding" : ""}. `
-      + (best.speedup > 1 ? `The best SL would be ${best.sl}, ${times(best.speedup)}.` : `No SL gains anything: plain decoding is best from c = ${small(this.turningPoint())} on.`));
+      + (best.speedup > 1 ? `With hindsight, the best SL is ${best.sl}, ${times(best.speedup)}.` : `No SL gains anything: plain decoding is best from c = ${small(this.turningPoint())} on.`));
     aria(said, { role: "status" });
     this.out.replaceChildren(...[said, el("p", "sl-more", `Confidence ${fixed(this.threshold.value)} would reach ${times(confidence.speedup.median)} with ${fixed(mean, 1)} guesses on average. ${model.drafts.map((name) => this.aboutDraft(name)).join(" ")}`), chart, this.recorded(costs)].filter(Boolean));
     cancelAnimationFrame(this.later);
@@ -120,7 +120,7 @@ export class WhatIf {
   /** A draft's two figures, and what they come to. */
   aboutDraft(name) {
     const best = this.model.bestStatic(undefined, name);
-    return `On this text ${name} is right at ${percent(this.model.matchRate(name))} of the places and has a measured c of ${small(this.model.costs.c[name])}; its best SL, ${best.sl}, decodes ${times(best.speedup)} as fast as plain decoding.`;
+    return `On this text ${name} is right at ${percent(this.model.matchRate(name))} of the places and has a measured c of ${small(this.model.costs.c[name])}; its best SL with hindsight, ${best.sl}, decodes ${times(best.speedup)} as fast as plain decoding.`;
   }
 
   /** The c from which on no static SL gains, at the chosen cost of checks. */

@@ -23,7 +23,7 @@ function speedups(model, draft) {
       { name: "simulated", kind: "line", cls: "sd-s0", points: model.sweep(undefined, draft).map((one) => [one.sl, one.speedup]) },
       { name: "measured", kind: "dots", cls: "sd-s2", points: ran.map((lane) => [sl(lane), lane.speedup.median, `SL ${sl(lane)}: ${times(lane.speedup.median)}`]) },
     ],
-    marks: [{ x: best.sl, y: best.speedup, text: `best: SL ${best.sl}, ${times(best.speedup)}` }],
+    marks: [{ x: best.sl, y: best.speedup, text: `best with hindsight: SL ${best.sl}, ${times(best.speedup)}` }],
   });
   chart.prepend(el("figcaption", "", label));
   return chart;

@@ -94,8 +94,8 @@ const Simulation = {
     const head = `Always guessing ${sl}${this.withDraft()}: `;
     if (this.payload.doubtful) return `${head}${made} Timings were unsteady, so no simulated speedup is given.`;
     return `${head}${this.simulatedTimes(lane)} simulated, ${made}${this.measuredAt(sl)} ` + (sl === best.sl
-      ? `The best static SL of this run${this.withDraft()}.`
-      : `Best static SL of this run${this.withDraft()}: ${best.sl}, ${times(best.speedup)}.`);
+      ? `The best static SL of this run${this.withDraft()}, with hindsight.`
+      : `Best static SL of this run${this.withDraft()}, with hindsight: ${best.sl}, ${times(best.speedup)}.`);
   },
 
   /** The speedup of the lane that ran with this SL and draft, as on its card; "" if none did. */
