@@ -5,6 +5,7 @@ from __future__ import annotations
 import colorsys
 import re
 from itertools import combinations
+from math import dist
 
 import pytest
 
@@ -62,6 +63,21 @@ def test_no_hue_has_two_meanings(theme):
         assert min(apart, 360 - apart) >= 15, (one, other)
 
 
+@pytest.mark.parametrize("theme", themes(), ids=["light", "dark"])
+def test_the_shades_of_static_lanes_tell_apart(theme):
+    shades = {shade: lab(theme[f"l1{shade}"]) for shade in ("", *STATIC_SHADES)}
+    near = {pair: dist(*map(shades.get, pair)) for pair in combinations(shades, 2)}
+    assert min(near.values()) >= 15, near  # CIE76; 2.3 is just noticeable
+
+
+def lab(color):
+    """CIE L*a*b* (D65) of a colour."""
+    r, g, b = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in rgb(color))
+    rows = ((0.4124, 0.3576, 0.1805, 0.9505), (0.2126, 0.7152, 0.0722, 1.0), (0.0193, 0.1192, 0.9505, 1.089))
+    x, y, z = (((r * u + g * v + b * w) / white) ** (1 / 3) for u, v, w, white in rows)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
 def test_the_script_writes_text_only_as_text():
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", player_js())
 
@@ -70,11 +86,10 @@ def test_a_lane_looks_the_same_wherever_it_stands():
     lanes = [{"static": "static:5", "tree": "tree:8"}.get(name, name) for name in all_specs()]
     looks = [lane_style(lane) for lane in lanes]
     assert len({look.colour for look in looks}) == len({look.symbol for look in looks}) == len(lanes)
-    statics = [lane_style(f"static:{n}") for n in (3, 5, 8, 10, 20)]
-    assert len({look.symbol for look in statics}) == 5 and len({look.colour for look in statics}) == 3
-    five, seven = lane_style("static:5"), lane_style("static:7")
-    assert five.colour != seven.colour and five.symbol != seven.symbol
-    assert seven.colour.startswith(five.colour)  # a shade of it: the hue is the policy's
+    offered = [lane for lane in all_specs()["static"].offered if lane != "static:5"]
+    statics = [lane_style(lane) for lane in (*offered, "static:2", "static:5", "static:7", "static:10")]
+    assert len({look.symbol for look in statics}) == len({look.colour for look in statics}) == len(statics)
+    assert all(look.colour.startswith("--sd-l1") for look in statics)  # shades: the hue is the policy's
     assert lane_style("confidence:0.4") == lane_style("confidence")
     assert lane_style("a policy of the future").colour == "--sd-l0"
 

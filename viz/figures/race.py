@@ -282,9 +282,10 @@ def speedup_sentence(run: Run, curves: dict[str, dict[int, float]]) -> str:
     draft, curve = max(curves.items(), key=lambda item: max(item[1].values()))
     best = max(curve, key=curve.__getitem__)
     of = f" with the draft {draft}" if len(curves) > 1 else ""
-    text = f"With hindsight, on this text, the best static SL{of} is {best}: {curve[best]:.2f} times as fast as plain"
+    gain = f"{curve[best]:.2f} times as fast as plain"
+    text = f"With hindsight, on this text, the best static SL{of} is {best}: {gain}"
     if curve[best] < 1:
-        text = f"On this text no static SL{of} pays: the best with hindsight, {best}, is {curve[best]:.2f} times as fast as plain"
+        text = f"On this text no static SL{of} pays: the best, with hindsight, is {best}, {gain}"
     measured = [(trace, speedup(run, trace)) for trace in run.lanes if trace.draft]
     speedups = [f"{lane_name(trace.lane)} measured {found.median:.2f}" for trace, found in measured if found]
     return f"{text}; {', '.join(speedups)}." if speedups else f"{text}."

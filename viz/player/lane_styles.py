@@ -15,7 +15,8 @@ from decoding.lookahead.specs import all_specs
 from decoding.records.generate import TITLES, call_of
 
 N_COLOURS = 14  # --sd-l0 to --sd-l13
-STATIC_SHADES = ("-deep", "-pale")  # of --sd-l1
+STATIC_SHADES = ("-deep", "-pale", "-vivid", "-dull", "-dark")  # of --sd-l1
+_SHADED = ("3", "8", "7", "2", "10")  # the SLs that are offered besides 5, each with a shade of its own
 SYMBOLS = (  # Plotly's names; player.css draws the same ones
     "square",
     "circle",
@@ -82,10 +83,13 @@ def lane_style(text: str) -> LaneStyle:
         number = _number(lane.policy)
         usual = lane.draft is None and (lane.argument is None or text in _USUAL)
     variant = 0 if usual else _variant(text)
-    shade = (
-        STATIC_SHADES[variant % len(STATIC_SHADES)] if variant and text.rpartition("/")[2].startswith("static:") else ""
-    )
+    shade = _shade(text, variant) if variant and text.rpartition("/")[2].startswith("static:") else ""
     return LaneStyle(f"--sd-l{number % N_COLOURS}{shade}", SYMBOLS[(number + variant) % len(SYMBOLS)])
+
+
+def _shade(text: str, variant: int) -> str:
+    sl = text.removeprefix("static:")
+    return STATIC_SHADES[_SHADED.index(sl) if sl in _SHADED else variant % len(STATIC_SHADES)]
 
 
 def _number(policy: str) -> int:
