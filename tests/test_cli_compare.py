@@ -9,24 +9,22 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from decoding.backends.local import LocalBackend
+from decoding.backends.jobs import Jobs
 from decoding.cli import COMMANDS, main
 from decoding.cli.console import cancel_on_interrupt, visible
 from decoding.cli.serve import free_port
 from decoding.cli.show import lane_text, remarks, show_run, summary, verdict
-from decoding.records.request import CompareRequest
+from decoding.errors import UserError
 from decoding.records.run_file import load_run
 from decoding.records.trace import Verdict
 from tests import web
 from tests.commands import command
-from tests.fakes import FakeBackend, ScriptedRunner, check_stream
-from tests.quick_jobs import QuickJobs
+from tests.fakes import FakeBackend, ScriptedRunner
 from tests.runs import make_run
 
 pytestmark = pytest.mark.usefixtures("few_measurements")
@@ -175,37 +173,16 @@ def test_a_second_ctrl_c_leaves_at_once():
         os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.fixture(scope="module")
-def backend():
-    """One worker process with real models for the tests that need it."""
-    backend = LocalBackend(QuickJobs)
-    yield backend
-    backend.close()
-
-
-def test_the_worker_process_decodes_with_real_models(backend, tiny_pair):
+def test_the_last_pair_stays_loaded(tiny_pair):
     target, draft = tiny_pair
-    request = CompareRequest(
-        "hello ",
-        target=target,
-        draft=draft,
-        lanes=["autoregressive", "static:3"],
-        max_new_tokens=16,
-        repeats=2,
-        dtype="float32",
-        ignore_eos=True,
-    )
-    first, second = (list(backend.compare(request, threading.Event())) for _ in range(2))
-    for events in (first, second):
-        check_stream(events)
-        assert events[-1].kind == "finished", events[-1].data
-    loadings = [
-        [e for e in events if e.data.get("stage") == "loading" and "Loading target" in e.data["message"]]
-        for events in (first, second)
-    ]
-    assert [bool(found) for found in loadings] == [True, False]  # the last pair stays loaded
-    unknown = list(backend.run_job("dance", {}, threading.Event()))
-    assert "compare, evaluate, drafts" in unknown[-1].data["message"]
+    options = {"prompt": "hello ", "target": target, "draft": draft, "lanes": ["static:3"], "dtype": "float32"}
+    jobs = Jobs("cpu")
+    runs = [list(jobs.run("compare", {**options, "max_new_tokens": 16}, "run", lambda: False)) for _ in range(2)]
+    assert [events[-1][0] for events in runs] == ["finished"] * 2
+    loadings = [[data for _, data in events if "Loading target" in data.get("message", "")] for events in runs]
+    assert [bool(found) for found in loadings] == [True, False]
+    with pytest.raises(UserError, match="compare, evaluate, drafts"):
+        list(jobs.run("dance", {}, "run", lambda: False))
 
 
 def test_serve_refuses_what_cannot_listen():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -54,14 +53,7 @@ def events():
 
 @pytest.fixture(scope="module")
 def run(events):
-    return run_from_json(json.dumps(events[-1].data["run"]))
-
-
-def test_events_are_numbered_and_end_with_the_run(events):
-    assert [event.seq for event in events] == list(range(len(events)))
-    assert len({event.run for event in events}) == 1
-    assert events[-1].kind == "finished" and sum(event.is_last for event in events) == 1
-    json.dumps([asdict(event) for event in events], allow_nan=False)
+    return run_from_json(json.dumps(events[-1].data["run"], allow_nan=False))
 
 
 def test_lanes_take_turns(events):
@@ -120,7 +112,10 @@ def test_the_run_is_whole(run):
     assert set(run.costs.decision) == {"autoregressive", "static", "confidence", "oracle", "heuristic"}
 
 
-def test_each_fate_is_what_the_first_choices_say(run):
+@pytest.mark.parametrize("changes", [{}, {"rule": "coupling", "temperature": 0.9, "seed": 11}])
+def test_each_fate_is_what_the_first_choices_say(changes):
+    run = finished_run(request(**changes), ToyPair(agree=0.7))
+    assert all(trace.verdict.same for trace in run.lanes)
     for trace in run.lanes:
         for it in trace.iterations:
             fates = [token.fate for token in it.drafted]
@@ -175,16 +170,6 @@ def test_holds_come_from_the_chain(run):
     assert all(it.n_drafted == min(it.holds, 29 - it.start) for it in run.lane("oracle").iterations)
 
 
-def test_under_coupling_all_lanes_agree_too():
-    run = finished_run(request(rule="coupling", temperature=0.9, seed=11), ToyPair(agree=0.7))
-    assert all(trace.verdict.same for trace in run.lanes)
-    for trace in run.lanes[1:]:
-        for it in trace.iterations:
-            for token in it.drafted:
-                assert token.draft_choice == token.id
-                assert token.target_choice == token.id or token.fate != "accepted"
-
-
 def test_under_sampling_there_is_no_verdict_and_no_chain():
     lanes = ["autoregressive", "static:4", "confidence:0.5"]
     run = finished_run(request(rule="sampling", temperature=0.9, lanes=lanes), ToyPair(agree=0.6))
@@ -224,16 +209,6 @@ def test_a_difference_names_its_place_and_gap():
     at = verdict.first_difference
     assert verdict.same is False and expected[:at] == got[:at] and expected[at] != got[at]
     assert verdict.gap > 1e-4 and not verdict.near_tie
-
-
-def test_stop_strings_and_end_of_sequence_end_all_lanes_alike():
-    plain = finished_run(request(), ToyPair(agree=0.9)).lanes[0].output
-    string = "".join(chr(97 + token) for token in plain[9:12])
-    run = finished_run(request(stop=[string]), ToyPair(agree=0.9))
-    assert {trace.finish for trace in run.lanes} == {"stop"} and all(trace.verdict.same for trace in run.lanes)
-    run = finished_run(request(), ToyPair(agree=0.9, eos=plain[7]))
-    assert {trace.finish for trace in run.lanes} == {"eos"} and all(trace.verdict.same for trace in run.lanes)
-    assert run_from_json(run_to_json(run)) == run
 
 
 def test_measuring_shows_how_far_it_is_and_ends_there_when_it_is_stopped(events):

@@ -168,12 +168,15 @@ def test_decisions_stand_beside_what_they_were_about():
         assert all(score is None or score >= 0.6 for score, _ in it.decisions[:-1])
 
 
-def test_the_same_repeat_again_is_the_same():
+@pytest.mark.parametrize("lane", ["static:4", "tree:6"])
+def test_the_same_repeat_again_is_the_same(lane):
     for rule, temperature in (*RULES, ("sampling", 0.9)):
-        prepared = prepared_for(ToyPair(), "static:4", rule=rule, temperature=temperature, seed=5)
-        one, two = decode(prepared, "static:4"), decode(prepared, "static:4")
+        prepared = prepared_for(ToyPair(), lane, rule=rule, temperature=temperature, seed=5)
+        one, two = decode(prepared), decode(prepared)
         assert one.output == two.output
-        assert [it.drafted for it in one.iterations] == [it.drafted for it in two.iterations]
+        assert [(it.drafted, it.parents) for it in one.iterations] == [
+            (it.drafted, it.parents) for it in two.iterations
+        ]
 
 
 def test_coupling_depends_on_the_seed_alone():

@@ -13,8 +13,6 @@ from decoding.analysis.whatif import simulate_lane
 from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
-from decoding.engines import loading
-from decoding.engines.pair import load_pair
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop.acceptance import SHARPNESS, Sampling
@@ -130,21 +128,6 @@ def test_more_siblings_are_accepted_more_often():
     assert rate[1] > rate[0] + 0.05
 
 
-@pytest.mark.parametrize("lane", ["tree:6", "costtree"])
-@pytest.mark.parametrize("engine", ["lean", "general"])
-def test_real_engines_write_plain_decoding_s_text(tiny_pair, monkeypatch, lane, engine):
-    if engine != "lean":
-        monkeypatch.setattr(loading, "is_lean", lambda config: False)
-    pair = load_pair(target=tiny_pair[0], draft=tiny_pair[1], device="cpu", dtype="float32")
-    prepared = prepared_for(pair, lane, "def f(x):", 60, ignore_eos=True)
-    costs = Costs(target_s=0.005, verify_curve=[1.0] * 65, draft_step={"draft": 0.02}, overhead=0.0)
-    plain, run = decode(prepared, "autoregressive", costs), decode(prepared, lane, costs)
-    assert run.output == plain.output
-    assert any(it.n_accepted for it in run.iterations) and any(
-        len(set(it.parents)) < len(it.parents) for it in run.iterations
-    )
-
-
 def test_the_context_ends_a_tree():
     pair = ToyPair(agree=0.9, target_length=16, draft_length=14)
     prepared = prepared_for(pair, "tree:20", "abcdef", 500)
@@ -200,10 +183,3 @@ def test_what_a_tree_cannot_have_is_a_sentence():
         simulate_lane(run, "tree:4")
     with pytest.raises(UserError, match="tree:0 never guesses"):
         parse_lane("tree:0")
-
-
-def test_the_rule_grows_the_same_tree_again():
-    for rule, temperature in (("greedy", 0.0), ("coupling", 1.0), ("sampling", 1.0)):
-        prepared = prepared_for(ToyPair(), "tree:6", rule=rule, temperature=temperature, seed=5)
-        one, two = ([(it.drafted, it.parents) for it in decode(prepared).iterations] for _ in range(2))
-        assert one == two

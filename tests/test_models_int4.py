@@ -135,15 +135,6 @@ def test_fused_operations_and_biases_are_those_of_the_plain_product():
     torch.testing.assert_close(y.float(), exact, atol=0.1, rtol=0.02)
 
 
-def test_a_rows_bits_do_not_depend_on_its_company():
-    model = lean(random_model(WIDE), "int4")
-    assert keeps_bits(model)
-    model.prefill(ids(30))
-    together = model.extend(ids(17, seed=4))
-    model.rewind(30)
-    assert torch.equal(torch.cat([model.extend([token]) for token in ids(17, seed=4)]), together)
-
-
 def test_a_drafts_reduced_head_takes_eight_bits():
     hf_model, kept = random_model(WIDE), torch.arange(3, 128, 5)
     draft = LeanModel(hf_model, describe_model(hf_model, "draft", "test", "none"), "int4", head_ids=kept)

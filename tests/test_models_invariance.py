@@ -16,7 +16,7 @@ WIDE = lean_config(intermediate_size=2048, num_hidden_layers=4)
 FORMS = ["float32", "bfloat16", "float16"]
 
 
-@pytest.mark.parametrize("weights", FORMS)
+@pytest.mark.parametrize("weights", [*FORMS, "int4"])
 def test_a_lone_row_of_many_inputs_keeps_its_bits(weights):
     model = lean(random_model(WIDE), weights)
     text = ids(17, seed=4)
