@@ -62,6 +62,20 @@ def test_every_number_of_rows_with_a_kernel_of_its_own_is_padded():
     assert all(linear.silu(x[:n]).shape == (n, 8) for n in range(1, 9))
 
 
+def test_a_shape_is_tested_once_for_each_number_of_threads(monkeypatch):
+    tested, before = [], torch.get_num_threads()
+    monkeypatch.setattr("decoding.engines.invariance._least_padding", lambda linear: tested.append(linear) or {})
+    model = lean(random_model(WIDE))
+    assert len({(linear.n_out, linear.n_in) for linear in tested}) == len(tested) > 3
+    n = len(tested)
+    try:
+        for threads, times in ((before, 1), (before + 1, 2), (before, 2)):
+            model.set_threads(threads)
+            assert len(tested) == times * n
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_the_self_test_sees_a_model_whose_rows_depend_on_their_company():
     class Sociable(LeanModel):
         def _embed(self, ids):

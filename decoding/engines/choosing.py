@@ -19,7 +19,7 @@ from .formats import WeightFormat, all_formats, find_format
 from .instructions import multiplies_bfloat16
 from .kept_trials import usual
 from .lean import LeanModel
-from .threads import GAIN, Which, best_use, time_passes
+from .threads import GAIN, Which, best_use, time_passes, use_threads
 
 TRIAL_WEIGHTS = 48_000_000  # at least so many in the layers of a trial: more than a processor's cache holds
 
@@ -103,6 +103,7 @@ def _best_of(seconds: Mapping[Which, float]) -> dict[str, float]:
 def _first_layers(one: WeightFormat, hf_model: Any, info: ModelInfo, head_ids: Any) -> LeanModel | None:
     """The model's first layers in a format; None where it cannot hold them, or where rows depend on their company."""
     layer = sum(weight.numel() for weight in hf_model.model.layers[0].parameters())
+    use_threads(1)  # rows are padded for them as the model is built
     try:
         model = LeanModel(
             hf_model,

@@ -20,14 +20,15 @@ MOST_PADDING = 7  # rows
 _PROMPT = 8
 
 
-def pad_rows(linears: Iterable[Linear]) -> None:
-    """Gives each of ``linears`` the least padding with which its rows keep their bits, tested once per shape.
+def pad_rows(linears: Iterable[Linear], chosen: dict[tuple, Mapping[int, int]] | None = None) -> None:
+    """Gives each of ``linears`` the least padding with which its rows keep their bits, tested once per shape and number
+    of threads; ``chosen`` keeps what was found for the next call.
 
     Where rows of padding do not help it stays as it is, and :func:`keeps_bits` shows the effect on the model.
     """
-    chosen: dict[tuple, Mapping[int, int]] = {}
+    chosen = {} if chosen is None else chosen
     for linear in linears:
-        shape = (type(linear), linear.n_out, linear.n_in, linear.dtype)
+        shape = (type(linear), linear.n_out, linear.n_in, linear.dtype, torch.get_num_threads())
         if shape not in chosen:
             chosen[shape] = _least_padding(linear)
         linear.padded = chosen[shape]

@@ -110,6 +110,7 @@ class LeanModel(ReducedModel):
         self.last_states: tuple[torch.Tensor, ...] = ()
         self.projections: Projections | None = None
         self.note: str | None = None  # a sentence for a run's notes
+        self._padding: dict[tuple, Mapping[int, int]] = {}  # by shape and number of threads
         self._eps = config.rms_norm_eps
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
         self._head_epsilon = torch.tensor((self.head_dim * config.rms_norm_eps) ** 0.5, device=self.device)
@@ -137,7 +138,7 @@ class LeanModel(ReducedModel):
             return
         linears = [getattr(block, name) for block in self.blocks for name in ("qkv", "out", "gate", "up", "down")]
         linears += self.projections.linears if self.projections else []
-        pad_rows([*linears, self.head.linear] if isinstance(self.head, FloatHead) else linears)
+        pad_rows([*linears, self.head.linear] if isinstance(self.head, FloatHead) else linears, self._padding)
 
     def _cache_shape(self) -> CacheShape:
         return CacheShape(
