@@ -32,9 +32,9 @@ def own_cache(tmp_path_factory):
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session", autouse=True)
 def few_measurements():
-    """What passes cost does not matter to the tests of a module, and is measured for a moment."""
+    """What passes cost does not matter to the tests, but those of it, and is measured for a moment."""
     from tests.quick_jobs import measure_little
 
     with pytest.MonkeyPatch.context() as patch:

@@ -16,7 +16,6 @@ from decoding.records.events import guarded
 from decoding.records.pairs import find_pair
 from decoding.records.run_file import save_run
 from tests.fakes import OutOfMemoryError, last_sentence
-from tests.quick_jobs import measure_little
 from tests.runs import make_run
 
 
@@ -96,7 +95,6 @@ def test_what_was_loaded_before_anybody_asked_serves_the_first_run(monkeypatch, 
 
     loaded = []
     monkeypatch.setattr("decoding.engines.pair.load_pair", lambda *key, **options: loaded.append(key) or ToyPair())
-    measure_little(monkeypatch.setattr)
     jobs = Jobs("cpu")
     jobs.prepare()
     jobs.idle(lambda: False)
@@ -120,7 +118,6 @@ def test_a_run_takes_over_what_is_being_loaded(monkeypatch):
         return ToyPair()
 
     monkeypatch.setattr("decoding.engines.pair.load_pair", load)
-    measure_little(monkeypatch.setattr)
     jobs = Jobs("cpu")
     jobs.prepare()
     jobs.idle(lambda: True)  # a job arrives immediately

@@ -140,7 +140,7 @@ def test_growth_is_left_out_where_the_context_is_short(models):
     assert against.measure_growth(models[0], [1, 2, 3], 1) == []
 
 
-def test_the_command_prints_and_writes_its_reports(few_measurements, models, monkeypatch, tmp_path):
+def test_the_command_prints_and_writes_its_reports(models, monkeypatch, tmp_path):
     pair, hf_target, hf_draft = models
     monkeypatch.setattr(runs, "load_pair", lambda *args, **kwargs: pair)
     monkeypatch.setattr(runs, "_transformers_models", lambda *args: (hf_target, hf_draft))

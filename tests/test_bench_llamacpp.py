@@ -55,7 +55,7 @@ def llamacpp_command(*words: str) -> Ended:
     return command("bench", "--against", "llamacpp", *small, *words)
 
 
-def test_llama_cpp_takes_turns_with_our_lanes_on_the_same_file(few_measurements, llama_cpp, tmp_path, monkeypatch):
+def test_llama_cpp_takes_turns_with_our_lanes_on_the_same_file(llama_cpp, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECULOSCOPE_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "tiny.Q4_1.gguf"
     write_gguf(file, "Q4_1")

@@ -69,7 +69,7 @@ def test_a_shape_for_which_memory_ends_after_all_is_left_out(monkeypatch):
 
 
 @pytest.mark.timeout(600)
-def test_all_tables_of_a_gpu_on_a_stand_in(few_measurements, tiny_pair, monkeypatch, tmp_path):
+def test_all_tables_of_a_gpu_on_a_stand_in(tiny_pair, monkeypatch, tmp_path):
     """The command as on a GPU: the named pair and both shapes at reduced sizes, all contenders, the floor, growth."""
     target, draft = tiny_pair
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")

@@ -27,8 +27,6 @@ from tests.commands import command
 from tests.fakes import FakeBackend, ScriptedRunner
 from tests.runs import make_run
 
-pytestmark = pytest.mark.usefixtures("few_measurements")
-
 
 def arguments(tiny_pair, *more):
     target, draft = tiny_pair

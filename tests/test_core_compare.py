@@ -21,7 +21,6 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Costs
 
-from .quick_jobs import measure_little
 from .toy import ToyPair
 
 LANES = ["autoregressive", "static:4", "confidence:0.5", "oracle", "ngram/static:2", "weak/heuristic"]
@@ -36,14 +35,6 @@ def compare_pair(request: CompareRequest, pair: ToyPair, cancel=lambda: False) -
     event = Numbering("run")
     for kind, data in guarded(lambda: compare(request, pair, cancel)):
         yield event(kind, **data)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_readings():
-    """The costs of passes do not matter here."""
-    with pytest.MonkeyPatch.context() as patch:
-        measure_little(patch.setattr)
-        yield
 
 
 @pytest.fixture(scope="module")

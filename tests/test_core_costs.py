@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoding.analysis.steadiness import contradictions
+from decoding.comparison import costs
 from decoding.comparison.cost_curves import contradiction, fit_steps, fit_verification
 from decoding.comparison.costs import cost_rounds, measure_costs, measure_decision
 from decoding.comparison.prepare import prepare
@@ -15,6 +16,7 @@ from decoding.records.request import CompareRequest
 from .runs import make_run
 from .toy import ToyPair
 
+WHOLE = {"BUDGET_S": costs.BUDGET_S, "ROUNDS": costs.ROUNDS}  # as a user has it: tests measure for a moment
 SECONDS = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=5)
 
 
@@ -48,6 +50,12 @@ def test_a_step_is_never_free_and_drafting_never_earns_time(seconds):
 
 def test_a_draft_that_never_proposes_costs_nothing():
     assert fit_steps({}) == (0.0, 0.0)
+
+
+@pytest.fixture(autouse=True)
+def whole(monkeypatch):
+    for name, value in WHOLE.items():
+        monkeypatch.setattr(costs, name, value)
 
 
 def log_passes(pair: ToyPair) -> list[str]:

@@ -25,11 +25,10 @@ DRAFTING = ["static:1", "static:6", "heuristic", "confidence:0.1", "entropy:0.9"
 LANES = ["autoregressive", *DRAFTING]
 FEW = ["autoregressive", "static:6", "confidence:0.1"]
 PROMPT = "def f(x):\n    return"
-pytestmark = pytest.mark.usefixtures("few_measurements")
 
 
 @pytest.fixture(scope="module")
-def pairs(lively_pair, few_measurements):
+def pairs(lively_pair):
     """The same weights twice: on the lean engine, and on fixed buffers with the work on the device."""
     from transformers import LlamaForCausalLM
 

@@ -33,7 +33,6 @@ from training.align.feature import FeatureDraft
 
 from .feature_pair import LAYERS, load_feature_pair, make_feature_pair
 
-pytestmark = pytest.mark.usefixtures("few_measurements")
 PROMPT = "def f(x):\n    return"
 COSTS = Costs(target_s=1.0, verify_curve=[1.0], draft_step={"feature": 0.1}, overhead=0.0)
 ENGINES = ("lean", "transformers", "cuda")

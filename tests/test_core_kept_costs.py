@@ -19,7 +19,6 @@ from decoding.records.trace import Costs
 
 from .toy import ToyPair
 
-pytestmark = pytest.mark.usefixtures("few_measurements")
 LANES = ["autoregressive", "static:3", "oracle"]
 COSTS = Costs(
     target_s=0.01,

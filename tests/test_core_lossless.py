@@ -13,8 +13,6 @@ from decoding.records.request import CompareRequest
 
 from .commands import command
 
-pytestmark = pytest.mark.usefixtures("few_measurements")
-
 PROMPTS = ["def f(x):\n    return", "aaaa bbbb aaaa", "é"]
 
 

@@ -12,8 +12,6 @@ from decoding.records.request import DEFAULT_LANES
 from .test_core_compare import request
 from .toy import ToyPair
 
-pytestmark = pytest.mark.usefixtures("few_measurements")
-
 
 def test_the_default_lanes_run_where_nothing_was_fitted():
     run = finished_run(request(lanes=list(DEFAULT_LANES)), ToyPair())

@@ -37,7 +37,6 @@ from viz.player.payload import run_payload
 from .tiny_chat import make_tiny_chat
 from .tiny_pair import write_lively_weights
 
-pytestmark = pytest.mark.usefixtures("few_measurements")
 SCENES = ["🐱🐶 #1", "red-star blue-7 🚗🚗 #2"]
 QUESTION = "word3 word4 word5"
 ASKED = CompareRequest(QUESTION, ["autoregressive", "static:3"], 24, chat=True, repeats=1, picture=SCENES[0])
@@ -56,7 +55,7 @@ def pair(tmp_path_factory) -> Pair:
 
 
 @pytest.fixture
-def run(pair, few_measurements, made=[]) -> Run:  # noqa: B006 (the run is made once)
+def run(pair, made=[]) -> Run:  # noqa: B006 (the run is made once)
     """A copy of a finished run of ASKED."""
     made or made.append(run_to_json(finished_run(ASKED, pair)))
     return run_from_json(made[0])

@@ -28,7 +28,6 @@ from .learned_heads import TUNED, make_file
 from .test_learned_choosing import DRAFT, TARGET, costs, make_recorded
 from .toy import ToyPair
 
-pytestmark = pytest.mark.usefixtures("few_measurements")
 CHOSEN = Chosen(3, {"disco": "0.65", "specdecpp": "0.35", "costaware": "1.2"})
 
 

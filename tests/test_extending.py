@@ -25,7 +25,6 @@ from .tiny_pair import make_tiny_pair
 from .toy import ToyPair
 from .web import connect
 
-pytestmark = pytest.mark.usefixtures("few_measurements")
 RECIPES = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")
 
 

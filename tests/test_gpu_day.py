@@ -129,7 +129,7 @@ SMALL = {
 
 
 @pytest.mark.timeout(600)
-def test_every_step_runs_on_a_stand_in(few_measurements, tiny_pair, monkeypatch, tmp_path):
+def test_every_step_runs_on_a_stand_in(tiny_pair, monkeypatch, tmp_path):
     """The commands as the day asks for them, on smaller work; the shaped pairs are in tests/test_bench_shapes.py."""
     target, draft = tiny_pair
     described = PairDescription("tiny", "Tiny", "embedded", target, {"draft": draft}, "draft")

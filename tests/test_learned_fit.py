@@ -35,7 +35,6 @@ from .commands import command
 from .learned_heads import make_features, make_weights
 from .tiny_pair import make_tiny_pair
 
-pytestmark = pytest.mark.usefixtures("few_measurements")
 OPTIONS = FitOptions("code", n_train=30, n_validation=6, max_new_tokens=24, epochs=1)
 
 

@@ -35,8 +35,6 @@ from viz.settings import command_line
 
 from .test_models_invariance import WIDE
 
-pytestmark = pytest.mark.usefixtures("few_measurements")
-
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory):

@@ -26,7 +26,6 @@ from viz.settings import command_line
 
 from .tiny_seeing import MAKERS, QwenProcessor
 
-pytestmark = pytest.mark.usefixtures("few_measurements")
 LANES = ["autoregressive", "static:2", "static:7", "oracle", "ngram/static:3", "tree:4"]
 QUESTION = "What is <image>?"
 
