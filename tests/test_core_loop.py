@@ -35,8 +35,8 @@ def prepared_for(pair, lane="static:5", prompt="abcabc", n=40, rule="greedy", te
     )
 
 
-def decode(prepared, lane="", chain=None):
-    return LaneRun(prepared, parse_lane(lane) if lane else prepared.lanes[0], COSTS, chain).run()
+def decode(prepared, lane="", costs=COSTS):
+    return LaneRun(prepared, parse_lane(lane) if lane else prepared.lanes[0], costs).run()
 
 
 def test_after_full_acceptance_the_draft_reads_two_tokens():

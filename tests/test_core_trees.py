@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from decoding.analysis.whatif import simulate_lane
 from decoding.comparison.compare import finished_run
-from decoding.comparison.lane_run import LaneRun
-from decoding.comparison.prepare import prepare
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop.acceptance import SHARPNESS, Sampling
@@ -21,6 +19,7 @@ from decoding.records.proposal import Proposal, children_of, depths_of, path_to
 from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Costs
+from tests.test_core_loop import decode, prepared_for
 from tests.toy import ToyPair
 
 FREE = Costs(target_s=0.005, verify_curve=[1.0] * 65, draft_step={"small": 0.02, "weak": 0.02}, overhead=0.0)
@@ -30,15 +29,6 @@ DEAR = Costs(
     draft_step={"small": 0.05, "weak": 0.05},
     overhead=0.0,
 )
-
-
-def prepared_for(pair, lane="tree:8", prompt="abcabc", n=40, rule="greedy", temperature=0.0, **more):
-    request = CompareRequest(prompt, lanes=[lane], max_new_tokens=n, rule=rule, temperature=temperature, **more)
-    return prepare(request, pair)
-
-
-def decode(prepared, lane="", costs=FREE):
-    return LaneRun(prepared, parse_lane(lane) if lane else prepared.lanes[0], costs).run()
 
 
 def test_a_tree_of_one_guess_is_a_chain_of_one():

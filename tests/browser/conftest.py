@@ -13,6 +13,7 @@ from tests.page_server import page_at, write_recordings
 
 LEAVING = "addEventListener('beforeunload', () => { console.error = () => {}; })"
 """Gradio's client reports the streams that it cuts as its page is left: no fault of the page."""
+GRADIO = "**/assets/index-*.js"  # the script that loads all others
 SEEN = "localStorage.setItem('speculoscope-opening-seen', 'yes')"  # a visitor who comes again
 WAIT = 120_000  # ms for whatever must come: on a busy machine the page takes many times as long
 LEARN = "document.querySelector('.sp-learn').speculoscopeLearn"
@@ -74,6 +75,27 @@ def visit(browser) -> Callable[..., Any]:
     def open_page(url: str, **options: Any):
         page = new_visitor(browser, url, **options)
         contexts.append(page.context)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture
+def without_gradio(browser):
+    """open(url): a page whose Gradio scripts never arrive."""
+    contexts = []
+
+    def open_page(url: str):
+        context = browser.new_context(viewport={"width": 1280, "height": 800})
+        contexts.append(context)
+        page = context.new_page()
+        page.add_init_script(SEEN)
+        page.faults = []
+        page.on("pageerror", lambda error: page.faults.append(str(error)))
+        page.route(GRADIO, lambda route: route.abort())
+        page.goto(url)
         return page
 
     yield open_page

@@ -12,31 +12,8 @@ from tests.page_fakes import ScriptedBackend
 from tests.page_server import LANES, first_run, page_at, write_recordings
 from tests.runs import make_run
 
-from .conftest import SEEN, WAIT
+from .conftest import GRADIO, SEEN, WAIT
 from .pointing import settled
-
-GRADIO = "**/assets/index-*.js"  # the script that loads all others
-
-
-@pytest.fixture
-def without_gradio(browser):
-    """open(url): a page whose Gradio scripts never arrive."""
-    contexts = []
-
-    def open_page(url: str):
-        context = browser.new_context(viewport={"width": 1280, "height": 800})
-        contexts.append(context)
-        page = context.new_page()
-        page.add_init_script(SEEN)
-        page.faults = []
-        page.on("pageerror", lambda error: page.faults.append(str(error)))
-        page.route(GRADIO, lambda route: route.abort())
-        page.goto(url)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
 
 
 def test_the_recorded_run_plays_before_gradio_has_started(without_gradio, page_url):
@@ -80,19 +57,6 @@ def test_a_link_to_a_run_waits_for_that_run(without_gradio, visit, page_url):
     page = visit(f"{page_url}?run=hostile")
     expect(page.locator("#race .sd-strip").first).to_be_visible(timeout=WAIT)
     expect(page.locator(".sd-text:visible").first).to_contain_text("<script>", timeout=WAIT)
-
-
-def test_a_hostile_recording_is_text_from_the_first_paint_on(without_gradio, tmp_path):
-    folder = write_recordings(tmp_path, make_run(identifier="hostile", hostile=True, lanes=LANES))
-    with page_at(ScriptedBackend(), folder) as url:
-        page = without_gradio(url)
-        expect(page.locator(".sp-early .sd-strip").first).to_be_visible(timeout=WAIT)
-        page.locator(".sd-rail").focus()
-        page.keyboard.press("End")
-        expect(page.locator(".sd-text:visible").first).to_contain_text("<script>window.hacked=1</script>", timeout=WAIT)
-        assert page.evaluate("window.hacked") is None
-        assert page.locator(".sp-early :is(img, script)").count() == 0
-        assert page.faults == []
 
 
 def test_without_a_recording_the_page_starts_without_a_cover(visit, tmp_path):

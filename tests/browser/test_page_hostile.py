@@ -46,6 +46,17 @@ def unharmed(page) -> None:
     assert page.elsewhere == []
 
 
+def test_a_recording_from_the_first_paint_on(without_gradio, url):
+    page = without_gradio(url)
+    expect(page.locator(".sp-early .sd-strip").first).to_be_visible(timeout=WAIT)
+    page.locator(".sd-rail").focus()
+    page.keyboard.press("End")
+    expect(page.locator(".sd-text:visible").first).to_contain_text("<script>window.hacked=1</script>", timeout=WAIT)
+    assert page.evaluate("window.hacked") is None
+    assert page.locator(".sp-early :is(img, script)").count() == 0
+    assert page.faults == []
+
+
 def test_recorded_model_output_prompt_and_title(page):
     expect(page.locator(".sd-text:visible").first).to_contain_text("<script>window.hacked=1</script>", timeout=WAIT)
     page.locator("#example input").click()

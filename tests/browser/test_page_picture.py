@@ -40,11 +40,12 @@ def url(backend, tmp_path_factory):
 
 
 @pytest.fixture
-def page(visit, url):
-    page = visit(url)
+def page(shared_page, url):
+    page = shared_page(url)
     expect(page.locator("#run")).to_be_visible(timeout=WAIT)
-    unfold(page.locator("#picture-box > button"), page.locator("#picture"))
-    unfold(page.locator("#settings > button"), page.locator("#pair"))
+    for box, field in (("#picture-box", "#picture"), ("#settings", "#pair")):
+        if not page.locator(field).is_visible():
+            unfold(page.locator(f"{box} > button"), page.locator(field))
     yield page
     assert page.faults == []
 
