@@ -80,24 +80,18 @@ def test_where_nothing_can_be_written_is_said_before_the_run(tiny_pair, tmp_path
         assert status == 2 and "Cannot write into /proc" in err
 
 
-def test_sampling_options_reach_the_request_and_json_is_json_alone(tiny_pair, tmp_path):
-    path = tmp_path / "run.json"
+def test_options_and_a_prompt_in_a_file_reach_the_request_and_json_is_json_alone(tiny_pair, tmp_path):
+    path, prompt = tmp_path / "run.json", tmp_path / "prompt.txt"
+    prompt.write_text("hé\n", encoding="utf-8")
     sampling = "--temperature 0.7 --rule coupling --seed 3 --top-k 20 --top-p 0.9 --stop zzzz --ignore-eos"
-    status, out, _ = command(*arguments(tiny_pair, *sampling.split(), "--out", str(path), "--json"))
+    words = [word for word in arguments(tiny_pair, *sampling.split(), "--json") if word not in ("--prompt", "hello ")]
+    status, out, _ = command(*words, "--prompt-file", str(prompt), "--out", str(path))
     figures = json.loads(out)  # JSON alone
     assert status == 0 and len(figures["lanes"]) == 4 and figures["lanes"][0]["figures"]["speedup"] == 1.0
     settings = load_run(path).settings
+    assert settings.prompt == "hé\n"
     assert (settings.temperature, settings.rule, settings.seed) == (0.7, "coupling", 3)
     assert (settings.top_k, settings.top_p, settings.stop, settings.ignore_eos) == (20, 0.9, ["zzzz"], True)
-
-
-def test_the_prompt_may_be_a_file(tiny_pair, tmp_path):
-    (tmp_path / "prompt.txt").write_text("hé\n", encoding="utf-8")
-    words = [word for word in arguments(tiny_pair, "--json") if word not in ("--prompt", "hello ")]
-    out_path = tmp_path / "run.json"
-    status, _, err = command(*words, "--prompt-file", str(tmp_path / "prompt.txt"), "--out", str(out_path))
-    assert status == 0, err
-    assert load_run(out_path).settings.prompt == "hé\n"
 
 
 @pytest.mark.parametrize(

@@ -14,19 +14,9 @@ from decoding.records.pairs import PairDescription
 from tests import test_gpu
 from tests.commands import command
 from tests.fake_cuda import fake_gpu
+from tests.test_bench import REPORT
 
 COUNTS = {"equal": 3, "compared": 4, "near_ties": 1, "different": []}
-REPORT = {
-    "pair": "8B/1B-shaped",
-    "dtype": "bfloat16",
-    "device": "cuda",
-    "figures": [],
-    "ratios": [{"ours": "static:5", "theirs": "hf assisted 5", "ratio": {"median": 2.5, "low": 2.0, "high": 3.0}}],
-    "passes": [{"name": "target", "ms": 5.0, "floor_ms": 3.0}],
-    "growth": [],
-    "n_prompts": 0,
-    "notes": [],
-}
 
 
 def answer(words, minutes):
@@ -109,8 +99,10 @@ def test_outcomes_in_words(tmp_path, step, row):
 def test_the_summary_holds_the_benchmarks_reports(tmp_path):
     (tmp_path / "bench.json").write_text(json.dumps({"status": 0, "data": [REPORT], "text": ""}))
     text = summary(tmp_path)
-    assert "## 8B/1B-shaped, bfloat16, cuda" in text and "| static:5 / hf assisted 5 | 2.50× (2.00 to 3.00) |" in text
-    assert "- One target pass takes 5.000 ms, 1.67 times its bytes' 3.000 ms." in text
+    assert (
+        "## smollm2-135m, bfloat16, cpu" in text and "| autoregressive / hf generate | 2.60× (1.90 to 3.00) |" in text
+    )
+    assert "- One target pass takes 16.000 ms, 1.60 times its bytes' 10.000 ms." in text
 
 
 def test_without_a_gpu_it_is_refused_in_a_sentence():

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from decoding.engines import hub as hub_module
-from decoding.engines import pair as pair_module
 from decoding.engines.checks import check_index, check_memory, estimate_memory
 from decoding.engines.formats import find_format
 from decoding.engines.hub import Repository, is_hub_id
@@ -146,22 +144,17 @@ def test_pickles_are_refused(folders, hub, tmp_path):
             load_pair(target="org/big", draft=draft, device="cpu", hub=hub)
 
 
-def test_too_large_downloads_are_refused(hub, monkeypatch):
-    monkeypatch.setattr(hub_module, "MAX_DOWNLOAD_BYTES", 1000)
-    with pytest.raises(UserError, match="GB of weights; at most"):
-        load_pair(target="org/big", draft="org/small", device="cpu", hub=hub)
-    assert hub.fetched_weights() == []
-
-
-def test_a_full_disk_is_reported(hub, monkeypatch):
-    monkeypatch.setattr(hub_module.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
-    with pytest.raises(UserError, match="on the disk"):
-        load_pair(target="org/big", draft="org/small", device="cpu", hub=hub)
-
-
-def test_what_does_not_fit_in_memory_is_refused_before_it_is_downloaded(hub, monkeypatch):
-    monkeypatch.setattr(pair_module, "free_memory", lambda device: 1000)
-    with pytest.raises(UserError, match="GB of memory; 0.0 GB are free"):
+@pytest.mark.parametrize(
+    "place, value, words",
+    [
+        ("decoding.engines.hub.MAX_DOWNLOAD_BYTES", 1000, "GB of weights; at most"),
+        ("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10), "on the disk"),
+        ("decoding.engines.pair.free_memory", lambda device: 1000, "GB of memory; 0.0 GB are free"),
+    ],
+)
+def test_what_is_too_large_is_refused_before_it_is_downloaded(hub, monkeypatch, place, value, words):
+    monkeypatch.setattr(place, value)
+    with pytest.raises(UserError, match=words):
         load_pair(target="org/big", draft="org/small", device="cpu", hub=hub)
     assert hub.fetched_weights() == []
 

@@ -103,9 +103,13 @@ def test_stop_leaves_a_sentence_and_a_form_that_runs_again(page):
 
 
 def test_a_refusal_is_a_sentence_each_time_and_the_run_on_screen_stays(page):
-    for _ in range(2):
-        run_box(page, "   ")
-        expect(page.locator(".sp-status.sp-fault")).to_contain_text("The prompt is empty", timeout=WAIT)
+    for prompt, tokens, sentence in (
+        ("   ", 30, "The prompt is empty"),
+        ("   ", 30, "The prompt is empty"),
+        ("def many():", 10_000, "Max new tokens must be a whole number from 1 to"),
+    ):
+        run_box(page, prompt, tokens=tokens)
+        expect(page.locator(".sp-status.sp-fault")).to_contain_text(sentence, timeout=WAIT)
         expect(page.locator("#run")).to_be_visible(timeout=WAIT)
     expect(page.locator(".sd-badge")).to_contain_text("recorded")
 
@@ -269,6 +273,10 @@ def test_a_link_opens_a_recording_at_its_moment(visit, page_url):
 
 def test_an_example_replaces_the_prompt_when_it_is_chosen_and_not_when_the_list_is_left(page):
     page.locator("#prompt textarea").fill("mine")
+    page.locator("#example input").focus()
+    expect(page.get_by_role("listbox")).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("listbox")).to_have_count(0)
     page.locator("#example input").click()
     page.keyboard.press("Escape")
     page.locator("#prompt textarea").click()
@@ -280,17 +288,6 @@ def test_an_example_replaces_the_prompt_when_it_is_chosen_and_not_when_the_list_
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     expect(page.locator("#prompt textarea")).not_to_have_value("mine", timeout=WAIT)
-
-
-def test_a_list_left_with_tab_closes_and_changes_nothing(page):
-    page.locator("#prompt textarea").fill("mine")
-    page.locator("#example input").focus()
-    expect(page.get_by_role("listbox")).to_be_visible()
-    page.keyboard.press("Tab")
-    expect(page.get_by_role("listbox")).to_have_count(0)
-    unfold(page.locator("#settings > button"), page.get_by_label("Seed"))
-    expect(page.locator("#prompt textarea")).to_have_value("mine")
-    page.locator("#settings > button").click()
 
 
 def test_keys_move_the_player_that_is_on_screen(page):
@@ -325,12 +322,6 @@ def test_a_line_break_typed_at_the_end_is_pointed_out_and_can_be_removed(page):
     hint.get_by_role("button").click()
     expect(box).to_have_value("def mean(values):")
     expect(hint).to_be_hidden(timeout=WAIT)
-
-
-def test_a_number_out_of_range_is_refused_by_its_name(page):
-    run_box(page, "def many():", tokens=10_000)
-    expect(page.locator(".sp-fault")).to_contain_text("Max new tokens must be a whole number from 1 to", timeout=WAIT)
-    expect(page.locator("#run")).to_be_visible(timeout=WAIT)
 
 
 def test_rule_and_temperature_go_together(page):

@@ -7,7 +7,7 @@ import pytest
 from decoding.analysis import metrics
 from decoding.analysis.whatif import simulate_lane
 from decoding.records.text import whole_text
-from tests.browser.player_pages import LANES, lane_text, open_export, settle, stop_at, wait_until
+from tests.browser.player_pages import LANES, open_export, settle, stop_at, wait_until
 from tests.runs import make_run
 from viz.player.details import token_details
 from viz.player.names import lane_name
@@ -161,6 +161,10 @@ def test_keyboard_drives_the_clock(page):
     assert clock(page) == pytest.approx(ends[0])
     page.keyboard.press("End")
     assert clock(page) == page.evaluate("player.total")
+    page.locator(".sd-rail").focus()
+    for plays in (True, False):
+        page.keyboard.press(" ")
+        assert page.evaluate("player.playing") == plays
     speed = page.evaluate("player.speed")
     page.keyboard.press("+")
     assert page.evaluate("player.speed") > speed
@@ -173,15 +177,6 @@ def test_keyboard_drives_the_clock(page):
         assert known in guide.inner_text()
     page.keyboard.press("Escape")
     assert not guide.is_visible()
-
-
-def test_space_plays_and_pauses_from_the_rail(page):
-    page.evaluate("player.pause()")
-    page.locator(".sd-rail").focus()
-    page.keyboard.press(" ")
-    assert page.evaluate("player.playing")
-    page.keyboard.press(" ")
-    assert not page.evaluate("player.playing")
 
 
 def test_strips_and_rail_scrub(page):
@@ -245,11 +240,6 @@ def test_final_text_only_leaves_the_text(page):
     assert len(texts) == 4 and len(set(texts)) == 1 and "·" not in texts[0]
     page.get_by_role("button", name="final text only").click()
     assert page.locator(".sd-text:visible .sd-r").first.is_visible()
-
-
-def test_every_lane_shows_the_text_of_its_run(page, run):
-    for number, trace in enumerate(run.lanes):
-        assert lane_text(page, number) == whole_text(trace.output, run.vocab)
 
 
 def test_copying_gives_the_text_itself(page, run):
