@@ -291,11 +291,13 @@ def test_a_text_that_was_not_verified_is_refused(tiny, monkeypatch):
         tiny.generate(assistant_model=tiny.draft)
 
 
-def test_what_such_a_run_cannot_do_is_said(tiny, tmp_path):
+def test_commands_show_it_and_say_what_such_a_run_cannot_do(tiny, tmp_path):
     run, _ = record(tiny, {}, {"assistant_model": tiny.draft})
     with pytest.raises(UserError, match="recorded from transformers' generate, which shows only the tokens"):
         sweep(run, "static:1..4")
     save_run(run, tmp_path / "run.json")
+    status, out, _ = command("show", str(tmp_path / "run.json"))
+    assert status == 0 and "assisted" in out and "Same text in all 2 lanes." in out
     for asked, words in ((["compare", "--again"], "--target and --draft"), (["whatif"], "run its prompt here")):
         assert words in command(*asked, str(tmp_path / "run.json")).err
 
@@ -308,10 +310,3 @@ def test_the_page_draws_it_and_says_why_nothing_is_simulated(tiny):
     assert "smaller model" in payload["lanes"][1]["caption"] and payload["no_chain"] == why_no_chain(run)
     assert "as fast" in payload["sentence"] and "recorded from transformers" in export_html(run)
     assert draw_run(run)
-
-
-def test_the_command_shows_it(tiny, tmp_path):
-    run, _ = record(tiny, {}, {"assistant_model": tiny.draft})
-    save_run(run, tmp_path / "run.json")
-    status, out, _ = command("show", str(tmp_path / "run.json"))
-    assert status == 0 and "assisted" in out and "Same text in all 2 lanes." in out
