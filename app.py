@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import sys
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 try:
@@ -14,6 +12,7 @@ except ImportError:
     pass
 
 from decoding.backends import choose_backend
+from decoding.backends.process import ended_by_sigterm
 from decoding.errors import UserError
 from viz.page import build_page, serve
 
@@ -38,21 +37,23 @@ def main() -> None:
         page = build_page(backend, mcp=options.mcp)
     except UserError as error:
         parser.error(str(error))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that files are cleared away as on Ctrl-C
-    try:
-        where = {"server_name": options.host, "server_port": options.port}
-        _, url, _ = serve(page, **where, prevent_thread_lock=True, quiet=True)
-        print(f"Speculoscope is at {url} (Ctrl-C ends it).", flush=True)
-        if options.mcp:
-            print(f"Its tools for language models are at {url}gradio_api/mcp/ (streamable HTTP).", flush=True)
-        backend.prepare()
-        page.block_thread()
-    except OSError as error:
-        if options.port is None:
-            parser.error(str(error))
-        parser.error(f"Nothing can listen on port {options.port} here (is it taken?): choose another --port or --host.")
-    finally:
-        backend.close()
+    with ended_by_sigterm():  # so that files are cleared away as on Ctrl-C
+        try:
+            where = {"server_name": options.host, "server_port": options.port}
+            _, url, _ = serve(page, **where, prevent_thread_lock=True, quiet=True)
+            print(f"Speculoscope is at {url} (Ctrl-C ends it).", flush=True)
+            if options.mcp:
+                print(f"Its tools for language models are at {url}gradio_api/mcp/ (streamable HTTP).", flush=True)
+            backend.prepare()
+            page.block_thread()
+        except OSError as error:
+            if options.port is None:
+                parser.error(str(error))
+            parser.error(
+                f"Nothing can listen on port {options.port} here (is it taken?): choose another --port or --host."
+            )
+        finally:
+            backend.close()
 
 
 if __name__ == "__main__":

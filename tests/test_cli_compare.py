@@ -189,6 +189,7 @@ def test_serve_to_other_machines_needs_a_token(monkeypatch):
     monkeypatch.delenv("SPECULOSCOPE_TOKEN", raising=False)
     port, started = free_port(), []
     monkeypatch.setattr("uvicorn.Server.run", lambda server: started.append(server.config.host))
+    before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr("decoding.backends.local.LocalBackend.prepare", lambda backend: None)  # no worker, no model
     for host in ("0.0.0.0", "::"):
         status, _, err = command("serve", "--host", host, "--port", str(port))
@@ -198,6 +199,7 @@ def test_serve_to_other_machines_needs_a_token(monkeypatch):
     assert "Anyone" in command("serve", "--host", "0.0.0.0", "--port", str(port), "--insecure")[2]
     assert "Anyone" not in command("serve", "--port", str(port))[2]
     assert started == ["0.0.0.0", "0.0.0.0", "127.0.0.1"]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])

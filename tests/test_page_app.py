@@ -54,9 +54,10 @@ def test_a_taken_port_and_a_wrong_address_are_sentences(monkeypatch, capsys):
         assert end.value.code == 2
         return capsys.readouterr().err.splitlines()[-1]  # after the usage
 
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # main sets what this process does on SIGTERM
+    before = signal.getsignal(signal.SIGTERM)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         assert "port" in refused("--recorded", "--port", str(taken.getsockname()[1]))
     assert "not an address" in refused("--backend", "not an address")
+    assert signal.getsignal(signal.SIGTERM) is before

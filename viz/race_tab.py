@@ -217,7 +217,7 @@ class _RaceTab:
             delta = gr.skip()
             if faults:
                 delta = delta_of("failed", message=" ".join(faults))
-            elif example and example is not self.examples[0]:  # the first one is on screen already
+            elif example:
                 delta = self.example_delta(example)
             title = gr.skip() if values["prompt"] == self.first["prompt"] else example and example.title
             return [*values.values(), delta, title]

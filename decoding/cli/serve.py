@@ -8,7 +8,6 @@ import random
 import re
 import signal
 import socket
-import sys
 import threading
 from dataclasses import asdict
 from types import FrameType, ModuleType
@@ -17,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from ..backends.process import ended_by_sigterm
 from ..errors import UserError
 from ..records.request import MAX_NEW_TOKENS, MAX_PROMPT_CHARS, Grant
 from .console import err
@@ -66,7 +66,6 @@ def serve(
     err.print(Text(f"Serving on http://{host}:{port}. {front_ends}"))
     if insecure and not token and not is_loopback(host):
         err.print("Anyone who reaches this port can run comparisons.")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the server listens
     config = uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
 
     class Server(uvicorn.Server):
@@ -77,7 +76,8 @@ def serve(
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             self.should_exit = True
 
-    Server(config).run()
+    with ended_by_sigterm():  # until the server listens
+        Server(config).run()
 
 
 def _serve_on_cluster(options: dict[str, Any], host: str, port: int, address: str, front_ends: str) -> None:

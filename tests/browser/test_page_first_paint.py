@@ -68,10 +68,13 @@ def test_without_a_recording_the_page_starts_without_a_cover(visit, tmp_path):
         assert page.faults == []
 
 
-def test_a_link_to_a_pair_opens_that_pairs_first_example(visit, tmp_path):
+def test_a_link_to_a_pair_opens_that_pairs_first_example_and_no_other_before(visit, without_gradio, tmp_path):
     run = make_run(identifier="second", lanes=LANES, prompt="what the toy pair writes")
     of_toy = replace(run, settings=replace(run.settings, pair="toy"), pair=replace(run.pair, name="toy"))
     with page_at(ScriptedBackend(), write_recordings(tmp_path, first_run(), of_toy)) as url:
+        waiting = without_gradio(f"{url}?pair=toy")
+        settled(waiting)
+        assert waiting.locator(".sp-early").count() == 0
         page = visit(f"{url}?pair=toy&max_new_tokens=33")
         expect(page.locator("#prompt textarea")).to_have_value(run.settings.prompt, timeout=WAIT)
         expect(page.locator(".sd-prompt").first).to_contain_text(run.settings.prompt, timeout=WAIT)

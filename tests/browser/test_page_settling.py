@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from decoding.records.run_file import run_from_json
+from decoding.records.run_file import run_from_json, run_to_json
 from tests.page_fakes import ScriptedBackend
 from tests.page_server import page_at, write_recordings
+from tests.runs import make_run
 
 from .test_page_walk import WAIT, download, run_box
 
@@ -89,6 +90,19 @@ def test_another_run_ends_the_timings_of_the_one_before(page, served):
     served[1].go_on.set()
     expect(page.locator(".sd-place")).to_contain_text("· 3 timings", timeout=WAIT)
     expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)
+
+
+def test_a_run_under_way_does_not_come_back_over_one_that_was_opened(page, served, tmp_path):
+    path = tmp_path / "opened.json"
+    path.write_text(run_to_json(make_run(prompt="the opened one", identifier="opened")), encoding="utf-8")
+    page.locator(".sp-file").set_input_files(path)
+    expect(page.locator(".sd-prompt").first).to_contain_text("the opened one", timeout=WAIT)
+    shown = page.locator(".sd-prompt").first.inner_text()
+    expect(page.locator("#stop")).to_be_hidden(timeout=WAIT)  # no further timings are made of what nobody sees
+    served[1].go_on.set()
+    run_box(page, "   ")  # whatever came meanwhile has come before this answer
+    expect(page.locator(".sp-status.sp-fault")).to_contain_text("The prompt is empty", timeout=WAIT)
+    assert page.locator(".sd-prompt").first.inner_text() == shown != "def f(x):"
 
 
 def test_no_further_timings_are_made_when_nobody_looks(page):

@@ -10,7 +10,7 @@ import { open } from "./opening.js";
 let cover = null, player = null, run = null;
 
 /** Whether a link's settings differ from those of the page's first run. */
-export const asksForAnother = (query) => query.has("prompt") || query.has("lanes");
+export const asksForAnother = (query) => ["prompt", "lanes", "pair"].some((name) => query.get(name));
 
 /** The run that the link itself carries, after "#"; null if there is none. */
 export const packedRun = () => new URLSearchParams(window.location.hash.slice(1)).get("run");

@@ -92,7 +92,15 @@ class Race {
     if (t != null) { this.player.pause(); this.player.seek(Math.max(0, t)); }
   }
 
+  /** A run under way ends where another is opened, and does not come back over it. */
+  leave() {
+    this.left = this.racing;
+    this.racing = null;
+    document.getElementById("stop")?.click();
+  }
+
   show(payload) {
+    if (this.racing && this.racing !== payload.id) this.leave();
     this.root.hidden = false;
     this.run = payload.id;
     this.status.say("");
@@ -116,6 +124,7 @@ class Race {
 
   /** A delta has the events from number ``seq`` to before ``next``; those between the last one and it were missed. */
   async accept({ run, seq, next, events }) {
+    if (run === this.left) return;
     if (run !== this.live) Object.assign(this, { live: run, wanted: 0, started: false });
     if (next <= this.wanted) return;
     if (seq > this.wanted) {
@@ -139,6 +148,7 @@ class Race {
   /** Shows the whole run; if its replay is already on screen, the replay continues. */
   finish(event) {
     const { payload } = event.data;
+    if (this.racing === payload.id) this.racing = null;
     if (!this.started || this.run !== payload.id) return this.show(payload);
     this.toPlayer(event);
     this.shown();
@@ -152,6 +162,7 @@ class Race {
 
   /** The run was stopped or failed. */
   keep() {
+    this.racing = null;
     if (this.run == null) {
       this.take.refuse();
       this.plots.abandon();
@@ -173,6 +184,7 @@ class Race {
     this.root.hidden = false;
     if (isNarrow()) this.root.scrollIntoView({ block: "start" });
     this.started = true;
+    this.racing = this.live;
     this.run = null;
     this.status.say("");
     this.take.offer(null);
