@@ -132,7 +132,9 @@ def _beside(
             labels = [by_column.get(column, "") for column in columns]
             if any(result.find(kind, label, suite) for label in labels):
                 found = [result.find(name, label, suite) for label in labels]
-                rows.append([Cell(suite), Cell(how), *ours([_own(one, show, unit) for one in found])])
+                n = max((one.n or 0 for one in found if one), default=0)
+                source = Cell(f"{how}, {counted(n, 'prompt')}")
+                rows.append([Cell(suite), source, *ours([_own(one, show, unit) for one in found])])
     return rows
 
 
@@ -150,4 +152,4 @@ def _own(figure: Figure | None, show: Callable[[float], str], unit: str) -> Cell
     n, between = figure.n or 0, ""
     if n > 1 and figure.low is not None and figure.high is not None:  # one prompt has no interval
         between = f" [{show(figure.low)}, {show(figure.high)}]"
-    return Cell(f"{show(figure.value)}{unit}{between} ({counted(n, 'prompt')})", figure.value)
+    return Cell(f"{show(figure.value)}{unit}{between}", figure.value)

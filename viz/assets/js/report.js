@@ -10,8 +10,18 @@ function sortableTable({ title, note, columns, rows }) {
   const figures = columns.map((_, i) => rows.some((cells) => cells[i][1] !== null));
   const holder = table(columns.map(termed), rows.map((cells) => cells.map(([text], i) => (i ? text : termed(text)))), { label: title, cls: "sp-table" });
   for (const line of holder.querySelectorAll("tr")) [...line.cells].forEach((cell, i) => cell.classList.toggle("sp-words", !figures[i]));
+  if (!figures[1]) stackable(holder, columns);
   if (rows.length > 1) offerSorting(holder, columns, rows, figures);
   return el("div", "sp-tabled", el("h3", "", title), holder, el("p", "sp-note", ...termed(note)));
+}
+
+/** Rows with a name of several columns are too wide for a phone: there each becomes a list, and each cell names its column. */
+function stackable(holder, columns) {
+  holder.classList.add("sp-stackable");
+  for (const line of holder.querySelectorAll("tbody tr")) [...line.cells].forEach((cell, i) => {
+    cell.dataset.column = columns[i];
+    if (i) cell.textContent = cell.textContent.replace(/\[.*?\]/g, (interval) => interval.replaceAll(" ", "\u00a0"));
+  });
 }
 
 /** Figures: largest first, then smallest first, then as it came; words the other way round. Empty cells are last. */

@@ -33,7 +33,7 @@ export function lineChart({ label, x, series, marks = [] }) {
   chart.append(text((left + width - right) / 2, height - 4, "sd-middle", x.label), ...series.flatMap((one) => drawSeries(one, sx, sy)));
   for (const mark of marks) {
     chart.append(svg("circle", { cx: sx(mark.x), cy: sy(mark.y), r: 8, class: "sd-optimum" }),
-      text(clamp(sx(mark.x), left + 60, width - 90), top + 12, "sd-middle sd-strong", mark.text));
+      text(clamp(sx(mark.x), left + 4 * mark.text.length, width - 4 * mark.text.length), top + 12, "sd-middle sd-strong", mark.text)); // 8 a letter
   }
   const drawn = series.filter((one) => one.points.length);
   return el("figure", "sd-figure", chart, el("p", "sd-chart-legend", ...drawn.map((one) => el("span", `sd-chart-${one.kind} ${one.cls}`, one.name))));

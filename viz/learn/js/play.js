@@ -102,7 +102,7 @@ export class Play {
     check.dataset.key = "check";
     on.disabled = Boolean(whyNot);
     const text = el("div", "sl-text", promptBefore(this.model, 160), el("span", "", game.shown.slice(0, game.start).join("")), el("span", "sl-present", seen.map((_, k) => game.wordOf(k)).join("")));
-    const said = aria(el("p", "sl-sentence", last ? last.sentence : "There is no guess yet. Guess on, or check now?"), { role: "status" });
+    const said = aria(el("p", "sl-sentence", last ? last.sentence : `${seen.length ? "" : "There is no guess yet. "}Guess on, or check now?`), { role: "status" });
     requestAnimationFrame(() => { text.scrollTop = text.scrollHeight; });
     return el("div", "sl-card", said, last ? checkedBoard(last) : null, text, board, el("p", "sl-bar sl-choices", on, check),
       whyNot ? aria(el("p", "sl-note", whyNot), { role: "status" }) : null,
