@@ -37,7 +37,7 @@ def a_step(**changes):
     return a_lesson(steps=[{"title": "One", "text": ["Text."], **changes}])
 
 
-def test_six_lessons_ship_and_each_asks_questions():
+def test_seven_lessons_ship_and_each_asks_questions():
     lessons = shipped_lessons()
     assert [lesson["id"] for lesson in lessons] == [
         "ten-steps",
@@ -46,6 +46,7 @@ def test_six_lessons_ship_and_each_asks_questions():
         "dice",
         "a-draft-that-cannot-see",
         "tree",
+        "what-the-draft-may-read",
     ]
     assert all(any("question" in step for step in lesson["steps"]) for lesson in lessons)
     assert len(lessons[0]["steps"]) == 10

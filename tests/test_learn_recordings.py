@@ -11,7 +11,7 @@ from decoding.records.run_file import load_run, to_plain
 from decoding.records.trace import Iteration, Token
 from tests.runs import make_run
 from viz.learn.lessons import shipped_lessons
-from viz.learn.roles import KINDS, SECOND, find_roles, missing_sights, second_held, shows, wanted_by
+from viz.learn.roles import GAINED, KINDS, SECOND, find_roles, missing_sights, second_held, shows, wanted_by
 from viz.tools.lessons import NEEDED, Needed, record, requests_for
 
 ALWAYS_RIGHT, NEVER_RIGHT = make_run(match=1.0, identifier="right"), make_run(match=0.0, identifier="wrong")
@@ -88,7 +88,7 @@ def test_the_command_s_recordings_are_of_the_kinds_that_lessons_name():
     kinds = {step.get("recording", lesson["recording"]) for lesson in shipped_lessons() for step in lesson["steps"]}
     assert {one.role for one in NEEDED} <= kinds
     assert all(requests_for(one, "toy")[0].prompt for one in NEEDED)
-    assert {kind for sights in wanted_by(shipped_lessons()).values() for _, kind in sights} <= {*KINDS, SECOND}
+    assert {kind for sights in wanted_by(shipped_lessons()).values() for _, kind in sights} <= {*KINDS, SECOND, GAINED}
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,13 @@ ANSWER = 16
 """Maximum number of tokens of an answer."""
 RATE = {"rate": 0.5, "low": 0.4, "high": 0.6}
 ROW = {"answers": 1, "answer_tokens": 9, "match": RATE, "accepted": RATE, "tokens_per_pass": 1.5, "layers": 3}
-ONE_ROW = {
+ROWS = {
     "texts": {"texts": 1, "tokens": 9},
-    "drafts": {"three-layers": ROW | {"width": 64, "head_rows": 28, "outside": 0.0, "tokens": 9}},
+    "drafts": dict.fromkeys(
+        ("three-layers", "one-layer"), ROW | {"width": 64, "head_rows": 28, "outside": 0.0, "tokens": 9}
+    ),
 }
-"""The facts of a pair whose default draft was trained elsewhere."""
+"""The facts of a pair whose drafts of text were trained elsewhere."""
 
 
 @pytest.fixture(scope="module")
@@ -319,20 +321,24 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
     shutil.rmtree(distil.DRAFTS / "one-layer")
     pictures = {"folder": "drafts/captions", "purpose": "pictures"}
     install.write_json(tiny_places / "pair.json", {"drafts": {"one-layer": "drafts/one-layer", "captions": pictures}})
-    install.write_json(tiny_places / "alignment.json", ONE_ROW)
+    install.write_json(tiny_places / "alignment.json", ROWS)
     for name in own:
         result = CliRunner().invoke(app, ["align", "feature", name, "--tokens", "6000"])
         assert result.exit_code == 0, result.output
     assert read_projections(distil.DRAFTS / "feature")["fuse.weight"].abs().sum() > 0
-    assert not (distil.DRAFTS / feature_run.TEXT_ONLY / "feature.safetensors").exists()
+    assert not (distil.DRAFTS / "one-layer" / "feature.safetensors").exists()
     result = CliRunner().invoke(app, ["align", "install"])
     assert result.exit_code == 0, result.output
     feature = {"folder": "drafts/feature", "kind": "feature", "layers": [1, 2]}
     described = json.loads((tiny_places / "pair.json").read_text())["drafts"]
     expected = {"one-layer": "drafts/one-layer", "captions": pictures, "feature": feature}
-    assert described == expected | {"text-only": "drafts/text-only"}
+    assert described == expected
     facts = json.loads((tiny_places / "alignment.json").read_text())
-    assert facts["drafts"] == ONE_ROW["drafts"] and facts["reading"]["drafts"]["feature"]["tokens"] >= 6000
+    assert CliRunner().invoke(app, ["align", "install"]).exit_code == 0
+    assert json.loads((tiny_places / "alignment.json").read_text()) == facts  # nothing is counted twice
+    assert facts["drafts"]["three-layers"] == ROWS["drafts"]["three-layers"]
+    assert facts["drafts"]["one-layer"]["tokens"] >= 6000 + 9 and facts["drafts"]["one-layer"]["head_rows"] == 20
+    assert facts["reading"]["drafts"]["feature"]["tokens"] >= 6000
     card = (tiny_places / "README.md").read_text()
     assert "| feature | one-layer | layers 1, 2 |" in card and "reads the text alone: " in card
 

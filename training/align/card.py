@@ -66,7 +66,13 @@ def _drafts(facts: dict[str, Any]) -> list[str]:
         "a bootstrap over texts. The drafts' layers are in four bits, as they run on a CPU. Acceptance is an upper "
         "bound: all tokens except the target's 32 most probable count "
         "as one class. A *reduced head* proposes only tokens that are frequent in the target's answers; "
-        "the answer tokens outside of it can never be matched.\n",
+        "the answer tokens outside of it can never be matched.",
+        *(
+            f"{name} was measured on {row['answers']} other answers ({row['answer_tokens']:,} tokens)."
+            for name, row in facts["drafts"].items()
+            if row["answers"] != any_row["answers"]
+        ),
+        "",
     ]
 
 
@@ -134,7 +140,7 @@ def _losses(rows: list[dict[str, Any]]) -> list[str]:
     ]
     return [
         "## Does TVD++ beat TVD and KL?\n",
-        f"The draft {COMPARED} of the table above, trained further with each loss on the same "
+        f"The draft {COMPARED}, from where its first training ended, trained further with each loss on the same "
         f"{rows[0]['tokens']:,} tokens (`python -m training align losses`), measured on answers of the validation "
         "split:\n",
         "| loss | match rate, greedy | difference from KL | acceptance, temperature 1 | difference from KL |",

@@ -56,5 +56,6 @@ def write_head_ids(folder: Path, head_ids: Tensor) -> None:
 
 def write_projections(folder: Path, weights: Mapping[str, Tensor]) -> None:
     """Writes what a draft that reads the target's states has beside its trunk."""
-    content = save({name: weight.detach().contiguous() for name, weight in weights.items()})
+    stored = {name: w.bfloat16() if name.endswith(".weight") else w for name, w in weights.items()}
+    content = save({name: weight.detach().contiguous() for name, weight in stored.items()})
     write_whole(folder / FEATURE_FILE, content)

@@ -10,7 +10,7 @@ import numpy as np
 from training.loop import last_of_log
 from training.paths import DRAFTS, TEXTS
 
-from .feature_run import RECIPES, TEXT_ONLY, FeatureRun, StateTexts
+from .feature_run import RECIPES, TEXT_ONLY, FeatureRun, StateTexts, log_of
 from .measure import difference, figures_of_steps, rates_of
 from .teacher import model
 
@@ -27,7 +27,7 @@ def measure_trained(names: Sequence[str]) -> dict[str, dict]:
         recipe = RECIPES[name]
         about = {"start": recipe.start, "layers": list(recipe.layers)}
         found[name] = about | figures_of_steps(hits[name]) | {"match": asdict(rates_of(_firsts(hits[name])))}
-        found[name]["tokens"] = last_of_log(f"align-{name}").get("tokens", 0)
+        found[name] |= {key: value for key, value in last_of_log(log_of(name)).items() if key != "kept_back"}
     for name in hits.keys() - {TEXT_ONLY}:
         if TEXT_ONLY in hits and RECIPES[name].start == RECIPES[TEXT_ONLY].start:
             found[name]["over"] = asdict(difference(_firsts(hits[name]), _firsts(hits[TEXT_ONLY])))

@@ -58,7 +58,8 @@ class FeatureRecipe:
 
 
 DEPTHS = (2, 15, 27)
-TEXT_ONLY = "text-only"
+TEXT_ONLY = "one-layer"
+"""What the others are compared with: it starts from itself, and reads the text alone."""
 RECIPES = {
     "feature": FeatureRecipe(DEPTHS, "one-layer", (0,), YOUNG),
     "feature-last": FeatureRecipe((30,), "one-layer", (0,), YOUNG),
@@ -66,6 +67,11 @@ RECIPES = {
     "feature-two": FeatureRecipe(DEPTHS, "two-layers", (0, 1)),
     "feature-three": FeatureRecipe(DEPTHS, "three-layers", (0, 1, 2)),
 }
+
+
+def log_of(name: str) -> str:
+    """The name of a draft's run here, apart from that of a draft of text."""
+    return f"align-{name}-reading"
 
 
 class StateTexts:
@@ -171,7 +177,7 @@ class FeatureRun:
 
     def train(self, minutes: float, save: Callable[[], None], tokens: int | None = None) -> None:
         settings = {"recipe": self.recipe, "loss": self.loss, "target": self.source.mark}
-        self.timed = TimedRun(f"align-{self.name}", self.draft, 60 * minutes, settings, self.plan.rates, tokens)
+        self.timed = TimedRun(log_of(self.name), self.draft, 60 * minutes, settings, self.plan.rates, tokens)
         self.timed.checkpoint_every = MEASURED_EVERY
         torch.manual_seed(2)
         self.timed.train(self._loss_to_train, (1, self.plan.batch_tokens), self.watch, save)

@@ -23,6 +23,7 @@ from .data import read_texts
 from .distil import facts_of
 from .feature_measure import measure_trained
 from .feature_run import RECIPES as FEATURE_RECIPES
+from .feature_run import TEXT_ONLY
 from .losses import LOSSES
 from .measure import facts_of_texts, measure_drafts
 from .recipes import DEFAULT, RECIPES
@@ -38,13 +39,21 @@ def install(report: Callable[[str], None]) -> Path:
     Those of text and those that read states are kept apart, and each kind only if some of it were trained here.
     """
     names, reading = _trained(RECIPES), _trained(FEATURE_RECIPES)
+    if reading == [TEXT_ONLY]:  # trained as a draft of text, with nothing to compare it with
+        reading = []
     if DEFAULT not in names and not reading:
         raise UserError("There is no default draft yet. Run `python -m training align draft --minutes 60` first.")
     facts = read_json(PAIR / FACTS_FILE)
-    if names:
+    if DEFAULT in names:
         facts |= _install_drafts(names, report)
     if reading:
+        further = TEXT_ONLY in reading and not _is_same(DRAFTS / TEXT_ONLY, PAIR / "drafts" / TEXT_ONLY)
         facts[READING] = _install_reading(reading, report)
+        if further:
+            row, more = facts["drafts"][TEXT_ONLY], facts[READING]["drafts"][TEXT_ONLY]["tokens"]
+            facts["drafts"][TEXT_ONLY] = (
+                row | _measure([TEXT_ONLY], report)[TEXT_ONLY] | {"tokens": row["tokens"] + more}
+            )
     write_json(PAIR / FACTS_FILE, facts)
     write_card(PAIR)
     return PAIR
@@ -61,10 +70,15 @@ def _install_drafts(names: Sequence[str], report: Callable[[str], None]) -> dict
     for name in names:
         _copy(DRAFTS / name, PAIR / "drafts" / name)
     write_json(PAIR / "pair.json", describe({name: f"drafts/{name}" for name in names}, _others()))
+    figures = _measure(names, report)
+    return {"texts": facts_of_texts(TEXTS), "drafts": {name: figures[name] | facts_of(name) for name in names}}
+
+
+def _measure(names: Sequence[str], report: Callable[[str], None]) -> dict[str, dict]:
+    chat_model = model()
     with TemporaryDirectory() as folder:
         whole = {name: materialise(PAIR / "drafts" / name, chat_model.folder, Path(folder, name)) for name in names}
-        figures = measure_drafts(whole, Teacher.read(chat_model, TEXTS), report)
-    return {"texts": facts_of_texts(TEXTS), "drafts": {name: figures[name] | facts_of(name) for name in names}}
+        return measure_drafts(whole, Teacher.read(chat_model, TEXTS), report)
 
 
 def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dict:
@@ -72,8 +86,7 @@ def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dic
     for name in names:
         _copy(DRAFTS / name, PAIR / "drafts" / name)
     entries = {name: _reading_entry(name) for name in names}
-    plain = {name: entry for name, entry in _entries().items() if isinstance(entry, str)}
-    write_json(PAIR / "pair.json", describe(plain, _others() | entries))
+    write_json(PAIR / "pair.json", describe(_entries(), entries))
     figures = measure_trained(names)
     for name, row in figures.items():
         report(f"{name}: first guesses hold at {row['first']:.3f}")
@@ -94,11 +107,15 @@ def count_ngrams(chat_model: ChatModel, folder: Path) -> Ngrams:
 
 def _copy(source: Path, place: Path) -> None:
     """Copies a draft. Keeps its fitted policies only if the weights are unchanged."""
-    same = place.is_dir() and fingerprint(source) == fingerprint(place)
+    same = _is_same(source, place)
     with replacing_folder(place) as new:
         shutil.copytree(source, new, dirs_exist_ok=True)
         if same and (place / FITTED).is_dir():
             shutil.copytree(place / FITTED, new / FITTED)
+
+
+def _is_same(source: Path, place: Path) -> bool:
+    return place.is_dir() and fingerprint(source) == fingerprint(place)
 
 
 def _entries() -> dict[str, str | dict]:
@@ -108,7 +125,7 @@ def _entries() -> dict[str, str | dict]:
 
 def _others() -> dict[str, str | dict]:
     """The drafts of the pair that are not made by the recipes of text, as its description has them."""
-    return {name: entry for name, entry in _entries().items() if name in FEATURE_RECIPES or not isinstance(entry, str)}
+    return {name: entry for name, entry in _entries().items() if not isinstance(entry, str)}
 
 
 def describe(drafts: Mapping[str, str | dict], others: Mapping[str, str | dict]) -> dict:

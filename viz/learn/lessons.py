@@ -84,7 +84,7 @@ class Show(_Strict):
 
     view: Literal["steps", "whatif", "calculator", "lanes", "checks", "picture"]
     lane: Annotated[str, Field(max_length=100)] = "static:5"
-    find: Literal["rejection", "burst", "full", "short", "wasted", "second"] | None = None
+    find: Literal["rejection", "burst", "full", "short", "wasted", "second", "gained"] | None = None
     iteration: Annotated[int, Field(ge=0, le=8192)] = 0  # offset from the iteration found
     at: Literal["guess", "check", "verdict", "own", "rewind", "cost", "chance"] | None = None
     hide: bool = False

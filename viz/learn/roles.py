@@ -29,6 +29,7 @@ KINDS: dict[str, Callable[[int, int, int], bool]] = {
 }
 
 SECOND = "second"  # likewise, of trees: a guess held that was not the likeliest one for its place
+GAINED = "gained"  # the first guess held where another draft of the run guesses otherwise
 
 
 def usable_speedups(run: Run) -> list[float]:
@@ -59,6 +60,7 @@ ROLES: dict[str, Callable[[Run], bool]] = {
     "sampling": lambda run: run.settings.rule == "sampling" and _keeps_by_chance(run),
     "coupling": lambda run: run.settings.rule == "coupling",
     "picture": lambda run: run.picture is not None and run.settings.rule == "greedy",
+    "states": lambda run: {bool(chain.starts) for chain in run.chains.values() if chain.target} == {True, False},
     "tree": lambda run: any(it.parents for trace in run.lanes for it in trace.iterations),
 }
 
@@ -116,6 +118,9 @@ def shows(run: Run, lane: str, kind: str) -> bool:
         )
     except UserError:  # no chain of this draft, or a policy that needs its fitted head
         return False
+    if kind == GAINED:
+        others = [Replay(chain) for name, chain in run.chains.items() if name != draft and chain.target]
+        return any(held and _could_hold(other, start) == 0 for start, _, held in iterations for other in others[:1])
     return any(KINDS[kind](n, held, _could_hold(replay, start)) for start, n, held in iterations)
 
 

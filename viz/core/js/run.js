@@ -41,6 +41,9 @@ export class RunModel {
     return wanted.find((draft) => this.drafts.includes(draft)) || this.drafts[0] || null;
   }
 
+  /** Another draft than this one whose guesses are recorded; null if there is none. */
+  otherDraft(draft = this.draft) { return this.drafts.find((name) => name !== draft) || null; }
+
   replay(draft = this.draft) {
     if (!this.drafts.includes(draft)) return null;
     if (!this.replays.has(draft)) this.replays.set(draft, new Replay(this.chains[draft]));

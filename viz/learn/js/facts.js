@@ -4,7 +4,7 @@
  * have is null, and a text that uses it says so.
  */
 
-import { fixed, small, times } from "../../core/js/format.js";
+import { fixed, small, times, visible } from "../../core/js/format.js";
 import { checkCost, withCosts } from "../../core/js/replay.js";
 import { breakEven } from "./theory.js";
 
@@ -19,6 +19,7 @@ export const FACTS = {
   wrong_speedup: "speedup of SL 5 with every guess wrong", wrong_passes: "its passes of the target",
   sl: "SL of the iteration on screen", held: "its guesses that held", gives: "tokens that it gives", thrown: "guesses that it threw away",
   cost: "its cost in passes", guess: "mean cost of its guesses", check: "cost of its check",
+  first_guess: "its first guess", other_guess: "first guess of the run's other draft at its place",
   fast_acceptance: "acceptance rate of the fastest lane, percent", slow_acceptance: "that of the slowest lane, if it has the same draft, percent",
   p_first: "p of the first guess that was not certain to be kept, of the iteration on screen if it has one", q_first: "q of the same guess", keep_first: "probability that it is kept",
   temperature: "temperature", match_draft2: "match rate of the other draft, percent", c_draft2: "its cost of a guess", draft2: "its name",
@@ -71,7 +72,7 @@ function chainFacts(model, facts, draft) {
   Object.assign(facts, { match: 100 * model.matchRate(), best_sl: best.sl, best_speedup: best.speedup, one_speedup: sweep[0].speedup,
     long_speedup: sweep[sweep.length - 1].speedup, break_even: breakEven(atCost),
     wrong_speedup: wrong.speedup.median, wrong_passes: wrong.iterations.length });
-  const other = Object.keys(model.chains).find((name) => name !== draft && model.costs.c[name] != null);
+  const other = model.otherDraft();
   if (other) {
     Object.assign(facts, { draft2: other, match_draft2: 100 * model.matchRate(other), c_draft2: model.costs.c[other],
       best_speedup_draft2: model.bestStatic(model.costs, other).speedup });
@@ -98,10 +99,11 @@ function keptByChance(it) {
 export const chanceAt = (it) => it.guesses.findIndex((one) => one.accept_probability != null && one.accept_probability < 1);
 
 /** The facts of the iteration on screen. */
-export function iterationFacts(lane, i) {
+export function iterationFacts(model, lane, i) {
   const it = lane && lane.iterations[i];
   if (!it) return {};
-  return { sl: it.drafted, held: it.accepted, gives: it.gives, thrown: it.drafted - it.accepted, cost: it.cost.total, guess: it.drafted ? it.cost.guessing / it.drafted : null, check: it.cost.check, ...keptByChance(it) };
+  const other = model.chains[model.otherDraft(lane.draft)];
+  return { first_guess: it.drafted ? visible(it.guesses[0].text) : null, other_guess: visible(model.word(other?.along.choice[it.start]) ?? "") || null, sl: it.drafted, held: it.accepted, gives: it.gives, thrown: it.drafted - it.accepted, cost: it.cost.total, guess: it.drafted ? it.cost.guessing / it.drafted : null, check: it.cost.check, ...keptByChance(it) };
 }
 
 const WHOLE = new Set(["tokens", "plain_passes", "fast_passes", "best_sl", "wrong_passes", "sl", "held", "gives", "thrown",

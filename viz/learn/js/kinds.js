@@ -11,6 +11,8 @@ export const KINDS = {
     clear: (it) => it.cost.gained < 0 },
   second: { label: "a second guess", title: "the next iteration in which a guess held that was not the likeliest one for its place", fits: secondHeld,
     clear: (it) => it.deepest > 1 },
+  gained: { label: "held here only", title: "the next iteration whose first guess held where the run's other draft guesses otherwise",
+    fits: (it, holds, others) => it.accepted > 0 && others(it.start) === 0 },
 };
 
 function secondHeld({ parents, guesses, accepted }) {
@@ -20,15 +22,17 @@ function secondHeld({ parents, guesses, accepted }) {
 
 /** The iteration that shows the kind best: the first clear one, else the first one; -1 if there is none. */
 export function exampleOf(model, lane, kind) {
-  const { fits, clear } = KINDS[kind], found = clear ? lane.iterations.findIndex((it) => fits(it) && clear(it)) : -1;
+  const { clear } = KINDS[kind], found = clear ? lane.iterations.findIndex((it) => fits(model, lane, kind)(it) && clear(it)) : -1;
   return found >= 0 ? found : findIteration(model, lane, kind);
 }
 
-/** The first iteration of that kind after `from` in this direction; -1 if there is none. */
-export function findIteration(model, lane, kind, from = -1, direction = 1) {
-  const replay = model.replay(lane.draft || undefined), holds = (start) => (replay ? Math.min(replay.holds[start], replay.n - start - 1) : 0); // the last token is the target's own
-  for (let i = from + direction; i >= 0 && i < lane.iterations.length; i += direction) {
-    if (KINDS[kind].fits(lane.iterations[i], holds)) return i;
-  }
-  return -1;
+/** The first iteration of that kind after `from`; -1 if there is none. */
+export function findIteration(model, lane, kind, from = -1) {
+  return lane.iterations.findIndex((it, i) => i > from && fits(model, lane, kind)(it));
+}
+
+function fits(model, lane, kind) {
+  const holdsWith = (replay, none) => (start) => (replay ? Math.min(replay.holds[start], replay.n - start - 1) : none); // the last token is the target's own
+  const holds = holdsWith(model.replay(lane.draft || undefined), 0), others = holdsWith(model.replay(model.otherDraft(lane.draft)), null);
+  return (it) => KINDS[kind].fits(it, holds, others);
 }

@@ -222,7 +222,7 @@ export class Lessons {
 
   facts() {
     const { steps } = this.learn.places, show = this.step.show;
-    const staged = show && show.view === "steps" && steps.lane ? iterationFacts(steps.lane, steps.at.iteration) : {};
+    const staged = show && show.view === "steps" && steps.lane ? iterationFacts(this.model, steps.lane, steps.at.iteration) : {};
     return { ...this.learn.known, ...staged };
   }
 

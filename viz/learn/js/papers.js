@@ -28,7 +28,7 @@ export async function handout(lessons, lesson) {
 function shownBy(lessons, step, model) {
   const lane = model && step.show && step.show.view === "steps" ? lessons.laneFor(step.show.lane, model) : null;
   const found = lane && step.show.find ? Math.max(0, exampleOf(model, lane, step.show.find)) : 0;
-  return { lane, found, facts: { ...(model ? factsOf(model) : {}), ...(lane ? iterationFacts(lane, found) : {}) } };
+  return { lane, found, facts: { ...(model ? factsOf(model) : {}), ...(lane ? iterationFacts(model, lane, found) : {}) } };
 }
 
 function printedStep(lessons, lesson, i, model) {

@@ -67,10 +67,9 @@ export class Steps {
   }
 
   jump(kind) {
-    const from = this.at.iteration, found = findIteration(this.model, this.lane, kind, from);
-    const wrapped = found >= 0 ? found : findIteration(this.model, this.lane, kind, -1);
-    this.said = wrapped < 0 ? `This lane has no such iteration (${KINDS[kind].label}).` : found < 0 ? "From the beginning again." : "";
-    if (wrapped >= 0) this.goTo({ iteration: wrapped, step: kind === "rejection" ? "check" : 0 }); else this.build();
+    const found = findIteration(this.model, this.lane, kind, this.at.iteration);
+    this.said = found < 0 ? "From the beginning again." : "";
+    this.goTo({ iteration: found < 0 ? findIteration(this.model, this.lane, kind) : found, step: kind === "rejection" ? "check" : 0 });
   }
 
   /** Go from the current step to the one that decides about guess `at`, if there is one. */
@@ -112,7 +111,7 @@ export class Steps {
       keyed("next", button("Next ▶", () => this.move(1), { title: "Next step (right arrow)", cls: "sd-button sl-main" })),
       keyed("skip", button("»", () => this.goTo({ iteration: this.at.iteration + 1 }), { title: "Next iteration (n)" })));
     const jumps = el("span", "sl-group sl-jumps", el("span", "sd-mute", "Jump to"),
-      ...Object.entries(KINDS).map(([kind, { label, title }]) => keyed(kind, button(label, () => this.jump(kind), { title: `Jump to ${title}` }))));
+      ...Object.entries(KINDS).filter(([kind]) => findIteration(this.model, this.lane, kind) >= 0).map(([kind, { label, title }]) => keyed(kind, button(label, () => this.jump(kind), { title: `Jump to ${title}` }))));
     const hide = keyed("hide", button("Hide the verdict", () => { this.hides = !this.hides; this.build(); }, { pressed: this.hides,
       title: "Hide the verdict and predict how many guesses will hold" }));
     return el("div", "sl-bar", lanes, moves, jumps, hide);
