@@ -41,7 +41,8 @@ ROW = {"answers": 1, "answer_tokens": 9, "match": RATE, "accepted": RATE, "token
 ROWS = {
     "texts": {"texts": 1, "tokens": 9},
     "drafts": dict.fromkeys(
-        ("three-layers", "one-layer"), ROW | {"width": 64, "head_rows": 28, "outside": 0.0, "tokens": 9}
+        ("three-layers", "one-layer"),
+        ROW | {"width": 64, "head_rows": 28, "outside": 0.0, "steps": 1, "minutes": 0.1, "tokens": 9},
     ),
 }
 """The facts of a pair whose drafts of text were trained elsewhere."""

@@ -50,10 +50,9 @@ def install(report: Callable[[str], None]) -> Path:
         further = TEXT_ONLY in reading and not _is_same(DRAFTS / TEXT_ONLY, PAIR / "drafts" / TEXT_ONLY)
         facts[READING] = _install_reading(reading, report)
         if further:
-            row, more = facts["drafts"][TEXT_ONLY], facts[READING]["drafts"][TEXT_ONLY]["tokens"]
-            facts["drafts"][TEXT_ONLY] = (
-                row | _measure([TEXT_ONLY], report)[TEXT_ONLY] | {"tokens": row["tokens"] + more}
-            )
+            row, more = facts["drafts"][TEXT_ONLY], facts[READING]["drafts"][TEXT_ONLY]
+            sums = {key: row[key] + more[key] for key in ("steps", "minutes", "tokens")}
+            facts["drafts"][TEXT_ONLY] = row | _measure([TEXT_ONLY], report)[TEXT_ONLY] | sums
     write_json(PAIR / FACTS_FILE, facts)
     write_card(PAIR)
     return PAIR
