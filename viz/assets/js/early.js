@@ -9,16 +9,18 @@ import { open } from "./opening.js";
 
 let cover = null, player = null, run = null;
 
-/** Whether a link's settings differ from those of the page's first run. */
-export const asksForAnother = (query) => ["prompt", "lanes", "pair"].some((name) => query.get(name));
+/** Whether a link's settings differ from those of the page's first run; a pair that the form does not offer counts as none. */
+export const asksForAnother = (query) => Boolean(query.get("prompt") || query.get("lanes") || offers(query.get("pair")));
+
+const offers = (pair) => pair && component("pair")?.props.choices?.some(([, value]) => value === pair);
+const component = (name) => (window.gradio_config?.components || []).find(({ props }) => props && props.elem_id === name);
 
 /** The run that the link itself carries, after "#"; null if there is none. */
 export const packedRun = () => new URLSearchParams(window.location.hash.slice(1)).get("run");
 
 /** The value of the Race tab's view, JSON text of a delta; "" where no run is shipped. */
 function firstValue() {
-  const { components = [] } = window.gradio_config || {};
-  const view = components.find((one) => one.props && one.props.elem_id === "race");
+  const view = component("race");
   return view && typeof view.props.value === "string" ? view.props.value : "";
 }
 
