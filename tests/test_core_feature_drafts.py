@@ -27,10 +27,12 @@ from decoding.engines.slim import FEATURE_FILE
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.registry import make_policy
+from decoding.records import pairs
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Chain, Costs
 from training.align.feature import FeatureDraft
 
+from .commands import command
 from .feature_pair import LAYERS, load_feature_pair, make_feature_pair
 
 PROMPT = "def f(x):\n    return"
@@ -111,6 +113,14 @@ def test_it_writes_the_text_of_generate(pair, models, lane):
     prompt, run = run_lane(pair, f"feature/{lane}")
     assert run.output == text_of_generate(models, tuple(prompt.ids), 40)
     assert any(iteration.n_accepted for iteration in run.iterations)
+
+
+@pytest.mark.parametrize("draft", ["feature", "text"])
+def test_the_command_compares_any_draft_of_a_pair(models, monkeypatch, draft):
+    monkeypatch.setattr(pairs, "MODELS", models)
+    asked = ["lossless", "--pair=tiny", "--limit=1", "--longest=2", "--max-new-tokens=8"]
+    assert "0 differ." in command(*asked, f"--draft={draft}").out
+    assert "no draft" in command(*asked, "--draft=other").err
 
 
 def test_its_guesses_are_those_of_training(pair, models):

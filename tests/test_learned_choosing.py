@@ -157,12 +157,14 @@ def test_an_avx2_cpu_chooses_another_fixed_sl_than_one_with_bfloat16():
 
 
 def test_no_example_of_the_page_is_lost_to_plain_decoding_by_all_learned_policies_where_checks_are_dear():
-    """With what the costs of a CPU with AVX2 alone choose: c 0.114, v(6) 1.60 (docs/measured.md)."""
+    """With what the costs of a CPU with AVX2 alone choose: c 0.114, v(6) 1.60 (docs/measured.md); but for the example
+    that is about losing, a translation.
+    """
     pair = next(one for one in embedded_pairs() if one.chat)
     draft, folder = pair.default_draft, Path(pair.drafts[pair.default_draft]) / FOLDER
     heads, here = load_heads(folder, None, None), replace(costs(0.114, 1.60), draft_step={draft: 0.114})
     chosen = choose(read_validation(folder, draft), heads, here)
-    runs = [load_run(path) for path in Path(RECORDINGS).glob("showcase-chat-*.json")]
+    runs = [load_run(path) for path in Path(RECORDINGS).glob("showcase-chat-*.json") if "translation" not in path.name]
     runs = [replace(untimed(run), costs=here) for run in runs if draft in run.chains]
     assert len(runs) > 8
     for run in runs:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..comparison.prepare import shared_vocabulary
+from ..engines.abilities import reads_states
 from ..engines.base import CachedModel
 from ..engines.inputs import Branches, EncodedPrompt, already_in_place
 from ..engines.pair import Pair
@@ -151,7 +152,10 @@ class RememberingTarget(RememberingModel):
 
 
 def remembering(pair: Pair) -> Pair:
-    """The same pair with a memory for target and default draft; unchanged if their greedy work stays on a device."""
+    """The same pair with a memory for target and default draft; unchanged if their greedy work stays on a device.
+
+    A draft that reads hidden states has none: its passes depend on more than its tokens.
+    """
     if pair.target.works_on_device:
         return pair
     shared = shared_vocabulary(pair, [pair.default_draft])
@@ -161,7 +165,7 @@ def remembering(pair: Pair) -> Pair:
         RememberingTarget(pair.target, shared),
         pair.default_draft,
         pair.draft_names,
-        lambda name: RememberingModel(pair.draft(name)),
+        lambda name: pair.draft(name) if reads_states(pair.draft(name)) else RememberingModel(pair.draft(name)),
         pair.chat,
     )
     new.target_folder, new.draft_folders = pair.target_folder, pair.draft_folders

@@ -95,7 +95,7 @@ def _write(data: list[dict[str, Any]], folder: Path) -> None:
 def lossless(
     pair: PairName = "",
     target: Target = "",
-    draft: Draft = "",
+    draft: Annotated[str, typer.Option(help="Which draft of the pair; with --target, its folder or Hub id.")] = "",
     suite: Annotated[str, typer.Option(help="Prompts of this suite; all: interleaved over the suites.")] = "all",
     limit: Annotated[int, typer.Option(help="Number of prompts.", min=1)] = 100,
     skip: Annotated[int, typer.Option(help="Skip this many of them, which were compared before.", min=0)] = 0,
@@ -122,13 +122,20 @@ def lossless(
     from ..engines.pair import load_pair
     from ..records.suites import load_suite, suites_for
 
-    loaded = load_pair(pair, target, draft, dtype=dtype if weights == "auto" else weights, device=device)
+    loaded = load_pair(
+        pair, target, draft if target else "", dtype=dtype if weights == "auto" else weights, device=device
+    )
+    if draft and not target:
+        loaded.draft(draft)  # raises UserError for an unknown name
+        loaded.default_draft = draft
     suite = suites_for(suite, loaded.chat)
     chosen = load_suite(suite, "test", limit)[skip:]
     if not chosen:
         raise UserError(f"No prompt is left: at most {limit}, of which {skip} are skipped. Skip fewer.")
     prompts = [loaded.encode_prompt(one.prompt, picture=one.picture) for one in chosen]
-    lines = _lines(kept, loaded, {"suite": suite, "skip": skip, "tokens": max_new_tokens, "longest": longest})
+    lines = _lines(
+        kept, loaded, {"suite": suite, "skip": skip, "tokens": max_new_tokens, "longest": longest, "draft": draft}
+    )
     counts = _kept_counts(lines)
     deadline = monotonic() + 60 * minutes if minutes is not None else inf
     with progress_bar() as progress:
