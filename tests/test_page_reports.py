@@ -16,6 +16,7 @@ from decoding.errors import UserError
 from decoding.evaluation.advice import recommend
 from decoding.evaluation.report import markdown
 from decoding.evaluation.results import EvaluationResult, load_result, result_from_dict, save_result
+from decoding.evaluation.table import Cell, Table
 from decoding.records.events import Event
 from decoding.records.fingerprint import fingerprint
 from decoding.records.pairs import PairDescription, embedded_pairs
@@ -23,7 +24,7 @@ from decoding.records.run_file import to_plain
 from viz.figures.answers import CAUSES
 from viz.figures.evaluation import fastest
 from viz.player.names import lane_name
-from viz.reports.report import PAPERS, DraftsReport, EvaluationReport, beside_evaluation, is_stale
+from viz.reports.report import PAPERS, DraftsReport, EvaluationReport, beside_evaluation, is_stale, with_names
 from viz.reports.tab import Kept, _answers, _finish, job_options
 
 from .evaluations import make_drafts, make_evaluation, on_clock, renamed
@@ -160,6 +161,12 @@ def test_figures_on_the_papers_data_sets_of_other_weights_say_so(tmp_path):
     assert "other than the installed ones" in " ".join(titled(report, PAPERS)["sentences"])
 
 
+def test_a_draft_that_is_called_like_a_lane_keeps_its_name():
+    row = [Cell("early-exit"), Cell("early-exit/static:2")]
+    (table,) = with_names([Table("", "", ["draft", "best policy"], [row])])
+    assert [one.text for one in table.rows[0]] == ["early-exit", "Static 2 · early-exit"]
+
+
 def test_figures_of_other_weights_say_so(tmp_path):
     pair, setting = fake_pair(), make_evaluation().setting
     assert not is_stale(setting, pair)  # there are no weights here, so nothing is known
@@ -250,3 +257,6 @@ def test_two_tabs_with_two_best_sls_say_which_to_take():
     assert f"chosen on 20: use {one.best_sl + 1}" in beside_evaluation(drafts, evaluation)
     drafts.setting.validation_prompts = 400
     assert f"use {one.best_sl}" in beside_evaluation(drafts, evaluation)
+    evaluation.setting.target_dtype = "float16"
+    said = beside_evaluation(drafts, evaluation)
+    assert "in float16; here, in" in said and "of the number format that you run" in said

@@ -268,6 +268,12 @@ def beside_evaluation(drafts: EvaluationResult, evaluation: EvaluationResult) ->
     same = next((one for one in drafts.drafts if one.name == evaluation.setting.draft), None)
     if same is None or same.best_sl == evaluation.static_opt:
         return ""
+    here, there = drafts.setting.target_dtype, evaluation.setting.target_dtype
+    if here != there:
+        return (
+            f"The Evaluation tab gives SL {evaluation.static_opt} as the best static SL of {same.name}, with the target in "
+            f"{there}; here, in {here}, it is SL {same.best_sl}: use the one of the number format that you run."
+        )
     few, many = drafts.setting.validation_prompts, evaluation.setting.validation_prompts
     text = (
         f"The Evaluation tab gives SL {evaluation.static_opt} as the best static SL of {same.name}, chosen on {many} "
@@ -286,8 +292,17 @@ def report_of(result: EvaluationResult) -> Report:
 
 
 def with_names(tables: Sequence[Table]) -> list[Table]:
-    """``tables`` with lanes by the names that they have in the race."""
-    return [replace(table, rows=[list(map(_named, row)) for row in table.rows]) for table in tables]
+    """``tables`` with lanes by the names that they have in the race; a draft's name may be a lane's text, too."""
+    return [
+        replace(
+            table,
+            rows=[
+                [one if title == "draft" else _named(one) for title, one in zip(table.columns, row)]
+                for row in table.rows
+            ],
+        )
+        for table in tables
+    ]
 
 
 def _named(cell: Cell) -> Cell:
