@@ -259,4 +259,4 @@ def test_two_tabs_with_two_best_sls_say_which_to_take():
     assert f"use {one.best_sl}" in beside_evaluation(drafts, evaluation)
     evaluation.setting.target_dtype = "float16"
     said = beside_evaluation(drafts, evaluation)
-    assert "in float16; here, in" in said and "of the number format that you run" in said
+    assert "in float16; here, in" in said and "of the format that you run" in said

@@ -271,8 +271,8 @@ def beside_evaluation(drafts: EvaluationResult, evaluation: EvaluationResult) ->
     here, there = drafts.setting.target_dtype, evaluation.setting.target_dtype
     if here != there:
         return (
-            f"The Evaluation tab gives SL {evaluation.static_opt} as the best static SL of {same.name}, with the target "
-            f"in {there}; here, in {here}, it is SL {same.best_sl}: use the one of the number format that you run."
+            f"The Evaluation tab gives SL {evaluation.static_opt} as the best static SL of {same.name}, with the "
+            f"target in {there}; here, in {here}, it is SL {same.best_sl}: use the one of the format that you run."
         )
     few, many = drafts.setting.validation_prompts, evaluation.setting.validation_prompts
     text = (
