@@ -88,7 +88,7 @@ const Shell = {
     strip.build();
     const row = el("div", `sd-row ${color.cls}`);
     row.style.setProperty("--sd-k", color.ink);
-    const name = button(lane.name, () => this.select(number), { title: `Step through ${lane.name}`, cls: "sd-name", pressed: false });
+    const name = button(el("span", "sd-name-text", lane.name), () => this.select(number), { title: `Step through ${lane.name}`, cls: "sd-name", pressed: false });
     row.append(name, strip.node);
     strip.node.dataset.lane = number;
     strip.flag.append(el("i", "sd-flag-sign", "⚑"), el("b", "", lane.speedup ? times(lane.speedup.median) : ""));
