@@ -68,7 +68,7 @@ def draw_losses(result: EvaluationResult, best: str) -> Drawing | None:
             y=[name.replace("tokens took", "tokens<br>took") for name in names],
             x=[bars[name] for name in names],
             orientation="h",
-            marker={"color": colour, "opacity": [0.95 if name == "as it is" else 0.45 for name in names]},
+            marker={"color": colour, "opacity": [0.6 if name == "as it is" else 0.35 for name in names]},
             text=[f"{bars[name]:.2f}" for name in names],
             textfont={"color": INK},
             hovertemplate="%{y}: %{x:.2f} times<extra></extra>",
