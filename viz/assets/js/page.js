@@ -36,6 +36,7 @@ class Race {
       stands: () => this.player.t >= this.player.total,
     });
     this.queue = Promise.resolve();
+    this.left = new Set();
     document.addEventListener("visibilitychange", () => this.lookAway());
     this.begin(props.value);
   }
@@ -94,9 +95,14 @@ class Race {
 
   /** A run under way ends where another is opened, and does not come back over it. */
   leave() {
-    this.left = this.racing;
-    this.racing = null;
+    this.replace(null);
     document.getElementById("stop")?.click();
+  }
+
+  /** Another run is under way, or none: what is still on its way of the one before it is not shown. */
+  replace(run) {
+    if (this.racing && this.racing !== run) this.left.add(this.racing);
+    this.racing = run;
   }
 
   show(payload) {
@@ -124,7 +130,7 @@ class Race {
 
   /** A delta has the events from number ``seq`` to before ``next``; those between the last one and it were missed. */
   async accept({ run, seq, next, events }) {
-    if (run === this.left) return;
+    if (this.left.has(run)) return;
     if (run !== this.live) Object.assign(this, { live: run, wanted: 0, started: false });
     if (next <= this.wanted) return;
     if (seq > this.wanted) {
@@ -184,7 +190,7 @@ class Race {
     this.root.hidden = false;
     if (isNarrow()) this.root.scrollIntoView({ block: "start" });
     this.started = true;
-    this.racing = this.live;
+    this.replace(this.live);
     this.run = null;
     this.status.say("");
     this.take.offer(null);
