@@ -36,7 +36,7 @@ LOSSES_FILE, FACTS_FILE = "losses.json", "alignment.json"
 def install(report: Callable[[str], None]) -> Path:
     """Copies every trained draft to ``models/<pair>`` and measures it; returns that folder. Raises UserError.
 
-    Those of text and those that read states are kept apart, and each kind only if some of it were trained here.
+    Drafts of text are installed if the default one was trained here, those that read states if any of them was.
     """
     names, reading = _trained(RECIPES), _trained(FEATURE_RECIPES)
     if reading == [TEXT_ONLY]:  # trained as a draft of text, with nothing to compare it with
