@@ -95,14 +95,15 @@ class Race {
 
   /** A run under way ends where another is opened, and does not come back over it. */
   leave() {
-    this.replace(null);
+    this.left.add(this.racing);
+    this.racing = null;
     document.getElementById("stop")?.click();
   }
 
-  /** Another run is under way, or none: what is still on its way of the one before it is not shown. */
-  replace(run) {
-    if (this.racing && this.racing !== run) this.left.add(this.racing);
-    this.racing = run;
+  /** What is still on its way of the run that was under way before, ended or not, is not shown. */
+  begun(run) {
+    if (this.latest && this.latest !== run) this.left.add(this.latest);
+    this.latest = this.racing = run;
   }
 
   show(payload) {
@@ -190,7 +191,7 @@ class Race {
     this.root.hidden = false;
     if (isNarrow()) this.root.scrollIntoView({ block: "start" });
     this.started = true;
-    this.replace(this.live);
+    this.begun(this.live);
     this.run = null;
     this.status.say("");
     this.take.offer(null);

@@ -22,15 +22,17 @@ function secondHeld({ parents, guesses, accepted }) {
 
 /** The iteration that shows the kind best: the first clear one, else the first one; -1 if there is none. */
 export function exampleOf(model, lane, kind) {
-  const { clear } = KINDS[kind], found = clear ? lane.iterations.findIndex((it) => fits(model, lane, kind)(it) && clear(it)) : -1;
+  const { clear } = KINDS[kind], is = fits(model, lane, kind), found = clear ? lane.iterations.findIndex((it) => is(it) && clear(it)) : -1;
   return found >= 0 ? found : findIteration(model, lane, kind);
 }
 
 /** The first iteration of that kind after `from`; -1 if there is none. */
 export function findIteration(model, lane, kind, from = -1) {
-  return lane.iterations.findIndex((it, i) => i > from && fits(model, lane, kind)(it));
+  const is = fits(model, lane, kind);
+  return lane.iterations.findIndex((it, i) => i > from && is(it));
 }
 
+/** Whether an iteration of `lane` is of the kind. */
 function fits(model, lane, kind) {
   const holdsWith = (replay, none) => (start) => (replay ? Math.min(replay.holds[start], replay.n - start - 1) : none); // the last token is the target's own
   const holds = holdsWith(model.replay(lane.draft || undefined), 0), others = holdsWith(model.replay(model.otherDraft(lane.draft)), null);
