@@ -10,9 +10,10 @@ import pytest
 from decoding.errors import UserError
 from decoding.lookahead.costaware import chance
 from decoding.lookahead.fitted import load_heads, need_head
+from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.lookahead.policy_files import read_policy, write_policy
 
-from .learned_heads import TUNED, make_features, make_file, make_head
+from .learned_heads import TUNED, make_features, make_file, make_head, make_weights
 
 TARGET, DRAFT = "t" * 16, "d" * 16
 
@@ -36,6 +37,28 @@ def test_heads_come_back_as_they_were_written(tmp_path, seed):
     for policy, head in heads.items():
         np.testing.assert_allclose(head.score_chain(features), make_head(policy, seed).score_chain(features))
         assert head.tuned == TUNED[policy]
+
+
+def test_counts_that_stand_beside_the_draft_are_not_stored_twice(tmp_path):
+    policy, folder = make_file("costaware", 3), tmp_path / "policies"
+    counts = Ngrams(policy.weights["ngrams"])
+    write_ngrams(tmp_path, counts)
+    write_policy(folder, policy)
+    assert (folder / "costaware.safetensors").stat().st_size < counts.packed.nbytes
+    assert load_heads(folder, TARGET, DRAFT)["costaware"].ngrams.packed.tobytes() == counts.packed.tobytes()
+    write_ngrams(tmp_path, Ngrams(counts.packed[::-1].copy()))
+    with pytest.raises(UserError, match="counts of n-grams that the policy costaware reads are missing or others"):
+        need_head("costaware", load_heads(folder, TARGET, DRAFT))
+
+
+def test_large_matrices_are_stored_in_half_precision(tmp_path):
+    policy = make_file("specdecpp")
+    policy.weights = make_weights("specdecpp", hidden_size=200)
+    write_policy(tmp_path, policy)
+    found, block = read_policy(tmp_path, "specdecpp").weights["block"], policy.weights["block"]
+    assert (tmp_path / "specdecpp.safetensors").stat().st_size < block.nbytes
+    np.testing.assert_allclose(found, block, rtol=1e-3, atol=1e-6)
+    assert found.dtype == np.float32
 
 
 def test_nothing_fitted_says_fit_first(tmp_path):

@@ -21,8 +21,7 @@ from ..errors import UserError
 from ..files import write_whole
 
 FILE = "ngrams.safetensors"
-"""Beside a draft's weights: counts of the text that it was trained on. ``fit`` copies them into costaware's policy
-file, so that a lane reads no second one."""
+"""Beside a draft's weights: counts of the text that it was trained on."""
 BITS = 22
 CELLS = 1 << BITS
 ORDERS = (1, 2, 3)

@@ -18,9 +18,12 @@ from safetensors.numpy import load, save
 
 from ..errors import UserError
 from ..files import sha256_of, write_whole
+from .ngrams import read_ngrams
 
+COUNTS = "ngrams"  # weights that also stand beside the draft: the policy's file then has their digest in their place
 SCHEMA = "speculoscope.policy/2"
 MAX_BYTES = 64 * 2**20
+HALF_FROM = 2**15  # entries from which on a matrix is stored in float16
 AGAIN = "fit again with python -m decoding fit"
 
 
@@ -80,8 +83,11 @@ def write_policy(folder: Path, policy: PolicyFile) -> None:
     """Writes both files atomically; a reader never mixes old and new weights. Raises OSError."""
     _check_finite(policy)
     folder.mkdir(parents=True, exist_ok=True)
-    weights = save({name: np.ascontiguousarray(array) for name, array in policy.weights.items()})
-    fields = asdict(policy) | {"schema": SCHEMA, "weights": sha256_of(weights)}
+    own, counts = dict(policy.weights), ""
+    if COUNTS in own and (known := _counts_of(folder)) is not None and np.array_equal(known, own[COUNTS]):
+        counts = sha256_of(own.pop(COUNTS).tobytes())
+    weights = save({name: np.ascontiguousarray(_stored(array)) for name, array in own.items()})
+    fields = asdict(policy) | {"schema": SCHEMA, "weights": sha256_of(weights), "counts": counts}
     write_whole(folder / f"{policy.policy}.safetensors", weights)
     write_whole(folder / f"{policy.policy}.json", json.dumps(fields, indent=1, allow_nan=False).encode())
 
@@ -92,6 +98,7 @@ def read_policy(
     """Reads and checks a fitted policy. Raises UserError if it is damaged or belongs to other weights."""
     fields = _read_json(folder / f"{policy}.json", policy)
     weights = _read_weights(folder / f"{policy}.safetensors", policy, fields.pop("weights", ""))
+    weights |= _read_counts(folder, policy, fields.pop("counts", ""))
     if fields.pop("schema", None) != SCHEMA:
         raise UserError(f"The file of the policy {policy} is of another version: {AGAIN}.")
     try:
@@ -133,13 +140,33 @@ def _read_weights(path: Path, policy: str, digest: str) -> dict[str, np.ndarray]
         data = path.read_bytes()
         if sha256_of(data) != digest:
             raise UserError(f"The weights of the policy {policy} are damaged or of another fit: {AGAIN}.")
-        return load(data)
+        stored = load(data)
+        return {name: x.astype(np.float32) if x.dtype == np.float16 else x for name, x in stored.items()}
     except OSError as error:
         raise UserError(f"Cannot read the weights of the policy {policy}: {error.strerror or error}.") from error
     except (SafetensorError, KeyError, ValueError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"The weights of the policy {policy} are damaged: {AGAIN}.") from error
+
+
+def _stored(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float16) if array.dtype == np.float32 and array.size >= HALF_FROM else array
+
+
+def _counts_of(folder: Path) -> np.ndarray | None:
+    """The counts of n-grams beside the draft whose policies are in ``folder``. Raises UserError."""
+    ngrams = read_ngrams(folder.parent)
+    return None if ngrams is None else ngrams.packed
+
+
+def _read_counts(folder: Path, policy: str, digest: str) -> dict[str, np.ndarray]:
+    if not digest:
+        return {}
+    counts = _counts_of(folder)
+    if counts is None or sha256_of(counts.tobytes()) != digest:
+        raise UserError(f"The counts of n-grams that the policy {policy} reads are missing or others: {AGAIN}.")
+    return {COUNTS: counts}
 
 
 def _check_finite(policy: PolicyFile) -> None:
