@@ -33,10 +33,10 @@ from decoding.records.trace import Chain, Costs
 from training.align.feature import FeatureDraft
 
 from .commands import command
-from .feature_pair import LAYERS, load_feature_pair, make_feature_pair
+from .feature_pair import LAYERS, N_HEADS, PROMPT, load_feature_pair, make_feature_pair
 
-PROMPT = "def f(x):\n    return"
-COSTS = Costs(target_s=1.0, verify_curve=[1.0], draft_step={"feature": 0.1}, overhead=0.0)
+COSTS = Costs(target_s=1.0, verify_curve=[1.0], draft_step={"feature": 0.1, "heads": 0.1}, overhead=0.0)
+DRAFTS = ("feature", "heads")
 ENGINES = ("lean", "transformers", "cuda")
 
 
@@ -55,7 +55,11 @@ def pair(request, models):
             patch.setattr(loading, "is_lean", lambda config: False)
         pair = load_feature_pair(models, patch)
     if request.param == "cuda":
-        pair.target, pair._drafts["feature"] = (_on_graphs(models / "tiny" / name) for name in ("target", "draft"))
+        pair.target = _on_graphs(models / "tiny" / "target")
+        pair._drafts |= {
+            "feature": _on_graphs(models / "tiny" / "draft"),
+            "heads": _on_graphs(models / "tiny" / "heads"),
+        }
     return pair
 
 
@@ -63,7 +67,7 @@ def _on_graphs(folder) -> CudaModel:
     info = loading.describe_model(loading.load_hf_model(folder, torch.float32), folder.name, "", "")
     model = CudaModel(loading.load_hf_model(folder, torch.float32), info, "float32", "cpu", graphs=False)
     if (folder / FEATURE_FILE).is_file():
-        model.take_projections(load_file(folder / FEATURE_FILE), len(LAYERS))
+        model.take_projections(load_file(folder / FEATURE_FILE), len(LAYERS) if folder.name == "draft" else 1)
     return model
 
 
@@ -104,18 +108,19 @@ def guesses_of_training(models, text: list[int], steps: int) -> np.ndarray:
         return np.stack([trunk.lm_head(last)[0].argmax(-1).numpy() for last in draft.unroll(ids, before, steps)])
 
 
+@pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("lane", ["static:1", "static:4", "confidence:0.2", "heuristic", "tree:5", "costtree"])
-def test_it_writes_the_text_of_generate(pair, models, lane):
-    if not pair.draft("feature").can_branch and "tree" in lane:
+def test_it_writes_the_text_of_generate(pair, models, lane, draft):
+    if not pair.draft(draft).can_branch and "tree" in lane:
         with pytest.raises(UserError, match="guesses trees, which these models cannot read"):
-            run_lane(pair, f"feature/{lane}")
+            run_lane(pair, f"{draft}/{lane}")
         return
-    prompt, run = run_lane(pair, f"feature/{lane}")
+    prompt, run = run_lane(pair, f"{draft}/{lane}")
     assert run.output == text_of_generate(models, tuple(prompt.ids), 40)
     assert any(iteration.n_accepted for iteration in run.iterations)
 
 
-@pytest.mark.parametrize("draft", ["feature", "text"])
+@pytest.mark.parametrize("draft", ["feature", "heads", "text"])
 def test_the_command_compares_any_draft_of_a_pair(models, monkeypatch, draft):
     monkeypatch.setattr(pairs, "MODELS", models)
     asked = ["lossless", "--pair=tiny", "--limit=1", "--longest=2", "--max-new-tokens=8"]
@@ -134,6 +139,20 @@ def test_its_guesses_are_those_of_training(pair, models):
             assert guess == expected[step, last + step]
             compared.append(step)
     assert set(compared) == {0, 1, 2, 3}
+
+
+def test_heads_guess_at_once_and_no_more_than_they_are(pair):
+    """From the target's last state before the text's last token."""
+    prompt, run = run_lane(pair, "heads/static:8")
+    assert {len(iteration.drafted) for iteration in run.iterations[:-2]} == {N_HEADS}
+    assert "exhausted" in {iteration.stop for iteration in run.iterations}
+    assert {iteration.n_accepted for iteration in run.iterations} >= {1, N_HEADS}
+    model, target, text = pair.draft("heads"), pair.target, [*prompt.ids, *run.output]
+    for iteration in run.iterations[1:4]:
+        target.kept_layers = (-1,)
+        target.prefill(text[: len(prompt) + iteration.start - 1])
+        logits, _ = model.parallel_heads.guess(target.last_states[0][-1:])
+        assert iteration.drafted == logits.argmax(-1).tolist()
 
 
 def test_the_states_matter(lean, models, tmp_path, monkeypatch):
@@ -178,33 +197,37 @@ class Recorded(NamedTuple):
 
     prepared: Prepared
     output: list[int]
-    chain: Chain
+    chains: dict[str, Chain]
 
 
 @pytest.fixture(scope="module")
 def recorded(pair) -> Recorded:
-    prepared = prepare(CompareRequest(PROMPT, lanes=["feature/static:1"], max_new_tokens=40, ignore_eos=True), pair)
+    lanes = [f"{draft}/static:1" for draft in DRAFTS]
+    prepared = prepare(CompareRequest(PROMPT, lanes=lanes, max_new_tokens=40, ignore_eos=True), pair)
     output = LaneRun(prepared, parse_lane("autoregressive"), COSTS).run().output
-    return Recorded(prepared, output, chain_of(prepared, "feature", output))
+    return Recorded(prepared, output, {draft: chain_of(prepared, draft, output) for draft in DRAFTS})
 
 
-def test_its_chain_holds_where_one_pass_foresees_it(recorded):
-    foreseen = foresee(recorded.prepared, "feature", recorded.output)
-    held = [recorded.chain.holds(at) for at in range(40)]
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_its_chain_holds_where_one_pass_foresees_it(recorded, draft):
+    foreseen = foresee(recorded.prepared, draft, recorded.output)
+    held = [recorded.chains[draft].holds(at) for at in range(40)]
     assert held == [foreseen.holds(at) for at in range(40)] and 0 in held and max(held) > 2
 
 
+@pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize(
     "lane", ["static:1", "static:6", "confidence:0.4", "oracle", "oracle:best", "tree:5", "costtree"]
 )
-def test_a_replay_of_its_chain_is_the_live_lane(pair, recorded, lane):
-    lane, (prepared, output, chain) = parse_lane(f"feature/{lane}"), recorded
-    if lane.spec.branches and not pair.draft("feature").can_branch:
+def test_a_replay_of_its_chain_is_the_live_lane(pair, recorded, lane, draft):
+    lane, (prepared, output, chains) = parse_lane(f"{draft}/{lane}"), recorded
+    chain = chains[draft]
+    if lane.spec.branches and not pair.draft(draft).can_branch:
         return
     costs = replace(COSTS, verify_curve=[1 + 0.1 * n for n in range(33)])  # a tree stays within what is recorded
     live, policy = LaneRun(prepared, lane, costs, chain).run(), make_policy(lane)
     if lane.spec.branches:
-        found = simulate_trees(chain, grow_along(prepared, "feature", output), costs, policy, 40)
+        found = simulate_trees(chain, grow_along(prepared, draft, output), costs, policy, 40)
     else:
         found = simulate(chain, costs, policy, max_new_tokens=40)
     assert found.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
@@ -212,23 +235,26 @@ def test_a_replay_of_its_chain_is_the_live_lane(pair, recorded, lane):
 
 def test_its_costs_are_measured(lean):
     prompt = lean.encode_prompt(PROMPT).ids
-    costs = measure_costs(lean, ["feature", "text"], prompt)
+    costs = measure_costs(lean, ["feature", "text", "heads"], prompt)
     assert costs.draft_step["feature"] > 0 and costs.draft_step["text"] > 0
+    alone = measure_costs(lean, ["heads"], prompt)  # whose guesses are too few to measure all verifications with
+    assert len(alone.verify_curve) >= 21 and max(alone.draft_step["heads"], alone.first_step["heads"]) > 0
 
 
 def test_all_lanes_agree_in_bfloat16(models, monkeypatch):
     pair = load_feature_pair(models, monkeypatch, "bfloat16")
-    lanes = ["autoregressive", "feature/static:3", "feature/confidence:0.4", "text/static:3", "ngram/static:3"]
+    own = ["feature/static:3", "feature/confidence:0.4", "heads/static:3"]
+    lanes = ["autoregressive", *own, "text/static:3", "ngram/static:3"]
     run = finished_run(CompareRequest(PROMPT, lanes=lanes, max_new_tokens=32, repeats=2), pair)
     assert all(trace.verdict.same or trace.verdict.near_tie for trace in run.lanes)
-    assert set(run.chains) == {"feature", "text", "ngram"}
+    assert set(run.chains) == {"feature", "heads", "text", "ngram"}
     drafted = [token for iteration in run.lanes[1].iterations for token in iteration.drafted]
     assert all(token.draft_top in (None, []) and token.draft_choice == token.id for token in drafted)
 
 
 def test_coupling_and_sampling_run_with_it(lean):
     for rule in ("coupling", "sampling"):
-        lanes = ["autoregressive", "feature/static:3", "feature/confidence:0.2"]
+        lanes = ["autoregressive", "feature/static:3", "feature/confidence:0.2", "heads/static:3", "heads/tree:4"]
         request = CompareRequest(PROMPT, lanes=lanes, max_new_tokens=24, repeats=1, temperature=0.8, rule=rule)
         run = finished_run(request, lean)
         assert rule == "sampling" or all(trace.verdict.same for trace in run.lanes)

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..comparison.prepare import shared_vocabulary
-from ..engines.abilities import reads_states
+from ..comparison.prepare import abilities_of, shared_vocabulary
 from ..engines.base import CachedModel
 from ..engines.inputs import Branches, EncodedPrompt, already_in_place
 from ..engines.pair import Pair
@@ -154,7 +153,7 @@ class RememberingTarget(RememberingModel):
 def remembering(pair: Pair) -> Pair:
     """The same pair with a memory for target and default draft; unchanged if their greedy work stays on a device.
 
-    A draft that reads hidden states has none: its passes depend on more than its tokens.
+    A draft that reads hidden states has none: its guesses depend on more than its tokens.
     """
     if pair.target.works_on_device:
         return pair
@@ -165,7 +164,7 @@ def remembering(pair: Pair) -> Pair:
         RememberingTarget(pair.target, shared),
         pair.default_draft,
         pair.draft_names,
-        lambda name: pair.draft(name) if reads_states(pair.draft(name)) else RememberingModel(pair.draft(name)),
+        lambda name: RememberingModel(pair.draft(name)) if abilities_of(pair, name).text_only else pair.draft(name),
         pair.chat,
     )
     new.target_folder, new.draft_folders = pair.target_folder, pair.draft_folders

@@ -19,9 +19,10 @@ from ..loop.acceptance import AcceptanceRule, make_rule
 from ..loop.device_drafting import DeviceDraft, works_on_device
 from ..loop.drafting import MODEL_FREE, DraftAbilities, DraftSource, ModelDraft
 from ..loop.feature_drafting import FeatureDraft
+from ..loop.heads_drafting import HeadsDraft
 from ..loop.limits import Limits, StopStrings
 from ..records.model_free import MODEL_FREE as WORDS
-from ..records.pairs import FEATURE, TEXT_MODEL
+from ..records.pairs import FEATURE, HEADS, TEXT_MODEL
 from ..records.request import DEFAULT_LANES, CompareRequest, check_request
 from ..records.trace import ModelInfo
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from ..engines.base import CachedModel
     from ..engines.pair import Pair
 
-KINDS: dict[str, type[ModelDraft]] = {TEXT_MODEL.kind: ModelDraft, FEATURE: FeatureDraft}  # as in pair.json
+KINDS: dict[str, type[ModelDraft]] = {TEXT_MODEL.kind: ModelDraft, FEATURE: FeatureDraft, HEADS: HeadsDraft}
+"""As pair.json names them."""
 ALL_FEATURES = frozenset({"p", "entropy", "top10", "margin", "proposer", "hidden"})
 
 

@@ -19,5 +19,5 @@ def is_on_device(model: CachedModel) -> TypeGuard[DeviceModel]:
 
 
 def reads_states(model: CachedModel) -> TypeGuard[FeatureModel]:
-    """Whether it is a draft that reads hidden states."""
+    """Whether it is a draft that reads hidden states with each token."""
     return model.projections is not None

@@ -13,7 +13,7 @@ from ..records.trace import ModelInfo
 from .inputs import Branches, EncodedPrompt
 
 if TYPE_CHECKING:
-    from .projections import Projections
+    from .projections import ParallelHeads, Projections
 
 DEFAULT_MAX_LENGTH = 8192  # tokens of cache, if the model could take more
 OUTSIDE = -1e4  # logit of a token outside a reduced head: its probability is 0, and 0 * OUTSIDE is not NaN
@@ -48,6 +48,7 @@ class CachedModel(Protocol):
     tied: bool = False  # embedding and head are one tensor
     note: str | None = None  # a sentence for the notes of a run
     projections: Projections | None = None  # it reads hidden states: it is a FeatureModel
+    parallel_heads: ParallelHeads | None = None  # all that it guesses with
 
     @property
     def records_graphs(self) -> bool:
@@ -97,7 +98,9 @@ class FeatureModel(CachedModel, Protocol):
     """A draft that reads hidden states; ``projections`` turn them into what it reads with a token."""
 
     def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
-        """Makes a model a draft that reads the target's states after ``layers`` layers (projections.py)."""
+        """Makes a model a draft that reads the target's states after ``layers`` layers: by projections of them, or
+        by parallel heads (projections.py).
+        """
 
     def extend_with(self, ids: list[int], added: torch.Tensor, branches: Branches | None = None) -> torch.Tensor:
         """As ``extend`` with ``added`` [n, hidden_size] added to the embeddings of ``ids``.

@@ -46,7 +46,8 @@ def check_config(config: Any, name: str) -> None:
     sizes = {**config, **(text if isinstance(text, dict) else {})}
     for key in _SIZES:
         size = sizes.get(key)
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_SIZE):
+        least = 0 if key == "num_hidden_layers" else 1  # the trunk of parallel heads has none
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not least <= size <= MAX_SIZE):
             raise UserError(f"{name} holds a broken model: its config.json says {key} = {str(size)[:40]}.")
 
 

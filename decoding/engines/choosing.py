@@ -102,7 +102,7 @@ def _best_of(seconds: Mapping[Which, float]) -> dict[str, float]:
 
 def _first_layers(one: WeightFormat, hf_model: Any, info: ModelInfo, head_ids: Any) -> LeanModel | None:
     """The model's first layers in a format; None where it cannot hold them, or where rows depend on their company."""
-    layer = sum(weight.numel() for weight in hf_model.model.layers[0].parameters())
+    layer = sum(weight.numel() for weight in hf_model.model.layers[:1].parameters()) or TRIAL_WEIGHTS
     use_threads(1)  # rows are padded for them as the model is built
     try:
         model = LeanModel(

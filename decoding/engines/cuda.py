@@ -152,7 +152,8 @@ class CudaModel(LeanModel):
 
     def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
         super().take_projections(weights, layers)
-        self.can_branch = False  # its trees are read from buffers, without what is added to embeddings
+        if self.projections:
+            self.can_branch = False  # its trees are read from buffers, without what is added to embeddings
 
     def _make_attention(self) -> FixedAttention:
         return FixedAttention(self._cache_shape())

@@ -26,7 +26,7 @@ from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, keeps_bits, pad_rows
 from .linears import FloatHead, Linear
-from .projections import Projections
+from .projections import HEADS_WEIGHT, ParallelHeads, Projections
 from .threads import use_threads
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -109,6 +109,7 @@ class LeanModel(ReducedModel):
         self.kept_layers: tuple[int, ...] = ()
         self.last_states: tuple[torch.Tensor, ...] = ()
         self.projections: Projections | None = None
+        self.parallel_heads: ParallelHeads | None = None
         self.note: str | None = None  # a sentence for a run's notes
         self._padding: dict[tuple, Mapping[int, int]] = {}  # by shape and number of threads
         self._eps = config.rms_norm_eps
@@ -137,7 +138,8 @@ class LeanModel(ReducedModel):
         if self.device.type != "cpu":
             return
         linears = [getattr(block, name) for block in self.blocks for name in ("qkv", "out", "gate", "up", "down")]
-        linears += self.projections.linears if self.projections else []
+        for part in (self.projections, self.parallel_heads):
+            linears += part.linears if part else []
         pad_rows([*linears, self.head.linear] if isinstance(self.head, FloatHead) else linears, self._padding)
 
     def _cache_shape(self) -> CacheShape:
@@ -223,7 +225,11 @@ class LeanModel(ReducedModel):
 
     def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
         with self._building():
-            self.projections = Projections(weights, layers, self.hidden_size, self.device, self.dtype, self.format)
+            shape = (weights, layers, self.hidden_size, self.device, self.dtype)
+            if HEADS_WEIGHT in weights:
+                self.parallel_heads = ParallelHeads(*shape, self.head, self.format)
+            else:
+                self.projections = Projections(*shape, self.format)
             self._pad_rows()
 
     def fork(self) -> LeanModel:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import UserError
-from ..records.pairs import FEATURE, TEXT_MODEL, DraftKind, find_pair, name_pair
+from ..records.pairs import FEATURE, HEADS, TEXT_MODEL, DraftKind, find_pair, name_pair
 from .base import DEFAULT_MAX_LENGTH, CachedModel
 from .checks import check_memory, estimate_memory, free_memory, stored_dtype
 from .choosing import draft_formats, target_formats
@@ -176,13 +176,13 @@ def load_pair(
 
     def load_draft(which: str) -> CachedModel:
         kind = described.kind_of(which)
-        if kind.kind not in (TEXT_MODEL.kind, FEATURE):
+        if kind.kind not in (TEXT_MODEL.kind, FEATURE, HEADS):
             raise UserError(
                 f"The draft {which} is of the kind {kind.kind}, which this version cannot load: choose another."
             )
         place = sources.fetch(described.drafts[which])
         formats = draft_formats(dtype, described.weights_of(which), device, stored_dtype(read_config(place.folder)))
-        state_layers = len(kind.layers) if kind.kind == FEATURE else 0
+        state_layers = 0 if kind.kind == TEXT_MODEL.kind else len(kind.layers)
         draft = load(which, place, formats, DRAFT_ROWS, state_layers=state_layers)
         if kind.sees and draft.hidden_size != model.hidden_size:
             raise UserError(f"The draft {which} cannot read pictures: it is not as wide as the target.")

@@ -1,21 +1,27 @@
-"""What a feature draft has beside its Llama trunk: projections of hidden states into its input.
+"""What a draft has that reads the target's hidden states.
 
-EAGLE-3 (Li et al. 2025, section 3.1): at each position the draft reads its token's embedding and the target's hidden
-states of the token before, after several layers; where the target has not been yet, its own last state there.
+A feature draft has projections of them into the input of its Llama trunk. EAGLE-3 (Li et al. 2025, section 3.1): at
+each position the draft reads its token's embedding and the target's hidden states of the token before, after several
+layers; where the target has not been yet, its own last state there.
+
+Parallel heads read one state of the target, and nothing else (Medusa-1: Cai et al. 2024, section 2.1).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UserError
 from .formats import WeightFormat
 from .linears import DenseLinear, Linear
 from .slim import FEATURE_FILE
+
+HEADS_WEIGHT, HEADS_BIAS = "heads.weight", "heads.bias"
 
 
 class Projections:
@@ -39,17 +45,12 @@ class Projections:
         _check(weights, layers, width)
         self.dtype, self.layers, self.width = dtype, layers, width
 
-        def product(weight: Tensor, bias: Tensor | None) -> Linear:
-            if weight_format is None:
-                return DenseLinear(weight, bias)
-            return weight_format.linear([weight], bias, [None])
-
         def linear(name: str, centre: Tensor) -> Linear:
             weight = weights[f"{name}.weight"].to(device, dtype)
-            made = product(weight, None)
+            made = _product(weight, None, weight_format)
             with torch.inference_mode():
                 offset = made(centre.to(device, made.dtype)[None])[0].float()
-            return product(weight, (-offset).to(dtype))
+            return _product(weight, (-offset).to(dtype), weight_format)
 
         scale, own_scale = weights["scale"].float(), weights["own_scale"].float()
         self.fuse = linear("fuse", weights["centre"].float() * scale)
@@ -79,10 +80,56 @@ class Projections:
         return self.own((state * self._own_scale).to(self.own.dtype)).to(self.dtype)
 
 
+class ParallelHeads:
+    """The target's last hidden state x -> the states of ``n`` guesses, x + SiLU(W_k x + b_k), for the target's head.
+
+    ``weights``: HEADS_WEIGHT [n, width, width] and HEADS_BIAS [n, width]. ``layers``: how many states they read, which
+    must be 1. ``head``: states [n, width] -> float32 logits. Raises UserError for others.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[str, Tensor],
+        layers: int,
+        width: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        head: Callable[[Tensor], Tensor],
+        weight_format: WeightFormat | None = None,
+    ) -> None:
+        """``weight_format``: as of Projections."""
+        self.n = len(weights[HEADS_WEIGHT])
+        shapes = {HEADS_WEIGHT: (self.n, layers * width, width), HEADS_BIAS: (self.n, width)}
+        _check_shapes(weights, shapes, layers, width)
+        self.width, self._head, self._device = width, head, device
+        weight, bias = (weights[name].to(device, dtype).flatten(0, 1) for name in (HEADS_WEIGHT, HEADS_BIAS))
+        self.blocks = _product(weight, bias, weight_format)
+
+    @property
+    def linears(self) -> list[Linear]:
+        return [self.blocks]
+
+    @torch.inference_mode()
+    def guess(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Of a state [1, width]: the guesses' logits [n, ids], and the states [n, width] that these are read from."""
+        x = state.to(self._device, self.blocks.dtype)
+        states = F.silu(self.blocks(x)).view(self.n, self.width) + x
+        return self._head(states), states
+
+
+def _product(weight: Tensor, bias: Tensor | None, weight_format: WeightFormat | None) -> Linear:
+    return DenseLinear(weight, bias) if weight_format is None else weight_format.linear([weight], bias, [None])
+
+
 def _check(weights: Mapping[str, Tensor], layers: int, width: int) -> None:
     wide = layers * width
     shapes = {"fuse.weight": (width, wide), "own.weight": (width, width), "centre": (wide,), "scale": (wide,)}
-    shapes |= {"own_centre": (width,), "own_scale": (width,)}
+    _check_shapes(weights, shapes | {"own_centre": (width,), "own_scale": (width,)}, layers, width)
+
+
+def _check_shapes(
+    weights: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], layers: int, width: int
+) -> None:
     wrong = [name for name, shape in shapes.items() if name not in weights or tuple(weights[name].shape) != shape]
     if wrong:
         raise UserError(

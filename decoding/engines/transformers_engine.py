@@ -14,7 +14,7 @@ from ..records.trace import ModelInfo
 from .base import DEFAULT_MAX_LENGTH, CachedModel, check_prompt, check_rewind, check_room
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .lean import has_window
-from .projections import Projections
+from .projections import HEADS_WEIGHT, ParallelHeads, Projections
 from .threads import use_threads
 
 
@@ -75,7 +75,12 @@ class TransformersModel(CachedModel):
         return self._forward(ids, 1, {"inputs_embeds": x} | places)
 
     def take_projections(self, weights: Mapping[str, torch.Tensor], layers: int) -> None:
-        self.projections = Projections(weights, layers, self.hidden_size, self._device, self._dtype)
+        shape = (weights, layers, self.hidden_size, self._device, self._dtype)
+        if HEADS_WEIGHT in weights:
+            head = self._model.get_output_embeddings()
+            self.parallel_heads = ParallelHeads(*shape, lambda states: head(states).float())
+        else:
+            self.projections = Projections(*shape)
 
     def rewind(self, length: int, rows: Sequence[int] = ()) -> None:
         """Keeps the first ``length`` tokens and ``rows``."""

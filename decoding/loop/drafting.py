@@ -33,11 +33,11 @@ class DraftAbilities:
     """The abilities that a draft declares, so that no code depends on its name.
 
     ``certain``: its proposals have probability 1, so that no policy can decide by them. ``may_decline``: it may have
-    nothing to propose. ``text_only``: its guess depends on the text alone and not on where the iteration began: a chain
-    then holds one guess for each place, otherwise those of an iteration from each place. ``layers``: the
-    layers of the target whose hidden states it reads, of the prompt and after each verification (as EAGLE's and
-    Medusa's heads do; counted as in ``CachedModel.kept_layers``); such a guess depends on where the last verification
-    ended. ``sees``: it reads a prompt's embeddings where the target does. Raises ValueError for a contradiction.
+    nothing more to propose. ``text_only``: its guess depends on the text alone and not on where the iteration began: a
+    chain then holds one guess for each place, otherwise those of an iteration from each place. ``layers``: the layers
+    of the target whose hidden states it reads, of the prompt and after each verification (as EAGLE's and Medusa's heads
+    do; counted as in ``CachedModel.kept_layers``); such a guess depends on where the last verification ended. ``sees``:
+    it reads a prompt's embeddings where the target does. Raises ValueError for a contradiction.
     """
 
     certain: bool = False

@@ -96,8 +96,9 @@ def _reading(facts: dict[str, Any]) -> list[str]:
         ),
         "With states a draft reads, for each token, what the target computed at the token before (EAGLE-3, Li et al. "
         "2025); where the target has not been yet, it reads its own last state, as in its training (training-time "
-        f"test). Trained and measured on {texts['tokens']:,} tokens that the target wrote anew (`python -m "
-        "training align texts`, `align feature NAME`, `align install`); measured on "
+        "test). Parallel heads (Medusa-1, Cai et al. 2024) read one state, that of the token before the iteration, and "
+        f"neither text nor each other. Trained and measured on {texts['tokens']:,} tokens that the target wrote anew "
+        "(`python -m training align texts`, `align feature NAME`, `align install`); measured on "
         f"{any_row['answers']} greedy answers ({any_row['answer_tokens']:,} tokens) to prompts that no draft was "
         "trained on, matrices in four bits; 95% intervals by a bootstrap over texts.\n",
     ]

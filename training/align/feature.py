@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,14 @@ class FeatureDraft(nn.Module):
         states = states.float()
         size = torch.rsqrt(states.square().mean(-1, keepdim=True) + self.trunk.config.rms_norm_eps)
         return (states * size).flatten(-2)
+
+    def stored(self) -> dict[str, Tensor]:
+        """The weights that a draft's folder holds beside its trunk (decoding/engines/projections.py)."""
+        return {name: value for name, value in self.state_dict().items() if not name.startswith("trunk.")}
+
+    def take(self, weights: Mapping[str, Tensor]) -> None:
+        """Takes such weights."""
+        self.load_state_dict(weights, strict=False)
 
     @torch.no_grad()
     def standardise(self, states: Tensor, ids: Tensor, valid: Tensor) -> None:

@@ -22,6 +22,7 @@ from .data import Batch, Texts, read_texts
 from .distil import WATCHED, Plan
 from .draft_folder import save_slim, write_projections
 from .feature import FeatureDraft
+from .heads import HeadsDraft
 from .losses import LOSSES, ROWS, loss_over_head
 from .measure import SL, figures_of_steps
 from .rounding import rounded_layers
@@ -49,12 +50,18 @@ STANDARDISED_BY = 64
 class FeatureRecipe:
     """A draft that reads the target's states after each of ``layers``; it starts from the ``kept`` layers of the
     shipped draft ``start``. Without ``layers`` it is what the others are compared with: it reads the text alone.
+    ``heads``: so many parallel heads in place of any layer; of ``start`` they have the tokens that it may propose.
     """
 
     layers: tuple[int, ...]
     start: str
     kept: tuple[int, ...]
     plan: Plan = TRAINED
+    heads: int = 0
+
+    def unrolled(self, batch: int) -> int:
+        """The guesses of an iteration that are trained on a batch of this number."""
+        return self.heads or (UNROLLED[batch % len(UNROLLED)] if self.layers else 1)
 
 
 DEPTHS = (2, 15, 27)
@@ -63,6 +70,7 @@ TEXT_ONLY = "one-layer"
 RECIPES = {
     "feature": FeatureRecipe(DEPTHS, "one-layer", (0,), YOUNG),
     "feature-last": FeatureRecipe((30,), "one-layer", (0,), YOUNG),
+    "heads": FeatureRecipe((30,), "one-layer", (), YOUNG, heads=4),
     TEXT_ONLY: FeatureRecipe((), "one-layer", (0,), YOUNG),
     "feature-two": FeatureRecipe(DEPTHS, "two-layers", (0, 1)),
     "feature-three": FeatureRecipe(DEPTHS, "three-layers", (0, 1, 2)),
@@ -149,15 +157,19 @@ class FeatureRun:
         self.plan = recipe.plan
         self.head_ids = head_ids
         trunk = start_trunk(start, recipe.kept, source.embedding)
-        self.draft = FeatureDraft(trunk, recipe.layers)
+        self.draft = HeadsDraft(trunk, recipe.heads) if recipe.heads else FeatureDraft(trunk, recipe.layers)
         self.head = trunk.lm_head.weight.detach()[head_ids].bfloat16()
         self._begin_epoch(0)
         watched = [t for n in ("validation", "policies") for t in source.split(n, head_ids).texts][: WATCHED // 2]
         self.watched = source.texts(watched, head_ids)
+        if isinstance(self.draft, FeatureDraft):
+            self._standardise(self.draft)
+
+    def _standardise(self, draft: FeatureDraft) -> None:
         batch = self.texts.batch(range(STANDARDISED_BY))
         valid = torch.zeros(batch.ids.shape, dtype=torch.bool)
         valid.view(-1)[batch.places] = True
-        self.draft.standardise(source.select(batch.states, recipe.layers), batch.ids, valid)
+        draft.standardise(self.source.select(batch.states, self.recipe.layers), batch.ids, valid)
 
     def load(self, folder: Path) -> None:
         """Takes the weights of a trained draft of this recipe."""
@@ -167,7 +179,7 @@ class FeatureRun:
 
     def take_projections(self, folder: Path) -> None:
         """Starts from the projections of an earlier draft of this recipe."""
-        self.draft.load_state_dict(read_projections(folder), strict=False)
+        self.draft.take(read_projections(folder))
 
     def _begin_epoch(self, epoch: int) -> None:
         """Reads all texts that are written by now."""
@@ -184,7 +196,7 @@ class FeatureRun:
 
     def _loss_to_train(self, number: int) -> Tensor:
         with rounded_layers(self.draft) if self.timed.share > self.plan.rounded_from else nullcontext():
-            return self.loss_of(self._batch(), UNROLLED[number % len(UNROLLED)] if self.recipe.layers else 1)
+            return self.loss_of(self._batch(), self.recipe.unrolled(number))
 
     def _batch(self) -> Batch:
         if self._next == len(self._order):
@@ -203,6 +215,8 @@ class FeatureRun:
             weight *= FADING
             if step + 1 < guesses:
                 reached = self._next_reached(hidden, batch, reached)
+                if not reached.any():
+                    break
         return total
 
     @torch.no_grad()
@@ -256,8 +270,7 @@ class FeatureRun:
         save_slim(self.draft.trunk, folder, self.head_ids)
         if not self.recipe.layers:
             return
-        own = {name: value for name, value in self.draft.state_dict().items() if not name.startswith("trunk.")}
-        write_projections(folder, own)
+        write_projections(folder, self.draft.stored())
 
     def watch(self) -> float:
         found = figures_of_steps(self.rounded_hits(self.watched))

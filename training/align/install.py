@@ -14,7 +14,7 @@ from decoding.errors import UserError
 from decoding.lookahead.fitted import FOLDER as FITTED
 from decoding.lookahead.ngrams import Ngrams, write_ngrams
 from decoding.records.fingerprint import fingerprint
-from decoding.records.pairs import FEATURE
+from decoding.records.pairs import FEATURE, HEADS
 from training.files import replacing_file, replacing_folder
 from training.paths import DRAFTS, PAIR, READER, TEXTS
 
@@ -94,8 +94,9 @@ def _install_reading(names: Sequence[str], report: Callable[[str], None]) -> dic
 
 def _reading_entry(name: str) -> dict | str:
     """A draft that reads states, as pair.json has it."""
-    layers, folder = FEATURE_RECIPES[name].layers, f"drafts/{name}"
-    return {"folder": folder, "kind": FEATURE, "layers": list(layers)} if layers else folder
+    recipe, folder = FEATURE_RECIPES[name], f"drafts/{name}"
+    kind = HEADS if recipe.heads else FEATURE
+    return {"folder": folder, "kind": kind, "layers": list(recipe.layers)} if recipe.layers else folder
 
 
 def count_ngrams(chat_model: ChatModel, folder: Path) -> Ngrams:
