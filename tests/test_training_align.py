@@ -313,9 +313,10 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
     for module in (feature_run, feature_measure, install):
         monkeypatch.setattr(module, "TEXTS", folder)
     plan = replace(feature_run.YOUNG, batch_tokens=1024)
-    own = {"feature": (1, 2), feature_run.TEXT_ONLY: ()}
-    for name, layers in own.items():
-        monkeypatch.setitem(feature_run.RECIPES, name, feature_run.FeatureRecipe(layers, "one-layer", (0,), plan))
+    own = {"feature": ((1, 2), (0,), 0), "heads": ((2,), (), 3), feature_run.TEXT_ONLY: ((), (0,), 0)}
+    for name, (layers, kept, heads) in own.items():
+        recipe = feature_run.FeatureRecipe(layers, "one-layer", kept, plan, heads)
+        monkeypatch.setitem(feature_run.RECIPES, name, recipe)
     distil.distil("one-layer", "kl", tokens=3000)
     for folder in (tiny_places / "drafts" / "one-layer", tiny_places / "drafts" / "captions"):
         shutil.copytree(distil.DRAFTS / "one-layer", folder)
@@ -327,12 +328,14 @@ def test_a_draft_learns_to_read_states_and_is_installed_beside_its_control(tiny_
         result = CliRunner().invoke(app, ["align", "feature", name, "--tokens", "6000"])
         assert result.exit_code == 0, result.output
     assert read_projections(distil.DRAFTS / "feature")["fuse.weight"].abs().sum() > 0
+    assert read_projections(distil.DRAFTS / "heads")["heads.weight"].abs().sum() > 0
     assert not (distil.DRAFTS / "one-layer" / "feature.safetensors").exists()
     result = CliRunner().invoke(app, ["align", "install"])
     assert result.exit_code == 0, result.output
     feature = {"folder": "drafts/feature", "kind": "feature", "layers": [1, 2]}
     described = json.loads((tiny_places / "pair.json").read_text())["drafts"]
-    expected = {"one-layer": "drafts/one-layer", "captions": pictures, "feature": feature}
+    heads = {"folder": "drafts/heads", "kind": "heads", "layers": [2]}
+    expected = {"one-layer": "drafts/one-layer", "captions": pictures, "feature": feature, "heads": heads}
     assert described == expected
     facts = json.loads((tiny_places / "alignment.json").read_text())
     assert CliRunner().invoke(app, ["align", "install"]).exit_code == 0

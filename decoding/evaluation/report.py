@@ -251,7 +251,7 @@ def _drafts_table(result: EvaluationResult) -> Table:
 
     def shape(name: str) -> Cell:
         draft = drafts[name]
-        return Cell(f"{draft.layers} x {draft.hidden_size}", draft.layers) if draft.layers else Cell()
+        return Cell(f"{draft.layers} x {draft.hidden_size}", draft.layers) if draft.parameters else Cell()
 
     columns = [
         Column("parameters", parameters),

@@ -40,6 +40,8 @@ TRAINED = Plan(
 """For a trunk that is trained already: at three times its rate what the projections bring is lost in its noise."""
 YOUNG = Plan(Rates(muon=0.01, adam=1e-3, warmup=0.03, flat_until=0.3, last=0.0, projections=0.0025), 2048, 0.7)
 """For a trunk that has learned little so far. Projections that learn as fast as it does outgrow the embeddings."""
+FROM_ZERO = Plan(Rates(muon=0.01, adam=3e-3, warmup=0.01, flat_until=0.3, last=0.0, projections=0.02), 2048, 0.7)
+"""For heads that start at zero, with guesses that are all wrong."""
 MEASURED_EVERY = 300.0
 """Seconds between two measurements, each with weights saved."""
 STANDARDISED_BY = 64
@@ -70,7 +72,7 @@ TEXT_ONLY = "one-layer"
 RECIPES = {
     "feature": FeatureRecipe(DEPTHS, "one-layer", (0,), YOUNG),
     "feature-last": FeatureRecipe((30,), "one-layer", (0,), YOUNG),
-    "heads": FeatureRecipe((30,), "one-layer", (), YOUNG, heads=4),
+    "heads": FeatureRecipe((30,), "one-layer", (), FROM_ZERO, heads=4),
     TEXT_ONLY: FeatureRecipe((), "one-layer", (0,), YOUNG),
     "feature-two": FeatureRecipe(DEPTHS, "two-layers", (0, 1)),
     "feature-three": FeatureRecipe(DEPTHS, "three-layers", (0, 1, 2)),

@@ -244,10 +244,10 @@ def _static_gain(result: EvaluationResult, draft: Draft) -> Figure:
 
 
 def _shape(draft: Draft) -> str:
-    layers = "layer" if draft.layers == 1 else "layers"
-    return (
-        f"{draft.layers} {layers} × {draft.hidden_size}, {draft.parameters / 1e6:.1f}M" if draft.layers else "no model"
-    )
+    if not draft.parameters:
+        return "no model"
+    layers = "1 layer" if draft.layers == 1 else f"{draft.layers or 'no'} layers"
+    return f"{layers} × {draft.hidden_size}, {draft.parameters / 1e6:.1f}M"
 
 
 def shape_sentence(result: EvaluationResult) -> str:
