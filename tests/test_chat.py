@@ -7,7 +7,6 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
-from decoding.comparison.compare import finished_run
 from decoding.engines.pair import Pair, load_pair
 from decoding.engines.tokenizer import Tokenizer
 from decoding.errors import UserError
@@ -17,7 +16,7 @@ from decoding.records.run_file import run_from_json, to_plain
 from decoding.records.text import pieces, whole_text
 from decoding.records.trace import TokenText
 from tests.tiny_models import make_model
-from tests.toy import ToyPair
+from tests.toy import ToyPair, finished_run
 from viz.player.payload import run_payload
 from viz.settings import command_line, form_of, request_of
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.engines.inputs import EncodedPrompt
@@ -23,7 +22,7 @@ from decoding.loop.sampling import Shaping, softmax
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
-from .toy import ToyPair
+from .toy import ToyPair, finished_run
 
 COSTS = Costs(0.005, [1.0] * 21, {"small": 0.1, "ngram": 0.0}, 0.0)
 VOCAB, LENGTH = 4, 3

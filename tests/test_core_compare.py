@@ -10,7 +10,7 @@ import pytest
 
 from decoding.analysis.steadiness import how_timed
 from decoding.comparison.chain import chain_of, foresee
-from decoding.comparison.compare import compare, finished_run
+from decoding.comparison.compare import compare
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.errors import Cancelled
@@ -21,7 +21,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Costs
 
-from .toy import ToyPair
+from .toy import ToyPair, finished_run
 
 LANES = ["autoregressive", "static:4", "confidence:0.5", "oracle", "ngram/static:2", "weak/heuristic"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import make_draft, prepare
 from decoding.engines.cuda import CudaModel
@@ -20,6 +19,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 
 from .fake_cuda import fake_cuda
+from .toy import finished_run
 
 DRAFTING = ["static:1", "static:6", "heuristic", "confidence:0.1", "entropy:0.9", "oracle", "ngram/static:3"]
 LANES = ["autoregressive", *DRAFTING]

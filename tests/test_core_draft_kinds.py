@@ -12,7 +12,6 @@ from transformers import LlamaForCausalLM
 
 from decoding.analysis.whatif import Replay
 from decoding.comparison.chain import chain_of
-from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import KINDS, prepare
 from decoding.engines import loading
@@ -29,7 +28,7 @@ from decoding.records.pairs import DraftKind, read_pair
 from decoding.records.request import CompareRequest
 from decoding.records.trace import Costs
 from tests.tiny_pair import make_tiny_pair
-from tests.toy import ToyModel, ToyPair
+from tests.toy import ToyModel, ToyPair, finished_run
 
 
 class Counting(NgramDraft):

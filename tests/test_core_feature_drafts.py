@@ -15,7 +15,6 @@ from transformers import LlamaForCausalLM
 from decoding.analysis.trees import simulate_trees
 from decoding.analysis.whatif import simulate
 from decoding.comparison.chain import chain_of, foresee
-from decoding.comparison.compare import finished_run
 from decoding.comparison.costs import measure_costs
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import Prepared, prepare
@@ -34,6 +33,7 @@ from training.align.feature import FeatureDraft
 
 from .commands import command
 from .feature_pair import LAYERS, N_HEADS, PROMPT, load_feature_pair, make_feature_pair
+from .toy import finished_run
 
 COSTS = Costs(target_s=1.0, verify_curve=[1.0], draft_step={"feature": 0.1, "heads": 0.1}, overhead=0.0)
 DRAFTS = ("feature", "heads")

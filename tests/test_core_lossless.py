@@ -7,11 +7,11 @@ import json
 import pytest
 
 from decoding.bench.lossless import Counts, Text, check_lossless, checked_lanes, transformers_reference
-from decoding.comparison.compare import finished_run
 from decoding.engines.pair import load_pair
 from decoding.records.request import CompareRequest
 
 from .commands import command
+from .toy import finished_run
 
 PROMPTS = ["def f(x):\n    return", "aaaa bbbb aaaa", "é"]
 

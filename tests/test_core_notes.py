@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from decoding.comparison.compare import Comparison, finished_run
+from decoding.comparison.compare import Comparison
 from decoding.comparison.prepare import prepare
 from decoding.errors import UserError
 from decoding.records.request import DEFAULT_LANES
 
 from .test_core_compare import request
-from .toy import ToyPair
+from .toy import ToyPair, finished_run
 
 
 def test_the_default_lanes_run_where_nothing_was_fitted():

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from decoding.analysis.seen import Seen, count_seen, log_probability, probabilities, seen_sentence
 from decoding.bench.lossless import check_lossless, transformers_reference
 from decoding.cli.show import remarks, summary
-from decoding.comparison.compare import finished_run
 from decoding.comparison.kept_texts import KeptTexts
 from decoding.comparison.prepare import prepare
 from decoding.engines.pair import Pair, load_pair
@@ -36,6 +35,7 @@ from viz.player.payload import run_payload
 
 from .tiny_chat import make_tiny_chat
 from .tiny_pair import write_lively_weights
+from .toy import finished_run
 
 SCENES = ["🐱🐶 #1", "red-star blue-7 🚗🚗 #2"]
 QUESTION = "word3 word4 word5"

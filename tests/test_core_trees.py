@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoding.analysis.whatif import simulate_lane
-from decoding.comparison.compare import finished_run
 from decoding.errors import UserError
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop.acceptance import SHARPNESS, Sampling
@@ -20,7 +19,7 @@ from decoding.records.request import CompareRequest
 from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Costs
 from tests.test_core_loop import decode, prepared_for
-from tests.toy import ToyPair
+from tests.toy import ToyPair, finished_run
 
 FREE = Costs(target_s=0.005, verify_curve=[1.0] * 65, draft_step={"small": 0.02, "weak": 0.02}, overhead=0.0)
 DEAR = Costs(

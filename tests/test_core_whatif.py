@@ -15,7 +15,6 @@ from decoding.analysis.run_costs import run_costs
 from decoding.analysis.trees import simulate_trees
 from decoding.analysis.whatif import simulate, simulate_lane
 from decoding.comparison.chain import chain_of
-from decoding.comparison.compare import finished_run
 from decoding.comparison.lane_run import LaneRun
 from decoding.comparison.prepare import prepare
 from decoding.comparison.trees import grow_along
@@ -30,7 +29,7 @@ from decoding.records.run_file import run_from_json, run_to_json
 from decoding.records.trace import Chain, Costs, Guesses
 
 from .learned_heads import make_heads
-from .toy import ToyPair
+from .toy import ToyPair, finished_run
 
 COSTS = Costs(
     target_s=0.005,

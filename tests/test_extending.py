@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from decoding.comparison.compare import finished_run
 from decoding.engines.pair import load_pair
 from decoding.loop import drafting
 from decoding.records import model_free
@@ -22,7 +21,7 @@ from decoding.records.run_file import load_run
 from .page_fakes import ScriptedBackend
 from .page_server import page_at, write_recordings
 from .tiny_pair import make_tiny_pair
-from .toy import ToyPair
+from .toy import ToyPair, finished_run
 from .web import connect
 
 RECIPES = (Path(__file__).resolve().parents[1] / "docs" / "extending.md").read_text(encoding="utf-8")

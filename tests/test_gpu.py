@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from decoding.bench.lossless import check_lossless, transformers_reference
-from decoding.comparison.compare import finished_run
 from decoding.engines.pair import load_pair
 from decoding.records.request import CompareRequest
 
 from .test_core_lossless import PROMPTS
+from .toy import finished_run
 
 pytestmark = pytest.mark.gpu
 LANES = ["autoregressive", "static:1", "static:6", "heuristic", "confidence:0.1", "oracle", "ngram/static:3"]

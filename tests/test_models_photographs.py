@@ -15,7 +15,6 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, AutoTokeniz
 from typer.testing import CliRunner
 
 from decoding.cli import _application
-from decoding.comparison.compare import finished_run
 from decoding.engines.pair import Pair, load_pair
 from decoding.errors import UserError
 from decoding.pictures.photo import NAMED, SIDE, pack_file, photo_of
@@ -25,6 +24,7 @@ from decoding.records.trace import Run
 from viz.settings import command_line
 
 from .tiny_seeing import MAKERS, QwenProcessor
+from .toy import finished_run
 
 LANES = ["autoregressive", "static:2", "static:7", "oracle", "ngram/static:3", "tree:4"]
 QUESTION = "What is <image>?"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from decoding.analysis.metrics import speedup, thrown_away
-from decoding.comparison.compare import finished_run
 from decoding.records.request import CompareRequest
-from tests.toy import ToyPair
+from tests.toy import ToyPair, finished_run
 from viz.figures.race import draw_run, plain, static_speedups
 
 from .runs import HOSTILE, make_run

@@ -1,6 +1,7 @@
 """Toy models for tests: logits from a hash of the last few tokens, deterministic and quick.
 
-The draft agrees with the target where a hash says so. ``ToyPair`` stands in for a loaded pair.
+The draft agrees with the target where a hash says so. ``ToyPair`` stands in for a loaded pair,
+and ``finished_run`` gives a comparison's run, of any pair.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from functools import cache
 import numpy as np
 import torch
 
+from decoding.comparison.compare import Cancel, Comparison, never
+from decoding.comparison.prepare import prepare
 from decoding.engines.base import OUTSIDE, CachedModel, check_rewind
 from decoding.engines.inputs import Branches, EncodedPrompt, encoded
 from decoding.errors import UserError
-from decoding.records.trace import ModelInfo, TokenText
+from decoding.records.request import CompareRequest
+from decoding.records.trace import ModelInfo, Run, TokenText
 
 CONTEXT = 3  # tokens that the next one depends on
 
@@ -152,3 +156,11 @@ class ToyPair:
 
     def fork(self) -> ToyPair:
         return deepcopy(self)
+
+
+def finished_run(request: CompareRequest, pair, cancel: Cancel = never) -> Run:
+    """Runs ``request`` and returns the run, without events. Raises UserError, Cancelled before there is one."""
+    comparison = Comparison(prepare(request, pair), cancel, "run")
+    for _ in comparison.events():
+        pass
+    return comparison.run

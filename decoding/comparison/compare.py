@@ -59,14 +59,6 @@ def compare(
     yield from Comparison(prepared, cancel, run_id or new_id(), known).events()
 
 
-def finished_run(request: CompareRequest, pair: Pair, cancel: Cancel = never) -> Run:
-    """Runs ``request`` and returns the run, without events. Raises UserError, Cancelled before there is one."""
-    comparison = Comparison(prepare(request, pair), cancel, new_id())
-    for _ in comparison.events():
-        pass
-    return comparison.run
-
-
 def _progress(stage: str, message: str, fraction: float | None = None) -> dict[str, Any]:
     return {"stage": stage, "message": message, "fraction": fraction}
 

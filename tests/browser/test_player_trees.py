@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from decoding.comparison.compare import finished_run
 from decoding.records.proposal import path_to
 from decoding.records.request import CompareRequest
 from decoding.records.text import whole_text
 from tests.browser.player_pages import hear_events, lane_text, live_events, open_export, stop_at, wait_until
-from tests.toy import ToyPair
+from tests.toy import ToyPair, finished_run
 from viz.learn.export import export_lesson
 from viz.player.details import token_details
 from viz.player.payload import run_payload
