@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
 
 import pytest
@@ -117,9 +116,9 @@ def browser():
     """One Chromium for the whole run: playwright refuses a second synchronous browser in one thread."""
     from playwright.sync_api import sync_playwright
 
-    path = os.environ.get("SPECULOSCOPE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    from viz.tools.chromium import open_chromium
+
     with sync_playwright() as playwright:
-        options = {"executable_path": path} if path else {}
-        chromium = playwright.chromium.launch(args=["--no-sandbox", "--disable-dev-shm-usage"], **options)
+        chromium = open_chromium(playwright)
         yield chromium
         chromium.close()

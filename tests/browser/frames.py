@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import shutil
 import sys
 import tempfile
 from collections import Counter
@@ -23,6 +21,7 @@ from playwright.sync_api import sync_playwright
 from tests.browser.player_pages import open_export
 from tests.runs import make_run
 from viz.player.payload import run_payload
+from viz.tools.chromium import open_chromium
 
 MODES = {
     "replay": "",
@@ -61,12 +60,11 @@ MEASURE = """async ([act, frames]) => {
 
 
 def main(frames: int = 300) -> None:
-    path = os.environ.get("SPECULOSCOPE_CHROMIUM") or shutil.which("chromium")
     run = make_run(size="large")
     wire = json.dumps(run_payload(run), separators=(",", ":")).encode()
     print(f"payload {len(wire) / 1e6:.2f} MB, {len(gzip.compress(wire)) / 1e6:.2f} MB compressed")
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = open_chromium(playwright)
         page = open_export(browser, Path(folder), run, bypass_csp=True)
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable", {"timeDomain": "threadTicks"})

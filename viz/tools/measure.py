@@ -9,7 +9,6 @@ drawn by a browser in turn; decode times by the lanes' own clocks are compared. 
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from decoding.records.trace import Run
 
 from ..page import build_page, serve
 from ..settings import link_query
+from .chromium import open_chromium
 
 WAIT_MS = 600_000
 FIRST_TOKEN_S = 0.5  # the aim for warm runs
@@ -60,9 +60,8 @@ def visited(backend: Backend, request: CompareRequest, warm_s: float) -> Iterato
     _, url, _ = serve(page, prevent_thread_lock=True, quiet=True)
     backend.prepare()
     time.sleep(warm_s)
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(args=["--no-sandbox"], **({"executable_path": path} if path else {}))
+        browser = open_chromium(playwright)
         visitor = browser.new_page(viewport={"width": 1280, "height": 800})
         visitor.goto(f"{url}?{link_query(request)}")
         visitor.wait_for_function(RACE, timeout=WAIT_MS)

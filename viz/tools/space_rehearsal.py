@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from .chromium import open_chromium
 from .space import CPU_WHEELS, ROOT, TORCH, build
 
 START_S, WAIT_MS = 600, 600_000
@@ -141,10 +141,8 @@ def visit(url: str, folder: Path, hardware: str, say: Say) -> list[str]:
 
     faults: list[str] = []
     asked: Counter[str] = Counter()
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
     with sync_playwright() as playwright:
-        options = {"executable_path": path} if path else {}
-        browser = playwright.chromium.launch(args=["--no-sandbox", "--disable-dev-shm-usage"], **options)
+        browser = open_chromium(playwright)
         for name, size in VIEWS.items():
             page = browser.new_page(viewport=size)
             page.set_default_timeout(WAIT_MS)
