@@ -18,7 +18,6 @@ from decoding.engines import loading
 from decoding.engines.inputs import EncodedPrompt
 from decoding.engines.pair import load_pair
 from decoding.errors import UserError
-from decoding.fit.run import _folder
 from decoding.lookahead.lanes import parse_lane
 from decoding.loop import drafting
 from decoding.loop.drafting import DraftAbilities, ModelDraft, ModelFreeDraft, NgramDraft
@@ -153,8 +152,6 @@ def test_a_pair_declares_the_kind_of_its_draft(monkeypatch):
     assert prepared.source("small").abilities == DraftAbilities()
     run = finished_run(CompareRequest("abc", lanes=["weak/static:3"], max_new_tokens=20, repeats=1), pair)
     assert run.lanes[0].verdict.same and set(run.chains) == {"weak"}
-    with pytest.raises(UserError, match="what weak guesses depends on where an iteration begins"):
-        _folder(pair, "weak")
 
 
 def test_a_chain_from_every_place_says_what_one_along_the_text_says(monkeypatch):

@@ -32,7 +32,8 @@ from decoding.records.trace import Chain, Costs
 from training.align.feature import FeatureDraft
 
 from .commands import command
-from .feature_pair import LAYERS, N_HEADS, PROMPT, load_feature_pair, make_feature_pair
+from .feature_pair import LAYERS, N_HEADS, PROMPT, WIDTH, load_feature_pair, make_feature_pair
+from .learned_heads import make_heads
 from .toy import finished_run
 
 COSTS = Costs(target_s=1.0, verify_curve=[1.0], draft_step={"feature": 0.1, "heads": 0.1}, overhead=0.0)
@@ -204,6 +205,7 @@ class Recorded(NamedTuple):
 def recorded(pair) -> Recorded:
     lanes = [f"{draft}/static:1" for draft in DRAFTS]
     prepared = prepare(CompareRequest(PROMPT, lanes=lanes, max_new_tokens=40, ignore_eos=True), pair)
+    prepared.heads = {draft: make_heads(4, hidden_size=WIDTH) for draft in DRAFTS}
     output = LaneRun(prepared, parse_lane("autoregressive"), COSTS).run().output
     return Recorded(prepared, output, {draft: chain_of(prepared, draft, output) for draft in DRAFTS})
 
@@ -217,7 +219,19 @@ def test_its_chain_holds_where_one_pass_foresees_it(recorded, draft):
 
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize(
-    "lane", ["static:1", "static:6", "confidence:0.4", "oracle", "oracle:best", "tree:5", "costtree"]
+    "lane",
+    [
+        "static:1",
+        "static:6",
+        "confidence:0.4",
+        "disco:0.4",
+        "specdecpp:0.97",
+        "costaware",
+        "oracle",
+        "oracle:best",
+        "tree:5",
+        "costtree",
+    ],
 )
 def test_a_replay_of_its_chain_is_the_live_lane(pair, recorded, lane, draft):
     lane, (prepared, output, chains) = parse_lane(f"{draft}/{lane}"), recorded
@@ -225,12 +239,13 @@ def test_a_replay_of_its_chain_is_the_live_lane(pair, recorded, lane, draft):
     if lane.spec.branches and not pair.draft(draft).can_branch:
         return
     costs = replace(COSTS, verify_curve=[1 + 0.1 * n for n in range(33)])  # a tree stays within what is recorded
-    live, policy = LaneRun(prepared, lane, costs, chain).run(), make_policy(lane)
+    live, policy = LaneRun(prepared, lane, costs, chain).run(), make_policy(lane, prepared.heads[draft])
     if lane.spec.branches:
         found = simulate_trees(chain, grow_along(prepared, draft, output), costs, policy, 40)
     else:
         found = simulate(chain, costs, policy, max_new_tokens=40)
     assert found.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
+    assert live.output == output and (not lane.is_learned or len({n for _, n, _ in found.iterations}) > 2)
 
 
 def test_its_costs_are_measured(lean):

@@ -11,8 +11,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from decoding.analysis.tuning import Bench, Chosen, choose
-from decoding.analysis.validation import FILE, read_validation, write_validation
-from decoding.analysis.whatif import Recorded, simulate_lane
+from decoding.analysis.validation import FILE, FOLLOWED, read_validation, write_validation
+from decoding.analysis.whatif import Recorded, Replay, simulate_lane
 from decoding.backends.recorded import RECORDINGS
 from decoding.errors import UserError
 from decoding.lookahead.fitted import FOLDER, load_heads
@@ -54,6 +54,16 @@ def make_recorded(n: int = 12, seed: int = 0) -> list[Recorded]:
     return found
 
 
+def from_every_place(recorded: Recorded) -> Recorded:
+    """The same guesses, as of a draft that reads hidden states; one place has none."""
+    replay, starts = Replay(recorded.chain), list[Guesses]()
+    for start, reach in enumerate(replay.reach):
+        found = [(one.p[at], one.choice[at]) for one, at in (replay.guess(start, index) for index in range(reach))]
+        p, choices = ([one[column] for one in found if start != 30] for column in (0, 1))
+        starts.append(Guesses(choices, p, [1.0] * len(p), {x: p for x in TUNED}))
+    return replace(recorded, chain=replace(recorded.chain, tails={}, starts=starts))
+
+
 @pytest.fixture
 def folder(tmp_path):
     for policy in TUNED:
@@ -61,18 +71,30 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("lane", ["static:4", "disco:0.6", "specdecpp:0.4", "costaware:1.2", "oracle"])
-def test_kept_chains_replay_as_they_were_recorded(folder, lane):
+@pytest.mark.parametrize("lane", ["static:4", "static:20", "disco:0.6", "specdecpp:0.4", "costaware:1.2", "oracle"])
+@pytest.mark.parametrize("anew", [False, True])
+def test_kept_chains_replay_as_they_were_recorded(folder, lane, anew):
     recorded = make_recorded()
     recorded[0].finish = "eos"
     recorded[1].chain.along.choice[10] = None  # the draft had nothing to propose
     recorded[1].chain.tails.pop(10, None)
+    recorded = [from_every_place(one) for one in recorded] if anew else recorded
     write_validation(folder, (TARGET, DRAFT), list(TUNED), recorded)
     for was, kept in zip(recorded, read_validation(folder, "toy", TARGET, DRAFT), strict=True):
         assert (kept.finish, kept.max_new_tokens) == (was.finish, was.max_new_tokens)
         policies = (make_policy(parse_lane(lane), HEADS) for _ in range(2))
         old, new = (one.simulate(costs(0.1, 1.3), policy) for one, policy in zip((was, kept), policies))
         assert old.iterations == new.iterations
+
+
+def test_a_policy_that_guesses_on_after_what_is_kept_sees_the_last_of_it(folder):
+    recorded = [from_every_place(one) for one in make_recorded()]
+    write_validation(folder, (TARGET, DRAFT), list(TUNED), recorded)
+    for was, kept in zip(recorded, read_validation(folder, "toy"), strict=True):
+        for start, (all_of_them, found) in enumerate(zip(was.chain.starts, kept.chain.starts, strict=True)):
+            n = was.chain.holds(start) + 1 + FOLLOWED
+            assert found.scores["disco"][:n] == pytest.approx(all_of_them.p[:n], abs=1e-3)
+            assert found.p[n:] == found.p[n - 1 : n] * (len(all_of_them.p) - n)
 
 
 def test_scores_of_a_head_that_was_fitted_again_are_left_out(folder):

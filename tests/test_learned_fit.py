@@ -8,31 +8,40 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from decoding.analysis.tuning import choose
 from decoding.analysis.validation import read_validation
-from decoding.engines.inputs import FINAL
+from decoding.comparison.chain import record_chain
+from decoding.comparison.compare import finished_run
+from decoding.comparison.prepare import ALL_FEATURES, make_draft
+from decoding.engines.inputs import FINAL, EncodedPrompt
 from decoding.engines.pair import load_pair
 from decoding.errors import Cancelled, UserError
 from decoding.fit import texts as texts_module
 from decoding.fit.calibration import Platt, calibration_error, figures, fit_chance, fit_platt
 from decoding.fit.candidates import fitter_of
 from decoding.fit.costaware import recent_along, train_network, train_table
-from decoding.fit.data import Collector, Positions, rows_of, split_texts
+from decoding.fit.data import LiveCollector, ParallelCollector, Positions, rows_of, split_texts
 from decoding.fit.disco import train_disco
 from decoding.fit.run import fit
 from decoding.fit.texts import FitOptions, greedy_texts
 from decoding.fit.training import Trained
+from decoding.fit.tuning import judged
 from decoding.lookahead.costaware import chance, updated
 from decoding.lookahead.costaware_heads import repetition_inputs
 from decoding.lookahead.fitted import load_heads
+from decoding.lookahead.heads import GuessFeatures
 from decoding.lookahead.lanes import parse_lane
 from decoding.lookahead.ngrams import CELLS, N_LEVELS, Ngrams
 from decoding.lookahead.policy_files import read_policy
 from decoding.lookahead.registry import make_policy
 from decoding.lookahead.repetition import LONGEST
+from decoding.loop.acceptance import Greedy
+from decoding.records.request import CompareRequest
 from decoding.records.suites import Prompt
 
 from .commands import command
-from .learned_heads import make_features, make_weights
+from .feature_pair import WIDTH, load_feature_pair
+from .learned_heads import make_features, make_heads, make_weights
 from .tiny_pair import make_tiny_pair
 
 OPTIONS = FitOptions("code", n_train=30, n_validation=6, max_new_tokens=24, epochs=1)
@@ -172,7 +181,7 @@ def test_collected_guesses_are_the_live_drafts(pair):
     prompt, n = [5, 6, 7, 8, 9, 10], 10
     target, draft = pair.target, pair.draft()
     text = _greedy(target, prompt, n)
-    collector = Collector(target, draft, 257)
+    collector = ParallelCollector(target, draft, 257)
     collector.add(prompt, text)
     found = collector.positions()
     for at in range(n):
@@ -201,6 +210,60 @@ def _greedy(model, prompt: list[int], n: int) -> list[int]:
     while len(text) < n:
         text.append(int(model.extend(text[-1:])[-1].argmax()))
     return text
+
+
+def test_iterations_of_a_draft_that_reads_the_text_alone_collect_what_one_pass_does(pair):
+    prompt, text = [5, 6, 7, 8, 9, 10], _greedy(pair.target, [5, 6, 7, 8, 9, 10], 20)
+    source = make_draft(pair, pair.default_draft, Greedy(257), ALL_FEATURES)
+    collectors = LiveCollector(pair.target, source, 257), ParallelCollector(pair.target, pair.draft(), 257)
+    for one in collectors:
+        one.add(prompt, text)
+    live, parallel = (one.positions() for one in collectors)
+    assert 0 < parallel.match.sum() < len(text) and live.judged.all()
+    for name in ("position", "match", "evidence", "p", "entropy", "top10", "margin", "overlap", "clean"):
+        np.testing.assert_allclose(getattr(live, name), getattr(parallel, name), rtol=2e-3, atol=2e-3, err_msg=name)
+
+
+# -- a draft that reads hidden states
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        yield load_feature_pair(tmp_path_factory.mktemp("models"), patch)
+
+
+def test_what_is_collected_of_its_iterations_is_what_its_heads_see(reading):
+    prompt = reading.encode_prompt("def f(x):\n    return").ids
+    text = _greedy(reading.target, prompt, 40)
+    source, heads = make_draft(reading, "feature", Greedy(257), ALL_FEATURES), make_heads(hidden_size=WIDTH)
+    collector = LiveCollector(reading.target, source, 257)
+    collector.add(prompt, text)
+    one, encoded = collector.positions(), EncodedPrompt(prompt)
+    chain = record_chain(
+        source, encoded, text, max_new_tokens=50, heads=heads, hidden_size=WIDTH, target=reading.target
+    )
+    guesses = judged(chain)
+    assert 5 < one.match.sum() < 35 and guesses.choice != chain.along.choice
+    assert one.match.tolist() == [float(a == b) for a, b in zip(guesses.choice, text, strict=True)]
+    features = GuessFeatures(
+        one.position, guesses.choice, text, prompt, one.p, one.entropy, one.top10, one.margin, None, one.clean
+    )
+    for name, head in heads.items():
+        np.testing.assert_allclose(head.score_chain(features), guesses.scores[name], atol=5e-3, err_msg=name)
+
+
+def test_policies_are_fitted_for_it_and_decode(reading, prompts):
+    (one,) = fit(reading, ["feature"], OPTIONS)
+    assert [policy.policy for policy in one.policies] == ["disco", "specdecpp", "costaware"]
+    lanes = ["autoregressive", *(f"feature/{policy.policy}" for policy in one.policies)]
+    run = finished_run(CompareRequest(prompts["text"](3), lanes=lanes, max_new_tokens=24, repeats=1), reading)
+    assert all(trace.verdict.same for trace in run.lanes)
+    assert set(run.chains["feature"].starts[0].scores) == {"disco", "specdecpp", "costaware"}
+    folder = reading.draft_folders["feature"] / "policies"
+    recorded, heads = read_validation(folder, "feature"), load_heads(folder, None, None)
+    assert len(recorded) == OPTIONS.n_validation and all(one.chain.starts for one in recorded)
+    assert set(choose(recorded, heads, run.costs).arguments) == set(heads)
 
 
 def test_a_text_is_either_trained_on_or_held_out():

@@ -2,12 +2,16 @@
 
 ``fit`` writes ``validation.safetensors`` into the folder of the policies. A chain holds no times, so that it serves any
 machine; and no text: whether each guess holds is all that a replay needs. Probabilities are kept as logits in float16.
+
+Chains with the guesses of an iteration from every place are three times as large: of the guesses after a mistake only
+the first FOLLOWED are kept, and how many there were. A policy that guesses on after those sees the last one again.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -27,6 +31,7 @@ MAX_BYTES = 16 * 2**20
 FINISHES: tuple[Finish, ...] = get_args(Finish)
 HELD, MISSED, SILENT = 1, 0, 2  # a guess; SILENT: the draft had nothing to propose
 LARGEST = 15.0  # of a logit
+FOLLOWED = 6  # guesses kept after the first that does not hold
 SCORE = "score "  # begins the names of the arrays with a policy's scores
 
 
@@ -41,24 +46,51 @@ def write_validation(
     Raises:
         OSError.
     """
-    along = [one.chain.along for one in recorded]
-    tails = [one.chain.tails[at] for one in recorded for at in sorted(one.chain.tails)]
-    everywhere = [*along, *tails]
+    chains = [one.chain for one in recorded]
+    lists, places = _from_every_place(chains) if chains[0].starts else _along_texts(chains)
     arrays: dict[str, np.ndarray] = {
         "limit": np.array([one.max_new_tokens for one in recorded], dtype=np.int32),
         "finish": np.array([FINISHES.index(one.finish) for one in recorded], dtype=np.uint8),
-        "length": np.array([len(one.chain.target) for one in recorded], dtype=np.int32),
-        "n_tails": np.array([len(one.chain.tails) for one in recorded], dtype=np.int32),
-        "outcome": np.concatenate([_outcomes(one.chain) for one in recorded]),
-        "tail_at": np.array([at for one in recorded for at in sorted(one.chain.tails)], dtype=np.int32),
-        "tail_length": np.array([len(tail.choice) for tail in tails], dtype=np.int32),
-        "p": _logits([guesses.p for guesses in everywhere]),
-        **{f"{SCORE}{name}": _logits([guesses.scores[name] for guesses in everywhere]) for name in policies},
+        "length": np.array([len(chain.target) for chain in chains], dtype=np.int32),
+        **places,
+        "p": _logits([guesses.p for guesses in lists]),
+        **{f"{SCORE}{name}": _logits([guesses.scores[name] for guesses in lists]) for name in policies},
     }
     heads = {name: weights_digest(folder, name) for name in policies}
     target, own = fingerprints
     metadata = {"schema": SCHEMA, "target": target, "draft": own, "heads": json.dumps(heads)}
     write_whole(folder / FILE, save(arrays, metadata))
+
+
+def _along_texts(chains: Sequence[Chain]) -> tuple[list[Guesses], dict[str, np.ndarray]]:
+    """The lists of guesses along the texts, then the tails; what else of them is kept."""
+    tails = [chain.tails[at] for chain in chains for at in sorted(chain.tails)]
+    return [*(chain.along for chain in chains), *tails], {
+        "n_tails": np.array([len(chain.tails) for chain in chains], dtype=np.int32),
+        "outcome": np.concatenate([_outcomes(chain) for chain in chains]),
+        "tail_at": np.array([at for chain in chains for at in sorted(chain.tails)], dtype=np.int32),
+        "tail_length": np.array([len(tail.choice) for tail in tails], dtype=np.int32),
+    }
+
+
+def _from_every_place(chains: Sequence[Chain]) -> tuple[list[Guesses], dict[str, np.ndarray]]:
+    """The guesses from every place of the texts, without the last ones after a mistake; how many of them hold, and how
+    many there were.
+    """
+    starts = [guesses for chain in chains for guesses in chain.starts]
+    holds = [chain.holds(start) for chain in chains for start in range(len(chain.starts))]
+    lists = [_first(guesses, _n_kept(held)) for guesses, held in zip(starts, holds, strict=True)]
+    reach = np.array([len(guesses.choice) for guesses in starts], dtype=np.uint16)
+    return lists, {"holds": np.array(holds, dtype=np.uint16), "reach": reach}
+
+
+def _n_kept(held: int) -> int:
+    return held + 1 + FOLLOWED
+
+
+def _first(guesses: Guesses, n: int) -> Guesses:
+    scores = {name: column[:n] for name, column in guesses.scores.items()}
+    return Guesses(guesses.choice[:n], guesses.p[:n], guesses.entropy[:n], scores)
 
 
 def read_validation(
@@ -101,28 +133,63 @@ def policies_digest(folder: Path) -> str:
 
 
 def _recorded(draft: str, arrays: Mapping[str, np.ndarray], policies: Sequence[str]) -> list[Recorded]:
-    lengths, n_tails = arrays["length"].tolist(), arrays["n_tails"].tolist()
+    read = _read_from_every_place if "reach" in arrays else _read_along_texts
+    facts = zip(read(draft, arrays, policies), arrays["limit"].tolist(), arrays["finish"].tolist(), strict=True)
+    return [Recorded(chain, limit, FINISHES[finish]) for chain, limit, finish in facts]
+
+
+def _read_along_texts(draft: str, arrays: Mapping[str, np.ndarray], policies: Sequence[str]) -> Iterator[Chain]:
+    lengths, at = arrays["length"].tolist(), arrays["tail_at"].tolist()
+    lists = _lists(arrays, policies, [*lengths, *arrays["tail_length"].tolist()])
+    alongs, tails = lists[: len(lengths)], lists[len(lengths) :]
     outcomes = np.split(arrays["outcome"], np.cumsum(lengths)[:-1])
-    ends = np.cumsum([*lengths, *arrays["tail_length"].tolist()])[:-1]
-    p = [_chances(column) for column in np.split(arrays["p"], ends)]
-    scores = {name: [_chances(one) for one in np.split(arrays[SCORE + name], ends)] for name in policies}
-    places = np.split(arrays["tail_at"], np.cumsum(n_tails)[:-1])
-    found, tail = [], len(lengths)  # the tails' lists follow those along the texts
-    for number, (length, outcome, at) in enumerate(zip(lengths, outcomes, places, strict=True)):
+    for along, outcome, own in zip(alongs, outcomes, _parts(len(at), arrays["n_tails"]), strict=True):
         choices: list[int | None] = [None if one == SILENT else int(one != HELD) for one in outcome.tolist()]
-        tails = {
-            place: _guesses([1] * len(p[index]), index, p, scores) for index, place in enumerate(at.tolist(), tail)
-        }
-        tail += len(tails)
-        chain = Chain(draft, [0] * length, _guesses(choices, number, p, scores), tails)
-        found.append(Recorded(chain, int(arrays["limit"][number]), FINISHES[int(arrays["finish"][number])]))
-    return found
+        missed = {at[index]: replace(tails[index], choice=[1] * len(tails[index].p)) for index in own}
+        yield Chain(draft, [0] * len(choices), replace(along, choice=choices), missed)
 
 
-def _guesses(
-    choices: list[int | None], index: int, p: Sequence[list[float]], scores: Mapping[str, Sequence[list[float]]]
-) -> Guesses:
-    return Guesses(choices, p[index], [0.0] * len(choices), {name: lists[index] for name, lists in scores.items()})
+def _read_from_every_place(draft: str, arrays: Mapping[str, np.ndarray], policies: Sequence[str]) -> Iterator[Chain]:
+    holds, reach = arrays["holds"].tolist(), arrays["reach"].tolist()
+    lists = _lists(arrays, policies, [min(n, _n_kept(held)) for n, held in zip(reach, holds, strict=True)])
+    for own in _parts(len(lists), arrays["length"]):
+        starts = [_whole(lists[index], holds[index], reach[index]) for index in own]
+        yield Chain(draft, [0] * len(starts), _firsts(starts, policies), {}, starts)
+
+
+def _parts(n: int, lengths: np.ndarray) -> list[list[int]]:
+    """The numbers from 0 to n - 1, in parts of these lengths."""
+    return [part.tolist() for part in np.split(np.arange(n), np.cumsum(lengths)[:-1])]
+
+
+def _lists(arrays: Mapping[str, np.ndarray], policies: Sequence[str], lengths: Sequence[int]) -> list[Guesses]:
+    """The lists of guesses, of these lengths, without their choices."""
+    ends = np.cumsum(lengths)[:-1]
+    columns = [
+        [_chances(part) for part in np.split(arrays[key], ends)] for key in ("p", *(SCORE + x for x in policies))
+    ]
+    return [Guesses([], p, [0.0] * len(p), dict(zip(policies, scores))) for p, *scores in zip(*columns, strict=True)]
+
+
+def _whole(kept: Guesses, holds: int, reach: int) -> Guesses:
+    """All ``reach`` guesses from a place; the last of those that were kept stands for the others."""
+
+    def whole(column: list[float]) -> list[float]:
+        return column + column[-1:] * (reach - len(column))
+
+    choices: list[int | None] = [int(index >= holds) for index in range(reach)]
+    return Guesses(choices, whole(kept.p), [0.0] * reach, {name: whole(one) for name, one in kept.scores.items()})
+
+
+def _firsts(starts: Sequence[Guesses], policies: Sequence[str]) -> Guesses:
+    """The first guess from each place."""
+
+    def first(column: list[float]) -> float:
+        return column[0] if column else 0.0
+
+    choices: list[int | None] = [one.choice[0] if one.choice else None for one in starts]
+    scores = {name: [first(one.scores[name]) for one in starts] for name in policies}
+    return Guesses(choices, [first(one.p) for one in starts], [0.0] * len(starts), scores)
 
 
 def _outcomes(chain: Chain) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -105,25 +105,56 @@ def record_chain(
         The chain. Features that exist only one step after a guess (``hidden``) are zeros for the last guess of
         a tail or of the text: a live policy never needs them.
     """
-    states = start_along(source, prompt, output, target)
     anew = not source.abilities.text_only
     recorder = _Recorder(len(output), heads or {}, hidden_size)
-    start = 0
-    while start < len(output):
+    iterations = iterations_along(
+        source,
+        prompt,
+        output,
+        target,
+        max_new_tokens=max_new_tokens,
+        ends=ends,
+        longest=longest,
+        from_every_place=anew,
+    )
+    for state, right in iterations:
         if cancelled():
             raise Cancelled
-        state = DraftState()
-        state.begin(start)
-        right = _guess_until_wrong(source, prompt.ids, output, state, longest, max_new_tokens, ends)
         if anew:
             recorder.add_start(state)
-            source.observe(0, tuple(layer[start : start + 1] for layer in states))
-            right = 0
         else:
             recorder.add(state, right)
-        start += right + 1
-        source.forget(len(prompt) + min(start, len(output)) - 1)
     return recorder.chain(source.name, output)
+
+
+def iterations_along(
+    source: DraftSource,
+    prompt: EncodedPrompt,
+    output: list[int],
+    target: CachedModel | None,
+    *,
+    max_new_tokens: int,
+    ends: frozenset[int] = frozenset(),
+    longest: int = SL_CAP,
+    from_every_place: bool = False,
+    seen: Callable[[int, Any], None] = lambda position, proposal: None,
+) -> Iterator[tuple[DraftState, int]]:
+    """Iterations of ``source`` along ``output`` that guess up to their first mistake, which is the first of ``longest``
+    guesses from there: what each guesses, and how many of its guesses hold. The next one begins after the mistake.
+
+    ``from_every_place``: at the next place instead. ``seen``: called with the place and the proposal of each guess. The
+    rest as for :func:`record_chain`.
+    """
+    states, start = start_along(source, prompt, output, target), 0
+    while start < len(output):
+        state = DraftState()
+        state.begin(start)
+        right = _guess_until_wrong(source, prompt.ids, output, state, longest, max_new_tokens, ends, seen)
+        yield state, right
+        read = 0 if from_every_place else right
+        source.observe(read, tuple(layer[start : start + read + 1] for layer in states))
+        start += read + 1
+        source.forget(len(prompt) + min(start, len(output)) - 1)
 
 
 def start_along(source: DraftSource, prompt: EncodedPrompt, output: list[int], target: CachedModel | None) -> States:
@@ -152,6 +183,7 @@ def _guess_until_wrong(
     longest: int,
     max_new_tokens: int,
     ends: frozenset[int],
+    seen: Callable[[int, Any], None],
 ) -> int:
     """Fills ``state`` with guesses up to the first wrong one and its tail. Returns the number of right ones.
 
@@ -168,6 +200,7 @@ def _guess_until_wrong(
         if proposal is None:
             break
         source.read_features(state, proposal)
+        seen(position, proposal)
         if not wrong and position < len(output) and state.tokens[-1] == output[position]:
             right += 1
         else:

@@ -30,7 +30,7 @@ from .calibration import Platt, fit_chance
 from .candidates import Calibrated, Fitter
 from .data import Positions
 from .training import Trained, Weights, scaled_row, train_two_layers
-from .tuning import first_guesses, held
+from .tuning import first_guesses, held, judged
 
 WIDTH = 24
 NETWORK_WIDTH = 8  # a live lane evaluates it for each token
@@ -147,7 +147,7 @@ def fit_chances(recorded: Sequence[Recorded]) -> dict[str, Any]:
     the match rate, with which a text starts.
     """
     rights = [held(one.chain) for one in recorded]
-    scores = [np.array(one.chain.along.scores["costaware"]) for one in recorded]
+    scores = [np.array(judged(one.chain).scores["costaware"]) for one in recorded]
     start = float(np.concatenate(rights).mean())
     recents = [recent_along(right, start) for right in rights]
     hit = [right[:-1] > 0.5 for right in rights]

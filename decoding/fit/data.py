@@ -7,21 +7,26 @@ guess's acceptance. One parallel pass of the draft over a text gives all positio
 The mixture puts wrong guesses into the context of later ones, which a live draft never sees before its first mistake.
 Therefore there are also "clean" states: each guess is read after the target's own text, at the cost of one draft step
 per wrong guess.
+
+What a draft guesses that reads the target's hidden states depends on where an iteration begins; its iterations are run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ..engines.inputs import FINAL
+from ..comparison.chain import iterations_along
+from ..engines.inputs import FINAL, EncodedPrompt
+from ..lookahead.base import DraftState
 from ..lookahead.ngrams import N_LEVELS, Ngrams
 from ..lookahead.repetition import evidence_along
-from ..loop.drafting import prefill
+from ..loop.drafting import DraftSource, ModelProposal, prefill
 from ..loop.features import FeatureReader, as_rows
 
 if TYPE_CHECKING:
@@ -56,62 +61,74 @@ class Positions:
         return Positions(*(getattr(self, one.name)[rows] for one in fields(self)))
 
 
-class Collector:
+class Collector(ABC):
     """Collects positions text by text."""
 
-    def __init__(
-        self, target: CachedModel, draft: CachedModel, vocab_size: int, seed: int = 0, ngrams: Ngrams | None = None
-    ) -> None:
-        self._target, self._draft, self._vocab, self._ngrams = target, draft, vocab_size, ngrams
-        self._reader = FeatureReader(vocab_size)
-        self._random = np.random.default_rng(seed)
+    def __init__(self, target: CachedModel, vocab_size: int, ngrams: Ngrams | None = None) -> None:
+        self._target, self._vocab, self._ngrams = target, vocab_size, ngrams
         self._texts: list[Positions] = []
 
-    @torch.inference_mode()
+    @abstractmethod
     def add(self, prompt: list[int], text: list[int]) -> None:
         """Adds the draft's guesses along ``text``, the target's own text after ``prompt``."""
-        reads = [prompt[-1], *text[:-1]]
-        logits = _logits_along(self._draft, prompt, reads)[:, : self._vocab]
-        guesses = logits.argmax(axis=1)
-        match = guesses == np.array(text)
-        # A share of MIXING of the inputs are the target's; where both agree, the input counts as the guess.
-        mixed = np.where(self._random.random(len(text)) < MIXING, text, guesses)
-        margins = [self._reader.margin(row, int(token)) for row, token in zip(logits, guesses, strict=True)]
-        seen = [self._reader.read(row, int(token), NEEDS) for row, token in zip(logits, guesses, strict=True)]
-        tops = [top10 for _, _, top10 in seen if top10 is not None]
-        assert len(tops) == len(seen), "top10 is among the features that are needed"
-        self._texts.append(
-            Positions(
-                text=np.full(len(text), len(self._texts)),
-                position=np.arange(len(text)),
-                p=np.array([one[0] for one in seen], dtype=np.float32),
-                entropy=np.array([one[1] for one in seen], dtype=np.float32),
-                top10=np.stack(tops),
-                margin=np.array(margins, dtype=np.float32),
-                evidence=np.array(evidence_along(prompt, text, guesses.tolist())),
-                levels=self._levels(prompt, text, guesses.tolist()),
-                match=match.astype(np.float32),
-                overlap=self._overlap(prompt, reads, logits),
-                mixed=self._states(prompt, mixed.tolist()),
-                judged=mixed == guesses,
-                clean=self._clean_states(prompt, text, guesses.tolist()),
-            )
-        )
 
     def positions(self) -> Positions:
         """All positions collected so far."""
         columns = (np.concatenate([getattr(one, field.name) for one in self._texts]) for field in fields(Positions))
         return Positions(*columns)
 
-    def _levels(self, prompt: list[int], text: list[int], guesses: list[int]) -> np.ndarray:
-        if self._ngrams is None:
-            return np.zeros((len(text), N_LEVELS), dtype=np.uint8)
-        return self._ngrams.levels_along(prompt, text, guesses)
+    def _take(self, prompt: list[int], text: list[int], guesses: list[int], **columns: np.ndarray) -> None:
+        """Adds the positions of one text; ``columns``: those that do not follow from its guesses alone."""
+        n, ngrams = len(text), self._ngrams
+        columns |= {
+            "text": np.full(n, len(self._texts)),
+            "position": np.arange(n),
+            "evidence": np.array(evidence_along(prompt, text, guesses)),
+            "levels": ngrams.levels_along(prompt, text, guesses) if ngrams else np.zeros((n, N_LEVELS), dtype=np.uint8),
+            "match": (np.array(guesses) == np.array(text)).astype(np.float32),
+        }
+        self._texts.append(Positions(**columns))
 
-    def _overlap(self, prompt: list[int], reads: list[int], draft_logits: np.ndarray) -> np.ndarray:
-        target = _logits_along(self._target, prompt, reads)[:, : self._vocab]
-        p, q = (torch.from_numpy(one).softmax(-1) for one in (target, draft_logits))
-        return torch.minimum(p, q).sum(-1).numpy()
+    def _chances(self, prompt: list[int], text: list[int]) -> torch.Tensor:
+        """The target's distributions along ``text`` [n, vocab]."""
+        reads = [prompt[-1], *text[:-1]]
+        return torch.from_numpy(_logits_along(self._target, prompt, reads)[:, : self._vocab]).softmax(-1)
+
+
+class ParallelCollector(Collector):
+    """Of a draft whose guesses depend on the text alone: one pass over a text gives all of them."""
+
+    def __init__(
+        self, target: CachedModel, draft: CachedModel, vocab_size: int, seed: int = 0, ngrams: Ngrams | None = None
+    ) -> None:
+        super().__init__(target, vocab_size, ngrams)
+        self._draft, self._reader = draft, FeatureReader(vocab_size)
+        self._random = np.random.default_rng(seed)
+
+    @torch.inference_mode()
+    def add(self, prompt: list[int], text: list[int]) -> None:
+        reads = [prompt[-1], *text[:-1]]
+        logits = _logits_along(self._draft, prompt, reads)[:, : self._vocab]
+        guesses = logits.argmax(axis=1)
+        # A share of MIXING of the inputs are the target's; where both agree, the input counts as the guess.
+        mixed = np.where(self._random.random(len(text)) < MIXING, text, guesses)
+        margins = [self._reader.margin(row, int(token)) for row, token in zip(logits, guesses, strict=True)]
+        seen = [self._reader.read(row, int(token), NEEDS) for row, token in zip(logits, guesses, strict=True)]
+        tops = [top10 for _, _, top10 in seen if top10 is not None]
+        assert len(tops) == len(seen), "top10 is among the features that are needed"
+        self._take(
+            prompt,
+            text,
+            guesses.tolist(),
+            p=np.array([one[0] for one in seen], dtype=np.float32),
+            entropy=np.array([one[1] for one in seen], dtype=np.float32),
+            top10=np.stack(tops),
+            margin=np.array(margins, dtype=np.float32),
+            overlap=torch.minimum(self._chances(prompt, text), torch.from_numpy(logits).softmax(-1)).sum(-1).numpy(),
+            mixed=self._states(prompt, mixed.tolist()),
+            judged=mixed == guesses,
+            clean=self._clean_states(prompt, text, guesses.tolist()),
+        )
 
     def _clean_states(self, prompt: list[int], text: list[int], guesses: list[int]) -> np.ndarray:
         """The pass over the text has read all right guesses; each wrong one is read at its position, last to first."""
@@ -135,6 +152,64 @@ class Collector:
             return as_rows(model.last_states[0])[1:].astype(np.float16)
         finally:
             model.kept_layers = ()
+
+
+class LiveCollector(Collector):
+    """Of a draft whose guesses depend on where an iteration begins: iterations end with their first mistake, and the
+    next one begins after it, so that there is one guess for each position.
+
+    Its states are those of these iterations, whose inputs are all guesses after the target's own text.
+    """
+
+    def __init__(
+        self,
+        target: CachedModel,
+        source: DraftSource,
+        vocab_size: int,
+        head_ids: np.ndarray | None = None,
+        ngrams: Ngrams | None = None,
+    ) -> None:
+        """``source`` computes all features under the greedy rule; ``head_ids``: the only tokens that it proposes."""
+        super().__init__(target, vocab_size, ngrams)
+        self._source, self._ids = source, slice(None) if head_ids is None else torch.from_numpy(head_ids)
+
+    @torch.inference_mode()
+    def add(self, prompt: list[int], text: list[int]) -> None:
+        chances, overlap = self._chances(prompt, text)[:, self._ids], np.zeros(len(text), dtype=np.float32)
+
+        def compare(position: int, proposal: ModelProposal) -> None:
+            if position < len(text):  # after a mistake; the next iteration's guess replaces it
+                overlap[position] = torch.minimum(chances[position], torch.from_numpy(proposal.row).softmax(-1)).sum()
+
+        found = self._guesses(prompt, text, compare)
+        text = text[: len(found.tokens)]
+        hidden = np.stack(found.hidden).astype(np.float16)
+        self._take(
+            prompt,
+            text,
+            found.tokens,
+            p=np.array(found.p, dtype=np.float32),
+            entropy=np.array(found.entropy, dtype=np.float32),
+            top10=np.stack(found.top10),
+            margin=np.array(found.margin, dtype=np.float32),
+            overlap=overlap[: len(text)],
+            mixed=hidden,
+            judged=np.ones(len(text), dtype=bool),
+            clean=hidden,
+        )
+
+    def _guesses(self, prompt: list[int], text: list[int], seen: Callable[[int, ModelProposal], None]) -> DraftState:
+        """One guess for each position; fewer if the draft's context ends before the text."""
+        found = DraftState()
+        # The state of a mistake takes one step more, as does that of the text's last token.
+        iterations = iterations_along(
+            self._source, EncodedPrompt(prompt), text, self._target, max_new_tokens=len(text) + 2, longest=2, seen=seen
+        )
+        for state, right in iterations:
+            n = min(right + 1, len(state.hidden), len(text) - state.start)
+            for name in ("tokens", "p", "entropy", "top10", "margin", "hidden"):
+                getattr(found, name).extend(getattr(state, name)[:n])
+        return found
 
 
 def _logits_along(model: CachedModel, prompt: list[int], reads: list[int]) -> np.ndarray:

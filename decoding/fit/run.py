@@ -29,16 +29,18 @@ from ..comparison.prepare import (
 )
 from ..engines.inputs import EncodedPrompt
 from ..errors import Cancelled, UserError
-from ..lookahead.base import SL_CAP, SL_CAP_LEARNED
+from ..lookahead.base import SL_CAP
 from ..lookahead.fitted import FOLDER, load_heads
 from ..lookahead.heads import Head
 from ..lookahead.lanes import parse_lane
 from ..lookahead.ngrams import read_ngrams
 from ..lookahead.policy_files import PolicyFile, write_policy
+from ..loop.acceptance import Greedy
+from ..loop.drafting import known_ids
 from ..records.request import CompareRequest
 from ..records.trace import Costs, Finish
 from .candidates import Candidate, Fitted, choose, fitted_policies, train_candidates
-from .data import Collector, Positions
+from .data import Collector, LiveCollector, ParallelCollector, Positions
 from .texts import FitOptions, Progress, Texts, write_texts
 
 if TYPE_CHECKING:
@@ -115,8 +117,7 @@ class _Job:
 
     def collect(self, texts: Texts) -> Positions:
         """The draft's guesses at all positions of the training texts."""
-        draft, seed = self.pair.draft(self.draft), self.options.seed
-        collector = Collector(self.pair.target, draft, self._vocab, seed, self.ngrams)
+        collector = self._collector()
         for number, (prompt, text) in enumerate(texts):
             self._check()
             self.progress("reading the texts", number / len(texts))
@@ -130,8 +131,19 @@ class _Job:
             raise UserError("The draft is always right or always wrong on these texts: there is nothing to learn.")
         return positions
 
-    def record(self, texts: Texts, heads: Mapping[str, Head], longest: int = SL_CAP_LEARNED) -> list[Recorded]:
-        """Chains along the validation texts, with up to ``longest`` guesses after each mistake."""
+    def _collector(self) -> Collector:
+        target, model = self.pair.target, self.pair.draft(self.draft)
+        if abilities_of(self.pair, self.draft).text_only:
+            return ParallelCollector(target, model, self._vocab, self.options.seed, self.ngrams)
+        rule = Greedy(self._vocab)
+        source = make_draft(self.pair, self.draft, rule, ALL_FEATURES)
+        return LiveCollector(target, source, self._vocab, known_ids(model, rule), self.ngrams)
+
+    def record(self, texts: Texts, heads: Mapping[str, Head]) -> list[Recorded]:
+        """Chains along the validation texts.
+
+        Hardly any policy guesses on for SL_CAP tokens after a mistake, so that longer tails would change nothing.
+        """
         prepared = self._prepared(texts)
         found = []
         for number, (prompt, text) in enumerate(texts):
@@ -143,10 +155,11 @@ class _Job:
                 text,
                 max_new_tokens=self.options.max_new_tokens,
                 ends=prepared.limits.ends,
-                longest=longest,
+                longest=SL_CAP,
                 heads=heads,
                 hidden_size=self.pair.draft(self.draft).hidden_size,
                 cancelled=self._cancelled,
+                target=self.pair.target,
             )
             finish: Finish = "length" if len(text) >= self.options.max_new_tokens else "eos"
             found.append(Recorded(chain, self.options.max_new_tokens, finish))
@@ -161,8 +174,7 @@ class _Job:
                 f"No policy is fitted for the draft {self.draft}, so there is nothing to choose thresholds for: "
                 "fit first, without --only-chains."
             )
-        # Hardly any policy guesses on for SL_CAP tokens after a mistake, so that longer tails would change nothing.
-        chains = self.record(texts[:: max(1, len(texts) // SHIPPED)][:SHIPPED], heads, SL_CAP)
+        chains = self.record(texts[:: max(1, len(texts) // SHIPPED)][:SHIPPED], heads)
         with _writing(folder):
             write_validation(folder, fingerprints, list(heads), chains)
 
@@ -250,11 +262,6 @@ def _data(options: FitOptions, texts: dict[str, Texts], positions: Positions) ->
 def _folder(pair: Pair, draft: str) -> Path:
     if abilities_of(pair, draft).certain:
         raise UserError(f"The draft {draft} has no probabilities to learn from: fit a model draft.")
-    if not abilities_of(pair, draft).text_only:
-        raise UserError(
-            f"Policies are fitted on the first guesses along a text, read in one pass; what {draft} guesses depends on "
-            "where an iteration begins. Use policies with it that need no fitting, such as confidence."
-        )
     pair.draft(draft)  # raises UserError for an unknown name
     folder = pair.draft_folders.get(draft)
     if folder is None:

@@ -24,9 +24,33 @@ def rescored(recorded: Recorded, policy: str, column: str, change: Callable[[np.
     return replace(recorded, chain=replace(chain, along=only(chain.along), tails=tails, starts=starts))
 
 
+def judged(chain: Chain) -> Guesses:
+    """One guess for each place: those along the text or, where a guess depends on where its iteration began, those of
+    iterations that end with their first mistake.
+    """
+    if not chain.starts:
+        return chain.along
+    found = Guesses([], [], [], {name: [] for name in chain.along.scores})
+    while (start := len(found.choice)) < len(chain.target):
+        guesses = chain.starts[start]
+        if guesses.choice:
+            _extend(found, guesses, slice(0, min(chain.holds(start) + 1, len(chain.target) - start)))
+        else:  # nothing to propose
+            _extend(found, chain.along, slice(start, start + 1))
+    return found
+
+
+def _extend(to: Guesses, guesses: Guesses, part: slice) -> None:
+    to.choice += guesses.choice[part]
+    to.p += guesses.p[part]
+    to.entropy += guesses.entropy[part]
+    for name, column in to.scores.items():
+        column += guesses.scores[name][part]
+
+
 def along(recorded: Sequence[Recorded], column: str) -> tuple[np.ndarray, np.ndarray]:
-    """(score, held) for all guesses along the texts."""
-    scores = np.concatenate([one.chain.along.scores[column] for one in recorded])
+    """(score, held) for the judged guess of each place."""
+    scores = np.concatenate([judged(one.chain).scores[column] for one in recorded])
     return scores, np.concatenate([held(one.chain) for one in recorded])
 
 
@@ -37,8 +61,12 @@ def everywhere(chain: Chain, column: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def held(chain: Chain) -> np.ndarray:
-    """1.0 if the guess is the target's token, else 0.0."""
-    return np.array([a == b for a, b in zip(chain.along.choice, chain.target, strict=True)], dtype=np.float64)
+    """1.0 if the judged guess of a place is the target's token, else 0.0."""
+    return _right(judged(chain), chain)
+
+
+def _right(guesses: Guesses, chain: Chain) -> np.ndarray:
+    return np.array([a == b for a, b in zip(guesses.choice, chain.target, strict=True)], dtype=np.float64)
 
 
 def first_guesses(recorded: Sequence[Recorded]) -> dict[str, float]:
@@ -47,10 +75,11 @@ def first_guesses(recorded: Sequence[Recorded]) -> dict[str, float]:
     After a rejection at t the next iteration begins at t + 1. After full acceptance it can begin anywhere; this is
     estimated by the positions that follow two right guesses.
     """
+    firsts = [_right(one.chain.along, one.chain) for one in recorded]
     rights = [held(one.chain) for one in recorded]
-    start = np.array([right[0] for right in rights])
-    missed = np.concatenate([right[1:][right[:-1] < 0.5] for right in rights])
-    after = np.concatenate([right[2:][right[:-2] > 0.5] for right in rights])
+    start = np.array([first[0] for first in firsts])
+    missed = np.concatenate([first[1:][right[:-1] < 0.5] for first, right in zip(firsts, rights)])
+    after = np.concatenate([first[2:][right[:-2] > 0.5] for first, right in zip(firsts, rights)])
     means = {"start": start, "missed": missed, "held": after}
     # Laplace smoothing: no chance is 0 or 1.
     return {name: float((outcomes.sum() + 1.0) / (len(outcomes) + 2.0)) for name, outcomes in means.items()}
