@@ -254,7 +254,8 @@ def test_what_is_collected_of_its_iterations_is_what_its_heads_see(reading):
 
 
 def test_policies_are_fitted_for_it_and_decode(reading, prompts):
-    (one,) = fit(reading, ["feature"], OPTIONS)
+    few = replace(OPTIONS, n_train=22, n_validation=2)
+    (one,) = fit(reading, ["feature"], few)
     assert [policy.policy for policy in one.policies] == ["disco", "specdecpp", "costaware"]
     lanes = ["autoregressive", *(f"feature/{policy.policy}" for policy in one.policies)]
     run = finished_run(CompareRequest(prompts["text"](3), lanes=lanes, max_new_tokens=24, repeats=1), reading)
@@ -262,7 +263,7 @@ def test_policies_are_fitted_for_it_and_decode(reading, prompts):
     assert set(run.chains["feature"].starts[0].scores) == {"disco", "specdecpp", "costaware"}
     folder = reading.draft_folders["feature"] / "policies"
     recorded, heads = read_validation(folder, "feature"), load_heads(folder, None, None)
-    assert len(recorded) == OPTIONS.n_validation and all(one.chain.starts for one in recorded)
+    assert len(recorded) == few.n_validation and all(one.chain.starts for one in recorded)
     assert set(choose(recorded, heads, run.costs).arguments) == set(heads)
 
 
