@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -38,6 +39,7 @@ from decoding.lookahead.repetition import LONGEST
 from decoding.loop.acceptance import Greedy
 from decoding.records.request import CompareRequest
 from decoding.records.suites import Prompt
+from decoding.records.trace import Chain, Guesses
 
 from .commands import command
 from .feature_pair import WIDTH, load_feature_pair
@@ -233,24 +235,44 @@ def reading(tmp_path_factory):
         yield load_feature_pair(tmp_path_factory.mktemp("models"), patch)
 
 
-def test_what_is_collected_of_its_iterations_is_what_its_heads_see(reading):
+@pytest.mark.parametrize("draft", ["feature", "heads"])
+def test_what_is_collected_of_its_iterations_is_what_its_policies_see(reading, draft):
     prompt = reading.encode_prompt("def f(x):\n    return").ids
     text = _greedy(reading.target, prompt, 40)
-    source, heads = make_draft(reading, "feature", Greedy(257), ALL_FEATURES), make_heads(hidden_size=WIDTH)
+    source, heads = make_draft(reading, draft, Greedy(257), ALL_FEATURES), make_heads(hidden_size=WIDTH)
     collector = LiveCollector(reading.target, source, 257)
     collector.add(prompt, text)
     one, encoded = collector.positions(), EncodedPrompt(prompt)
     chain = record_chain(
         source, encoded, text, max_new_tokens=50, heads=heads, hidden_size=WIDTH, target=reading.target
     )
-    guesses = judged(chain)
-    assert 5 < one.match.sum() < 35 and guesses.choice != chain.along.choice
-    assert one.match.tolist() == [float(a == b) for a, b in zip(guesses.choice, text, strict=True)]
-    features = GuessFeatures(
-        one.position, guesses.choice, text, prompt, one.p, one.entropy, one.top10, one.margin, None, one.clean
-    )
-    for name, head in heads.items():
-        np.testing.assert_allclose(head.score_chain(features), guesses.scores[name], atol=5e-3, err_msg=name)
+    seen = {start + index: (guesses, index) for start, guesses, index in _iterations(chain)}
+    assert one.position.tolist() == list(seen) and 1 in {index for _, index in seen.values()}
+    assert 5 < one.match.sum() < 35
+    choices: list[int | None] = [None] * len(text)
+    for place, (guesses, index) in seen.items():
+        choices[place] = guesses.choice[index]
+    assert one.match.tolist() == [float(choices[place] == text[place]) for place in seen]
+    np.testing.assert_allclose(one.p, [guesses.p[index] for guesses, index in seen.values()], rtol=1e-4)
+    if draft == "feature":
+        assert judged(chain).choice == choices != chain.along.choice
+        features = GuessFeatures(
+            one.position, choices, text, prompt, one.p, one.entropy, one.top10, one.margin, None, one.clean
+        )
+        for name, head in heads.items():
+            np.testing.assert_allclose(head.score_chain(features), judged(chain).scores[name], atol=5e-3, err_msg=name)
+
+
+def _iterations(chain: Chain) -> Iterator[tuple[int, Guesses, int]]:
+    """(start, guesses, index) of each guess up to the mistakes, where iterations follow one another; of those that
+    another guess can follow.
+    """
+    start = 0
+    while start < len(chain.target):
+        guesses, held = chain.starts[start], chain.holds(start)
+        for index in range(min(held + 1, len(chain.target) - start, len(guesses.choice) - 1)):
+            yield start, guesses, index
+        start += held + 1
 
 
 def test_policies_are_fitted_for_it_and_decode(reading, prompts):

@@ -77,15 +77,16 @@ class Collector(ABC):
         columns = (np.concatenate([getattr(one, field.name) for one in self._texts]) for field in fields(Positions))
         return Positions(*columns)
 
-    def _take(self, prompt: list[int], text: list[int], guesses: list[int], **columns: np.ndarray) -> None:
-        """Adds the positions of one text; ``columns``: those that do not follow from its guesses alone."""
-        n, ngrams = len(text), self._ngrams
+    def _take(self, prompt: list[int], text: list[int], guesses: dict[int, int], **columns: np.ndarray) -> None:
+        """Adds the guesses, by position, of one text; ``columns``: what does not follow from these."""
+        along, places, n = [guesses.get(place) for place in range(len(text))], list(guesses), len(guesses)
+        levels = np.zeros((n, N_LEVELS), dtype=np.uint8)
         columns |= {
             "text": np.full(n, len(self._texts)),
-            "position": np.arange(n),
-            "evidence": np.array(evidence_along(prompt, text, guesses)),
-            "levels": ngrams.levels_along(prompt, text, guesses) if ngrams else np.zeros((n, N_LEVELS), dtype=np.uint8),
-            "match": (np.array(guesses) == np.array(text)).astype(np.float32),
+            "position": np.array(places),
+            "evidence": np.array(evidence_along(prompt, text, along))[places],
+            "levels": self._ngrams.levels_along(prompt, text, along)[places] if self._ngrams else levels,
+            "match": np.array([guess == text[place] for place, guess in guesses.items()], dtype=np.float32),
         }
         self._texts.append(Positions(**columns))
 
@@ -119,7 +120,7 @@ class ParallelCollector(Collector):
         self._take(
             prompt,
             text,
-            guesses.tolist(),
+            dict(enumerate(guesses.tolist())),
             p=np.array([one[0] for one in seen], dtype=np.float32),
             entropy=np.array([one[1] for one in seen], dtype=np.float32),
             top10=np.stack(tops),
@@ -156,7 +157,7 @@ class ParallelCollector(Collector):
 
 class LiveCollector(Collector):
     """Of a draft whose guesses depend on where an iteration begins: iterations end with their first mistake, and the
-    next one begins after it, so that there is one guess for each position.
+    next one begins after it, so that there is one guess for a position.
 
     Its states are those of these iterations, whose inputs are all guesses after the target's own text.
     """
@@ -181,35 +182,39 @@ class LiveCollector(Collector):
             if position < len(text):  # after a mistake; the next iteration's guess replaces it
                 overlap[position] = torch.minimum(chances[position], torch.from_numpy(proposal.row).softmax(-1)).sum()
 
-        found = self._guesses(prompt, text, compare)
-        text = text[: len(found.tokens)]
+        found, guesses = self._iterate(prompt, text, compare)
         hidden = np.stack(found.hidden).astype(np.float16)
         self._take(
             prompt,
             text,
-            found.tokens,
+            guesses,
             p=np.array(found.p, dtype=np.float32),
             entropy=np.array(found.entropy, dtype=np.float32),
             top10=np.stack(found.top10),
             margin=np.array(found.margin, dtype=np.float32),
-            overlap=overlap[: len(text)],
+            overlap=overlap[list(guesses)],
             mixed=hidden,
-            judged=np.ones(len(text), dtype=bool),
+            judged=np.ones(len(guesses), dtype=bool),
             clean=hidden,
         )
 
-    def _guesses(self, prompt: list[int], text: list[int], seen: Callable[[int, ModelProposal], None]) -> DraftState:
-        """One guess for each position; fewer if the draft's context ends before the text."""
-        found = DraftState()
+    def _iterate(
+        self, prompt: list[int], text: list[int], seen: Callable[[int, ModelProposal], None]
+    ) -> tuple[DraftState, dict[int, int]]:
+        """The features of the guesses up to each mistake, and the guesses by position. A position has none where the
+        draft had nothing more to propose, one step after the guess too: a policy decides nothing there.
+        """
+        found, guesses = DraftState(), dict[int, int]()
         # The state of a mistake takes one step more, as does that of the text's last token.
         iterations = iterations_along(
             self._source, EncodedPrompt(prompt), text, self._target, max_new_tokens=len(text) + 2, longest=2, seen=seen
         )
         for state, right in iterations:
             n = min(right + 1, len(state.hidden), len(text) - state.start)
-            for name in ("tokens", "p", "entropy", "top10", "margin", "hidden"):
+            guesses |= dict(enumerate(state.tokens[:n], state.start))
+            for name in ("p", "entropy", "top10", "margin", "hidden"):
                 getattr(found, name).extend(getattr(state, name)[:n])
-        return found
+        return found, guesses
 
 
 def _logits_along(model: CachedModel, prompt: list[int], reads: list[int]) -> np.ndarray:
