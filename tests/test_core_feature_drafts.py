@@ -245,7 +245,8 @@ def test_a_replay_of_its_chain_is_the_live_lane(pair, recorded, lane, draft):
     else:
         found = simulate(chain, costs, policy, max_new_tokens=40)
     assert found.iterations == [(it.start, len(it.drafted), it.n_accepted) for it in live.iterations]
-    assert live.output == output and (not lane.is_learned or len({n for _, n, _ in found.iterations}) > 2)
+    lengths = {n for start, n, _ in found.iterations if start < 30}  # the text's end shortens none of these
+    assert live.output == output and (not lane.is_learned or len(lengths) > 1)
 
 
 def test_its_costs_are_measured(lean):

@@ -4,7 +4,8 @@
 machine; and no text: whether each guess holds is all that a replay needs. Probabilities are kept as logits in float16.
 
 Chains with the guesses of an iteration from every place are three times as large: of the guesses after a mistake only
-the first FOLLOWED are kept, and how many there were. A policy that guesses on after those sees the last one again.
+the first FOLLOWED are kept, and how many there were. A policy that guesses on after those sees the last one again. That
+changed no threshold that was chosen at the costs tried.
 """
 
 from __future__ import annotations
