@@ -12,7 +12,6 @@ import pytest
 from decoding.analysis.tuning import choose
 from decoding.analysis.validation import read_validation
 from decoding.comparison.chain import record_chain
-from decoding.comparison.compare import finished_run
 from decoding.comparison.prepare import ALL_FEATURES, make_draft
 from decoding.engines.inputs import FINAL, EncodedPrompt
 from decoding.engines.pair import load_pair
@@ -45,6 +44,7 @@ from .commands import command
 from .feature_pair import WIDTH, load_feature_pair
 from .learned_heads import make_features, make_heads, make_weights
 from .tiny_pair import make_tiny_pair
+from .toy import finished_run
 
 OPTIONS = FitOptions("code", n_train=30, n_validation=6, max_new_tokens=24, epochs=1)
 
