@@ -1,7 +1,8 @@
-"""What the browser tests do with a page: point at a token, unfold a form, wait until nothing is left to do."""
+"""What the browser tests do with a page: point at a token, unfold a form, wait until nothing is left to do, ask axe."""
 
 from __future__ import annotations
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, expect
 
 TRIES = 15
@@ -41,3 +42,11 @@ def pictures_had_their_turn(page: Page) -> None:
         })"""
     )
     settled(page)
+
+
+def serious(page: Page, scope: str | None = None) -> list[str]:
+    """What axe finds of serious or critical impact: everywhere, or within ``scope``, a selector."""
+    found = Axe().run(page, context=scope).response["violations"]
+    return [
+        f"{one['id']}: {one['nodes'][0]['html'][:160]}" for one in found if one["impact"] in ("serious", "critical")
+    ]

@@ -6,7 +6,6 @@ import json
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
 from decoding.backends.recorded import RecordedBackend
 from tests.page_server import first_run
@@ -15,6 +14,8 @@ from viz.learn.lessons import shipped_lessons
 from viz.learn.tab import LearnRuns
 from viz.player.payload import run_payload
 from viz.store import RunStore
+
+from .pointing import serious
 
 LESSONS = [lesson["id"] for lesson in shipped_lessons()]
 
@@ -170,11 +171,7 @@ def test_axe_finds_nothing_serious(browser, tmp_path, scheme):
         if place == "play":
             page.locator("#sl-start").click()
             page.locator("[data-key=on]").click()
-        found = Axe().run(page).response["violations"]
-        serious = [
-            (one["id"], one["nodes"][0]["html"][:120]) for one in found if one["impact"] in ("serious", "critical")
-        ]
-        assert serious == [], place
+        assert serious(page) == [], place
     page.close()
 
 

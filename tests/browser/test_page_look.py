@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from tests.evaluations import make_drafts, make_evaluation, renamed
@@ -11,7 +10,7 @@ from viz.player.names import lane_name
 from viz.reports.report import report_of
 
 from .conftest import WAIT
-from .pointing import settled
+from .pointing import serious, settled
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True}
 
@@ -23,15 +22,6 @@ def opened(visit, url: str, **options):
     page.locator(".sp-plots").scroll_into_view_if_needed()
     page.wait_for_function("document.querySelectorAll('.sp-canvas .main-svg').length >= 2", timeout=WAIT)
     return page
-
-
-def serious(page, scope: str) -> list[str]:
-    results = Axe().run(page, context=scope).response
-    return [
-        f"{one['id']}: {one['nodes'][0]['html'][:160]}"
-        for one in results["violations"]
-        if one["impact"] in ("serious", "critical")
-    ]
 
 
 @pytest.mark.parametrize("options", [{}, {"color_scheme": "dark"}, PHONE], ids=["light", "dark", "phone"])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
 from decoding.analysis.metrics import speedup
 from decoding.records.text import whole_text
 from decoding.records.trace import TokenText
 from tests.browser.player_pages import LANES, hear_events, lane_text, live_events, open_export, stop_at, wait_until
+from tests.browser.pointing import serious
 from tests.runs import make_run
 from viz.player.names import lane_name
 
@@ -182,8 +182,7 @@ def test_axe_finds_nothing_serious(opened, scheme, size):
     stop_at(page, 0.7)
     for summary in page.locator("summary").all():
         summary.click()
-    found = Axe().run(page).response["violations"]
-    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+    assert serious(page) == []
 
 
 def test_the_dark_class_of_an_ancestor_darkens(opened):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
 from decoding.records.proposal import path_to
 from decoding.records.request import CompareRequest
 from decoding.records.text import whole_text
 from tests.browser.player_pages import hear_events, lane_text, live_events, open_export, stop_at, wait_until
+from tests.browser.pointing import serious
 from tests.toy import ToyPair, finished_run
 from viz.learn.export import export_lesson
 from viz.player.details import token_details
@@ -127,8 +127,7 @@ def test_a_tree_fits_a_phone_and_axe_finds_nothing_serious(opened, run, scheme):
     fork(page, number).tap()
     page.locator(".sd-pop.sd-sheet .sd-tree").wait_for(state="visible")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    found = Axe().run(page).response["violations"]
-    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+    assert serious(page) == []
 
 
 def test_step_by_step_shows_a_place_after_the_other(browser, run, tmp_path):
