@@ -61,6 +61,18 @@ def test_large_matrices_are_stored_in_half_precision(tmp_path):
     assert found.dtype == np.float32
 
 
+def test_a_specdecpp_head_of_depth_zero_needs_no_block(tmp_path):
+    policy = make_file("specdecpp")
+    del policy.weights["block"]
+    policy.architecture["depth"] = 0
+    write_policy(tmp_path, policy)
+    linear = load_heads(tmp_path, TARGET, DRAFT)["specdecpp"].score_chain(features := make_features(5, seed=1))
+    policy.weights |= {"block": np.zeros((4, 4), dtype=np.float32), "bias": np.zeros(4, dtype=np.float32)}
+    policy.architecture["depth"] = 2  # residual blocks that add nothing
+    write_policy(tmp_path, policy)
+    np.testing.assert_allclose(linear, load_heads(tmp_path, TARGET, DRAFT)["specdecpp"].score_chain(features))
+
+
 def test_nothing_fitted_says_fit_first(tmp_path):
     heads = load_heads(tmp_path, TARGET, DRAFT)
     assert heads == {}

@@ -84,11 +84,12 @@ def train_specdecpp(
     loss = loss_of(net, held_inputs, held.match, "specdecpp")
     out = net.out.weight.detach().numpy()[0]
     found = {
-        "block": net.block.weight.detach().numpy().copy(),
         "bias": net.block.bias.detach().numpy().copy(),
         "out": np.append(out, net.out.bias.item()).astype(np.float32),
         "scale": np.array([scale], dtype=np.float32),
     }
+    if depth:
+        found["block"] = net.block.weight.detach().numpy().copy()
     if net.lead is not None:
         found["lead"] = net.lead.weight.detach().numpy()[0].astype(np.float32)
     architecture = {
@@ -111,7 +112,7 @@ def _make_head(trained: Trained, tuned: dict[str, Any] | None = None) -> SpecDec
     w, made = trained.weights, trained.architecture
     tuned, feature = tuned or {"threshold": 0.5}, made["feature"] or "p"
     return SpecDecHead(
-        w["block"], w["bias"], w["out"], float(w["scale"][0]), int(made["depth"]), tuned, w.get("lead"), feature
+        w.get("block"), w["bias"], w["out"], float(w["scale"][0]), int(made["depth"]), tuned, w.get("lead"), feature
     )
 
 

@@ -37,7 +37,7 @@ class SpecDecHead:
 
     def __init__(
         self,
-        block: np.ndarray,
+        block: np.ndarray | None,
         bias: np.ndarray,
         out: np.ndarray,
         scale: float,
@@ -48,14 +48,15 @@ class SpecDecHead:
     ) -> None:
         """``block`` [d, d], ``bias`` [d], ``out`` [d + 1] with its bias last; states are divided by ``scale``.
 
-        For depth 0 the head is linear. ``lead`` [3]: weights of the hinges of the lead from ``feature``; None if the
+        For depth 0 the head is linear and has no ``block``. ``lead`` [3]: weights of the hinges of the lead from ``feature``; None if the
         head does not see it.
         """
         self.tuned = tuned
         self._lead = None if lead is None else [float(weight) for weight in lead]
         self.feature = feature
         self.needs = frozenset({"hidden"} if lead is None else {"hidden", feature})
-        self._block, self._bias, self._depth = block, bias, depth
+        self._block = np.empty((0, 0), dtype=np.float32) if block is None else block
+        self._bias, self._depth = bias, depth
         self._out, self._out_bias = np.ascontiguousarray(out[:-1]), float(out[-1])
         self._inverse = np.float32(1.0 / scale)
         self._x = np.empty(len(bias), dtype=np.float32)
@@ -158,7 +159,8 @@ def _head_from(policy: PolicyFile) -> SpecDecHead:
     rows_from_json(policy.tuned.get("ledger"), "specdecpp")
     bias = policy.weight("bias", None)
     size = len(bias)
-    block, out, scale = policy.weight("block", size, size), policy.weight("out", size + 1), policy.weight("scale", 1)
+    block = policy.weight("block", size, size) if depth else None
+    out, scale = policy.weight("out", size + 1), policy.weight("scale", 1)
     lead = policy.weight("lead", len(HINGES)) if "lead" in policy.weights else None
     features = [name for name in policy.features if name in LEADS]
     if len(features) != (lead is not None):

@@ -105,7 +105,8 @@ def _reading(facts: dict[str, Any]) -> list[str]:
 
 
 def _reading_row(name: str, row: dict[str, Any]) -> str:
-    reads = "layers " + ", ".join(map(str, row["layers"])) if row["layers"] else "none: the text alone"
+    layers = ", ".join(map(str, row["layers"]))
+    reads = f"layer{'s' * (len(row['layers']) > 1)} {layers}" if layers else "none: the text alone"
     return (
         f"| {name} | {row['start']} | {reads} | {row['tokens'] / 1e6:.1f} M | {_interval(row['match'])} "
         f"| {row['second']:.3f}, {row['third']:.3f} | {row['second_if_reached']:.3f}, {row['third_if_reached']:.3f} "

@@ -25,11 +25,12 @@ def measure_trained(names: Sequence[str]) -> dict[str, dict]:
         run.load(DRAFTS / name)
         hits[name] = run.rounded_hits(source.split("validation", run.head_ids))
         recipe = RECIPES[name]
-        about = {"start": recipe.start, "layers": list(recipe.layers)}
+        about = {"start": recipe.start if recipe.kept else "zero", "layers": list(recipe.layers)}
         found[name] = about | figures_of_steps(hits[name]) | {"match": asdict(rates_of(_firsts(hits[name])))}
         found[name] |= {key: value for key, value in last_of_log(log_of(name)).items() if key != "kept_back"}
     for name in hits.keys() - {TEXT_ONLY}:
-        if TEXT_ONLY in hits and RECIPES[name].start == RECIPES[TEXT_ONLY].start:
+        one, other = RECIPES[name], RECIPES[TEXT_ONLY]
+        if TEXT_ONLY in hits and (one.start, one.plan) == (other.start, other.plan):
             found[name]["over"] = asdict(difference(_firsts(hits[name]), _firsts(hits[TEXT_ONLY])))
     return found
 

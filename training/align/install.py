@@ -48,10 +48,13 @@ def install(report: Callable[[str], None]) -> Path:
         facts |= _install_drafts(names, report)
     if reading:
         further = TEXT_ONLY in reading and not _is_same(DRAFTS / TEXT_ONLY, PAIR / "drafts" / TEXT_ONLY)
+        earlier = facts.get(READING, {}).get("drafts", {}).get(TEXT_ONLY)
         facts[READING] = _install_reading(reading, report)
         if further:
             row, more = facts["drafts"][TEXT_ONLY], facts[READING]["drafts"][TEXT_ONLY]
-            sums = {key: row[key] + more[key] for key in ("steps", "minutes", "tokens")}
+            # A longer run continues a shorter one, which the draft's sums have already.
+            counted = earlier if earlier and earlier["steps"] < more["steps"] else dict.fromkeys(more, 0)
+            sums = {key: row[key] + more[key] - counted[key] for key in ("steps", "minutes", "tokens")}
             facts["drafts"][TEXT_ONLY] = row | _measure([TEXT_ONLY], report)[TEXT_ONLY] | sums
     write_json(PAIR / FACTS_FILE, facts)
     write_card(PAIR)

@@ -79,8 +79,12 @@ NEEDED = (
         "lesson-states",
         "states",
         "What the draft may read",
-        "Two drafts of one size; one also reads what the target has computed.",
-        {"lanes": ["autoregressive", "one-layer/static:3", "feature/static:3"], "max_new_tokens": 64, "repeats": 5},
+        "Two drafts of one size: one also reads what the target has computed. Heads read nothing else.",
+        {
+            "lanes": ["autoregressive", "one-layer/static:3", "feature/static:3", "heads/static:3"],
+            "max_new_tokens": 64,
+            "repeats": 5,
+        },
         [
             {"prompt": "What should I pack for a weekend in the mountains?"},
             {"prompt": "How do I make a cup of tea? Give me numbered steps."},
