@@ -51,6 +51,22 @@ def test_engines_agree_with_one_plain_forward_pass(hf_model):
         torch.testing.assert_close(model.extend(text[57:]), expected[57:], atol=1e-4, rtol=0)
 
 
+def test_padding_of_a_pass_is_seen_by_products_alone(hf_model):
+    rows, plain, padded = [], lean(hf_model), lean(hf_model)
+    padded._padded = {1: 3, 2: 5}
+    for block in padded.blocks:
+        block.up.times = lambda x, other, times=block.up.times: rows.append(len(x)) or times(x, other)
+    for model in (plain, padded):
+        model.kept_layers = (1,)
+        model.prefill(ids(20))
+    for n in (1, 2, 3):
+        expected = plain.extend(ids(n, seed=n))
+        torch.testing.assert_close(padded.extend(ids(n, seed=n)), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(padded.last_states, plain.last_states, atol=1e-4, rtol=0)
+        assert {rows.pop() for _ in padded.blocks} == {{1: 3, 2: 5, 3: 3}[n]}
+        assert padded.length == plain.length
+
+
 def test_engines_write_the_text_that_generate_writes(hf_model):
     prompt = ids(20)
     expected = hf_model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=40, eos_token_id=None)

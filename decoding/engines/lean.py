@@ -25,13 +25,14 @@ from .base import DEFAULT_MAX_LENGTH, OUTSIDE, ReducedModel, check_prompt, check
 from .formats import find_format
 from .inputs import Branches, EncodedPrompt, already_in_place, encoded
 from .invariance import PARTS, keeps_bits, pad_rows
-from .linears import FloatHead, Linear
+from .linears import FloatHead, Linear, padded_to
 from .projections import HEADS_WEIGHT, ParallelHeads, Projections
 from .threads import use_threads
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 ROW_CHUNK = BagAttention.MAX_ROWS  # rows of one checking pass
 PREFILL_CHUNK = 256  # rows of one pass over a prompt, whose bits need not match other passes
+PRODUCTS = ("qkv", "out", "gate", "up", "down")  # of a Block
 
 
 @dataclass(slots=True)
@@ -112,6 +113,7 @@ class LeanModel(ReducedModel):
         self.parallel_heads: ParallelHeads | None = None
         self.note: str | None = None  # a sentence for a run's notes
         self._padding: dict[tuple, Mapping[int, int]] = {}  # by shape and number of threads
+        self._padded: Mapping[int, int] = {}  # that of all layers' products, which a pass applies once
         self._eps = config.rms_norm_eps
         self._epsilon = torch.tensor((self.hidden_size * config.rms_norm_eps) ** 0.5, device=self.device)
         self._head_epsilon = torch.tensor((self.head_dim * config.rms_norm_eps) ** 0.5, device=self.device)
@@ -137,10 +139,12 @@ class LeanModel(ReducedModel):
     def _pad_rows(self) -> None:
         if self.device.type != "cpu":
             return
-        linears = [getattr(block, name) for block in self.blocks for name in ("qkv", "out", "gate", "up", "down")]
+        linears = [getattr(block, name) for block in self.blocks for name in PRODUCTS]
         for part in (self.projections, self.parallel_heads):
             linears += part.linears if part else []
         pad_rows([*linears, self.head.linear] if isinstance(self.head, FloatHead) else linears, self._padding)
+        first, *others = [getattr(block, name).padded for block in self.blocks for name in PRODUCTS] or [{}]
+        self._padded = first if all(padded == first for padded in others) else {}
 
     def _cache_shape(self) -> CacheShape:
         return CacheShape(
@@ -327,6 +331,8 @@ class LeanModel(ReducedModel):
         x = x if added is None else x + added
         turns = slice(start, end) if branches is None else branches.positions
         plan = self._attention.plan(start, len(ids), branches)
+        if (n := len(ids)) in self._padded:
+            x = padded_to(x, self._padded[n])
         found = self._run_blocks(x, self.cos[turns], self.sin[turns], plan)
         self.length = end
         return found
@@ -349,17 +355,21 @@ class LeanModel(ReducedModel):
     def _run_blocks(
         self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """All layers and the final norm: embeddings [n, hidden] -> [n, hidden], and the states of ``kept_layers``."""
+        """All layers and the final norm: embeddings [n, hidden] -> [n, hidden], and the states of ``kept_layers``.
+
+        ``x`` may have more rows than ``cos``, of padding, which only the products read.
+        """
+        n, rows = cos.shape[0], x.shape[0]
         wanted = [layer % (len(self.blocks) + 1) for layer in self.kept_layers]
         kept = {}
         for layer, block in enumerate(self.blocks):
             if layer in wanted:
-                kept[layer] = x
+                kept[layer] = x[:n]
             attended = self._attend(block, layer, self._norm(x, block.attention_norm), cos, sin, plan)
-            x = block.out.plus(attended, x)
+            x = block.out.plus(attended if rows == n else padded_to(attended, rows), x)
             h = self._norm(x, block.mlp_norm)
             x = block.down.plus(block.up.times(h, block.gate.silu(h)), x)
-        kept[len(self.blocks)] = hidden = self._norm(x, self.final_norm)
+        kept[len(self.blocks)] = hidden = self._norm(x[:n], self.final_norm)
         return hidden, tuple(kept[layer] for layer in wanted)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: torch.Tensor | None = None) -> torch.Tensor:
@@ -378,10 +388,10 @@ class LeanModel(ReducedModel):
     def _attend(
         self, block: Block, layer: int, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, plan: Plan
     ) -> torch.Tensor:
-        """Rotary attention of x [n, hidden] -> [n, Hq d], before the output projection."""
-        n, d = x.shape[0], self.head_dim
+        """Rotary attention of x [n or more, hidden] -> [n, Hq d], before the output projection."""
+        n, d = cos.shape[0], self.head_dim
         n_turned = self.n_heads + self.n_kv_heads
-        heads = block.qkv(x).view(n, n_turned + self.n_kv_heads, d)
+        heads = block.qkv(x)[:n].view(n, n_turned + self.n_kv_heads, d)
         turned = heads[:, :n_turned]
         if block.qk_norm is not None:
             turned = self._norm(turned, block.qk_norm, self._head_epsilon)

@@ -56,7 +56,7 @@ class DenseLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if (n := x.shape[0]) in self.padded:
-            return F.linear(_pad(x, self.padded[n]), self.weight, self.bias)[:n]
+            return F.linear(padded_to(x, self.padded[n]), self.weight, self.bias)[:n]
         return F.linear(x, self.weight, self.bias)
 
     def silu(self, x: torch.Tensor) -> torch.Tensor:
@@ -98,13 +98,13 @@ class PackedLinear:
     def _one(self, x: torch.Tensor, fused: str) -> torch.Tensor:
         if (n := x.shape[0]) not in self.padded:
             return self._unary(x, self.weight, self.bias, fused, [], "")
-        return self._unary(_pad(x, self.padded[n]), self.weight, self.bias, fused, [], "")[:n]
+        return self._unary(padded_to(x, self.padded[n]), self.weight, self.bias, fused, [], "")[:n]
 
     def _two(self, x: torch.Tensor, other: torch.Tensor, fused: str) -> torch.Tensor:
         if (n := x.shape[0]) not in self.padded:
             return self._binary(x, other, self.weight, self.bias, fused)
         rows = self.padded[n]
-        return self._binary(_pad(x, rows), _pad(other, rows), self.weight, self.bias, fused)[:n]
+        return self._binary(padded_to(x, rows), padded_to(other, rows), self.weight, self.bias, fused)[:n]
 
 
 class UnfusedLinear(ABC):
@@ -126,7 +126,7 @@ class UnfusedLinear(ABC):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if (n := x.shape[0]) > TESTED_ROWS and self.padded:
             return torch.cat([self(part) for part in x.split(TESTED_ROWS)])
-        y = self.product(_pad(x, self.padded[n]))[:n] if n in self.padded else self.product(x)
+        y = self.product(padded_to(x, self.padded[n]))[:n] if n in self.padded else self.product(x)
         return y if self.bias is None else y.add_(self.bias)
 
     def silu(self, x: torch.Tensor) -> torch.Tensor:
@@ -209,6 +209,6 @@ def fits_half(weight: torch.Tensor) -> bool:
     return bool(weight.abs().max() < _LARGEST_HALF)
 
 
-def _pad(x: torch.Tensor, rows: int) -> torch.Tensor:
+def padded_to(x: torch.Tensor, rows: int) -> torch.Tensor:
     """``x`` [n, in] and copies of its first row, [rows, in]."""
     return torch.cat([x, x[:1].expand(rows - x.shape[0], -1)])

@@ -48,8 +48,8 @@ class SpecDecHead:
     ) -> None:
         """``block`` [d, d], ``bias`` [d], ``out`` [d + 1] with its bias last; states are divided by ``scale``.
 
-        For depth 0 the head is linear and has no ``block``. ``lead`` [3]: weights of the hinges of the lead from ``feature``; None if the
-        head does not see it.
+        For depth 0 the head is linear and has no ``block``. ``lead`` [3]: weights of the hinges of the lead from
+        ``feature``; None if the head does not see it.
         """
         self.tuned = tuned
         self._lead = None if lead is None else [float(weight) for weight in lead]
